@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmsexp import atomic, checks, config
-from rmsexp.command_line import Parser, documentation, entry_point, report
+from rmsexp.command_line import Parser, ReportedError, documentation, entry_point, report
 from rmsexp.compare.records import benchmarks
 from rmsexp.compare.records.benchmarks import Measured, Summary
 from rmsexp.compare.records.timing_records import new_folder
@@ -129,6 +129,7 @@ def run(arguments: argparse.Namespace, command: str) -> None:
     """
     import torch
 
+    from rmsexp import kernels
     from rmsexp.measure import layers, peers
     from rmsexp.train import provenance
     from rmsexp.train.device import set_up_device
@@ -136,6 +137,8 @@ def run(arguments: argparse.Namespace, command: str) -> None:
     results = config.results_folder(arguments.results)
     threads = "null" if arguments.threads is None else arguments.threads
     device = set_up_device(config.job([f"device={arguments.device}", f"threads={threads}"]).config)
+    if not kernels.load():
+        raise ReportedError("fused layers cannot be timed without the fused kernels; install a C++ compiler")
     results.mkdir(parents=True, exist_ok=True)  # before measuring, so that an unwritable folder is reported at once
     keys = {"format": 1, "what": arguments.what, "dtype": arguments.dtype, "budget": arguments.seconds}
     content = {**keys, "command": command, "session": provenance.session(device, 0)}

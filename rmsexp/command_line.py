@@ -53,6 +53,9 @@ class Parser(argparse.ArgumentParser):
 
     _words: Sequence[str] = ()
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options, allow_abbrev=False)  # an abbreviated flag is a mistake
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._words = sys.argv[1:] if args is None else list(args)
         flags = list[str]()

@@ -7,6 +7,7 @@ from threading import Event
 
 from rmsexp import config, process, record, runner, tasks
 from rmsexp.command_line import brief
+from rmsexp.models.recurrent import impl_of
 from rmsexp.runner import Outcome
 from rmsexp.train.device import compile_model, set_up_device
 from rmsexp.train.distributed.group import Group, joined
@@ -62,7 +63,7 @@ def _take_part(job: config.Job, group: Group) -> Outcome:
     model = tasks.build(task, job.norm)
     settings = Settings.of(cfg, device)
     stepper = JointStepper(task, model, task.optimizer(model), cfg.schedule, settings, group=group, reduce=cfg.reduce)
-    start = share_start(group, stepper, None, runner.identity(job, task), job.resolved)
+    start = share_start(group, stepper, None, runner.identity(job, task), job.resolved, impl_of(job.norm, model))
     compile_model(model, cfg)
     folder, display = record.RunFolder(job.folder), ProgressDisplay("", cfg.max_steps, quiet=True)
     contention = JointContention(device, group)

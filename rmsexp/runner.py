@@ -271,12 +271,13 @@ def _run(
         stepper = Stepper(*parts) if group is None else JointStepper(*parts, group=group, reduce=cfg.reduce)
         start = restore(stepper, folder, identity(job, task), status.checkpoint)
         if group is not None:
-            share_start(group, stepper, start, identity(job, task), job.resolved)
+            share_start(group, stepper, start, identity(job, task), job.resolved, impl_of(job.norm, model))
         compile_model(model, cfg)
         for warning in start.warnings:
             display.warn(warning)
         contention = Contention(device, shared=around.n_jobs > 1) if group is None else JointContention(device, group)
-        session = provenance.session(device, start.state.step) | ({} if group is None else group.facts)
+        session = provenance.session(device, start.state.step) | {"impl": impl_of(job.norm, model)}
+        session |= {} if group is None else group.facts
         session |= {record.OWN_CODE: own} if (own := provenance.own_modules(job.resolved)) else {}
         sessions = _sessions(earlier.sessions, session, display)
         run_file = RunFile(folder, _facts(job, task, model), sessions, contention, failures)

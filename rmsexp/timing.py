@@ -59,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from rmsexp.measure import processes
     from rmsexp.train.interrupt import Interrupt, Interrupted
 
+    setting = next(iter(jobs.values())).setting_folder
+    setting.mkdir(parents=True, exist_ok=True)  # before measuring, so that it fails at once
     content = None
     try:
         with Interrupt().install():
@@ -70,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:  # also after an error
         if content is not None:
             typed = ["python", "-m", "rmsexp.timing", *words]
-            _show(timing_records.write(content, next(iter(jobs.values())).setting_folder, typed))
+            _show(timing_records.write(content, setting, typed))
     return 0
 
 
@@ -117,6 +119,11 @@ def _check(options: Options, jobs: Sequence[config.Job]) -> None:
     if options.timing.reference not in names:
         raise config.ConfigError(f"timing.reference={options.timing.reference} is not one of {', '.join(names)}")
     impls = {job.norm.impl for job in jobs}
+    if options.timing.layers and impls != {"eager"}:
+        raise config.ConfigError(
+            "timing.layers=true times eager norms only, because fused recurrences and sums contain their norms; "
+            "time fused layers with python -m rmsexp.bench"
+        )
     if impls != set(options.impl):
         listed = ",".join(sorted(impls))
         raise config.ConfigError(

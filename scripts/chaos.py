@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from check_record import Check, add_option
+from check_record import Check, add_option, at_least
 
 from rmsexp import record
 
@@ -245,7 +245,7 @@ def kill_and_compare(kills: Sequence[Kill], words: Sequence[str], root: Path, rn
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--kills", type=int, default=20, help="number of kills (20)")
+    parser.add_argument("--kills", type=at_least(1), default=20, help="number of kills (20)")
     parser.add_argument("--norm", default="bn", help="norm of the run (bn)")
     parser.add_argument("--steps", type=int, help="number of steps of the run (default: enough for all kills)")
     parser.add_argument("--data-root", type=Path, help="folder of the data (data.root)")

@@ -11,15 +11,16 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from rmsexp import atomic
+from rmsexp.command_line import entry_point
 from rmsexp.compare.records.timing_records import new_folder
 from rmsexp.machine_lock import measuring
 from rmsexp.train import provenance, quiet
@@ -28,7 +29,8 @@ from rmsexp.train.probe import probe
 
 FILE, FORMAT = "check.json", 1
 CPU = torch.device("cpu")
-PLACES = ("data.root=", "--results", "--folder")  # words that say where files lie on this machine
+# words that say where files lie on this machine
+PLACES = ("data.root=", "--results", "--folder", "--data-root", "--joeynmt", "--records")
 
 
 class Check:
@@ -154,6 +156,25 @@ def command(words: list[str]) -> str:
         if not word.startswith(PLACES) and before not in PLACES:
             kept.append(word)
     return shlex.join(["python", *kept])
+
+
+def run(main: Callable[[], int | None]) -> NoReturn:
+    """Run the function of a script and exit; mistakes and failures are reported as those of commands are.
+
+    See :func:`rmsexp.command_line.entry_point`.
+    """
+    sys.exit(entry_point(lambda _: main() or 0)([]))
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return the type of an option whose value is an integer that is not less than ``least``."""
+
+    def integer(text: str) -> int:
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, got {text}")
+        return int(text)
+
+    return integer
 
 
 def add_option(parser: argparse.ArgumentParser, default: Path | None = Path("results")) -> None:

@@ -26,7 +26,7 @@ import check_record
 import numpy as np
 import torch
 
-from rmsexp import config
+from rmsexp import config, cores
 from rmsexp.rules.ratios import paired_ratio
 
 ROOT = Path(__file__).parents[1]
@@ -91,12 +91,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("before", help="a commit")
     parser.add_argument("after", help="another commit")
-    parser.add_argument("--rounds", type=int, default=30, help="number of rounds (30)")
-    parser.add_argument("--steps", type=int, default=3, help="timed steps per block (3)")
+    parser.add_argument("--rounds", type=check_record.at_least(2), default=30, help="number of rounds (30)")
+    parser.add_argument("--steps", type=check_record.at_least(1), default=3, help="timed steps per block (3)")
     check_record.add_option(parser)
     parser.add_argument("overrides", nargs="+", help="as on the command line of rmsexp, after --")
     arguments = parser.parse_args()
     overrides = with_device([config.expand_home(word) for word in arguments.overrides])
+    if any(word.lstrip("+").startswith("norm.impl=") for word in overrides):
+        parser.error("eager and fused norms are compared in any case: leave norm.impl= out")
     job = config.job(overrides)
     check = check_record.Check("compare_commits", arguments.results, device_of(job))
     with checkouts(arguments.before, arguments.after) as (before, after):
@@ -108,8 +110,9 @@ def main() -> None:
         contestants = [start(name, *variant, overrides) for name, variant in variants.items()]
         seconds = measure(contestants, arguments.rounds, arguments.steps, check)
     print_table(seconds, "before, eager")
-    commits = {name: git("rev-parse", getattr(arguments, name)) for name in ("before", "after")}
-    identity = {"task": job.config.task, "setting": job.setting, "series": job.series, "threads": job.config.threads}
+    commits = {name: git("rev-parse", f"{getattr(arguments, name)}^{{commit}}") for name in ("before", "after")}
+    threads = job.config.threads or cores.threads()
+    identity = {"task": job.config.task, "setting": job.setting, "series": job.series, "threads": threads}
     check.write(commits | identity | {"steps_per_block": arguments.steps, "seconds": seconds})
 
 
@@ -189,11 +192,11 @@ def start(name: str, checkout: Path, more: list[str], overrides: list[str]) -> C
     """Start the process of a contestant in its checkout, with the overrides and then ``more``."""
     # passive: the threads of an idle contestant must not spin while another contestant is timed
     environment = os.environ | {"PYTHONPATH": str(checkout.resolve()), "OMP_WAIT_POLICY": "passive"}
-    command = [sys.executable, "-c", WORKER, *overrides, *more]
+    command = [sys.executable, "-P", "-c", WORKER, *overrides, *more]  # -P: not the package in the folder of the caller
     pipe = subprocess.PIPE
-    process = subprocess.Popen(command, env=environment, cwd=checkout, stdin=pipe, stdout=pipe, text=True)
+    process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
     return Contestant(name, process)
 
 
 if __name__ == "__main__":
-    main()
+    check_record.run(main)

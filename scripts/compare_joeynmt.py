@@ -30,6 +30,7 @@ from typing import Any
 import check_record
 
 from rmsexp import config, record
+from rmsexp.command_line import ReportedError
 from rmsexp.compare.records.load import number
 from rmsexp.compare.records.time_states import run_state, time_state
 from rmsexp.machine_lock import measuring
@@ -55,8 +56,10 @@ TRANSLATED = ("gru256", "transformer256")  # the other one trains too slowly
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--joeynmt", type=Path, required=True, help="folder of an environment with JoeyNMT")
-    parser.add_argument("--rounds", type=int, default=5, help="number of rounds of each speed (5)")
-    parser.add_argument("--steps", type=int, default=40, help="number of timed steps in a round (40)")
+    parser.add_argument("--rounds", type=check_record.at_least(2), default=5, help="number of rounds of each speed (5)")
+    parser.add_argument(
+        "--steps", type=check_record.at_least(1), default=40, help="number of timed steps in a round (40)"
+    )
     parser.add_argument("--minutes", type=float, default=20, help="minutes of training before the translation (20)")
     parser.add_argument("--threads", type=int, default=2, help="number of CPU threads (2)")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="(all)")
@@ -87,18 +90,18 @@ class JoeyNMT:
         self._python, self._threads = python, threads
 
     def run(self, what: str, model: str = "", *words: str) -> dict[str, Any]:
-        """Return what the worker found. Raises: RuntimeError with its last line if it fails."""
+        """Return what the worker found. Raises: ReportedError with its last line if it fails."""
         configs = [str(HERE / f"joeynmt/{model}.yaml")] if model else []
         command = [str(self._python), str(HERE / "joeynmt/worker.py"), what, str(self.folder), *configs, *words]
         return json.loads(last_line([*command, f"--threads={self._threads}"]))
 
 
 def last_line(command: Sequence[str]) -> str:
-    """Return the last line that a command prints. Raises: RuntimeError with its last message if it fails."""
+    """Return the last line that a command prints. Raises: ReportedError with its last message if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         message = (done.stderr.strip() or "no message").splitlines()[-1]
-        raise RuntimeError(f"{' '.join(command[:3])} ended with status {done.returncode}: {message}")
+        raise ReportedError(f"{' '.join(command[:3])} ended with status {done.returncode}: {message}")
     return done.stdout.strip().splitlines()[-1]
 
 
@@ -235,4 +238,4 @@ def our_translations(
 
 
 if __name__ == "__main__":
-    main()
+    check_record.run(main)

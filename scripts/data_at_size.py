@@ -70,7 +70,8 @@ def watched(command: list[str]) -> dict[str, float]:
             peak = max(peak, total)
             time.sleep(POLL_SECONDS)
     if process.returncode:
-        sys.exit(f"the preparation ended with status {process.returncode}")
+        what = "preparing" if "-c" in command else "training"
+        sys.exit(f"{what} ended with status {process.returncode}")
     return {"seconds": time.perf_counter() - began, "processor": sum(used.values()), "mebibytes": peak / 2**20}
 
 
@@ -183,13 +184,14 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=place, help=f"folder for corpora and stored results ({place})")
     add_option(parser)
     arguments = parser.parse_args()
+    results = arguments.results.expanduser()
     for images in arguments.images:
-        measure_images(images, arguments.folder, arguments.results)
+        measure_images(images, arguments.folder, results)
     for pairs in arguments.pairs:
         for kind in arguments.subwords:
-            measure_text(pairs, kind, arguments.folder, arguments.results)
+            measure_text(pairs, kind, arguments.folder, results)
         shutil.rmtree(arguments.folder / f"{pairs}", ignore_errors=True)
-    draw(arguments.results)
+    draw(results)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ has ended. The ratios are over repetitions, with one of them over its rounds; ab
 The share of communication is the time that a process of the first team spends in sending, receiving and waiting for the
 other one; the parts of a step are those that its process 0 spends in forward, backward and update, with communication.
 A task is contended if something else disturbed the process of one thread; teams that use both cores wait for a core in
-any case. The result is also written to a record (check_record.py). Run it on a quiet machine with two cores.
+any case. The result is also written to a record (check_record.py); Ctrl-C ends the check, and its record has the tasks
+that are finished. Run it on a quiet machine with two cores.
 """
 
 from __future__ import annotations
@@ -57,21 +58,26 @@ class Block(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", default=",".join(TASKS), help="tasks, with commas (all)")
-    parser.add_argument("--repetitions", type=int, default=6, help="how often fresh processes are started (6)")
-    parser.add_argument("--rounds", type=int, default=20, help="rounds of each repetition (20)")
+    parser.add_argument(
+        "--repetitions", type=check_record.at_least(1), default=6, help="how often fresh processes are started (6)"
+    )
+    parser.add_argument("--rounds", type=check_record.at_least(2), default=20, help="rounds of each repetition (20)")
     check_record.add_option(parser)
     parser.add_argument("overrides", nargs="*", help="as on the command line of rmsexp")
     options = parser.parse_args()
     overrides = ["norm=rms", *map(config.expand_home, options.overrides)]
     written, found = check_record.Check("distributed_throughput", options.results), []
-    with written.measuring(), process.ctrl_c():
-        for task in options.tasks.split(","):
-            key, _ = config.job([f"task={task}"]).config.parts
-            words = [f"task={task}", f"{key}=2", *overrides]
-            measured = [measure(words, options.rounds, number) for number in range(options.repetitions)]
-            found.append({"task": task, "setting": config.job(words).setting} | summary(measured))
-            print(describe(found[-1]), flush=True)
-    written.write({"rounds": options.rounds, "repetitions": options.repetitions, "tasks": found})
+    try:
+        with written.measuring():
+            for task in options.tasks.split(","):
+                key, _ = config.job([f"task={task}"]).config.parts
+                words = [f"task={task}", f"{key}=2", *overrides]
+                measured = [measure(words, options.rounds, number) for number in range(options.repetitions)]
+                found.append({"task": task, "setting": config.job(words).setting} | summary(measured))
+                print(describe(found[-1]), flush=True)
+    finally:
+        if found:
+            written.write({"rounds": options.rounds, "repetitions": options.repetitions, "tasks": found})
 
 
 def measure(words: Sequence[str], rounds: int, number: int) -> dict[str, Any]:
@@ -226,4 +232,4 @@ class Timed:
 
 
 if __name__ == "__main__":
-    main()
+    check_record.run(main)

@@ -27,6 +27,8 @@ def main() -> None:
         "--names", type=Path, help="text file with one image name per line (default: all images of the folder)"
     )
     arguments = parser.parse_args()
+    if arguments.names and not arguments.names.is_file():
+        parser.error(f"--names {arguments.names} is no file")
     if arguments.names:
         images = [arguments.images / name for name in arguments.names.read_text().splitlines()]
     else:

@@ -229,7 +229,10 @@ class Tests:
 
 
 def pytest(root: Path, arguments: list[str], limit: float) -> tuple[int | None, str]:
-    """Run pytest and return its exit status, or None after ``limit`` seconds, and the first test that failed."""
+    """Run pytest and return its exit status, or None after ``limit`` seconds, and the first test that failed.
+
+    The status is 1 if a test failed. Others than 0 and 1 say nothing about the tests, such as 4 for an unknown name.
+    """
     environment = {**os.environ, "PYTHONPATH": str(root)}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--durations=0", *arguments]
     with tempfile.TemporaryFile("w+") as output:
@@ -253,7 +256,7 @@ def judge(mutant: Mutant, root: Path, tests: Tests, deselected: list[str], suite
     original = path.read_bytes()
     path.write_bytes(original[: mutant.start] + mutant.new.encode() + original[mutant.end :])
     skipped = [word for name in deselected for word in ("--deselect", name)]
-    selected = tests.of(mutant)
+    selected = [name for name in tests.of(mutant) if name not in deselected]
     mutant.tests = len(selected)
     try:
         if path.suffix == ".cpp":  # build the kernels first, because the 60 seconds are meant for the tests
@@ -270,12 +273,13 @@ def judge(mutant: Mutant, root: Path, tests: Tests, deselected: list[str], suite
             mutant.result = "survived (no test)"
             if selected:
                 status, mutant.test = pytest(root, [*skipped, *names], SECONDS)
-                mutant.result = {None: "survived (60 s)", 0: "survived"}.get(status, "killed")
+                results = {None: "survived (60 s)", 0: "survived", 1: "killed"}
+                mutant.result = results.get(status, f"survived (status {status})")
             if suite and mutant.result != "killed":  # the selected tests first, because they are most likely to fail
                 status, mutant.test = pytest(root, [*skipped, "-n", "2", *names], 3600)
                 if status == 0 and selected:
                     status, mutant.test = pytest(root, [*skipped, "-n", "2"], 3600)
-                mutant.result = "survived the suite" if status == 0 else "killed by the suite"
+                mutant.result = "killed by the suite" if status == 1 else "survived the suite"
     finally:
         path.write_bytes(original)
 

@@ -31,7 +31,8 @@ from typing import Any
 
 import check_record
 
-from rmsexp import config, process, readers, record
+from rmsexp import config, readers, record
+from rmsexp.command_line import ReportedError
 from rmsexp.machine_lock import measuring
 from rmsexp.train import quiet
 
@@ -69,10 +70,9 @@ def main() -> None:
     job = config.job(words)  # a mistake is reported before the first run
     planned = [{"kind": kind, "words": words} for kind in order(arguments.runs, arguments.quiet)]
     runs = check_record.Parts(NAME, arguments.results, planned)
-    with process.ctrl_c():
-        for number in runs.left:
-            runs.add(train(planned[number]["kind"], words, cores))
-            print(f"{number + 1}/{len(planned)} {describe(runs.done[-1])}", flush=True)
+    for number in runs.left:
+        runs.add(train(planned[number]["kind"], words, cores))
+        print(f"{number + 1}/{len(planned)} {describe(runs.done[-1])}", flush=True)
     runs.write({"threads": job.config.threads, "runs": runs.done, "summary": summarise(runs.done)})
 
 
@@ -86,13 +86,13 @@ def order(neighbours: int, alone: int) -> list[str]:
 def train(kind: str, words: list[str], cores: list[int]) -> dict[str, Any]:
     """Do a run beside a neighbour of this kind; return what its record says about time, contention and machine.
 
-    Raises: RuntimeError if the run fails.
+    Raises: ReportedError if the run fails.
     """
     with tempfile.TemporaryDirectory() as folder, measuring(check_record.report):
         with neighbour(kind, cores), child(["-m", "rmsexp", *words, f"results={folder}"], cores[0]) as run:
             messages = run.communicate()[1]
         if run.returncode:
-            raise RuntimeError(f"a run failed: {messages.strip().splitlines()[-1]}")
+            raise ReportedError(f"a run failed: {messages.strip().splitlines()[-1]}")
         (path,) = Path(folder).glob(f"*/*/*/*/{record.RUN}")
         session, rows = readers.read_json(path)["sessions"][-1], record.RunFolder(path.parent).metrics_path.read_text()
     seconds = [row["seconds"]["train"] for row in map(json.loads, rows.splitlines()) if row["split"] == "train"]
@@ -168,4 +168,4 @@ def summarise(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    check_record.run(main)

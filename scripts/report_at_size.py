@@ -2,7 +2,7 @@
 
     python scripts/report_at_size.py [--runs 1000 [NUMBER ...]] [--rows 2000] [--settings 5]
 
-The runs are copies of the reference runs of five tasks, with other seeds, each row as often as needed, and random
+The runs are copies of the reference runs of six tasks, with other seeds, each row as often as needed, and random
 changes of their values, so that curves have the shapes of real ones. They are made in a temporary folder, which is
 removed at the end. ``python -m rmsexp.report`` is then measured three times: when it reads all runs for the first time,
 again, and after one run has changed. Memory is the proportional set size (PSS), summed over the processes of the
@@ -18,6 +18,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -92,10 +93,14 @@ def measure(root: Path, cache: Path) -> dict[str, float]:
         usage, ended = Usage(), threading.Event()
         sampler = threading.Thread(target=usage.watch, args=(report.pid, ended))
         sampler.start()
-        report.wait()
-        seconds = time.monotonic() - began
-        ended.set()
-        sampler.join()
+        try:
+            report.wait()
+        finally:  # Ctrl-C does not reach the report's session
+            seconds = time.monotonic() - began
+            ended.set()
+            sampler.join()
+            with suppress(ProcessLookupError):
+                os.killpg(report.pid, signal.SIGTERM)
     if report.returncode:
         raise SystemExit(f"the report ended with status {report.returncode}")
     return {"seconds": seconds, "cpu": sum(usage.cpu.values()), "memory": float(usage.memory)}

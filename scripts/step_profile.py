@@ -27,18 +27,20 @@ from rmsexp.train import provenance
 from rmsexp.train.device import set_up_device
 from rmsexp.train.step import WARMUP_STEPS, Stepper
 
-# Kinds of operators, and prefixes of their names in PyTorch's library "aten". An operator belongs to the first kind
-# that has a prefix of its name.
+# Kinds of operators, and prefixes of their names, without "aten::", the name of PyTorch's own library. An operator
+# belongs to the first kind that has a prefix of its name, to which "_" is added: "exp_" is not a prefix of "expand_".
 KINDS = {
     "matrix products": "mm addmm bmm mkldnn convolution _convolution",
     "attention in one kernel": "_scaled_dot_product",
-    "softmax and loss": "_softmax softmax logsumexp exp amax gather scatter",
+    "fused norms and recurrences": "rmsexp::",
+    "softmax and loss": "_softmax softmax logsumexp exp_ amax gather scatter",
     "embedding": "embedding index",
     "optimiser": "_fused_adam _foreach",
-    "noise": "uniform_ normal_ ge",
+    "noise": "uniform_ normal_ ge_",
     "sums (statistics, gradients of biases and gains)": "sum mean",
     "memory: copies, joins, zeros": "copy_ cat stack fill_ clone zero",
-    "activations and their gradients": "tanh sigmoid threshold relu clamp",
+    "activations and their gradients": "tanh sigmoid threshold relu clamp silu gelu leaky_relu",
+    "pooling": "max_pool avg_pool",
     "other elementwise": "add mul sub div pow rsqrt where lerp masked_fill",
 }
 # how the table names these parts
@@ -48,11 +50,18 @@ OTHER = "the rest (Python, autograd, views)"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=20, help="number of steps that are timed, and then profiled (20)")
+    parser.add_argument(
+        "--steps",
+        type=check_record.at_least(1),
+        default=20,
+        help="number of steps that are timed, and then profiled (20)",
+    )
     check_record.add_option(parser)
     parser.add_argument("overrides", nargs="*", help="as on the command line of rmsexp")
     arguments = parser.parse_args()
-    job = config.job([*map(config.expand_home, arguments.overrides), "device=cpu"])
+    job = config.job(["device=cpu", *map(config.expand_home, arguments.overrides)])
+    if job.config.device != "cpu":
+        parser.error("the operators of a step are profiled on a CPU: leave device= out")
     device = set_up_device(job.config)
     check = check_record.Check("step_profile", arguments.results, device)
     stepper = make_stepper(job, device, check_record.report)
@@ -94,7 +103,7 @@ def kind_shares(averages: Any) -> dict[str, float]:
     """Return the share of each kind of operator in the CPU time of all operators, largest first."""
     microseconds: dict[str, float] = defaultdict(float)
     for event in averages:
-        name = event.key.removeprefix("aten::")
+        name = f"{event.key.removeprefix('aten::')}_"
         kind = next((kind for kind, names in KINDS.items() if name.startswith(tuple(names.split()))), OTHER)
         microseconds[kind] += event.self_cpu_time_total
     total = sum(microseconds.values())
@@ -115,4 +124,4 @@ def print_report(job: config.Job, device: torch.device, medians: dict[str, float
 
 
 if __name__ == "__main__":
-    main()
+    check_record.run(main)

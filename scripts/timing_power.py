@@ -21,7 +21,7 @@ from typing import Any
 import check_record
 from scipy.stats import binomtest
 
-from rmsexp import config, process
+from rmsexp import config
 from rmsexp.compare.records import timing_records
 from rmsexp.measure import processes, steps
 from rmsexp.measure.interleaved import Contestant
@@ -75,10 +75,9 @@ def main() -> None:
     options = {"share": arguments.share, "budget": arguments.budget, "words": words}
     planned = [{"kind": kind} | options for kind in order(arguments.equal, arguments.slowed)]
     trials = check_record.Parts(NAME, arguments.results, planned)
-    with process.ctrl_c():
-        for number in trials.left:
-            trials.add(run_trial(number, **planned[number]))
-            print(f"{number + 1}/{len(planned)} {describe(trials.done[-1])}", flush=True)
+    for number in trials.left:
+        trials.add(run_trial(number, **planned[number]))
+        print(f"{number + 1}/{len(planned)} {describe(trials.done[-1])}", flush=True)
     trials.write({"threads": job.config.threads, "trials": trials.done, "summary": summarise(trials.done)})
 
 
@@ -146,4 +145,4 @@ def summarise(trials: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    check_record.run(main)

@@ -70,13 +70,15 @@ class Silent:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=30, help="number of rounds (30)")
-    parser.add_argument("--steps", type=int, default=60, help="steps per block (60)")
+    parser.add_argument("--rounds", type=check_record.at_least(2), default=30, help="number of rounds (30)")
+    parser.add_argument("--steps", type=check_record.at_least(1), default=60, help="steps per block (60)")
     check_record.add_option(parser)
     parser.add_argument("overrides", nargs="*", help="as on the command line of rmsexp")
     arguments = parser.parse_args()
-    job = config.job([*map(config.expand_home, arguments.overrides)])
+    job = config.job(["device=cpu", *map(config.expand_home, arguments.overrides)])
     cfg, steps = job.config, arguments.steps
+    if cfg.device != "cpu":
+        parser.error("the loops are compared on a CPU: leave device= out")
     try:
         check_model(job)
     except ValueError as error:
@@ -148,4 +150,4 @@ def check_model(job: config.Job) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    check_record.run(main)

@@ -23,7 +23,9 @@ from rmsexp.train.step import WARMUP_STEPS, synchronise
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=60, help="number of timed steps, after the warm-up (60)")
+    parser.add_argument(
+        "--steps", type=check_record.at_least(1), default=60, help="number of timed steps, after the warm-up (60)"
+    )
     check_record.add_option(parser)
     parser.add_argument("overrides", nargs="*", help="as on the command line of rmsexp")
     arguments = parser.parse_args()
@@ -51,4 +53,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    check_record.run(main)

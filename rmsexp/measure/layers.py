@@ -18,13 +18,12 @@ from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD
 from rmsexp.measure.peers import ADDITIONS, LAYERS, compiled, of_libraries, operators
 from rmsexp.models import recurrent
 from rmsexp.models.init import initialise, uniform
-from rmsexp.norms.base import Identity
+from rmsexp.norms.base import IMPLS, Identity
 from rmsexp.train.clock import Stopwatch
 from rmsexp.train.randomness import standard_normal, stream
 from rmsexp.train.step import Part
 from rmsexp.train.task import MicroBatches
 
-IMPLS = ("eager", "fused")
 TORCHS = {"nn.LayerNorm", "nn.RMSNorm"}  # the layers whose operators are recorded
 NO_BATCHES = MicroBatches((), ())
 

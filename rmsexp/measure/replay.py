@@ -14,12 +14,19 @@ from rmsexp.norms.base import Identity, Linear, Normaliser
 from rmsexp.train.step import Part
 
 
-class LayerCall(NamedTuple):
-    """A recorded call: the layer, the shape and dtype of its input, and the keyword arguments, such as a mask."""
+class Layout(NamedTuple):
+    """Shape and dtype of a tensor, and the order of its axes in memory, as strides without gaps."""
 
-    layer: nn.Module
     shape: torch.Size
     dtype: torch.dtype
+    strides: tuple[int, ...]
+
+
+class LayerCall(NamedTuple):
+    """A recorded call: the layer, the layout of its input, and the keyword arguments, such as a mask."""
+
+    layer: nn.Module
+    layout: Layout
     keywords: dict[str, Any]
 
 
@@ -29,7 +36,8 @@ def record_calls(model: nn.Module) -> Iterator[list[LayerCall]]:
     calls: list[LayerCall] = []
 
     def append(layer: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        calls.append(LayerCall(layer, inputs[0].shape, inputs[0].dtype, keywords))
+        x = inputs[0]
+        calls.append(LayerCall(layer, Layout(x.shape, x.dtype, torch.empty_like(x, device="meta").stride()), keywords))
 
     layers = [layer for layer in model.modules() if isinstance(layer, Normaliser) and not isinstance(layer, Identity)]
     weights = [layer.reparametrisation for layer in model.modules() if isinstance(layer, Linear)]
@@ -43,31 +51,56 @@ def record_calls(model: nn.Module) -> Iterator[list[LayerCall]]:
             handle.remove()
 
 
+class _Repeated(NamedTuple):
+    """A call that is repeated: its layer and keyword arguments, its input, and the gradient of its output."""
+
+    layer: nn.Module
+    keywords: dict[str, Any]
+    x: Tensor
+    gradient: Tensor
+
+
 class Replay:
-    """Repeats recorded calls, forward and backward, on random values of the same shapes.
+    """Repeats recorded calls, forward and backward, on random values in the same layouts.
 
     ``calls``: the calls of each recorded step; step ``i`` of the replay repeats those of entry ``i % len(calls)``.
     ``draw``: returns random values of a given shape and dtype.
     """
 
     def __init__(self, calls: Sequence[list[LayerCall]], draw: Callable[[torch.Size, torch.dtype], Tensor]) -> None:
-        self._calls = calls
-        self._inputs: dict[tuple[torch.Size, torch.dtype], Tensor] = {}
-        self._gradients: dict[tuple[torch.Size, torch.dtype], Tensor] = {}
-        for call in chain.from_iterable(calls):
-            key = (call.shape, call.dtype)
-            if key not in self._inputs:
-                self._inputs[key] = draw(*key).requires_grad_()
-                self._gradients[key] = draw(*key)
+        self._draw = draw
+        drawn = {layout: (self._values(layout), self._values(layout)) for layout in _layouts(calls)}
+        self._steps = [[self._repeated(call, *drawn[call.layout]) for call in step] for step in calls]
+
+    def _values(self, layout: Layout) -> Tensor:
+        drawn = self._draw(layout.shape, layout.dtype)
+        return drawn.new_empty_strided(layout.shape, layout.strides).copy_(drawn)
+
+    @staticmethod
+    def _repeated(call: LayerCall, values: Tensor, gradient: Tensor) -> _Repeated:
+        """Return a call with an input of its own, which shares the memory of ``values``.
+
+        If calls had one input, autograd would add up their gradients, which a training step does not do. The gradient
+        is dropped at once, so that the next call's can take its memory, as in a training step.
+        """
+        x = values.detach().requires_grad_()
+        x.register_post_accumulate_grad_hook(_drop_gradient)
+        return _Repeated(call.layer, call.keywords, x, gradient)
 
     def take(self, step: int, batches: object, part: Part = nullcontext) -> None:  # noqa: ARG002
         """Repeat all calls of one recorded step, then run the backward pass of all of them and delete the gradients."""
-        calls = self._calls[step % len(self._calls)]
+        calls = self._steps[step % len(self._steps)]
         with part("forward"):
-            outputs = [call.layer(self._inputs[call.shape, call.dtype], **call.keywords) for call in calls]
+            outputs = [call.layer(call.x, **call.keywords) for call in calls]
         with part("backward"):
-            torch.autograd.backward(outputs, [self._gradients[call.shape, call.dtype] for call in calls])
+            torch.autograd.backward(outputs, [call.gradient for call in calls])
         for layer in {call.layer for call in calls}:
             layer.zero_grad()
-        for value in self._inputs.values():
-            value.grad = None
+
+
+def _layouts(calls: Sequence[list[LayerCall]]) -> set[Layout]:
+    return {call.layout for call in chain.from_iterable(calls)}
+
+
+def _drop_gradient(x: Tensor) -> None:
+    x.grad = None

@@ -41,10 +41,9 @@ class Contestants(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """All rounds, the ratio of each series' time to the reference's, and why the measuring stopped."""
+    """All rounds, and why the measuring stopped."""
 
     rounds: list[Round]
-    ratios: dict[str, Interval]
     stopped: str
 
 
@@ -81,7 +80,7 @@ def measure(
     session, spent = provenance.session(device, 0), budget.watch.seconds - preparing
     # The later processes have less time in return, so that all processes measure about equally many rounds.
     blocks_after = 0 if number else (PARTS_BLOCKS + 1) / options.processes
-    rounds, _, stopped = measure_ratios(timer.rounds(), list(impls), options, budget, report, blocks_after)
+    rounds, stopped = measure_rounds(timer.rounds(), list(impls), options, budget, report, blocks_after)
     return {
         "dataset": asdict(dataset),
         "preparing_seconds": preparing,
@@ -93,7 +92,7 @@ def measure(
             "data_seconds": statistics.median(timed.data_seconds for timed in rounds),
             "series": list(impls),
             "seconds": {
-                name: [round(value, 7) for value in seconds]
+                name: [round(value, 12) for value in seconds]
                 for name, seconds in zip(impls, zip(*(timed.seconds for timed in rounds), strict=True), strict=True)
             },
         },
@@ -133,7 +132,7 @@ def make_contestants(
 
     With ``options.layers``, jobs without norm layers are left out. ``order_seed``: the seed of the orders in rounds.
 
-    Raises: ValueError if the reference is left out.
+    Raises: ValueError if the reference is left out, or all others.
     """
     timed: dict[str, str] = {}
     contestants: list[Contestant] = []
@@ -149,6 +148,8 @@ def make_contestants(
         contestants.append(contestant)
     if options.reference not in timed:
         raise ValueError(f"timing.reference={options.reference} has no norm layers to compare with")
+    if len(timed) == 1 < len(jobs):
+        raise ValueError(f"of {', '.join(jobs)} only {options.reference} has norm layers: leave the others out")
     return Contestants(InterleavedTimer(contestants, source.batches, device, order_seed), timed, source.dataset)
 
 
@@ -180,7 +181,7 @@ def _replay(stepper: Stepper, batches: Callable[[int], MicroBatches]) -> replay.
     return replay.Replay(calls, lambda shape, dtype: standard_normal(shape, seed, "values", device=device).to(dtype))
 
 
-def measure_ratios(
+def measure_rounds(
     rounds: Iterable[Round],
     series: Sequence[str],
     options: TimingConfig,
@@ -210,9 +211,9 @@ def measure_ratios(
         listed = ", ".join(f"{name} {ratios[name].ratio:.3f}" for name in sorted(ratios) if name != options.reference)
         report(f"{len(timed)} rounds, {listed}; widest interval {widest:.3f} (target {options.target_width:g})")
         if widest <= options.target_width and len(timed) >= FEWEST_ROUNDS:
-            return Measurement(timed, ratios, "narrow enough")
+            return Measurement(timed, "narrow enough")
         if spent:
-            return Measurement(timed, ratios, "budget spent")
+            return Measurement(timed, "budget spent")
     raise AssertionError("rounds do not end")
 
 

@@ -330,18 +330,19 @@ class Linear(nn.Module):
         outputs on this input then have mean 0 and standard deviation 1.
 
         The gain is that of the re-parametrisation, or of the norm if there is no re-parametrisation. The shift is the
-        bias of the norm, or else that of the layer; without either, only the gain changes.
+        bias of the norm, or that of a layer without a norm on activations.
 
-        Raises: ValueError if there is no gain.
+        Raises: ValueError if there is no gain, or no shift.
         """
         weight = self.norm.weight if self.reparametrisation is None else self.reparametrisation.gain
-        shift = self.norm.bias if self.norm.bias is not None else self.bias
+        shift = self.bias if isinstance(self.norm, Identity) else self.norm.bias
         if not isinstance(weight, Tensor):
             raise ValueError(f"{self.site.name}: initialising from data needs a norm with a gain")
+        if shift is None:
+            raise ValueError(f"{self.site.name}: initialising from data needs a bias after the norm: norm.bias=true")
         offset = self.norm.gain_offset if self.reparametrisation is None else 0.0
         weight.add_(offset).div_(std).sub_(offset)
-        if shift is not None:
-            shift.copy_(-mean / std)
+        shift.copy_(-mean / std)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -415,7 +416,7 @@ class Norm:
         return self.plain(name, n_in, n_out, bias=bias)
 
     def check_effect(self, model: nn.Module) -> None:
-        """Check that the options of this norm have an effect on a model that was built with it.
+        """Check that ``impl``, and options for single kinds of layers, have an effect on a model built with this norm.
 
         Otherwise a run would be recorded as another norm, or implementation, than the one that it equals.
 

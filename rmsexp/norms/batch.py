@@ -252,7 +252,7 @@ class BatchNorm(Normaliser):
 
         mean = _mean(x, mask_weight, axes)
         centred = x - mean
-        var = _mean(centred.square(), mask_weight, axes)
+        var = _mean(centred.square(), mask_weight, axes) if self.has_gain else torch.ones_like(mean)  # else not read
         if self.training:
             unbiased = [n / max(n - 1, 1) for n in ([len(x)] if self.maps else sizes)]
             update = Update(span, mean.detach(), var.detach(), unbiased, enough)

@@ -22,9 +22,9 @@ AXES = ((2, 3), (1, 2, 3))  # the normalised axes of feature maps: per channel o
 class PerExampleNorm(FusedNormaliser):
     """``y = value * scale * weight + bias``, where ``value, scale = standardise(x)`` over the last axes of ``x``.
 
-    A subclass defines :meth:`standardise`, and if the fused kernels compute it ``kind``, its number in them. A subclass
-    that computes something else, by its own ``standardise``, ``divisor`` or ``forward``, does not inherit ``kind``: it
-    has no kernel unless it names one.
+    A subclass defines :meth:`standardise`. If a fused kernel computes the same formula, it also sets ``kind`` to that
+    kernel's value of :class:`rmsexp.kernels.Kind`. A subclass of it that computes something else, by ``standardise``,
+    ``divisor`` or ``forward`` of its own or of a mixin, does not inherit ``kind``, so it has no kernel.
 
     For float16 and bfloat16 input, all is computed in float32, and the result is rounded to the dtype of the input.
 
@@ -36,7 +36,7 @@ class PerExampleNorm(FusedNormaliser):
         shift: Whether there is a shift, ``bias``.
         impl: "eager" for elementary tensor operations, "fused" for one kernel. "eager" is used instead of "fused" for
             ``axes=(1, 2, 3)``, if the class has no ``kind``, and if the kernels cannot be built, for example without a
-            C++ compiler. It can be set later, too.
+            C++ compiler. It can be set later, too, but not inside a recurrence, which decides when it is built.
         axes: Only for feature maps, and required for them: ``(2, 3)`` for one statistic per channel of an example,
             ``(1, 2, 3)`` for one per example. Gain and shift have one value per channel.
         initial_gain: Initial value of ``weight``.
@@ -52,7 +52,9 @@ class PerExampleNorm(FusedNormaliser):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if {"standardise", "divisor", "forward"} & vars(cls).keys() and "kind" not in vars(cls):
+        owner = next(base for base in cls.__mro__ if "kind" in vars(base))
+        formula = ("standardise", "divisor", "forward")  # of which a subclass or a mixin may have its own
+        if any(getattr(cls, name, None) is not getattr(owner, name, None) for name in formula):
             cls.kind = None
 
     def __init__(

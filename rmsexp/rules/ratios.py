@@ -58,6 +58,9 @@ def paired_ratio(seconds: ArrayLike, reference: ArrayLike) -> Interval:
         values, left = logarithms, rounds
     deviations = values - values.mean()
     squares = float(deviations @ deviations)
+    if squares == 0:  # only clipped rounds differ: their spread is all that is known
+        deviations = logarithms - logarithms.mean()
+        left, squares = rounds, float(deviations @ deviations)
     correlation = float(deviations[1:] @ deviations[:-1]) / squares
     correlation = min(max(0.0, correlation + (1 + 3 * correlation) / rounds), LARGEST_CORRELATION)
     inflation = (1 + correlation) / (1 - correlation)

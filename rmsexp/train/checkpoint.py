@@ -111,10 +111,15 @@ def read(path: Path, identity: Identity | None = None) -> Payload:
     ``identity``: that of the run to which it must belong; None: any run. A checkpoint of an older version, whose entry
     ``identity`` is missing, is not refused.
 
-    Raises: CheckpointError if the file is missing, damaged, or of another run.
+    Raises: CheckpointError if the file is missing, damaged, or of another run; another OSError if it cannot be read.
     """
     try:
         content = path.read_bytes()
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing") from None
+    except IsADirectoryError:
+        raise CheckpointError(f"{path} is a folder") from None
+    try:
         has_digest = _check_bytes(content)
         payload: Payload = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         if not isinstance(payload, dict):
@@ -122,8 +127,6 @@ def read(path: Path, identity: Identity | None = None) -> Payload:
         found = payload.get("identity")
         if found is not None and not has_digest:
             raise ValueError("its digest is missing")
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing") from None
     except Exception as error:  # damage raises many types of exceptions
         if memory_message(error) is not None:
             raise

@@ -52,9 +52,11 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Return the keys among ``DECISIVE`` that differ between two sessions or that ``before`` lacks.
 
     ``machine`` is one of them if the ids differ. Older records lack it.
-    ``world_size`` is the number of processes, which sessions of one process lack. ``own_code`` is one of the keys, too.
+    ``world_size`` is the number of processes, which sessions of one process lack. ``own_code`` is one of the keys, too,
+    and ``impl``, the implementation of the norms, which older records lack.
     """
     changes = [key for key in DECISIVE if before.get(key) != after[key]]
+    changes += ["impl"] * ("impl" in before and before["impl"] != after["impl"])
     changes += ["world_size"] * (before.get("world_size", 1) != after.get("world_size", 1))
     changes += [record.OWN_CODE] * (before.get(record.OWN_CODE, "") != after.get(record.OWN_CODE, ""))
     is_other = "machine" in before and before["machine"]["id"] != after["machine"]["id"]

@@ -84,9 +84,13 @@ def fuzz(evidence: Evidence) -> str:
 
     def describe(content: Mapping[str, Any]) -> str:
         results = content["results"]
-        kinds = plural(results["kinds"], "kind") if results["kinds"] else "no kind"
-        head = f"In {results['seconds']:.0f} s at commit {commit_of(content)} there was {kinds} of findings:"
-        note = "The slowest input is in seconds of processor time; that of whole processes is not measured."
+        found = f"{plural(results['kinds'], 'kind')} of findings" if results["kinds"] else "no findings"
+        head = f"Found in {results['seconds']:.0f} s at commit {commit_of(content)}: {found}."
+        note = (
+            "Findings are tracebacks, crashes, inputs that took more than 5 s of processor time (slow) or 1 GiB of "
+            "memory (big), damage that changed a result without a word (silent), and too long messages. The slowest "
+            "input is in seconds of processor time; that of whole processes is not measured."
+        )
         return paragraphs(head, fuzzing.table(results["readers"]), note)
 
     return newest(evidence, "fuzz", "python scripts/fuzz.py --seconds 520 --results results", describe)

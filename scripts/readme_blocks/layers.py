@@ -17,6 +17,8 @@ from rmsexp.compare.tables import bench as bench_table
 from rmsexp.compare.tables import markup
 from rmsexp.rules.ratios import FEWEST_ROUNDS, paired_ratio
 
+UNCLEAN = "../results/README.md#which-code-made-the-records"
+
 
 def norms(evidence: Evidence) -> str:
     return _tables(evidence, "norms")
@@ -35,10 +37,11 @@ def _tables(evidence: Evidence, what: str) -> str:
         measured = [Measured(case, benchmarks.rows(case["seconds"], case["reference"])) for case in stored]
         unclear = "; ".join(benchmarks.heading(case) for case in stored if benchmarks.contention(case))
         state = f"Time state: clear, except {unclear}." if unclear else "Time state: clear."
+        dirty = f"Measured with [uncommitted changes]({UNCLEAN})." if newest["session"]["git"]["dirty"] else ""
         where = f"{machine(newest)} (`{place}`)"
         for heading, table in bench_table.summaries(bench.SUMMARIES[what], measured).items():
             title = f"**{heading.removeprefix('Ratios, ').capitalize()}**, {where}."
-            parts += [sentences(title, _method(stored), state), markup.markdown(table)]
+            parts += [sentences(title, _method(stored), state, dirty), markup.markdown(table)]
         if len(contents) > 1:
             summary = bench.SUMMARIES[what][0]
             title = (

@@ -112,9 +112,9 @@ def readme(evidence: Evidence) -> str:
     states = listed(sorted({state for record in group.records.values() for state in _states(record, ["eager"])}))
     heading = (
         f"Time saved per training step against LayerNorm (95 % intervals), at `scale=small` on "
-        f"{plural(group.threads, 'thread')} of {group.machine}, norms of elementary operations "
-        f"(`norm.impl=eager`), [interleaved]({TIMING}#how-interleaved-timing-works), time state "
-        f"[{states}]({TIMING}#what-contended-means)."
+        f"{plural(group.threads, 'thread')} of {group.machine}, unfused norms (`norm.impl=eager`), "
+        f"[interleaved]({TIMING}#how-interleaved-timing-works), time state "
+        f"[{states}]({TIMING}#what-contended-means). [Other machines]({TIMING}#results)."
     )
     differences = _differences(group, fused_group) if fused_group else []
     return paragraphs(f"{heading} {replication(group)}", table(rows), sentences(*differences, *_frameworks()))

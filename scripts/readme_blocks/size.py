@@ -59,7 +59,11 @@ def _growth(kind: str, texts: list[dict[str, Any]]) -> str:
     if len(chosen) < 2:
         return ""
     time, memory = (measured.exponent(chosen, quantity) for quantity in ("processor", "mebibytes"))
-    last = [measured.exponent(chosen[-2:], quantity) for quantity in ("processor", "mebibytes")]
+    largest = sorted({one["pairs"] for one in chosen})[-2:]
+    last = [
+        measured.exponent([one for one in chosen if one["pairs"] in largest], quantity)
+        for quantity in ("processor", "mebibytes")
+    ]
     return (
         f"With `{kind}`, CPU time grows as the number of pairs to the power {time:.2f}, memory {memory:.2f}; "
         f"between the two largest sizes, where starting counts least, {last[0]:.2f} and {last[1]:.2f}."

@@ -22,8 +22,8 @@ def readme(evidence: Evidence) -> str:
     scales = listed(sorted({f"`scale={state.campaign.runs.get('scale', 'demo')}`" for state in decided}))
     fused = all(state.campaign.runs.get("norm.impl") == "fused" for state in decided)
     where = (
-        f"At {scales}{', fused norms' * fused} ([conditions]({CONDITIONS})); an empty cell: no such claim.",
-        f"[Differences, intervals and margins]({WHOLE}).",
+        f"Small models, short runs ({scales}{', fused norms' * fused}; [conditions]({CONDITIONS})). *Equals*: the "
+        f"difference lies within a [margin]({WHOLE}). An empty cell: no such claim.",
     )
     return paragraphs(_outcomes(decided), " ".join([*(where if decided else ()), *_remarks(evidence, brief=True)]))
 

@@ -71,6 +71,16 @@ def test_an_unwritable_folder_is_reported_before_measuring(tmp_path: Path, capsy
         assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_without_fused_kernels_nothing_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the record would say "fused" of eager layers."""
+    monkeypatch.setattr("rmsexp.kernels.load", lambda: False)
+    assert bench.main(["norms", "--results", str(tmp_path)]) == 1
+    assert "fused layers cannot be timed without the fused kernels" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_default_shapes_are_valid_arguments() -> None:
     for what, shapes in SHAPES.items():
         assert list(bench.parse([what]).shapes) == bench.parse([what, "--shapes", *shapes.default]).shapes

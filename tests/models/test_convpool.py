@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import pytest
 import torch
-from helpers.sites import NORMS
+from helpers.sites import NORMS, draw
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -261,6 +261,14 @@ def test_initialising_from_data_needs_a_gain() -> None:
     with pytest.raises(ValueError, match="conv1: initialising from data needs a norm with a gain"):
         init.initialise_from_data(model, lambda: model(images(2)))
     assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_initialising_from_data_needs_a_bias_after_the_norm() -> None:
+    """A bias before the norm is no substitute: after the norm it would not be a shift."""
+    site = NORMS["rms"].linear("a", 3, 4, data_init=True)
+    init.initialise(site, init.normal(1.0), lambda name: stream(0, name))
+    with pytest.raises(ValueError, match="a: initialising from data needs a bias after the norm"):
+        init.initialise_from_data(site, lambda: site(draw(8, 3).float()))
 
 
 @pytest.mark.parametrize("value", [0.0, 0.3, float("nan")])

@@ -179,6 +179,20 @@ def test_a_subclass_with_another_method_of_the_formula_has_no_kernel(method: str
     assert changed.kind is None
 
 
+def test_a_mixin_with_a_formula_takes_the_kernel_away(impl: str) -> None:
+    class Doubling:
+        def standardise(self, x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
+            value, scale = norms.RMSNorm.standardise(self, x, axes, eps)  # type: ignore[arg-type]
+            return value, 2 * scale
+
+    class Mixed(Doubling, norms.RMSNorm):
+        pass
+
+    x = draw(3, 4)
+    torch.testing.assert_close(Mixed(4, impl=impl).double()(x), 2 * norms.RMSNorm(4).double()(x))
+    assert Mixed.kind is None
+
+
 def test_fused_norms_without_a_kernel_are_refused() -> None:
     """Otherwise the record would say "fused" of elementary operations."""
 

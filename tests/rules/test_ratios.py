@@ -38,6 +38,15 @@ def test_the_error_follows_from_the_clipped_values_and_their_correlation() -> No
     assert interval.width == interval.high - interval.low
 
 
+def test_rounds_that_differ_only_at_the_ends_give_an_interval() -> None:
+    """Clipping makes all rounds equal, so that the spread is that of the unclipped rounds."""
+    seconds = np.full(30, 0.5)
+    seconds[7] = 0.9
+    interval = paired_ratio(seconds, np.full(30, 0.5))
+    assert interval.ratio == 1
+    assert 0.9 < interval.low < 1 < interval.high < 1.1
+
+
 @pytest.mark.parametrize("rounds", [2, 4, 7, 8, 30])
 def test_intervals_of_equal_times_contain_one_as_often_as_stated(rounds: int) -> None:
     rng = np.random.default_rng(0)

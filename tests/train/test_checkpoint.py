@@ -144,6 +144,21 @@ def test_too_little_memory_is_no_damage(tmp_path: Path, error: Exception) -> Non
     assert sorted(path.name for path in tmp_path.iterdir()) == [LAST, PREVIOUS]
 
 
+def test_a_checkpoint_that_cannot_be_read_is_not_taken_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for value in (1.0, 2.0):
+        checkpoint.save(tmp_path, payload(value))
+
+    def refuse(_: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(PermissionError):
+        checkpoint.load(tmp_path, IDENTITY)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [LAST, PREVIOUS]
+
+
 def test_the_checkpoint_of_an_older_version_is_read_with_a_warning(tmp_path: Path) -> None:
     torch.save(payload(1.0, None), tmp_path / LAST)
     read, warnings = checkpoint.load(tmp_path, IDENTITY)

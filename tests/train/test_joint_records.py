@@ -19,6 +19,7 @@ from rmsexp.record import BUCKETS
 from rmsexp.train import provenance
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.clock import Clock
+from rmsexp.train.contention import FEWEST_PROBES, Contention
 from rmsexp.train.distributed.joint import EDGES, JointContention, JointTrainer, share_start
 from rmsexp.train.distributed.sums import OrderedSums
 from rmsexp.train.loop import Diverged, Start, Trainer
@@ -55,7 +56,8 @@ def started(damaged: str | None, notes: Mapping[str, str] = {}, **resolved: Any)
         stepper: Any = SimpleNamespace(task=task, model=model, optimizer=optimizer, scaler=scaler)
         first = Start(State(step=7), Clock()) if group.rank == 0 else None
         config = EVERY | resolved if group.rank == 2 else EVERY
-        assert share_start(group, stepper, first, Identity(0, "config", "data"), config).state.step == 7
+        impl = resolved.get("impl", "fused") if group.rank == 2 else "fused"
+        assert share_start(group, stepper, first, Identity(0, "config", "data"), config, impl).state.step == 7
         return model.weight.detach()
 
     provenance.code()  # reads all files of the package once, before the threads do
@@ -71,6 +73,12 @@ def test_all_processes_begin_with_the_parameters_of_process_0() -> None:
 def test_a_difference_in_one_parameter_is_an_error(damaged: str) -> None:
     with pytest.raises(ReportedError, match="the processes of the run differ in parameters"):
         started(damaged)
+
+
+def test_a_difference_in_the_implementation_of_norms_is_an_error() -> None:
+    """As on a machine without a compiler, whose norms are eager."""
+    with pytest.raises(ReportedError, match="the processes of the run differ in impl "):
+        started(None, impl="eager")
 
 
 @pytest.mark.parametrize("key", EDGES)
@@ -165,6 +173,23 @@ def test_the_contention_is_that_of_the_most_disturbed_process(
 
     for found in in_threads(3, report):
         assert (found["state"], found["waited"]) == (state, waited)
+
+
+def test_the_contention_has_the_probes_of_process_0() -> None:
+    """It alone takes probes, and another process may have been disturbed more."""
+
+    def report(group: Any) -> dict[str, Any]:
+        group.pids = [("a", 1), ("a", 2)]
+        contention = JointContention(CPU, group)
+        contention._ran, contention._waited = (CLEAR, LESS_CLEAR)[group.rank]
+        for _ in range(FEWEST_PROBES if group.rank == 0 else 0):
+            Contention.probe(contention)
+        contention.exchange()
+        return contention.report()
+
+    for found in in_threads(2, report):
+        assert found["waited"] == 0.009
+        assert found["probes"]["number"] == FEWEST_PROBES
 
 
 def test_processes_exchange_their_contention_when_a_run_diverges(monkeypatch: pytest.MonkeyPatch) -> None:

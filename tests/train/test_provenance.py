@@ -101,6 +101,13 @@ def test_changes_that_may_affect_results_or_times_are_detected(key: str) -> None
     assert provenance.changed(without, before) == [key]
 
 
+def test_another_implementation_is_a_change_unless_an_older_record_lacks_it() -> None:
+    before = provenance.session(CPU, 0)
+    fused, eager = before | {"impl": "fused"}, before | {"impl": "eager"}
+    assert provenance.changed(fused, eager) == ["impl"]
+    assert provenance.changed(fused, fused) == provenance.changed(before, eager) == []
+
+
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Replace the package in ``provenance`` by a folder of three files outside of any checkout."""

@@ -88,17 +88,19 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
     Copies of a record are left out, and records that cannot be read; if ``problems`` is given, a line for each is added
     to it.
     """
-    loaded: list[dict[str, Any]] = []
+    read: list[tuple[bool, Path, str, list[dict[str, Any]]]] = []
     left_out = [] if problems is None else problems
-    first: dict[str, Path] = {}  # by the content of a record
     for path in record.find(Path(root), f"timing/*/{FILE}"):
         try:
             stored = readers.read_json(path)
-            found = rows(stored, str(path.parent))
+            is_elsewhere = path.parts[-5:-3] != (stored["task"], stored["setting"])
+            read.append((is_elsewhere, path, json.dumps(stored), rows(stored, str(path.parent))))
         except DAMAGE as error:
             left_out.append(f"{path}: timing record ignored: {error!r}")
-            continue
-        original = first.setdefault(json.dumps(stored), path)
+    loaded: list[dict[str, Any]] = []
+    first: dict[str, Path] = {}  # by the content of a record
+    for _, path, content, found in sorted(read):  # first those in the folder of their own setting: they are no copies
+        original = first.setdefault(content, path)
         if original == path:
             loaded += found
         else:

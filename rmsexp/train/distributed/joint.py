@@ -62,18 +62,18 @@ class JointStepper(Stepper):
 
 
 def share_start(
-    group: Group, stepper: Stepper, start: Start | None, identity: Identity, resolved: Mapping[str, Any]
+    group: Group, stepper: Stepper, start: Start | None, identity: Identity, resolved: Mapping[str, Any], impl: str
 ) -> Start:
     """Return the start of process 0, whose model, optimiser and scale of the loss are set on all processes.
 
     ``start``: that of process 0; None on the others. ``identity`` and ``resolved``: the identity and the config of the
-    run, as this process has them.
+    run, as this process has them. ``impl``: the implementation of its norms.
 
     Raises: ReportedError if the processes differ in the parameters, in what results depend on, or in the steps at which
     they meet, where one would wait for the others in vain.
     """
     facts = {"code": provenance.code(), "torch": torch.__version__, "threads": torch.get_num_threads()}
-    facts |= {record.OWN_CODE: provenance.own_modules(resolved)} | {key: resolved[key] for key in EDGES}
+    facts |= {"impl": impl, record.OWN_CODE: provenance.own_modules(resolved)} | {key: resolved[key] for key in EDGES}
     facts |= {key: stepper.task.notes.get(key) for key in (record.SUBWORDS, record.WORDS)}
     group.require_equal(identity._asdict() | facts)
     parts: list[Any] = [stepper.model, stepper.optimizer, stepper.scaler]
@@ -109,7 +109,10 @@ class JointContention(Contention):
     def exchange(self) -> None:
         """Find out which process was disturbed most. All processes must call this."""
         reports = self.group.gather(super().report())
-        self._worst = max(reports, key=lambda report: (SEVERITY.index(report["state"]), report["waited"] or 0.0))
+        worst = max(reports, key=lambda report: (SEVERITY.index(report["state"]), report["waited"] or 0.0))
+        evidence = worst["based_on"] + [name for name in reports[0]["based_on"] if name == "probes"]
+        known = list(dict.fromkeys(evidence)) if worst["based_on"] else []
+        self._worst = worst | {"probes": reports[0]["probes"], "based_on": known}  # process 0 alone takes probes
 
     def report(self) -> dict[str, Any]:
         """Return the report of the last :meth:`exchange`."""

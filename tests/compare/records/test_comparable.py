@@ -161,6 +161,16 @@ def test_a_copy_of_a_record_does_not_count(tmp_path: Path) -> None:
     ]
 
 
+def test_a_copy_in_the_folder_of_another_setting_does_not_count(tmp_path: Path) -> None:
+    folder = write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.9]})
+    copy = tmp_path / "a_task" / "a_setting" / "timing" / folder.name  # comes first in the order of names
+    shutil.copytree(folder, copy)
+    problems: list[str] = []
+    timings = timing_records.load(tmp_path, problems)
+    assert timings["folder"].unique().tolist() == [str(folder)]
+    assert problems == [f"{copy}/timing.json: timing record ignored: it is a copy of {folder}/timing.json"]
+
+
 def test_times_are_those_of_the_processes_that_are_compared(tmp_path: Path) -> None:
     """The second group's processes were contended, and have other numbers of rounds."""
     contended = {"contention": {"state": "contended", "waited": 0.5, "steal": 0.0}}
