@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from rmsexp import config
+from rmsexp.command_line import ReportedError
 from rmsexp.train import provenance
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -150,7 +151,7 @@ def test_both_models_have_the_same_sizes(model: str) -> None:
 
 def test_a_command_that_fails_is_named() -> None:
     assert compare_joeynmt.last_line([sys.executable, "-c", "print(1); print(2)"]) == "2"
-    with pytest.raises(RuntimeError, match="status 1: ValueError: x"):
+    with pytest.raises(ReportedError, match="status 1: ValueError: x"):
         compare_joeynmt.last_line([sys.executable, "-c", "raise ValueError('x')"])
 
 

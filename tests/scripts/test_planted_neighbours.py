@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from rmsexp.command_line import ReportedError
 from rmsexp.train import provenance, quiet
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -151,5 +152,5 @@ def test_a_run_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run["contention"]["probes"]["number"] == 4
     assert run["train_seconds"] > 0
     assert planted_neighbours.describe(run).startswith("quiet ")
-    with pytest.raises(RuntimeError, match=r"a run failed: rmsexp: .*max_steps"):
+    with pytest.raises(ReportedError, match=r"a run failed: rmsexp: .*max_steps"):
         planted_neighbours.train("quiet", ["max_steps=-1"], cores)

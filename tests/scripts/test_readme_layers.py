@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,15 +15,21 @@ from readme_blocks import layers  # noqa: E402
 from readme_blocks.evidence import Evidence  # noqa: E402
 
 
-def write(folder: Path, number: int, ratio: float, code: str) -> None:
+def write(folder: Path, number: int, ratio: float, code: str, dirty: bool = False) -> None:
     """Write the record of a benchmark of one shape, in which fused RMSNorm took ``ratio`` times torch's time."""
     seconds = {"rms fused": ratio, "nn.LayerNorm": 1.0, "nn.RMSNorm": 2.0, "prms fused": ratio}
     case = {"shape": "64x240", "passes": "forward + backward", "elements": 15360, "reference": "nn.LayerNorm"}
     case |= {"seconds": {layer: [each, each * 1.01] * 3 for layer, each in seconds.items()}}
-    session = {"started": f"2026-11-24T0{number}:00:00+00:00", "code": code, "device": "AMD EPYC", "threads": 1}
+    session: dict[str, Any] = {
+        "started": f"2026-11-24T0{number}:00:00+00:00",
+        "code": code,
+        "device": "AMD EPYC",
+        "threads": 1,
+    }
     path = folder / "amd/bench" / f"norms{number}" / "bench.json"
     path.parent.mkdir(parents=True)
-    content = {"dtype": "float32", "session": session | {"versions": {"torch": "2.15.0"}}}
+    session |= {"versions": {"torch": "2.15.0"}, "git": {"commit": "abc", "dirty": dirty}}
+    content = {"dtype": "float32", "session": session}
     path.write_text(json.dumps(content | {"measurements": [case | {"contention": {"state": "clear"}}]}))
 
 
@@ -32,6 +39,13 @@ def test_the_medians_are_over_the_records_of_the_newest_code(tmp_path: Path) -> 
     lines = layers.norms(Evidence(tmp_path, tmp_path)).splitlines()
     assert "| 64x240 | 1.000 (0.900 to 1.300) | 0.500 (0.450 to 0.650) | 1.000 (1.000 to 1.000) |" in lines
     assert any(line.startswith("**Forward + backward, 3 such measurements**, AMD EPYC, one thread") for line in lines)
+
+
+def test_uncommitted_changes_are_said(tmp_path: Path) -> None:
+    write(tmp_path, 0, 1.0, "code")
+    assert "uncommitted" not in layers.norms(Evidence(tmp_path, tmp_path))
+    write(tmp_path, 1, 1.0, "code", dirty=True)
+    assert "Measured with [uncommitted changes](" in layers.norms(Evidence(tmp_path, tmp_path))
 
 
 @pytest.mark.parametrize("codes", [["new"], ["old", "new"]])

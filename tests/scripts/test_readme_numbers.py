@@ -130,9 +130,12 @@ def test_machine_method_and_doubt_of_timings_are_named(tmp_path: Path) -> None:
         times = {"ln": 1.0, "rms": 0.8, "prms": 0.8, "ln+impl=fused": 0.5, "rms+impl=fused": 0.4}
         write_timing(tmp_path / "m", times, task=task, setting="small", state=state, session=session)
     evidence = Evidence(tmp_path, tmp_path)
-    assert "one thread of AMD EPYC (3f), norms of" in savings.readme(evidence)
+    assert "one thread of AMD EPYC (3f), unfused norms" in savings.readme(evidence)
     found = savings.readme(evidence)
-    assert "time state [clear and contended](docs/timing.md#what-contended-means). Each value is from one" in found
+    assert (
+        "[clear and contended](docs/timing.md#what-contended-means). [Other machines](docs/timing.md#results). Each value is"
+        in found
+    )
     for block in (savings.timing_page, savings.fused):
         found = block(evidence)
         assert "**AMD EPYC (3f), one thread, " in found
@@ -144,11 +147,11 @@ def test_fused_savings_come_from_the_records_that_are_best_for_them(tmp_path: Pa
     """The best record of eager norms has no fused ones. How the fused norms were timed is said where it differs."""
     eager, fused = {"ln": 1.0, "rms": [0.8, 0.81]}, {"ln": 1.0, "ln+impl=fused": 0.5, "rms+impl=fused": 0.4}
     write_timing(tmp_path / "without/m", eager, setting="small")
-    assert "fused" not in savings.readme(Evidence(tmp_path / "without", tmp_path))
+    assert "with [fused norms]" not in savings.readme(Evidence(tmp_path / "without", tmp_path))
     write_timing(tmp_path / "with/m", eager, setting="small")
     write_timing(tmp_path / "with/m", fused, setting="small", number=1, state="contended")
     found = savings.readme(Evidence(tmp_path / "with", tmp_path))
-    assert "time state [clear](docs/timing.md#what-contended-means). Each value is the mean of 2 processes" in found
+    assert "[Other machines](docs/timing.md#results). Each value is the mean of 2 processes" in found
     assert "| 20.5 % | 20.0 % (20.0 to 20.0 %) |" in found
     assert f"Fused norms: each value is from {timing_records.replication(1)}:" in found
     assert "Fused norms: the time state is contended on `cifar10`" in found
@@ -218,9 +221,9 @@ def test_verdicts_of_decided_campaigns_are_a_table(tmp_path: Path) -> None:
     assert lines[0] == "| claim | `cifar10` | `order_embedding` |"
     assert lines[2] == "| RMSNorm equals LayerNorm | supported | inconclusive |"
     assert lines[-1].startswith(
-        "At `scale=small` ([conditions](results/README.md#campaigns)); an empty cell: no such claim."
+        "Small models, short runs (`scale=small`; [conditions](results/README.md#campaigns)). *Equals*: the difference"
     )
-    assert f"[Differences, intervals and margins]({verdicts.WHOLE}). Not decided yet: `quality_lang" in lines[-1]
+    assert f"[margin]({verdicts.WHOLE}). An empty cell: no such claim. Not decided yet: `quality_lang" in lines[-1]
 
 
 def test_all_verdicts_have_their_differences(tmp_path: Path) -> None:
