@@ -69,7 +69,8 @@ class Replay:
 
     def __init__(self, calls: Sequence[list[LayerCall]], draw: Callable[[torch.Size, torch.dtype], Tensor]) -> None:
         self._draw = draw
-        drawn = {layout: (self._values(layout), self._values(layout)) for layout in _layouts(calls)}
+        layouts = {call.layout for call in chain.from_iterable(calls)}
+        drawn = {layout: (self._values(layout), self._values(layout)) for layout in layouts}
         self._steps = [[self._repeated(call, *drawn[call.layout]) for call in step] for step in calls]
 
     def _values(self, layout: Layout) -> Tensor:
@@ -96,10 +97,6 @@ class Replay:
             torch.autograd.backward(outputs, [call.gradient for call in calls])
         for layer in {call.layer for call in calls}:
             layer.zero_grad()
-
-
-def _layouts(calls: Sequence[list[LayerCall]]) -> set[Layout]:
-    return {call.layout for call in chain.from_iterable(calls)}
 
 
 def _drop_gradient(x: Tensor) -> None:
