@@ -53,9 +53,6 @@ class Parser(argparse.ArgumentParser):
 
     _words: Sequence[str] = ()
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{"allow_abbrev": False, **options})  # an abbreviated flag is a mistake
-
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._words = sys.argv[1:] if args is None else list(args)
         flags = list[str]()

@@ -48,9 +48,7 @@ class Options:
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
-    if "--calibrate" in words:
-        if len(words) > 1:
-            raise config.ConfigError("--calibrate takes no other words")
+    if list(words) == ["--calibrate"]:
         from rmsexp.measure import calibration
 
         print(*calibration.calibrate(_report), sep="\n")
@@ -90,6 +88,8 @@ def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
     parser.add_config_dir()
     parser.add_argument("--calibrate", action="store_true", help="measure how fast the quiet machine is, and store it")
     arguments = parser.parse_intermixed_args(words)
+    if arguments.calibrate:
+        raise config.ConfigError("--calibrate is written in full, without other words")
     typed = overrides(arguments.words, arguments.config_dir)
     options: Options = config.from_words(Options, [word for word in typed if OPTION.match(word)])
     others = [word for word in typed if not OPTION.match(word)]

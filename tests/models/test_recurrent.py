@@ -282,7 +282,8 @@ def test_batch_norm_learns_the_statistics_of_each_step(
         assert layer.count.tolist() == counts
         for step, (mean, var) in plain.known[layer].items():
             close(layer.running_mean[step], mean)
-            close(layer.running_var[step], var)
+            if layer.has_gain:  # the variance of mean-only batch norm is not computed
+                close(layer.running_var[step], var)
     ours.eval()
     plain.learns, plain.uses_batch = False, evaluation == "batch"
     read([8, 1, 2, 8, 7, 3], 8, 9)
