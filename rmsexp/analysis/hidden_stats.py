@@ -68,6 +68,15 @@ def hidden_stats(model: RNNSearch, batches: Iterable[Batch]) -> pd.DataFrame:
 def analyse(runs: Sequence[Path]) -> Finding:
     """Return one figure of all runs, and a table for each run, whose CSV file goes to the run's folder.
 
+    Raises: as :func:`tables_of`.
+    """
+    tables = tables_of(runs)
+    return Finding(tables, {"hidden_stats": draw({run: table.values for run, table in zip(runs, tables, strict=True)})})
+
+
+def tables_of(runs: Sequence[Path]) -> list[Table]:
+    """Return a table for each run.
+
     The statistics are of the run's best checkpoint, computed on the validation set.
 
     Raises: config.ConfigError if a folder is not a run of task=rnnsearch; data.DataError, ValueError and OSError if a
@@ -84,7 +93,7 @@ def analyse(runs: Sequence[Path]) -> Finding:
         title = f"{run}, the model of step {step}, on the validation set"
         text = table.map(lambda value: f"{round(value, 3) + 0.0:.3f}" if isinstance(value, float) else str(value))
         tables.append(Table("hidden_stats", title, table, text, run))
-    return Finding(tables, {"hidden_stats": draw({run: table.values for run, table in zip(runs, tables, strict=True)})})
+    return tables
 
 
 def published_table() -> pd.DataFrame:
