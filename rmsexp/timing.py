@@ -33,6 +33,7 @@ from rmsexp.compare.records import timing_records
 from rmsexp.measure.options import TimingConfig
 from rmsexp.words import overrides
 
+CALIBRATE = ["--calibrate"]
 OPTION = re.compile(r"(norms|impl|timing\.[^=]*)=")  # words with options of this command; the others are overrides
 
 
@@ -48,7 +49,7 @@ class Options:
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
-    if list(words) == ["--calibrate"]:
+    if list(words) == CALIBRATE:
         from rmsexp.measure import calibration
 
         print(*calibration.calibrate(_report), sep="\n")
@@ -88,7 +89,7 @@ def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
     parser.add_config_dir()
     parser.add_argument("--calibrate", action="store_true", help="measure how fast the quiet machine is, and store it")
     arguments = parser.parse_intermixed_args(words)
-    if arguments.calibrate:
+    if arguments.calibrate and list(words) != CALIBRATE:
         raise config.ConfigError("--calibrate is written in full, without other words")
     typed = overrides(arguments.words, arguments.config_dir)
     options: Options = config.from_words(Options, [word for word in typed if OPTION.match(word)])
