@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import os
 import signal
 import subprocess
@@ -207,7 +206,7 @@ def run():
     raise SystemExit(1)
 
 def save(signum, frame):
-    time.sleep(0.5)
+    time.sleep(0.1)
     (folder / "saved").touch()
     (folder / "busy").unlink()
 
@@ -216,7 +215,7 @@ def busy():
 
 if __name__ == "__main__":
     with process.saving_workers(busy):
-        Parallel(n_jobs=3)([delayed(run)(), delayed(time.sleep)(0)])
+        Parallel(n_jobs=2)([delayed(run)(), delayed(time.sleep)(0)])
 """
 
 
@@ -235,7 +234,8 @@ def wait_until(condition: Callable[[], bool], seconds: int = 60) -> bool:
     return False
 
 
-STOPS = [*itertools.product(process.STOPPING, [False, True]), (signal.SIGKILL, False)]  # (signal, to the group?)
+# (signal, to the group?)
+STOPS = [(signal.SIGTERM, True), *((number, False) for number in (*process.STOPPING, signal.SIGKILL))]
 
 
 @pytest.mark.slow

@@ -84,13 +84,10 @@ class Evidence:
         newest = dict(found)  # of several on a machine the last
         return dict(sorted(newest.items(), key=lambda item: _started(item[1]), reverse=True))
 
-    @cached_property
+    @property
     def campaigns(self) -> list[campaigns.State]:
         """The campaigns. Raises: ValueError if one cannot be read."""
-        problems: list[str] = []
-        states = campaigns.states(self.reference, problems)
-        _fail(problems)
-        return states
+        return _campaigns(self.reference)
 
     def link(self, text: str, folder: str | Path) -> str:
         """Return a Markdown link from the page to a folder."""
@@ -103,6 +100,14 @@ def _timings(reference: Path) -> pd.DataFrame:
     loaded = timing_records.load(reference, problems)
     _fail(problems)
     return loaded
+
+
+@functools.cache
+def _campaigns(reference: Path) -> list[campaigns.State]:
+    problems: list[str] = []
+    states = campaigns.states(reference, problems)
+    _fail(problems)
+    return states
 
 
 @functools.cache

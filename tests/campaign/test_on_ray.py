@@ -12,6 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import campaign_kills
+import chaos
 import pytest
 from helpers.campaign_runs import RUNS, ask, write_file
 from helpers.stopping import in_training
@@ -23,11 +25,6 @@ from rmsexp.campaign.on_ray import Done, RayWorker
 from rmsexp.campaign.runs import CampaignRuns
 from rmsexp.command_line import ReportedError
 from rmsexp.runner import Outcome
-
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.append(str(SCRIPTS))
-import campaign_kills  # noqa: E402
-import chaos  # noqa: E402
 
 
 @pytest.mark.minutes

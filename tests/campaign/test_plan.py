@@ -91,6 +91,11 @@ def test_a_worker_reads_records_of_ended_runs_again_only_if_they_changed(
     read.clear()
     assert runs.left() == []
     assert read == []
+    metrics = asked.results / jobs[-1].folder / record.METRICS
+    metrics.write_bytes(metrics.read_bytes()[:-1])
+    runs.left()
+    assert read == [jobs[-1]]
+    read.clear()
     path = asked.results / jobs[0].folder / record.STATUS
     path.write_text(json.dumps({"status": "interrupted", "step": 1, "error": None}))
     assert runs.left() == [jobs[0]]

@@ -209,6 +209,27 @@ def test_a_common_cause_stops_a_worker(simulation: Simulation) -> None:
     assert simulation.lines[-1] == "stopped, because 2 runs failed for the same reason: no data; set data.root"
 
 
+def test_a_cause_that_names_the_folder_of_the_run_is_common_too(simulation: Simulation) -> None:
+    first, second, *_ = simulation.planned()
+    for job in (first, second):
+        simulation.behaviour[job] = lambda job: Outcome("failed", 0, f"cannot write {job.folder}/run.json")
+    assert simulation.worker().work() is None
+    assert simulation.tried == [first, second]
+    assert simulation.lines[-1].endswith("2 runs failed for the same reason: cannot write RUN/run.json")
+
+
+def test_a_diverged_run_is_reported(simulation: Simulation) -> None:
+    first = simulation.planned()[0]
+
+    def diverge(job: Job) -> Outcome:
+        simulation.finish(job)
+        return Outcome("diverged", 7, "the training objective is not finite")
+
+    simulation.behaviour[first] = diverge
+    simulation.worker().work()
+    assert f"diverged at step 7: {first.folder}: the training objective is not finite" in simulation.lines
+
+
 def test_failures_of_other_workers_do_not_stop_a_worker(simulation: Simulation) -> None:
     """The data may be missing on their machine."""
     first, second, third, *others = simulation.planned()

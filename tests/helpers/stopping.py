@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import chaos
 import pytest
 
 from rmsexp import config, record, runner
 from rmsexp.data.whitening import Whitened
 from rmsexp.tasks import cifar10
 from rmsexp.train.loop import Trainer
-
-sys.path.append(str(Path(__file__).parents[2] / "scripts"))
-import chaos
 
 # Logs, evaluations and checkpoints coincide at some steps and not at others.
 EDGES = ("threads=1", "log_every=2", "eval_every=4", "checkpoint_every=3")

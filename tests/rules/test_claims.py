@@ -119,6 +119,8 @@ def test_a_claim_with_missing_runs_is_not_tested() -> None:
     first_two = decide([claim("superiority", seeds=2)], {"a": a, "b": b}, "max", range(8))[0]
     assert (first_two.outcome, first_two.seeds) == ("supported", (0, 1))
     assert decide([claim("superiority")], {"a": a}, "max", range(8))[0].missing == 8
+    diverged = decide([claim("superiority")], {"a": a, "b": b | {5: NAN}}, "max", range(8))[0]
+    assert (diverged.outcome, diverged.p, diverged.missing) == ("inconclusive", 1, 1)  # ranks do not decide it, either
 
 
 @pytest.mark.parametrize("test", claims.TESTS)

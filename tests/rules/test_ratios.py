@@ -47,6 +47,12 @@ def test_rounds_that_differ_only_at_the_ends_give_an_interval() -> None:
     assert 0.9 < interval.low < 1 < interval.high < 1.1
 
 
+def test_ratios_that_differ_beyond_measure_have_an_interval_without_an_end() -> None:
+    interval = over_processes([1e-300, 1e300])
+    assert interval.low == 0
+    assert np.isfinite(interval.high)
+
+
 @pytest.mark.parametrize("rounds", [2, 4, 7, 8, 30])
 def test_intervals_of_equal_times_contain_one_as_often_as_stated(rounds: int) -> None:
     rng = np.random.default_rng(0)

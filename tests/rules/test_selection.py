@@ -154,6 +154,15 @@ def test_luck_is_the_bound_of_the_second_rates_lead() -> None:
     assert math.isnan(selection.luck(choices["a"], unknown))
 
 
+def test_without_a_second_rate_that_trains_there_is_no_luck() -> None:
+    def result(norm: str, rate: float, seed: int) -> float:  # noqa: ARG001
+        return 1.0 if rate == 2 else NAN
+
+    values, _ = tuned(result)
+    choice = choose(GRID, values, "max", SEEDS)["a"]
+    assert (choice.rate, choice.luck) == (2, 0)
+
+
 def test_with_a_single_seed_the_best_run_decides() -> None:
     values = {"a": {rate: {1000: peak(a=2.1)("a", rate, 1000)} for rate in GRID}}
     assert next_runs(GRID, values, "max", SEEDS[:1]) == (GRID, ())

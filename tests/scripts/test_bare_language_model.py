@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
+import bare_language_model
 import pytest
 import torch
+import trainer_overhead
 from helpers.language_models import TINY, make
 from helpers.tasks import shake
 
 from rmsexp import config
 from rmsexp.train import checkpoint
 from rmsexp.train.step import Settings, Stepper
-
-sys.path.append(str(Path(__file__).parents[2] / "scripts"))
-import bare_language_model
-import trainer_overhead
 
 
 @pytest.mark.usefixtures("small_synthetic_data")

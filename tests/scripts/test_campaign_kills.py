@@ -7,12 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import campaign_kills
 import pytest
+from campaign_kills import Report, Step
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.append(str(SCRIPTS))
-import campaign_kills  # noqa: E402
-from campaign_kills import Report, Step  # noqa: E402
 
 
 @pytest.mark.minutes

@@ -8,13 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import chaos_sweep
 import pytest
 
 from rmsexp import record
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.append(str(SCRIPTS))
-import chaos_sweep  # noqa: E402
 
 SEED = "results/rnnsearch/demo/rms/seed0"
 

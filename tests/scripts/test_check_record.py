@@ -6,13 +6,10 @@ import json
 import sys
 from pathlib import Path
 
+import check_record
 import pytest
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.append(str(SCRIPTS))
-import check_record  # noqa: E402
-
-from rmsexp.train import provenance, quiet  # noqa: E402
+from rmsexp.train import provenance, quiet
 
 
 def test_a_check_writes_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import committed_records as audit
 import pytest
-
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.append(str(SCRIPTS))
-import committed_records as audit  # noqa: E402
 
 KNOWN, OTHER = "a" * 40, "b" * 40
 HISTORY = frozenset({KNOWN})

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+import compare_commits
 import pytest
 import torch
 
 from rmsexp import config
-
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.append(str(SCRIPTS))
-import compare_commits  # noqa: E402
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import compare_joeynmt
 import pytest
 import yaml
 
@@ -21,8 +22,6 @@ from rmsexp.command_line import ReportedError
 from rmsexp.train import provenance
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.append(str(SCRIPTS))
-import compare_joeynmt  # noqa: E402
 
 WORKER = runpy.run_path(str(SCRIPTS / "joeynmt/worker.py"))
 

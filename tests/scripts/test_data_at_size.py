@@ -7,12 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pytest
-
-sys.path.append(str(Path(__file__).parents[2] / "scripts"))
 import data_at_size
+import numpy as np
 import parallel_corpus
+import pytest
 import readme_numbers
 from readme_blocks.evidence import Evidence
 

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import signal
-import sys
 import time
 from functools import partial
 from pathlib import Path
 
+import distributed_equality
+import fast_steps
+import forked_run
 import pytest
 import torch
 from helpers.thread_group import ThreadGroup, in_threads
 from torch import nn
 
 from rmsexp import config
-
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.append(str(SCRIPTS))
-import distributed_equality  # noqa: E402
-import fast_steps  # noqa: E402
-import forked_run  # noqa: E402
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-sys.path.append(str(Path(__file__).parents[2] / "scripts"))
 import distributed_throughput as throughput
+import pytest
 
 
 def repetition(wide: float, share: float = 0.1, state: str = "clear") -> dict[str, Any]:

@@ -10,12 +10,11 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+import fuzz
 import pytest
+from fuzzing import arguments, commands, damage, hostile, workers
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.append(str(SCRIPTS))
-import fuzz  # noqa: E402
-from fuzzing import arguments, commands, damage, hostile, workers  # noqa: E402
 
 FILES = {
     "a.json": b'{"a": [1, 2, {"b": null}], "c": "x"}',

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import coverage
+import mutants
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.append(str(SCRIPTS))
-import mutants  # noqa: E402
 
 CPP = ("kernels.test_add_norms::test_a", "kernels.test_norms::test_b", "kernels.test_ported::test_c")
 CPP += ("norms.test_pointwise::test_d",)

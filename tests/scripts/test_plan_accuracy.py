@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+import plan_accuracy
 import pytest
 from helpers.campaign_runs import ask, write_run
-
-sys.path.append(str(Path(__file__).parents[2] / "scripts"))
-import plan_accuracy
 
 from rmsexp import record
 from rmsexp.campaign import cost, plan

@@ -12,14 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import planted_neighbours
 import pytest
 
 from rmsexp.command_line import ReportedError
 from rmsexp.train import provenance, quiet
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.append(str(SCRIPTS))
-import planted_neighbours  # noqa: E402
 
 REFERENCE = quiet.Reference("0123", "work", "2025-01-01", 5, 400, 0.001, 0.002)
 Run = Callable[..., None]
@@ -115,8 +114,7 @@ with planted_neighbours.child(["-c", planted_neighbours.{code}], {core}) as star
 """
 
 
-@pytest.mark.parametrize("code", ["BUSY", "STREAM"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(("code", "number"), [("BUSY", signal.SIGINT), ("STREAM", signal.SIGKILL)])
 def test_a_neighbour_ends_with_the_script(code: str, number: signal.Signals) -> None:
     core = min(os.sched_getaffinity(0))
     command = [sys.executable, "-c", PLANT.format(scripts=str(SCRIPTS), code=code, core=core)]

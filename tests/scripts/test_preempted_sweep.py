@@ -9,11 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import preempted_sweep
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.append(str(SCRIPTS))
-import preempted_sweep  # noqa: E402
 
 
 @pytest.mark.minutes

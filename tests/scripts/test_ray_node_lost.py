@@ -10,13 +10,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+import ray_node_lost
+from ray_node_lost import Observer
 
 from rmsexp import record
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.append(str(SCRIPTS))
-import ray_node_lost  # noqa: E402
-from ray_node_lost import Observer  # noqa: E402
 
 
 @pytest.mark.minutes

@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.append(str(SCRIPTS))
-import readme_numbers  # noqa: E402
-import verdict_power as simulation  # noqa: E402
-from readme_blocks import checks, savings  # noqa: E402
-from readme_blocks.evidence import Evidence  # noqa: E402
+import readme_numbers
+import verdict_power as simulation
+from readme_blocks import checks, savings
+from readme_blocks.evidence import Evidence
 
 SESSION = {
     "started": "2026-11-23T00:00:00",

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.append(str(SCRIPTS))
-from readme_blocks import layers  # noqa: E402
-from readme_blocks.evidence import Evidence  # noqa: E402
+from readme_blocks import layers
+from readme_blocks.evidence import Evidence
 
 
 def write(folder: Path, number: int, ratio: float, code: str, dirty: bool = False) -> None:

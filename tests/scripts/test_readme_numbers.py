@@ -10,17 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import readme_numbers
 from helpers import campaigns
 from helpers.records import make_row, write_run, write_timing
+from readme_blocks import agreement, baselines, campaign_costs, layers, quality, savings, text, verdicts
+from readme_blocks.evidence import Evidence
 
 from rmsexp import record
 from rmsexp.compare.records import timing_records
-
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.append(str(SCRIPTS))
-import readme_numbers  # noqa: E402
-from readme_blocks import agreement, baselines, campaign_costs, layers, quality, savings, text, verdicts  # noqa: E402
-from readme_blocks.evidence import Evidence  # noqa: E402
 
 PAGE = "before\n<!-- numbers: one -->\nfirst 1 %\n<!-- end -->\nbetween\n<!-- numbers: two -->\na\nb\n<!-- end -->\n"
 TEXTS = {"one": lambda _: "first 1 %", "two": lambda _: "a\nb"}
@@ -204,17 +201,17 @@ def test_verdicts_of_decided_campaigns_are_a_table(tmp_path: Path) -> None:
     for block in (verdicts.readme, verdicts.whole):
         assert block(Evidence(tmp_path / "none", tmp_path)) == verdicts.NONE
     first, second, unfinished = campaigns.three()
-    unfinished.write(tmp_path)
-    evidence = Evidence(tmp_path, tmp_path)
+    unfinished.write(tmp_path / "one")
+    evidence = Evidence(tmp_path / "one", tmp_path)
     waiting = sorted(path.stem for path in verdicts.CAMPAIGNS.glob("quality_*.yaml"))
     assert verdicts.readme(evidence) == f"Not decided yet: {text.tasks(waiting)}."
     waiting.remove("quality_rnnsearch")
     assert verdicts.whole(evidence) == (
         f"Not decided yet: `quality_rnnsearch` ({evidence.campaigns[0].undecided}). Not begun: {text.tasks(waiting)}."
     )
-    first.write(tmp_path)
-    second.write(tmp_path)
-    lines = verdicts.readme(Evidence(tmp_path, tmp_path)).splitlines()
+    for each in (first, second, unfinished):
+        each.write(tmp_path / "three")
+    lines = verdicts.readme(Evidence(tmp_path / "three", tmp_path)).splitlines()
     assert lines[0] == "| claim | `cifar10` | `order_embedding` |"
     assert lines[2] == "| RMSNorm equals LayerNorm | supported | inconclusive |"
     assert lines[-1].startswith(

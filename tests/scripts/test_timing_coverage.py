@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+import timing_coverage
 
 from rmsexp.compare.records import comparable
 from rmsexp.rules.ratios import Interval
-
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.append(str(SCRIPTS))
-import timing_coverage  # noqa: E402
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.6])

@@ -12,14 +12,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import timing_power
 
 from rmsexp import config
 from rmsexp.measure import steps
 from rmsexp.train import provenance, quiet
-
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.append(str(SCRIPTS))
-import timing_power  # noqa: E402
 
 
 def trial(low: float, high: float) -> dict[str, Any]:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import functools
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.append(str(SCRIPTS))
-import verdict_power as simulation  # noqa: E402
-from verdict_power import BEST, EQUAL, NOT_WORSE, TUNING, Case, Outcome  # noqa: E402
+import verdict_power as simulation
+from verdict_power import BEST, EQUAL, NOT_WORSE, TUNING, Case, Outcome
 
 KNOWN = Case("rates known")
 MORE_SPREAD = Case("more spread", sd=0.85)

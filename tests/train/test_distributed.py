@@ -11,8 +11,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import forked_run
 import pytest
 import torch
+from distributed_equality import words_of
 from helpers.campaign_runs import RUNS
 from helpers.stopping import assert_same
 
@@ -26,9 +28,6 @@ from rmsexp.train.distributed.group import Group, each
 from rmsexp.train.interrupt import Interrupt, Interrupted
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-sys.path.append(str(SCRIPTS))
-import forked_run  # noqa: E402
-from distributed_equality import words_of  # noqa: E402
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with GPUs, autograd may not be used before and after a fork")

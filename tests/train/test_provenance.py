@@ -101,6 +101,16 @@ def test_changes_that_may_affect_results_or_times_are_detected(key: str) -> None
     assert provenance.changed(without, before) == [key]
 
 
+def test_another_machine_and_another_number_of_processes_are_changes() -> None:
+    before = provenance.session(CPU, 0)
+    assert provenance.changed(before, before | {"world_size": 2}) == ["world_size"]
+    assert provenance.changed(before | {"world_size": 2}, before | {"world_size": 2}) == []
+    other = before | {"machine": before["machine"] | {"id": "another"}}
+    assert provenance.changed(before, other) == ["machine"]
+    older = {name: value for name, value in before.items() if name != "machine"}
+    assert provenance.changed(older, other) == []
+
+
 def test_another_implementation_is_a_change_unless_an_older_record_lacks_it() -> None:
     before = provenance.session(CPU, 0)
     fused, eager = before | {"impl": "fused"}, before | {"impl": "eager"}

@@ -195,6 +195,18 @@ def test_remarks_beside_the_verdicts(tmp_path: Path) -> None:
     assert campaigns.load(campaign.path).remarks(results)[0].startswith("not registered")
 
 
+def test_final_runs_of_another_commit_than_the_registered_one_are_named(tmp_path: Path) -> None:
+    campaign, results = loaded(tmp_path, commits=("abc", "abc"))
+    stored = json.loads(campaign.path.read_text())
+    for registered, remarks in (
+        ("abc", []),
+        ("def", ["its final runs come from commit abc, but def is registered"]),
+    ):
+        stored["registered"]["commit"] = registered
+        atomic.write_json(campaign.path, stored)
+        assert campaigns.load(campaign.path).remarks(results) == remarks
+
+
 def test_code_without_git_is_not_compared_with_the_registered_digest(tmp_path: Path) -> None:
     """The registered digest is of the package and the configs, that of a run is of the package."""
     campaign, results = loaded(tmp_path, commits=("code 0123", "code 0123"))

@@ -130,21 +130,25 @@ def test_four_series_in_each_of_several_groups_are_few_enough(tmp_path: Path) ->
     assert ratios(only(tmp_path))["rms"] == 0.6
 
 
+def series_with(workload: str) -> dict[str, Any]:
+    each = {"impl": "eager", "workload": workload, "parts": {}, "peak_bytes": 0}
+    return {"series": [{"series": name, **each} for name in ("ln", "rms")]}
+
+
 @pytest.mark.parametrize(
-    "other",
+    ("other", "newest"),
     [
-        {"dataset": {"name": "shapes", "digest": "1", "builtin": True}},
-        {
-            "series": [
-                {"series": name, "impl": "eager", "workload": "b", "parts": {}, "peak_bytes": 0}
-                for name in ("ln", "rms")
-            ]
-        },
+        ({"dataset": {"name": "shapes", "digest": "1", "builtin": True}}, {}),
+        (series_with("b"), {}),
+        (series_with("b"), series_with("a")),
     ],
+    ids=["data", "an unknown workload", "another workload"],
 )
-def test_a_record_of_other_data_configs_or_norms_is_not_pooled(tmp_path: Path, other: dict[str, Any]) -> None:
+def test_a_record_of_other_data_configs_or_norms_is_not_pooled(
+    tmp_path: Path, other: dict[str, Any], newest: dict[str, Any]
+) -> None:
     write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, **other)
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, number=1)
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, number=1, **newest)
     comparison = only(tmp_path)
     assert ratios(comparison)["rms"] == 0.8
     assert left_out(comparison) == {"steps1": "", "steps0": comparable.OTHER_WORK}

@@ -71,6 +71,18 @@ def test_best_is_chosen_on_the_selection_split(tmp_path: Path) -> None:
     assert row["final"] == tests[400]
 
 
+def test_the_best_step_is_not_after_the_one_of_the_comparison(tmp_path: Path) -> None:
+    """As when another run was stopped earlier."""
+    target = {"split": "test", "metric": "error", "mode": "min", "selection": "valid"}
+    folder = write_run(tmp_path, "rms", target=target)
+    valid = [{"step": step, "split": "valid", "error": abs(step - 320) / 1000} for step in range(0, 401, 40)]
+    record.RunFolder(folder).append(valid)
+    records = load(tmp_path)
+    tests = records.metrics.query("split == 'test'").set_index("step")["error"]
+    assert statistics.best_metric(records, 400).tolist() == [tests[320]]
+    assert statistics.best_metric(records, 200).tolist() == [tests[200]]
+
+
 def test_no_best_without_evaluations_of_the_selection_split(tmp_path: Path) -> None:
     write_run(tmp_path, "rms", target={"split": "test", "metric": "error", "mode": "min", "selection": "valid"})
     assert math.isnan(summary(tmp_path).loc["rms", "best_on_valid"])
