@@ -6,6 +6,7 @@ folder with any damage is made again.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -28,6 +29,8 @@ T = TypeVar("T")
 DIGEST = "digest"  # the name of the file with the digest
 BLOCK = 1 << 22  # bytes of a block
 DAMAGE = (OSError, ValueError, EOFError)  # what reading a missing or damaged folder raises
+# errors of the system after which a folder may be intact, so that it must not be replaced
+REFUSED = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ESTALE)
 
 
 def key(source: str, *parts: object) -> str:
@@ -48,11 +51,14 @@ def cached(folder: Path, read: Callable[[Path], T], make: Callable[[Path], None]
     temporary folder for its files, which is renamed to ``folder`` once the files are on the disk, so a kill cannot
     leave an incomplete ``folder``. If several processes need the same folder, one makes it and the others wait.
 
-    Raises: OSError if the folder cannot be written, and whatever ``make`` raises. If ``make`` fails, nothing is stored.
+    Raises: OSError if the folder cannot be read or written, and whatever ``make`` raises. If ``make`` fails, nothing is
+    stored.
     """
     try:
         return _checked(folder, read)
     except DAMAGE as error:
+        if isinstance(error, OSError) and error.errno in REFUSED:
+            raise
         if os.path.lexists(folder):
             report(brief(f"{folder} is damaged ({error}); its content is computed again"))
     with staging(folder) as temporary:

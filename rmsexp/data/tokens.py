@@ -24,6 +24,7 @@ MOST_LINES = 1_000_000  # from which pieces are learnt; of longer texts every n-
 # Bytes; longer lines are split before pieces are learnt. A byte that is not valid UTF-8, as where a line is split,
 # becomes three.
 LONGEST_LINE = pieces.LONGEST_LINE // 4
+LONGEST_CHUNK = 1 << 24  # bytes encoded at a time where a text has no line feed
 CHUNK = 1 << 22  # bytes encoded at a time, because lists of ids take ten times the memory of arrays
 UNK, LINE_END = 0, 1  # the first ids of pieces; UNK does not occur, as unknown characters become bytes
 LOSSLESS = {
@@ -187,14 +188,27 @@ def _cut(lines: Iterable[bytes]) -> Iterator[bytes]:
 def _chunks(content: bytes) -> Iterator[tuple[int, bytes, bool]]:
     """Yield parts of a text that end before a line feed or at its end.
 
+    A part without a line feed that would be longer than ``LONGEST_CHUNK`` ends earlier, between two characters.
+
     For each part: its first byte's place in the text, its bytes, and whether a line feed follows it.
     """
     start = 0
     while start <= len(content):
-        end = content.find(b"\n", start + CHUNK)
-        end = len(content) if end < 0 else end
-        yield start, content[start:end], end < len(content)
-        start = end + 1
+        longest = min(start + LONGEST_CHUNK, len(content))
+        end = content.find(b"\n", start + CHUNK, longest)
+        is_followed = end >= 0
+        if not is_followed:
+            end = _between_characters(content, longest)
+        yield start, content[start:end], is_followed
+        if end == len(content):
+            return
+        start = end + is_followed
+
+
+def _between_characters(content: bytes, place: int) -> int:
+    """Return the last place up to ``place`` at which no character of UTF-8 text is cut; ``place`` in other text."""
+    places = range(place, max(0, place - 4), -1)  # a character has up to four bytes
+    return next((p for p in places if p == len(content) or content[p] & 0xC0 != 0x80), place)
 
 
 def _encode(model: bytes, name: str, chunk: tuple[int, bytes, bool], folder: Path) -> None:

@@ -19,34 +19,42 @@ class Scores:
     chrf: float
 
 
-def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
+def score(hypotheses: Sequence[str], references: Sequence[str], target: str = "") -> Scores:
     """Return BLEU and chrF2 of a corpus of detokenised lines, with one reference per line. Both are case-sensitive.
 
-    Raises: ValueError if there are no lines, or if the numbers of hypotheses and references differ.
+    ``target``: the code of the language, by which sacreBLEU chooses the tokeniser of BLEU: one of its own for ``zh``,
+    ``ja`` and ``ko``, whose words are not separated by spaces.
+
+    Raises: ValueError if there are no lines, if the numbers of hypotheses and references differ, or if a package that
+    the tokeniser needs is missing.
     """
     if len(hypotheses) != len(references):
         raise ValueError(f"{len(hypotheses)} hypotheses cannot be scored against {len(references)} references")
     if not references:
         raise ValueError("there are no lines to score")
-    bleu, chrf = _metrics(references)
+    bleu, chrf = _metrics(references, target)
     return Scores(bleu.corpus_score(hypotheses, None).score, chrf.corpus_score(hypotheses, None).score)
 
 
 def signatures(source: str, target: str) -> dict[str, str]:
     """Return sacreBLEU's signatures, with its version and the settings, by metric: ``bleu`` and ``chrf``.
 
-    ``source`` and ``target`` are language codes such as ``de``. They appear in the signatures and do not affect scores.
+    ``source`` and ``target`` are language codes such as ``de``. Raises: ValueError as :func:`score`.
     """
     signature_texts = {}
-    for name, metric in zip(("bleu", "chrf"), _metrics([""]), strict=True):
+    for name, metric in zip(("bleu", "chrf"), _metrics([""], target), strict=True):
         signature = metric.get_signature()
         signature.update("lang", f"{source}-{target}")
         signature_texts[name] = str(signature)
     return signature_texts
 
 
-def _metrics(references: Sequence[str]) -> tuple[BLEU, CHRF]:
+def _metrics(references: Sequence[str], target: str) -> tuple[BLEU, CHRF]:
     from sacrebleu.metrics.bleu import BLEU  # sacreBLEU is imported here because only evaluations need it
     from sacrebleu.metrics.chrf import CHRF
 
-    return BLEU(references=[references]), CHRF(references=[references])
+    try:
+        bleu = BLEU(references=[references], trg_lang=target)
+    except RuntimeError:
+        raise ValueError(f"BLEU of the language {target} needs: pip install 'sacrebleu[{target}]'") from None
+    return bleu, CHRF(references=[references])

@@ -118,9 +118,11 @@ def _blocks(captions: Tensor, images: Tensor) -> Sequence[Tensor]:
 def cosine_penalty(captions: Tensor, images: Tensor) -> Tensor:
     """Return minus the cosine of each caption and each image, ``(captions, images)``: the symmetric baseline.
 
-    All vectors must have length 1.
+    All vectors must have length 1. Under autocast the product is in the dtype of the vectors, too: rounded to 16 bits,
+    many cosines would be equal, and so would be the ranks.
     """
-    return -(captions @ images.T)
+    with torch.autocast(captions.device.type, enabled=False):
+        return -(captions @ images.T)
 
 
 PENALTIES = {"order": order_penalty, "cosine": cosine_penalty}

@@ -165,8 +165,9 @@ def decide(claims: Sequence[Claim], scores: Scores, mode: str, seeds: Sequence[i
 def every(verdicts: Sequence[Verdict]) -> Joint:
     """Return the outcome of a claim on every task, from its verdicts in several campaigns.
 
-    It is supported if all verdicts are, and refuted if one is. This is an intersection-union test: its level is that of
-    each verdict, without a correction. Raises: ValueError if there is no verdict.
+    It is supported if all verdicts are, and refuted if one is. For "supported" this is an intersection-union test: its
+    level is that of each verdict, without a correction. "Refuted" is not corrected either: of k true claims one is
+    refuted falsely with a probability of up to k times that of a verdict. Raises: ValueError if there is no verdict.
     """
     if not verdicts:
         raise ValueError("a claim on every task needs at least one verdict")

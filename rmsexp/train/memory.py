@@ -19,7 +19,7 @@ def keep_freed() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         # take all memory from the heap, and never shrink the heap
-        _keeps_freed = bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, 2**31 - 1))
+        _keeps_freed = bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, -1))
 
 
 def keeps_freed() -> bool:

@@ -171,6 +171,19 @@ def test_a_file_that_the_disk_cannot_read_is_replaced(tmp_path: Path, monkeypatc
     assert reports == [f"{folder} is damaged ([Errno 5] Input/output error); its content is computed again"]
 
 
+def test_a_folder_that_may_not_be_read_is_not_taken_for_damaged(tmp_path: Path) -> None:
+    folder, make = tmp_path / "entry", Maker()
+    cached(folder, read, make, print)
+
+    def refuse(_: Path) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with pytest.raises(PermissionError):
+        cached(folder, refuse, make, print)
+    assert visible(folder) == ["digest", "value"]
+    assert make.calls == 1
+
+
 def test_damage_that_cannot_be_repaired_is_reported_and_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file system is read-only."""
     folder, make, reports = tmp_path / "entry", Maker(), []

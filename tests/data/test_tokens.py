@@ -90,6 +90,23 @@ def test_chunks_do_not_change_the_tokens(size: int, monkeypatch: pytest.MonkeyPa
         assert np.array_equal(found.splits[split], found.tokeniser.encode(content))
 
 
+@pytest.mark.parametrize("content", ["ä" * 40 + "\n" + "é€😀" * 9, "\n" * 30, "a", ""])
+def test_a_long_text_without_line_feeds_is_encoded_in_parts_of_whole_characters(
+    content: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "CHUNK", 3)
+    monkeypatch.setattr(tokens, "LONGEST_CHUNK", 10)
+    parts = list(tokens._chunks(content.encode()))
+    assert all(len(part) <= 10 for _, part, _ in parts)
+    assert "".join(part.decode() + "\n" * is_followed for _, part, is_followed in parts) == content
+    assert [start for start, _, _ in parts] == sorted({start for start, _, _ in parts})
+    assert [content.encode()[start : start + len(part)] for start, part, _ in parts] == [part for _, part, _ in parts]
+
+
+def test_parts_of_a_text_that_is_not_utf8_end() -> None:
+    assert list(tokens._chunks(b"\x80" * 100)) == [(0, b"\x80" * 100, False)]
+
+
 def test_a_killed_preparation_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Neither the model nor the parts that are stored are computed again, and nothing of them is left."""
     original, learnt = tokens._encode, []

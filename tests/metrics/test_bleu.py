@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from importlib.metadata import version
 
 import pytest
@@ -66,6 +67,19 @@ def test_case_counts() -> None:
 def test_as_many_hypotheses_as_references() -> None:
     with pytest.raises(ValueError, match="1 hypotheses cannot be scored against 2 references"):
         bleu.score(LINES[:1], LINES)
+
+
+def test_words_of_chinese_are_its_characters() -> None:
+    """With the tokeniser of European languages, a sentence without spaces would be a single word."""
+    assert bleu.score(["你好世界你好"], ["你好世界大家"]).bleu == 0
+    assert bleu.score(["你好世界你好"], ["你好世界大家"], "zh").bleu > 40
+    assert "tok:zh" in bleu.signatures("en", "zh")["bleu"]
+
+
+def test_a_tokeniser_whose_package_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    with pytest.raises(ValueError, match=r"BLEU of the language ja needs: pip install 'sacrebleu\[ja\]'"):
+        bleu.signatures("en", "ja")
 
 
 def test_no_lines() -> None:

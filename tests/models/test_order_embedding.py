@@ -146,6 +146,9 @@ def test_penalties_are_the_plain_formulas() -> None:
     s, v = F.normalize(s), F.normalize(v)
     cosines = [[F.cosine_similarity(c, i, dim=0).item() for i in v] for c in s]
     close(cosine_penalty(s, v), -torch.tensor(cosines, dtype=torch.float64))
+    with torch.autocast("cpu", torch.bfloat16):
+        penalties = cosine_penalty(s.float(), v.float())
+    torch.testing.assert_close(penalties, -torch.tensor(cosines), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("captions_at_once", [1, 3, 7])
