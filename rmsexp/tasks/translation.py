@@ -263,10 +263,8 @@ class TranslationTask(ABC):
         for name, split in held_out.items():
             sources = [split.pairs.source[i] for i in range(len(split.references))]
             hypotheses = self._search(model, sources, beams.get(name, decoding.beam))
-            scores, loss = (
-                bleu.score(hypotheses, split.references, self._corpus.target),
-                self._cross_entropy(model, split),
-            )
+            scores = bleu.score(hypotheses, split.references, self._corpus.target)
+            loss = self._cross_entropy(model, split)
             perplexity = math.exp(loss) if loss < 700 else math.inf
             results[name] = {"loss": loss, "perplexity": perplexity, "bleu": scores.bleu, "chrf": scores.chrf}
             samples += _samples(name, split.sources, split.references, hypotheses)

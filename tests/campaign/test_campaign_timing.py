@@ -65,6 +65,18 @@ def test_the_timing_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert timed(tmp_path, "timing.norms=[ln,rms,none]").is_left()
 
 
+def test_records_of_another_config_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "measure", measured)
+    asked = timed(tmp_path, "timing.norms=[rms,ln]")
+    asked.measure(lambda _: None, COMMAND)
+    assert not asked.is_left()
+    (path,) = tmp_path.rglob(timing_records.FILE)
+    content = readers.read_json(path)
+    other = [series | {"workload": "of another config"} for series in content["series"]]
+    atomic.write_json(path, content | {"series": other})
+    assert asked.is_left()
+
+
 def test_records_of_one_machine_and_code_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "measure", measured)
     asked = timed(tmp_path, "timing.norms=[rms,ln]")

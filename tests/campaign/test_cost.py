@@ -35,6 +35,16 @@ def test_the_time_that_threads_waited_does_not_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick_folders")
+def test_the_waiting_is_the_mean_over_the_processes_of_a_run(tmp_path: Path) -> None:
+    asked = ask(tmp_path)
+    files = write_run(asked, jobs(asked)[0], contention={"waited": 0.1})
+    run = files.read_run()
+    (first,) = run["sessions"]
+    atomic.write_json(files.run_path, run | {"sessions": [first, first | {"contention": {"waited": 0.3}}]})
+    assert cost.waited(files) == pytest.approx(0.2)
+
+
+@pytest.mark.usefixtures("quick_folders")
 def test_runs_without_metrics(tmp_path: Path) -> None:
     asked = ask(tmp_path)
     first, second, *_ = jobs(asked)

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers import stopping
 from helpers.campaign_runs import RUNS, write_file
 
 from rmsexp import record
@@ -32,6 +33,12 @@ def test_the_exit_status_is_that_of_the_workers(capfd: pytest.CaptureFixture[str
     assert workers.start(2, ["quality_cifar01"]) == 2
     lines = sorted(capfd.readouterr().err.splitlines())
     assert [line[:29] for line in lines] == [f"[{number}] rmsexp: campaign quality_" for number in (1, 2)]
+
+
+def test_a_worker_that_was_killed_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(workers, "_be_worker", stopping.kill_the_second)
+    assert workers.start(2, []) == 1
+    assert capsys.readouterr().err == "rmsexp: worker 2 was ended by SIGKILL; repeat the command to continue\n"
 
 
 @pytest.mark.minutes

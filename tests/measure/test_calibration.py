@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -135,6 +136,17 @@ def test_a_batch_names_what_else_was_busy(limit: str, message: str, monkeypatch:
     times, disturbance = calibration._batch(work)
     assert min(times) > 0
     assert message in disturbance
+
+
+@pytest.mark.parametrize(("busy", "message"), [(5.5, ""), (6.5, "other processes used 0.25 cores (at most 0.1)")])
+def test_the_own_work_is_not_that_of_others(busy: float, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the ``busy`` seconds of all cores in six seconds five are this process's own."""
+    monkeypatch.setattr(calibration.clock, "Stopwatch", lambda: SimpleNamespace(seconds=6.0))
+    monkeypatch.setattr(calibration, "_busy_seconds", iter([100.0, 100.0 + busy]).__next__)
+    monkeypatch.setattr(calibration, "_own_seconds", iter([20.0, 25.0]).__next__)
+    for name in LIMITS[1:]:
+        monkeypatch.setattr(calibration, name, 1e9)
+    assert calibration._batch(work)[1] == message
 
 
 def test_a_quiet_batch_has_no_disturbance(monkeypatch: pytest.MonkeyPatch) -> None:
