@@ -57,6 +57,14 @@ def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return statuses
 
 
+def wait_for(exits: list[int]) -> None:
+    """Wait until the heartbeat's thread has ended the process, for at most ten seconds."""
+    for _ in range(1000):
+        if exits:
+            return
+        heartbeat.threading.Event().wait(0.01)
+
+
 @contextmanager
 def beating(others: bool, on_loss: Callable[[], object]) -> Iterator[Heartbeat]:
     store: Any = Store(others)
@@ -75,6 +83,8 @@ def test_a_process_without_heartbeat_is_lost(others: bool, exits: list[int]) -> 
     with beating(others, lambda: saved.append(True)) as beat:
         with beat.waiting():
             heartbeat.threading.Event().wait(0.5)
+            if not others:
+                wait_for(exits)
         assert (exits, saved) == ([], []) if others else ([1], [True])
         if not others:
             with pytest.raises(RuntimeError, match="process 1 of the run has not answered"), beat.waiting():
@@ -89,7 +99,7 @@ def test_a_process_that_computes_for_long_ends_with_a_message(
 ) -> None:
     saved: list[bool] = []
     with beating(False, lambda: saved.append(True)):
-        heartbeat.threading.Event().wait(0.5)
+        wait_for(exits)
     assert (exits, saved) == ([1], [])
     assert "process 1 of the run has not answered for 0 seconds, and this one computes" in capsys.readouterr().err
 
@@ -107,7 +117,7 @@ def test_a_store_that_does_not_answer_is_noticed(exits: list[int], capsys: pytes
     beat = Heartbeat(store, 1, 2)
     beat.start()
     with beat.waiting():
-        heartbeat.threading.Event().wait(0.5)
+        wait_for(exits)
     assert exits == [1]
     assert "the store that torchrun keeps for the processes of the run does not answer" in capsys.readouterr().err
     beat.stop()  # which does not wait for the store
@@ -125,7 +135,7 @@ def test_a_process_ends_also_if_it_cannot_save(
         raise error
 
     with beating(False, fail) as beat, beat.waiting():
-        heartbeat.threading.Event().wait(0.5)
+        wait_for(exits)
     assert exits == [1]
     lines = capsys.readouterr().err.splitlines()
     assert lines[-1] == f"rmsexp: the last step could not be saved ({error}); the last checkpoint remains"
