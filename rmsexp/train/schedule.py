@@ -48,9 +48,7 @@ class Constant:
     decay: float | None = None
 
     def __post_init__(self) -> None:
-        checks.at_least("schedule.steps", self.steps, 1)
-        if self.warmup is not None:
-            checks.at_least("schedule.warmup", self.warmup, 1)
+        _check_lengths(self.steps, self.warmup)
         if self.decay is not None:
             checks.fraction("schedule.decay", self.decay)
 
@@ -72,8 +70,7 @@ class WarmUp:
     decay: float | None = None
 
     def __post_init__(self) -> None:
-        checks.at_least("schedule.steps", self.steps, 1)
-        checks.at_least("schedule.warmup", self.warmup, 1)
+        _check_lengths(self.steps, self.warmup)
         if self.decay is not None:
             checks.fraction("schedule.decay", self.decay)
 
@@ -111,6 +108,18 @@ class Cosine:
             return {"lr": (step + 1) / self.warmup}
         done = min(1.0, (step - self.warmup + 1) / (self.steps - self.warmup))
         return {"lr": self.floor + (1 - self.floor) * (1 + math.cos(math.pi * done)) / 2}
+
+
+def _check_lengths(steps: int, warmup: int | None) -> None:
+    """Raise ValueError unless the learning rate reaches its peak, at the end of the warm-up or before."""
+    checks.at_least("schedule.steps", steps, 1)
+    if warmup is None:
+        return
+    checks.at_least("schedule.warmup", warmup, 1)
+    if warmup > steps:
+        raise ValueError(
+            f"schedule.warmup={warmup} must be at most schedule.steps={steps}: the rate would stay below optim.lr"
+        )
 
 
 def decayed(step: int, steps: int, decay: float | None) -> float:

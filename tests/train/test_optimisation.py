@@ -443,6 +443,13 @@ def test_only_matrices_decay_and_the_update_is_adamw() -> None:
             torch.testing.assert_close(p.detach(), plain, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("schedule", [Constant, WarmUp])
+def test_a_warm_up_ends_within_the_schedule(schedule: type[Constant | WarmUp]) -> None:
+    assert schedule(10, 10).at(9)["lr"] == 1
+    with pytest.raises(ValueError, match=r"^schedule.warmup=11 must be at most schedule.steps=10: the rate would stay"):
+        schedule(10, 11)
+
+
 def test_adamw_of_vectors_alone() -> None:
     assert len(AdamWConfig(0.1, 0.95, 1e-8).optimizer([torch.zeros(3, requires_grad=True)]).param_groups) == 1
 
