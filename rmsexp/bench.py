@@ -137,9 +137,9 @@ def run(arguments: argparse.Namespace, command: str) -> None:
     results = config.results_folder(arguments.results)
     threads = "null" if arguments.threads is None else arguments.threads
     device = set_up_device(config.job([f"device={arguments.device}", f"threads={threads}"]).config)
-    if not kernels.load():
-        raise ReportedError("fused layers cannot be timed without the fused kernels; install a C++ compiler")
     results.mkdir(parents=True, exist_ok=True)  # before measuring, so that an unwritable folder is reported at once
+    if not kernels.load():
+        raise ReportedError("fused layers cannot be timed without the fused kernels; see the notice before")
     keys = {"format": 1, "what": arguments.what, "dtype": arguments.dtype, "budget": arguments.seconds}
     content = {**keys, "command": command, "session": provenance.session(device, 0)}
     print(*benchmarks.notes(content), sep="\n", flush=True)

@@ -7,6 +7,7 @@ more data than it holds is refused before it takes time or memory.
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import yaml
 from rmsexp.command_line import brief
 
 LARGEST_JSON, LARGEST_YAML = 1 << 24, 1 << 15  # bytes; run.json has some thousands, config.yaml about two thousand
+# errors of the system after which a file may be intact: it is not damaged, and must not be replaced
+REFUSED = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE)
 DEEPEST_YAML = 20  # levels of nesting; a run's config has four
 
 

@@ -3,7 +3,7 @@
     norms=[…]             norms to compare, with options as in prms+p=0.5; default [none,ln,rms,prms]
     impl=[eager]          implementations; [eager,fused] times each norm in both
     timing.reference=ln   the norm, with its options, that the others are compared with
-    timing.layers=false   true: time only the norm layers, with the calls that training steps make
+    timing.layers=false   true: time only the norm layers, eager ones, with the calls that training steps make
     timing.processes      number of fresh processes that measure (6); 1 is a quick look, which may not replicate
     timing.target_width   a process stops when no 95 % interval of a ratio within it is wider than this fraction of the
                           ratio (0.02), after at least 20 rounds
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from rmsexp.train.interrupt import Interrupt, Interrupted
 
     setting = next(iter(jobs.values())).setting_folder
-    setting.mkdir(parents=True, exist_ok=True)  # before measuring, so that it fails at once
+    (setting / "timing").mkdir(parents=True, exist_ok=True)  # before measuring, so that it fails at once
     content = None
     try:
         with Interrupt().install():
@@ -90,7 +90,7 @@ def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
     parser.add_argument("--calibrate", action="store_true", help="measure how fast the quiet machine is, and store it")
     arguments = parser.parse_intermixed_args(words)
     if arguments.calibrate and list(words) != CALIBRATE:
-        raise config.ConfigError("--calibrate is written in full, without other words")
+        raise config.ConfigError("--calibrate takes no other words, and cannot be abbreviated")
     typed = overrides(arguments.words, arguments.config_dir)
     options: Options = config.from_words(Options, [word for word in typed if OPTION.match(word)])
     others = [word for word in typed if not OPTION.match(word)]

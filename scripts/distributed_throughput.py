@@ -67,6 +67,10 @@ def main() -> None:
     options = parser.parse_args()
     overrides = ["norm=rms", *map(config.expand_home, options.overrides)]
     written, found = check_record.Check("distributed_throughput", options.results), []
+
+    def write() -> None:
+        written.write({"rounds": options.rounds, "repetitions": options.repetitions, "tasks": found})
+
     try:
         with written.measuring():
             for task in options.tasks.split(","):
@@ -75,9 +79,11 @@ def main() -> None:
                 measured = [measure(words, options.rounds, number) for number in range(options.repetitions)]
                 found.append({"task": task, "setting": config.job(words).setting} | summary(measured))
                 print(describe(found[-1]), flush=True)
-    finally:
+    except KeyboardInterrupt:
         if found:
-            written.write({"rounds": options.rounds, "repetitions": options.repetitions, "tasks": found})
+            write()
+        raise
+    write()
 
 
 def measure(words: Sequence[str], rounds: int, number: int) -> dict[str, Any]:

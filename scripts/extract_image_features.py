@@ -27,9 +27,9 @@ def main() -> None:
         "--names", type=Path, help="text file with one image name per line (default: all images of the folder)"
     )
     arguments = parser.parse_args()
-    if arguments.names and not arguments.names.is_file():
-        parser.error(f"--names {arguments.names} is no file")
     if arguments.names:
+        if not arguments.names.is_file():
+            parser.error(f"--names {arguments.names} is no file")
         images = [arguments.images / name for name in arguments.names.read_text().splitlines()]
     else:
         images = sorted(path for path in arguments.images.glob("*") if path.suffix.lower() in SUFFIXES)

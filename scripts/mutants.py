@@ -34,6 +34,7 @@ from xml.etree import ElementTree
 
 import coverage
 
+UNKNOWN_NAME, NO_TESTS = 4, 5  # exit statuses of pytest
 SECONDS = 60.0  # time limit of the tests that are selected for a fault
 # An area's share of the faults, relative to the other areas, and a pattern of its files. Some patterns name files of
 # older commits, for --tree.
@@ -231,7 +232,7 @@ class Tests:
 def pytest(root: Path, arguments: list[str], limit: float) -> tuple[int | None, str]:
     """Run pytest and return its exit status, or None after ``limit`` seconds, and the first test that failed.
 
-    The status is 1 if a test failed. Others than 0 and 1 say nothing about the tests, such as 4 for an unknown name.
+    The status is 1 if a test failed, and ``NO_TESTS`` if none was run, because none was named or a name is unknown.
     """
     environment = {**os.environ, "PYTHONPATH": str(root)}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--durations=0", *arguments]
@@ -246,7 +247,10 @@ def pytest(root: Path, arguments: list[str], limit: float) -> tuple[int | None, 
             process.wait()
             status = None
         output.seek(0)
-        failed = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - |$)", output.read(), re.M)
+        text = output.read()
+    if status == UNKNOWN_NAME and "ERROR: not found" in text:
+        status = NO_TESTS
+    failed = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - |$)", text, re.M)
     return (1, failed.group(1)) if failed else (status, "")
 
 
@@ -273,13 +277,13 @@ def judge(mutant: Mutant, root: Path, tests: Tests, deselected: list[str], suite
             mutant.result = "survived (no test)"
             if selected:
                 status, mutant.test = pytest(root, [*skipped, *names], SECONDS)
-                results = {None: "survived (60 s)", 0: "survived", 1: "killed"}
-                mutant.result = results.get(status, f"survived (status {status})")
+                survived = {None: "survived (60 s)", 0: "survived", NO_TESTS: "survived (no test)"}
+                mutant.result = survived.get(status, "killed")
             if suite and mutant.result != "killed":  # the selected tests first, because they are most likely to fail
                 status, mutant.test = pytest(root, [*skipped, "-n", "2", *names], 3600)
-                if status == 0 and selected:
+                if status in (0, NO_TESTS) and selected:
                     status, mutant.test = pytest(root, [*skipped, "-n", "2"], 3600)
-                mutant.result = "killed by the suite" if status == 1 else "survived the suite"
+                mutant.result = "survived the suite" if status in (0, NO_TESTS) else "killed by the suite"
     finally:
         path.write_bytes(original)
 

@@ -28,7 +28,8 @@ from rmsexp.train.device import set_up_device
 from rmsexp.train.step import WARMUP_STEPS, Stepper
 
 # Kinds of operators, and prefixes of their names, without "aten::", the name of PyTorch's own library. An operator
-# belongs to the first kind that has a prefix of its name, to which "_" is added: "exp_" is not a prefix of "expand_".
+# belongs to the first kind that has a prefix of its name. "_" is added to the name before it is compared, so that
+# "exp_" is a prefix of "exp" and not of "expand".
 KINDS = {
     "matrix products": "mm addmm bmm mkldnn convolution _convolution",
     "attention in one kernel": "_scaled_dot_product",

@@ -6,7 +6,6 @@ folder with any damage is made again.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import shutil
@@ -14,7 +13,7 @@ import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,14 +22,13 @@ from rmsexp.atomic import sync_folder
 from rmsexp.command_line import brief
 from rmsexp.data import DataError, Report
 from rmsexp.file_lock import wait_for_lock
+from rmsexp.readers import REFUSED
 
 T = TypeVar("T")
 
 DIGEST = "digest"  # the name of the file with the digest
 BLOCK = 1 << 22  # bytes of a block
 DAMAGE = (OSError, ValueError, EOFError)  # what reading a missing or damaged folder raises
-# errors of the system after which a folder may be intact, so that it must not be replaced
-REFUSED = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ESTALE)
 
 
 def key(source: str, *parts: object) -> str:
@@ -51,19 +49,20 @@ def cached(folder: Path, read: Callable[[Path], T], make: Callable[[Path], None]
     temporary folder for its files, which is renamed to ``folder`` once the files are on the disk, so a kill cannot
     leave an incomplete ``folder``. If several processes need the same folder, one makes it and the others wait.
 
-    Raises: OSError if the folder cannot be read or written, and whatever ``make`` raises. If ``make`` fails, nothing is
-    stored.
+    Raises: DataError if the folder may be intact, but cannot be read now; OSError if it cannot be written; whatever
+    ``make`` raises. If ``make`` fails, nothing is stored.
     """
     try:
         return _checked(folder, read)
     except DAMAGE as error:
-        if isinstance(error, OSError) and error.errno in REFUSED:
-            raise
+        _refuse_intact(folder, error)
         if os.path.lexists(folder):
             report(brief(f"{folder} is damaged ({error}); its content is computed again"))
     with staging(folder) as temporary:
-        with suppress(*DAMAGE):
+        try:
             return _checked(folder, read)  # another process made it while this one waited
+        except DAMAGE as error:
+            _refuse_intact(folder, error)
         remove(folder)
         make(temporary)
         (temporary / DIGEST).write_text(_folder_digest(temporary, folder))
@@ -71,6 +70,14 @@ def cached(folder: Path, read: Callable[[Path], T], make: Callable[[Path], None]
         temporary.rename(folder)
         sync_folder(folder.parent)
     return read(folder)
+
+
+def _refuse_intact(folder: Path, error: Exception) -> None:
+    """Raise DataError after an error that does not show damage, such as missing permissions."""
+    if isinstance(error, OSError) and error.errno in REFUSED:
+        raise DataError(
+            f"{folder} cannot be read ({error.strerror}).\nMake it readable, or choose another folder with data.root."
+        ) from None
 
 
 def _checked(folder: Path, read: Callable[[Path], T]) -> T:

@@ -188,7 +188,7 @@ def _cut(lines: Iterable[bytes]) -> Iterator[bytes]:
 def _chunks(content: bytes) -> Iterator[tuple[int, bytes, bool]]:
     """Yield parts of a text that end before a line feed or at its end.
 
-    A part without a line feed that would be longer than ``LONGEST_CHUNK`` ends earlier, between two characters.
+    If no line feed follows within ``LONGEST_CHUNK`` bytes, a part ends between two characters.
 
     For each part: its first byte's place in the text, its bytes, and whether a line feed follows it.
     """

@@ -58,6 +58,8 @@ def measure(
             budget = budget.extended(answer["preparing_seconds"])
             # a series without layers to time is left out of the group's later processes, too
             group[:] = [series for series in group if series in answer["process"]["series"]]
+            if all(each == [options.reference] for _, each in planned):
+                raise ValueError(f"of {', '.join(jobs)} only {options.reference} has norm layers: leave the others out")
             least = min(answer["process"]["seconds_before_rounds"] for answer in answers)
             ended = len(answers) == len(planned) or budget.left < least
             stopped = _stopped(answers, len(planned)) if ended else "interrupted"

@@ -68,25 +68,9 @@ class Replay:
     """
 
     def __init__(self, calls: Sequence[list[LayerCall]], draw: Callable[[torch.Size, torch.dtype], Tensor]) -> None:
-        self._draw = draw
         layouts = {call.layout for call in chain.from_iterable(calls)}
-        drawn = {layout: (self._values(layout), self._values(layout)) for layout in layouts}
-        self._steps = [[self._repeated(call, *drawn[call.layout]) for call in step] for step in calls]
-
-    def _values(self, layout: Layout) -> Tensor:
-        drawn = self._draw(layout.shape, layout.dtype)
-        return drawn.new_empty_strided(layout.shape, layout.strides).copy_(drawn)
-
-    @staticmethod
-    def _repeated(call: LayerCall, values: Tensor, gradient: Tensor) -> _Repeated:
-        """Return a call with an input of its own, which shares the memory of ``values``.
-
-        If calls had one input, autograd would add up their gradients, which a training step does not do. The gradient
-        is dropped at once, so that the next call's can take its memory, as in a training step.
-        """
-        x = values.detach().requires_grad_()
-        x.register_post_accumulate_grad_hook(_drop_gradient)
-        return _Repeated(call.layer, call.keywords, x, gradient)
+        drawn = {each: (_laid_out(draw, each), _laid_out(draw, each)) for each in layouts}
+        self._steps = [[_repeated(call, *drawn[call.layout]) for call in step] for step in calls]
 
     def take(self, step: int, batches: object, part: Part = nullcontext) -> None:  # noqa: ARG002
         """Repeat all calls of one recorded step, then run the backward pass of all of them and delete the gradients."""
@@ -97,6 +81,22 @@ class Replay:
             torch.autograd.backward(outputs, [call.gradient for call in calls])
         for layer in {call.layer for call in calls}:
             layer.zero_grad()
+
+
+def _laid_out(draw: Callable[[torch.Size, torch.dtype], Tensor], layout: Layout) -> Tensor:
+    drawn = draw(layout.shape, layout.dtype)
+    return drawn.new_empty_strided(layout.shape, layout.strides).copy_(drawn)
+
+
+def _repeated(call: LayerCall, values: Tensor, gradient: Tensor) -> _Repeated:
+    """Return a call with an input of its own, which shares the memory of ``values``.
+
+    If calls had one input, autograd would add up their gradients, which a training step does not do. The gradient is
+    dropped at once, so that the gradient of the next call can reuse its memory, as in a training step.
+    """
+    x = values.detach().requires_grad_()
+    x.register_post_accumulate_grad_hook(_drop_gradient)
+    return _Repeated(call.layer, call.keywords, x, gradient)
 
 
 def _drop_gradient(x: Tensor) -> None:

@@ -23,8 +23,8 @@ class PerExampleNorm(FusedNormaliser):
     """``y = value * scale * weight + bias``, where ``value, scale = standardise(x)`` over the last axes of ``x``.
 
     A subclass defines :meth:`standardise`. If a fused kernel computes the same formula, it also sets ``kind`` to that
-    kernel's value of :class:`rmsexp.kernels.Kind`. A subclass of it that computes something else, by ``standardise``,
-    ``divisor`` or ``forward`` of its own or of a mixin, does not inherit ``kind``, so it has no kernel.
+    kernel's value of :class:`rmsexp.kernels.Kind`. A subclass of such a norm that computes something else, by its own
+    ``standardise``, ``divisor`` or ``forward`` or those of a mixin, does not inherit ``kind``, so it has no kernel.
 
     For float16 and bfloat16 input, all is computed in float32, and the result is rounded to the dtype of the input.
 

@@ -54,13 +54,10 @@ def paired_ratio(seconds: ArrayLike, reference: ArrayLike) -> Interval:
     cut = rounds // 4
     middle = np.sort(logarithms)[cut : rounds - cut]
     values, left = np.clip(logarithms, middle[0], middle[-1]), len(middle)
-    if rounds < FEWEST_CLIPPED:
+    if rounds < FEWEST_CLIPPED or np.ptp(values) < 1e-12:  # or only the rounds that were clipped differ
         values, left = logarithms, rounds
     deviations = values - values.mean()
     squares = float(deviations @ deviations)
-    if squares == 0:  # only clipped rounds differ: their spread is all that is known
-        deviations = logarithms - logarithms.mean()
-        left, squares = rounds, float(deviations @ deviations)
     correlation = float(deviations[1:] @ deviations[:-1]) / squares
     correlation = min(max(0.0, correlation + (1 + 3 * correlation) / rounds), LARGEST_CORRELATION)
     inflation = (1 + correlation) / (1 - correlation)

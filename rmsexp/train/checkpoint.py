@@ -19,6 +19,7 @@ import torch
 
 from rmsexp.atomic import move_aside, sync_folder, write_atomic
 from rmsexp.command_line import ReportedError, memory_message
+from rmsexp.readers import REFUSED
 
 LAST, PREVIOUS, BEST, DAMAGED = "last.pt", "previous.pt", "best.pt", "damaged.pt"
 FORMAT = 1
@@ -111,14 +112,17 @@ def read(path: Path, identity: Identity | None = None) -> Payload:
     ``identity``: that of the run to which it must belong; None: any run. A checkpoint of an older version, whose entry
     ``identity`` is missing, is not refused.
 
-    Raises: CheckpointError if the file is missing, damaged, or of another run; another OSError if it cannot be read.
+    Raises: CheckpointError if the file is missing, damaged, or of another run; ReportedError if it may be intact, but
+    cannot be read now.
     """
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None
-    except IsADirectoryError:
-        raise CheckpointError(f"{path} is a folder") from None
+    except OSError as error:
+        if error.errno in REFUSED:
+            raise ReportedError(f"{path} cannot be read ({error.strerror}); make it readable, and repeat") from None
+        raise CheckpointError(f"{path} is damaged ({_first_line(error)})") from None
     try:
         has_digest = _check_bytes(content)
         payload: Payload = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)

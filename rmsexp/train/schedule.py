@@ -93,8 +93,7 @@ class Cosine:
     floor: float = 0.1
 
     def __post_init__(self) -> None:
-        checks.at_least("schedule.steps", self.steps, 1)
-        checks.at_least("schedule.warmup", self.warmup, 1)
+        _check_lengths(self.steps, self.warmup)
         checks.probability("schedule.floor", self.floor)
         if self.warmup >= self.steps:
             raise ValueError(

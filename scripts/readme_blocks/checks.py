@@ -85,7 +85,7 @@ def fuzz(evidence: Evidence) -> str:
     def describe(content: Mapping[str, Any]) -> str:
         results = content["results"]
         found = f"{plural(results['kinds'], 'kind')} of findings" if results["kinds"] else "no findings"
-        head = f"Found in {results['seconds']:.0f} s at commit {commit_of(content)}: {found}."
+        head = f"In {results['seconds']:.0f} s at commit {commit_of(content)}: {found}."
         note = (
             "Findings are tracebacks, crashes, inputs that took more than 5 s of processor time (slow) or 1 GiB of "
             "memory (big), damage that changed a result without a word (silent), and too long messages. The slowest "

@@ -21,11 +21,12 @@ def readme(evidence: Evidence) -> str:
     decided = _decided(evidence)
     scales = listed(sorted({f"`scale={state.campaign.runs.get('scale', 'demo')}`" for state in decided}))
     fused = all(state.campaign.runs.get("norm.impl") == "fused" for state in decided)
-    where = (
+    conditions = (
         f"Small models, short runs ({scales}{', fused norms' * fused}; [conditions]({CONDITIONS})). *Equals*: the "
-        f"difference lies within a [margin]({WHOLE}). An empty cell: no such claim.",
+        f"difference lies within a [margin]({WHOLE}). An empty cell: no such claim."
     )
-    return paragraphs(_outcomes(decided), " ".join([*(where if decided else ()), *_remarks(evidence, brief=True)]))
+    lines = [*([conditions] if decided else []), *_remarks(evidence, brief=True)]
+    return paragraphs(_outcomes(decided), " ".join(lines))
 
 
 def whole(evidence: Evidence) -> str:

@@ -54,7 +54,7 @@ REFERENCE = ROOT / "results/reference"
         (["timing.processes=0"], "timing.processes must be at least 1, got 0"),
         (["timing.target_width=-1"], "timing.target_width must be a finite number greater than 0"),
         (["task=cifar"], "task=cifar is not known"),
-        (["--calib"], "--calibrate is written in full, without other words"),
+        (["--calib"], "--calibrate takes no other words, and cannot be abbreviated"),
         (["timing.layers=true", "impl=[eager,fused]"], "timing.layers=true times eager norms only"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

@@ -178,7 +178,7 @@ def test_a_folder_that_may_not_be_read_is_not_taken_for_damaged(tmp_path: Path) 
     def refuse(_: Path) -> str:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    with pytest.raises(PermissionError):
+    with pytest.raises(DataError, match=r"entry cannot be read \(Permission denied\)"):
         cached(folder, refuse, make, print)
     assert visible(folder) == ["digest", "value"]
     assert make.calls == 1

@@ -103,8 +103,10 @@ def test_a_long_text_without_line_feeds_is_encoded_in_parts_of_whole_characters(
     assert [content.encode()[start : start + len(part)] for start, part, _ in parts] == [part for _, part, _ in parts]
 
 
-def test_parts_of_a_text_that_is_not_utf8_end() -> None:
-    assert list(tokens._chunks(b"\x80" * 100)) == [(0, b"\x80" * 100, False)]
+def test_a_text_that_is_not_utf8_is_cut_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "CHUNK", 3)
+    monkeypatch.setattr(tokens, "LONGEST_CHUNK", 10)
+    assert [part for _, part, _ in tokens._chunks(b"\x80" * 25)] == [b"\x80" * 10, b"\x80" * 10, b"\x80" * 5]
 
 
 def test_a_killed_preparation_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

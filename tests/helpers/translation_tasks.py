@@ -13,7 +13,7 @@ SIZES = {
     "rnnsearch": ("model.embedding=8", "model.hidden=12", "batch_size=20", "pool=3"),
     "transformer": (
         *("model.width=16", "model.layers=1", "model.inner=16", "model.heads=2"),
-        *("tokens=200", "pool=100", "accumulate=2"),
+        *("tokens=200", "pool=100", "accumulate=2", "schedule.warmup=2"),
     ),
 }
 SHORT = ("data.max_length=16", "data.overlong=drop")  # short sentences, for tests that decode step by step

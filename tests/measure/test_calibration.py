@@ -163,4 +163,4 @@ def work() -> None:
 
 def test_a_calibration_takes_no_other_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert timing.main(["--calibrate", "threads=1"]) == 2
-    assert "--calibrate is written in full, without other words" in capsys.readouterr().err
+    assert "--calibrate takes no other words, and cannot be abbreviated" in capsys.readouterr().err

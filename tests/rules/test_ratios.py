@@ -38,13 +38,15 @@ def test_the_error_follows_from_the_clipped_values_and_their_correlation() -> No
     assert interval.width == interval.high - interval.low
 
 
-def test_rounds_that_differ_only_at_the_ends_give_an_interval() -> None:
+@pytest.mark.parametrize("ratio", [1, 0.7])
+def test_rounds_that_differ_only_at_the_ends_give_an_interval(ratio: float) -> None:
     """Clipping makes all rounds equal, so that the spread is that of the unclipped rounds."""
     seconds = np.full(30, 0.5)
     seconds[7] = 0.9
-    interval = paired_ratio(seconds, np.full(30, 0.5))
-    assert interval.ratio == 1
-    assert 0.9 < interval.low < 1 < interval.high < 1.1
+    interval = paired_ratio(ratio * seconds, np.full(30, 0.5))
+    assert interval.ratio == pytest.approx(ratio)
+    assert 0.9 * ratio < interval.low < 0.99 * ratio
+    assert 1.01 * ratio < interval.high < 1.1 * ratio
 
 
 def test_ratios_that_differ_beyond_measure_have_an_interval_without_an_end() -> None:

@@ -133,7 +133,7 @@ RECORDS: dict[str, dict[str, Any]] = {
     "planted_neighbours": {"runs": [{"kind": "same_core", "contention": {"state": "contended"}}]},
 }
 TEXTS = {
-    "fuzz": ["Found in 520 s at commit aaaaaaa: no findings.", "| all | 7 |"],
+    "fuzz": ["In 520 s at commit aaaaaaa: no findings.", "| all | 7 |"],
     "preempted-sweep": ["12 runs got SIGUSR2, and 2 of them SIGKILL after that. No difference remained to the"],
     "report-at-size": [
         "each measured once, on AMD EPYC (3f), one thread, torch",
@@ -268,7 +268,7 @@ def test_the_newest_record_of_each_machine_counts(tmp_path: Path) -> None:
     shutil.copytree(old, new)
     content = (new / "check.json").read_text()
     (new / "check.json").write_text(content.replace("2026-11-23", "2026-11-24").replace("520.0", "521.0"))
-    assert checks.fuzz(Evidence(tmp_path, tmp_path)).startswith("Found in 521 s")
+    assert checks.fuzz(Evidence(tmp_path, tmp_path)).startswith("In 521 s")
 
 
 def test_an_earlier_record_of_a_lost_node(tmp_path: Path) -> None:

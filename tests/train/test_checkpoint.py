@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from rmsexp.command_line import ReportedError
 from rmsexp.train import checkpoint
 from rmsexp.train.checkpoint import BEST, DAMAGED, LAST, PREVIOUS, CheckpointError, Identity
 from rmsexp.train.state import State
@@ -144,17 +147,29 @@ def test_too_little_memory_is_no_damage(tmp_path: Path, error: Exception) -> Non
     assert sorted(path.name for path in tmp_path.iterdir()) == [LAST, PREVIOUS]
 
 
-def test_a_checkpoint_that_cannot_be_read_is_not_taken_for_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.EIO], ids=errno.errorcode.get)
+def test_a_checkpoint_that_may_be_intact_is_not_taken_for_damaged(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for value in (1.0, 2.0):
         checkpoint.save(tmp_path, payload(value))
 
-    def refuse(_: Path) -> bytes:
-        raise PermissionError(13, "Permission denied")
+    original = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path.name == LAST:
+            raise OSError(number, os.strerror(number))
+        return original(path)
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    with pytest.raises(PermissionError):
+    if number == errno.EIO:
+        read, warnings = checkpoint.load(tmp_path, IDENTITY)
+        assert repr(read) == repr(payload(1.0))
+        assert warnings == [
+            f"{tmp_path / LAST} is damaged (OSError: [Errno 5] Input/output error); continuing from {PREVIOUS}"
+        ]
+        return
+    with pytest.raises(ReportedError, match=f"{LAST} cannot be read \\({os.strerror(number)}\\); make it readable"):
         checkpoint.load(tmp_path, IDENTITY)
     assert sorted(path.name for path in tmp_path.iterdir()) == [LAST, PREVIOUS]
 

@@ -190,6 +190,7 @@ def test_the_contention_has_the_probes_of_process_0() -> None:
     for found in in_threads(2, report):
         assert found["waited"] == 0.009
         assert found["probes"]["number"] == FEWEST_PROBES
+        assert found["based_on"] == ["waiting", "steal", *(["probes"] if found["probes"]["slowdown"] else [])]
 
 
 def test_processes_exchange_their_contention_when_a_run_diverges(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,8 +82,9 @@ def test_a_process_without_heartbeat_is_lost(others: bool, exits: list[int]) -> 
     saved: list[bool] = []
     with beating(others, lambda: saved.append(True)) as beat:
         with beat.waiting():
-            heartbeat.threading.Event().wait(0.5)
-            if not others:
+            if others:
+                heartbeat.threading.Event().wait(0.5)
+            else:
                 wait_for(exits)
         assert (exits, saved) == ([], []) if others else ([1], [True])
         if not others:

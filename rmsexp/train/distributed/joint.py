@@ -110,9 +110,10 @@ class JointContention(Contention):
         """Find out which process was disturbed most. All processes must call this."""
         reports = self.group.gather(super().report())
         worst = max(reports, key=lambda report: (SEVERITY.index(report["state"]), report["waited"] or 0.0))
-        evidence = worst["based_on"] + [name for name in reports[0]["based_on"] if name == "probes"]
-        known = list(dict.fromkeys(evidence)) if worst["based_on"] else []
-        self._worst = worst | {"probes": reports[0]["probes"], "based_on": known}  # process 0 alone takes probes
+        evidence, first = worst["based_on"], reports[0]  # which alone takes probes
+        if evidence and "probes" in first["based_on"] and "probes" not in evidence:
+            evidence = [*evidence, "probes"]
+        self._worst = worst | {"probes": first["probes"], "based_on": evidence}
 
     def report(self) -> dict[str, Any]:
         """Return the report of the last :meth:`exchange`."""
