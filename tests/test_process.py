@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from helpers.processes import is_running, wait_until
 from submitit.core.utils import UncompletedJobError
 
 from rmsexp import process
@@ -217,21 +218,6 @@ if __name__ == "__main__":
     with process.saving_workers(busy):
         Parallel(n_jobs=2)([delayed(run)(), delayed(time.sleep)(0)])
 """
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_until(condition: Callable[[], bool], seconds: int = 60) -> bool:
-    for _ in range(seconds * 20):
-        if condition():
-            return True
-        signal.sigtimedwait([], 0.05)  # sleeps
-    return False
 
 
 # (signal, to the group?)

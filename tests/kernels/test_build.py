@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.processes import is_running, wait_until
 
 from rmsexp import kernels
 from rmsexp.kernels import build, fakes
@@ -322,12 +323,13 @@ def test_a_signal_ends_the_compilers_and_what_they_started(compiler: Compiler, t
     with subprocess.Popen([sys.executable, "-c", load], stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         process.stderr.readline()  # "building the fused kernels"
-        while not (tmp_path / "pids").exists():
-            assert process.poll() is None
+        pids = tmp_path / "pids"
+        assert wait_until(lambda: pids.exists() and pids.read_text().strip() != "")
         process.send_signal(signal.SIGINT)
     assert process.returncode in (-signal.SIGINT, 1)
-    for pid in (tmp_path / "pids").read_text().split():
-        assert not is_running(int(pid))
+    started = pids.read_text().split()
+    assert started
+    assert not any(is_running(int(pid)) for pid in started)
     assert cached_files(tmp_path) == ["lock"]
 
 
@@ -347,13 +349,6 @@ def test_a_signal_while_compilers_are_started_ends_those_that_run(
     with pytest.raises(KeyboardInterrupt):
         build._run([["sh", "-c", command]] * 2)
     assert [path.name for path in tmp_path.iterdir()] == ["started"]
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 LOAD = "from pathlib import Path; from rmsexp.kernels import build; build.CACHE = Path({!r}); build.load()"

@@ -14,6 +14,7 @@ from typing import Any
 
 import planted_neighbours
 import pytest
+from helpers.processes import is_running, wait_until
 
 from rmsexp.command_line import ReportedError
 from rmsexp.train import provenance, quiet
@@ -125,18 +126,7 @@ def test_a_neighbour_ends_with_the_script(code: str, number: signal.Signals) -> 
         assert os.sched_getaffinity(neighbour) == {core}
         script.send_signal(number)
         script.wait(60)
-        for _ in range(600):
-            if not is_running(neighbour):
-                break
-            signal.sigtimedwait([], 0.1)
-        assert not is_running(neighbour)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+        assert wait_until(lambda: not is_running(neighbour))
 
 
 @pytest.mark.minutes
