@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmsexp import atomic, checks, config
-from rmsexp.command_line import Parser, ReportedError, documentation, entry_point, report
+from rmsexp.command_line import Parser, ReportedError, documentation, entry_point, inform, report
 from rmsexp.compare.records import benchmarks
 from rmsexp.compare.records.benchmarks import Measured, Summary
 from rmsexp.compare.records.timing_records import new_folder
@@ -144,12 +144,12 @@ def run(arguments: argparse.Namespace, command: str) -> None:
     content = {**keys, "command": command, "session": provenance.session(device, 0)}
     print(*benchmarks.notes(content), sep="\n", flush=True)
     own, dtype, measured = _own_norms(arguments.config_dir), getattr(torch, arguments.dtype), []
-    options = (dtype, arguments.seconds, device, _report, own)
+    options = (dtype, arguments.seconds, device, inform, own)
     left_out: list[str] = []
 
     def leave_out(reason: str) -> None:
         left_out.append(reason)
-        _report(reason)
+        inform(reason)
 
     report_peer = leave_out if arguments.peers else None
     stopped = "interrupted"
@@ -199,10 +199,6 @@ def _write(folder: Path, content: dict[str, Any], measured: Sequence[Measured]) 
 
 def _print(name: str, table: pd.DataFrame) -> None:
     print("", name, table.to_string(index=False), sep="\n", flush=True)
-
-
-def _report(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

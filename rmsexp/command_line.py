@@ -159,6 +159,11 @@ def report(message: object) -> None:
     print(f"rmsexp: {brief(message)}", file=sys.stderr)
 
 
+def inform(line: str) -> None:
+    """Print a line, such as progress or a notice, to the standard error stream."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def brief(message: object, longest: int = LONGEST_MESSAGE) -> str:
     """Return a message, or that of an error, in at most two lines and ``longest`` characters.
 

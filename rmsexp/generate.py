@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Sequence
 
-from rmsexp.command_line import Parser, add_model_arguments, documentation, entry_point
+from rmsexp.command_line import Parser, add_model_arguments, documentation, entry_point, inform
 from rmsexp.schema import LARGEST_SEED, ConfigError
 
 MOST_TOKENS = 1_000_000
@@ -48,8 +48,8 @@ def _generate(arguments: argparse.Namespace) -> None:
         raise OSError("standard output is closed; use python -m rmsexp.generate RUN > text")
     classes.load_own(arguments.config_dir, arguments.norm_class)
     device = torch.device(arguments.device)
-    task, model, step = trained.load(arguments.run, Task, device, _report, which=arguments.checkpoint)
-    _report(f"generating {arguments.tokens} tokens with the model of step {step}")
+    task, model, step = trained.load(arguments.run, Task, device, inform, which=arguments.checkpoint)
+    inform(f"generating {arguments.tokens} tokens with the model of step {step}")
     with autocast(task.config.precision, device):
         text = task.generate(model, arguments.prompt, arguments.tokens, arguments.temperature, arguments.seed)
     sys.stdout.buffer.write(f"{arguments.prompt}{text}\n".encode())
@@ -66,10 +66,6 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"--seed must be from 0 to {LARGEST_SEED}, got {arguments.seed}")
     if any("\ud800" <= character <= "\udfff" for character in arguments.prompt):
         raise ConfigError("--prompt is not UTF-8")
-
-
-def _report(message: str) -> None:
-    print(message, file=sys.stderr)
 
 
 if __name__ == "__main__":

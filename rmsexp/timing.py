@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rmsexp import atomic, config, readers
-from rmsexp.command_line import Parser, command, documentation, entry_point, report
+from rmsexp.command_line import Parser, command, documentation, entry_point, inform, report
 from rmsexp.compare.records import timing_records
 from rmsexp.measure.options import TimingConfig
 from rmsexp.words import overrides
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if list(words) == CALIBRATE:
         from rmsexp.measure import calibration
 
-        print(*calibration.calibrate(_report), sep="\n")
+        print(*calibration.calibrate(inform), sep="\n")
         return 0
     options, jobs = parse(words)
     from rmsexp.measure import processes
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     content = None
     try:
         with Interrupt().install():
-            for content in processes.measure(jobs, options.timing, _report):  # noqa: B007
+            for content in processes.measure(jobs, options.timing, inform):  # noqa: B007
                 pass
     except Interrupted as error:
         report(error)
@@ -153,10 +153,6 @@ def _show(folder: Path) -> None:
     print(timing_table.readable(rows).to_string(index=False), *timing_records.notes(rows), sep="\n")
     print(f"record  {folder / timing_records.FILE}\nfigure  {folder / 'timing.png'}")
     print(f"next    {command('rmsexp.report', str(Path(*folder.parts[:-4])))}")
-
-
-def _report(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from rmsexp.checks import LARGEST_BEAM
-from rmsexp.command_line import Parser, add_model_arguments, documentation, entry_point
+from rmsexp.command_line import Parser, add_model_arguments, documentation, entry_point, inform
 
 
 @entry_point
@@ -42,9 +42,9 @@ def _translate(arguments: argparse.Namespace) -> None:
         raise config.ConfigError(f"--beam must be from 1 to {LARGEST_BEAM}, got {arguments.beam}")
     classes.load_own(arguments.config_dir, arguments.norm_class)
     device = torch.device(arguments.device)
-    task, model, step = trained.load(arguments.run, TranslationTask, device, _report, which=arguments.checkpoint)
+    task, model, step = trained.load(arguments.run, TranslationTask, device, inform, which=arguments.checkpoint)
     lines = _lines()
-    _report(f"translating {len(lines)} lines with the model of step {step}")
+    inform(f"translating {len(lines)} lines with the model of step {step}")
     with autocast(task.config.precision, device):
         translations = task.translate(model, lines, arguments.beam or task.config.decoding.beam)
     sys.stdout.buffer.write("".join(f"{line}\n" for line in translations).encode())
@@ -58,10 +58,6 @@ def _lines() -> list[str]:
     except UnicodeDecodeError as error:
         raise ValueError(f"the input is not UTF-8 (byte {error.start})") from None
     return text.removesuffix("\n").split("\n") if text else []
-
-
-def _report(message: str) -> None:
-    print(message, file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import torch
 
 from rmsexp import atomic
-from rmsexp.command_line import entry_point
+from rmsexp.command_line import entry_point, inform
 from rmsexp.compare.records.timing_records import new_folder
 from rmsexp.machine_lock import measuring
 from rmsexp.train import provenance, quiet
@@ -54,7 +54,7 @@ class Check:
         beginning and at the end; call :meth:`probe` between pieces of work for more.
         """
         self._contention = self._contention or Contention(self._device, processes=processes)
-        with measuring(report):
+        with measuring(inform):
             self._contention.probe_at_an_edge()
             with self._contention.watch():
                 yield
@@ -84,7 +84,7 @@ class Check:
             "results": dict(results),
         }
         atomic.write_json(folder / FILE, content)
-        report(f"record  {folder / FILE}")
+        inform(f"record  {folder / FILE}")
         return folder / FILE
 
 
@@ -117,7 +117,7 @@ class Parts:
         if [{key: part.get(key) for key in (*planned[0], *self._here)} for part in self.done] != expected:
             sys.exit(f"{self._lines} has parts of another command, code or machine: move it away to begin again")
         if provenance.git()["dirty"]:
-            report("the code has uncommitted changes, and the record will say so")
+            inform("the code has uncommitted changes, and the record will say so")
 
     @property
     def left(self) -> range:
@@ -143,10 +143,6 @@ class Parts:
         """Write the record of the check, whose tree counts as changed if that of any part was; remove the lines."""
         self._check.write(results, any(part["dirty"] for part in self.done))
         self._lines.unlink()
-
-
-def report(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def command(words: list[str]) -> str:

@@ -30,7 +30,7 @@ from typing import Any
 import check_record
 
 from rmsexp import config, record
-from rmsexp.command_line import ReportedError
+from rmsexp.command_line import ReportedError, inform
 from rmsexp.compare.records.load import number
 from rmsexp.compare.records.time_states import run_state, time_state
 from rmsexp.machine_lock import measuring
@@ -163,7 +163,7 @@ def compare_speed(model: str, joeynmt: JoeyNMT, options: argparse.Namespace) -> 
                 children.add(session)
                 states.append(time_state(session))
             else:
-                with measuring(check_record.report):
+                with measuring(inform):
                     found = joeynmt.run("speed", model, f"--steps={options.steps}")
                 versions = found["versions"]
             speeds[name].append(sum(found["tokens"]) / sum(found["seconds"]))
@@ -197,7 +197,7 @@ def compare_translations(model: str, joeynmt: JoeyNMT, options: argparse.Namespa
     children.add(session)
     seconds = found["seconds"]
     steps = max(1, round(60 * options.minutes / (sum(seconds) / len(seconds))))
-    with measuring(check_record.report):
+    with measuring(inform):
         sessions, ours = our_translations(model, steps, options)
         for session in sessions:
             children.add(session)
@@ -205,9 +205,7 @@ def compare_translations(model: str, joeynmt: JoeyNMT, options: argparse.Namespa
         try:
             theirs = joeynmt.run("train", model, f"--minutes={options.minutes}")
         except BaseException:
-            check_record.report(
-                f"{model}: JoeyNMT did not end, so there is no record, and rmsexp will train again, too"
-            )
+            inform(f"{model}: JoeyNMT did not end, so there is no record, and rmsexp will train again, too")
             raise
     print(f"{model}: BLEU {ours['bleu']:.1f}, JoeyNMT {theirs['bleu']:.1f}", flush=True)
     check.write(translation_identity(model, options) | {"rmsexp": ours, "joeynmt": theirs}, children.dirty)

@@ -29,8 +29,9 @@ from typing import Any
 import numpy as np
 import parallel_corpus
 import psutil
-from check_record import FILE, Check, add_option, report
+from check_record import FILE, Check, add_option
 
+from rmsexp.command_line import inform
 from rmsexp.compare.plots import canvas
 from rmsexp.data.files import FLOAT32, write_array
 from rmsexp.machine_lock import measuring
@@ -95,10 +96,10 @@ def measure_text(pairs: int, kind: str, folder: Path, results: Path) -> None:
     identity = {"subwords": kind, "pairs": pairs, "vocabulary": vocabulary}
     corpus, root = folder / f"{pairs}", folder / f"{pairs}-{kind}"
     if is_measured(results, identity):
-        report(f"{kind}, {pairs:,} pairs: there is a record already")
+        inform(f"{kind}, {pairs:,} pairs: there is a record already")
         return
     if not corpus.exists():
-        report(f"writing a corpus of {pairs:,} pairs")
+        inform(f"writing a corpus of {pairs:,} pairs")
         parallel_corpus.write(corpus.with_suffix(".tmp"), pairs)
         corpus.with_suffix(".tmp").rename(corpus)
     splits = [f"data.{split}={corpus / split}" for split in ("train", "valid", "test")]
@@ -107,9 +108,9 @@ def measure_text(pairs: int, kind: str, folder: Path, results: Path) -> None:
     words = ["task=transformer", "scale=paper", "data.name=files", "data.tests=[test]", *splits, *chosen]
     shutil.rmtree(root, ignore_errors=True)  # what a killed process has stored would be missing from the measurement
     check = Check(NAME, results)
-    with measuring(report):
+    with measuring(inform):
         prepared, cached = (watched([sys.executable, "-c", PREPARE, *words]) for _ in range(2))
-    report(f"{kind}, {pairs:,} pairs: prepared {prepared}, from what is stored {cached}")
+    inform(f"{kind}, {pairs:,} pairs: prepared {prepared}, from what is stored {cached}")
     check.write(identity | {"prepared": prepared, "cached": cached})
     shutil.rmtree(root)
 
@@ -118,18 +119,18 @@ def measure_images(images: int, folder: Path, results: Path) -> None:
     """Train on features of so many images, unless there is a record of that."""
     identity, root = {"images": images}, folder / f"{images}-images"
     if is_measured(results, identity):
-        report(f"{images:,} images: there is a record already")
+        inform(f"{images:,} images: there is a record already")
         return
     if not root.exists():
-        report(f"writing features of {images:,} images")
+        inform(f"writing features of {images:,} images")
         shutil.rmtree(root.with_suffix(".tmp"), ignore_errors=True)
         write_captions(root.with_suffix(".tmp"), images)
         root.with_suffix(".tmp").rename(root)
     words = ["task=order_embedding", "scale=paper", "max_steps=5", f"data.root={root}", f"results={root / 'results'}"]
     check = Check(NAME, results)
-    with measuring(report):
+    with measuring(inform):
         found = watched([sys.executable, "-m", "rmsexp", *words])
-    report(f"{images:,} images: {found}")
+    inform(f"{images:,} images: {found}")
     check.write(identity | {"trained": found})
     shutil.rmtree(root)
 

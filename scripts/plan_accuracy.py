@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from check_record import Check, add_option, report
+from check_record import Check, add_option
 
 from rmsexp.campaign import cost, plan, question
 from rmsexp.campaign_file import Job
@@ -50,7 +50,7 @@ def compared(asked: question.Question) -> list[dict[str, Any]]:
         for job, found in cost.spent(asked, results).items()
         if results[job].status == "finished" and cost.is_from_this_machine(asked.results / job.folder)
     }
-    planned = cost.estimates(asked, spent, {}, results, report)
+    planned = cost.estimates(asked, spent, {}, results, inform)
     groups: dict[tuple[str, str], list[Job]] = {}
     for job in spent:
         groups.setdefault((job.stage, job.norm), []).append(job)

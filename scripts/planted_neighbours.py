@@ -32,7 +32,7 @@ from typing import Any
 import check_record
 
 from rmsexp import config, readers, record
-from rmsexp.command_line import ReportedError
+from rmsexp.command_line import ReportedError, inform
 from rmsexp.machine_lock import measuring
 from rmsexp.train import quiet
 
@@ -88,7 +88,7 @@ def train(kind: str, words: list[str], cores: list[int]) -> dict[str, Any]:
 
     Raises: ReportedError if the run fails.
     """
-    with tempfile.TemporaryDirectory() as folder, measuring(check_record.report):
+    with tempfile.TemporaryDirectory() as folder, measuring(inform):
         with neighbour(kind, cores), child(["-m", "rmsexp", *words, f"results={folder}"], cores[0]) as run:
             messages = run.communicate()[1]
         if run.returncode:

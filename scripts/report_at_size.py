@@ -29,9 +29,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from check_record import Check, add_option, report
+from check_record import Check, add_option
 
 from rmsexp import record
+from rmsexp.command_line import inform
 from rmsexp.machine_lock import measuring
 from rmsexp.readers import read_json
 
@@ -164,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             results = Path(root, "results")
             make(results, runs, options.rows, options.settings)
             print(f"{runs:,} runs are made", flush=True)
-            with measuring(report):
+            with measuring(inform):
                 sizes.append({"runs": runs, "reports": measure_all(results, Path(root, "cache"))})
     check.write({"rows": options.rows, "settings": options.settings, "sizes": sizes})
     return 0

@@ -22,6 +22,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from rmsexp import config
+from rmsexp.command_line import inform
 from rmsexp.measure.steps import make_stepper
 from rmsexp.train import provenance
 from rmsexp.train.device import set_up_device
@@ -65,7 +66,7 @@ def main() -> None:
         parser.error("the operators of a step are profiled on a CPU: leave device= out")
     device = set_up_device(job.config)
     check = check_record.Check("step_profile", arguments.results, device)
-    stepper = make_stepper(job, device, check_record.report)
+    stepper = make_stepper(job, device, inform)
 
     steps = range(WARMUP_STEPS, WARMUP_STEPS + arguments.steps)
     with check.measuring():

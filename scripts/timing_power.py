@@ -22,6 +22,7 @@ import check_record
 from scipy.stats import binomtest
 
 from rmsexp import config
+from rmsexp.command_line import inform
 from rmsexp.compare.records import timing_records
 from rmsexp.measure import processes, steps
 from rmsexp.measure.interleaved import Contestant
@@ -93,7 +94,7 @@ def run_trial(number: int, kind: str, share: float, budget: float, words: list[s
     job = config.job([*words, f"seed={number}"])
     options = TimingConfig(reference="first", budget=budget)
     work = partial(measure_slowed, share) if kind == SLOWED else steps.measure
-    *_, content = processes.measure({"first": job, "second": job}, options, check_record.report, work)
+    *_, content = processes.measure({"first": job, "second": job}, options, inform, work)
     _, row = timing_records.rows(content, "")
     kept = (
         "ratio",

@@ -13,6 +13,7 @@ import check_record
 import numpy as np
 
 from rmsexp import config, tasks
+from rmsexp.command_line import inform
 
 
 def main() -> None:
@@ -23,7 +24,7 @@ def main() -> None:
     check = check_record.Check("trivial_answers", arguments.results)
     job = config.job(["task=attentive_reader", *map(config.expand_home, arguments.overrides)])
     task = tasks.make(job, check_record.CPU)
-    task.prepare(check_record.report)
+    task.prepare(inform)
     cloze, splits = task._cloze, {}
     for name, split in task._held_out().items():
         errors = [trivial(split.passages[i], answer, cloze.entities) for i, answer in enumerate(split.answers)]

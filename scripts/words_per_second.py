@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from rmsexp import config
+from rmsexp.command_line import inform
 from rmsexp.measure.steps import make_stepper
 from rmsexp.train.device import set_up_device
 from rmsexp.train.step import WARMUP_STEPS, synchronise
@@ -32,7 +33,7 @@ def main() -> None:
     job = config.job([config.expand_home(word) for word in arguments.overrides])
     device = set_up_device(job.config)
     check = check_record.Check("words_per_second", arguments.results, device)
-    stepper = make_stepper(job, device, check_record.report)
+    stepper = make_stepper(job, device, inform)
     tokens, seconds = [], []
     with check.measuring():
         for step in range(WARMUP_STEPS + arguments.steps):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -16,7 +15,7 @@ from rmsexp import atomic, config, record
 from rmsexp.campaign import cost, item_drawing
 from rmsexp.campaign.items import Items, Run
 from rmsexp.campaign.timing import Timing
-from rmsexp.command_line import ReportedError, command, duration
+from rmsexp.command_line import ReportedError, command, duration, inform
 from rmsexp.compare.paper.items import Item
 from rmsexp.measure import processes
 from rmsexp.rules import score
@@ -34,7 +33,7 @@ def print_plan(asked: Items) -> None:
         for timing in asked.timings(asked.items):
             place = timing.folder.relative_to(asked.results)
             print(f"  {'missing' if timing.is_left() else 'finished':13}timing of {', '.join(timing.jobs)} in {place}")
-    seconds = estimates(asked, lambda line: print(line, file=sys.stderr, flush=True))
+    seconds = estimates(asked, inform)
     if len(asked.items) > 1:
         print(f"  {'item':13}{'runs done':>10}{'left':>6}{'time left':>11}  {'timing':10}drawn")
         for item in asked.items:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable, Sequence
 
 from rmsexp import record
 from rmsexp.campaign import cost, plan, timing
 from rmsexp.campaign.question import Question
-from rmsexp.command_line import command
+from rmsexp.command_line import command, inform
 from rmsexp.compare.records import names
 from rmsexp.compare.records.campaigns import Campaign
 from rmsexp.compare.records.load import number
@@ -33,7 +32,7 @@ def print_plan(question: Question) -> None:
     most = left
     if more_may_come:
         most = [*planned, *plan.coming(campaign, results, selection.EXTENSIONS, campaign.seeds.most)]
-    estimated = cost.estimates(question, most, spent, results, lambda line: print(line, file=sys.stderr, flush=True))
+    estimated = cost.estimates(question, most, spent, results, inform)
     print("runs and uncontended hours, one after the other:")
     for stage in STAGES:
         done, missing = ([job for job in jobs if job.stage == stage] for jobs in (spent, left))

@@ -14,7 +14,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -25,7 +24,7 @@ from threading import Event, Lock
 import torch
 
 from rmsexp import atomic, cores
-from rmsexp.command_line import brief
+from rmsexp.command_line import brief, inform
 from rmsexp.file_lock import wait_for_lock
 from rmsexp.kernels.forms import Kind
 from rmsexp.private import belongs_to_user, cache_folder
@@ -61,7 +60,7 @@ def _load() -> bool:
     try:
         torch.ops.load_library(_library())
     except (BuildError, OSError) as error:  # an intact library that cannot be loaded does not fit to this torch
-        _print(brief(f"notice: the fused kernels are not available, eager operations are used instead ({error})"))
+        inform(brief(f"notice: the fused kernels are not available, eager operations are used instead ({error})"))
         return False
     from rmsexp.kernels import fakes
 
@@ -70,7 +69,7 @@ def _load() -> bool:
         try:
             from rmsexp.kernels import triton
         except ImportError as error:  # torch can be installed without triton
-            _print(brief(f"notice: the fused kernels for GPUs are not available ({error}); use norm.impl=eager there"))
+            inform(brief(f"notice: the fused kernels for GPUs are not available ({error}); use norm.impl=eager there"))
             return True
         triton.register("CUDA")
     return True
@@ -91,9 +90,9 @@ def _library() -> Path:
     with (folder / "lock").open("w") as lock:  # one process builds, others wait for it
         wait_for_lock(lock)
         if not _is_intact(library):
-            _print("building the fused kernels (once; a minute or two)")
+            inform("building the fused kernels (once; a minute or two)")
             _compile(compiler, command, sources, library)
-            _print(f"built the fused kernels: {library}")
+            inform(f"built the fused kernels: {library}")
     return library
 
 
@@ -237,7 +236,3 @@ def _first_error(text: str) -> str:
     """Return the first line of a command's messages that contains "error", or else the last line."""
     lines = text.strip().splitlines() or ["no message"]
     return next((line for line in lines if "error" in line), lines[-1])
-
-
-def _print(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp import checks, config, record
+from rmsexp.command_line import inform
 from rmsexp.data import text, tokens
 from rmsexp.data.batching import even_parts
 from rmsexp.data.files import digest_of_contents, missing_own_file
@@ -71,14 +71,10 @@ class DataConfig(config.DataConfig):
         return digest_of_contents(map(Path, self.own_files.values())) if self.name == "files" else ""
 
 
-def _report(message: str) -> None:
-    print(message, file=sys.stderr)
-
-
 SOURCES: dict[str, Callable[[DataConfig, Path], text.PlainText]] = {
     "sentences": lambda data, root: text.sentences(),  # noqa: ARG005
     "lambada": lambda data, root: text.lambada(root, data.held_out),
-    "wikitext103": lambda data, root: text.wikitext103(root, _report),  # noqa: ARG005
+    "wikitext103": lambda data, root: text.wikitext103(root, inform),  # noqa: ARG005
     "files": lambda data, root: text.files(data.train, data.valid, data.test),  # noqa: ARG005
 }
 

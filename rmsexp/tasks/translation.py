@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rmsexp import checks, config, record
+from rmsexp.command_line import inform
 from rmsexp.data import parallel, translation
 from rmsexp.data.batching import padded
 from rmsexp.data.codec import EOS, PAD
@@ -104,7 +104,7 @@ def _multi30k(data: DataConfig) -> parallel.Corpus:
 
 def _wmt14(data: DataConfig) -> parallel.Corpus:
     root = data.root_folder
-    return parallel.wmt14(root, data.source, data.target, lambda text: print(text, file=sys.stderr))
+    return parallel.wmt14(root, data.source, data.target, inform)
 
 
 def _files(data: DataConfig) -> parallel.Corpus:
