@@ -21,6 +21,7 @@ from check_record import Check, add_option
 
 from rmsexp.campaign import cost, plan, question
 from rmsexp.campaign_file import Job
+from rmsexp.command_line import inform
 
 RECORDS = Path(__file__).parents[1] / "results/reference/quality"
 
