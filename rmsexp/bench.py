@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmsexp import atomic, checks, config
-from rmsexp.command_line import Parser, ReportedError, documentation, entry_point, inform, report
+from rmsexp.command_line import Parser, ReportedError, documentation, entry_point, inform, recorded, report
 from rmsexp.compare.records import benchmarks
 from rmsexp.compare.records.benchmarks import Measured, Summary
 from rmsexp.compare.records.timing_records import new_folder
@@ -54,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         with Interrupt().install():
-            run(arguments, shlex.join(["python", "-m", "rmsexp.bench", *words]))
+            run(arguments, recorded(["python", "-m", "rmsexp.bench", *words]))
     except Interrupted as error:
         report(error)
         return 128 + error.signum

@@ -15,6 +15,7 @@ from typing import Any, NoReturn, Protocol
 
 from rmsexp import process
 
+PLACES = ("results=", "data.root=", "--results", "--folder", "--data-root", "--joeynmt", "--records")
 LONGEST_MESSAGE = 300  # largest number of characters of a message
 LONGEST_WITH_PATHS = 1000  # the same for messages that have a command with paths, or several paths and addresses
 SHORTENED_WORD = 60  # least number of characters that remain of a word in a message that is too long
@@ -189,6 +190,14 @@ def command(module: str, *words: str) -> str:
     if found is not None and Path(found).absolute().parent == here.parent:
         python = "python"
     return shlex.join([python, "-m", module, *words])
+
+
+def recorded(words: Sequence[str]) -> str:
+    """Return a command line for a record: without the words that say where files lie on this machine (``PLACES``)."""
+    places = [word.startswith(PLACES) for word in words]
+    values = [before in PLACES for before in ("", *words[:-1])]  # the value after an option, as in --results DIR
+    kept = zip(words, places, values, strict=True)
+    return shlex.join(word for word, is_place, is_value in kept if not is_place and not is_value)
 
 
 def path_word(key: str, path: str | Path) -> str:

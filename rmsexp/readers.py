@@ -17,8 +17,8 @@ import yaml
 from rmsexp.command_line import brief
 
 LARGEST_JSON, LARGEST_YAML = 1 << 24, 1 << 15  # bytes; run.json has some thousands, config.yaml about two thousand
-# errors of the system after which a file may be intact: it is not damaged, and must not be replaced
-REFUSED = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE)
+# errors of the system that show no damage, such as missing permissions: the file must not be replaced
+NOT_DAMAGE = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE)
 DEEPEST_YAML = 20  # levels of nesting; a run's config has four
 
 

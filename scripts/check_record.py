@@ -9,18 +9,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
 from rmsexp import atomic
-from rmsexp.command_line import entry_point, inform
+from rmsexp.command_line import entry_point, inform, recorded
 from rmsexp.compare.records.timing_records import new_folder
 from rmsexp.machine_lock import measuring
 from rmsexp.train import provenance, quiet
@@ -29,8 +27,6 @@ from rmsexp.train.probe import probe
 
 FILE, FORMAT = "check.json", 1
 CPU = torch.device("cpu")
-# words that say where files lie on this machine
-PLACES = ("data.root=", "--results", "--folder", "--data-root", "--joeynmt", "--records")
 
 
 class Check:
@@ -146,12 +142,8 @@ class Parts:
 
 
 def command(words: list[str]) -> str:
-    """Return the command line of a script, without the words that say where files lie."""
-    kept = [f"scripts/{Path(words[0]).name}"]
-    for before, word in pairwise(words):
-        if not word.startswith(PLACES) and before not in PLACES:
-            kept.append(word)
-    return shlex.join(["python", *kept])
+    """Return the command line of a script as :func:`rmsexp.command_line.recorded` does."""
+    return recorded(["python", f"scripts/{Path(words[0]).name}", *words[1:]])
 
 
 def run(main: Callable[[], int | None]) -> NoReturn:

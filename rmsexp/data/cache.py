@@ -22,7 +22,7 @@ from rmsexp.atomic import sync_folder
 from rmsexp.command_line import brief
 from rmsexp.data import DataError, Report
 from rmsexp.file_lock import wait_for_lock
-from rmsexp.readers import REFUSED
+from rmsexp.readers import NOT_DAMAGE
 
 T = TypeVar("T")
 
@@ -55,14 +55,14 @@ def cached(folder: Path, read: Callable[[Path], T], make: Callable[[Path], None]
     try:
         return _checked(folder, read)
     except DAMAGE as error:
-        _refuse_intact(folder, error)
+        _raise_unless_damage(folder, error)
         if os.path.lexists(folder):
             report(brief(f"{folder} is damaged ({error}); its content is computed again"))
     with staging(folder) as temporary:
         try:
             return _checked(folder, read)  # another process made it while this one waited
         except DAMAGE as error:
-            _refuse_intact(folder, error)
+            _raise_unless_damage(folder, error)
         remove(folder)
         make(temporary)
         (temporary / DIGEST).write_text(_folder_digest(temporary, folder))
@@ -72,9 +72,9 @@ def cached(folder: Path, read: Callable[[Path], T], make: Callable[[Path], None]
     return read(folder)
 
 
-def _refuse_intact(folder: Path, error: Exception) -> None:
-    """Raise DataError after an error that does not show damage, such as missing permissions."""
-    if isinstance(error, OSError) and error.errno in REFUSED:
+def _raise_unless_damage(folder: Path, error: Exception) -> None:
+    """Raise DataError if an error of reading a folder does not show damage, but for example missing permissions."""
+    if isinstance(error, OSError) and error.errno in NOT_DAMAGE:
         raise DataError(
             f"{folder} cannot be read ({error.strerror}).\nMake it readable, or choose another folder with data.root."
         ) from None

@@ -19,7 +19,7 @@ import torch
 
 from rmsexp.atomic import move_aside, sync_folder, write_atomic
 from rmsexp.command_line import ReportedError, memory_message
-from rmsexp.readers import REFUSED
+from rmsexp.readers import NOT_DAMAGE
 
 LAST, PREVIOUS, BEST, DAMAGED = "last.pt", "previous.pt", "best.pt", "damaged.pt"
 FORMAT = 1
@@ -120,7 +120,7 @@ def read(path: Path, identity: Identity | None = None) -> Payload:
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None
     except OSError as error:
-        if error.errno in REFUSED:
+        if error.errno in NOT_DAMAGE:
             raise ReportedError(f"{path} cannot be read ({error.strerror}); make it readable, and repeat") from None
         raise CheckpointError(f"{path} is damaged ({_first_line(error)})") from None
     try:

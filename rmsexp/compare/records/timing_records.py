@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import shlex
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from rmsexp import atomic, config, readers, record
+from rmsexp.command_line import recorded
 from rmsexp.compare.records.load import DAMAGE
 from rmsexp.compare.records.names import FLOAT32, label, norm_of, precision_of
 from rmsexp.compare.records.time_states import disturbed, median_probe, timing_state
@@ -52,11 +52,10 @@ def new_folder(parent: Path, kind: str) -> Path:
 def write(content: dict[str, Any], setting: Path, typed: Sequence[str]) -> Path:
     """Write a record to a new folder in the folder of its setting, and return the new folder.
 
-    ``typed``: the words of the command line. The record has them without those that name folders of this machine.
+    ``typed``: the words of the command line, of which the record has :func:`rmsexp.command_line.recorded`.
     """
     folder = new_folder(setting / "timing", content["kind"])
-    command = shlex.join(word for word in typed if not word.startswith(("results=", "data.root=")))
-    atomic.write_json(folder / FILE, content | {"command": command})
+    atomic.write_json(folder / FILE, content | {"command": recorded(typed)})
     return folder
 
 
