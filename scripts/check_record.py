@@ -142,7 +142,7 @@ class Parts:
 
 
 def command(words: list[str]) -> str:
-    """Return the command line of a script as :func:`rmsexp.command_line.recorded` does."""
+    """Return the command line of a script for its record (:func:`rmsexp.command_line.recorded`)."""
     return recorded(["python", f"scripts/{Path(words[0]).name}", *words[1:]])
 
 

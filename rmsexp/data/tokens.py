@@ -206,7 +206,10 @@ def _chunks(content: bytes) -> Iterator[tuple[int, bytes, bool]]:
 
 
 def _between_characters(content: bytes, place: int) -> int:
-    """Return the last place up to ``place`` at which no character of UTF-8 text is cut; ``place`` in other text."""
+    """Return the last place up to ``place`` between two characters of UTF-8 text.
+
+    If the bytes around ``place`` are not UTF-8, return ``place``.
+    """
     places = range(place, max(0, place - 4), -1)  # a character has up to four bytes
     return next((p for p in places if p == len(content) or content[p] & 0xC0 != 0x80), place)
 

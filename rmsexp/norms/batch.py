@@ -228,7 +228,9 @@ class BatchNorm(Normaliser):
         return x - mean, var
 
     def _centre_by_batch(self, x: Tensor, mask: Tensor | None, span: range | None) -> tuple[Tensor, Tensor]:
-        """Return ``x`` minus the batch's mean, and the batch's biased variance (ones for a norm without gain).
+        """Return ``x`` minus the batch's mean, and the batch's biased variance.
+
+        Mean-only batch norm does not use the variance, so that it is not computed, but ones.
 
         For time steps with fewer examples than ``min_examples``, and for a batch without examples, mean and variance
         are the running ones. In training, the running statistics are updated.
