@@ -121,7 +121,7 @@ def read(path: Path, identity: Identity | None = None) -> Payload:
         raise CheckpointError(f"{path} is missing") from None
     except OSError as error:
         if error.errno in NOT_DAMAGE:
-            raise ReportedError(f"{path} cannot be read ({error.strerror}); make it readable, and repeat the command") from None
+            raise ReportedError(f"{path} cannot be read ({error.strerror}); repeat the command when it can") from None
         raise CheckpointError(f"{path} is damaged ({_first_line(error)})") from None
     try:
         has_digest = _check_bytes(content)
