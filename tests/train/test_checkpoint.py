@@ -169,7 +169,9 @@ def test_a_checkpoint_that_may_be_intact_is_not_taken_for_damaged(
             f"{tmp_path / LAST} is damaged (OSError: [Errno 5] Input/output error); continuing from {PREVIOUS}"
         ]
         return
-    with pytest.raises(ReportedError, match=f"{LAST} cannot be read \\({os.strerror(number)}\\); repeat the command when it can"):
+    with pytest.raises(
+        ReportedError, match=f"{LAST} cannot be read \\({os.strerror(number)}\\); repeat the command when it can"
+    ):
         checkpoint.load(tmp_path, IDENTITY)
     assert sorted(path.name for path in tmp_path.iterdir()) == [LAST, PREVIOUS]
 
