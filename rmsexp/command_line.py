@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import functools
+import itertools
 import re
 import shlex
 import shutil
@@ -194,10 +195,8 @@ def command(module: str, *words: str) -> str:
 
 def recorded(words: Sequence[str]) -> str:
     """Return a command line for a record: without the words that say where files lie on this machine (``PLACES``)."""
-    places = [word.startswith(PLACES) for word in words]
-    values = [before in PLACES for before in ("", *words[:-1])]  # the value after an option, as in --results DIR
-    kept = zip(words, places, values, strict=True)
-    return shlex.join(word for word, is_place, is_value in kept if not is_place and not is_value)
+    following = itertools.pairwise(("", *words))  # the value of --results DIR is the word after it
+    return shlex.join(word for before, word in following if before not in PLACES and not word.startswith(PLACES))
 
 
 def path_word(key: str, path: str | Path) -> str:

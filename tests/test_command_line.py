@@ -195,3 +195,17 @@ def test_a_command_is_typed_with_this_interpreter(monkeypatch: pytest.MonkeyPatc
     assert command_line.command("rmsexp") == f"{sys.executable} -m rmsexp"
     monkeypatch.chdir(Path(sys.executable).parent.parent)
     assert command_line.command("rmsexp") == f"bin/{Path(sys.executable).name} -m rmsexp"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        pytest.param([], "", id="no words"),
+        pytest.param(["python", "-m", "rmsexp", "task=cifar10"], "python -m rmsexp task=cifar10", id="without places"),
+        pytest.param(["results=/a", "x", "data.root=/b"], "x", id="keys"),
+        pytest.param(["--results", "/a", "x", "--folder=/b"], "x", id="options, with a value after or in them"),
+        pytest.param(["x", "--results"], "x", id="an option without its value"),
+    ],
+)
+def test_a_recorded_command_names_no_folder_of_the_machine(words: list[str], expected: str) -> None:
+    assert command_line.recorded(words) == expected
