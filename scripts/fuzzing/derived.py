@@ -150,7 +150,7 @@ def load_kernels(folder: Path) -> object:
         library.write_bytes(b"the kernels\n" * 20)
         library.with_name(f"{library.name}.sha256").write_text(hashlib.sha256(library.read_bytes()).hexdigest())
 
-    with mock.patch.multiple(build, CACHE=folder / "kernels", _compile=compile_text, _print=silent):
+    with mock.patch.multiple(build, CACHE=folder / "kernels", _compile=compile_text, inform=silent):
         return build._library().read_bytes()
 
 
