@@ -39,7 +39,7 @@ test: setup ## run every check that CI runs
 
 test-full: test ## run make test, tests that take minutes, and numerical tests with each instruction set, one and two threads
 	$(BIN)/pytest -m minutes
-	for capability in default avx2 avx512; do \
+	for capability in default $$(grep -qw avx2 /proc/cpuinfo && echo avx2) $$(grep -qw avx512f /proc/cpuinfo && echo avx512); do \
 	  for threads in 1 2; do \
 	    echo "ATEN_CPU_CAPABILITY=$$capability, $$threads threads"; \
 	    ATEN_CPU_CAPABILITY=$$capability RMSEXP_TEST_THREADS=$$threads $(BIN)/pytest $(PARALLEL) -m "not alone" \

@@ -10,6 +10,7 @@ MOST = 10**12  # largest integer that an option may have by default: no machine 
 LARGEST_FLOAT = 3e38  # PyTorch cannot convert much larger numbers to float32
 LARGEST_WIDTH = 10**6  # of a layer: a square weight of this width has 4 terabytes
 LARGEST_BEAM = 1000  # a larger beam takes minutes for a single sentence
+MOST_LAYERS = 10_000  # of a model: to construct as many takes minutes
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -56,13 +56,20 @@ class Parser(argparse.ArgumentParser):
     _words: Sequence[str] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        return super().parse_known_args(self._as_flags(args), namespace)
+
+    def parse_known_intermixed_args(self, args: Any = None, namespace: Any = None) -> Any:
+        return super().parse_known_intermixed_args(self._as_flags(args), namespace)
+
+    def _as_flags(self, args: Sequence[str] | None) -> list[str]:
+        """Note the typed words, and return them with options in the place of KEY=VALUE."""
         self._words = sys.argv[1:] if args is None else list(args)
         flags = list[str]()
         for before, word in zip(("", *self._words), self._words, strict=False):
             option = self._option_string_actions.get(before)
             is_value = option is not None and option.nargs is None  # such as the text after --prompt
             flags += [word] if is_value else self._flags(word)
-        return super().parse_known_args(flags, namespace)
+        return flags
 
     def _flags(self, word: str) -> list[str]:
         """Return a word as it is, or if it is KEY=VALUE with the name of an option, that option."""
@@ -201,9 +208,10 @@ def recorded(words: Sequence[str]) -> str:
 
 def path_word(key: str, path: str | Path) -> str:
     """Return the word ``key=path``, with quotes if Hydra would not take all characters of the path as they are."""
-    if re.fullmatch(r"[\w./~-]+", str(path), re.ASCII):
+    if re.fullmatch(r"~?[\w./+-]+", str(path), re.ASCII):
         return f"{key}={path}"
-    quoted = str(path).replace("'", r"\'")
+    # a backslash before a quote, or at the end, is doubled
+    quoted = re.sub(r"(\\*)('|$)", lambda match: 2 * match[1] + (match[2] and r"\'"), str(path))
     return f"{key}='{quoted}'"
 
 

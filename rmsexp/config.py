@@ -23,6 +23,7 @@ from yaml import YAMLError
 from rmsexp.checks import nearest
 from rmsexp.classes import imported, loaded, make_importable
 from rmsexp.classes import norm_class as norm_class
+from rmsexp.command_line import path_word
 from rmsexp.identity import DIGITS, suffix
 from rmsexp.identity import differences as differences
 from rmsexp.identity import digest as digest
@@ -36,7 +37,6 @@ from rmsexp.schema import RunConfig as RunConfig
 from rmsexp.schema import check_missing, fit, instances, normalised
 from rmsexp.schema import expanded as expanded
 from rmsexp.schema import flatten as flatten
-from rmsexp.schema import norm_from as norm_from
 from rmsexp.schema import plain_values as plain_values
 from rmsexp.schema import respelled as respelled
 from rmsexp.schema import results_folder as results_folder
@@ -153,7 +153,8 @@ def _base(
     ``state``: place, size and time of the user's own files, which may change meanwhile, as in a notebook.
     """
     chosen = plain_values(compose(choices, config_dir))
-    chosen.get("model", {}).pop("variant", None)  # so that names have the variant, but not the values it determines
+    if isinstance(chosen.get("model"), dict):
+        chosen["model"].pop("variant", None)  # so that names have the variant, but not the values it determines
     return chosen, normalised(chosen, imported)
 
 
@@ -310,7 +311,9 @@ def check_size(word: str) -> None:
 def expand_home(word: str) -> str:
     """Replace ``~`` in ``key=~/…`` by the home folder: shells do not expand it there, and Hydra refuses it."""
     key, is_value, value = word.partition("=")
-    return f"{key}={expanded(value)}" if is_value and value.startswith("~") else word
+    if not is_value or not value.startswith("~"):
+        return word
+    return f"{key}={expanded(value)}" if "," in value else path_word(key, expanded(value))  # a comma: perhaps a sweep
 
 
 def options(group: str, config_dir: str | None = None) -> list[str]:

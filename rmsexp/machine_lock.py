@@ -72,6 +72,7 @@ class Pause:
     def __init__(self) -> None:
         self._measuring: IO[str] | None = None
         self._working: IO[str] | None = None
+        self._off = False  # whether there are no locks here
 
     def is_due(self) -> bool:
         """Return whether :meth:`wait` must be called: somebody measures, or a lock's file was deleted. Takes 4 µs."""
@@ -87,6 +88,8 @@ class Pause:
 
     def wait(self, report: Report) -> None:
         """Let others measure until nobody does; then lock newly opened files. Without locks, never pause again."""
+        if self._off:
+            return
         self.close()
         try:
             self._measuring, self._working = _open(MEASURING), _open(WORKING)
@@ -97,6 +100,7 @@ class Pause:
             _wait(self._working, fcntl.LOCK_SH)
             fcntl.flock(self._measuring, fcntl.LOCK_UN)
         except OSError as error:
+            self._off = True
             self.close()
             report(f"warning: this worker does not pause while others measure on this machine ({error})")
 

@@ -44,7 +44,10 @@ def next_command(job: config.Job, config_dir: str | None) -> str:
     If all have one, the command is a sweep over these norms with three seeds. All other words are those of the job.
     """
     folder = [] if config_dir is None else ["--config-dir", config_dir]
-    words = [*folder, *(word for word in job.overrides if not word.startswith(("norm=", "norm.", "force=")))]
+    words = [
+        *folder,
+        *(word for word in job.overrides if not word.lstrip("+~").startswith(("norm=", "norm.", "force="))),
+    ]
     existing = {path.name for path in job.setting_folder.iterdir() if path.is_dir()}
     # model.qk_norm=true is refused with norms that do not act on activations
     refused = ("none", "wn") if getattr(getattr(job.config, "model", None), "qk_norm", False) else ()

@@ -29,11 +29,18 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
 # --- output
 
 
+def write(stream: TextIO, text: str) -> None:
+    """Write text to a stream. A character that its encoding lacks is written as "?"."""
+    try:
+        stream.write(text)
+    except UnicodeEncodeError as error:
+        stream.write(text.encode(error.encoding, "replace").decode(error.encoding))
+
+
 class Output:
     """Writes text to a stream until the stream fails, and discards all later text.
 
-    ``failure``: the error with which the stream failed, or None. A character that the stream's encoding
-    lacks is written as "?".
+    ``failure``: the error with which the stream failed, or None. For characters see :func:`write`.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -42,19 +49,13 @@ class Output:
         self._stream = stream or Path(os.devnull).open("w")  # noqa: SIM115
 
     def write(self, text: str) -> int:
-        self._attempt(self._write, text)
+        self._attempt(write, self._stream, text)
         return len(text)
 
     def flush(self) -> None:
         self._attempt(self._stream.flush)
 
-    def _write(self, text: str) -> None:
-        try:
-            self._stream.write(text)
-        except UnicodeEncodeError as error:
-            self._stream.write(text.encode(error.encoding, "replace").decode(error.encoding))
-
-    def _attempt(self, action: Callable[..., object], *arguments: str) -> None:
+    def _attempt(self, action: Callable[..., object], *arguments: object) -> None:
         if self.failure is None:
             try:
                 action(*arguments)

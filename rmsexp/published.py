@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmsexp import atomic, compare, config, readers, record, tasks
-from rmsexp.command_line import Parser, command, documentation, entry_point
+from rmsexp.command_line import Parser, command, documentation, entry_point, path_word
 from rmsexp.compare.records import names
 from rmsexp.data import authors_files, cache
 
@@ -132,9 +131,9 @@ def evaluate(stored: authors_files.OrderModel, norm: str, root: Path) -> dict[st
     from rmsexp.tasks.order_embedding import Task
 
     embedding, hidden = stored.arrays["Wemb"].shape[1], stored.arrays["ff_image_W"].shape[1]
-    overrides = [f"task={TASKS['.npz']}", f"scale={SCALE}", f"norm={norm}", _override("data.root", root)]
+    overrides = [f"task={TASKS['.npz']}", f"scale={SCALE}", f"norm={norm}", path_word("data.root", root)]
     overrides += [f"model.embedding={embedding}", f"model.hidden={hidden}"]
-    overrides += [_override("penalty", stored.options.get("method"))]
+    overrides += [path_word("penalty", str(stored.options.get("method")))]
     overrides += ["norm.bias=true"] if norm != "ln" and "gru_b1" in stored.arrays else []
     job = config.job(overrides)
     task = Task(job.config, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
@@ -144,15 +143,6 @@ def evaluate(stored: authors_files.OrderModel, norm: str, root: Path) -> dict[st
     print("encoding and ranking captions, which takes minutes on a CPU", flush=True)
     with torch.no_grad():
         return task.evaluate(model.eval())["test"]
-
-
-def _override(key: str, value: object) -> str:
-    """Return ``key=value`` for a command line; a value with other signs than those of simple paths is quoted."""
-    text = str(value)
-    if re.fullmatch(r"[\w./+-]+", text):
-        return f"{key}={text}"
-    escaped = re.sub(r"(\\*)('|$)", lambda match: 2 * match[1] + (match[2] and r"\'"), text)
-    return f"{key}='{escaped}'"
 
 
 def fill(model: nn.Module, stored: authors_files.OrderModel, words: list[str]) -> None:
@@ -231,7 +221,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         metrics = evaluate(authors_files.order_model(arguments.file), arguments.norm, root)
         table = beside_table_7(metrics, arguments.file.name)
         print(table.to_string(float_format="{:.1f}".format, na_rep=""))
-    root_override = _override("results", results) if task in LOGS else _override("data.root", root)
+    root_override = path_word("results", results) if task in LOGS else path_word("data.root", root)
     words = [f"task={task}", f"norm={arguments.norm}", f"scale={SCALE}", root_override]
     print(f"next    {command('rmsexp', *words)}")
     return 0

@@ -7,6 +7,7 @@ them. Committed records (RESULTS/reference) are left out, unless RESULTS is thei
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
@@ -43,12 +44,14 @@ def run(results: Path, task: str | None = None, setting: str | None = None, out:
     Raises:
         ValueError: there are neither runs nor timing records, or no setting has these names.
     """
-    if results.name in ("", ".."):  # a path such as ".." lacks the folder names that tasks and settings have
-        results = results.absolute()
+    runs = list(record.find_runs(results))
+    # paths such as "..", or a setting's folder "demo", lack folder names that tasks and settings have
+    if results.name in ("", "..") or any(len(run.parts) < 4 for run in runs):  # task, setting, series, seed
+        results = Path(os.path.abspath(results))  # noqa: PTH100  # without ".."; the names of links stay
     print(f"reading {results}", flush=True)
     if line := record.left_out(results, "rmsexp.report"):
         print(line, flush=True)
-    pool = _pool(sum(1 for _ in record.find_runs(results)))
+    pool = _pool(len(runs))
     try:
         return _run(results, task, setting, out or report_folder(results), pool)
     finally:

@@ -193,7 +193,8 @@ def _end(jobs: Sequence[config.Job]) -> int:
         console.print(f"curves  {curves}", soft_wrap=True)
     unfinished = {job.folder: status for job in jobs if (status := _result(job))["status"] != "finished"}
     for folder, status in unfinished.items():
-        console.print(f"{status['status']}: {folder}: {status.get('error')}", markup=False, soft_wrap=True)
+        reason = "another process is doing it" if status["status"] == "running" else status.get("error")
+        console.print(f"{status['status']}: {folder}: {reason}", markup=False, soft_wrap=True)
     failed = any(status["status"] != "diverged" for status in unfinished.values())
     if failed:
         console.print("repeat the command to do the runs that are missing; it skips those that have ended")

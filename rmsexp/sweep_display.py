@@ -82,7 +82,10 @@ class _Display:
         runs = read(self._jobs, self._runs)
         done = sum(run is not None and run.state in record.ENDED for run in runs)
         for number, run in enumerate(runs):
-            if run is None or (run.state == self._before[number] and number not in self._running):
+            if run is None:  # perhaps its folder was removed
+                self._running.discard(number)
+                continue
+            if run.state == self._before[number] and number not in self._running:
                 continue
             self._before[number] = run.state
             if run.state == "running":

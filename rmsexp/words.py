@@ -85,7 +85,8 @@ def expand(
     Raises: ConfigError for a mistake in the overrides, or if a key has several values without a sweep.
     """
     parsed = config.parse(overrides)
-    hydra = config.compose(not_swept(overrides), config_dir, hydra=True).hydra
+    of_hydra = [word for word in overrides if config.is_for_sweeps(word)]
+    hydra = config.compose(of_hydra, config_dir, hydra=True).hydra
     try:
         mode, chdir, params = str(hydra.mode), hydra.job.chdir, dict(hydra.sweeper.params or {})
     except MissingMandatoryValue as error:
@@ -107,7 +108,19 @@ def expand(
     if not multirun:
         return runs, None
     runs = [[word for word in run if not config.is_for_sweeps(word)] for run in runs]
-    return runs, [*ordered, "hydra.sweeper.params=null"]
+    return runs, [*map(_for_hydra, ordered), "hydra.sweeper.params=null"]
+
+
+def _for_hydra(word: str) -> str:
+    """Return a word as a choice of one value, unless it has several, is about sweeps, or names the results.
+
+    Hydra first composes a config of the words that have one value, with the default task and norm, which may lack the
+    key of the word. What it then does with a choice of one value is the same.
+    """
+    (override,) = config.parse([word])
+    if override.is_sweep_override() or config.is_for_sweeps(word) or word.startswith(("~", "results=")):
+        return word
+    return f"{override.get_key_element()}=choice({override.get_value_element_as_str()})"
 
 
 def not_swept(overrides: Sequence[str]) -> list[str]:

@@ -24,6 +24,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -58,6 +59,7 @@ CAMPAIGN = {
     "final": {"seeds": {"look": 3, "most": 4}},
     "claims": [{"claim": "RMSNorm equals LayerNorm", "test": "equivalence", "a": "rms", "b": "ln", "margin": 5}],
 }
+MOST_REPEATED = 8  # steps that a kill costs at most: it can come while the checkpoint of every fourth step is written
 EVENTS = (5, 90)  # a worker is killed after a number of steps and writes between these, drawn at random
 
 
@@ -102,6 +104,9 @@ def start(argv: Sequence[str], log: Path) -> Worker:
                 status = be_worker(writing, argv)
             except SystemExit as end:
                 status = int(end.code or 0)
+            except Exception:
+                traceback.print_exc()
+                sys.stderr.flush()
             finally:
                 os._exit(status)
     os.close(writing)
@@ -196,7 +201,10 @@ def do(argv: Sequence[str], log: Path, workers: int, kills: int, rng: random.Ran
 
 
 def repeated(report: Report) -> list[str]:
-    """Return a line for each step that was trained twice although the first worker lived, and for each one left out."""
+    """Return a line for each step left out or trained twice although the first worker lived, and for lost checkpoints.
+
+    A killed worker costs at most ``MOST_REPEATED`` steps.
+    """
     errors = []
     by_run: dict[str, list[Step]] = defaultdict(list)
     for step in sorted(report.steps, key=lambda step: step.time):
@@ -211,6 +219,8 @@ def repeated(report: Report) -> list[str]:
                 errors.append(f"{folder}: process {step.pid} began at step {step.step}, after {reached - 1}")
             elif not continues and before is not None and before.pid not in report.killed:
                 errors.append(f"{folder}: step {step.step} was trained by {step.pid}, though {before.pid} lived")
+            elif not continues and reached - step.step > MOST_REPEATED:
+                errors.append(f"{folder}: {reached - step.step} steps were trained again after a kill")
             reached = step.step + 1
     return errors
 

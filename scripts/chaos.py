@@ -260,6 +260,9 @@ def main() -> int:
     options = parser.parse_args()
     if options.child:
         return be_child(options.child, options.overrides)
+    of_run = {key: parser.get_default(key) for key in ("kills", "norm", "steps", "data_root")} | {"overrides": []}
+    if options.sweep and any(getattr(options, key) != default for key, default in of_run.items()):
+        parser.error("--sweep takes --faults, --seed and --results only: its runs are fixed")
     check = Check("chaos_sweep" if options.sweep else "chaos", options.results)
     start, root = time.monotonic(), Path(tempfile.mkdtemp(prefix="rmsexp-chaos-"))
     if options.sweep:

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -126,6 +127,9 @@ def launch(command: Sequence[str], log: Path, fault: str, rng: random.Random) ->
                 status = be_child(writing, *errors, command)
             except SystemExit as end:  # a signal stopped the sweep
                 status = int(end.code or 0)
+            except Exception:
+                if sys.stderr is not None:  # it may have been closed on purpose
+                    traceback.print_exc()
             finally:
                 os._exit(status)
         if display != file.fileno():
@@ -270,7 +274,7 @@ def check(root: Path, reference: dict[str, dict[str, Any]], command: Sequence[st
         results = contents(root)
         for folder in reference.keys() - results.keys():
             name = "/".join(Path(folder).parts[-2:])  # a message can lack the middle of a long path
-            cause = re.search(rf"^.*{re.escape(name)}\b.*$", printed, re.MULTILINE)
+            cause = re.search(rf"^.*(?<!\w){re.escape(name)}\b.*$", printed, re.MULTILINE)
             if cause is None:
                 report.errors.append(f"lost: {folder} did not finish, and no message says why")
             else:
@@ -297,8 +301,12 @@ def disturb(faults: int, root: Path, seed: int, runs: Sequence[str] = RUNS) -> R
     os.environ["OMP_WAIT_POLICY"] = "passive"  # idle threads do not spin: faster on a shared machine
     config.job(["task=rnnsearch"])  # imports what the children need, and finds Hydra's plugins
     write_text(root / "text")
-    print(f"undisturbed: {launch(words(root / 'reference', root / 'text', runs), log, 'none', rng)}", flush=True)
+    undisturbed = launch(words(root / "reference", root / "text", runs), log, "none", rng)
+    print(f"undisturbed: {undisturbed}", flush=True)
     reference = contents(root / "reference")
+    if undisturbed.status or not reference:  # nothing to compare with
+        report.errors.append(f"the sweep without faults ended with {undisturbed}; see {log}")
+        return report
     disturbed, number = root / "disturbed", 0
     command = words(disturbed, root / "text", runs)
     while number < faults:

@@ -7,6 +7,7 @@ without the words that say where data and results lie; ``session``, as in ``run.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import sys
@@ -17,7 +18,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from rmsexp import atomic
+from rmsexp import atomic, config
 from rmsexp.command_line import entry_point, inform, recorded
 from rmsexp.compare.records.timing_records import new_folder
 from rmsexp.machine_lock import measuring
@@ -108,7 +109,7 @@ class Parts:
             os.truncate(self._lines, len(whole))
         texts = whole.decode().splitlines()
         self.done: list[dict[str, Any]] = [json.loads(text) for text in texts]
-        self._here = {"code": provenance.code(), "machine": quiet.machine_id()}
+        self._here = {"code": provenance.code(), "machine": quiet.machine_id(), "files": _files()}
         expected = [{**part, **self._here} for part in planned[: len(texts)]]
         if [{key: part.get(key) for key in (*planned[0], *self._here)} for part in self.done] != expected:
             sys.exit(f"{self._lines} has parts of another command, code or machine: move it away to begin again")
@@ -123,8 +124,9 @@ class Parts:
     def add(self, found: Mapping[str, Any]) -> None:
         """Keep what the next part has found, which includes ``code``, ``dirty`` and the id of the ``machine``.
 
-        Raises: SystemExit, without keeping it, if code or machine are not those of the first part.
+        Raises: SystemExit, without keeping it, if code, configs, scripts or machine are not those of the first part.
         """
+        found = {**found, "files": _files()}
         if differ := [name for name, value in self._here.items() if found[name] != value]:
             sys.exit(
                 f"the {' and the '.join(differ)} changed during the check, so this part is not kept; "
@@ -139,6 +141,12 @@ class Parts:
         """Write the record of the check, whose tree counts as changed if that of any part was; remove the lines."""
         self._check.write(results, any(part["dirty"] for part in self.done))
         self._lines.unlink()
+
+
+def _files() -> str:
+    """Return a digest of the configs and scripts, which ``code`` does not cover."""
+    paths = [*config.CONFIGS.rglob("*.yaml"), *Path(__file__).parent.rglob("*.py")]
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in sorted(paths))).hexdigest()[:16]
 
 
 def command(words: list[str]) -> str:

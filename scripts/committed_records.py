@@ -32,7 +32,10 @@ def main() -> int:
         print("the history of this checkout is not complete: only uncommitted changes are looked for")
     found, listed = unclean(REFERENCE, history), read_list(REFERENCE)
     lines = [f"{record}: {problems}" for record, problems in found.items() if record not in listed]
-    lines += [f"{record}: listed in {LISTED}, but it is clean or gone" for record in stale(listed, found, history)]
+    lines += [
+        f"{record}: {LISTED} says {listed[record]}, but it is {found.get(record, 'clean or gone')}"
+        for record in stale(listed, found, history)
+    ]
     print("\n".join([*lines, f"{len(found)} unclean records, {len(listed)} of them listed in {LISTED}"]))
     return 1 if lines else 0
 

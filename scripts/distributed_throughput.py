@@ -200,8 +200,9 @@ class Timed:
                 self._step(step)
             self._meet()
         seconds = (time.perf_counter() - start) / steps
+        parts = {name: total / steps for name, total in self._seconds.items()}  # the processes meet after a probe, too
         self._contention.probe()
-        return Block(seconds, {name: total / steps for name, total in self._seconds.items()})
+        return Block(seconds, parts)
 
     def state(self) -> str:
         """Return the state of the contention: clear, contended or unknown."""

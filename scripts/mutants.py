@@ -242,9 +242,11 @@ def pytest(root: Path, arguments: list[str], limit: float) -> tuple[int | None, 
         )
         try:
             status: int | None = process.wait(limit)
-        except subprocess.TimeoutExpired:
+        except BaseException as error:  # also Ctrl-C, which does not reach the session of the tests
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
             status = None
         output.seek(0)
         text = output.read()

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import check_record
 from check_record import Check, add_option
 
 from rmsexp.campaign import cost, plan, question
@@ -67,4 +68,4 @@ def _mean(values: Sequence[float]) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    check_record.run(main)

@@ -45,11 +45,16 @@ POLL_SECONDS = 0.02
 
 @dataclass
 class Target:
-    """A run that gets signals. ``moments``: the signals that it shall still get, and after which step each."""
+    """A run that gets signals.
+
+    ``moments``: the signals that it shall still get, and after which step each. ``reached``: the last step that was
+    recorded when it got SIGUSR2.
+    """
 
     norm: str
     seed: int
     moments: list[tuple[signal.Signals, int]]
+    reached: int = 0
 
     def hit(self, results: Path) -> None:
         """Send the next signal if there is one and its moment has come."""
@@ -65,6 +70,8 @@ class Target:
         if status["status"] == "running" and reached >= step:
             os.kill(status["process"], number)
             del self.moments[0]
+            if number == signal.SIGUSR2:
+                self.reached = reached
             print(f"{number.name:8} after step {reached} or later: {self.norm} seed {self.seed}", flush=True)
 
 
@@ -96,13 +103,14 @@ def disturb(command: subprocess.Popen[bytes], results: Path, waiting: Sequence[T
     return [f"{target.norm} seed {target.seed} ended before {target.moments}" for target in waiting if target.moments]
 
 
-def lost_steps(results: Path) -> list[str]:
-    """Return a line for each run that was not continued once, from a step at which it was saved by SIGUSR2."""
+def lost_steps(results: Path, targets: Sequence[Target]) -> list[str]:
+    """Return a line for each run that was not continued once, from a step at or after the one it had reached."""
     lines = []
-    for folder in record.find_runs(results):
-        starts = [session["from_step"] for session in record.RunFolder(folder).read_run()["sessions"]]
-        if not (len(starts) == 2 and starts[0] == 0 and FIRST <= starts[1] < STEPS):
-            lines.append(f"{folder}: its sessions begin at steps {starts}")
+    for target in targets:
+        for folder in results.glob(f"*/*/{target.norm}/seed{target.seed}"):
+            starts = [session["from_step"] for session in record.RunFolder(folder).read_run()["sessions"]]
+            if not (len(starts) == 2 and starts[0] == 0 and max(FIRST, target.reached) <= starts[1] < STEPS):
+                lines.append(f"{folder}: its sessions begin at steps {starts}; SIGUSR2 came after {target.reached}")
     return lines
 
 
@@ -110,7 +118,7 @@ def preempt_and_compare(runs: int, kills: int, root: Path, seed: int, words: Seq
     """Do the sweep undisturbed, and disturbed, below the folder ``root``. Return a line for each error."""
     os.environ["OMP_WAIT_POLICY"] = "passive"  # idle threads do not spin: faster on a shared machine
     norms, seeds = NORMS[: min(runs, len(NORMS))], range(-(-runs // len(NORMS)))
-    assert len(norms) * len(seeds) == runs, f"{runs} runs: up to {len(NORMS)}, or a multiple of it"
+    disturbed = targets(norms, seeds, kills, random.Random(seed))
     asked = [*WORDS, f"norm={','.join(norms)}", f"seed={','.join(map(str, seeds))}", *words]
     launched, log = [*asked, "hydra/launcher=submitit_local"], root / "log.txt"
     results, errors = root / "preempted" / "results", []
@@ -119,14 +127,14 @@ def preempt_and_compare(runs: int, kills: int, root: Path, seed: int, words: Seq
         return [f"the undisturbed sweep ended with status {status}; see {log}"]
     print(f"undisturbed: {time.monotonic() - began:.0f} s", flush=True)
     first = sweep(launched, results, log)
-    errors += disturb(first, results, targets(norms, seeds, kills, random.Random(seed)))
+    errors += disturb(first, results, disturbed)
     second = sweep(launched, results, log).wait()
     if (bool(first.returncode), second) != (kills > 0, 0):
         errors.append(f"the exit statuses are {first.returncode} and {second}; see {log}")
     expected, found = (chaos_sweep.contents(folder.parent) for folder in (root / "undisturbed" / "results", results))
     if len(found) != runs:
         errors.append(f"{len(found)} of {runs} runs have finished; see {log}")
-    return [*errors, *lost_steps(results), *chaos.differences(expected, found)]
+    return [*errors, *lost_steps(results, disturbed), *chaos.differences(expected, found)]
 
 
 def main() -> int:
@@ -137,6 +145,10 @@ def main() -> int:
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="changes of the runs")
     add_option(parser, None)
     options = parser.parse_args()
+    if options.runs < 1 or (options.runs > len(NORMS) and options.runs % len(NORMS)):
+        parser.error(f"--runs must be at most {len(NORMS)}, or a multiple of it")
+    if not 0 <= options.kills <= options.runs:
+        parser.error(f"--kills must be from 0 to --runs, {options.runs}")
     check = Check("preempted_sweep", options.results)
     began, root = time.monotonic(), Path(tempfile.mkdtemp(prefix="rmsexp-preempted-"))
     errors = preempt_and_compare(options.runs, options.kills, root, options.seed, options.words)

@@ -29,10 +29,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import check_record
 from check_record import Check, add_option
 
 from rmsexp import record
-from rmsexp.command_line import inform
+from rmsexp.command_line import ReportedError, inform
 from rmsexp.machine_lock import measuring
 from rmsexp.readers import read_json
 
@@ -48,7 +49,8 @@ def make(root: Path, runs: int, rows: int, settings: int) -> None:
     """Write ``runs`` runs of ``rows`` rows each below ``root``, in equal shares over settings and norms."""
     tasks = [task for task in TASKS if all(any(REFERENCE.glob(f"*/{task}/small/{norm}/seed0")) for norm in NORMS)]
     seeds = runs // (settings * len(NORMS))
-    assert seeds * settings * len(NORMS) == runs, f"{runs} runs are no multiple of {settings} settings x {len(NORMS)}"
+    if seeds * settings * len(NORMS) != runs:
+        raise ReportedError(f"--runs {runs} is no multiple of {settings} settings x {len(NORMS)} norms")
     for number in range(settings):
         task = tasks[number % len(tasks)]
         setting = "small" + f"+batch_size={number // len(tasks)}" * (number >= len(tasks))
@@ -172,4 +174,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    check_record.run(main)

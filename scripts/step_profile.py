@@ -35,7 +35,7 @@ KINDS = {
     "matrix products": "mm addmm bmm mkldnn convolution _convolution",
     "attention in one kernel": "_scaled_dot_product",
     "fused norms and recurrences": "rmsexp::",
-    "softmax and loss": "_softmax softmax logsumexp exp_ amax gather scatter",
+    "softmax and loss": "_softmax softmax _log_softmax log_softmax nll_loss logsumexp exp_ amax gather scatter",
     "embedding": "embedding index",
     "optimiser": "_fused_adam _foreach",
     "noise": "uniform_ normal_ ge_",

@@ -36,6 +36,7 @@ from rmsexp.norms import Norm
 from rmsexp.record import RunFolder
 from rmsexp.rules.ratios import paired_ratio
 from rmsexp.train.contention import Contention
+from rmsexp.train.device import set_up_device
 from rmsexp.train.interrupt import Interrupt
 from rmsexp.train.loop import Trainer, restore
 from rmsexp.train.progress import ProgressDisplay
@@ -54,10 +55,17 @@ BARE_LANGUAGE_MODEL = {  # options of the model and of the step that bare_langua
     "model.embedding_scale": False,
     "precision": "float32",
     "micro_batches": 1,
+    "norm.bias": None,
+    "norm.eps_inside": True,
     "optim.clipping": "global",
     "compile": False,
 }
-BARE_LOOP = {"precision": "float32", "micro_batches": 1, "compile": False}  # options that bare_loop.py has
+BARE_LOOP = {
+    "precision": "float32",
+    "micro_batches": 1,
+    "optim.clip": None,
+    "compile": False,
+}  # options that bare_loop.py has
 BARE = {"cifar10": ("loop", BARE_LOOP), "language_model": ("language model", BARE_LANGUAGE_MODEL)}
 
 
@@ -83,8 +91,7 @@ def main() -> None:
         check_model(job)
     except ValueError as error:
         parser.error(str(error))
-    if cfg.threads:
-        torch.set_num_threads(cfg.threads)
+    set_up_device(cfg)
     check = check_record.Check("trainer_overhead", arguments.results)
     task = tasks.make(job, torch.device("cpu"))
     task.prepare(print)

@@ -52,4 +52,4 @@ def trivial(passage: np.ndarray, answer: int, entities: np.ndarray) -> tuple[flo
 
 
 if __name__ == "__main__":
-    main()
+    check_record.run(main)

@@ -68,14 +68,15 @@ class Case:
 class Outcome(NamedTuple):
     """The result of a campaign.
 
-    ``count``: its number of seeds. ``loss``: by how much the difference a - b changes because the chosen rates are not
-    the best of the grid. ``luck``: the bound of this that the rules give.
+    ``count``: its number of seeds. ``change``: by how much the difference a - b is too high because the chosen rates
+    are not the best of the grid. ``bounded``: whether this is within the rate luck of both norms, that is, whether an
+    interval that is widened by it (``claims.with_luck``) is wide enough.
     """
 
     verdicts: list[Verdict]
     count: int
-    loss: float
-    luck: float
+    change: float
+    bounded: bool
 
 
 Results = Mapping[tuple[Case, float], Sequence[Outcome]]
@@ -123,10 +124,10 @@ class Laboratory:
             self._effects[seed] = self._generator.normal(0, SEED_EFFECT)
         return self.quality(norm, rate) + self._effects[seed] + self._generator.normal(0, self._case.sd / math.sqrt(2))
 
-    def tune(self) -> tuple[dict[str, float], float, float]:
-        """Return the rate of each norm, by how much the choice changes the difference a - b, and the bound of that."""
+    def tune(self) -> tuple[dict[str, float], float, bool]:
+        """Return the rate of each norm, and ``change`` and ``bounded`` of the result."""
         if not self._case.tuning:
-            return {norm: 2.0**best for norm, best in self._best.items()}, 0.0, 0.0
+            return {norm: 2.0**best for norm, best in self._best.items()}, 0.0, True
         values: dict[str, dict[float, dict[int, float]]] = {norm: {} for norm in "abc"}
         while (plan := selection.next_runs(GRID, values, "max", self._case.tuning)).runs:
             for run in plan.runs:
@@ -136,7 +137,8 @@ class Laboratory:
         lost = {
             norm: max(self.quality(norm, rate) for rate in plan.grid) - self.quality(norm, rates[norm]) for norm in "ab"
         }
-        return rates, abs(lost["a"] - lost["b"]), selection.luck(choices["a"], choices["b"])
+        change = lost["b"] - lost["a"]
+        return rates, change, -choices["a"].luck - 1e-9 <= change <= choices["b"].luck + 1e-9
 
     def diverged(self) -> list[tuple[str, int]]:
         """Return the norms and seeds of the final runs that diverge."""
@@ -148,7 +150,7 @@ class Laboratory:
 def campaign(case: Case, difference: float, generator: np.random.Generator) -> Outcome:
     """Return the result of a simulated campaign in which a is worse by ``difference``."""
     laboratory = Laboratory(case, difference, generator)
-    rates, loss, luck = laboratory.tune()
+    rates, change, bounded = laboratory.tune()
     scores = {norm: {seed: laboratory.run(norm, rate, seed) for seed in range(LOOK)} for norm, rate in rates.items()}
     for norm, seed in laboratory.diverged():
         scores[norm][seed] = math.nan
@@ -156,7 +158,7 @@ def campaign(case: Case, difference: float, generator: np.random.Generator) -> O
     count = seeds.needed(tested, scores, "max", range(LOOK), case.most)
     for norm, rate in rates.items():
         scores[norm] |= {seed: laboratory.run(norm, rate, seed) for seed in range(LOOK, count)}
-    return Outcome(claims.decide(tested, scores, "max", range(count)), count, loss, luck)
+    return Outcome(claims.decide(tested, scores, "max", range(count)), count, change, bounded)
 
 
 def share_wrong(outcomes: Sequence[Outcome], tested: Sequence[Claim], difference: float) -> float:
@@ -200,7 +202,6 @@ def _numbers(case: Case, outcomes: Mapping[float, Sequence[Outcome]]) -> dict[st
         computed = None if one_sided else computed_power(case, outcomes[by], claim, by)
         power[name] = {"found": share_supported(outcomes[by], claim), "computed": computed}
     everything = [outcome for by in DIFFERENCES for outcome in outcomes[by]]
-    covered = float(np.mean([outcome.loss <= outcome.luck + 1e-9 for outcome in everything]))
     return {
         "case": case.title,
         "wrong": {
@@ -209,8 +210,8 @@ def _numbers(case: Case, outcomes: Mapping[float, Sequence[Outcome]]) -> dict[st
         "seeds": float(np.mean([outcome.count for outcome in outcomes[0.0]])),
         "power": power,
         "superiority": [share_supported(outcomes[by], case.better[0]) for by in (0.5, 1.0, 2.0)],
-        "loss": float(np.mean([outcome.loss for outcome in everything])) if case.tuning else None,
-        "covered": covered if len(case.tuning) > 1 else None,
+        "change": float(np.mean([abs(outcome.change) for outcome in everything])) if case.tuning else None,
+        "bounded": float(np.mean([outcome.bounded for outcome in everything])) if len(case.tuning) > 1 else None,
     }
 
 
@@ -225,7 +226,7 @@ def tables(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         *(
             "non-inferiority, 0",
             "superiority, ½ / 1 / 2",
-            "mean loss by the chosen rates (margins)",
+            "mean change of a - b by the chosen rates (margins)",
             "within rate luck",
         ),
     )
@@ -246,8 +247,8 @@ def _power_cells(row: Mapping[str, Any]) -> Iterator[str]:
         computed = "" if power["computed"] is None else f" ({100 * power['computed']:.1f})"
         yield f"{100 * power['found']:.1f}{computed}"
     yield _percent(row["superiority"])
-    yield "" if row["loss"] is None else f"{row['loss']:.2f}"
-    yield "" if row["covered"] is None else f"{100 * row['covered']:.1f} %"
+    yield "" if row["change"] is None else f"{row['change']:.2f}"
+    yield "" if row["bounded"] is None else f"{100 * row['bounded']:.1f} %"
 
 
 def main() -> None:

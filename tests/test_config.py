@@ -144,6 +144,11 @@ def test_the_home_folder_is_expanded_after_an_equals_sign() -> None:
     assert config.expand_home("~norm") == "~norm"
 
 
+def test_a_home_folder_of_any_name_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/jürgen o'neill")
+    assert config.job([config.expand_home("data.root=~/data")]).config.data.root == "/home/jürgen o'neill/data"
+
+
 # --- composition
 
 
@@ -366,6 +371,25 @@ def test_values_on_the_command_line_override_a_preset_and_keep_the_order() -> No
         ("0", "0.001", "rms"),
     ]
     assert [run[0] for run in values_of(runs, "seed")] == ["0"] * 8 + ["1"] * 8
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("norm=dyt,derf", "norm.alpha=0.3"),
+        ("sweep=p", "norm.k_rounding=floor"),
+        ("task=rnnsearch,transformer", "data.vocabulary=200"),
+        ("norm=bn,mean_only_bn", "++norm.momentum=0.05"),
+    ],
+)
+def test_a_key_of_the_swept_norms_or_tasks_may_have_one_value(words: tuple[str, ...]) -> None:
+    """The default task or norm has no such key."""
+    runs, typed = words_module.expand(words, True, None)
+    assert typed is not None
+    for run in runs:
+        config.job(run)
+    by_hydra = config.compose(words_module.not_swept(typed), hydra=True)
+    assert by_hydra.hydra.launcher
 
 
 def test_hydra_does_the_runs_in_the_same_order() -> None:

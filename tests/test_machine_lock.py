@@ -175,6 +175,7 @@ def test_without_locks_a_line_says_so_and_work_goes_on(monkeypatch: pytest.Monke
     lines: list[str] = []
     with working(lines.append) as pause:
         assert not pause.is_due()
+        pause.wait(lines.append)  # as a worker without work, again and again
     with measuring(lines.append):
         pass
     assert [line.partition(" (")[0] for line in lines] == [

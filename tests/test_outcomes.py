@@ -9,6 +9,12 @@ import pytest
 from rmsexp import config, outcomes
 
 
+def test_options_of_the_norm_are_left_out_of_the_suggested_command(tmp_path: Path) -> None:
+    job = config.job(["norm=prms", "++norm.p=0.25", f"results={tmp_path}"])
+    job.setting_folder.mkdir(parents=True)
+    assert outcomes.next_command(job, None) == f"python -m rmsexp results={tmp_path} norm=ln"
+
+
 @pytest.mark.parametrize(
     ("words", "norms"),
     [

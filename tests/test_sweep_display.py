@@ -40,3 +40,5 @@ def test_a_line_is_printed_for_each_run_that_ends(
     ended.set()
     display.follow(ended)
     assert capsys.readouterr().err == "[1/2] finished: ln seed0  step 10  test error 0.1250\n"
+    monkeypatch.setattr(sweep_display, "read", lambda *_: [DONE, None])  # the folder of a running run was removed
+    assert display._update().renderables[0].row_count == 0

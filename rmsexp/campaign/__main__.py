@@ -101,7 +101,7 @@ def _work(goal: Goal, arguments: argparse.Namespace) -> int:
         if signum is None:
             signum = timing.measure(worker.report, _command(arguments))
     if signum is not None:
-        print("saved; repeat the command to continue")
+        print("stopped; repeat the command to continue")
         return 128 + signum
     if failed:
         print(f"{failed} run{'s' if failed > 1 else ''} failed; repeat the command to try them again", file=sys.stderr)

@@ -9,6 +9,7 @@ splits with a beam, and the validation split greedily.
 
 from __future__ import annotations
 
+import re
 import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
-from rmsexp import config, record, runner
+from rmsexp import atomic, config, record, runner
 from rmsexp.campaign.question import Question
 from rmsexp.campaign_file import Job
 from rmsexp.command_line import ReportedError, path_word
@@ -125,15 +126,21 @@ def trial(question: Question, norm: str) -> Cost:
     """
 
     schedule = question.recipe.config.schedule
-    # a warm-up longer than the trial's schedule would be refused; what a step costs does not depend on it
-    warmup = ["schedule.warmup=1"] if getattr(schedule, "warmup", None) else []
 
     def job(words: Sequence[str]) -> config.Job:
-        changed = replace(question, words=(*question.words, *warmup, *words))
+        changed = replace(question, words=(*question.words, *trial_words(schedule), *words))
         return changed.job("tune", norm, question.grid[0], question.tuning_seeds[0])
 
-    with tried(question.folder, norm, lambda words: job((*TRIAL_WORDS, *words))) as files:
+    with tried(question.folder, norm, job) as files:
         return extrapolated(files, schedule.steps)
+
+
+def trial_words(schedule: object) -> tuple[str, ...]:
+    """Return the words of a trial of a run with this schedule.
+
+    A warm-up longer than the trial's schedule would be refused; what a step costs does not depend on it.
+    """
+    return (*TRIAL_WORDS, *(["schedule.warmup=1"] if getattr(schedule, "warmup", None) else []))
 
 
 @contextmanager
@@ -152,7 +159,12 @@ def tried(folder: Path, name: str, job: Callable[[Sequence[str]], config.Job]) -
         if outcome.signum is not None:
             raise SystemExit(128 + outcome.signum)
         if outcome.status == "failed":
-            raise ReportedError(f"the trial of {name} failed: {outcome.error}")
+            reason, written = str(outcome.error), record.RunFolder(run.folder).traceback_path
+            if written.exists():
+                kept = folder / written.name
+                atomic.write_atomic(kept, written.read_text())
+                reason = re.sub(r" \(traceback in .*\)$", f" (traceback in {kept})", reason)
+            raise ReportedError(f"the trial of {name} failed: {reason}")
         yield record.RunFolder(run.folder)
 
 

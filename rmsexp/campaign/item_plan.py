@@ -98,7 +98,7 @@ def _trial(asked: Items, run: Run, report: Callable[[str], None]) -> float:
     Raises: SystemExit if a signal stops it.
     """
     cfg = asked.job(run).config
-    own = TRIAL_WORDS if cfg.evaluation is None else cost.TRIAL_WORDS
+    own = TRIAL_WORDS if cfg.evaluation is None else cost.trial_words(cfg.schedule)
 
     def job(words: Sequence[str]) -> config.Job:
         return config.job([*run.words, *own, *words], asked.config_dir)

@@ -59,7 +59,7 @@ class RayWorker(Worker):
         """
         with self._marked(), _cluster(self.address) as ray, process.handling(self._stop, process.stopping_signals()):
             try:
-                while self._signum is None and (left := self._left()):
+                while self._signum is None and ((left := self._left()) or self._tasks):  # a task ends after its run
                     self._submit(ray, [job for job in left if job not in self._tasks.values()])
                     done = ray.wait(list(self._tasks), timeout=POLL_SECONDS)[0] if self._tasks else []
                     for task in done:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ class OtherCommitError(ReportedError):
 
 
 def code() -> dict[str, str]:
-    """Return the commit of this code and a digest of its files. The commit ends with "+" if there are changes.
+    """Return the commit of this code and a digest of its files. The commit ends with "+" if there may be changes.
 
     The files are those of the package and the configs of runs, such as recipes.
     """
@@ -40,7 +41,7 @@ def code() -> dict[str, str]:
         if place.parts[0] not in NOT_OF_RUNS:
             digest.update(place.as_posix().encode() + b"\0" + path.read_bytes())
     files = digest.hexdigest()[:16]
-    commit = f"{git['commit']}{'+' if git['dirty'] else ''}" if git["commit"] else f"{NO_GIT}{files}"
+    commit = f"{git['commit']}{'' if git['dirty'] is False else '+'}" if git["commit"] else f"{NO_GIT}{files}"
     return {"commit": commit, "code": files}
 
 
@@ -81,10 +82,10 @@ def register(question: Question, own: dict[str, str]) -> None:
         remedy = f"git worktree add ../rmsexp-{commit[:7]} {commit}, and repeat" if of_git else "use that code: repeat"
         # relative paths would be others there
         words = [path_word("results", question.results.absolute())]
-        words += [f"--config-dir {Path(question.config_dir).absolute()}"] if question.config_dir is not None else []
+        words += ["--config-dir", str(Path(question.config_dir).absolute())] if question.config_dir is not None else []
         raise OtherCommitError(
             f"the final runs of {question.name} come from {'commit ' * of_git}{commit}, and this is {own['commit']}; "
-            f"all must come from one: {remedy} the command there with {' '.join(words)}"
+            f"all must come from one: {remedy} the command there with {shlex.join(words)}"
         )
     if stored.get("code", own["code"]) != own["code"]:
         changed = stored["commit"].endswith("+")

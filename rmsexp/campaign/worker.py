@@ -111,7 +111,11 @@ class Worker:
     def _one_of(self, jobs: Sequence[Any], pause: machine_lock.Pause) -> runner.Outcome | None:
         """Do the first of the runs that is not locked, and return its outcome; None if all are locked."""
         for job in jobs:
-            if record.RunFolder(self.runs.results / job.folder).is_locked():
+            try:
+                if record.RunFolder(self.runs.results / job.folder).is_locked():
+                    continue
+            except OSError as error:  # of this run's files; those of the others may be fine
+                self._fail(job, str(error))
                 continue
             run = self.runs.begin(job)
             self.report(self.runs.headline(job))
@@ -119,6 +123,8 @@ class Worker:
                 outcome = runner.execute(run, runner.Around(self.n_jobs, pause))
             except lock.RunLockedError:
                 continue
+            except OSError as error:
+                outcome = runner.Outcome("failed", 0, str(error))
             self._note(job, outcome)
             return outcome
         return None

@@ -67,7 +67,7 @@ class Labelled(io.TextIOBase):
     def write(self, text: str) -> int:
         *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
-            self._stream.write(f"{self._label}{line}\n")
+            process.write(self._stream, f"{self._label}{line}\n")
             self._stream.flush()  # one write to the file or pipe per line
         return len(text)
 

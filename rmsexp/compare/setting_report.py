@@ -138,7 +138,11 @@ def write(
 
 def _about_paper(task: str, parts: Sequence[Part]) -> list[str]:
     """Return what is noted about the paper's numbers in the tables."""
-    shown = [part.numbers.assign(norm=part.numbers["series"]) for part in parts if part.name == "paper"]
+    shown = [
+        part.numbers.assign(norm=part.numbers["series"].map(names.without_impl))
+        for part in parts
+        if part.name == "paper"
+    ]
     shown += [savings_table.published(part.numbers, task) for part in parts if part.name.startswith("saving")]
     return paper.remarks(pd.concat(shown).drop_duplicates(["table", "norm", "note"])) if shown else []
 
@@ -211,7 +215,8 @@ def _parts(folder: Path, records: Records, family: dict[Path, Records], timings:
             yield Part("p", P_TITLE, by_p, p_table.readable(by_p, records))
     if len(family) > 1 and folder == next(iter(family)):
         rates = learning_rates.table(family)
-        yield Part("rates", "Learning rates", rates, learning_rates.readable(rates, target))
+        if rates["series"].duplicated().any():  # final runs of a campaign have one rate for each norm
+            yield Part("rates", "Learning rates", rates, learning_rates.readable(rates, target))
 
 
 def _times(task: str, records: Records, timings: pd.DataFrame) -> Iterator[Part]:

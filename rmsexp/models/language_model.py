@@ -18,7 +18,6 @@ from rmsexp.norms import Norm
 
 ACTIVATIONS = ("swiglu", "gelu")
 PLACEMENTS = ("pre", "post", "sandwich")
-MOST_LAYERS = 10_000  # to construct as many takes minutes
 ROTARY_BASE = 10_000.0
 
 Pair = tuple[Tensor, Tensor]
@@ -53,7 +52,7 @@ class Sizes:
     def __post_init__(self) -> None:
         for key in ("width", "heads", "kv_heads", "inner"):
             checks.at_least(f"model.{key}", getattr(self, key), 1, checks.LARGEST_WIDTH)
-        checks.at_least("model.layers", self.layers, 1, MOST_LAYERS)
+        checks.at_least("model.layers", self.layers, 1, checks.MOST_LAYERS)
         checks.choice("model.activation", self.activation, ACTIVATIONS)
         checks.choice("model.placement", self.placement, PLACEMENTS)
         if self.width % (2 * self.heads):

@@ -22,8 +22,6 @@ from rmsexp.models.noise import Noise
 from rmsexp.models.translation import Batch, DecoderState
 from rmsexp.norms import Norm
 
-MOST_LAYERS = 10_000  # to construct as many takes minutes
-
 
 @dataclass
 class Sizes:
@@ -49,7 +47,7 @@ class Sizes:
     def __post_init__(self) -> None:
         for key in ("width", "heads", "inner"):
             checks.at_least(f"model.{key}", getattr(self, key), 1, checks.LARGEST_WIDTH)
-        checks.at_least("model.layers", self.layers, 1, MOST_LAYERS)
+        checks.at_least("model.layers", self.layers, 1, checks.MOST_LAYERS)
         for key in ("dropout", "attention_dropout", "relu_dropout"):
             checks.probability(f"model.{key}", getattr(self, key))
         if self.width % self.heads:

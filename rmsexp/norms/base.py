@@ -83,7 +83,7 @@ class Normaliser(nn.Module):
         dtype: Dtype of gain and shift.
     """
 
-    fuses_leaky_relu = False  # whether `forward` takes a `slope` and applies a leaky ReLU within its fused operator
+    fused = False  # whether `forward` computes by a kernel, which can also apply a leaky ReLU of a given `slope`
     gain_offset = 0.0  # the gain is this number plus the parameter `weight`
     has_kernel = False  # whether the fused kernels compute this layer, or there is nothing to compute
     weight: nn.Parameter | None
@@ -185,8 +185,8 @@ class Normaliser(nn.Module):
 class FusedNormaliser(Normaliser):
     """Base class of normalisers that a fused kernel can compute, unless it cannot be built.
 
-    A subclass sets ``impl`` at the end of its constructor, and computes by the kernel where ``fuses_leaky_relu`` is
-    true. It overrides ``has_kernel`` if there are cases without a kernel.
+    A subclass sets ``impl`` at the end of its constructor, and computes by the kernel where ``fused`` is true. It
+    overrides ``has_kernel`` if there are cases without a kernel.
     """
 
     has_kernel = True
@@ -200,7 +200,7 @@ class FusedNormaliser(Normaliser):
     def impl(self, impl: str) -> None:
         checks.choice("impl", impl, IMPLS)
         self._impl = impl
-        self.fuses_leaky_relu = impl == "fused" and self.has_kernel and kernels.load()
+        self.fused = impl == "fused" and self.has_kernel and kernels.load()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled or copied layer, whose kernels may not be loaded, or not be available, in this process."""
@@ -318,7 +318,7 @@ class Linear(nn.Module):
 
         A site with ``data_init`` never uses that operator, because initialising from data needs the norm's output.
         """
-        if self.norm.fuses_leaky_relu and not self.site.data_init:
+        if self.norm.fused and not self.site.data_init:
             return self.norm(self.map(x, self.effective_weight()), slope=slope)
         return F.leaky_relu(self(x), slope)
 

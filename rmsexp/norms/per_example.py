@@ -127,7 +127,7 @@ class PerExampleNorm(FusedNormaliser):
         self.check_input(x)
         if slope != 1:
             checks.fraction("slope", slope)
-        if self.fuses_leaky_relu:
+        if self.fused:
             return self._fused(x, slope)
         wide = x.to(compute_dtype(x.dtype))
         value, scale = self.standardise(wide, tuple(range(-self.dims, 0)), self._eps(x.dtype))
@@ -148,7 +148,7 @@ class PerExampleNorm(FusedNormaliser):
 
     def _fuses_addition(self, x: Tensor, addend: Tensor) -> bool:
         """Return whether one operator can compute both. Under autocast, the addend has lower precision than ``x``."""
-        rows = self.fuses_leaky_relu and not self.maps and self.dims == 1
+        rows = self.fused and not self.maps and self.dims == 1
         narrower = addend.is_floating_point() and torch.promote_types(x.dtype, addend.dtype) == x.dtype
         return rows and x.shape == addend.shape and narrower
 

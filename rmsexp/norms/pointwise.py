@@ -89,7 +89,7 @@ class DynamicTanh(FusedNormaliser):
         if slope != 1:
             checks.fraction("slope", slope)
         assert self.weight is not None
-        if self.fuses_leaky_relu:
+        if self.fused:
             parameters = (self.alpha, self.offset, self.weight, self.bias)
             return kernels.pointwise(x, *parameters, self.function, maps=self.maps, slope=slope)
         gain, shift = self.broadcast(self.weight), self.broadcast(self.bias)

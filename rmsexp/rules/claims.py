@@ -171,11 +171,16 @@ def every(verdicts: Sequence[Verdict]) -> Joint:
     """
     if not verdicts:
         raise ValueError("a claim on every task needs at least one verdict")
-    counts = {outcome: [verdict.outcome for verdict in verdicts].count(outcome) for outcome in (SUPPORTED, REFUTED)}
-    without_refuted = SUPPORTED if counts[SUPPORTED] == len(verdicts) else INCONCLUSIVE
-    outcome = REFUTED if counts[REFUTED] else without_refuted
-    reason = f"{counts[SUPPORTED]} of {len(verdicts)} verdicts supported, {counts[REFUTED]} refuted"
-    return Joint(outcome, max(verdict.p for verdict in verdicts), reason)
+    outcomes = [verdict.outcome for verdict in verdicts]
+    reason = f"{outcomes.count(SUPPORTED)} of {len(outcomes)} verdicts supported, {outcomes.count(REFUTED)} refuted"
+    return Joint(joint_outcome(outcomes), max(verdict.p for verdict in verdicts), reason)
+
+
+def joint_outcome(outcomes: Sequence[str]) -> str:
+    """Return the outcome of :func:`every` from those of its verdicts."""
+    if REFUTED in outcomes:
+        return REFUTED
+    return SUPPORTED if set(outcomes) == {SUPPORTED} else INCONCLUSIVE
 
 
 def with_luck(verdict: Verdict, luck_a: float, luck_b: float) -> str | None:

@@ -110,14 +110,6 @@ def choose(grid: Sequence[float], values: Values, mode: str, seeds: Sequence[int
     return {name: norm.choice(bound) for name, norm in norms.items()}
 
 
-def luck(a: Choice, b: Choice) -> float:
-    """Return by how much the difference between two norms could be wrong, because a second rate is in truth better.
-
-    The difference a - b is too low by at most the luck of a, and too high by at most that of b. This is the larger one.
-    """
-    return math.nan if math.isnan(a.luck + b.luck) else max(a.luck, b.luck)
-
-
 def ranked(tried: Rates, mode: str) -> list[float]:
     """Return the rates by the share of seeds that diverged, then by the mean of the others, best first.
 

@@ -127,10 +127,13 @@ def _in_child(reader: Reader, seed: int, numbers: range, seconds: float, folder:
     if ready != READY:
         reason = json.loads(ready) if ready else f"status {status}"
         raise RuntimeError(f"{reader.name} fails with its valid files: {reason}")
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGPROF, signal.SIGALRM):
+    ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+    if ended_by == signal.SIGPROF:
         yield Result(number, "slow", f"over {CPU_SECONDS} s of processor time", float(CPU_SECONDS))
+    elif ended_by == signal.SIGALRM:
+        yield Result(number, "slow", f"over {WALL_SECONDS} s, perhaps waiting for something", float(WALL_SECONDS))
     elif status:
-        how = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit {status >> 8}"
+        how = f"exit {status >> 8}" if ended_by is None else signal.Signals(ended_by).name
         yield Result(number, "crash", f"the process ended with {how}", 0.0)
 
 

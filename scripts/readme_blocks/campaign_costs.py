@@ -90,7 +90,8 @@ def _spent(state: State) -> list[Spent]:
             continue
         files = record.RunFolder(state.campaign.root / job.folder)
         sessions = files.read_run()["sessions"]
-        clock = files.read_metrics()[0][-1]["seconds"] if files.metrics_path.exists() else {}
+        rows = files.read_metrics()[0] if files.metrics_path.exists() else []
+        clock = rows[-1]["seconds"] if rows else {}
         found.append(
             Spent(
                 job,

@@ -55,8 +55,8 @@ def verdict_rules(evidence: Evidence) -> str:
             f"- If the best rates of *b* and *c* alone lie between two rates of the grid, {_falsely(off_grid)} of "
             "the campaigns find equivalence falsely at the margin. A verdict holds for rates chosen from a grid of "
             "octaves.",
-            f"- Rate luck does not cover this. It bounds the loss within the grid in {_covered(plain)} of the tuned "
-            f"campaigns, and in {_covered(spread)} with more spread.",
+            "- Rate luck does not cover this. It covers how the choice of rates within the grid changes the "
+            f"difference in {_bounded(plain)} of the tuned campaigns, and in {_bounded(spread)} with more spread.",
         ),
     )
 
@@ -75,8 +75,8 @@ def _power(rows: list[Mapping[str, Any]]) -> str:
     return _range([row["power"]["equivalence"]["found"] for row in rows], 0)
 
 
-def _covered(rows: list[Mapping[str, Any]]) -> str:
-    return _range([row["covered"] for row in rows], 0)
+def _bounded(rows: list[Mapping[str, Any]]) -> str:
+    return _range([row["bounded"] for row in rows], 0)
 
 
 def fuzz(evidence: Evidence) -> str:

@@ -35,12 +35,11 @@ class Runs(NamedTuple):
     target: tuple[str, str, str]
 
     def values(self, series: str, metric: str, split: str) -> dict[int, float]:
-        """Return by seed a metric, in the displayed unit, at the last step; none for a seed without such a run."""
+        """Return by seed a metric, in the displayed unit, at the last step of each finished run."""
         found = {}
-        for run in self.runs[self.runs["series"] == series].sort_values("seed").to_dict("records"):
+        finished = self.runs[(self.runs["series"] == series) & (self.runs["status"] == "finished")]
+        for run in finished.sort_values("seed").to_dict("records"):
             rows = self.evaluations(run["folder"], split)
-            if rows.empty:  # the run diverged before its first evaluation
-                continue
             last = rows[rows["step"] == rows["step"].max()]
             found[int(run["seed"])] = names.scale_and_unit(metric)[0] * float(last[metric].iloc[0])
         return found
@@ -175,11 +174,14 @@ def cifar10(evidence: Evidence, setting: str = "small") -> str:
         lowest = []
         for folder in folders:
             errors = runs.evaluations(folder, split)
-            best = errors.loc[errors[metric].idxmin()]
-            lowest.append(f"{100 * best[metric]:.2f} % (step {best['step']:.0f})")
+            if len(errors):  # a run can diverge before its first evaluation
+                best = errors.loc[errors[metric].idxmin()]
+                lowest.append(f"{100 * best[metric]:.2f} % (step {best['step']:.0f})")
         last = [f"{value:.2f} %" for value in runs.values(norm, metric, split).values()]
-        rows.append({"norm": names.label(norm), f"test error at step {runs.steps}": ", ".join(last)})
-        rows[-1] |= {"lowest test error of each run, and its step": ", ".join(lowest)}
+        rows.append(
+            {"norm": names.label(norm), f"test error at step {runs.steps}": ", ".join(last) or formats.NO_VALUE}
+        )
+        rows[-1] |= {"lowest test error of each run, and its step": ", ".join(lowest) or formats.NO_VALUE}
     seeds = f"The table has one value for each seed, of {plural(runs.seeds, 'seed')}."
     return paragraphs(seeds if runs.seeds > 1 else "The table has one seed.", table(rows))
 
@@ -223,10 +225,9 @@ def language_model(evidence: Evidence) -> str:
     runs = of_task(evidence, "language_model")
     if runs is None:
         return not_recorded(LANGUAGE_MODEL)
-    finished = runs._replace(runs=runs.runs[runs.runs["status"] == "finished"])
     rows = []
     for series in names.in_order(runs.runs["series"]):
-        losses, bits = (finished.values(series, metric, "test") for metric in ("loss", "bits_per_byte"))
+        losses, bits = (runs.values(series, metric, "test") for metric in ("loss", "bits_per_byte"))
         row = {"norm": names.label(series), f"nats per token at step {runs.steps}": _mean_and_range(losses)}
         row["bits per byte"] = _mean_and_range(bits)
         rows.append(row | {"finished runs": f"{len(losses)} of {(runs.runs['series'] == series).sum()}"})

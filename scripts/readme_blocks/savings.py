@@ -331,8 +331,16 @@ def fused(evidence: Evidence) -> str:
     parts = []
     for group in _replicated(groups(evidence, needed="rms+impl=fused")):
         rows = [_fused_row(task, record) for task, record in group.records.items()]
-        parts += [_heading(group, ("eager", "fused")), table(rows), _quotients(group)]
+        parts += [_heading(group, ("eager", "fused")), table(rows), sentences(_quotients(group), _of_more(group))]
     return paragraphs(*parts)
+
+
+def _of_more(group: Group) -> str:
+    """Return a sentence on the column that is the mean of more processes than the table's heading says, if it is."""
+    found = {task: comparable.processes(record, "ln+impl=fused", "ln") for task, record in group.records.items()}
+    more = {task: count for task, count in found.items() if count > group.processes[task]}
+    counts = plural(min(more.values()), "process") if len(set(more.values())) == 1 else "more processes"
+    return f"Fused over eager LayerNorm is the mean of {counts} on {tasks(list(more))}." if more else ""
 
 
 def _quotients(group: Group) -> str:

@@ -135,7 +135,7 @@ def test_the_command_stops_with_a_timing(
     monkeypatch.setattr(goals, "read", lambda *_: goal)
     monkeypatch.setattr(Worker, "work", lambda _: None)
     assert main(["quality", "margin=1", "--of", "2"]) == 130
-    assert capsys.readouterr().out.endswith("saved; repeat the command to continue\n")
+    assert capsys.readouterr().out.endswith("stopped; repeat the command to continue\n")
     (path,) = tmp_path.rglob(timing_records.FILE)
     assert readers.read_json(path)["command"] == "python -m rmsexp.campaign quality margin=1 --jobs 2"
     assert not given

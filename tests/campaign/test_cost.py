@@ -175,6 +175,23 @@ def test_a_trial_that_does_not_end(
     assert list(asked.folder.iterdir()) == []
 
 
+def test_the_traceback_of_a_trial_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ask(tmp_path)
+
+    def execute(job: config.Job) -> runner.Outcome:
+        path = record.RunFolder(job.folder).traceback_path
+        path.parent.mkdir(parents=True)
+        path.write_text("Traceback")
+        return runner.Outcome("failed", 0, f"TypeError: mine (traceback in {path})")
+
+    monkeypatch.setattr(runner, "execute", execute)
+    kept = asked.folder / "traceback.txt"
+    with pytest.raises(ReportedError) as raised:
+        cost.trial(asked, "ln")
+    assert str(raised.value) == f"the trial of ln failed: TypeError: mine (traceback in {kept})"
+    assert kept.read_text() == "Traceback"
+
+
 def test_a_trial_that_diverges_has_no_cost(tmp_path: Path) -> None:
     assert cost.extrapolated(record.RunFolder(tmp_path), 1000) == Cost(0, 0)
 

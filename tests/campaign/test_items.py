@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import yaml
 from helpers.campaign_runs import RUNS
 
-from rmsexp import config, identity, record
+from rmsexp import config, identity, record, runner
 from rmsexp.campaign import cost, item_plan, items
 from rmsexp.campaign.__main__ import main
 from rmsexp.campaign.items import Items, Run
@@ -182,6 +183,21 @@ def test_a_plan_of_all_items_has_a_line_for_each(
     assert lines["table4"] == ["0", "4", "unknown", "left", "no"]
     assert lines["table1"] == ["0", "0", "no"]
     assert lines["0"][:6] == ["runs", "done,", "44", "left:", "unknown,", "one"]
+
+
+def test_a_trial_is_shorter_than_a_long_warm_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs at scale=medium have a warm-up of 300 steps."""
+    asked, lines, schedules = ask(tmp_path, "table4", "scale=medium"), list[str](), list[Any]()
+
+    def execute(job: config.Job) -> runner.Outcome:
+        schedules.append(job.config.schedule)
+        return runner.Outcome("failed", 0, "not run")
+
+    monkeypatch.setattr(runner, "execute", execute)
+    run = asked.runs(asked.items)[0]
+    assert math.isnan(item_plan._trial(asked, run, lines.append))
+    assert lines == [f"the trial of {Path(run.folder).parent} failed: not run"]
+    assert [(schedule.steps, schedule.warmup) for schedule in schedules] == [(200, 1)]
 
 
 @pytest.fixture

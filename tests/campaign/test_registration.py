@@ -55,6 +55,14 @@ def test_timing_may_change(tmp_path: Path) -> None:
     assert found.changed is None
 
 
+@pytest.mark.parametrize(("dirty", "expected"), [(False, "abc"), (True, "abc+"), (None, "abc+")])
+def test_a_commit_with_changes_or_perhaps_with_some_is_marked(
+    dirty: bool | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration.provenance, "git", lambda: {"commit": "abc", "dirty": dirty})
+    assert registration.code()["commit"] == expected
+
+
 @pytest.mark.parametrize(
     ("other", "message"),
     [

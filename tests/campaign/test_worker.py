@@ -102,6 +102,30 @@ def test_a_worker_does_all_runs(simulation: Simulation) -> None:
     assert simulation.lines[-1] == "final run 4 of 4: rms optim.lr=0.002 seed=1"
 
 
+def test_a_run_whose_files_cannot_be_used_does_not_end_the_worker(
+    simulation: Simulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, *others = simulation.planned()
+    is_locked, execute = record.RunFolder.is_locked, simulation.execute
+
+    def refused(folder: record.RunFolder) -> bool:
+        if folder.path == simulation.asked.results / first.folder:
+            raise PermissionError("no lock")
+        return is_locked(folder)
+
+    def broken(run: Any, around: runner.Around) -> Outcome:
+        if run.job == second:
+            raise PermissionError("no status")
+        return execute(run, around)
+
+    monkeypatch.setattr(record.RunFolder, "is_locked", refused)
+    monkeypatch.setattr(runner, "execute", broken)
+    worker = simulation.worker()
+    assert worker.work() is None
+    assert worker.failed == {first: "no lock", second: "no status"}
+    assert set(others) <= set(simulation.tried)
+
+
 def test_the_pilot_is_reported_once_when_its_runs_have_ended(simulation: Simulation, tmp_path: Path) -> None:
     """The worker that ends the last of them reports, and no other."""
     simulation.asked = ask(tmp_path, "pilot.rate=1e-3")
@@ -305,7 +329,7 @@ def test_exit_statuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     status, out, err = result(fail)
     assert (status, err) == (1, "1 run failed; repeat the command to try them again\n")
     status, out, err = result(lambda _: signal.SIGINT)
-    assert (status, out) == (130, "saved; repeat the command to continue\n")
+    assert (status, out) == (130, "stopped; repeat the command to continue\n")
     with pytest.raises(SystemExit, match="143"):  # between two runs
         result(receive)
 
@@ -336,4 +360,4 @@ def test_a_signal_saves_the_run(number: int, status: int, tmp_path: Path, capsys
     (folder,) = record.find_runs(results)
     found = record.RunFolder(folder).read_status()
     assert (found["status"], found["step"], found["checkpoint"]) == ("interrupted", 7, 7)
-    assert capsys.readouterr().out.endswith("saved; repeat the command to continue\n")
+    assert capsys.readouterr().out.endswith("stopped; repeat the command to continue\n")

@@ -29,6 +29,13 @@ def test_lines_have_a_label() -> None:
     assert not labelled.isatty()
 
 
+def test_a_character_that_the_encoding_lacks_does_not_cost_the_line() -> None:
+    written = io.BytesIO()
+    stream = io.TextIOWrapper(written, encoding="ascii")
+    print("jürgen", file=workers.Labelled(stream, "[1] "))
+    assert written.getvalue() == b"[1] j?rgen\n"
+
+
 def test_the_exit_status_is_that_of_the_workers(capfd: pytest.CaptureFixture[str]) -> None:
     assert workers.start(2, ["quality_cifar01"]) == 2
     lines = sorted(capfd.readouterr().err.splitlines())

@@ -308,12 +308,16 @@ def test_learning_rates_are_compared_without_a_damaged_setting(
     assert "best of 2 tried" in table["best rate"].iloc[0]
 
 
+@pytest.mark.parametrize(
+    ("inside", "folder"),
+    [("cifar10/demo", ""), ("cifar10", "demo"), ("cifar10/demo", "rms"), ("cifar10/demo/rms", "..")],
+)
 def test_a_setting_can_be_reported_from_inside_its_folder(
-    tmp_path: Path, pages: list[SettingReport], monkeypatch: pytest.MonkeyPatch
+    inside: str, folder: str, tmp_path: Path, pages: list[SettingReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_run(tmp_path, "rms")
-    monkeypatch.chdir(tmp_path / "cifar10/demo")
-    report.run(Path(), None, None)
+    monkeypatch.chdir(tmp_path / inside)
+    report.run(Path(folder), None, None)
     assert [(page.task, page.setting, page.root) for page in pages] == [("cifar10", "demo", str(tmp_path))]
 
 

@@ -113,6 +113,15 @@ def test_a_sweep_fails_if_an_ended_run_has_another_config(bench: Bench) -> None:
     assert "was begun with another config (norm.eps is now 1e-06)" in done.out
 
 
+def test_a_sweep_names_a_run_that_another_process_is_doing(bench: Bench) -> None:
+    with record.RunFolder(bench.folder("ln")).locked():
+        bench.folder("ln").mkdir(parents=True)
+        record.RunFolder(bench.folder("ln")).write_status("running", 3, None)
+        done = bench("-m", "norm=rms,ln")
+    assert done.status == 1
+    assert f"running: {bench.folder('ln')}: another process is doing it\n" in done.out
+
+
 def test_a_sweep_fails_if_the_record_of_an_ended_run_is_damaged(bench: Bench) -> None:
     """No checkpoint can be used, because the metrics before both have changed. The status stays "finished"."""
     words = ("-m", "norm=rms,ln")

@@ -211,7 +211,7 @@ def test_pickled_layers_are_eager_where_there_are_no_kernels(unit: str, monkeypa
     monkeypatch.setattr(kernels, "load", lambda: False)
     again = pickle.loads(pickled)
     assert not again.fused
-    assert not again.gates_h.norm.fuses_leaky_relu
+    assert not again.gates_h.norm.fused
     assert torch.equal(again(x), eager(x))
 
 

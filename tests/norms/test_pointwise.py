@@ -84,7 +84,7 @@ def test_the_implementation_can_be_set_later(name: str) -> None:
     layer = LAYERS[name](4)
     for impl in ("fused", "eager"):
         layer.impl = impl
-        assert (layer.impl, layer.fuses_leaky_relu) == (impl, impl == "fused")
+        assert (layer.impl, layer.fused) == (impl, impl == "fused")
     with pytest.raises(ValueError, match=r"^impl=slow is not known"):
         layer.impl = "slow"
 

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from rmsexp.rules import selection
-from rmsexp.rules.selection import Choice, choose, next_runs
+from rmsexp.rules.selection import choose, next_runs
 
 GRID = (1.0, 2.0, 4.0, 8.0)
 SEEDS = (1000, 1001, 1002)
@@ -148,10 +148,6 @@ def test_luck_is_the_bound_of_the_second_rates_lead() -> None:
     bound = stats.t.ppf(0.95, 4) * deviation / math.sqrt(3)
     assert choices["a"].luck == pytest.approx(bound - 0.3)
     assert choices["b"].luck == 0
-    assert selection.luck(choices["a"], choices["b"]) == choices["a"].luck
-    unknown = Choice(2.0, 1.0, 0, None, None, NAN, NAN)
-    assert math.isnan(selection.luck(unknown, choices["a"]))
-    assert math.isnan(selection.luck(choices["a"], unknown))
 
 
 def test_without_a_second_rate_that_trains_there_is_no_luck() -> None:

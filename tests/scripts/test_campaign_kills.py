@@ -34,6 +34,7 @@ def trained(*parts: tuple[int, range]) -> list[Step]:
         (trained((1, range(6))), None),
         (trained((1, range(6)), (2, range(4, 8))), None),  # 1 was killed after the checkpoint of step 4
         (trained((1, range(6)), (2, range(6, 8))), None),
+        (trained((1, range(18)), (2, range(20))), "run: 18 steps were trained again after a kill"),
         (trained((2, range(6)), (3, range(4, 8))), "run: step 4 was trained by 3, though 2 lived"),
         (trained((1, range(6)), (1, range(4, 8))), "run: process 1 trained step 4 after 5"),
         (trained((1, range(6)), (2, range(7, 8))), "run: process 2 began at step 7, after 5"),

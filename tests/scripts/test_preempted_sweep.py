@@ -30,10 +30,11 @@ def test_each_run_gets_sigusr2_and_some_sigkill_after_it() -> None:
     assert all(target.moments == sorted(target.moments, key=lambda moment: moment[1]) for target in targets)
 
 
-@pytest.mark.parametrize(("starts", "errors"), [([0, 40], 0), ([0], 1), ([0, 0], 1), ([0, 40, 60], 1)])
+@pytest.mark.parametrize(("starts", "errors"), [([0, 40], 0), ([0], 1), ([0, 0], 1), ([0, 38], 1), ([0, 40, 60], 1)])
 def test_runs_that_lost_steps(starts: list[int], errors: int, tmp_path: Path) -> None:
     folder = tmp_path / "task" / "setting" / "ln" / "seed0"
     folder.mkdir(parents=True)
     run = {"dataset": {"digest": ""}, "sessions": [{"from_step": step} for step in starts]}
     (folder / "run.json").write_text(json.dumps(run))
-    assert len(preempted_sweep.lost_steps(tmp_path)) == errors
+    target = preempted_sweep.Target("ln", 0, [], reached=39)
+    assert len(preempted_sweep.lost_steps(tmp_path, [target])) == errors

@@ -288,14 +288,17 @@ def test_a_row_per_norm_of_the_language_model(tmp_path: Path) -> None:
     assert lines[-1] == "entropy of single tokens."
 
 
-def test_a_run_that_diverged_before_its_first_evaluation_has_no_value(tmp_path: Path) -> None:
-    for seed, steps in enumerate((400, 0)):
-        folder = write_run(tmp_path / "m", seed=seed, setting="small", steps=steps)
-        if not steps:
-            (folder / record.METRICS).write_text("")
-    runs = quality.of_task(Evidence(tmp_path, tmp_path), "cifar10")
+def test_a_run_that_did_not_finish_has_no_value(tmp_path: Path) -> None:
+    write_run(tmp_path / "m", seed=0, setting="small")
+    write_run(tmp_path / "m", seed=1, setting="small", steps=100, status="diverged")
+    before_evaluation = write_run(tmp_path / "m", seed=2, setting="small", steps=0, status="diverged")
+    (before_evaluation / record.METRICS).write_text("")
+    evidence = Evidence(tmp_path, tmp_path)
+    runs = quality.of_task(evidence, "cifar10")
     assert runs is not None
     assert list(runs.values("rms", "error", "test")) == [0]
+    row = quality.cifar10(evidence).splitlines()[-1].split(" | ")
+    assert [len(re.findall("%", cell)) for cell in row] == [0, 1, 2]  # the value at the end, and the lowest of each run
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ import pytest
 import verdict_power as simulation
 from verdict_power import BEST, EQUAL, NOT_WORSE, TUNING, Case, Outcome
 
+from rmsexp.rules.selection import Choice
+
 KNOWN = Case("rates known")
 MORE_SPREAD = Case("more spread", sd=0.85)
 CAMPAIGNS = 200
@@ -46,8 +48,20 @@ def test_three_seeds_for_the_best_rates_are_better_than_one_seed_per_rate() -> N
     tuned, hasty = (Case("tuned", best=BEST["two octaves apart"], tuning=seeds) for seeds in (TUNING, TUNING[:1]))
     power = [simulation.share_supported(simulated(case, 0), EQUAL) for case in (tuned, hasty)]
     assert power[0] > 0.9 > power[1] + 0.03
-    losses = [np.mean([outcome.loss for outcome in simulated(case, 0)]) for case in (tuned, hasty)]
+    losses = [np.mean([abs(outcome.change) for outcome in simulated(case, 0)]) for case in (tuned, hasty)]
     assert losses[0] < losses[1] / 2
+
+
+@pytest.mark.parametrize(("luck_of_a", "luck_of_b", "bounded"), [(1.0, 0.0, True), (0.9, 5.0, False), (5.0, 0.0, True)])
+def test_the_luck_of_the_norm_with_a_bad_rate_bounds_the_change(
+    luck_of_a: float, luck_of_b: float, bounded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chosen rate of a is an octave too high, which makes a - b too low by a margin."""
+    lucks = {"a": (4.0, luck_of_a), "b": (2.0, luck_of_b), "c": (2.0, 0.0)}
+    choices = {norm: Choice(rate, 0.0, 0, None, None, 0.0, luck) for norm, (rate, luck) in lucks.items()}
+    monkeypatch.setattr(simulation.selection, "choose", lambda *_: choices)
+    laboratory = simulation.Laboratory(Case("tuned", tuning=TUNING), 0.0, np.random.default_rng(0))
+    assert laboratory.tune() == ({"a": 4.0, "b": 2.0, "c": 2.0}, -1.0, bounded)
 
 
 def test_equivalence_is_never_supported_if_one_run_of_a_pair_diverged() -> None:

@@ -18,6 +18,7 @@ from rmsexp.rules import pairs
 
 NORM, REFERENCE = "rms", "ln"
 QUALITY, TIME = "RMSNorm better by (interval)", "time of a step saved, eager norms (95 % interval)"
+DIVERGED = {"diverged": "RMSNorm alone", "ln_diverged": "LayerNorm alone", "both_diverged": "both"}
 ROW = 0.26  # the height of a saving in its panel, in the units of verdict_panels
 
 
@@ -102,16 +103,22 @@ def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, 
         mode = str(report.records.runs["target_mode"].dropna().iloc[0])
         value = pairs.sign(mode) * factor * row["difference"]
         half = factor * row["interval"]
-        seeds = f"{row['n']} seed{'s' if row['n'] != 1 else ''}"
+        seeds = _seeds(row["n"])
         difference = _signed(value, value - half, value + half, statistics.CONFIDENCE, row["metric"])
         text = f"{difference} {names.unit_of_difference(row['metric'])}"
         norms = "".join(f", {part}" for part in row["series"].split("+") if part.startswith("impl="))
         what = {"task": report.task, "runs": f"{report.setting}{short}, {data}{norms}"}
         quality = formats.NO_VALUE if math.isnan(value) else f"{text}, {seeds}"
+        lost = [f"{who} diverged at {_seeds(row[count])}" for count, who in DIVERGED.items() if row[count]]
+        quality = "; ".join([quality, *lost])
         rows.append(
             what | {QUALITY: quality, TIME: _saved(savings, report.task, report.setting), "verdict": formats.NO_VALUE}
         )
     return rows
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'s' if count != 1 else ''}"
 
 
 def _signed(value: float, low: float, high: float, level: float, metric: str, margin: float = math.nan) -> str:

@@ -267,14 +267,21 @@ def load(path: Path) -> Campaign:
 
 
 def load_all(root: Path, problems: list[str]) -> list[Campaign]:
-    """Return the campaigns below ``root``; a line for each damaged file is added to ``problems``."""
+    """Return the campaigns below ``root``; a line for each damaged file, and each copy, is added to ``problems``.
+
+    Of several campaigns of one name in the same results, the one in the folder of this name is no copy.
+    """
     loaded = []
     for path in find(root):
         try:
             loaded.append(load(path))
         except (OSError, ValueError) as error:
             problems.append(f"campaign left out: {error}")
-    return loaded
+    originals: dict[tuple[Path, str], Campaign] = {}
+    for campaign in sorted(loaded, key=lambda campaign: campaign.path.parent.name != campaign.name):
+        if campaign is not originals.setdefault((campaign.root, campaign.name), campaign):
+            problems.append(f"{campaign.path} describes the campaign {campaign.name}, so this copy is left out")
+    return list(originals.values())
 
 
 def _values(rows: Sequence[record.Row], steps: Sequence[int], target: Metric) -> list[float]:
@@ -341,4 +348,4 @@ def _code(session: dict[str, Any]) -> str:
     git = session.get("git") or {}
     if not git.get("commit"):
         return f"{NO_GIT}{session.get('code')}"
-    return f"{git['commit']}{'+' if git.get('dirty') else ''}"
+    return f"{git['commit']}{'+' if git.get('dirty', False) is not False else ''}"

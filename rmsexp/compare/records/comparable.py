@@ -177,12 +177,22 @@ def ratio(records: pd.DataFrame, series: str, baseline: str = "ln") -> Interval 
 
     ``records``: the rows of records that are pooled (:attr:`Comparison.pooled`), all series of each.
     """
+    pairs = _all_pairs(records, series, baseline)
+    return _interval(pairs) if pairs else None
+
+
+def processes(records: pd.DataFrame, series: str, baseline: str) -> int:
+    """Return of how many processes :func:`ratio` is the mean."""
+    return len(_all_pairs(records, series, baseline))
+
+
+def _all_pairs(records: pd.DataFrame, series: str, baseline: str) -> list[Interval]:
     pairs = []
     for _, record in records.groupby("folder"):
         rows = {row["series"]: row for row in record.to_dict("records")}
         if {series, baseline} <= set(rows):
             pairs += _pairs(rows[series], rows[baseline])
-    return _interval(pairs) if pairs else None
+    return pairs
 
 
 def _comparison(measured: list[list[Row]]) -> Comparison:

@@ -172,7 +172,7 @@ def load_stored(root: Path, pool: Executor) -> Records:
 
 def _labelled(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with their precision in ``series`` where the runs of a setting differ in it."""
-    folders = runs["folder"].map(lambda folder: str(Path(folder).parents[1]))
+    folders = runs["folder"].map(lambda folder: str(Path(folder).absolute().parents[1]))
     mixed = runs["precision"].groupby(folders).transform("nunique") > 1
     changed = mixed & (runs["precision"] != FLOAT32)
     labels = runs["series"] + PRECISION + runs["precision"].astype(str)

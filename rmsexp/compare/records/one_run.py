@@ -246,4 +246,4 @@ def _problem(path: Path, error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return f"{path} is missing"
     reason = f"has no {error}" if isinstance(error, KeyError) else str(error)
-    return reason if str(path) in reason else f"{path}: {reason}"
+    return reason if reason.startswith(str(path)) else f"{path}: {reason}"

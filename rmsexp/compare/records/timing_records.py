@@ -21,7 +21,7 @@ import pandas as pd
 from rmsexp import atomic, config, readers, record
 from rmsexp.command_line import recorded
 from rmsexp.compare.records.load import DAMAGE
-from rmsexp.compare.records.names import FLOAT32, label, norm_of, precision_of
+from rmsexp.compare.records.names import FLOAT32, label, norm_of, precision_of, without_impl
 from rmsexp.compare.records.time_states import disturbed, median_probe, timing_state
 from rmsexp.machine import of_session
 from rmsexp.rules.ratios import over_processes, paired_ratio
@@ -201,10 +201,7 @@ def saving(row: Mapping[Hashable, Any]) -> tuple[float, float, float]:
 def labels(timings: pd.DataFrame) -> list[str]:
     """Return the name of each row's series; the implementation is part of it only if the rows have several."""
     mixed = timings["impl"].nunique() > 1
-    plain = [
-        label("+".join(part for part in series.split("+") if not part.startswith("impl=")))
-        for series in timings["series"]
-    ]
+    plain = timings["series"].map(without_impl).map(label)
     return [f"{name} ({impl})" if mixed else name for name, impl in zip(plain, timings["impl"], strict=True)]
 
 

@@ -117,7 +117,7 @@ def _row(row: dict[Any, Any]) -> dict[str, str]:
     points = " (percentage points)" if unit else ""
     return {
         "norm": names.label(row["series"]),
-        "seeds at which both finished": f"{row['n']} of {row['seeds']}",
+        "seeds at which both have a value": f"{row['n']} of {row['seeds']}",
         "diverged: norm / LayerNorm / both": " / ".join(str(row[count]) for count in COUNTS),
         f"{names.metric_label(row['metric'])} minus LayerNorm's{points}, mean ± 95 % t-interval, Holm": difference,
         "p, paired t-test, Holm": p,

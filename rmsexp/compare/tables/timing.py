@@ -36,10 +36,14 @@ def readable(timings: pd.DataFrame) -> pd.DataFrame:
                 "saving in each process": _in_each_process(row),
                 "paper": " / ".join(map(formats.saving, paper_savings)),
                 "forward / backward / update, ms": _parts(row),
-                "peak memory, MB": "" if pd.isna(row["peak_bytes"]) else f"{row['peak_bytes'] / 1e6:.0f}",
+                "memory that a step adds, at most, MB": _megabytes(row["peak_bytes"]),
             }
         )
     return pd.DataFrame(rows)
+
+
+def _megabytes(count: float) -> str:
+    return "" if pd.isna(count) else f"{count / 1e6:.0f}"
 
 
 def _saving(row: dict[Hashable, Any]) -> str:

@@ -69,12 +69,7 @@ def _luck(state: State, norm: str) -> float:
 
 def marked(row: Mapping[Any, Any]) -> str:
     """Return the outcome of a row, with "*" if it has remarks and "†" if it holds :func:`for_chosen_rates_only`."""
-    return f"{row['outcome']}{_marks([row])}"
-
-
-def _marks(rows: Sequence[Mapping[Any, Any]]) -> str:
-    """Return the marks of an outcome to which these rows have led."""
-    return "*" * any(row["remarks"] for row in rows) + "†" * any(map(for_chosen_rates_only, rows))
+    return f"{row['outcome']}{'*' * bool(row['remarks'])}{'†' * for_chosen_rates_only(row)}"
 
 
 def for_chosen_rates_only(row: Mapping[Any, Any]) -> bool:
@@ -163,9 +158,10 @@ def _cell(row: dict[Any, Any], several: bool) -> str:
 
 
 def _every(states: Sequence[State], claim: str, rows: pd.DataFrame) -> str:
-    """Return the outcome of a claim on every task, by an intersection-union test, with the marks of all its outcomes.
+    """Return the outcome of a claim on every task, by an intersection-union test, with its marks.
 
-    A claim that one campaign has refuted is refuted, whatever the others will find. ``rows``: those of the claim in
+    A claim that one campaign has refuted is refuted, whatever the others will find. It has "*" if one of the outcomes
+    has remarks, and "†" if with the rate luck of all of them it would be another. ``rows``: those of the claim in
     :func:`table`.
     """
     concerned = [state for state in states if claim in [other.claim for other in state.campaign.claims]]
@@ -175,5 +171,7 @@ def _every(states: Sequence[State], claim: str, rows: pd.DataFrame) -> str:
     if left and claims.REFUTED not in [verdict.outcome for verdict in verdicts]:
         return f"{UNDECIDED}: {left} of {len(concerned)} campaigns are not finished"
     joint = claims.every(verdicts)
-    marks = _marks(rows[rows["outcome"] != UNDECIDED].to_dict("records"))
+    of_joint = rows[rows["outcome"] != UNDECIDED].to_dict("records")
+    with_luck = [row["with_luck"] if for_chosen_rates_only(row) else row["outcome"] for row in of_joint]
+    marks = "*" * any(row["remarks"] for row in of_joint) + "†" * (claims.joint_outcome(with_luck) != joint.outcome)
     return f"{joint.outcome}{marks}: {joint.reason}"

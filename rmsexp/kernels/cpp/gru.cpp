@@ -142,6 +142,13 @@ void gru_gates_backward(const OptionalTensor& dout, const Tensor& dh, const Tens
     at::parallel_for(0, rows, rows_per_thread(width), [&](int64_t begin, int64_t end) {
       const StepAffine<T> daffine(partial_rows[at::get_thread_num()], width);
       for (int64_t row = begin; row < end; ++row) {
+        if (const int64_t next = row + 1; next < end) {
+          ax_rows.template prefetch<false>(next, width);
+          ah_rows.template prefetch<false>(next, width);
+          gate_rows.template prefetch<false>(next, width);
+          dax_rows.template prefetch<true>(next, width);
+          dah_rows.template prefetch<true>(next, width);
+        }
         const T* sent = dout_rows[row];
         T *dx = dax_rows[row], *da = dah_rows[row], *carried = dh_rows[row];
         if (real.is_real(row)) {

@@ -157,6 +157,13 @@ void lstm_gates_backward(const OptionalTensor& dout, const Tensor& dh, const Ten
       const Affine<T> dcell_affine(cell_partial_rows[at::get_thread_num()], hidden);
       std::vector<T> buffer(hidden);
       for (int64_t row = begin; row < end; ++row) {
+        if (const int64_t next = row + 1; next < end) {
+          ax_rows.template prefetch<false>(next, width);
+          ah_rows.template prefetch<false>(next, width);
+          gate_rows.template prefetch<false>(next, 5 * hidden);
+          dax_rows.template prefetch<true>(next, width);
+          dah_rows.template prefetch<true>(next, width);
+        }
         const T* sent = dout_rows[row];
         T *dx = dax_rows[row], *da = dah_rows[row], *carried = dh_rows[row];
         if (real.is_real(row)) {

@@ -82,6 +82,18 @@ def test_a_positive_difference_means_that_rmsnorm_is_better(tmp_path: Path) -> N
     assert row[answer.QUALITY] == "+2.00 (95 %: +1.00 to +3.00) points, 3 seeds"
 
 
+def test_the_answer_counts_the_runs_that_diverged(tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run(tmp_path, "ln", seed)
+        write_run(tmp_path, "rms", seed, status="diverged" if seed else "finished")
+    found = report(tmp_path)
+    found = replace(found, tests=seed_tests.table(found.records))
+    (row,) = answer.answer([found], pd.DataFrame(), pd.DataFrame(columns=["series", "task", "setting"])).table.to_dict(
+        "records"
+    )
+    assert row[answer.QUALITY].endswith(" points, 1 seed; RMSNorm alone diverged at 2 seeds")
+
+
 def test_each_implementation_of_a_setting_has_a_row(tmp_path: Path) -> None:
     for series in ("ln", "rms", "ln+impl=fused", "rms+impl=fused"):
         write_run(tmp_path, series)

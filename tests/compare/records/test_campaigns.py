@@ -258,12 +258,13 @@ def test_a_module_that_changed_between_final_runs_is_named(tmp_path: Path) -> No
     assert campaign.remarks(campaign.results(tmp_path)) == ["the Python module of rms changed between its final runs"]
 
 
-def test_runs_with_uncommitted_changes_are_of_their_commit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dirty", [True, None])  # None: git did not say
+def test_runs_with_uncommitted_changes_are_of_their_commit(dirty: bool | None, tmp_path: Path) -> None:
     campaign, _ = loaded(tmp_path)
     job = next(job for job in campaign.jobs if job.stage == "final")
     path = tmp_path / job.folder / record.RUN
     run = json.loads(path.read_text())
-    run["sessions"][0]["git"]["dirty"] = True
+    run["sessions"][0]["git"]["dirty"] = dirty
     atomic.write_json(path, run)
     assert campaign.remarks(campaign.results(tmp_path)) == ["its final runs were made with uncommitted changes"]
     stored = json.loads(campaign.path.read_text())
@@ -334,6 +335,19 @@ def test_a_damaged_file_is_a_problem_and_other_campaigns_are_read(
     assert problems[0].startswith(f"campaign left out: {path}")
     assert problem in problems[0]
     assert "\n" not in problems[0]
+
+
+def test_a_copy_of_a_campaign_is_left_out(tmp_path: Path) -> None:
+    path = Campaign(name="first").write_file(tmp_path)
+    for folder in ("a_copy", "old"):
+        shutil.copytree(path.parent, path.parent.with_name(folder))
+    problems: list[str] = []
+    (loaded,) = campaigns.load_all(tmp_path, problems)
+    assert loaded.path == path
+    assert problems == [
+        f"{path.parent.with_name(folder) / path.name} describes the campaign first, so this copy is left out"
+        for folder in ("a_copy", "old")
+    ]
 
 
 def test_a_file_that_is_no_json_is_a_problem(tmp_path: Path) -> None:

@@ -82,6 +82,14 @@ def test_a_number_beyond_the_range_of_floats_is_nan(results: Path) -> None:
     assert math.isnan(records.runs.query("series == 'rms' and seed == 0")["recipe_steps"].iloc[0])
 
 
+def test_a_file_that_cannot_be_opened_is_a_problem_of_its_setting(tmp_path: Path) -> None:
+    path = write_run(tmp_path) / record.METRICS
+    path.unlink()
+    path.mkdir()
+    (setting,) = load(tmp_path).settings().values()
+    assert setting.problems == [f"{path}: [Errno 21] Is a directory: '{path}'"]
+
+
 def test_a_setting_has_the_problems_of_its_own_runs(tmp_path: Path) -> None:
     for setting in ("demo", "demo+optim.lr=0.01"):
         (write_run(tmp_path, setting=setting) / record.STATUS).unlink()

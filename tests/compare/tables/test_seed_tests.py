@@ -41,7 +41,7 @@ def test_no_test_with_too_few_seeds_or_equal_differences(tmp_path: Path, seeds: 
     assert table["difference"].tolist() == pytest.approx([-0.1])
     assert math.isnan(table["p"].iloc[0])
     text = seed_tests.readable(table).iloc[0]
-    assert text["seeds at which both finished"] == f"{seeds} of {seeds}"
+    assert text["seeds at which both have a value"] == f"{seeds} of {seeds}"
     assert "no test" in text["p, paired t-test, Holm"]
     assert reason in text["p, paired t-test, Holm"]
 

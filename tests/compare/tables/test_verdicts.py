@@ -83,7 +83,24 @@ def test_the_outcome_on_every_task_has_the_marks_of_each(tmp_path: Path) -> None
     first, second = states(tmp_path, *three()[:2])
     choice = {norm: replace(chosen, luck=1.4) for norm, chosen in first.choice.items()}
     matrix = verdicts.matrix([first._replace(choice=choice), second._replace(remarks=["of two commits"])])
-    assert matrix["every task"][0].startswith("inconclusive*†: 1 of 2")
+    assert matrix["every task"][0].startswith("inconclusive*: 1 of 2")  # with rate luck, too
+
+
+def test_a_joint_outcome_is_marked_if_rate_luck_would_change_it(tmp_path: Path) -> None:
+    first, second = states(tmp_path, Campaign(), Campaign(name="again", task="order_embedding"))
+    choice = {norm: replace(chosen, luck=1.4) for norm, chosen in first.choice.items()}
+    matrix = verdicts.matrix([first._replace(choice=choice), second]).set_index("claim")
+    assert matrix.loc[EQUAL["claim"], "every task"].startswith("supported†: 2 of 2")
+
+
+def test_a_refutation_that_rate_luck_does_not_touch_has_no_mark_on_every_task(tmp_path: Path) -> None:
+    worse, equal = states(
+        tmp_path, Campaign(level=Campaign().level | {"rms": 30.0}), Campaign(name="again", task="order_embedding")
+    )
+    choice = {norm: replace(chosen, luck=1.4) for norm, chosen in equal.choice.items()}
+    matrix = verdicts.matrix([worse, equal._replace(choice=choice)]).set_index("claim")
+    assert "†" in matrix.loc[EQUAL["claim"], "order_embedding"]
+    assert matrix.loc[EQUAL["claim"], "every task"].startswith("refuted: ")
 
 
 def test_one_campaign_has_no_column_for_every_task(tmp_path: Path) -> None:
