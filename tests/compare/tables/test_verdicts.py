@@ -94,7 +94,7 @@ def test_a_joint_outcome_is_marked_if_rate_luck_would_change_it(tmp_path: Path) 
 
 
 def test_a_refutation_that_rate_luck_does_not_touch_has_no_mark_on_every_task(tmp_path: Path) -> None:
-    worse, equal = states(
+    equal, worse = states(  # in the order of their names
         tmp_path, Campaign(level=Campaign().level | {"rms": 30.0}), Campaign(name="again", task="order_embedding")
     )
     choice = {norm: replace(chosen, luck=1.4) for norm, chosen in equal.choice.items()}
