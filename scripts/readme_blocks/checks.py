@@ -445,6 +445,8 @@ def neighbours(evidence: Evidence) -> str:
             states = [run["contention"]["state"] for run in runs if run["kind"] == kind]
             rows.append({"neighbour": kind.replace("_", " "), "runs": str(len(states))})
             rows[-1]["marked as contended"] = str(states.count("contended"))
+            slowdown = content["results"]["summary"][kind]["slowdown"]
+            rows[-1]["time, relative to quiet runs"] = formats.NO_VALUE if slowdown is None else f"{slowdown:.2f}"
         return paragraphs(table(rows), f"{machine(content)}, commit {commit_of(content)}.")
 
     return newest(evidence, "planted_neighbours", "python scripts/planted_neighbours.py", describe)

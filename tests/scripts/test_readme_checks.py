@@ -130,7 +130,10 @@ RECORDS: dict[str, dict[str, Any]] = {
             for norm, took in (("ln", 110.0), ("rms", 90.0))
         ]
     },
-    "planted_neighbours": {"runs": [{"kind": "same_core", "contention": {"state": "contended"}}]},
+    "planted_neighbours": {
+        "runs": [{"kind": "same_core", "contention": {"state": "contended"}}],
+        "summary": {"same_core": {"slowdown": 2.234}},
+    },
 }
 TEXTS = {
     "fuzz": ["In 520 s at commit aaaaaaa: no findings.", "| all | 7 |"],
@@ -202,7 +205,7 @@ TEXTS = {
         "| `quality_cifar10` | tune | 6 | 100 s | 100 s | +0 % | -10 to +10 % |",
         "of the kind AMD EPYC (3f). Trials were done on such a machine on 2026-11-23 by commit aaaaaaa, time state",
     ],
-    "planted-neighbours": ["| same core | 1 | 1 |"],
+    "planted-neighbours": ["| same core | 1 | 1 | 2.23 |"],
 }
 
 
