@@ -30,7 +30,8 @@ from rmsexp.runner import Outcome
 @pytest.mark.minutes
 def test_ctrl_c_saves_the_runs(tmp_path: Path) -> None:
     """A terminal sends SIGINT to the command and to all its processes. Ray starts a cluster on this machine."""
-    runs = RUNS | {"schedule.steps": 100, "log_every": 5, "checkpoint_every": 100}
+    # so long that no run ends between the moment when it is seen and the signal
+    runs = RUNS | {"schedule.steps": 300, "log_every": 5, "checkpoint_every": 300}
     folder = write_file(tmp_path / "configs", runs=runs, final={"seeds": {"look": 2, "most": 2}})
     command = [sys.executable, "-m", "rmsexp.campaign", "tiny", "--config-dir", folder]
     environment = os.environ | {"TMPDIR": str(tmp_path), "RAY_TMPDIR": "/tmp"}  # paths of sockets must be short
@@ -44,7 +45,7 @@ def test_ctrl_c_saves_the_runs(tmp_path: Path) -> None:
     assert stopped.returncode == 130
     statuses = [record.RunFolder(path).read_status() for path in record.find_runs(results)]
     saved = [status for status in statuses if status["status"] == "interrupted"]
-    assert any(10 <= status["checkpoint"] == status["step"] < 100 for status in saved)
+    assert any(10 <= status["checkpoint"] == status["step"] < 300 for status in saved)
     assert "running" not in [status["status"] for status in statuses]
     subprocess.run(command, env=environment, check=True)
     assert campaign_kills.sessions(results) == []
