@@ -162,7 +162,7 @@ def _execute(job: config.Job, around: Around) -> Outcome:
                     return _already(earlier, job)
                 warnings.append(f"{contradiction}; the run continues from its last checkpoint")
         except RefusedError as error:
-            return Outcome("failed", earlier.step, brief(error))
+            return Outcome("failed", earlier.step, str(error))
         if job.config.evaluation is not None and any(
             word.lstrip("+").startswith("eval_every=") for word in job.overrides
         ):
@@ -217,9 +217,9 @@ def _run_and_report(
         outcome = Outcome("interrupted", status.step, str(stop), stop.signum)
     except RefusedError as error:
         _write_back(folder.status_path, written)
-        return Outcome("failed", status.step, brief(error))
+        return Outcome("failed", status.step, str(error))
     except lock.RunLockedError as error:
-        return Outcome("failed", status.step, brief(error))
+        return Outcome("failed", status.step, str(error))
     except Exception as error:
         outcome = Outcome("failed", status.step, _message(error, folder, REPORTED if status.begun else EXPECTED))
     if outcome.signum is None:  # a signal also counts if an error came before Interrupted was raised
@@ -234,7 +234,7 @@ def _run_and_report(
     except OSError as error:  # a full disk must not hide how the run ended
         print(f"the status of {folder.path} could not be written ({error.strerror})", file=sys.stderr)
     except lock.RunLockedError as error:
-        return Outcome("failed", status.step, brief(error))
+        return Outcome("failed", status.step, str(error))
     return outcome
 
 

@@ -112,13 +112,14 @@ def expand(
 
 
 def _for_hydra(word: str) -> str:
-    """Return a word as a choice of one value, unless it has several, is about sweeps, or names the results.
+    """Return a word as a choice of one value, unless it has several or null, is about sweeps, or names the results.
 
     Hydra first composes a config of the words that have one value, with the default task and norm, which may lack the
     key of the word. What it then does with a choice of one value is the same.
     """
     (override,) = config.parse([word])
-    if override.is_sweep_override() or config.is_for_sweeps(word) or word.startswith(("~", "results=")):
+    several = override.is_sweep_override() or override.value() is None  # null cannot be a choice
+    if several or config.is_for_sweeps(word) or word.startswith(("~", "results=")):
         return word
     return f"{override.get_key_element()}=choice({override.get_value_element_as_str()})"
 

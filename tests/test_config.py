@@ -379,7 +379,7 @@ def test_values_on_the_command_line_override_a_preset_and_keep_the_order() -> No
         ("norm=dyt,derf", "norm.alpha=0.3"),
         ("sweep=p", "norm.k_rounding=floor"),
         ("task=rnnsearch,transformer", "data.vocabulary=200"),
-        ("norm=bn,mean_only_bn", "++norm.momentum=0.05"),
+        ("norm=bn,mean_only_bn", "++norm.momentum=0.05", "threads=null"),
     ],
 )
 def test_a_key_of_the_swept_norms_or_tasks_may_have_one_value(words: tuple[str, ...]) -> None:
