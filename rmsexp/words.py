@@ -118,8 +118,8 @@ def _for_hydra(word: str) -> str:
     key of the word. What it then does with a choice of one value is the same.
     """
     (override,) = config.parse([word])
-    several = override.is_sweep_override() or override.value() is None  # null cannot be a choice
-    if several or config.is_for_sweeps(word) or word.startswith(("~", "results=")):
+    kept = override.is_sweep_override() or override.value() is None  # null cannot be a choice
+    if kept or config.is_for_sweeps(word) or word.startswith(("~", "results=")):
         return word
     return f"{override.get_key_element()}=choice({override.get_value_element_as_str()})"
 

@@ -201,9 +201,9 @@ def do(argv: Sequence[str], log: Path, workers: int, kills: int, rng: random.Ran
 
 
 def repeated(report: Report) -> list[str]:
-    """Return a line for each step left out or trained twice although the first worker lived, and for lost checkpoints.
+    """Return a line for each step that was left out, or trained twice without need.
 
-    A killed worker costs at most ``MOST_REPEATED`` steps.
+    Only the steps of a worker that was killed may be trained twice, and at most ``MOST_REPEATED`` of them.
     """
     errors = []
     by_run: dict[str, list[Step]] = defaultdict(list)

@@ -26,11 +26,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import check_record
 import numpy as np
 import parallel_corpus
 import psutil
-from check_record import FILE, Check, add_option
+from check_record import FILE, Check, add_option, run
 
 from rmsexp.command_line import inform
 from rmsexp.compare.plots import canvas
@@ -197,4 +196,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    check_record.run(main)
+    run(main)

@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import check_record
-from check_record import Check, add_option
+from check_record import Check, add_option, run
 
 from rmsexp.campaign import cost, plan, question
 from rmsexp.campaign_file import Job
@@ -68,4 +67,4 @@ def _mean(values: Sequence[float]) -> float:
 
 
 if __name__ == "__main__":
-    check_record.run(main)
+    run(main)

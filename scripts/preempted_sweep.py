@@ -104,7 +104,7 @@ def disturb(command: subprocess.Popen[bytes], results: Path, waiting: Sequence[T
 
 
 def lost_steps(results: Path, targets: Sequence[Target]) -> list[str]:
-    """Return a line for each run that was not continued once, from a step at or after the one it had reached."""
+    """Return a line for each run that was not continued exactly once, or from a step before SIGUSR2 came."""
     lines = []
     for target in targets:
         for folder in results.glob(f"*/*/{target.norm}/seed{target.seed}"):

@@ -29,8 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import check_record
-from check_record import Check, add_option
+from check_record import Check, add_option, run
 
 from rmsexp import record
 from rmsexp.command_line import ReportedError, inform
@@ -174,4 +173,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    check_record.run(main)
+    run(main)

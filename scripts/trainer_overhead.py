@@ -60,12 +60,12 @@ BARE_LANGUAGE_MODEL = {  # options of the model and of the step that bare_langua
     "optim.clipping": "global",
     "compile": False,
 }
-BARE_LOOP = {
+BARE_LOOP = {  # options that bare_loop.py has
     "precision": "float32",
     "micro_batches": 1,
     "optim.clip": None,
     "compile": False,
-}  # options that bare_loop.py has
+}
 BARE = {"cifar10": ("loop", BARE_LOOP), "language_model": ("language model", BARE_LANGUAGE_MODEL)}
 
 
