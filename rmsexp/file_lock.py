@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -34,9 +35,14 @@ def try_to_lock(file: IO[str], kind: int) -> bool:
     return True
 
 
-def wait_for_lock(file: IO[str]) -> None:
-    """Lock a file so that no other process does, and wait until that is possible. Raises: as :func:`try_to_lock`."""
-    _flock(file, fcntl.LOCK_EX)
+def wait_for_lock(file: IO[str], waiting: Callable[[], None]) -> None:
+    """Lock a file so that no other process does, and wait until that is possible; call ``waiting`` before waiting.
+
+    Raises: as :func:`try_to_lock`.
+    """
+    if not try_to_lock(file, fcntl.LOCK_EX):
+        waiting()
+        _flock(file, fcntl.LOCK_EX)
 
 
 def host_only(path: Path) -> str | None:

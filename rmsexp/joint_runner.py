@@ -60,7 +60,7 @@ def _take_part(job: config.Job, group: Group) -> Outcome:
     with group.turn():
         task = tasks.make(job, device)
         task.prepare(lambda _: None)
-    model = tasks.build(task, job.norm)
+    model = tasks.build(task, job)
     settings = Settings.of(cfg, device)
     stepper = JointStepper(task, model, task.optimizer(model), cfg.schedule, settings, group=group, reduce=cfg.reduce)
     start = share_start(group, stepper, None, runner.identity(job, task), job.resolved, impl_of(job.norm, model))

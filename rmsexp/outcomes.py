@@ -71,6 +71,6 @@ def draw(job: config.Job) -> Path | None:
         return compare.draw(config.expanded(job.config.results), job.config.task, job.setting) / "curves.png"
     except NoMetricsError:
         return None
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         report(f"the curves cannot be drawn: {error}")
         return None

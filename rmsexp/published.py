@@ -1,4 +1,4 @@
-"""``python -m rmsexp.published FILE``: draw the authors' published logs beside our runs, or evaluate their model.
+"""``python -m rmsexp.published FILE``: draw the authors' published logs beside your runs, or evaluate their model.
 
 A log, results.csv (CIFAR-10) or stats_*.pkl (attentive reader), becomes the record of a run in
 <results>/<task>/paper/<norm>+published/seed<k>, and the curves of that setting are redrawn. A model, order.npz with

@@ -386,12 +386,26 @@ def left_out(root: Path, module: str) -> str:
 def find(root: Path, pattern: str) -> list[Path]:
     """Return the files below ``root`` that match, sorted.
 
-    Hidden folders and the committed records in ``<root>/reference`` are left out.
+    Hidden folders and the committed records in ``<root>/reference`` are left out. Links to folders are followed, unless
+    they lead to a folder below ``root``, or to one that was searched already.
     """
-    found, name = list[Path](), PurePath(pattern).name
-    for folder, folders, files in os.walk(root):  # unlike rglob, it passes over folders that are removed meanwhile
+    found, name, real = list[Path](), PurePath(pattern).name, root.resolve()
+    linked = set[Path]()
+
+    def is_searched(folder: Path) -> bool:
+        if not folder.is_symlink():
+            return True
+        target = folder.resolve()
+        known = real.is_relative_to(target) or any(target.is_relative_to(other) for other in (real, *linked))
+        if not known:
+            linked.add(target)
+        return not known
+
+    # unlike rglob, os.walk passes over folders that are removed meanwhile
+    for folder, folders, files in os.walk(root, followlinks=True):
         is_root = Path(folder) == root
-        folders[:] = [each for each in folders if not each.startswith(".") and not (is_root and each == REFERENCE)]
+        own = [each for each in folders if not each.startswith(".") and not (is_root and each == REFERENCE)]
+        folders[:] = [each for each in own if is_searched(Path(folder, each))]
         if name in files and (path := Path(folder, name)).match(pattern):
             found.append(path)
     return sorted(found)

@@ -270,7 +270,7 @@ def _run(
             earlier.refuse_other_data(task.dataset.digest)  # before the preprocessing
             task.prepare(display.report)
             earlier.refuse_other_tokens(task.notes)
-        model = tasks.build(task, job.norm)
+        model = tasks.build(task, job)
         parts = (task, model, task.optimizer(model), cfg.schedule, Settings.of(cfg, device))
         stepper = Stepper(*parts) if group is None else JointStepper(*parts, group=group, reduce=cfg.reduce)
         start = restore(stepper, folder, identity(job, task), status.checkpoint)

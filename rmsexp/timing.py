@@ -148,10 +148,12 @@ def _show(folder: Path) -> None:
     )
     estimates = rows["estimates"].map(lambda ratios: " ".join(f"{ratio:.5f}" for ratio in ratios))
     table = rows.assign(estimates=estimates).drop(columns=["seconds", "speed", "sessions"])
+    # the record stands, so it is shown before anything that could fail, such as on a full disk
+    print(timing_table.readable(rows).to_string(index=False), *timing_records.notes(rows), sep="\n")
+    print(f"record  {folder / timing_records.FILE}")
     atomic.write_atomic(folder / "timing.csv", markup.csv(table))
     canvas.write(timing_plot.draw(rows), folder / "timing")
-    print(timing_table.readable(rows).to_string(index=False), *timing_records.notes(rows), sep="\n")
-    print(f"record  {folder / timing_records.FILE}\nfigure  {folder / 'timing.png'}")
+    print(f"figure  {folder / 'timing.png'}")
     print(f"next    {command('rmsexp.report', str(Path(*folder.parts[:-4])))}")
 
 

@@ -19,7 +19,7 @@ COMMANDS = {
     "translate": "translate lines of text with a trained model",
     "generate": "continue a text with a trained language model",
     "prepare": "download, verify and preprocess the data set of a run",
-    "published": "draw the authors' published logs beside our runs, or evaluate their model",
+    "published": "draw the authors' published logs beside your runs, or evaluate their model",
 }
 EXAMPLES = (
     ("python -m rmsexp", "RMSNorm on synthetic images like CIFAR-10's; about a minute"),
@@ -50,7 +50,7 @@ def help_text(config_dir: str | None = None) -> str:
     if config_dir is not None and not Path(config_dir).is_dir():
         raise config.ConfigError(f"--config-dir {config_dir} is not a folder")
     lines = [
-        "rmsexp trains one of the paper's tasks with any normaliser, and draws loss against steps and against time.",
+        "rmsexp trains a task, such as the paper's five, with any norm, and draws loss against steps and against time.",
         "",
         "usage: rmsexp [-m] [-q] [--config-dir DIR] [GROUP=CHOICE ...] [KEY=VALUE ...]",
         "       rmsexp COMMAND ...",

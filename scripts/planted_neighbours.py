@@ -2,7 +2,8 @@
 
     python scripts/planted_neighbours.py [--runs 20] [--quiet 40] [--results results] [KEY=VALUE ...]
 
-Each run is ``python -m rmsexp`` on one thread and one core, for about a minute; words KEY=VALUE change it. Beside it is
+Each run is ``python -m rmsexp`` on one thread and one core, for twenty seconds to a minute; words KEY=VALUE change it.
+Beside it is
 
 - quiet        nothing;
 - same_core    a process that computes on the run's core;

@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 import pytest
 
@@ -22,6 +22,10 @@ MOUNTED = """\
 """
 
 
+def wait(file: IO[str]) -> None:
+    wait_for_lock(file, lambda: None)
+
+
 def fail(patch: pytest.MonkeyPatch, number: int) -> None:
     def flock(*_: object) -> NoReturn:
         raise OSError(number, os.strerror(number))
@@ -31,12 +35,26 @@ def fail(patch: pytest.MonkeyPatch, number: int) -> None:
 
 def test_a_lock_excludes_others(tmp_path: Path) -> None:
     with (tmp_path / "lock").open("w") as one, (tmp_path / "lock").open() as other:
-        wait_for_lock(one)
+        wait_for_lock(one, pytest.fail)
         assert not try_to_lock(other, fcntl.LOCK_EX)
         assert not try_to_lock(other, fcntl.LOCK_SH)
     with (tmp_path / "lock").open() as one, (tmp_path / "lock").open() as other:
         assert try_to_lock(one, fcntl.LOCK_SH)
         assert try_to_lock(other, fcntl.LOCK_SH)
+
+
+def test_waiting_is_announced_once_another_process_holds_the_lock(tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("w") as one, (tmp_path / "lock").open("w") as other:
+        wait(one)
+        lines: list[str] = []
+
+        def release() -> None:
+            lines.append("waiting")
+            fcntl.flock(one, fcntl.LOCK_UN)
+
+        wait_for_lock(other, release)
+        assert lines == ["waiting"]
+        assert not try_to_lock(one, fcntl.LOCK_EX)
 
 
 @pytest.mark.parametrize("number", [errno.EWOULDBLOCK, errno.EAGAIN])
@@ -54,7 +72,7 @@ def test_a_file_system_without_locks_is_named(number: int, tmp_path: Path, monke
     monkeypatch.setattr(mounts, "MOUNTINFO", tmp_path / "mountinfo")
     fail(monkeypatch, number)
     with (folder / "lock").open("w") as file:
-        for attempt in (wait_for_lock, lambda file: try_to_lock(file, fcntl.LOCK_EX)):
+        for attempt in (wait, lambda file: try_to_lock(file, fcntl.LOCK_EX)):
             with pytest.raises(NoLocksError) as caught:
                 attempt(file)
             (line,) = str(caught.value).splitlines()
@@ -67,7 +85,7 @@ def test_a_file_system_without_locks_is_named(number: int, tmp_path: Path, monke
 def test_another_failure_is_not_about_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail(monkeypatch, errno.EIO)
     with (tmp_path / "lock").open("w") as file, pytest.raises(OSError, match=r"Input/output error: '.*lock'") as caught:
-        wait_for_lock(file)
+        wait(file)
     assert not isinstance(caught.value, NoLocksError)
 
 

@@ -221,11 +221,14 @@ if __name__ == "__main__":
 
 
 # (signal, to the group?)
-STOPS = [(signal.SIGTERM, True), *((number, False) for number in (*process.STOPPING, signal.SIGKILL))]
+STOPS = [(signal.SIGTERM, True), (signal.SIGINT, False), (signal.SIGKILL, False)]
+OTHERS = [(number, False) for number in process.STOPPING if (number, False) not in STOPS]  # have the same handler
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "group"), STOPS)
+@pytest.mark.parametrize(
+    ("number", "group"), [*STOPS, *(pytest.param(*stop, marks=pytest.mark.minutes) for stop in OTHERS)]
+)
 def test_the_worker_of_a_stopped_sweep_saves_its_run_and_ends(
     number: signal.Signals, group: bool, tmp_path: Path
 ) -> None:

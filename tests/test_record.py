@@ -377,3 +377,14 @@ def test_find_runs_in_order_without_those_moved_aside_or_hidden(tmp_path: Path) 
     (runs[0] / record.RUN).unlink()
     (runs[1] / record.METRICS).unlink()
     assert list(record.find_runs(tmp_path)) == runs
+
+
+def test_runs_in_linked_folders_are_found_once(tmp_path: Path) -> None:
+    """A task's folder may be a link to a larger disk; links inside of the results, and circles, add nothing."""
+    results, disk = tmp_path / "results", tmp_path / "disk"
+    here, there = write_run(results), write_run(disk)
+    (results / "linked").symlink_to(disk / "cifar10")
+    (results / "again").symlink_to(results / "cifar10")
+    (results / "up").symlink_to(tmp_path)
+    (disk / "cifar10" / "circle").symlink_to(disk / "cifar10")
+    assert list(record.find_runs(results)) == [here, results / "linked" / there.relative_to(disk / "cifar10")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rmsexp import record
 from rmsexp.campaign import cost, plan, timing
@@ -13,7 +13,8 @@ from rmsexp.compare.records import names
 from rmsexp.compare.records.campaigns import Campaign
 from rmsexp.compare.records.load import number
 from rmsexp.compare.tables import formats
-from rmsexp.rules import score, selection
+from rmsexp.compare.tables.verdicts import CHOSEN_RATES
+from rmsexp.rules import claims, score, selection
 from rmsexp.rules.claims import Verdict
 
 STAGES = ("pilot", "tune", "final")
@@ -92,7 +93,8 @@ def print_verdicts(question: Question) -> None:
     """Print the chosen rates, and the verdicts or why there are none yet."""
     problems: list[str] = []
     campaign, results = plan.update(question, problems)
-    for norm, choice in campaign.choice(results).items():
+    choices = campaign.choice(results)
+    for norm, choice in choices.items():
         rate = "none: it diverged at every rate" if choice.rate is None else f"{choice.rate:g}"
         edge = f", the {choice.edge} of the grid" if choice.edge else ""
         print(f"rate of {norm}: {rate}{edge}")
@@ -100,20 +102,28 @@ def print_verdicts(question: Question) -> None:
     undecided = campaign.undecided(results)
     if undecided:
         print(f"not decided yet: {undecided}")
-    _print_lines([verdict_line(verdict, campaign.score.metric) for verdict in campaign.verdicts(results)])
+    luck = {norm: choice.luck for norm, choice in choices.items()}
+    _print_lines([verdict_line(verdict, campaign.score.metric, luck) for verdict in campaign.verdicts(results)])
     _print_lines([*problems, *campaign.remarks(results)])
     print(f"next    {_next(question, bool(left))}")
 
 
-def verdict_line(verdict: Verdict, metric: str) -> str:
-    """Return a verdict in one line, with numbers as in the report; differences of fractions in percentage points."""
+def verdict_line(verdict: Verdict, metric: str, luck: Mapping[str, float]) -> str:
+    """Return a verdict in one line, with numbers as in the report; differences of fractions in percentage points.
+
+    ``luck``: the rate luck of each norm that has a rate. A verdict that it could change has the report's mark, "†".
+    """
     if math.isnan(verdict.difference):
         difference = ""
     else:
         margin = math.nan if verdict.claim.margin is None else verdict.claim.margin
         ends = "" if math.isnan(verdict.low) else f" ({formats.ends(verdict.low, verdict.high, metric, margin)})"
         difference = f"{formats.signed(verdict.difference, metric)}{ends} {names.unit_of_difference(metric)}, "
-    return f"{verdict.outcome}: {verdict.claim.claim}: {difference}{verdict.pairs} seeds; {verdict.reason}"
+    with_luck = claims.with_luck(verdict, *(luck.get(norm, math.nan) for norm in (verdict.claim.a, verdict.claim.b)))
+    marked, reason = verdict.outcome, verdict.reason
+    if with_luck not in (None, verdict.outcome):
+        marked, reason = f"{marked}†", f"{reason}; {CHOSEN_RATES}"
+    return f"{marked}: {verdict.claim.claim}: {difference}{verdict.pairs} seeds; {reason}"
 
 
 def _next(question: Question, left: bool) -> str:

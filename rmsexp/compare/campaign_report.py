@@ -22,8 +22,9 @@ FOREST, RATES, TIME = "Differences and margins", "Quality against the tuned rate
 FILES = {FOREST: "differences", RATES: "rates", TIME: "equal_time"}
 READING = {
     FOREST: "positive: the norm named first is better; bars: interval by which the claim was decided; "
-    "shaded: differences within the margin; arrow: the difference lies beyond the panel",
-    RATES: "points: seeds; lines: means; ring: chosen rate; x at the edge: diverged",
+    "shaded: differences at which a claim with a margin holds; arrow: the difference lies beyond the panel",
+    RATES: "points: seeds; lines: means; ring: chosen rate, the best of those with all tuning seeds; "
+    "x at the edge: diverged",
 }
 
 

@@ -45,11 +45,11 @@ def write(
     savings = _draw_savings(saved, folder)
     numbers = pd.DataFrame() if campaigns is None else campaigns.numbers
     others = [report for report in reports if campaigns is None or report.path not in campaigns.settings]
-    first = answer.answer(others, numbers, saved["eager"])
+    first = answer.answer(others, numbers, saved["eager"], saved["fused"])
     paper = _draw_paper_curves(reports, folder)
     latex = [] if campaigns is None else [markdown.verdicts_latex(campaigns)]
     texts = {
-        "report.html": html.page(reports, campaigns, first),
+        "report.html": html.page(reports, campaigns, first, problems),
         "report.md": markdown.overview(reports, campaigns, first, problems, savings, paper, folder),
         "summary.csv": markup.csv(summary(reports)),
         "tables.tex": "\n".join([*latex, *map(markdown.latex, reports)]),

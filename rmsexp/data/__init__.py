@@ -22,6 +22,10 @@ class DataError(ReportedError):
     """
 
 
+class UnreadableError(DataError):
+    """Raised if a file cannot be opened or read, which does not show that its content is damaged."""
+
+
 class UnavailableError(DataError):
     """Raised if data is missing and could not be downloaded. The message has an address and a command to copy."""
 

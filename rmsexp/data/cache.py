@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from rmsexp import cores
 from rmsexp.atomic import sync_folder
-from rmsexp.command_line import brief
+from rmsexp.command_line import brief, inform
 from rmsexp.data import DataError, Report
 from rmsexp.file_lock import wait_for_lock
 from rmsexp.readers import NOT_DAMAGE
@@ -55,14 +55,14 @@ def cached(folder: Path, read: Callable[[Path], T], make: Callable[[Path], None]
     try:
         return _checked(folder, read)
     except DAMAGE as error:
-        _raise_unless_damage(folder, error)
+        raise_unless_damage(folder, error)
         if os.path.lexists(folder):
             report(brief(f"{folder} is damaged ({error}); its content is computed again"))
     with staging(folder) as temporary:
         try:
             return _checked(folder, read)  # another process made it while this one waited
         except DAMAGE as error:
-            _raise_unless_damage(folder, error)
+            raise_unless_damage(folder, error)
         remove(folder)
         make(temporary)
         (temporary / DIGEST).write_text(_folder_digest(temporary, folder))
@@ -72,11 +72,11 @@ def cached(folder: Path, read: Callable[[Path], T], make: Callable[[Path], None]
     return read(folder)
 
 
-def _raise_unless_damage(folder: Path, error: Exception) -> None:
-    """Raise DataError if an error of reading a folder does not show damage, but for example missing permissions."""
+def raise_unless_damage(path: Path, error: Exception) -> None:
+    """Raise DataError if an error of reading stored data does not show damage, but for example missing permissions."""
     if isinstance(error, OSError) and error.errno in NOT_DAMAGE:
         raise DataError(
-            f"{folder} cannot be read ({error.strerror}).\nMake it readable, or choose another folder with data.root."
+            f"{path} cannot be read ({error.strerror}).\nMake it readable, or choose another folder with data.root."
         ) from None
 
 
@@ -140,14 +140,14 @@ def remove(path: Path) -> None:
 def staging(path: Path) -> Iterator[Path]:
     """Yield an empty temporary folder beside ``path``, and hold an exclusive lock for ``path`` meanwhile.
 
-    Wait while another process holds the lock. Create the parent folder of ``path`` if it is missing. At the end, remove
-    the temporary folder, unless the caller has renamed it. If a process is killed, its lock is released, and the next
-    process that gets the lock removes what the killed process left in the temporary folder.
+    Wait while another process holds the lock, and say so. Create the parent folder of ``path`` if it is missing. At the
+    end, remove the temporary folder, unless the caller has renamed it. If a process is killed, its lock is released,
+    and the next process that gets the lock removes what the killed process left in the temporary folder.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
     with path.with_name(f".{path.name}.lock").open("a") as lock:
-        wait_for_lock(lock)
+        wait_for_lock(lock, lambda: inform(f"waiting for another process that stores {path}"))
         remove(temporary)
         try:
             temporary.mkdir()

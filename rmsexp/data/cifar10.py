@@ -129,7 +129,9 @@ def _extract(archive: Path, folder: str, expected: set[str]) -> None:
                         f"The archive of CIFAR-10 holds {member.name!r}, which is unexpected; nothing was stored.\n"
                         f"Try again, or put an existing copy of {folder} in its place."
                     )
-            tar.extractall(archive.parent, filter="data")
+            # of Python 3.11, versions before 3.11.4 lack the filter; every member was checked above
+            tar.extraction_filter = getattr(tarfile, "data_filter", None)
+            tar.extractall(archive.parent)
     except tarfile.TarError as error:
         raise DataError(
             f"The archive of CIFAR-10 cannot be unpacked ({error}); nothing was stored.\nTry again."

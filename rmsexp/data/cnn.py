@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from rmsexp.data import DataError, Report, Source
+from rmsexp.data import DataError, Report, Source, UnreadableError
 from rmsexp.data.cache import key
 from rmsexp.data.cloze import (
     ENTITY,
@@ -121,8 +121,8 @@ def _files(folder: Path) -> dict[str, list[tuple[str, int, int]]]:
 class _Reader:
     """Reads question files, and shortens passages to ``sentences`` sentences unless this is None.
 
-    With ``on_damage="refuse"``, a damaged file raises DataError; with "skip", it is left out. ``read`` counts all
-    files, ``damaged`` those that were left out.
+    With ``on_damage="refuse"``, a damaged file raises DataError; with "skip", it is left out. A file that cannot be
+    opened, and so may be intact, always raises DataError. ``read`` counts all files, ``damaged`` those left out.
     """
 
     sentences: int | None
@@ -139,7 +139,7 @@ class _Reader:
             try:
                 question = read_question(folder / name)
             except DataError as error:
-                if self.on_damage == "refuse":
+                if self.on_damage == "refuse" or isinstance(error, UnreadableError):
                     raise
                 self.damaged += 1
                 if self.damaged <= REPORT_DAMAGED:

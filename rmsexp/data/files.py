@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rmsexp.data import DataError
+from rmsexp.data import DataError, UnreadableError
 
 FLOAT32 = np.dtype("<f4")  # little-endian on every machine
 
@@ -35,12 +35,12 @@ def missing_own_file(name: str, paths: Mapping[str, str]) -> str | None:
 def read_bytes(path: Path, remedy: str = "Replace the file.") -> bytes:
     """Return a file's content. ``remedy`` is the second line of the error's message: what to do.
 
-    Raises: DataError if the file cannot be read.
+    Raises: UnreadableError.
     """
     try:
         return path.read_bytes()
     except OSError as error:
-        raise unreadable(path, error, remedy) from None
+        raise UnreadableError(str(unreadable(path, error, remedy))) from None
 
 
 def read_lines(path: Path) -> list[str]:
@@ -48,7 +48,7 @@ def read_lines(path: Path) -> list[str]:
 
     Only "\\n" ends a line; a "\\r" before it is kept. An empty file gives one empty line.
 
-    Raises: DataError if the file cannot be read or is not UTF-8.
+    Raises: UnreadableError; DataError if the file is not UTF-8.
     """
     content = read_bytes(path)
     try:

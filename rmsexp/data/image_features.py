@@ -114,7 +114,10 @@ def _unreadable(path: Path, error: Exception) -> DataError:
 
 
 def _is_stored(target: Path, origin: dict[str, Any], report: Report) -> bool:
-    """Return whether ``target`` has features of this origin. If they cannot be used, or not be checked, report it."""
+    """Return whether ``target`` has features of this origin. If they cannot be used, or not be checked, report it.
+
+    Raises: DataError if they may be intact, but cannot be read now.
+    """
     path = target.with_suffix(".json")
     if not os.path.lexists(target):
         return False
@@ -127,6 +130,7 @@ def _is_stored(target: Path, origin: dict[str, Any], report: Report) -> bool:
         if recorded not in (None, content):
             raise ValueError("their digest does not fit")
     except (OSError, ValueError) as error:
+        cache.raise_unless_damage(target, error)
         report(brief(f"{target}: these features cannot be used ({error}); they are computed again"))
         return False
     if recorded is None:  # an older version stored the features

@@ -88,7 +88,7 @@ def _library() -> Path:
     if _is_intact(library):
         return library
     with (folder / "lock").open("w") as lock:  # one process builds, others wait for it
-        wait_for_lock(lock)
+        wait_for_lock(lock, lambda: inform("waiting for another process that builds the fused kernels"))
         if not _is_intact(library):
             inform("building the fused kernels (once; a minute or two)")
             _compile(compiler, command, sources, library)

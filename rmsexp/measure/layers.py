@@ -18,7 +18,7 @@ from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD
 from rmsexp.measure.peers import ADDITIONS, LAYERS, compiled, of_libraries, operators
 from rmsexp.models import recurrent
 from rmsexp.models.init import initialise, uniform
-from rmsexp.norms.base import IMPLS, Identity
+from rmsexp.norms.base import IMPLS
 from rmsexp.train.clock import Stopwatch
 from rmsexp.train.randomness import standard_normal, stream
 from rmsexp.train.step import Part
@@ -140,7 +140,7 @@ def norm_cases(
 
     The statistics are over the features. The forward pass is also compared with a copy of the input. Additions are the
     residual sums that norms follow in a model; fused norms with statistics compute both in one operator, or "apart" in
-    two. Of the norms ``own``, those that act on weights only have no layer. With ``peers`` there are compiled layers
+    two. The norms ``own`` act on activations. With ``peers`` there are compiled layers
     and layers of other libraries, too; it is called with a line for each of them that cannot be timed.
     """
     rows, features = map(int, shape.split("x"))
@@ -154,8 +154,7 @@ def norm_cases(
     layers["derf fused"] = norms.DynamicErf(features, impl="fused")
     layers["l2 fused"] = norms.L2Norm(features, impl="fused")
     layers["nonparametric_ln fused"] = norms.LayerNorm(features, elementwise_affine=False, impl="fused")
-    normalisers = {f"{norm.name} {norm.impl}": norm.value("bench", features) for norm in own}
-    layers |= {name: layer for name, layer in normalisers.items() if not isinstance(layer, Identity)}
+    layers |= {f"{norm.name} {norm.impl}": norm.value("bench", features) for norm in own}
     x = _standard_normal((rows, features), "input", dtype, device).requires_grad_()
     addend = _standard_normal((rows, features), "addend", dtype, device).requires_grad_()
     gradient = _standard_normal((rows, features), "gradient", dtype, device)

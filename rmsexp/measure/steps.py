@@ -160,7 +160,7 @@ def make_stepper(job: Job, device: torch.device, report: Report) -> Stepper:
     cfg = job.config
     task = tasks.make(job, device)
     task.prepare(report)
-    model = tasks.build(task, job.norm)
+    model = tasks.build(task, job)
     task.initialise(model)
     compile_model(model, cfg)
     return Stepper(task, model, task.optimizer(model), cfg.schedule, Settings.of(cfg, device))

@@ -18,6 +18,8 @@ from rmsexp import checks
 from rmsexp.norms.base import Linear, Norm, Normaliser, Site, affine, compute_dtype
 
 STATISTICS = ("running", "batch")
+# why a model that predicts tokens cannot be evaluated with statistics of batches
+PREDICTED = "statistics of an evaluated batch include the tokens to be predicted, or in a search the other hypotheses"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +224,8 @@ class BatchNorm(Normaliser):
             # known[t]: the last row up to t that a batch has updated, or 0
             known = torch.where(self.count > 0, steps, 0).cummax(0).values
             rows = known[torch.arange(span.start, span.stop, device=known.device).clamp(max=len(known) - 1)]
-        mean, var = self.running_mean[rows], self.running_var[rows]
+        wide = compute_dtype(self.running_mean.dtype)
+        mean, var = self.running_mean[rows].to(wide), self.running_var[rows].to(wide)
         if self.maps:
             mean, var = mean.view(-1, 1, 1), var.view(-1, 1, 1)
         return x - mean, var
@@ -334,13 +337,10 @@ def _mean(x: Tensor, weight: Tensor | None, axes: tuple[int, ...]) -> Tensor:
     return x.mean(axes, keepdim=True) if weight is None else (x * weight).sum(axes, keepdim=True)
 
 
-def refuse_batch_statistics(norm: Norm) -> None:
-    """Check that a norm of a model that predicts tokens evaluates with running statistics. Raises: ValueError."""
+def refuse_batch_statistics(norm: Norm, reason: str = PREDICTED) -> None:
+    """Check that a norm evaluates with running statistics. ``reason``: why it must. Raises: ValueError."""
     if isinstance(norm, BatchNormOptions) and norm.eval == "batch":
-        raise ValueError(
-            "norm.eval=batch is not possible: statistics of an evaluated batch include the tokens to be predicted, "
-            "or in a search the other hypotheses"
-        )
+        raise ValueError(f"norm.eval=batch is not possible: {reason}")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ activations as a norm does. The pair files of ``language_model`` set ``model.emb
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +48,10 @@ class DynamicTanh(FusedNormaliser):
     function: ClassVar[str] = "tanh"  # the name of f in y = f(alpha * x + offset) * weight + bias
     has_offset: ClassVar[bool] = False
     offset: nn.Parameter | None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.has_kernel = cls.forward is DynamicTanh.forward and cls.function in ("tanh", "erf")
 
     def __init__(
         self,

@@ -15,7 +15,8 @@ from torch import nn
 
 from rmsexp import config
 from rmsexp.classes import task_class as task_class
-from rmsexp.norms import Norm
+from rmsexp.models.recurrent import Recurrence
+from rmsexp.norms.batch import BatchNormOptions
 from rmsexp.train.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Objective, Target, Task, lacking
 
 __all__ = [
@@ -48,11 +49,31 @@ def make(job: config.Job, device: torch.device) -> Any:
     return task
 
 
-def build(task: Task, norm: Norm) -> nn.Module:
-    """Return a new model of a task, with weights that are not drawn yet.
+def build(task: Task, job: config.Job) -> nn.Module:
+    """Return a new model of a job's task, with weights that are not drawn yet.
 
-    Raises: ValueError if the norm, or one of its options, does not fit the task's model.
+    Raises: ValueError if the norm, or one of its options, does not fit the task's model or its batches.
     """
-    model = task.build(norm)
-    norm.check_effect(model)
+    model = task.build(job.norm)
+    job.norm.check_effect(model)
+    _check_batches(job, model)
     return model
+
+
+def _check_batches(job: config.Job, model: nn.Module) -> None:
+    """Check that a batch norm in a recurrence can have statistics of a micro-batch.
+
+    A micro-batch with fewer examples than the norm needs at a time step would be normalised by the running statistics,
+    which then never change.
+
+    Raises: ValueError.
+    """
+    norm, (key, parts) = job.norm, job.config.parts
+    size = getattr(job.config, "batch_size", None)
+    if not isinstance(norm, BatchNormOptions) or size is None or size // parts >= norm.min_examples:
+        return
+    if any(isinstance(layer, Recurrence) for layer in model.modules()):
+        raise ValueError(
+            f"in recurrences norm={norm.name} needs norm.min_examples={norm.min_examples} examples in each "
+            f"micro-batch, and batch_size={size} with {key}={parts} gives {size // parts}; change one of these"
+        )

@@ -11,6 +11,12 @@ Deviation: attentive reader, incomplete last validation batch
     why: the error should be that of the whole split
     effect: at most 63 validation questions more; with BatchNorm and norm.eval=batch, the default at scale=paper, they
         have their own statistics, or in the LSTMs running ones if they are fewer than 8
+Deviation: attentive reader, best model
+    original: the last evaluation with the lowest validation error
+        (attentive-reader:codes/att_reader/attentive_reader.py:536)
+    ours: the first one
+    why: tasks choose the best model in one way
+    effect: on best.pt and, with data.validation, on the error that is reported
 Deviation: attentive reader, questions whose answer is the unknown word
     original: the unknown word is an answer like any other (attentive-reader:codes/att_reader/model.py:538)
     ours: always counted as errors
@@ -170,7 +176,7 @@ class Task:
         self.dataset = Dataset(self._source.name, self._source.digest, self._source.builtin)
         if config.data.validation is not None:
             self.target = replace(self.target, split="test")
-        else:
+        elif config.data.name != "cnn":  # the other data have no test questions
             self.quantities = [quantity for quantity in self.quantities if quantity.split != "test"]
         self.notes = {
             "batch norm": "error and loss use the statistics that norm.eval selects; error_… and loss_… use the others"

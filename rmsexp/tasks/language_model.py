@@ -199,7 +199,9 @@ class Task:
             with torch.no_grad():
                 logits = model(new[None], cache)[0, -1].float().cpu()
             if not logits.isfinite().all():
-                raise ValueError("the model's logits are not finite; try --checkpoint best")
+                raise ValueError(
+                    "the model's logits are not finite, so it cannot write text; choose another run or --checkpoint"
+                )
             tokens.append(int(drawn_index(logits, temperature, generator)))
         return tokeniser.decode(tokens[start:])
 

@@ -25,6 +25,7 @@ from rmsexp.models import init
 from rmsexp.models.noise import Noise
 from rmsexp.models.order_embedding import PENALTIES, OrderEmbedding, ranking_loss
 from rmsexp.norms import Norm
+from rmsexp.norms.batch import refuse_batch_statistics
 from rmsexp.rules.quantities import Quantity, loss
 from rmsexp.train.distributed.group import each
 from rmsexp.train.optim import TensorFlowAdam, TensorFlowAdamConfig
@@ -185,6 +186,9 @@ class Task:
             report(f"the last {left_out:,} test images do not fill a fold of {ranked['test']:,} and are not ranked")
 
     def build(self, norm: Norm) -> nn.Module:
+        refuse_batch_statistics(
+            norm, "captions are evaluated with others of their length, whose statistics are their own"
+        )
         options, features = self.config.model, self._splits["train"].features.shape[1]
         absolute = self.config.penalty == "order"
         sizes = {"embedding": options.embedding, "hidden": options.hidden}

@@ -85,22 +85,24 @@ def restore(
         stepper.task.initialise(stepper.model)
         return Start(State(), Clock(), identity, warnings)
     state, clock = restored
-    if _step_of_best(folder, identity) > state.step:
-        state.best = None  # with another eval_every, no evaluation might be better, and the file would stay
     if state.step < (saved_step or 0) and not warnings:
         warnings = [
             f"{folder.checkpoints} lacks the last checkpoint, of step {saved_step}; continuing from an older one"
         ]
-    return Start(state, clock, identity, warnings)
+    return Start(state, clock, identity, [*warnings, *_check_best(folder, identity, state)])
 
 
-def _step_of_best(folder: record.RunFolder, identity: checkpoint.Identity | None) -> int:
-    """Return the step of the best model so far, or 0 if there is none that can be used."""
+def _check_best(folder: record.RunFolder, identity: checkpoint.Identity | None, state: State) -> list[str]:
+    """Let the next evaluation replace the best model if it is of a later step. Return a warning if it is unusable."""
+    if state.best is None:
+        return []
     try:
         step = checkpoint.read(folder.checkpoints / checkpoint.BEST, identity).get("step")
-    except checkpoint.CheckpointError:
-        return 0
-    return step if isinstance(step, int) else 0
+    except checkpoint.CheckpointError as error:
+        return [f"{error}; unless a later evaluation is better, only the last model can be used (--checkpoint last)"]
+    if isinstance(step, int) and step > state.step:
+        state.best = None  # with another eval_every, no evaluation might be better, and the file would stay
+    return []
 
 
 def _drop_metrics(folder: record.RunFolder, saved_step: int | None) -> list[str]:

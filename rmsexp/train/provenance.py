@@ -98,7 +98,9 @@ def git() -> dict[str, Any]:
 
     def output(*words: str) -> str | None:
         try:
-            done = subprocess.run(["git", "-C", str(PACKAGE), *words], capture_output=True, text=True, timeout=10)
+            # without the optional lock, which would let a commit fail that somebody makes meanwhile
+            command = ["git", "--no-optional-locks", "-C", str(PACKAGE), *words]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=10)
         except (OSError, subprocess.SubprocessError):
             return None
         return done.stdout.strip() if done.returncode == 0 else None

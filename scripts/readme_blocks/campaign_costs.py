@@ -20,6 +20,7 @@ from rmsexp.compare.records.time_states import run_state, time_state
 from rmsexp.compare.tables import formats
 
 STAGES = ("pilot", "tune", "final")
+MOST_EVALUATION = 0.15  # of the time of an RNNSearch run with twenty evaluations; the aim
 ACCURACY = "python scripts/plan_accuracy.py quality_cifar10 quality_rnnsearch data.root=~/data"
 
 
@@ -47,8 +48,19 @@ def runs_and_seconds(evidence: Evidence) -> str:
         "seeds of the first look.",
         table([row for name, runs in spent.items() for row in _by_machine(name, runs)]),
         "Seconds are means over the finished runs of a stage, without the time for which their threads waited for a "
-        "core, so those of contended runs are estimates. The share of evaluations is the largest mean of a norm.",
+        "core, so those of contended runs are estimates. The share of evaluations is the largest mean of a norm. "
+        + _long_evaluations([run for runs in spent.values() for run in runs]),
     )
+
+
+def _long_evaluations(runs: Sequence[Spent]) -> str:
+    """Return a sentence on the final runs of RNNSearch that spend more than ``MOST_EVALUATION`` on evaluations."""
+    ended = [run for run in runs if run.job.stage == "final" and run.finished]
+    final = [run for run in ended if run.job.folder.startswith("rnnsearch/")]
+    longer = [run.evaluation for run in final if run.evaluation > MOST_EVALUATION]
+    most = f", at most {100 * max(longer):.0f} %" if longer else ""
+    limit = f"{100 * MOST_EVALUATION:.0f} %"
+    return f"Of {len(final)} final runs of `rnnsearch`, {len(longer)} spent more than {limit} on evaluations{most}."
 
 
 def accuracy(evidence: Evidence) -> str:

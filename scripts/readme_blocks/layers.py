@@ -42,8 +42,7 @@ def _tables(evidence: Evidence, what: str) -> str:
         for heading, table in bench_table.summaries(bench.SUMMARIES[what], measured).items():
             title = f"**{heading.removeprefix('Ratios, ').capitalize()}**, {where}."
             parts += [sentences(title, _method(stored), state, dirty), markup.markdown(table)]
-        if len(contents) > 1:
-            summary = bench.SUMMARIES[what][0]
+        for summary in bench.SUMMARIES[what] if len(contents) > 1 else ():
             title = (
                 f"**{summary.passes.capitalize()}, {len(contents)} such measurements**, {where}: medians of the ratios"
             )
@@ -63,7 +62,10 @@ def _method(stored: Sequence[Mapping[str, Any]]) -> str:
 def _medians(summary: Summary, contents: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """Return a row for each shape: the medians of the ratios that several records have found, and their ranges."""
     ratios: dict[str, dict[str, list[float]]] = {}
-    for case in (case for content in contents for case in content["measurements"] if case["passes"] == summary.passes):
+    cases = [case for content in contents for case in content["measurements"]]
+    for case in cases:
+        if case["passes"] != summary.passes or case["elements"] < summary.elements:
+            continue
         columns = ratios.setdefault(case["shape"], {})
         for layer, reference in summary.pairs:
             ratio = paired_ratio(case["seconds"][layer], case["seconds"][reference]).ratio

@@ -23,7 +23,7 @@ def readme(evidence: Evidence) -> str:
     fused = all(state.campaign.runs.get("norm.impl") == "fused" for state in decided)
     conditions = (
         f"Small models, short runs ({scales}{', fused norms' * fused}; [conditions]({CONDITIONS})). *Equals*: the "
-        f"difference lies within a [margin]({WHOLE}). An empty cell: no such claim."
+        f"difference's whole interval lies within a [margin]({WHOLE}). Empty cell: no such claim."
     )
     lines = [*([conditions] if decided else []), *_remarks(evidence, brief=True)]
     return paragraphs(_outcomes(decided), " ".join(lines))

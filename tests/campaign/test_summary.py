@@ -151,15 +151,28 @@ def test_intervals_without_bounds() -> None:
     scores = {"rms": {0: 1.0, 1: 2.0, 2: 2.5}, "ln": {0: 1.5, 1: 1.0, 2: math.nan}}
     seeds = [0, 1, 2]
     (verdict,) = claims.decide([claims.Claim(**EQUAL)], scores, "max", seeds)
-    assert summary.verdict_line(verdict, "bleu").startswith(
+    assert summary.verdict_line(verdict, "bleu", {}).startswith(
         "inconclusive: RMSNorm equals LayerNorm: +0.25 (no bound to no bound) BLEU, 2 seeds; "
     )
     better = claims.Claim("better", "superiority", "rms", "ln")
     (verdict,) = claims.decide([better], scores, "max", seeds)
-    assert summary.verdict_line(verdict, "error").startswith("inconclusive: better: +0.25 points, 3 seeds; exact")
-    assert " +0.2500 nats, " in summary.verdict_line(verdict, "loss")
+    assert summary.verdict_line(verdict, "error", {}).startswith("inconclusive: better: +0.25 points, 3 seeds; exact")
+    assert " +0.2500 nats, " in summary.verdict_line(verdict, "loss", {})
     (verdict,) = claims.decide([better], {}, "max", [])
-    assert summary.verdict_line(verdict, "error").startswith("inconclusive: better: 0 seeds; ")
+    assert summary.verdict_line(verdict, "error", {}).startswith("inconclusive: better: 0 seeds; ")
     equal = claims.Claim(**EQUAL | {"margin": 1.0})
     near = dataclasses.replace(verdict, claim=equal, difference=0.5, low=0.0, high=0.9963)
-    assert " +0.50 (+0.00 to +0.996) BLEU, " in summary.verdict_line(near, "bleu")
+    assert " +0.50 (+0.00 to +0.996) BLEU, " in summary.verdict_line(near, "bleu", {})
+
+
+def test_a_verdict_that_rate_luck_could_change_is_marked() -> None:
+    equal = claims.Claim(**EQUAL | {"margin": 1.0})
+    (verdict,) = claims.decide(
+        [equal], {"rms": {0: 1.0, 1: 1.1, 2: 1.2}, "ln": {0: 1.0, 1: 1.2, 2: 1.1}}, "max", [0, 1, 2]
+    )
+    assert verdict.outcome == "supported"
+    small, large = ({"rms": luck, "ln": 0.0} for luck in (0.1, 2.0))
+    assert summary.verdict_line(verdict, "bleu", small) == summary.verdict_line(verdict, "bleu", {})
+    line = summary.verdict_line(verdict, "bleu", large)
+    assert line.startswith("supported†: RMSNorm equals LayerNorm: ")
+    assert line.endswith("with the uncertainty of choosing them (rate luck), it is inconclusive")

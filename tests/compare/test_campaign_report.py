@@ -112,7 +112,7 @@ def test_campaigns_of_one_name_are_told_apart_by_their_root(tmp_path: Path, monk
     assert list(reported.tables) == [f"Tuning of optim.lr, by valid error: {name}" for name in names]
     assert all(name in " ".join(reported.questions) and name in reported.matrix["cifar10"][0] for name in names)
     savings = pd.DataFrame(columns=["series", "task", "setting"])
-    runs = answer.answer([], reported.numbers, savings).table["runs"]
+    runs = answer.answer([], reported.numbers, savings, savings).table["runs"]
     assert set(runs) == {f"campaign {name}" for name in names}
     (panel,) = reported.figures[campaign_report.FOREST]
     assert all(f"[{names[0][:15]}" in " ".join(text.lines) for text in panel.texts)

@@ -192,6 +192,15 @@ def test_damaged_files_are_left_out_named_and_counted(root: Path, monkeypatch: p
     assert load(root, damaged="skip")[1] == reports[4:]
 
 
+def test_a_file_that_cannot_be_opened_is_not_left_out(root: Path) -> None:
+    """It may be intact, and the data would be stored without it."""
+    path = root / "cnn" / "questions" / "training" / "3.question"
+    path.mkdir()
+    with pytest.raises(DataError, match=rf"{path} cannot be read \(Is a directory\)"):
+        load(root, damaged="skip")
+    assert not list((root / "cloze").glob("[!.]*"))
+
+
 def test_split_of_only_damaged_files_is_refused(root: Path) -> None:
     write(root / "cnn" / "questions" / "validation" / "0.question", b"")
     with pytest.raises(DataError, match="No example of CNN is left in its valid split"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -341,6 +342,24 @@ def test_a_damaged_origin_is_reported_and_replaced(
     assert reports[0].endswith(after)
     assert (tmp_path / "a.json").read_bytes() == origin
     assert counted() == [*range(7), *range(7)]
+
+
+def test_features_that_cannot_be_read_now_are_not_replaced(
+    images: list[Path], counted: Callable[[], list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "a.npy"
+    extract(images, "red", target, silent)
+    content, computed = target.read_bytes(), counted()
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rmsexp.readers.read_json", refuse)
+        with pytest.raises(DataError, match=rf"{target} cannot be read \(Permission denied\)"):
+            extract(images, "red", target, silent)
+    assert target.read_bytes() == content
+    assert counted() == computed
 
 
 def test_a_changed_byte_is_noticed_and_repaired(

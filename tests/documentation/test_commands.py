@@ -161,17 +161,20 @@ def test_documents_have_commands_of_each_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("command", "reason"),
     [
-        "python -m rmsexp nrom=rms",
-        "python -m rmsexp norm=rms,ln",
-        "python -m rmsexp.report --tasks x results",
-        "python -m rmsexp.timing norms=[rmss]",
-        "python scripts/chaos.py --deaths 3",
-        "make demos",
+        ("python -m rmsexp nrom=rms", "nrom"),
+        ("python -m rmsexp norm=rms,ln", "-m"),
+        ("python -m rmsexp.report --tasks x results", "unrecognized arguments: --tasks"),
+        ("python -m rmsexp.timing norms=[rmss]", "norm=rmss is not known"),
+        ("python scripts/chaos.py --deaths 3", "unrecognized arguments: --deaths"),
+        ("make demos", "returned non-zero exit status 2"),
     ],
 )
 @pytest.mark.usefixtures("stop_after_parsing")
-def test_mistaken_command_is_refused(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises((config.ConfigError, SystemExit, subprocess.CalledProcessError)):
+def test_mistaken_command_is_refused(
+    command: str, reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises((config.ConfigError, SystemExit, subprocess.CalledProcessError)) as caught:
         test_command_is_accepted_by_its_parser(command, monkeypatch, tmp_path)
+    assert reason in f"{caught.value} {capsys.readouterr().err}"

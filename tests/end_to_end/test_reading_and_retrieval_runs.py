@@ -138,10 +138,13 @@ def test_a_run_is_not_continued_with_other_ids_of_words(
     ("name", "norm", "word", "message"),
     [
         (TASKS[1], "bn", "norm.everywhere=true", "no effect on this task: the model has no layers that only"),
+        (TASKS[0], "bn", "norm.min_examples=11", "in recurrences norm=bn needs norm.min_examples=11 examples in each"),
+        (TASKS[1], "bn", "micro_batches=2", "and batch_size=9 with micro_batches=2 gives 4; change one of these"),
+        (TASKS[1], "bn", "norm.eval=batch", "norm.eval=batch is not possible: captions are evaluated with others of"),
         (TASKS[0], "ln", "norm.axes=[1,2,3]", "no effect on this task: its model has no feature maps"),
     ],
 )
-def test_an_option_of_a_norm_without_effect_on_the_task_is_refused(
+def test_an_option_that_does_not_fit_norm_and_task_is_refused(
     main: Main, tmp_path: Path, name: str, norm: str, word: str, message: str
 ) -> None:
     done = main(*tiny(name), f"norm={norm}", word)

@@ -5,6 +5,7 @@ Without these checks, kernels would read and write beyond the end of tensors.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -206,11 +207,11 @@ def fits(name: str, what: str) -> bool:
 
 def call(name: str, arguments: Arguments) -> list[Tensor]:
     """Call an operator with copies of the tensors, and return its results and the tensors that it may have written."""
-    copies = [value.clone() if isinstance(value, Tensor) else value for value in arguments.values()]
+    copies = copy.deepcopy(list(arguments.values()))  # clone() would close gaps in memory
     results = operator(name)(*copies)
     if isinstance(results, Tensor):
         return [results]
-    written = [copy for copy in copies if isinstance(copy, Tensor)] if results is None else []
+    written = [value for value in copies if isinstance(value, Tensor)] if results is None else []
     return [*written, *(results or ())]
 
 

@@ -161,7 +161,10 @@ def test_one_of_several_concurrent_loads_builds(
     assert len(loaded) == 3
     assert len(set(loaded)) == 1
     assert len(compiler.calls()) == len(SOURCES) + 1
-    assert len(capsys.readouterr().err.splitlines()) == 2
+    lines = capsys.readouterr().err.splitlines()
+    waiting = "waiting for another process that builds the fused kernels"
+    assert lines.count(waiting) <= 2
+    assert len([line for line in lines if line != waiting]) == 2
 
 
 @pytest.mark.usefixtures("compiler")

@@ -59,7 +59,7 @@ NORMS: dict[str, norms.Norm] = {
     "l2": norms.L2(name="l2"),
 }
 # The interpreter takes milliseconds for a program, so that there are fewer cases for it.
-NAMES = ["prms, outside"] if INTERPRETED else list(NORMS)
+NAMES = ["none", "prms, outside"] if INTERPRETED else list(NORMS)
 LN_AND_PRMS = [pytest.param(n, marks=[] if n in ("ln", "prms, outside") else pytest.mark.minutes) for n in NAMES]
 UNITS: dict[str, Callable[..., Any]] = {
     "GRU": partial(GRU, name="unit"),

@@ -292,6 +292,16 @@ def test_running_statistics_in_float16_equal_those_of_torch(scale: float) -> Non
     torch.testing.assert_close(layer.running_var[0], reference.running_var, rtol=4 * step, atol=step)
 
 
+def test_evaluation_in_float16_computes_in_float32() -> None:
+    """The eps of a variance of 0 is below what float16 holds, and its root would be infinite."""
+    layer = norms.BatchNorm(N, eps=1e-8).half().eval()
+    layer.running_var.zero_()
+    x = draw(4, N).half()
+    torch.testing.assert_close(layer(torch.zeros_like(x)), torch.zeros_like(x))
+    layer.running_var.fill_(2.0)
+    torch.testing.assert_close(layer(x), (x.float() / 2**0.5).half(), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("steps", [None, range(TIME)], ids=["joint", "per-step"])
 def test_low_precision_input_has_float32_statistics(steps: range | None, dtype: torch.dtype) -> None:

@@ -205,6 +205,12 @@ def test_fused_norms_without_a_kernel_are_refused() -> None:
         def normaliser(self, site: norms.Site) -> Doubled:
             return Doubled(site.features, impl=self.impl)
 
+    class Halved(norms.DynamicTanh):
+        def forward(self, x: Tensor, *arguments: Any, **options: Any) -> Tensor:
+            return super().forward(x, *arguments, **options) / 2
+
+    assert norms.DynamicErf.has_kernel
+    assert not Halved(4, impl="fused").fused
     eager, fused = Mine(name="mine"), Mine(name="mine", impl="fused")
     eager.check_effect(eager.linear("layer", 3, 4))
     with pytest.raises(ValueError, match=r"Doubled has no fused kernel; use norm\.impl=eager"):

@@ -131,8 +131,12 @@ RECORDS: dict[str, dict[str, Any]] = {
         ]
     },
     "planted_neighbours": {
-        "runs": [{"kind": "same_core", "contention": {"state": "contended"}}],
-        "summary": {"same_core": {"slowdown": 2.234}},
+        "runs": [
+            {"kind": kind, "contention": {"state": state, "probes": {"slowdown": {"memory": 1.0 + i / 10}}}}
+            | {"train_seconds": 20.0 + i}
+            for i, (kind, state) in enumerate((("quiet", "clear"), ("same_core", "contended"), ("memory", "clear")))
+        ],
+        "summary": {"quiet": {"slowdown": 1}, "same_core": {"slowdown": 2.234}, "memory": {"slowdown": 1.1}},
     },
 }
 TEXTS = {
@@ -205,7 +209,12 @@ TEXTS = {
         "| `quality_cifar10` | tune | 6 | 100 s | 100 s | +0 % | -10 to +10 % |",
         "of the kind AMD EPYC (3f). Trials were done on such a machine on 2026-11-23 by commit aaaaaaa, time state",
     ],
-    "planted-neighbours": ["| same core | 1 | 1 | 2.23 |"],
+    "planted-neighbours": [
+        "| same core | 1 | 1 | 2.23 |",
+        "Aim: at most 10 % of quiet, at least 90 % of same core and at least 90 % of memory are marked.\n",
+        "A quiet run takes 20 s (median).\n",
+        "the median memory probe of a run took 1.20 to 1.20 times as long as on the quiet machine.\n",
+    ],
 }
 
 

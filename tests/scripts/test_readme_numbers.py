@@ -217,7 +217,7 @@ def test_verdicts_of_decided_campaigns_are_a_table(tmp_path: Path) -> None:
     assert lines[-1].startswith(
         "Small models, short runs (`scale=small`; [conditions](results/README.md#campaigns)). *Equals*: the difference"
     )
-    assert f"[margin]({verdicts.WHOLE}). An empty cell: no such claim. Not decided yet: `quality_lang" in lines[-1]
+    assert f"[margin]({verdicts.WHOLE}). Empty cell: no such claim. Not decided yet: `quality_lang" in lines[-1]
 
 
 def test_all_verdicts_have_their_differences(tmp_path: Path) -> None:

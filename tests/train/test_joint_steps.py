@@ -17,7 +17,7 @@ from rmsexp.train.step import Settings, Stepper
 STEPS = 4
 TINY = {
     "attentive_reader": ["task=attentive_reader", "model.width=8", "batch_size=16"],
-    "order_embedding": ["task=order_embedding", "model.embedding=8", "model.hidden=8", "batch_size=8"],
+    "order_embedding": ["task=order_embedding", "model.embedding=8", "model.hidden=8", "batch_size=16"],
     "language_model": [
         *("task=language_model", "model.width=16", "model.layers=1", "model.inner=32", "model.heads=2"),
         *("model.kv_heads=1", "context=16", "batch_size=8"),
@@ -27,7 +27,7 @@ TINY = {
 
 @pytest.fixture
 def words(text_cache: Path, small_synthetic_data: None) -> dict[str, list[str]]:  # noqa: ARG001
-    shared = [f"data.root={text_cache}", "threads=1", "norm=bn", "micro_batches=5"]
+    shared = [f"data.root={text_cache}", "threads=1", "norm=bn", "norm.min_examples=3", "micro_batches=5"]
     return {task: [*tiny, *shared] for task, tiny in TINY.items()}
 
 
@@ -67,8 +67,10 @@ def test_any_number_of_processes_gives_the_bits_of_one(
         scaler = partial(torch.amp.GradScaler, init_scale=2.0**80, backoff_factor=2.0**-80)
         monkeypatch.setattr(torch.amp, "GradScaler", scaler)
     (expected,) = trained(line, 1)
-    assert [skipped for *_, skipped, _ in expected[0]] == [precision == "float16", *[False] * (STEPS - 1)]
-    for size in (2, 3, 4):
+    assert all(count.any() for name, count in expected[1].items() if name.endswith(".count"))  # none keeps its start
+    skipped = [skipped for *_, skipped, _ in expected[0]]  # with few examples, gradients of a second step may overflow
+    assert (skipped[0], skipped[-1]) == (precision == "float16", False)
+    for size in (2, 3, 4) if precision == "float32" else (3,):
         for found in trained(line, size):
             assert_equal(found, expected)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ from torch import nn
 
 from rmsexp.train import checkpoint
 from rmsexp.train.evaluations import Every
+from rmsexp.train.loop import restore
 
 SLOPES = [[[1.0, 2.0, 3.0]], [[3.0, 2.0, 1.0]], [[1.0, 0.0, 0.0]], [[0.0, 1.0, 0.0]]]
 
@@ -57,6 +59,31 @@ def test_the_best_model_of_a_step_that_is_dropped_is_replaced(tmp_path: Path) ->
     trainer.run()
     payload = checkpoint.read(best)
     assert (payload["step"], payload["loss"], trainer.state.best) == (4, 2.5, 2.5)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"damaged")])
+def test_a_best_model_that_cannot_be_used_is_named_and_replaced_by_a_better_one(
+    damage: Callable[[Path], object], tmp_path: Path
+) -> None:
+    trainer, files = slopes_trainer(SLOPES[:2], tmp_path, nn.Linear(3, 1))
+    trainer.settings = dataclasses.replace(trainer.settings, evaluations=Every(1), checkpoint_every=2)
+    trainer.task.evaluate = lambda *_: {"test": {"loss": 1.0}}
+    trainer.run()
+    best = files.checkpoints / checkpoint.BEST
+    damage(best)
+
+    trainer, _ = slopes_trainer(SLOPES, tmp_path, nn.Linear(3, 1))
+    (warning,) = restore(trainer._stepper, files).warnings
+    assert warning.startswith(f"{best} is ")
+    assert warning.endswith(
+        "; unless a later evaluation is better, only the last model can be used (--checkpoint last)"
+    )
+    losses = [2.0, 0.5]  # at step 3 and 4
+    trainer.settings = dataclasses.replace(trainer.settings, evaluations=Every(1))
+    trainer.task.evaluate = lambda *_: {"test": {"loss": losses.pop(0)}}
+    trainer.run()
+    assert checkpoint.read(best)["step"] == 4
+    assert checkpoint.read(best)["loss"] == trainer.state.best == 0.5
 
 
 def test_the_values_of_a_step_do_not_hold_its_graph(tmp_path: Path) -> None:

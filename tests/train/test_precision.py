@@ -109,7 +109,7 @@ def test_a_stopped_run_continues_with_its_scale(
 ) -> None:
     """Skipped steps and doubled scales alternate, so a run that lost the scaler's state would end otherwise."""
     begin(monkeypatch, 2.0**40, growth_interval=1)
-    line = [*words[task], "norm=bn", "precision=float16", "micro_batches=3"]
+    line = [*words[task], "norm=bn", "norm.min_examples=1", "precision=float16", "micro_batches=3"]
     assert_stopping_changes_nothing([*line, *EDGES], tmp_path)
     (folder,) = record.find_runs(tmp_path / "whole")
     rows = [row for row in record.RunFolder(folder).read_metrics()[0] if row["split"] == "train"]

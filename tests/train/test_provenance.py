@@ -220,7 +220,7 @@ def test_files_of_which_git_says_nothing_are_not_called_unchanged(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a slow file system ``git status`` may take too long."""
-    (tmp_path / "git").write_text('#!/bin/sh\ncase "$3" in status) exit 1;; esac\necho abcd\n')
+    (tmp_path / "git").write_text('#!/bin/sh\ncase "$4" in status) exit 1;; esac\necho abcd\n')
     (tmp_path / "git").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert package.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,16 @@ def of_one_process(path: Path) -> None:
     content = reference().content()
     del content["processes"]
     path.write_text(json.dumps(content))
+
+
+def test_a_reference_is_used_whatever_the_umask(capsys: pytest.CaptureFixture[str]) -> None:
+    before = os.umask(0o002)
+    try:
+        quiet.write(reference())
+    finally:
+        os.umask(before)
+    assert quiet.read() == reference()
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

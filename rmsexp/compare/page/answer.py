@@ -41,20 +41,23 @@ def real_data_first(reports: Sequence[SettingReport]) -> list[SettingReport]:
     return sorted(reports, key=lambda report: bool(report.records.runs["builtin"].eq(True).any()))
 
 
-def answer(reports: Sequence[SettingReport], decided: pd.DataFrame, savings: pd.DataFrame) -> Answer:
+def answer(
+    reports: Sequence[SettingReport], decided: pd.DataFrame, savings: pd.DataFrame, fused: pd.DataFrame
+) -> Answer:
     """Return the first view.
 
     Args:
         reports: the reports of the settings that are not those of campaigns.
         decided: the verdicts of campaigns as numbers (:func:`rmsexp.compare.tables.verdicts.table`).
         savings: the rows of the figure of savings of eager norms (:func:`rmsexp.compare.plots.savings_by_task.rows`).
+        fused: those of fused norms.
     """
     about = decided[(decided["a"] == NORM) & (decided["b"] == REFERENCE)] if len(decided) else decided
-    own = savings[savings["series"].map(names.without_impl) == NORM]
+    own, own_fused = (rows[rows["series"].map(names.without_impl) == NORM] for rows in (savings, fused))
     campaigns = [claims for _, claims in about.groupby("campaign", sort=False)] if len(about) else []
     rows = [row for claims in campaigns for row in _of_campaign(claims, own)]
     rows += [row for report in reports for row in _of_setting(report, own)]
-    return Answer(_sentences(about, own), pd.DataFrame(rows), _panel(savings) if len(savings) else None)
+    return Answer(_sentences(about, own, own_fused), pd.DataFrame(rows), _panel(savings) if len(savings) else None)
 
 
 def _shown(claims: pd.DataFrame) -> list[dict[Any, Any]]:
@@ -144,7 +147,7 @@ def _clock(row: dict[Any, Any]) -> str:
     return f"{clock}, {timing_records.replication(1)}" if row["processes"] == 1 else clock
 
 
-def _sentences(about: pd.DataFrame, savings: pd.DataFrame) -> list[str]:
+def _sentences(about: pd.DataFrame, savings: pd.DataFrame, fused: pd.DataFrame) -> list[str]:
     """Return what the verdicts say and what RMSNorm saves, in a sentence each."""
     over = about[about["outcome"] != verdicts.UNDECIDED] if len(about) else about
     if len(over):
@@ -154,18 +157,26 @@ def _sentences(about: pd.DataFrame, savings: pd.DataFrame) -> list[str]:
         quality = "Quality: no campaign has decided yet whether RMSNorm matches LayerNorm."
     if savings.empty:
         return [quality, "Time: no training steps of eager RMSNorm and LayerNorm were timed interleaved."]
-    saved = 100 * (1 - savings["ratio"])
-    tasks = savings["task"].nunique()
-    sure, single = int((savings["high"] < 1).sum()), int((savings["processes"] == 1).sum())
+    sentences = [quality, f"Time: {_savings('eager', savings)}"]
+    return sentences if fused.empty else [*sentences, _savings("Fused", fused)]
+
+
+def _savings(impl: str, rows: pd.DataFrame) -> str:
+    """Return a sentence on what RMSNorm saves. ``impl``: the implementation, as the first word of the sentence."""
+    saved = 100 * (1 - rows["ratio"])
+    tasks = rows["task"].nunique()
+    sure, single = int((rows["high"] < 1).sum()), int((rows["processes"] == 1).sum())
     where = f"on {tasks} task{'s' if tasks > 1 else ''}"
     doubt = f" In {single} of them one process measured, so the interval may be too narrow." if single else ""
-    if left_out := savings_by_task.number_left_out(savings):
-        doubt += f" {left_out} more from one process are left out, as several processes measured the same elsewhere."
-    return [
-        quality,
-        f"Time: eager RMSNorm saves {saved.min():z.1f} to {saved.max():z.1f} % of a training step of eager LayerNorm, "
-        f"{where}; in {sure} of {len(savings)} timings the whole interval is above 0.{doubt}",
-    ]
+    if left_out := savings_by_task.number_left_out(rows):
+        doubt += (
+            f" {left_out} more timings, of one process each, are left out, because several processes measured the same "
+            "on another machine."
+        )
+    return (
+        f"{impl} RMSNorm saves {saved.min():z.1f} to {saved.max():z.1f} % of a training step of {impl.lower()} "
+        f"LayerNorm, {where}; in {sure} of {len(rows)} timings the whole interval is above 0.{doubt}"
+    )
 
 
 def _panel(savings: pd.DataFrame) -> Panel:

@@ -35,7 +35,8 @@ from rmsexp.compare.tables.formats import NO_VALUE
 POINTS = 100_000
 FEWEST = 4  # points of a curve that keep its shape (rmsexp.compare.records.curves.thinned)
 READING = (
-    "relative to LayerNorm, on each machine, interleaved, with 95 % intervals; diamonds: the paper, each framework"
+    "relative to LayerNorm, interleaved, with 95 % intervals; a row is a machine and number of threads, in the order "
+    "of the table; diamonds: the paper, each framework; models without norm are not shown"
 )
 RUN_COLUMNS = {
     "label": "norm",
@@ -47,7 +48,7 @@ RUN_COLUMNS = {
     "dataset": "data",
     "builtin": "built-in data",
     "impl": "impl",
-    "time_state": "time",
+    "time_state": "time state",
     "device": "device",
     "threads": "threads",
     "precision": "precision",
@@ -57,8 +58,13 @@ RUN_COLUMNS = {
 }
 
 
-def page(reports: Sequence[SettingReport], campaigns: CampaignReport | None = None, first: Answer | None = None) -> str:
-    """Return the HTML page: the first view, the campaigns, if there are any, and then the settings in the given order.
+def page(
+    reports: Sequence[SettingReport],
+    campaigns: CampaignReport | None = None,
+    first: Answer | None = None,
+    problems: Sequence[str] = (),
+) -> str:
+    """Return the HTML page: problems with the records, the first view, the campaigns, and the settings as given.
 
     Raises:
         ValueError: there are neither settings nor campaigns.
@@ -75,6 +81,7 @@ def page(reports: Sequence[SettingReport], campaigns: CampaignReport | None = No
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     return environment.get_template("page.html.j2").render(
         settings=[_setting(report, name, limits) for report, name in zip(reports, _names(reports), strict=True)],
+        problems=problems,
         answer=None if first is None else _answer(first),
         campaigns=None if campaigns is None else _campaigns(campaigns),
         limits=limits,

@@ -16,6 +16,7 @@ const HOVER = 400; // points at which a line is read, besides its own
 const REACH = 6; // pixels from a point at which it is read: a line is not read beyond its end
 const MARKED = 6; // a line has its marker at about so many of its points
 const GLYPHS = { circle: "\u25cf", square: "\u25a0", "triangle-up": "\u25b2", "triangle-down": "\u25bc", diamond: "\u25c6", cross: "\u271a", x: "\u2716", "triangle-left": "\u25c0", "triangle-right": "\u25b6", pentagon: "\u2b1f", star: "\u2605", hexagon: "\u2b22", "diamond-tall": "\u2666", octagon: "\u2bc3" };
+const LONGEST = 18; // characters of a label
 const LABEL = 13; // pixels from a label at the end of a line to the next
 
 /** Return the points of a line and, on it, further points at multiples of `step`, so that lines are read at the same x.
@@ -118,14 +119,20 @@ function endLabels(chart, drawn, look, height) {
   ends.forEach((end, i) => { if (i) end.y = Math.max(end.y, ends[i - 1].y + gap); });
   ends.toReversed().forEach((end, i, all) => { end.y = Math.min(end.y, i ? all[i - 1].y - gap : 1); });
   return ends.map(({ label, y, colour, symbol }) => ({
-    xref: "paper", yref: "paper", x: 1.01, y, text: `<span style="color:${colour}">${GLYPHS[symbol]}</span> ${label}`, showarrow: false, xanchor: "left", yanchor: "middle",
+    xref: "paper", yref: "paper", x: 1.01, y, text: `<span style="color:${colour}">${GLYPHS[symbol]}</span> ${shortened(label)}`, showarrow: false, xanchor: "left", yanchor: "middle",
     font: { size: 11 },
   }));
 }
 
+/** Return the label of a line's end: without "impl=", and of at most LONGEST characters. */
+function shortened(label) {
+  const text = label.replace("impl=", "");
+  return text.length <= LONGEST ? text : `${text.slice(0, LONGEST - 1)}\u2026`;
+}
+
 /** Return the width of the labels in pixels. */
 function roomFor(look) {
-  return 34 + 5.6 * Math.min(18, Math.max(...[...look].filter(([series]) => !hidden.has(series)).map(([, { label }]) => label.length)));
+  return 34 + 5.6 * Math.max(...[...look].filter(([series]) => !hidden.has(series)).map(([, { label }]) => shortened(label).length));
 }
 
 /** Return where the means that are drawn are furthest beyond the axis, like the `beyond` of a panel. */
@@ -141,8 +148,8 @@ function arrows(chart, panel, drawn, look) {
   if (!rangeOf(chart).range) return [];
   const beyond = form.show.value === "mean" ? meansBeyond(chart, drawn) : panel.beyond;
   return beyond.filter(({ series }) => !hidden.has(series)).map(({ series, x, y, above }, i) => ({
-    x, yref: "paper", y: above ? 1 : 0, yshift: (above ? -1 : 1) * LABEL * (i % 4), text: `${above ? "\u2191" : "\u2193"}${Number(y.toPrecision(3))}`,
-    showarrow: false, xanchor: "left", yanchor: above ? "top" : "bottom", font: { size: 11, color: look.get(series).colour },
+    x, yref: "paper", y: above ? 1 : 0, yshift: (above ? -1 : 1) * LABEL * (i % 4), text: `<span style="color:${look.get(series).colour}">${above ? "\u2191" : "\u2193"}</span>${Number(y.toPrecision(3))}`,
+    showarrow: false, xanchor: "left", yanchor: above ? "top" : "bottom", font: { size: 11 },
   }));
 }
 

@@ -4,6 +4,7 @@ const form = document.getElementById("controls");
 const sections = [...document.querySelectorAll("section.setting")];
 const contents = new Map(); // charts and series by section, parsed when the section is first shown
 const hidden = new Set(); // series that are switched off, in all settings
+let ground = ""; // the background with which the figures of campaigns were drawn
 
 // ---- state and hash
 
@@ -120,6 +121,7 @@ function omission(chart, drawn) {
 /** Explain the kinds of lines that the charts show. */
 function reading(charts) {
   const curves = charts.flatMap((chart) => chart.panels[form.x.value]?.curves ?? []);
+  if (!curves.length) return "";
   const smoothing = Number(form.smooth.value);
   const show = form.show.value;
   const parts = { both: ["thin: one seed", "thick: mean over the seeds counted above"], mean: ["mean over the seeds counted above"], seeds: ["one line per seed"] }[show];
@@ -135,7 +137,9 @@ function reading(charts) {
 
 function update() {
   document.documentElement.dataset.theme = form.theme.value;
-  drawVerdicts(getComputedStyle(form));
+  const colours = getComputedStyle(form);
+  if (colours.backgroundColor !== ground) drawVerdicts(colours); // nothing else changes these figures
+  ground = colours.backgroundColor;
   if (!sections.length) return;
   const share = Number(form.smooth.value);
   document.getElementById("smoothing").textContent = share ? `Smoothing: ${share} % of the axis` : "Smoothing: none";
@@ -151,6 +155,8 @@ function update() {
   drawCharts(current);
 }
 
+const NUMBER = /^[+-]?\d+(\.\d+)?(e[+-]?\d+)?(?![\w-])/; // not the year of a date, nor the digits of a commit
+
 function sort(button) {
   const header = button.closest("th");
   const ascending = header.getAttribute("aria-sort") !== "ascending";
@@ -162,12 +168,12 @@ function sort(button) {
   body.append(...rows);
 }
 
-/** Compare by the numbers at the start of both cells, such as "1,178". Cells without a number come last, in both
- * directions; two of them are compared as text. */
+/** Compare by the numbers at the start of both cells, such as "1,178". Cells without a number, such as dates and
+ * commits, come last, in both directions; two of them are compared as text. */
 function compare(a, b, direction) {
-  const [first, second] = [a, b].map((text) => parseFloat(text.replace(/(?<=\d),(?=\d{3}\b)/g, "")));
+  const [first, second] = [a, b].map((text) => Number(NUMBER.exec(text.replace(/(?<=\d),(?=\d{3}\b)/g, ""))?.[0] ?? NaN));
   if (Number.isNaN(first) !== Number.isNaN(second)) return Number.isNaN(first) ? 1 : -1;
-  return direction * (Number.isNaN(first) ? a.localeCompare(b) : first - second);
+  return direction * (Number.isNaN(first) ? a.localeCompare(b, undefined, { numeric: true }) : first - second);
 }
 
 form.addEventListener("input", (event) => {

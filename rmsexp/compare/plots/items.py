@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 from matplotlib.figure import Figure
@@ -11,7 +12,7 @@ from rmsexp.compare.paper.items import Found, Item, Panel
 from rmsexp.compare.plots import canvas, p_sweep, paper_figures
 from rmsexp.compare.plots.panels import Axis
 from rmsexp.compare.plots.paper_figures import View
-from rmsexp.compare.records import quantities
+from rmsexp.compare.records import names, quantities, statistics
 from rmsexp.compare.tables import p_sweep as p_table
 from rmsexp.rules.quantities import Quantity
 
@@ -28,7 +29,7 @@ def curves(item: Item, found: Found, sources: Sequence[str]) -> Figure:
         found: what the records have of its group.
         sources: where our values come from: scale, data, seeds and machine, as lines of the caption.
     """
-    views = [_view(panel, found) for panel in item.panels]
+    views = [_interim(_view(panel, found), found) for panel in item.panels]
     lines = [item.content.caption, *sources, READING]
     return paper_figures.draw(item.content.title, lines, found.records, found.series, views)
 
@@ -45,6 +46,13 @@ def against_p(item: Item, found: Found, sources: Sequence[str]) -> Figure:
         paper_figures.set_range(axes, view, records, values.tolist())
         axes.set_xticks(P_TICKS)
     return figure
+
+
+def _interim(view: View, found: Found) -> View:
+    """Return the view of a curve; runs with a score evaluate the whole validation split at their last steps only."""
+    if view.quantity.split != names.VALID or not statistics.target(found.records).scored:
+        return view
+    return view._replace(quantity=replace(view.quantity, split=names.INTERIM))
 
 
 def _view(panel: Panel, found: Found) -> View:

@@ -7,6 +7,7 @@ have panels of their own, beside or below ours.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
@@ -15,6 +16,7 @@ from matplotlib.figure import Figure
 from rmsexp.compare.plots import canvas, panels, style
 from rmsexp.compare.plots.panels import Axis, Chart, Curve, Panel
 from rmsexp.compare.plots.setting_curves import LEGEND, LIMITS, draw_panel, legend_entries
+from rmsexp.compare.records import names, quantities
 from rmsexp.compare.records.load import Records
 from rmsexp.rules.quantities import Quantity
 
@@ -86,8 +88,11 @@ def _published(source: str, task: str, ours: Chart, view: View) -> Chart | None:
     """Return the chart of the paper's curves in a view; None if they are not known, or are laid over ours already."""
     if any(curve.from_paper for curve in ours.panels[view.x].curves):
         return None
+    # the paper has no interim evaluations, which stand for the whole split
+    split = names.VALID if view.quantity.split == names.INTERIM else view.quantity.split
+    title = quantities.title(replace(view.quantity, split=split))
     for chart in panels.paper_charts(task):
-        if (chart.source, chart.title) == (source, ours.title) and view.x in chart.panels:
+        if (chart.source, chart.title) == (source, title) and view.x in chart.panels:
             return _in_units(chart._replace(panels={view.x: chart.panels[view.x]}), view)
     return None
 

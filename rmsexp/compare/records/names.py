@@ -24,6 +24,7 @@ NAMES = {
 }
 RECALLS = tuple(f"{kind}_{cutoff}" for kind in ("image", "caption") for cutoff in ("recall", "r1", "r5", "r10"))
 FRACTIONS = ("error", "accuracy", *RECALLS)  # metrics that are stored as fractions and shown in percent
+VALID = "valid"  # the split of evaluations on all validation examples
 INTERIM = score.INTERIM  # the split of evaluations on the first validation examples
 SEARCHED = ("bleu", "chrf")  # metrics of texts that are searched for, greedily in interim evaluations
 FINE = ("bits_per_byte", "loss")  # metrics whose differences are shown with four decimals instead of two

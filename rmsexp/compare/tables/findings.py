@@ -73,6 +73,9 @@ def _sentence(
     unit, divisor = speed.time_unit(seconds)
     untimed = _untimed(baseline_runs, baseline_runs)
     took = f"its time is excluded: {untimed}" if untimed else f"{seconds / divisor:.3g} {unit}"
+    at_time = four_digits(_value_at(averaged(baseline_runs, timed=True)[0], smoothed, "step", end, "loss"))
+    if not untimed and at_time != level:
+        took += f", where the runs with a clear time are at {at_time}"
     parts = []
     for series in names.in_order(others["series"]):
         runs = others[others["series"] == series]

@@ -169,7 +169,7 @@ def _every(states: Sequence[State], claim: str, rows: pd.DataFrame) -> str:
     verdicts = [verdict for state in decided for verdict in state.verdicts if verdict.claim.claim == claim]
     left = len(concerned) - len(decided)
     if left and claims.REFUTED not in [verdict.outcome for verdict in verdicts]:
-        return f"{UNDECIDED}: {left} of {len(concerned)} campaigns are not finished"
+        return f"{UNDECIDED}: {left} of {len(concerned)} campaigns not finished"
     joint = claims.every(verdicts)
     of_joint = rows[rows["outcome"] != UNDECIDED].to_dict("records")
     with_luck = [row["with_luck"] if for_chosen_rates_only(row) else row["outcome"] for row in of_joint]

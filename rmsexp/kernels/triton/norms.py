@@ -69,11 +69,12 @@ def _forward(
         in_row = row_exists & (unit < n)
         offset = row_begin + unit.to(tl.int64) * unit_stride
         parameter = row % channels if MAPS else unit
+        exists = row_exists if MAPS else unit < n  # in the shape of `parameter`
         value = (tl.load(x + offset, in_row).to(DTYPE) - row_mean) * row_scale
         if gain is not None:
-            value *= tl.load(gain + parameter, in_row)
+            value *= tl.load(gain + parameter, exists)
         if shift is not None:
-            value += tl.load(shift + parameter, in_row)
+            value += tl.load(shift + parameter, exists)
         tl.store(y + offset, value, in_row)
 
 
@@ -151,7 +152,7 @@ def _backward(
         offset = row_begin + unit.to(tl.int64) * unit_stride
         g = tl.load(dy + offset, in_row, other=0).to(DTYPE)
         if gain is not None:
-            g *= tl.load(gain + (row % channels if MAPS else unit), in_row, other=0)
+            g *= tl.load(gain + (row % channels if MAPS else unit), row_exists if MAPS else unit < n, other=0)
         normalised = (tl.load(x + offset, in_row, other=0).to(DTYPE) - row_mean) * row_scale
         gradient = row_scale * (g - mean_g - tl.where(unit < k, normalised * slope, 0))
         if dtotal is not None:

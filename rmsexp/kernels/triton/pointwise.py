@@ -56,10 +56,11 @@ def _forward(
         unit = start + tl.arange(0, BLOCK_N)[None, :]
         in_row = (row < rows) & (unit < n)
         parameter = row % channels if PER_ROW else unit
+        exists = row < rows if PER_ROW else unit < n  # in the shape of `parameter`
         _, value = _value(tl.load(x + row * n + unit, in_row, other=0).to(DTYPE), alpha, offset, ERF)
-        value *= tl.load(gain + parameter, in_row, other=0)
+        value *= tl.load(gain + parameter, exists, other=0)
         if shift is not None:
-            value += tl.load(shift + parameter, in_row, other=0)
+            value += tl.load(shift + parameter, exists, other=0)
         tl.store(y + row * n + unit, value, in_row)
 
 
@@ -97,6 +98,7 @@ def _backward(
         unit = start + tl.arange(0, BLOCK_N)[None, :]
         in_row = (row < rows) & (unit < n)
         parameter = row % channels if PER_ROW else unit
+        exists = row < rows if PER_ROW else unit < n  # in the shape of `parameter`
         g = tl.load(dy + row * n + unit, in_row, other=0).to(DTYPE)
         a = tl.load(x + row * n + unit, in_row, other=0).to(DTYPE)
         u, value = _value(a, alpha, offset, ERF)
@@ -109,7 +111,7 @@ def _backward(
             if dshift is not None:
                 tl.store(dshift + program * n + unit, tl.sum(g, 0, keep_dims=True), unit < n)
         derivative = 1.1283791670955126 * tl.exp(-u * u) if ERF else 1 - value * value
-        h = tl.where(in_row, g * tl.load(gain + parameter, in_row, other=0) * derivative, 0)
+        h = tl.where(in_row, g * tl.load(gain + parameter, exists, other=0) * derivative, 0)
         sums_alpha += tl.where(in_row, h * a, 0)
         sums_offset += h
         tl.store(dx + row * n + unit, h * tl.load(alpha), in_row)

@@ -186,8 +186,10 @@ def norm_backward(
         unit = start + units
         in_row = unit < n
         g = tl.load(gradient + unit, in_row, other=0) * tl.load(affine + unit, in_row, other=0)
-        normalised = (tl.load(a + unit, in_row, other=0) - mean) * scale
-        tl.store(gradient + unit, scale * (g - mean_g - tl.where(unit < k, normalised * slope, 0)), in_row)
+        if KIND != NONE:  # else an infinite input would give infinity times a slope of 0
+            normalised = (tl.load(a + unit, in_row, other=0) - mean) * scale
+            g = scale * (g - mean_g - tl.where(unit < k, normalised * slope, 0))
+        tl.store(gradient + unit, g, in_row)
 
 
 def launch_options(block_size: int) -> dict[str, int]:

@@ -19,6 +19,7 @@ from rmsexp.compare.records import campaigns
 from rmsexp.compare.tables import seed_tests, verdicts
 
 EACH_SEED = r"[+-][\d.]+ \(95 %: [+-][\d.]+ to [+-][\d.]+\) points, 3 seeds"
+NONE = pd.DataFrame(columns=["series", "task", "setting"])  # no savings
 REAL = {"name": "CIFAR-10", "digest": "0", "builtin": False}
 
 
@@ -33,7 +34,7 @@ def first(tmp_path: Path) -> answer.Answer:
     reports = [report(tmp_path), report(tmp_path, setting="small")]
     reports = [replace(found, tests=seed_tests.table(found.records)) for found in reports]
     savings = savings_by_task.rows(load_timings(tmp_path), "eager")
-    return answer.answer(answer.real_data_first(reports), pd.DataFrame(), savings)
+    return answer.answer(answer.real_data_first(reports), pd.DataFrame(), savings, NONE)
 
 
 def test_real_data_come_first_and_differences_have_intervals(first: answer.Answer) -> None:
@@ -47,11 +48,19 @@ def test_a_quotient_of_two_single_processes_has_no_interval(tmp_path: Path) -> N
     groups = [["none", "ln", "rms"], ["none", "prms"]]
     write_timing(tmp_path, {"none": 1.0, "ln": 2.0, "rms": 1.5, "prms": 1.4}, groups=groups)
     savings = savings_by_task.rows(load_timings(tmp_path), "eager")
-    panel = answer.answer([], pd.DataFrame(), savings).savings
+    panel = answer.answer([], pd.DataFrame(), savings, NONE).savings
     assert panel is not None
     (mark,) = [mark for mark in panel.marks if "pRMSNorm" in mark.label and mark.kind == "points"]
     assert mark.label.endswith("(no interval)")
     assert all(map(math.isfinite, (*panel.x_range, *(value for mark in panel.marks for value in mark.x))))
+
+
+def test_fused_norms_have_a_sentence_of_their_own(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.82]})
+    savings = savings_by_task.rows(load_timings(tmp_path), "eager")
+    eager, fused = answer.answer([], pd.DataFrame(), savings, savings).sentences[1:]
+    assert eager.startswith("Time: eager RMSNorm saves 19.0 to 19.0 % of a training step of eager LayerNorm, on 1 task")
+    assert fused.startswith("Fused RMSNorm saves 19.0 to 19.0 % of a training step of fused LayerNorm, on 1 task")
 
 
 @pytest.mark.usefixtures("first")
@@ -60,7 +69,7 @@ def test_savings_name_their_machines_and_single_processes(tmp_path: Path) -> Non
     found = report(tmp_path)
     tests = seed_tests.table(found.records)
     savings = savings_by_task.rows(load_timings(tmp_path), "eager")
-    shown = answer.answer([replace(found, tests=tests)], pd.DataFrame(), savings)
+    shown = answer.answer([replace(found, tests=tests)], pd.DataFrame(), savings, NONE)
     (saved,) = shown.table[answer.TIME]
     replicated, single = saved.split("; ")
     assert re.fullmatch(r"19.* %\), demo, AMD EPYC, 1 thread", replicated)
@@ -76,9 +85,7 @@ def test_a_positive_difference_means_that_rmsnorm_is_better(tmp_path: Path) -> N
     found = report(tmp_path)
     tests = seed_tests.table(found.records)
     tests["difference"], tests["interval"] = -0.02, 0.01  # the error is lower by two points
-    (row,) = answer.answer(
-        [replace(found, tests=tests)], pd.DataFrame(), pd.DataFrame(columns=["series", "task", "setting"])
-    ).table.to_dict("records")
+    (row,) = answer.answer([replace(found, tests=tests)], pd.DataFrame(), NONE, NONE).table.to_dict("records")
     assert row[answer.QUALITY] == "+2.00 (95 %: +1.00 to +3.00) points, 3 seeds"
 
 
@@ -88,9 +95,7 @@ def test_the_answer_counts_the_runs_that_diverged(tmp_path: Path) -> None:
         write_run(tmp_path, "rms", seed, status="diverged" if seed else "finished")
     found = report(tmp_path)
     found = replace(found, tests=seed_tests.table(found.records))
-    (row,) = answer.answer([found], pd.DataFrame(), pd.DataFrame(columns=["series", "task", "setting"])).table.to_dict(
-        "records"
-    )
+    (row,) = answer.answer([found], pd.DataFrame(), NONE, NONE).table.to_dict("records")
     assert row[answer.QUALITY].endswith(" points, 1 seed; RMSNorm alone diverged at 2 seeds")
 
 
@@ -99,17 +104,17 @@ def test_each_implementation_of_a_setting_has_a_row(tmp_path: Path) -> None:
         write_run(tmp_path, series)
     found = report(tmp_path)
     found = replace(found, tests=seed_tests.table(found.records))
-    table = answer.answer([found], pd.DataFrame(), pd.DataFrame(columns=["series", "task", "setting"])).table
+    table = answer.answer([found], pd.DataFrame(), NONE, NONE).table
     assert table["runs"].tolist() == ["demo, built-in data", "demo, built-in data, impl=fused"]
     tuning = replace(found, records=replace(found.records, runs=found.records.runs.assign(evaluation="validation")))
-    assert answer.answer([tuning], pd.DataFrame(), pd.DataFrame(columns=["series", "task", "setting"])).table.empty
+    assert answer.answer([tuning], pd.DataFrame(), NONE, NONE).table.empty
 
 
 def test_claims_that_one_interval_decides_share_a_row(tmp_path: Path) -> None:
     not_worse = EQUAL | {"claim": "RMSNorm is not worse than LayerNorm", "test": "noninferiority"}
     Campaign(claims=(EQUAL, BETTER, not_worse)).write(tmp_path)
     decided = verdicts.table(campaigns.states(tmp_path, []))
-    (row,) = answer.answer([], decided, pd.DataFrame(columns=["series", "task", "setting"])).table.to_dict("records")
+    (row,) = answer.answer([], decided, NONE, NONE).table.to_dict("records")
     assert row["verdict"] == "RMSNorm equals LayerNorm: supported; RMSNorm is not worse than LayerNorm: supported"
     assert re.fullmatch(r"-0\.11 \(90 %: -[\d.]+ to [+-][\d.]+\) points, 8 seeds", row[answer.QUALITY])
 

@@ -136,7 +136,7 @@ def test_a_mean_that_leaves_the_axis_has_an_arrow_also_without_its_seeds(show: C
         new Map([["ln", { colour: "red" }]]),
     )"""
     (arrow,) = show("show=mean").evaluate(call)
-    assert (arrow["x"], arrow["text"]) == (2, "\u21917")
+    assert (arrow["x"], arrow["text"]) == (2, '<span style="color:red">\u2191</span>7')
 
 
 def test_a_norm_is_toggled_in_every_chart(show: Callable[[str], Page]) -> None:

@@ -102,6 +102,8 @@ def test_short_runs_and_damaged_records_give_warnings(tmp_path: Path) -> None:
 def test_a_plain_setting_has_no_warnings(tmp_path: Path) -> None:
     write_run(tmp_path, "rms", dataset={"name": "CIFAR-10", "digest": "0", "builtin": False})
     assert not [tag for tag, _, _ in Elements(html.page([report(tmp_path)])).elements if tag == "li"]
+    problems = ["campaign left out: <damaged>"]
+    assert Elements(html.page([report(tmp_path)], problems=problems)).texts("li") == problems
 
 
 def test_means_are_those_of_the_seeds(page: str, root: Path) -> None:

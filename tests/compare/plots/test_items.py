@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,11 +10,12 @@ import pytest
 from helpers.records import write_run
 from matplotlib.figure import Figure
 
-from rmsexp import config
+from rmsexp import config, record
 from rmsexp.compare import load
 from rmsexp.compare.paper import items
 from rmsexp.compare.paper.items import Found
 from rmsexp.compare.plots import items as item_plots
+from rmsexp.rules import score
 from rmsexp.rules.quantities import Quantity
 
 CONTENT = """\
@@ -55,6 +57,24 @@ def test_panels_have_the_quantity_of_the_task_or_the_papers_name(tmp_path: Path)
     assert [text.get_text() for text in legend.get_texts()] == ["Baseline", "LayerNorm"]
     caption = drawn.texts[1].get_text().splitlines()
     assert caption[:2] == ["Error rate.", "scale=demo"]
+
+
+def test_curves_of_runs_with_a_score_are_of_their_interim_evaluations(tmp_path: Path) -> None:
+    """They evaluate the whole validation split at their last steps only."""
+    target = {"split": "test", "metric": "error", "mode": "min", "selection": "valid"}
+    points = score.steps(400)
+    for series in ("none", "ln"):
+        folder = record.RunFolder(write_run(tmp_path / "results", series, evaluation="scored", target=target))
+        rows = [row for row in folder.read_metrics()[0] if row["split"] == "train"]
+        shared = {key: rows[0][key] for key in ("epoch", "examples", "seconds")}
+        for number, step in enumerate(points):
+            splits = ["interim", "valid", "test"] if number >= len(points) - score.SCORED else ["interim"]
+            rows += [shared | {"step": step, "split": split, "loss": 0.5, "error": 0.5} for split in splits]
+        folder.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = Found("cifar10/demo", {"Baseline": "none", "LayerNorm": "ln"}, load(tmp_path / "results"), [], None)
+    drawn = item_plots.curves(item(tmp_path, "  - {quantity: valid error}\n"), found, ["scale=demo"])
+    assert drawn.axes[0].get_ylabel() == "valid, 256 examples: error (%)"
+    assert len(drawn.axes[0].lines[0].get_xdata()) == score.EVALUATIONS
 
 
 def test_a_sweep_of_p_has_the_papers_ticks_and_range(tmp_path: Path) -> None:

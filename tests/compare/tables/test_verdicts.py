@@ -49,7 +49,7 @@ def test_claims_with_the_same_text_share_a_row(tmp_path: Path) -> None:
     equal = matrix.loc[EQUAL["claim"]]
     assert equal["cifar10"] == "supported: -0.11 (-0.25 to +0.03) points, 8 seeds"
     assert equal["rnnsearch"] == "not decided yet: 12 of 24 final runs"
-    assert equal["every task"] == "not decided yet: 1 of 3 campaigns are not finished"
+    assert equal["every task"] == "not decided yet: 1 of 3 campaigns not finished"
     assert matrix.loc["pRMSNorm is not worse than RMSNorm", ["cifar10", "every task"]].tolist() == [NO_VALUE, NO_VALUE]
 
 
