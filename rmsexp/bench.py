@@ -142,7 +142,7 @@ def run(arguments: argparse.Namespace, command: str) -> None:
     keys = {"format": 1, "what": arguments.what, "dtype": arguments.dtype, "budget": arguments.seconds}
     content = {**keys, "command": command, "session": provenance.session(device, 0)}
     print(*benchmarks.notes(content), sep="\n", flush=True)
-    own, dtype, measured = _own_norms(arguments.config_dir, arguments.shapes[0]), getattr(torch, arguments.dtype), []
+    own, dtype, measured = _own_norms(arguments), getattr(torch, arguments.dtype), []
     options = (dtype, arguments.seconds, device, inform, own)
     left_out: list[str] = []
 
@@ -166,21 +166,23 @@ def run(arguments: argparse.Namespace, command: str) -> None:
             print(f"\nrecord  {folder / FILE}\ntables  {folder / 'bench.md'}, and figures beside it")
 
 
-def _own_norms(config_dir: str | None, shape: str) -> list[Any]:
-    """Return the norms in a folder of configs, with their default options; none if it is None.
+def _own_norms(arguments: argparse.Namespace) -> list[Any]:
+    """Return the norms in the folder of ``--config-dir``, with their default options; none without that option.
 
-    ``shape``: one that is timed. A norm that acts on weights only has no layer to time, except in recurrences; a line
-    names each such norm.
+    A norm that acts on weights only has no layer that could be timed alone, except in recurrences. It is left out, and
+    a line says so.
     """
     from rmsexp.norms.base import Identity
 
+    config_dir = arguments.config_dir
     if config_dir is None:
         return []
     names = sorted({*config.options("norm", config_dir)} - {*config.options("norm")})
     found = [config.job([f"norm={name}"], config_dir).norm for name in names]
-    if shape.count("x") > 1:  # of a recurrence
+    if arguments.what != "norms":
         return found
-    without_layers = [norm for norm in found if isinstance(norm.value("bench", int(shape.split("x")[1])), Identity)]
+    features = int(arguments.shapes[0].split("x")[1])
+    without_layers = [norm for norm in found if isinstance(norm.value("bench", features), Identity)]
     for norm in without_layers:
         inform(f"norm={norm.name} acts on weights only, so it has no layer that could be timed alone")
     return [norm for norm in found if norm not in without_layers]

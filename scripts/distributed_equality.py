@@ -85,9 +85,8 @@ LOSS_DIFFERS = "the loss differs by"  # begins the message about a larger one
 
 def words_of(task: str, norm: str, steps: int, scale: str) -> list[str]:
     edges = [f"max_steps={steps}", "log_every=3", "eval_every=40", f"checkpoint_every={CHECKPOINT_EVERY}", "threads=1"]
-    few = (
-        ["norm.min_examples=2"] if scale == "tiny" and norm in ("bn", "mean_only_bn") else []
-    )  # micro-batches have at least three
+    # the tiny micro-batches have at least three examples
+    few = ["norm.min_examples=2"] if scale == "tiny" and norm in ("bn", "mean_only_bn") else []
     return [f"task={task}", f"norm={norm}", *few, *SCALES[scale][task], *edges]
 
 

@@ -140,8 +140,8 @@ def norm_cases(
 
     The statistics are over the features. The forward pass is also compared with a copy of the input. Additions are the
     residual sums that norms follow in a model; fused norms with statistics compute both in one operator, or "apart" in
-    two. The norms ``own`` act on activations. With ``peers`` there are compiled layers
-    and layers of other libraries, too; it is called with a line for each of them that cannot be timed.
+    two. The norms ``own`` act on activations. With ``peers`` there are compiled layers and layers of other libraries,
+    too; it is called with a line for each of them that cannot be timed.
     """
     rows, features = map(int, shape.split("x"))
     layers: dict[str, nn.Module] = {"nn.LayerNorm": nn.LayerNorm(features), "nn.RMSNorm": nn.RMSNorm(features)}

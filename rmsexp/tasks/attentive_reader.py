@@ -15,7 +15,7 @@ Deviation: attentive reader, best model
     original: the last evaluation with the lowest validation error
         (attentive-reader:codes/att_reader/attentive_reader.py:536)
     ours: the first one
-    why: tasks choose the best model in one way
+    why: in all tasks, a later model must be better to replace the best one
     effect: on best.pt and, with data.validation, on the error that is reported
 Deviation: attentive reader, questions whose answer is the unknown word
     original: the unknown word is an answer like any other (attentive-reader:codes/att_reader/model.py:538)

@@ -200,7 +200,7 @@ class Task:
                 logits = model(new[None], cache)[0, -1].float().cpu()
             if not logits.isfinite().all():
                 raise ValueError(
-                    "the model's logits are not finite, so it cannot write text; choose another run or --checkpoint"
+                    "the model's logits are not finite, so it cannot write text; choose another run or checkpoint"
                 )
             tokens.append(int(drawn_index(logits, temperature, generator)))
         return tokeniser.decode(tokens[start:])

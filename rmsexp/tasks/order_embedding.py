@@ -187,7 +187,8 @@ class Task:
 
     def build(self, norm: Norm) -> nn.Module:
         refuse_batch_statistics(
-            norm, "captions are evaluated with others of their length, whose statistics are their own"
+            norm,
+            "captions are evaluated in groups of similar length, and the statistics of a group depend on that length",
         )
         options, features = self.config.model, self._splits["train"].features.shape[1]
         absolute = self.config.penalty == "order"

@@ -85,7 +85,7 @@ def write(reference: Reference) -> Path:
     """Replace the reference of this machine; return the path of its file. Raises: OSError."""
     path = path_of(reference.machine)
     atomic.write_json(path, reference.content())
-    path.chmod(0o600)  # with a umask such as 002 others could change it, and it would not be used
+    path.chmod(0o600)  # with a umask such as 002 others could change it, and then it is refused
     return path
 
 
