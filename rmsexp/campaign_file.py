@@ -53,13 +53,13 @@ class Seeds(NamedTuple):
 
 
 class Registered(NamedTuple):
-    """How the campaign's file was when its first final run began.
+    """The rules of the campaign when its first final run began: its file without the part ``timing``.
 
     Attributes:
-        digest: the digest of the file.
+        digest: the digest of the rules.
         commit: the commit of the code; None if it was not known.
         date: the date.
-        changed: how the file has changed since, in words; None if it has not.
+        changed: how the rules have changed since, in words; None if they have not.
     """
 
     digest: str

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from rmsexp.checks import at_least, choice, nearest, not_empty, positive
@@ -267,6 +267,9 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
         if isinstance(value, DictConfig) and not isinstance(content.get(name, value), DictConfig):
             keys = ", ".join(f"{prefix}{name}.{key}" for key in map(str, value))
             raise ConfigError(f"{prefix}{name} is a group of keys; set a single key ({keys})")
+        given = content.get(name)
+        if isinstance(value, ListConfig) and isinstance(given, str | int | float):
+            raise ConfigError(f"{prefix}{name} must be a list, in brackets: {prefix}{name}=[{given}]")
     try:
         merged: DictConfig = OmegaConf.merge(typed, content)  # type: ignore[assignment]
     except ConfigKeyError as error:

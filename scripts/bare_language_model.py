@@ -44,6 +44,7 @@ class Model(nn.Module):
     def __init__(self, size: Any, vocabulary: int, context: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, size.width)
+        nn.init.normal_(self.embedding.weight, std=size.width**-0.5)  # as ours: logits near 1, not near the width
         self.blocks = nn.ModuleList(Block(size) for _ in range(size.layers))
         self.norm = nn.RMSNorm(size.width, eps=1e-5)
         half = size.width // size.heads // 2

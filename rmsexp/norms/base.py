@@ -368,7 +368,9 @@ class Norm:
     fuses_recurrences: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        checks.choice("norm.impl", self.impl, self.impls)
+        checks.choice("norm.impl", self.impl, IMPLS)
+        if self.impl not in self.impls:
+            raise ValueError(f"norm={self.name} has no {self.impl} form; use norm.impl={self.impls[0]}")
 
     @property
     def effective_impl(self) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from readme_blocks.checks import commit_of, newest
+from readme_blocks.checks import commit_of, not_recorded
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import counted, paragraphs, processor, table
 from readme_blocks.verdicts import NONE
@@ -54,18 +54,22 @@ def runs_and_seconds(evidence: Evidence) -> str:
 
 
 def _long_evaluations(runs: Sequence[Spent]) -> str:
-    """Return a sentence on the final runs of RNNSearch that spend more than ``MOST_EVALUATION`` on evaluations."""
-    ended = [run for run in runs if run.job.stage == "final" and run.finished]
-    final = [run for run in ended if run.job.folder.startswith("rnnsearch/")]
-    longer = [run.evaluation for run in final if run.evaluation > MOST_EVALUATION]
-    most = f", at most {100 * max(longer):.0f} %" if longer else ""
+    """Return a sentence on the runs of RNNSearch that spent more than ``MOST_EVALUATION`` on evaluations."""
+    ended = [run for run in runs if run.finished and run.job.folder.startswith("rnnsearch/")]
+    longer = [
+        f"{100 * run.evaluation:.0f} % ({run.job.stage}, {run.time_state})"
+        for run in ended
+        if run.evaluation > MOST_EVALUATION
+    ]
     limit = f"{100 * MOST_EVALUATION:.0f} %"
-    return f"Of {len(final)} final runs of `rnnsearch`, {len(longer)} spent more than {limit} on evaluations{most}."
+    shares = f": {', '.join(longer)}" if longer else ""
+    return f"Of {len(ended)} runs of `rnnsearch`, {len(longer)} spent more than {limit} on evaluations{shares}."
 
 
 def accuracy(evidence: Evidence) -> str:
-    """What ``--plan`` estimates for the runs of campaigns, beside what they took on the same kind of machine."""
-    return newest(evidence, "plan_accuracy", ACCURACY, _accuracy)
+    """What ``--plan`` estimates for the runs of campaigns, beside what they took, on each kind of machine."""
+    found = evidence.checks("plan_accuracy")
+    return paragraphs(*map(_accuracy, found.values())) if found else not_recorded(ACCURACY)
 
 
 def _accuracy(content: Mapping[str, Any]) -> str:

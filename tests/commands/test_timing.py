@@ -42,6 +42,7 @@ REFERENCE = ROOT / "results/reference"
         (["norms=[ln,ln+eps=1e-6]"], "norms and impl name ln twice"),
         (["impl=[eager,eager]"], "impl names eager twice"),
         (["norms=[[ln]]"], "norms must be a list of single values, got [['ln']]"),
+        (["impl=fused"], "impl must be a list, in brackets: impl=[fused]"),
         (["--config-dir", "nowhere"], "--config-dir nowhere is not a folder"),
         (["hydra.mode=MULTIRUN"], "hydra.mode=MULTIRUN has no effect: -m makes a sweep"),
         (["norms=[ln,rms+model.width=0.5]"], "norms: steps of one setting are timed together"),
@@ -65,6 +66,23 @@ def test_a_mistake_is_reported_in_one_line(words: list[str], message: str, capsy
     assert errors.startswith("rmsexp: ")
     assert message in errors
     assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "reference"),
+    [
+        (["impl=[fused]"], "ln+impl=fused"),
+        (["impl=[fused]", "timing.reference=rms"], "rms+impl=fused"),
+        (["impl=[fused,eager]"], "ln"),
+        (["impl=[fused,eager]", "timing.reference=rms+impl=fused"], "rms+impl=fused"),
+        (["impl=[eager,fused]", "timing.reference=none+impl=fused"], "none+impl=fused"),
+    ],
+    ids=" ".join,
+)
+def test_a_norm_as_reference_is_the_fused_one_if_no_eager_one_is_timed(words: list[str], reference: str) -> None:
+    options, jobs = timing.parse([*words, "norms=[none,ln,rms]"])
+    assert options.timing.reference == reference
+    assert reference in jobs
 
 
 def test_series_and_setting_are_named_as_those_of_runs() -> None:

@@ -28,6 +28,8 @@ LAYERS: dict[str, Callable[..., Normaliser]] = {
     "ln": norms.LayerNorm,
     "nonparametric_ln": partial(norms.LayerNorm, elementwise_affine=False),
     "rms": norms.RMSNorm,
+    "rms, no gain": partial(norms.RMSNorm, elementwise_affine=False),
+    "rms, 1 + weight": partial(norms.RMSNorm, weight_offset=True),
     "rms, gain and bias": partial(norms.RMSNorm, bias=True),
     "rms, bias": partial(norms.RMSNorm, elementwise_affine=False, bias=True),
     "prms, outside": partial(norms.RMSNorm, p=0.3, eps_inside=False),

@@ -152,4 +152,4 @@ def test_a_fused_run_has_the_losses_of_an_eager_run(main: Main, tmp_path: Path, 
 
 @pytest.mark.parametrize("norm", ["bn", "mean_only_bn"])
 def test_batch_norms_have_no_fused_form(main: Main, norm: str) -> None:
-    main(f"norm={norm}", "norm.impl=fused").assert_refused("norm.impl=fused is not known (one of eager)")
+    main(f"norm={norm}", "norm.impl=fused").assert_refused(f"norm={norm} has no fused form; use norm.impl=eager")

@@ -66,6 +66,8 @@ def l2_gradient(a: Tensor, h: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 ClosedForm = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 FORMS: dict[str, tuple[norms.Norm, ClosedForm]] = {
     "rms": (norms.RMS(name="rms", eps=EPS), partial(rms_gradient, k=N, eps=EPS)),
+    "rms, 1 + weight": (norms.RMS(name="rms", eps=EPS, weight_offset=True), partial(rms_gradient, k=N, eps=EPS)),
+    "rms, no gain": (norms.RMS(name="rms", eps=EPS, gain=False), partial(rms_gradient, k=N, eps=EPS)),
     "rms eps=0": (norms.RMS(name="rms", eps=0), partial(rms_gradient, k=N, eps=0)),
     "prms": (norms.PRMS(name="prms", eps=EPS, p=0.3), partial(rms_gradient, k=3, eps=EPS)),
     "rms outside": (norms.RMS(name="rms", eps=EPS, eps_inside=False), partial(outside_gradient, k=N, eps=EPS)),
@@ -86,11 +88,15 @@ def test_closed_form_gradients(form: str) -> None:
     a = site.map(x, site.weight)
     a.retain_grad()
     site.norm(a).backward(d)
-    value, da = closed(a.detach(), site.norm.weight.detach() * d)
+    weight = site.norm.weight
+    assert (weight is None) == ("no gain" in form)
+    gain = torch.ones(N).double() if weight is None else weight.detach() + ("1 + weight" in form)
+    value, da = closed(a.detach(), gain * d)
     close(a.grad, da)
     close(site.weight.grad, da.T @ x.detach())
     close(x.grad, da @ site.weight.detach())
-    close(site.norm.weight.grad, (d * value).sum(0))
+    if weight is not None:
+        close(weight.grad, (d * value).sum(0))
     close(site.norm.bias.grad, d.sum(0))
 
 

@@ -88,9 +88,8 @@ def test_the_exponent_of_growth() -> None:
 def test_memory_and_time_of_a_process_and_its_children_are_summed() -> None:
     child = (
         "import time; x = b'1' * (64 << 20)\nwhile time.process_time() < 0.8: pass\n"
-        "while time.perf_counter() - start < 1.2: time.sleep(0.01)"
+        "time.sleep(0.5)"  # so that its last time is seen, however busy the cores are
     )
-    child = f"import time; start = time.perf_counter()\n{child}"
     command = [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"]
     found = data_at_size.watched(command)
     assert found["mebibytes"] > 64

@@ -104,7 +104,7 @@ def _reading(charts: Sequence[Chart]) -> str:
     parts = ["thin: one seed; thick: mean over seeds, which ends where fewer than half of them have values"]
     parts += [f"band: {statistics.CONFIDENCE:.0%} t-interval of the mean"] * any(curve.has_band for curve in curves)
     beyond = any(panel.beyond for chart in charts for panel in chart.panels.values())
-    return "; ".join(parts + ["arrow: largest value beyond the axis"] * beyond)
+    return "; ".join(parts + ["arrow: the value furthest beyond the axis"] * beyond)
 
 
 def legend_entries(labels: Mapping[str, str], charts: Iterable[Chart]) -> tuple[list[Line2D], list[str]]:

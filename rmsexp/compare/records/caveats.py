@@ -43,7 +43,7 @@ def caveats(records: Records, times: bool = True, tables: bool = True) -> list[s
         ),
         _run_list("shorter than the recipe", runs[short], "{status}, {step} of {recipe_steps:.0f} steps"),
         _run_list(
-            "time excluded from savings and means (dashed)",
+            "time excluded from savings, and from means if the norm has other runs (dashed)",
             timed[times & (timed["time_state"] != "clear")],
             "{time_state}",
         ),
