@@ -75,7 +75,7 @@ def make_checkpoints(folder: Path) -> None:
 def make_records(folder: Path) -> None:
     """Copy runs and a timing record of the committed results, with fewer rows of metrics."""
     setting = folder / "results/cifar10/small"
-    for name in ("ln/seed0", "rms/seed0", "prms/seed0", "timing/steps0"):
+    for name in ("ln/seed0", "rms/seed0", "prms/seed0", "timing/steps1"):
         shutil.copytree(REFERENCE / name, setting / name, ignore=shutil.ignore_patterns("*.png", "*.svg", "*.csv"))
     shutil.copytree(setting / "prms/seed0", setting / "prms+p=0.5/seed0")
     half = setting / "prms+p=0.5/seed0" / record.RUN

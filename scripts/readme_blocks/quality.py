@@ -282,31 +282,3 @@ def same_answers(evidence: Evidence, split: str, errors: Sequence[float]) -> str
     text = f"Always naming the same of the {len(errors)} entities is wrong in {low:.2f} to {high:.2f} %."
     same = "The error of these models is exactly that of always naming one entity, so they give every question the same"
     return sentences(text, f"{same} answer: {'; '.join(found)}." if found else "")
-
-
-def longer(evidence: Evidence) -> str:
-    """A row per longer run of translation models with RMSNorm, of all settings but scale=small itself."""
-    rows = []
-    for place in evidence.machines:
-        records = evidence.runs(place)
-        chosen = records.runs[records.runs["setting"].str.startswith("small+")]
-        for run in chosen.to_dict("records"):
-            metrics = records.metrics[records.metrics["folder"] == run["folder"]]
-            rows.append(_longer_row(evidence, run, metrics))
-    return table(rows)
-
-
-def _longer_row(evidence: Evidence, run: dict, metrics: pd.DataFrame) -> dict[str, str]:
-    valid, test = metrics[metrics["split"] == "valid"], metrics[metrics["split"] == "test"]
-    best = valid.loc[valid["bleu"].idxmax()]
-    then = test[test["step"] == best["step"]].iloc[0]
-    size = f"{run['parameters'] / 1e6:.2f} M weights, `impl={run['impl']}`"
-    return {
-        "run": f"{evidence.link(run['task'], run['folder'])}, {size}",
-        "last step, of the recipe's": f"{run['step']:,} of {run['recipe_steps']:,.0f}",
-        "best validation BLEU (greedy search) and its step": f"{best['bleu']:.2f} ({best['step']:,.0f})",
-        "epochs until then": f"{best['epoch']:.1f}",
-        "minutes of training until then": f"{best['time'] / 60:.1f}",
-        "test BLEU then": f"{then['bleu']:.2f}",
-        "test chrF then": f"{then['chrf']:.2f}",
-    }

@@ -192,14 +192,14 @@ def test_one_process_is_not_replicated(setting: Path) -> None:
 
 
 def test_records_of_format_1_are_read_as_one_process() -> None:
-    folder = REFERENCE / "amd-epyc-2-cores" / "order_embedding"
+    folder = REFERENCE / "quality/order_embedding"
     rows = timing_records.load(folder)
-    stored = json.loads((folder / "small/timing/steps0" / timing_records.FILE).read_text())
+    stored = json.loads((folder / "medium/timing/steps0" / timing_records.FILE).read_text())
     seconds = {series["series"]: series["seconds"] for series in stored["series"]}
-    row = rows[rows["series"] == "rms"].iloc[0]
-    interval = paired_ratio(seconds["rms"], seconds["ln"])
+    row = rows[rows["series"] == "rms+impl=fused"].iloc[0]
+    interval = paired_ratio(seconds["rms+impl=fused"], seconds["ln+impl=fused"])
     assert tuple(row[["ratio", "low", "high"]]) == interval
-    assert (row["processes"], row["estimates"], row["rounds"]) == (1, (interval.ratio,), len(seconds["rms"]))
+    assert (row["processes"], row["estimates"], row["rounds"]) == (1, (interval.ratio,), len(seconds["rms+impl=fused"]))
     assert (row["machine"], row["processor"]) == ("AMD EPYC", "AMD EPYC")
     assert row["commit"] == stored["session"]["git"]["commit"]
 

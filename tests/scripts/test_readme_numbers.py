@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 import readme_numbers
 from helpers import campaigns
 from helpers.records import make_row, write_run, write_timing
-from readme_blocks import agreement, baselines, campaign_costs, layers, quality, savings, text, verdicts
+from readme_blocks import agreement, baselines, campaign_costs, gains, layers, quality, savings, text, verdicts
 from readme_blocks.evidence import Evidence
 
 from rmsexp import record
@@ -72,11 +73,17 @@ def copy_timing(source: str, target: Path) -> Path:
     return target / "timing.json"
 
 
+def write_records_of_one_process(folder: Path, numbers: Sequence[int]) -> None:
+    """Write timings of RNNSearch in one process each: of one code, and a newest one of another with 17 rounds."""
+    times = {"ln": 1.0, "rms": 0.8}
+    for number in numbers:
+        write_timing(folder, times, task="rnnsearch", setting="small", number=number, rounds=31)
+    times |= {"ln+impl=fused": 0.5, "rms+impl=fused": 0.4}
+    write_timing(folder, times, task="rnnsearch", setting="small", number=4, rounds=17, session={"code": "other"})
+
+
 def test_a_record_with_enough_rounds_precedes_a_newer_one(tmp_path: Path) -> None:
-    """Of Intel's records of RNNSearch the newest has 17 rounds; the table has the newest of the others."""
-    for number in (3, 4):
-        folder = f"rnnsearch/small/timing/steps{number}"
-        copy_timing(f"intel-xeon-2-cores/{folder}", tmp_path / "m" / folder)
+    write_records_of_one_process(tmp_path / "m", [3])
     (group,) = savings.groups(Evidence(tmp_path, tmp_path))
     assert Path(group.records["rnnsearch"]["folder"].iloc[0]).name == "steps3"
     (fused,) = savings.groups(Evidence(tmp_path, tmp_path), needed="rms+impl=fused")
@@ -84,9 +91,7 @@ def test_a_record_with_enough_rounds_precedes_a_newer_one(tmp_path: Path) -> Non
 
 
 def test_records_of_the_same_code_are_pooled_as_in_reports(tmp_path: Path) -> None:
-    for number in (2, 3, 4):
-        folder = f"rnnsearch/small/timing/steps{number}"
-        copy_timing(f"intel-xeon-2-cores/{folder}", tmp_path / "m" / folder)
+    write_records_of_one_process(tmp_path / "m", [2, 3])
     (group,) = savings.groups(Evidence(tmp_path, tmp_path))
     assert (group.processes, group.rounds) == ({"rnnsearch": 2}, {"rnnsearch": 62})
     assert "Each value is the mean of 2 processes" in savings.replication(group)
@@ -163,7 +168,7 @@ def test_method_and_time_state_of_a_benchmark_are_named(tmp_path: Path) -> None:
 
 def test_a_task_without_numbers_of_the_paper_has_a_row(tmp_path: Path) -> None:
     for task in ("cifar10", "language_model"):
-        path = copy_timing("amd-epyc-2-cores/cifar10/small/timing/steps0", tmp_path / f"m/{task}/small/timing/steps0")
+        path = copy_timing("amd-epyc-2-cores/cifar10/small/timing/steps1", tmp_path / f"m/{task}/small/timing/steps0")
         path.write_text(path.read_text().replace('"task": "cifar10"', f'"task": "{task}"'))
     evidence = Evidence(tmp_path, tmp_path)
     for block in (savings.readme, savings.timing_page):
@@ -174,7 +179,7 @@ def test_a_task_without_numbers_of_the_paper_has_a_row(tmp_path: Path) -> None:
 def test_machines_and_threads_have_tables_of_their_own(tmp_path: Path) -> None:
     for place, number in (("a", 0), ("b", 0), ("b", 1)):
         path = copy_timing(
-            "amd-epyc-2-cores/cifar10/small/timing/steps0", tmp_path / place / f"cifar10/small/timing/steps{number}"
+            "amd-epyc-2-cores/cifar10/small/timing/steps1", tmp_path / place / f"cifar10/small/timing/steps{number}"
         )
         content = path.read_text().replace("2026-11-", "2026-10-") if place == "b" else path.read_text()
         path.write_text(content.replace('"threads": 1', '"threads": 2') if number else content)
@@ -183,10 +188,11 @@ def test_machines_and_threads_have_tables_of_their_own(tmp_path: Path) -> None:
     assert savings.timing_page(Evidence(tmp_path, tmp_path)).count("**AMD EPYC") == 3
 
 
-def test_a_ratio_to_another_series_is_paired() -> None:
-    evidence = Evidence(readme_numbers.REFERENCE, readme_numbers.ROOT)
-    groups = savings.groups(evidence, needed="rms+impl=fused")
-    record = next(group for group in groups if group.processes.get("cifar10") == 1).records["cifar10"]
+def test_a_ratio_to_another_series_is_paired(tmp_path: Path) -> None:
+    times = {"ln": 1.0, "ln+impl=fused": [0.5, 0.52], "rms+impl=fused": [0.4, 0.41]}
+    write_timing(tmp_path / "m", times, setting="small")
+    (group,) = savings.groups(Evidence(tmp_path, tmp_path), needed="rms+impl=fused")
+    record = group.records["cifar10"]
     both = savings.ratio(record, "rms+impl=fused", "ln+impl=fused")
     rms, ln = (savings.ratio(record, series) for series in ("rms+impl=fused", "ln+impl=fused"))
     assert both is not None
@@ -247,6 +253,20 @@ def test_runs_and_seconds_of_campaigns(tmp_path: Path) -> None:
     (of_machine,) = [line for line in lines if "AMD EPYC, one thread" in line]
     assert of_machine.startswith("| `quality_cifar10` | AMD EPYC, one thread | 18 | 110 s |")
     assert of_machine.endswith(" contended |")
+
+
+def test_gains_in_the_last_fifth_of_the_steps(tmp_path: Path) -> None:
+    assert gains.last_fifth(Evidence(tmp_path / "none", tmp_path)) == verdicts.NONE
+    campaign = campaigns.Campaign(diverged={("rms", 0)})
+    campaign.write(tmp_path)
+    (row,) = [line for line in gains.last_fifth(Evidence(tmp_path, tmp_path)).splitlines() if "quality_cifar10" in line]
+    assert row.startswith("| `quality_cifar10` | 1.5 points | ")
+    for norm in ("ln", "rms"):
+        jobs = [{"norm": norm, "rate": campaign.best[norm], "seed": seed} for seed in range(norm == "rms", 8)]
+        found = [campaign.value(job, campaigns.POINTS[-5], "interim") for job in jobs]
+        ends = [campaign.value(job, campaigns.POINTS[-1], "interim") for job in jobs]
+        fallen = [100 * (before - after) for before, after in zip(found, ends, strict=True)]
+        assert f"| {np.mean(fallen):+.2f} ({max(fallen):+.2f}) |" in row
 
 
 def test_the_best_rate_of_each_norm_and_the_drop_of_beta1(tmp_path: Path) -> None:

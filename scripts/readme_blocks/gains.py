@@ -1,0 +1,53 @@
+"""How much the final runs of the committed campaigns still improved in the last fifth of their steps."""
+
+from __future__ import annotations
+
+import statistics
+
+from readme_blocks.evidence import Evidence
+from readme_blocks.text import paragraphs, table
+from readme_blocks.verdicts import NONE
+from rmsexp import record
+from rmsexp.compare.records import names
+from rmsexp.compare.records.campaigns import Job, State
+from rmsexp.rules import score
+
+LAST = score.EVALUATIONS // 5  # number of evaluations in the last fifth
+
+
+def last_fifth(evidence: Evidence) -> str:
+    """A row per decided campaign: its margins, and the mean and the largest gain of the final runs of each norm."""
+    decided = sorted((state for state in evidence.campaigns if not state.undecided), key=lambda one: one.campaign.name)
+    if not decided:
+        return NONE
+    norms = names.in_order(norm for state in decided for norm in state.campaign.norms)
+    return paragraphs(
+        table([_row(state, norms) for state in decided]),
+        f"Gains are means over the finished final runs (largest of a run), in the unit of the margin, from evaluation "
+        f"{score.EVALUATIONS - LAST} to evaluation {score.EVALUATIONS} on {score.INTERIM_EXAMPLES} validation "
+        "examples. Positive: the run improved.",
+    )
+
+
+def _row(state: State, norms: list[str]) -> dict[str, str]:
+    campaign = state.campaign
+    margins = sorted({claim.margin for claim in campaign.claims if claim.margin is not None})
+    unit = names.unit_of_difference(campaign.score.metric)
+    row = {"campaign": f"`{campaign.name}`", "margin": f"{', '.join(f'{margin:g}' for margin in margins)} {unit}"}
+    for norm in norms:
+        final = [
+            job
+            for job, result in state.results.items()
+            if (job.stage, job.norm, result.status) == ("final", norm, "finished")
+        ]
+        gains = [_gain(state, job) for job in final]
+        row[names.label(norm)] = f"{statistics.fmean(gains):+.2f} ({max(gains):+.2f})" if gains else "\N{EN DASH}"
+    return row
+
+
+def _gain(state: State, job: Job) -> float:
+    campaign = state.campaign
+    metric, sign = campaign.score.metric, 1 if campaign.mode == "max" else -1
+    rows, _ = record.RunFolder(campaign.root / job.folder).read_metrics()
+    values = [row[metric] for row in rows if row["split"] == score.INTERIM]
+    return sign * names.scale_and_unit(metric)[0] * (values[-1] - values[-1 - LAST])
