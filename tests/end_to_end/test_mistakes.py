@@ -85,7 +85,7 @@ OUTSIDE = ("--config-dir", "DIR")
         (["norm=prms", "norm.p=1.5"], "norm.p must lie in (0, 1], got 1.5"),
         (["norm.p=0.5"], "norm=rms has no option norm.p (norms that have it: prms)"),
         (["norm.epps=1"], "norm.epps is not known; did you mean norm.eps? (norm=rms has norm.name, norm.impl,"),
-        (["norm=bn", "norm.impl=fused"], "norm.impl=fused is not known (one of"),
+        (["norm=bn", "norm.impl=fused"], "norm=bn has no fused form; use norm.impl=eager"),
         (["norm.name=mine"], "norm.name cannot be set; choose another norm with norm="),
         (["optim.lr=abc"], "optim.lr: Value 'abc' of type 'str' could not be converted to Float"),
         (["optim.lr=-1"], "optim.lr must be a finite number greater than 0, got -1.0"),
