@@ -267,9 +267,6 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
         if isinstance(value, DictConfig) and not isinstance(content.get(name, value), DictConfig):
             keys = ", ".join(f"{prefix}{name}.{key}" for key in map(str, value))
             raise ConfigError(f"{prefix}{name} is a group of keys; set a single key ({keys})")
-        given = content.get(name)
-        if isinstance(value, ListConfig) and isinstance(given, str | int | float):
-            raise ConfigError(f"{prefix}{name} must be a list, in brackets: {prefix}{name}=[{given}]")
     try:
         merged: DictConfig = OmegaConf.merge(typed, content)  # type: ignore[assignment]
     except ConfigKeyError as error:
@@ -277,7 +274,11 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
         known = {f"{prefix}{name}" for config in (typed, content) for name in flatten(OmegaConf.to_container(config))}
         raise ConfigError(f"{key} is not known{nearest(key, sorted(known - {key}))}") from None
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{prefix}{error.full_key}: {_first_line(error)}") from None
+        place = error.full_key or ""
+        key, given = f"{prefix}{place}", OmegaConf.select(content, place)
+        if isinstance(OmegaConf.select(typed, place), ListConfig) and isinstance(given, str | int | float):
+            raise ConfigError(f"{key} must be a list, in brackets: {key}=[{given}]") from None
+        raise ConfigError(f"{key}: {_first_line(error)}") from None
     except OverflowError:
         values = flatten(_container(content)).items()
         key = next(name for name, value in values if isinstance(value, int) and abs(value) > sys.float_info.max)

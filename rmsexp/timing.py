@@ -2,7 +2,7 @@
 
     norms=[…]             norms to compare, with options as in prms+p=0.5; default [none,ln,rms,prms]
     impl=[eager]          implementations; [eager,fused] times each norm in both
-    timing.reference=ln   the norm, with its options, that the others are compared with; eager, unless impl lacks this
+    timing.reference=ln   the norm, with its options, that the others are compared with; its fused form if impl=[fused]
     timing.layers=false   true: time only the norm layers, eager ones, with the calls that training steps make
     timing.processes      number of fresh processes that measure (6); 1 is a quick look, which may not replicate
     timing.target_width   a process stops when no 95 % interval of a ratio within it is wider than this fraction of the
@@ -103,7 +103,7 @@ def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
             raise config.ConfigError(f"{key} names {repeated[0]} twice")
     jobs = [_job(name, impl, others, arguments.config_dir) for impl in options.impl for name in options.norms]
     reference = options.timing.reference
-    if reference in options.norms and all(job.series != reference for job in jobs):  # none of its series is eager
+    if reference in options.norms and all(job.series != reference for job in jobs):  # it is timed fused only
         options.timing.reference = jobs[options.norms.index(reference)].series
     _check(options, jobs)
     return options, {job.series: job for job in jobs}

@@ -23,9 +23,9 @@ def last_fifth(evidence: Evidence) -> str:
     norms = names.in_order(norm for state in decided for norm in state.campaign.norms)
     return paragraphs(
         table([_row(state, norms) for state in decided]),
-        f"Gains are means over the finished final runs (largest of a run), in the unit of the margin, from evaluation "
-        f"{score.EVALUATIONS - LAST} to evaluation {score.EVALUATIONS} on {score.INTERIM_EXAMPLES} validation "
-        "examples. Positive: the run improved.",
+        "A gain is what the metric on the interim validation examples improved by from evaluation "
+        f"{score.EVALUATIONS - LAST} to evaluation {score.EVALUATIONS}, in the unit of the margin: the mean over the "
+        "finished final runs, and in parentheses the largest gain of a run.",
     )
 
 

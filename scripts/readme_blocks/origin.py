@@ -22,7 +22,7 @@ def unclean(evidence: Evidence) -> str:
     ]
     link = evidence.link("the list", evidence.reference / committed_records.LISTED)
     summary = (
-        f"{len(listed)} old records do not say exactly which code made them ({link}): "
-        f"{changes} were made with uncommitted changes, and {lost} name a commit that is not in the history."
+        f"Old records that do not say exactly which code made them: {len(listed)} ({link}). Of these, made with "
+        f"uncommitted changes: {changes}; of a commit that is not in the history: {lost}."
     )
     return paragraphs(summary, table(rows))
