@@ -85,7 +85,6 @@ OUTSIDE = ("--config-dir", "DIR")
         (["norm=prms", "norm.p=1.5"], "norm.p must lie in (0, 1], got 1.5"),
         (["norm.p=0.5"], "norm=rms has no option norm.p (norms that have it: prms)"),
         (["norm.epps=1"], "norm.epps is not known; did you mean norm.eps? (norm=rms has norm.name, norm.impl,"),
-        (["task=rnnsearch", "data.tests=test"], "data.tests must be a list, in brackets: data.tests=[test]"),
         (["norm.axes=2"], "norm.axes must be a list, in brackets: norm.axes=[2]"),
         (["norm=bn", "norm.impl=fused"], "norm=bn has no fused form; use norm.impl=eager"),
         (["norm.name=mine"], "norm.name cannot be set; choose another norm with norm="),

@@ -88,6 +88,7 @@ def test_training_in_bfloat16_has_similar_losses_to_float32(main: Main, tmp_path
         (["task=transformer", "decoding.alpha=1000"], "decoding.alpha must be at most 10, got 1000.0"),
         (["task=rnnsearch", "decoding.normalisation=lenght"], "did you mean length? (one of length, gnmt)"),
         (["task=rnnsearch", "data.name=multi30"], "data.name=multi30 is not known; did you mean multi30k?"),
+        (["task=rnnsearch", "data.tests=test"], "data.tests must be a list, in brackets: data.tests=[test]"),
         (["task=rnnsearch", "data.subwords=foo"], "data.subwords=foo is not known (one of sentencepiece, moses_bpe)"),
         (["task=rnnsearch", "data.threshold=5"], "data.threshold must be 0 with data.subwords=sentencepiece, got 5"),
         (["task=rnnsearch", "data.overlong=keep"], "data.overlong=keep is not known"),
