@@ -246,6 +246,9 @@ def test_table_and_figure_of_a_record(setting: Path) -> None:
     ]
     (paper,) = [line for line in savings.lines if str(line.get_label()).startswith("paper, ")]
     assert list(paper.get_xdata()) == pytest.approx([40.8, 63.9])
+    fused = steps.assign(impl="fused", reference="ln+impl=fused", series=steps["series"] + "+impl=fused")
+    assert set(timing_table.readable(fused)["paper"]) == {""}  # and of eager norms
+    assert not [line for line in timing_plot.draw(fused).axes[1].lines if "paper" in str(line.get_label())]
     for name in ("timing.csv", "timing.png", "timing.svg"):
         assert (setting / "timing" / "layers0" / name).stat().st_size > 500
     header, *lines = (setting / "timing" / "layers0" / "timing.csv").read_text().splitlines()

@@ -8,7 +8,6 @@ import pandas as pd
 
 from rmsexp.compare import paper
 from rmsexp.compare.records.load import Records
-from rmsexp.compare.records.names import norm_of
 from rmsexp.rules.quantities import Quantity
 
 # The paper's name of a data set -> the split of our records. All other numbers belong to the target's split.
@@ -57,10 +56,9 @@ def curves_of(records: Records, quantity: Quantity) -> pd.DataFrame:
     return curves[same_axes & same_runs & (curves["metric"].map(CURVE_SPLITS) == quantity.split)]
 
 
-def savings_are_comparable(timings: pd.DataFrame) -> bool:
-    """Return whether a timing record has savings as the paper defines them: of whole training steps, against LN.
+def comparable_savings(timings: pd.DataFrame) -> pd.Series:
+    """Return, for each row of a timing record, whether its saving is defined as in the paper.
 
-    ``timings``: the rows of the record.
+    Savings of the paper are of whole training steps with eager norms, against LayerNorm.
     """
-    first = timings.iloc[0]
-    return bool(first["kind"] == "steps" and norm_of(first["reference"]) == "ln")
+    return (timings["kind"] == "steps") & (timings["reference"] == "ln") & (timings["impl"] == "eager")

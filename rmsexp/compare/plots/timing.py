@@ -10,7 +10,7 @@ from rmsexp.compare.paper import matching
 from rmsexp.compare.plots import canvas, marks
 from rmsexp.compare.plots.style import colour
 from rmsexp.compare.records import timing_records
-from rmsexp.compare.records.names import label, without_impl
+from rmsexp.compare.records.names import label
 
 PROCESS_OFFSET = 0.15  # distance of the points of single processes above ours
 
@@ -51,11 +51,9 @@ def draw(timings: pd.DataFrame) -> Figure:
 
 def _paper_savings(axes: Axes, timings: pd.DataFrame, heights: list[float]) -> int:
     """Draw the paper's savings and a legend, where they are comparable; return the number of frameworks drawn."""
-    if not matching.savings_are_comparable(timings):
-        return 0
-    lines = zip(timings["series"].map(without_impl), heights, timing_records.has_reference_impl(timings), strict=True)
-    comparable = [(series, y) for series, y, same_impl in lines if same_impl]
-    frameworks = marks.paper_savings(axes, timings["task"].iloc[0], comparable, largest=marks.reach(axes))
+    lines = zip(timings["series"], heights, matching.comparable_savings(timings), strict=True)
+    rows = [(series, y) for series, y, comparable in lines if comparable]
+    frameworks = marks.paper_savings(axes, timings["task"].iloc[0], rows, largest=marks.reach(axes))
     if frameworks:
         axes.legend(loc="lower right", fontsize=8, frameon=False)
     return frameworks

@@ -228,12 +228,3 @@ def notes(timings: pd.DataFrame) -> list[str]:
 def disturbance(disturbed: int, processes: int) -> str:
     """Say how many of the processes of a timing other work disturbed."""
     return f"{disturbed} of {processes} processes disturbed"
-
-
-def has_reference_impl(timings: pd.DataFrame) -> pd.Series:
-    """Return, for each row, whether its implementation is that of its record's reference.
-
-    Only then is the saving due to the norm alone, as in the paper, which compares norms of one implementation.
-    """
-    reference_impl = timings[timings["series"] == timings["reference"]].set_index("folder")["impl"]
-    return timings["folder"].map(reference_impl) == timings["impl"]

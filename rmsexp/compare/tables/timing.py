@@ -9,8 +9,8 @@ import pandas as pd
 
 from rmsexp.compare import paper
 from rmsexp.compare.paper import matching
-from rmsexp.compare.records.names import label, without_impl
-from rmsexp.compare.records.timing_records import PARTS, has_reference_impl, labels, saving
+from rmsexp.compare.records.names import label
+from rmsexp.compare.records.timing_records import PARTS, labels, saving
 from rmsexp.compare.tables import formats
 
 
@@ -20,12 +20,12 @@ def readable(timings: pd.DataFrame) -> pd.DataFrame:
     ``timings``: rows of :func:`rmsexp.compare.records.timing_records.load`.
     """
     task, reference = timings["task"].iloc[0], timings["reference"].iloc[0]
-    published = paper.savings(task if matching.savings_are_comparable(timings) else "")
+    published = paper.savings(task)
     rows = []
     for name, comparable, row in zip(
-        labels(timings), has_reference_impl(timings), timings.to_dict("records"), strict=True
+        labels(timings), matching.comparable_savings(timings), timings.to_dict("records"), strict=True
     ):
-        paper_savings = published.loc[(published["norm"] == without_impl(row["series"])) & comparable, "saving"]
+        paper_savings = published.loc[(published["norm"] == row["series"]) & comparable, "saving"]
         rows.append(
             {
                 "norm": name,
