@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import documents
@@ -18,6 +19,7 @@ from helpers import documents
 from rmsexp import __main__ as entry
 from rmsexp import app, config, identity, timing, usage
 from rmsexp import words as words_module
+from rmsexp.campaign import goals, items
 
 COMMANDS = sorted({command for document in documents.DOCUMENTS for command in documents.commands(document)})
 SHELL = {"<", ">", "|", "||", "&&", ";"}
@@ -59,8 +61,12 @@ def folder_of_norms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def stop_after_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make argparse and ``config.job`` raise Parsed after success; overrides parsed by argparse are also composed."""
-    parse, compose = argparse.ArgumentParser.parse_args, config.job
+    """Make argparse, ``config.job`` and the reading of campaigns raise Parsed after success.
+
+    Overrides parsed by argparse are also composed. Campaigns keep the jobs that they have composed, so those of an
+    earlier test's campaign do not come from ``config.job`` again.
+    """
+    parse, compose, read = argparse.ArgumentParser.parse_args, config.job, goals.read
 
     def parse_args(self: argparse.ArgumentParser, *args: object, **options: object) -> None:
         arguments = parse(self, *args, **options)
@@ -72,7 +78,12 @@ def stop_after_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
         compose(*args, **options)
         raise Parsed
 
+    def read_goal(*args: Any) -> None:
+        read(*args)
+        raise Parsed
+
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
+    monkeypatch.setattr(goals, "read", read_goal)
     monkeypatch.setattr(config, "job", job)
 
 
@@ -132,6 +143,15 @@ def test_command_is_accepted_by_its_parser(command: str, monkeypatch: pytest.Mon
             check_runs(words)
         case words:
             raise AssertionError(f"no parser for {words}")
+
+
+def test_no_campaign_runs_whose_jobs_were_composed_before(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    table2 = items.read("table2")
+    table2.runs(table2.items)
+    request.getfixturevalue("stop_after_parsing")
+    test_command_is_accepted_by_its_parser("python -m rmsexp.campaign table2", monkeypatch, tmp_path)
 
 
 def test_commands_are_read_from_blocks_of_both_labels(tmp_path: Path) -> None:
