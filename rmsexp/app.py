@@ -37,9 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         overrides = words.overrides(arguments.overrides, arguments.config_dir)
         runs, swept = words.expand(overrides, arguments.multirun, arguments.config_dir)
-        jobs = [config.job(run, arguments.config_dir) for run in runs]
         if swept is not None and arguments.run:
             raise config.ConfigError("--run is about one run, and these words make a sweep; leave out --run")
+        jobs = [config.job(run, arguments.config_dir) for run in runs]
         if swept is None:
             return _single_run(jobs[0], arguments)
         from rmsexp import sweep  # which imports pandas; --help and a mistake need not wait for it

@@ -7,8 +7,9 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -88,6 +89,18 @@ def quiet_reference_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture(scope="session", autouse=True)
+def no_probing_of_the_machine() -> Iterator[None]:
+    """Give runs and timings of this process probes that take no time; a real one takes up to ten milliseconds."""
+    from rmsexp.train import contention
+    from rmsexp.train.probe import Times
+
+    fixed = SimpleNamespace(take=lambda: Times(0.001, 0.002))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contention, "probe", lambda: fixed)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def no_waiting_for_disks() -> Iterator[None]:
     """Let files count as stored at once: waiting for the disk took a part of the time of most runs."""
     with pytest.MonkeyPatch.context() as patch:
@@ -124,7 +137,19 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(whitening, "_make", make)
         whitening.whitened(images, config.job([]).config.data.zca_eps, root, lambda _: None)
+    read, opened = whitening.whitened, dict[object, whitening.Whitened]()
+
+    def read_once(images: Images, eps: float, folder: Path, report: Callable[[str], None]) -> whitening.Whitened:
+        """Open the whitened images once, which takes a CRC of 74 MB; the arrays are read-only."""
+        if folder != root:
+            return read(images, eps, folder, report)
+        key = images.digest, eps, tuple(images.pixels)
+        if key not in opened:
+            opened[key] = read(images, eps, folder, report)
+        return opened[key]
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(whitening, "whitened", read_once)
         patch.setitem(cifar10.SOURCES, "shapes", lambda _: images)
         yield root
 

@@ -1,10 +1,8 @@
-"""Rules for the package's files: the direction of imports, and which files read the time or draw random numbers."""
+"""Rules for the package's files: which of them read the time or draw random numbers."""
 
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,13 +87,6 @@ def _annotations(tree: ast.AST) -> Iterator[ast.AST]:
             yield from ast.walk(node.annotation)
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript):  # an alias of a type
             yield from ast.walk(node.value)
-
-
-def test_imports_run_downward() -> None:
-    command = [Path(sys.executable).parent / "lint-imports", "--no-cache"]
-    done = subprocess.run(command, cwd=PACKAGE.parent, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "0 broken" in done.stdout
 
 
 def test_only_the_clock_reads_the_time() -> None:

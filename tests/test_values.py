@@ -18,8 +18,16 @@ from rmsexp.schema import flatten
 REFERENCE = Path(__file__).parents[1] / "results" / "reference"
 ALL_RUNS = [path.parent for path in sorted(REFERENCE.rglob("run.json")) if (path.parent / "config.yaml").exists()]
 SERIES = list({path.parts[-4:-1]: path for path in ALL_RUNS}.values())  # one seed of each series
-# one series for each set of options, whatever their values
-OPTIONS = {tuple(re.sub("=[^+]*", "", name) for name in path.parts[-4:-1]): path for path in SERIES}.values()
+
+
+def kinds(path: Path) -> tuple[object, object]:
+    """Return the task and the options of a series, whatever their values, and its norm."""
+    task, setting, series = (re.sub("=[^+]*", "", name) for name in path.parts[-4:-1])
+    norm, *options = series.split("+")
+    return (task, setting, *options), norm
+
+
+OPTIONS = {kind: path for path in SERIES for kind in kinds(path)}.values()
 
 
 # --- spellings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import signal
 import subprocess
@@ -53,8 +54,9 @@ def test_a_killed_command_takes_its_workers_with_it(tmp_path: Path) -> None:
     """They save their runs first."""
     folder = write_file(tmp_path, runs=RUNS | {"schedule.steps": 20_000})
     command = [sys.executable, "-m", "rmsexp.campaign", "tiny", "--jobs", "2", "--config-dir", folder]
+    env = os.environ | {"TMPDIR": str(tmp_path)}  # a machine lock of its own
     with subprocess.Popen(
-        [*command, f"results={tmp_path}"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [*command, f"results={tmp_path}"], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as parent:
         assert parent.stderr is not None
         seen: set[str] = set()

@@ -24,7 +24,7 @@ sys.exit(prepare.main(sys.argv[2:]))
 """
 
 
-@pytest.mark.parametrize(("signum", "task"), [(15, "cifar10"), (1, "rnnsearch")])
+@pytest.mark.parametrize(("signum", "task"), [pytest.param(15, "cifar10", marks=pytest.mark.minutes), (1, "rnnsearch")])
 def test_a_signal_during_a_download_leaves_no_temporary_files(tmp_path: Path, signum: int, task: str) -> None:
     words = [f"task={task}", "scale=small", f"data.root={tmp_path}"]
     command = [sys.executable, "-c", STOPPED_WHILE_RECEIVING, str(signum), *words]

@@ -316,9 +316,9 @@ def test_ctrl_c_keeps_the_process_that_has_measured(tmp_path: Path) -> None:
     """The signal goes to all processes, as from a terminal."""
     words = [*tiny("order_embedding"), "timing.target_width=9", "threads=1", f"results={tmp_path}"]
     command = [sys.executable, "-m", "rmsexp.timing", *words, f"data.root={tmp_path}", "norms=[ln,rms]"]
-    process = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    env = os.environ | {"TMPDIR": str(tmp_path)}  # a machine lock of its own
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
     assert process.stdout is not None
     assert process.stderr is not None
     next(line for line in process.stderr if "process 1 of 6 has measured" in line)

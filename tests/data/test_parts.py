@@ -124,6 +124,7 @@ def test_parts_of_what_fails_again_are_removed(options: dict[str, int], tmp_path
 def test_parts_are_removed_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (moses, translation):
         monkeypatch.setattr(module, "CHUNK", module.CHUNK)
+    monkeypatch.setattr(parts, "MOST", 1)
     reports: list[str] = []
     first = prepared("moses_bpe", tmp_path, reports.append)
     assert list(tmp_path.glob("*/.*.parts")) == []

@@ -13,7 +13,7 @@ import pytest
 from helpers.parallel_text import corpus, phrases
 
 from rmsexp import cores
-from rmsexp.data import DataError, pieces
+from rmsexp.data import DataError, moses, pieces
 from rmsexp.data.codec import EOS, PAD, UNK, Codec
 from rmsexp.data.pairs import Pairs
 from rmsexp.data.subwords import KINDS as KINDS_OF_SUBWORDS
@@ -68,6 +68,7 @@ def test_subwords_are_learnt_once_and_are_the_same_when_loaded(options: SubwordO
     first = codecs(train, options, tmp_path, reports.append)
     assert reports[0] == f"learning {options.vocabulary} subwords from 225 pairs (once)"
     reports.clear()
+    moses._truecaser.cache_clear()  # so that it is read from its file
     loaded = codecs(corpus({}), options, tmp_path, reports.append)  # this corpus has no text to learn from
     assert reports == []
     relearnt = codecs(train, options, tmp_path / "elsewhere", reports.append)

@@ -93,7 +93,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(text, "WIKITEXT", str(folder))
     lines = {split: (name, len(ROWS[name])) for split, (name, _) in text.WIKITEXT_SPLITS.items()}
     monkeypatch.setattr(text, "WIKITEXT_SPLITS", lines)
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
     return folder
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -77,8 +78,12 @@ def test_other_commands_take_the_task_too(
     assert "ready: two spirals" in capsys.readouterr().out
     _, jobs = timing.parse(["--config-dir", "my", "task=spirals", "norms=[ln,rms]"])
     assert {type(job.config).__module__ for job in jobs.values()} == {"spirals"}
-    monkeypatch.chdir("my")  # the module may also be in the folder of the configs
+    # the module may also be in the folder of the configs
     (folder / "spirals.py").rename(folder / "my/spirals.py")
+    sys.modules.pop("spirals")
+    importlib.invalidate_caches()
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
     assert config.job(["task=spirals"], str(folder / "my")).config.hidden == 64
 
 

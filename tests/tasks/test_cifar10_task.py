@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.stopping import evaluate_few_images
 from helpers.tasks import NORMS
 from helpers.tensors import digest
 from torch import Tensor, nn
@@ -274,7 +275,9 @@ def test_the_optimiser_leaves_the_fixed_scale_of_none_alone(data_root: Path) -> 
 def execute(root: Path, results: Path, *overrides: str) -> record.Record:
     options = [f"data.root={root}", f"results={results}", "threads=1", "log_every=1", "eval_every=1000", "device=cpu"]
     job = config.job([*SMALL, "max_steps=3", *options, *overrides])
-    outcome = runner.execute(job)
+    with pytest.MonkeyPatch.context() as patch:
+        evaluate_few_images(patch)
+        outcome = runner.execute(job)
     assert (outcome.status, outcome.step, outcome.error) == ("finished", 3, None)
     return record.read(job.folder)
 

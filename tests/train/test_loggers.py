@@ -24,10 +24,12 @@ from rmsexp.train import loggers
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(autouse=True)
-def wandb_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
-        monkeypatch.setenv(name, str(tmp_path_factory.getbasetemp() / "wandb-home"))
+@pytest.fixture(scope="module", autouse=True)
+def wandb_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
+            patch.setenv(name, str(tmp_path_factory.getbasetemp() / "wandb-home"))
+        yield
 
 
 @pytest.fixture(scope="module")
