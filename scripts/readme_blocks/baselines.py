@@ -54,7 +54,8 @@ def _best(rates: pd.DataFrame, metric: str) -> str:
     best = judged.sort_values("rank").iloc[0]
     factor, _ = names.scale_and_unit(metric)
     seeds = plural(int(best["runs"]), "seed")
-    return f"{factor * best['chosen_by']:.1f} at {best['rate']:g} ({seeds}; {plural(len(rates), 'rate')} tried)"
+    value = f"{factor * best['chosen_by']:.{3 if metric in names.FINE else 1}f}"
+    return f"{value} at {best['rate']:g} ({seeds}; {plural(len(rates), 'rate')} tried)"
 
 
 def _tuning(evidence: Evidence) -> dict[str, dict[Path, Records]]:
