@@ -140,7 +140,7 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     read, opened = whitening.whitened, dict[object, whitening.Whitened]()
 
     def read_once(images: Images, eps: float, folder: Path, report: Callable[[str], None]) -> whitening.Whitened:
-        """Open the whitened images once, which takes a CRC of 74 MB; the arrays are read-only."""
+        """Open the whitened images once, because each time a CRC of 74 MB is computed. The arrays are read-only."""
         if folder != root:
             return read(images, eps, folder, report)
         key = images.digest, eps, tuple(images.pixels)

@@ -21,7 +21,7 @@ SERIES = list({path.parts[-4:-1]: path for path in ALL_RUNS}.values())  # one se
 
 
 def kinds(path: Path) -> tuple[object, object]:
-    """Return the task and the options of a series, whatever their values, and its norm."""
+    """Return what a series is an example of: its task with the names of its options, and its norm."""
     task, setting, series = (re.sub("=[^+]*", "", name) for name in path.parts[-4:-1])
     norm, *options = series.split("+")
     return (task, setting, *options), norm

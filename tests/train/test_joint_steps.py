@@ -56,7 +56,7 @@ def assert_equal(a: Any, b: Any) -> None:
     torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
 
 
-# the reader with 16 bits takes 16 of 30 seconds of these tests; the other tasks test what is special of 16 bits
+# these take half of the time of the test below; the other tasks test 16-bit precisions, too
 SLOW = {("attentive_reader", "bfloat16"), ("attentive_reader", "float16")}
 
 
