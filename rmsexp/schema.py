@@ -174,17 +174,41 @@ class RunConfig:
             at_least("threads", self.threads, 1, MOST_THREADS)
 
 
-def instances(resolved: dict[str, Any], find: Find) -> tuple[Any, Any]:
-    """Return a resolved config as an instance of its task's schema, and the norm that the config describes.
+def checked(resolved: dict[str, Any], find: Find) -> tuple[Any, Any, dict[str, Any]]:
+    """Return a resolved config as an instance of its task's schema, the norm that it describes, and it normalised.
 
     ``find``: returns the class that a ``_target_`` names. Raises: ConfigError.
     """
+    content = _created(resolved)
+    check_missing(content)
+    config, norm = _typed(content, find)
+    return _instance(config, ""), _instance(norm, "norm."), _normalised(resolved, config, norm)
+
+
+def normalised(resolved: dict[str, Any], find: Find) -> dict[str, Any]:
+    """Return a resolved config with its values as the schemas of its task and norm have them.
+
+    Different spellings of a value thus become one: on is True, 1 is 1.0 if the schema has a float, and -0.0 is 0.0.
+
+    Raises: ConfigError for unknown keys and for values of another type.
+    """
+    return _normalised(resolved, *_typed(_created(resolved), find))
+
+
+def _created(resolved: dict[str, Any]) -> DictConfig:
     try:
-        content = OmegaConf.create(resolved)
+        return OmegaConf.create(resolved)
     except OmegaConfBaseException as error:
         raise ConfigError(_first_line(error)) from None
-    check_missing(content)
-    return fit(_schema(content, find), content, ""), norm_from(content.get("norm"), find)
+
+
+def _typed(content: DictConfig, find: Find) -> tuple[DictConfig, DictConfig]:
+    """Return a config and its norm's options, with the keys and types of their schemas. Raises: ConfigError."""
+    return _merge(_schema(content, find), content, ""), _typed_norm(content.get("norm"), find)
+
+
+def _normalised(resolved: dict[str, Any], config: DictConfig, norm: DictConfig) -> dict[str, Any]:
+    return _values_of(resolved, _container(config) | {"norm": resolved["norm"] | _container(norm)})
 
 
 def _schema(content: Any, find: Find) -> type:
@@ -194,35 +218,22 @@ def _schema(content: Any, find: Find) -> type:
     return config_class(task_class(content.get("task"), content.get("_target_"), find))
 
 
-def norm_from(content: Any, find: Find) -> Any:
-    """Return the norm that a ``norm`` config describes by its class (``_target_``) and options. Raises: ConfigError."""
+def _typed_norm(content: Any, find: Find) -> DictConfig:
+    """Return a ``norm`` config's options with keys and types of its class (``_target_``). Raises: ConfigError."""
     if not isinstance(content, DictConfig) or "_target_" not in content:
         raise ConfigError("the norm's file names no class: it needs _target_, name and impl")
-    values = DictConfig({key: value for key, value in content.items() if key != "_target_"})
+    values = OmegaConf.masked_copy(content, [key for key in content if key != "_target_"])
     try:
         options_class = norm_class(str(content["_target_"]), find)
     except ConfigError as error:
         raise ConfigError(f"norm={values.get('name')}: _target_ {error}") from None
-    return fit(options_class, values, "norm.")
+    return _merge(options_class, values, "norm.")
 
 
 def check_missing(content: DictConfig) -> None:
     """Raise ConfigError for a value that is missing; OmegaConf would take the default of the schema instead."""
     if missing := sorted(OmegaConf.missing_keys(content)):
         raise ConfigError(f"{missing[0]} has no value (??? stands for a missing one)")
-
-
-def normalised(content: dict[str, Any], find: Find) -> dict[str, Any]:
-    """Return a resolved config with its values as the schemas of its task and norm have them.
-
-    Different spellings of a value thus become one: on is True, 1 is 1.0 if the schema has a float, and -0.0 is 0.0.
-
-    Raises: ConfigError for unknown keys and for values of another type.
-    """
-    options = {key: value for key, value in content["norm"].items() if key != "_target_"}
-    norm = _merge(norm_class(content["norm"]["_target_"], find), OmegaConf.create(options), "norm.")
-    typed = _merge(_schema(content, find), OmegaConf.create(content), "")
-    return _values_of(content, _container(typed) | {"norm": content["norm"] | _container(norm)})
 
 
 def respelled(recorded: dict[str, Any]) -> dict[str, Any]:
@@ -246,9 +257,13 @@ def _values_of(keys: Any, values: Any) -> Any:
 
 def fit(schema: type, content: DictConfig, prefix: str) -> Any:
     """Return an instance of a dataclass from a config, after checking types and values. Raises: ConfigError."""
-    merged = _merge(schema, content, prefix)
+    return _instance(_merge(schema, content, prefix), prefix)
+
+
+def _instance(typed: DictConfig, prefix: str) -> Any:
+    """Return the dataclass instance of a config with its keys and types; it checks values. Raises: ConfigError."""
     try:
-        return OmegaConf.to_object(merged)
+        return OmegaConf.to_object(typed)
     except MissingMandatoryValue as error:
         raise ConfigError(f"{prefix}{error.full_key} has no value: its config lacks this key") from None
     except OmegaConfBaseException as error:

@@ -58,7 +58,7 @@ def help_text(config_dir: str | None = None) -> str:
         "  --config-dir adds a folder of your own configs: norms, tasks with their recipes, campaigns.",
         "  Every command that reads configs takes it; --help lists its choices. -q shows no progress.",
         "  --version prints the version.",
-        '  eval "$(rmsexp -sc install=bash)" makes the bash complete groups and keys (or zsh, fish).',
+        '  eval "$(rmsexp -sc install=bash)" makes bash complete groups and keys (or zsh, fish).',
         "  Other commands take values as KEY=VALUE, too, and switches as --FLAG.",
         "",
         "commands (rmsexp COMMAND --help explains each; python -m rmsexp.COMMAND does the same):",

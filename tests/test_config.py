@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
 from rmsexp import config, identity
 from rmsexp import words as words_module
@@ -21,6 +22,32 @@ COMBINATIONS = [
     for norm in config.options("norm")
     for scale in config.options(f"recipe/{task}")
 ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["task=rnnsearch", "scale=paper", "norm=prms", "norm.p=0.5", "seed=3", "optim.lr=1e-2"],
+        ["optim.lr=0.1", "task=transformer", "optim.lr=0.2", "scale=small", "model.pre_norm=true"],
+        ["task=rnnsearch", "model.variant=nematus_theano", "max_steps=7"],
+        ["norm.axes=[1,2,3]", "threads=null", "logger=[wandb,tensorboard]", "results='a b'"],
+        ["task=attentive_reader", "norm=bn", "norm.everywhere=true", "pair=[]", "data={root: /a, validation: 3}"],
+        ["task=language_model", "norm=dyt", "results=${data.root}/x", "+model.new=1", "++norm.alpha=0.3"],
+        ["norm=ln", "norm_eps=1e-3", "precision='bfloat16'", "schedule.steps=9"],
+    ],
+    ids=" ".join,
+)
+def test_a_config_is_what_hydra_composes(words: list[str]) -> None:
+    """Values are set after Hydra has composed the files, once for all configs of the same files."""
+    for ordered in (words, words[::-1]):
+        whole = config.compose(ordered, hydra=True)
+        expected = OmegaConf.masked_copy(whole, [key for key in map(str, whole) if key != "hydra"])
+        for _ in range(2):
+            composed = config.compose(ordered)
+            assert OmegaConf.to_container(composed) == OmegaConf.to_container(expected)
+            assert OmegaConf.is_struct(composed)
+            composed.seed = 1234  # not seen by the next one
 
 
 # --- identity

@@ -3,12 +3,13 @@ figure of the paper.
 
     --plan     print the runs, what they take, and which are done; train nothing but trials of 20 steps
     --jobs N   start N workers here, whose lines begin with their number; default: one worker
-    --on ray   do the runs as tasks of a cluster of Ray (docs/clusters.md); --on ray=ADDRESS: of this one
+    --on ray   do the runs as tasks of a cluster of Ray (docs/clusters.md); --on ray=ADDRESS: of the one at ADDRESS
 
 NAME is a file configs/campaign/NAME.yaml, which says what is asked, tuned, trained and claimed (docs/campaigns.md). The
-same command again continues. Typed several times, on one machine or on many that share the results, it makes as many
-workers; no two of them do the same run. A worker uses one thread unless threads=… is set. Words KEY=VALUE change the
-campaign (norms=[ln,rms], margin=1, tune.…, final.…) or all of its runs (task=cifar10, data.root=…, results=…).
+same command again continues. Each process of it is a worker: start as many as you like, on one machine or on several
+that share the folder of results; no two of them do the same run. A worker uses one thread unless threads=… is set.
+Words KEY=VALUE change the campaign (norms=[ln,rms], margin=1, tune.…, final.…) or all of its runs (task=cifar10,
+data.root=…, results=…).
 
 NAME is also the name of a table or figure of the paper, such as table2 or figure1, or paper for all of them. Then the
 command does the runs and timings that are not among the records yet, and draws the paper's layout with our values and

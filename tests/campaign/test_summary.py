@@ -129,7 +129,7 @@ def test_what_is_not_decided(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     write_run(asked, plan.update(asked)[0].jobs[-1], status="failed")
     summary.print_verdicts(asked)
     out = capsys.readouterr().out
-    assert "not decided yet: no final runs, 6 of 14 tuning runs" in out
+    assert "not decided yet: no final runs, 6 of the 14 tuning runs planned so far" in out
     assert "next    python -m rmsexp.campaign tiny results=" in out
 
 

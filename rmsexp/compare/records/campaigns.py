@@ -126,7 +126,9 @@ class Campaign(CampaignFile):
             if choices and all(choice.rate is None for choice in choices):
                 return ""  # every norm diverged at every rate
             tune = [results[job] for job in self.jobs if job.stage == "tune"]
-            return f"no final runs, {sum(result.ended for result in tune)} of {len(tune)} tuning runs"
+            return (
+                f"no final runs, {sum(result.ended for result in tune)} of the {len(tune)} tuning runs planned so far"
+            )
         return "" if self.seeds.needed is not None else f"{ended} final runs, but the number of seeds is not chosen"
 
     def tuning(self, results: Results) -> selection.Plan:

@@ -24,7 +24,8 @@ COLUMNS = (
 )
 EVERY = "every task"
 CHOSEN_RATES = (
-    "for the chosen learning rates only: with the uncertainty of choosing them (rate luck), it is inconclusive"
+    "holds for the chosen learning rates; with an interval widened by the uncertainty of that choice (rate luck), it "
+    "is inconclusive"
 )
 
 

@@ -67,7 +67,7 @@ def test_verdicts_of_a_finished_campaign(tmp_path: Path) -> None:
     [
         ({"gone": {("rms", 2), ("ln", 5)}}, "22 of 24 final runs"),
         ({"needed": None}, "24 final runs, but the number of seeds is not chosen"),
-        ({"seeds": 0}, "no final runs, 24 of 24 tuning runs"),
+        ({"seeds": 0}, "no final runs, 24 of the 24 tuning runs planned so far"),
     ],
 )
 def test_an_unfinished_campaign_has_no_verdicts(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
