@@ -222,9 +222,10 @@ def _typed_norm(content: Any, find: Find) -> DictConfig:
     """Return a ``norm`` config's options with keys and types of its class (``_target_``). Raises: ConfigError."""
     if not isinstance(content, DictConfig) or "_target_" not in content:
         raise ConfigError("the norm's file names no class: it needs _target_, name and impl")
-    values = OmegaConf.masked_copy(content, [key for key in content if key != "_target_"])
+    values = content.copy()
+    target = str(values.pop("_target_"))
     try:
-        options_class = norm_class(str(content["_target_"]), find)
+        options_class = norm_class(target, find)
     except ConfigError as error:
         raise ConfigError(f"norm={values.get('name')}: _target_ {error}") from None
     return _merge(options_class, values, "norm.")
