@@ -1,6 +1,6 @@
 # All targets except help and clean first create .venv, if needed, and install the versions of constraints.txt into it.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-full sanitize lint types quick unit notebooks format constraints clean
+.PHONY: help setup demo check test test-full sanitize lint types quick unit format constraints clean
 
 # torch is large: without bytecode on disk every start of Python would compile it again
 unexport PYTHONDONTWRITEBYTECODE
@@ -35,14 +35,13 @@ check: setup ## lint, types and the quick tests (a minute and a half)
 
 test: setup ## run every check that CI runs
 	$(MAKE) --no-print-directory -j 2 lint types unit
-	$(MAKE) --no-print-directory notebooks
 
 test-full: test ## run make test, tests that take minutes, and numerical tests with each instruction set, one and two threads
 	$(BIN)/pytest -m minutes
 	for capability in default $$(grep -qw avx2 /proc/cpuinfo && echo avx2) $$(grep -qw avx512f /proc/cpuinfo && echo avx512); do \
 	  for threads in 1 2; do \
 	    echo "ATEN_CPU_CAPABILITY=$$capability, $$threads threads"; \
-	    ATEN_CPU_CAPABILITY=$$capability RMSEXP_TEST_THREADS=$$threads $(BIN)/pytest $(PARALLEL) -m "not alone" \
+	    ATEN_CPU_CAPABILITY=$$capability RMSEXP_TEST_THREADS=$$threads $(BIN)/pytest $(PARALLEL) -m "not minutes" \
 	      tests/norms tests/kernels tests/models tests/metrics tests/tasks || exit 1; \
 	  done; \
 	done
@@ -60,14 +59,10 @@ types: setup ## run mypy
 	$(BIN)/mypy
 
 quick: setup
-	$(BIN)/pytest $(PARALLEL) -m "not slow and not alone and not minutes" --ignore tests/end_to_end --ignore tests/documentation
+	$(BIN)/pytest $(PARALLEL) -m "not slow and not minutes" --ignore tests/end_to_end --ignore tests/documentation
 
-unit: setup ## run pytest: most tests in parallel, then those that measure time or memory one by one
-	$(BIN)/pytest $(PARALLEL) -m "not alone and not minutes"
-	$(BIN)/pytest -m alone $$(grep -rl "mark.alone" tests)
-
-notebooks: setup ## run the notebooks
-	$(BIN)/pytest $(PARALLEL) --nbmake notebooks
+unit: setup ## run the tests and the notebooks in parallel
+	$(BIN)/pytest $(PARALLEL) -m "not minutes" --nbmake tests notebooks
 
 format: setup ## format the code
 	$(BIN)/ruff check --fix .

@@ -197,8 +197,11 @@ def test_a_folder_that_others_can_change_is_not_used(folder: Path) -> None:
 # --- measurements
 
 
-def test_benchmarks_take_the_lock() -> None:
+def test_benchmarks_take_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The generator measures at each of its items, and between them the lock is held, too."""
+    case = SimpleNamespace(passes="", layers={})
+    monkeypatch.setattr(layers, "CASES", {"norms": lambda *_: [case, case]})
+    monkeypatch.setattr(layers, "_measure_case", lambda *_: {})
     cases = layers.measure("norms", ["2x8"], torch.float32, 0.001, torch.device("cpu"), lambda _: None)
     next(cases)
     with (machine_lock.FOLDER / "measuring.lock").open() as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import cache
 from typing import Any
 
 import torch
@@ -22,11 +23,11 @@ STANDARD_NORMAL = init.normal(1.0)
 SPREAD = 0.3  # standard deviation of the noise that is added to a layer's initial parameters
 
 
+@cache
 def norm(series: str) -> Norm:
     """Return the norm of a series, such as "rms" or "rms+gain=false", with eps = 0, as in the paper's section 4."""
-    name, *options = series.split("+")
-    words = [f"norm={name}", *(f"norm.{option}" for option in options)]
-    norm: Norm = config.job(["task=transformer", *words]).norm  # a task without options of its own for norms
+    # a task without options of its own for norms
+    norm: Norm = config.job(["task=transformer", *config.norm_words(series)]).norm
     changes: dict[str, Any] = {"eps": 0.0} if hasattr(norm, "eps") else {}
     return dataclasses.replace(norm, **changes)
 

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from helpers.analyses import analysed
+from matplotlib.figure import Figure
 
 from rmsexp.analysis import adaptation, gradients
 from rmsexp.analysis.site import EXAMPLES, GAINLESS, N_IN, N_OUT, NORMS, SPREAD, draw, norm, site
@@ -165,9 +166,16 @@ def test_every_panel_has_a_line_per_norm(table: pd.DataFrame) -> None:
         assert widths == sorted(widths, reverse=True)  # otherwise a line would hide those that coincide with it
 
 
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gradients, "draw_grid", lambda _: Figure())
+    monkeypatch.setattr(adaptation, "draw_runs", lambda _: Figure())
+    monkeypatch.setattr(canvas, "write", lambda *_: None)
+
+
 @pytest.mark.usefixtures("few_steps")
 def test_gradients_that_follow_no_power_law_contradict_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     """With an eps as large as the mean square, RMSNorm's gradients follow none."""
+    no_figures(monkeypatch)
     norm = gradients.norm
     large = {"rms": {"eps": 1.0}}
     monkeypatch.setattr(gradients, "norm", lambda series: dataclasses.replace(norm(series), **large.get(series, {})))
@@ -177,12 +185,13 @@ def test_gradients_that_follow_no_power_law_contradict_the_paper(monkeypatch: py
 
 @pytest.mark.usefixtures("few_steps")
 def test_results_that_contradict_the_paper_are_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    table: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    no_figures(monkeypatch)
+    monkeypatch.setattr(gradients, "measure", lambda: table)
     monkeypatch.setitem(gradients.EXPECTED, ("x", "x"), 0)
     shrinking = pd.DataFrame({"step": range(60), "weight": np.linspace(2, 1, 60), "relative_step": 0.1, "cosine": 0.5})
     monkeypatch.setattr(adaptation, "train", lambda *_: shrinking)
-    monkeypatch.setattr(canvas, "write", lambda *_: None)
     assert analysed(monkeypatch, "gradients", "--out", tmp_path) == 1
     errors = capsys.readouterr().err.splitlines()
     assert errors[0].endswith(

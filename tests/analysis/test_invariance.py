@@ -17,6 +17,7 @@ from rmsexp import config
 from rmsexp.analysis import invariance
 from rmsexp.analysis.site import EXAMPLES, GAINLESS, N_IN, N_OUT, draw, norm, site
 from rmsexp.compare import paper
+from rmsexp.compare.plots import canvas
 from rmsexp.models import init
 
 Array = NDArray[np.float64]
@@ -142,6 +143,7 @@ def test_an_invariance_that_contradicts_the_paper_is_reported(
     wrong = paper.numbers().copy()
     wrong.loc[(wrong["norm"] == "ln") & (wrong["metric"] == "weight matrix re-centering"), "value"] = 0
     monkeypatch.setattr(paper, "numbers", lambda: wrong)
+    monkeypatch.setattr(canvas, "write", lambda *_: None)
     assert analysed(monkeypatch, "invariance", "--out", tmp_path) == 1
     printed = capsys.readouterr()
     assert "29 of 30 entries agree" in printed.out

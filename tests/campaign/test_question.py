@@ -206,7 +206,8 @@ def test_the_digest_is_of_what_decides(tmp_path: Path) -> None:
     """Places and threads do not change it; rules and runs do."""
     first = ask(tmp_path)
     for words in ([f"data.root={tmp_path}", "threads=3"], ["log_every=5", "logger=tensorboard"]):
-        assert (ask(tmp_path, *words).digest, ask(tmp_path, *words).name) == (first.digest, first.name)
+        same = ask(tmp_path, *words)
+        assert (same.digest, same.name) == (first.digest, first.name)
     others = [ask(tmp_path, word).digest for word in ("batch_size=16", "final.seeds.most=3", "pilot.rate=1e-3")]
     others += [
         ask(tmp_path, claims=[EQUAL | {"margin": 4}]).digest,
@@ -221,8 +222,9 @@ def test_the_question_about_any_norm() -> None:
     assert asked.name == "quality+margin=1+norms=ln-l2+scale=demo+task=order_embedding"
 
 
+@pytest.mark.usefixtures("quick_folders")
 def test_claims_may_be_about_the_loss_where_lower_metrics_are_better(tmp_path: Path) -> None:
-    asked = question.read("quality_language_model")
+    asked = question.read("quality_language_model", ["timing.norms=[]"])
     assert (asked.tuned_by, asked.score) == (("valid", "loss"), ("test", "loss"))
     with pytest.raises(ConfigError, match="the task's metric, such as 'test image_recall'"):
         ask(tmp_path, "final.score=test loss")

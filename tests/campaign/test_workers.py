@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers import stopping
 from helpers.campaign_runs import RUNS, write_file
+from helpers.processes import kill_the_second
 
 from rmsexp import record
 from rmsexp.campaign import workers
@@ -38,13 +38,14 @@ def test_a_character_that_the_encoding_lacks_does_not_cost_the_line() -> None:
 
 
 def test_the_exit_status_is_that_of_the_workers(capfd: pytest.CaptureFixture[str]) -> None:
-    assert workers.start(2, ["quality_cifar01"]) == 2
+    assert workers.start(2, []) == 2
     lines = sorted(capfd.readouterr().err.splitlines())
-    assert [line[:29] for line in lines] == [f"[{number}] rmsexp: campaign quality_" for number in (1, 2)]
+    missing = "rmsexp: the following arguments are required: "
+    assert [line[: len(missing) + 4] for line in lines] == [f"[{number}] {missing}" for number in (1, 2)]
 
 
 def test_a_worker_that_was_killed_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(workers, "_be_worker", stopping.kill_the_second)
+    monkeypatch.setattr(workers, "_be_worker", kill_the_second)
     assert workers.start(2, []) == 1
     assert capsys.readouterr().err == "rmsexp: worker 2 was ended by SIGKILL; repeat the command to continue\n"
 

@@ -43,12 +43,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def written(results: Path) -> Path:
-    """Return a copy of ``results`` in which all reports are written."""
+    """Return a copy of ``results`` in which all reports are written, with the figures of ``first`` alone."""
     copy = results.with_name("written")
     shutil.copytree(results, copy)
-    assert [path.name for path in report.run(copy, None, None)] == [
-        *("report.html", "report.md", "summary.csv", "tables.tex")
-    ]
+    write = unchanged.write
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(unchanged, "write", lambda make, path: write(make, path) if "first" in path.parts else None)
+        assert [path.name for path in report.run(copy, None, None)] == [
+            *("report.html", "report.md", "summary.csv", "tables.tex")
+        ]
     return copy
 
 
@@ -211,7 +214,18 @@ def cut(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "damage"), [*((name, Path.unlink) for name in FILES), (record.METRICS, cut), (record.RUN, cut)]
+    ("name", "damage"),
+    [
+        *((name, Path.unlink) for name in (record.CONFIG, record.RUN)),
+        # tests of compare/records/load.py have these, too
+        *(
+            pytest.param(name, damage, marks=pytest.mark.minutes)
+            for name, damage in (
+                *((name, Path.unlink) for name in FILES if name not in (record.CONFIG, record.RUN)),
+                *((record.METRICS, cut), (record.RUN, cut)),
+            )
+        ),
+    ],
 )
 def test_a_damaged_run_is_listed_and_the_others_are_reported(
     name: str,

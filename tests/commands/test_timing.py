@@ -19,10 +19,11 @@ import torch
 from helpers.reading_and_retrieval import tiny
 
 from rmsexp import config, readers, timing
+from rmsexp.compare.plots import canvas
 from rmsexp.compare.plots import timing as timing_plot
 from rmsexp.compare.records import timing_records
 from rmsexp.compare.tables import timing as timing_table
-from rmsexp.measure import interleaved, new_process, processes
+from rmsexp.measure import interleaved, new_process, processes, steps
 from rmsexp.measure.orders import balanced
 from rmsexp.rules.ratios import over_processes, paired_ratio
 from rmsexp.train.interrupt import Interrupted
@@ -129,8 +130,11 @@ def setting(tmp_path_factory: pytest.TempPathFactory, small_synthetic_data: None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(interleaved, "BLOCK_SECONDS", 1e-3)
         patch.setattr(processes, "in_new_process", lambda _, work, arguments, report: work(*arguments, report))
-        assert timing.main([*words, "norms=[none,ln,rms,prms]", "timing.processes=2"]) == 0
-        assert timing.main([*words, "norms=[ln,rms]", "timing.processes=1", "timing.budget=0.01"]) == 0
+        patch.setattr(steps, "PARTS_BLOCKS", 1)
+        with pytest.MonkeyPatch.context() as without_figures:
+            without_figures.setattr(canvas, "write", lambda *_: None)
+            assert timing.main([*words, "norms=[none,ln,rms,prms]", "timing.processes=2"]) == 0
+            assert timing.main([*words, "norms=[ln,rms]", "timing.processes=1", "timing.budget=0.01"]) == 0
         once = ["timing.processes=1", "timing.layers=true", "device=cpu"]
         assert timing.main([*words, "norms=[none,ln,bn,wn]", *once]) == 0
     (folder,) = (root / "order_embedding").iterdir()
@@ -261,7 +265,8 @@ def test_a_norm_without_layers_is_left_out_and_cannot_be_the_reference(
 ) -> None:
     rows = timing_records.load(setting)
     assert list(rows[rows["kind"] == "layers"]["series"]) == ["ln", "bn", "wn"]
-    words = [*tiny("order_embedding"), f"data.root={tmp_path}", f"results={tmp_path}", "timing.layers=true"]
+    words = [*tiny("order_embedding"), f"data.root={setting.parents[1]}", f"results={tmp_path}", "timing.layers=true"]
+    words += ["timing.processes=1", "timing.budget=0.01"]
     monkeypatch.setattr(processes, "in_new_process", lambda _, work, arguments, report: work(*arguments, report))
     assert timing.main([*words, "norms=[none,ln]", "timing.reference=none", "threads=1"]) == 1
     assert "timing.reference=none has no norm layers to compare with" in capsys.readouterr().err
@@ -303,6 +308,7 @@ def test_finished_processes_are_kept(
         raise error
 
     monkeypatch.setattr(processes, "measure", measure)
+    monkeypatch.setattr(canvas, "write", lambda *_: None)
     assert timing.main([f"results={tmp_path}"]) == status
     output = capsys.readouterr()
     assert output.err == f"rmsexp: {message}\n"

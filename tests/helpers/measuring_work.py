@@ -6,10 +6,11 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rmsexp.config import Job
-from rmsexp.measure.options import Budget, TimingConfig
+if TYPE_CHECKING:
+    from rmsexp.config import Job
+    from rmsexp.measure.options import Budget, TimingConfig
 
 SESSION = {
     "started": "2026-11-22T10:00:00",

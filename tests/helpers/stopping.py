@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -105,9 +104,3 @@ def assert_stopping_changes_nothing(options: Sequence[str], root: Path) -> None:
         assert execute("stopped").status == "interrupted"
     assert execute("stopped").status == "finished"
     assert_same(root / "whole", root / "stopped")
-
-
-def kill_the_second(number: int, *_: object) -> None:
-    """End this process by SIGKILL if it is the second worker."""
-    if number == 2:
-        os.kill(os.getpid(), signal.SIGKILL)

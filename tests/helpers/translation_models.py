@@ -18,7 +18,7 @@ from rmsexp.train.randomness import stream
 SOURCES, TARGETS = 9, 7  # sizes of the vocabularies
 BATCH_NORMS = ("bn", "mean_only_bn")
 # (norm, mode) for which the result for an example does not depend on the other examples of its batch
-ALONE = [(name, mode) for name in NORMS for mode in ("eval", "train") if mode == "eval" or name not in BATCH_NORMS]
+ALONE = [*((name, "eval") for name in NORMS), *((name, "train") for name in ("none", "ln", "wn"))]
 Pair = tuple[Tensor, Tensor]
 # (length of the source, length of the target) of each sentence pair
 RAGGED = ((3, 4), (5, 2), (1, 1), (4, 4), (2, 5), (5, 3), (3, 1), (4, 5))
@@ -87,10 +87,10 @@ def learn_statistics(model: nn.Module) -> None:
             model(batch_of(pairs(RAGGED, str(index))))
 
 
-def assert_neighbours_change_nothing(model: nn.Module, examples: Sequence[Pair]) -> None:
-    """Check that each sentence pair has the same logits alone, without padding, as in a batch of all pairs."""
+def assert_neighbours_change_nothing(model: nn.Module, examples: Sequence[Pair], every: int = 1) -> None:
+    """Check that every nth sentence pair has the same logits alone, without padding, as in a batch of all pairs."""
     batch = batch_of(examples)
-    for pair, together in zip(examples, by_sentence(model(batch), batch), strict=True):
+    for pair, together in list(zip(examples, by_sentence(model(batch), batch), strict=True))[::every]:
         close(model(batch_of([pair])), together)
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from helpers.interpreter import INTERPRETED, assert_passes_in_the_interpreter
 from helpers.sites import draw, fill
+from helpers.tensors import opcheck
 from torch import Tensor, func, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.autograd import forward_ad
@@ -126,9 +127,18 @@ def test_equals_the_two_apart(name: str, shape: tuple[int, ...], dtype: torch.dt
 
 
 @only_cpp
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("width", [1024, 1027])
-@pytest.mark.parametrize("name", ["ln", "nonparametric_ln", "prms, outside"])
+@pytest.mark.parametrize(
+    ("name", "width", "dtype"),
+    [
+        ("ln", 1024, torch.float32),
+        ("ln", 1027, torch.float32),
+        ("ln", 1027, torch.bfloat16),
+        ("nonparametric_ln", 1024, torch.bfloat16),
+        ("prms, outside", 1024, torch.bfloat16),
+        ("prms, outside", 1027, torch.float32),
+    ],
+    ids=str,
+)
 def test_streaming_stores(name: str, width: int, dtype: torch.dtype) -> None:
     """Sums and norms larger than the caches are equal, too; several threads write them."""
     torch.set_num_threads(2)
@@ -302,10 +312,11 @@ def test_operators_pass_opcheck(layout: str) -> None:
     x, addend, gain, ops = LAYOUTS[layout](), draw(3, 4, 10, seed=2), draw(10, seed=1), torch.ops.rmsexp
     form = (kernels.Kind.LAYER, 10, True, EPS)
     leaves = [tensor.detach().requires_grad_() for tensor in (x, addend, gain)]
-    torch.library.opcheck(ops.add_normalise.default, (*leaves, None, *form))
-    torch.library.opcheck(ops.add_normalise_forward.default, (x, addend, gain, gain, *form))
+    check = partial(opcheck, traced=layout in ("contiguous", "transposed batch"))
+    check(ops.add_normalise.default, (*leaves, None, *form))
+    check(ops.add_normalise_forward.default, (x, addend, gain, gain, *form))
     total, y, mean, scale = ops.add_normalise_forward(x, addend, gain, gain, *form)
-    torch.library.opcheck(ops.add_normalise_backward.default, (y, addend, total, gain, mean, scale, gain, *form))
+    check(ops.add_normalise_backward.default, (y, addend, total, gain, mean, scale, gain, *form))
 
 
 @only_cpp

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -136,8 +136,10 @@ def problem(result: Tensor, eager: Tensor, unchanged: Tensor, independent: Tenso
     return None
 
 
-def assert_seen(case: Case, *, smooth: bool = True) -> None:
+def assert_seen(case: Case, *, smooth: bool = True, only: Collection[str] | None = None) -> None:
     """Assert the claims for the first element of each operand, in C++ also for the last, and for each value.
+
+    ``only``: the operands to test, if not all.
 
     Elements that do not change in float64 if the replaced element is -100 or 100 do not depend on it. This holds for
     ``smooth`` functions only; for others, the third claim is not tested.
@@ -146,9 +148,10 @@ def assert_seen(case: Case, *, smooth: bool = True) -> None:
     wide = {name: operand.double() for name, operand in operands.items()}
     before, unchanged = case.run(case.eager, wide), case.run(case.fused, operands)
     for name, operand in operands.items():
-        if INTERPRETED and "_gru." in name:  # a parameter of the decoder that the test of the GRU covers
+        in_gru = "_gru." in name  # a parameter of the decoder that the test of the GRU covers
+        if (INTERPRETED and in_gru) or (only is not None and name not in only):
             continue
-        for index in [0] if INTERPRETED else [0, operand.numel() - 1]:
+        for index in [0] if INTERPRETED or in_gru else [0, operand.numel() - 1]:
             moved = [case.run(case.eager, with_element(wide, name, index, number)) for number in (-100.0, 100.0)]
             for value in VALUES:
                 if (case.name, name, value) in DIFFERENCES:
@@ -220,7 +223,8 @@ def test_recurrences(unit: str, name: str) -> None:
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter takes too long")
 @pytest.mark.parametrize("unit", UNITS)
 def test_reversed_recurrences(unit: str) -> None:
-    assert_seen(unit_case(unit, "ln", reverse=True))
+    """Parameters enter each step as in the other direction, where all operands are tested."""
+    assert_seen(unit_case(unit, "ln", reverse=True), only=("x", "state 0", "state 1", "gradient 0"))
 
 
 class Decoder(nn.Module):

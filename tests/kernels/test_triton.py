@@ -297,7 +297,8 @@ class TestGates:
 
     @pytest.mark.parametrize(
         ("sizes", "case"),
-        [(MASKED, case) for case in ALL_CASES] + [(UNMASKED, PARTIAL), (UNMASKED, LAYER), (WIDE, LAYER)],
+        [(MASKED, case) for case in (Case(FORMS[0]), Case(FORMS[5]), PARTIAL, LAYER, SINGLE[1])]
+        + [(UNMASKED, PARTIAL), (UNMASKED, LAYER), (WIDE, LAYER)],
         ids=name_of,
     )
     def test_gru(self, sizes: StepSizes, case: Case) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -57,6 +58,7 @@ class Model:
         return beam_search(self.step, state, torch.tensor(max_lengths), FIRST, options, EOS)
 
     def log_probabilities(self, sentence: int) -> LogProbabilities:
+        @functools.cache
         def following(prefix: tuple[int, ...]) -> np.ndarray:
             read = 0
             for token in (FIRST, *prefix):

@@ -316,7 +316,7 @@ def test_batch_1_is_batch_32_in_evaluation(name: str) -> None:
     model.eval()
     batch = batch_of([(1 + i % 8, 1 + i % 5) for i in range(32)], "together")  # longer sequences than in training
     together = model(batch)
-    for row in range(32):
+    for row in range(0, 32, 3):
         passage, question = batch.passage_mask[row].sum(), batch.question_mask[row].sum()
         here = slice(row, row + 1)
         alone = Batch(

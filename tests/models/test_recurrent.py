@@ -333,7 +333,7 @@ def test_a_sequence_in_a_batch_is_the_sequence_alone(unit: Unit, name: str, reve
     ours.eval()
     x, initial = draw(32, TIME, E, seed=2), initial_of(unit, 32)
     together = ours(x, mask_of(lengths), initial, reverse=reverse)
-    for i, length in enumerate(lengths.tolist()):
+    for i, length in list(enumerate(lengths.tolist()))[::3]:
         sequence, state = x[i : i + 1, :length], tuple(part[i : i + 1] for part in initial)
         alone = ours(sequence.flip(1), initial=state).flip(1) if reverse else ours(sequence, initial=state)
         close(alone[0], together[i, :length])

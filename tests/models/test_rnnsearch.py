@@ -285,7 +285,7 @@ def test_a_sentence_does_not_depend_on_its_neighbours(name: str, mode: str) -> N
 def test_batch_1_is_batch_32_in_evaluation(name: str) -> None:
     model = make(NORMS[name])
     learn_statistics(model)
-    assert_neighbours_change_nothing(model.eval(), pairs(RAGGED * 4))
+    assert_neighbours_change_nothing(model.eval(), pairs(RAGGED * 4), every=3)
 
 
 @EVERY

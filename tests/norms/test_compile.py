@@ -61,15 +61,14 @@ def test_rows_of_changing_number(impl: str) -> None:
     assert_compiles_whole(lambda: LAYERS["prms"]((2, 6), impl=impl), [draw(n, 2, 6) for n in (3, 5, 8)], 2)
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", [name for name in LAYERS if name != "rms"])  # prms runs the same code, with p
 def test_maps_of_changing_size(name: str, impl: str) -> None:
     assert_compiles_whole(lambda: LAYERS[name](3, impl=impl, axes=(2, 3)), [draw(*shape) for shape in MAPS], 3)
 
 
-@pytest.mark.parametrize("name", ["rms", "prms"])
-def test_maps_of_changing_size_normalised_over_all_channels(name: str) -> None:
+def test_maps_of_changing_size_normalised_over_all_channels() -> None:
     inputs = [draw(*shape).contiguous(memory_format=torch.channels_last) for shape in MAPS]
-    assert_compiles_whole(lambda: LAYERS[name](3, impl="fused", axes=(1, 2, 3)), inputs, 3)
+    assert_compiles_whole(lambda: LAYERS["prms"](3, impl="fused", axes=(1, 2, 3)), inputs, 3)
 
 
 def test_maps_of_changing_size_with_a_compiled_backward_pass() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -35,6 +36,14 @@ def test_the_vocabulary_and_the_lengths_are_those_of_wmt14() -> None:
     assert max(len(line.split()) for lines in sides for line in lines) == parallel_corpus.LONGEST
 
 
+@pytest.fixture
+def fewer_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ENGLISH", "GERMAN"):
+        language = getattr(parallel_corpus, name)
+        monkeypatch.setattr(parallel_corpus, name, dataclasses.replace(language, scale=language.scale / 10))
+
+
+@pytest.mark.usefixtures("fewer_words")
 def test_a_smaller_corpus_is_the_beginning_of_a_larger_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel_corpus, "HELD_OUT", 5)
     monkeypatch.setattr(parallel_corpus, "CHUNK", 40)
@@ -46,6 +55,7 @@ def test_a_smaller_corpus_is_the_beginning_of_a_larger_one(tmp_path: Path, monke
     assert (tmp_path / "50/test.en").read_text() == (tmp_path / "100/test.en").read_text()
 
 
+@pytest.mark.usefixtures("fewer_words")
 def test_each_size_is_measured_once_and_its_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
 

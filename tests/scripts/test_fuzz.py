@@ -85,6 +85,7 @@ def test_readers_and_commands_refuse_damage_and_strange_arguments() -> None:
     assert "0 kinds of findings" in done.stdout
 
 
+@pytest.mark.minutes
 def test_each_kind_of_fault_is_found(tmp_path: Path) -> None:
     done = run("-c", textwrap.dedent(PLANTED), str(tmp_path))
     assert done.returncode == 0, done.stderr

@@ -115,7 +115,13 @@ with planted_neighbours.child(["-c", planted_neighbours.{code}], {core}) as star
 """
 
 
-@pytest.mark.parametrize(("code", "number"), [("BUSY", signal.SIGINT), ("STREAM", signal.SIGKILL)])
+@pytest.mark.parametrize(
+    ("code", "number"),
+    [
+        pytest.param("BUSY", signal.SIGINT, marks=pytest.mark.minutes),
+        ("STREAM", signal.SIGKILL),
+    ],
+)
 def test_a_neighbour_ends_with_the_script(code: str, number: signal.Signals) -> None:
     core = min(os.sched_getaffinity(0))
     command = [sys.executable, "-c", PLANT.format(scripts=str(SCRIPTS), code=code, core=core)]

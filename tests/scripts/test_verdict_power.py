@@ -23,11 +23,15 @@ def simulated(case: Case, difference: float) -> list[Outcome]:
     return [simulation.campaign(case, difference, generator) for _ in range(CAMPAIGNS)]
 
 
+# wrong claims of superiority are most frequent at 0, and wrong ones of equivalence at the margin
 @pytest.mark.parametrize(
-    "case",
-    [KNOWN, MORE_SPREAD, Case("diverged", lost=2, few=8), Case("pairs", lost=1, lost_norms=("abc",))],
+    ("case", "difference"),
+    [
+        pytest.param(case, difference, marks=[] if case is KNOWN or difference in (0, 1) else pytest.mark.minutes)
+        for case in (KNOWN, MORE_SPREAD, Case("diverged", lost=2, few=8), Case("pairs", lost=1, lost_norms=("abc",)))
+        for difference in simulation.DIFFERENCES
+    ],
 )
-@pytest.mark.parametrize("difference", simulation.DIFFERENCES)
 def test_few_verdicts_are_wrong_if_the_rates_are_known(case: Case, difference: float) -> None:
     outcomes = simulated(case, difference)
     for tested in ([EQUAL], [NOT_WORSE], case.better):

@@ -174,8 +174,7 @@ def test_the_objective_by_hand(data_root: Path, norm: str) -> None:
     assert objective.loss.requires_grad
 
 
-@pytest.mark.parametrize("batch", [1000, 300, 999])
-@pytest.mark.parametrize("norm", ["rms", "bn"])
+@pytest.mark.parametrize(("norm", "batch"), [("rms", 1000), ("bn", 300), ("bn", 999)])
 def test_evaluation_counts_every_test_image_once(
     data_root: Path, monkeypatch: pytest.MonkeyPatch, norm: str, batch: int
 ) -> None:

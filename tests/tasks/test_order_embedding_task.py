@@ -229,8 +229,7 @@ def test_evaluation_by_hand(
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("norm", ["rms", "bn"])
-@pytest.mark.parametrize("wide", [False, True], ids=["float32", "float64"])
+@pytest.mark.parametrize(("norm", "wide"), [("rms", False), ("bn", True)], ids=["rms, float32", "bn, float64"])
 def test_results_do_not_depend_on_the_evaluation_batch(
     norm: str, wide: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,7 +50,7 @@ finally:
 """
 
 
-@pytest.mark.alone
+@pytest.mark.slow
 @readable
 def test_another_process_on_the_same_core_is_detected() -> None:
     done = subprocess.run([sys.executable, "-c", BUSY], capture_output=True, text=True, check=True)

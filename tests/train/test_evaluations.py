@@ -90,6 +90,7 @@ def splits_by_step(folder: Path) -> dict[int, set[str]]:
     return found
 
 
+@pytest.mark.usefixtures("small_synthetic_data")
 @pytest.mark.parametrize("evaluation", ["scored", "validation"])
 def test_the_splits_in_the_record(evaluation: str, tmp_path: Path) -> None:
     job = config.job([*TINY, f"evaluation={evaluation}", f"results={tmp_path}"])

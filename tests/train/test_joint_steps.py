@@ -14,7 +14,6 @@ from helpers.thread_group import in_threads
 from rmsexp.train.distributed.joint import JointStepper
 from rmsexp.train.step import Settings, Stepper
 
-STEPS = 4
 TINY = {
     "attentive_reader": ["task=attentive_reader", "model.width=8", "batch_size=16"],
     "order_embedding": ["task=order_embedding", "model.embedding=8", "model.hidden=8", "batch_size=16"],
@@ -31,7 +30,7 @@ def words(text_cache: Path, small_synthetic_data: None) -> dict[str, list[str]]:
     return {task: [*tiny, *shared] for task, tiny in TINY.items()}
 
 
-def trained(words: list[str], size: int, reduce: str = "ordered") -> list[tuple[Any, ...]]:
+def trained(words: list[str], size: int, reduce: str = "ordered", steps: int = 2) -> list[tuple[Any, ...]]:
     """Return for each process the values of all steps, and then parameters, buffers, optimiser and scale of the loss.
 
     With one process, this is a step without a group.
@@ -43,7 +42,7 @@ def trained(words: list[str], size: int, reduce: str = "ordered") -> list[tuple[
         parts = task, model, task.optimizer(model), task.config.schedule, Settings.of(task.config, group.device)
         stepper = Stepper(*parts) if size == 1 else JointStepper(*parts, group=group, reduce=reduce)
         values = []
-        for step in range(STEPS):
+        for step in range(steps):
             batches = task.batches(step) if size == 1 else task.batches(step, group.chosen)
             result = stepper.take(step, batches)
             values.append((result.values, int(result.predictions), int(result.examples), result.skipped, result.scale))
@@ -76,12 +75,13 @@ def test_any_number_of_processes_gives_the_bits_of_one(
     if precision == "float16":
         scaler = partial(torch.amp.GradScaler, init_scale=2.0**80, backoff_factor=2.0**-80)
         monkeypatch.setattr(torch.amp, "GradScaler", scaler)
-    (expected,) = trained(line, 1)
+    steps = 4 if precision == "float16" else 2
+    (expected,) = trained(line, 1, steps=steps)
     assert all(count.any() for name, count in expected[1].items() if name.endswith(".count"))  # none keeps its start
     skipped = [skipped for *_, skipped, _ in expected[0]]  # with few examples, gradients of a second step may overflow
     assert (skipped[0], skipped[-1]) == (precision == "float16", False)
-    for size in (2, 3, 4) if precision == "float32" else (3,):
-        for found in trained(line, size):
+    for size in (2, 3, 4) if (task, precision) == ("language_model", "float32") else (3,):
+        for found in trained(line, size, steps=steps):
             assert_equal(found, expected)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.stopping import EDGES, assert_stopping_changes_nothing
 from helpers.tasks import task_and_model
 from helpers.translation_tasks import tiny
 from torch import Tensor
@@ -159,9 +158,3 @@ def test_the_last_batch_of_an_epoch_may_have_fewer_examples_than_micro_batches(w
     batches = task.batches(int(task.steps_per_epoch) - 1)
     assert batches.weights == [1, 1]
     assert [task.examples(batch) for batch in batches] == [1, 1]
-
-
-def test_a_stopped_run_continues(words: dict[str, list[str]], tmp_path: Path) -> None:
-    assert_stopping_changes_nothing(
-        [*words["order_embedding"], "norm=bn", "norm.min_examples=1", "micro_batches=3", *EDGES], tmp_path
-    )
