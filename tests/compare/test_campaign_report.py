@@ -55,6 +55,12 @@ def test_verdicts_come_first(reported: Path) -> None:
     assert "RMSNorm equals LayerNorm" in (reported / "report/tables.tex").read_text()
 
 
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canvas, "write", lambda *_: None)
+
+
+@pytest.mark.usefixtures("no_figures")
 def test_the_first_view_has_campaigns_and_the_settings_of_other_runs(tmp_path: Path) -> None:
     Campaign().write(tmp_path)
     for series in ("ln+impl=fused", "rms+impl=fused"):
@@ -79,6 +85,7 @@ def test_settings_with_only_tuning_runs_are_left_out_and_counted(reported: Path)
     assert not (reported / "report/cifar10/small+evaluation=validation+optim.lr=0.004").exists()
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_campaign_that_only_tunes_has_a_page_without_settings(tmp_path: Path) -> None:
     Campaign(seeds=0, needed=None).write(tmp_path)
     report.run(tmp_path, None, None)
@@ -87,6 +94,7 @@ def test_a_campaign_that_only_tunes_has_a_page_without_settings(tmp_path: Path) 
     assert 'section class="setting"' not in page
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_tuning_setting_with_another_run_is_reported(tmp_path: Path) -> None:
     Campaign().write(tmp_path)
     setting = "small+evaluation=validation+optim.lr=0.004"
@@ -95,6 +103,7 @@ def test_a_tuning_setting_with_another_run_is_reported(tmp_path: Path) -> None:
     assert (tmp_path / "report/cifar10" / setting / "report.md").exists()
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_setting_that_is_asked_for_is_reported(tmp_path: Path) -> None:
     Campaign().write(tmp_path)
     setting = "small+evaluation=validation+optim.lr=0.004"

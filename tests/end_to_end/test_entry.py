@@ -99,10 +99,10 @@ def test_python_m_and_the_console_script_are_the_same_function() -> None:
     script = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["rmsexp"]
     module, _, function = script.partition(":")
     assert getattr(import_module(module), function) is main
-    command = [sys.executable, "-m", "rmsexp", "report", "nowhere"]
+    command = [sys.executable, "-m", "rmsexp", "raport"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout) == (1, "reading nowhere\n")
-    assert done.stderr.startswith("rmsexp: nowhere ")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "did you mean report?" in done.stderr
 
 
 def test_the_package_is_marked_as_typed() -> None:

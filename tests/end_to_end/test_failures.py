@@ -250,18 +250,6 @@ def damage(path: Path) -> None:
     path.write_bytes(content[: len(content) // 2])
 
 
-def test_a_run_continues_from_the_checkpoint_before_a_damaged_one(bench: Bench, undisturbed: Path) -> None:
-    bench()
-    damage(bench.folder() / record.CHECKPOINTS / "last.pt")
-    done = bench("max_steps=8")
-    assert done.status == 0
-    assert "warning: " in done.err
-    assert "last.pt is damaged" in done.err
-    assert "continuing from previous.pt" in done.err
-    assert "continuing at step 2" in done.err
-    assert_same_end(bench, undisturbed)
-
-
 def test_a_run_with_only_damaged_checkpoints_fails(bench: Bench) -> None:
     bench()
     for name in ("last.pt", "previous.pt"):

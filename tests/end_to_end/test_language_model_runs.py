@@ -45,7 +45,7 @@ def test_norms_train(main: Main, tmp_path: Path, more: list[str]) -> None:
     assert run.run["notes"]["tokens"] == "80 per step, in sequences of 16"
 
 
-@pytest.mark.parametrize("norm", ["rms", "bn"])
+@pytest.mark.parametrize("norm", ["bn", pytest.param("rms", marks=pytest.mark.minutes)])
 def test_a_stopped_run_ends_like_an_undisturbed_run(norm: str, tmp_path: Path) -> None:
     """The sequences of an epoch give two steps, so the runs stop in different epochs."""
     options = [*TINY, "context=64", "batch_size=20", f"norm={norm}", f"data.root={tmp_path}"]

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers.reading_and_retrieval import tiny
 from helpers.tasks import Main
 
 from rmsexp import compare, cores, machine, mounts, process
@@ -47,12 +48,12 @@ def no_linux(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         cached.cache_clear()
 
 
-@pytest.mark.usefixtures("no_linux")
+@pytest.mark.usefixtures("no_linux", "small_synthetic_data")
 def test_a_run_does_without_what_only_linux_has(main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_keeps_freed", False)
     assert cores.threads() >= 1
     assert mounts.mounts() == []
-    done = main("task=order_embedding", "model.hidden=16", "threads=null")
+    done = main(*tiny("order_embedding"), "threads=null")
     assert done.status == 0
     (run,) = compare.load(tmp_path / "results").runs.to_dict("records")
     assert (run["status"], run["time_state"]) == ("finished", "unknown")

@@ -54,8 +54,13 @@ def reference(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Refe
     return results_of
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("step", [1, 7])
+@pytest.mark.parametrize(
+    ("step", "norm"),
+    [
+        *((1, "wn"), (1, "none"), (1, "bn"), (7, "bn")),
+        *(pytest.param(*case, marks=pytest.mark.minutes) for case in ((1, "rms"), (7, "rms"), (7, "wn"), (7, "none"))),
+    ],
+)
 def test_a_run_continues_after_a_crash(
     norm: str, step: int, data_root: Path, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +215,7 @@ def test_after_a_damaged_checkpoint_only_its_steps_are_repeated(
     assert execute(data_root, tmp_path, "norm=bn").step == 8
     messages = capsys.readouterr().err
     assert f"warning: {last} is damaged" in messages
+    assert "continuing from previous.pt" in messages
     assert "continuing at step 3" in messages
     last.with_name(checkpoint.DAMAGED).unlink()
     assert_same(reference("bn"), tmp_path)
@@ -278,22 +284,26 @@ def test_differences_compares_values_and_types_exactly() -> None:
         assert len(chaos.differences(value, other)) == 1
 
 
-def test_a_run_continues_after_sigkill(data_root: Path, tmp_path: Path) -> None:
-    """Two processes of the run are killed; the third finishes it. ``python scripts/chaos.py`` kills many more."""
+@pytest.mark.parametrize(
+    ("kill", "where"),
+    [
+        (chaos.Kill("checkpoint", 3), ".pt half written"),
+        pytest.param(chaos.Kill("evaluation", 2), "", marks=pytest.mark.minutes),
+    ],
+    ids=["in a checkpoint", "in an evaluation"],
+)
+def test_a_run_continues_after_sigkill(kill: Any, where: str, data_root: Path, tmp_path: Path) -> None:
+    """A process of the run is killed; the next one finishes it. ``python scripts/chaos.py`` kills many more."""
     log = tmp_path / "log.txt"
-    deaths = [
-        chaos.run(words(data_root, tmp_path / "killed", "norm=bn"), log, chaos.Kill(point, count))
-        for point, count in (("checkpoint", 3), ("evaluation", 2))
-    ]
-    assert [death.status for death in deaths] == [-signal.SIGKILL] * 2, log.read_text()
-    assert [death.first_step for death in deaths] == [0, 3]
-    assert deaths[0].killed_at is not None
-    assert deaths[0].killed_at.endswith(".pt half written")
-    assert not list(tmp_path.rglob(".*.tmp"))  # the second process removed the first one's temporary files
+    death = chaos.run(words(data_root, tmp_path / "killed", "norm=bn"), log, kill)
+    assert death.status == -signal.SIGKILL, log.read_text()
+    assert str(death.killed_at).endswith(where)
+    assert bool(list(tmp_path.rglob(".*.tmp"))) == bool(where)
     (folder,) = record.find_runs(tmp_path / "killed")
     assert record.RunFolder(folder).read_status()["status"] == "interrupted"
     for name in ("killed", "reference"):
         assert runner.execute(config.job(words(data_root, tmp_path / name, "norm=bn"))).status == "finished"
+    assert not list(tmp_path.rglob(".*.tmp"))  # the second process removed the first one's temporary files
     assert chaos.compare(tmp_path / "reference", tmp_path / "killed") == []
 
 

@@ -9,7 +9,9 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
+from helpers import language_models
 from helpers.command_bench import TINY, Bench, assert_same_end, at_step, not_finite_at
+from helpers.tasks import Main
 
 from rmsexp import config, cores, record, runner, sweep
 from rmsexp.tasks.cifar10 import Task
@@ -117,9 +119,10 @@ def test_a_sweep_names_a_run_that_another_process_is_doing(bench: Bench) -> None
     with record.RunFolder(bench.folder("ln")).locked():
         bench.folder("ln").mkdir(parents=True)
         record.RunFolder(bench.folder("ln")).write_status("running", 3, None)
-        done = bench("-m", "norm=rms,ln")
+        done = bench("-m", "norm=ln")
     assert done.status == 1
     assert f"running: {bench.folder('ln')}: another process is doing it\n" in done.out
+    assert f"{bench.folder('ln')} is being written by another process" in done.err
 
 
 def test_a_sweep_fails_if_the_record_of_an_ended_run_is_damaged(bench: Bench) -> None:
@@ -157,11 +160,11 @@ def test_a_signal_before_a_divergence_is_noticed_ends_the_sweep(bench: Bench, mo
 
 
 def test_a_sweep_continues_after_runs_that_fail_or_diverge(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    order: list[tuple[str, int]] = []
+    order: list[str] = []
     build = Task.build
 
     def build_and_note(self: Task, norm: Any) -> Any:
-        order.append((norm.name, self.config.seed))
+        order.append(norm.name)
         return build(self, norm)
 
     def fail_for_ln(self: Task, norm: Any) -> Any:
@@ -169,20 +172,18 @@ def test_a_sweep_continues_after_runs_that_fail_or_diverge(bench: Bench, monkeyp
             raise RuntimeError("raised by the test")
         return build_and_note(self, norm)
 
-    words = ("-m", "norm=rms,ln,l2", "seed=0,1")
+    words = ("-m", "norm=rms,ln,l2")
     with monkeypatch.context() as patch:
         patch.setattr(Task, "build", fail_for_ln)
         not_finite_at(patch, 3, "l2")
         done = bench(*words)
     assert done.status == 1
-    assert order == [("rms", 0), ("l2", 0), ("rms", 1), ("l2", 1)]
-    statuses = {(norm, seed): bench.status(norm, seed)["status"] for norm in ("rms", "ln", "l2") for seed in (0, 1)}
-    expected = {"rms": "finished", "ln": "failed", "l2": "diverged"}
-    assert statuses == {(norm, seed): status for norm, status in expected.items() for seed in (0, 1)}
+    assert order == ["rms", "l2"]
+    statuses = {norm: bench.status(norm)["status"] for norm in ("rms", "ln", "l2")}
+    assert statuses == {"rms": "finished", "ln": "failed", "l2": "diverged"}
     listed = done.out[done.out.rindex("record  ") :]
-    for seed in (0, 1):
-        assert f"failed: {bench.folder('ln', seed)}: RuntimeError: raised by the test" in listed
-        assert f"diverged: {bench.folder('l2', seed)}: the training objective of step 3 is not finite" in listed
+    assert f"failed: {bench.folder('ln')}: RuntimeError: raised by the test" in listed
+    assert f"diverged: {bench.folder('l2')}: the training objective of step 3 is not finite" in listed
     assert f"{bench.folder('rms')}:" not in listed
     assert "repeat the command to do the runs that are missing" in listed
 
@@ -190,9 +191,9 @@ def test_a_sweep_continues_after_runs_that_fail_or_diverge(bench: Bench, monkeyp
     monkeypatch.setattr(Task, "build", build_and_note)
     done = bench(*words)
     assert done.status == 0
-    assert order == [("ln", 0), ("ln", 1)]
-    assert done.out.count("already finished") == done.out.count("already diverged") == 2
-    assert all(bench.status("ln", seed)["status"] == "finished" for seed in (0, 1))
+    assert order == ["ln"]
+    assert done.out.count("already finished") == done.out.count("already diverged") == 1
+    assert bench.status("ln")["status"] == "finished"
 
 
 def test_a_preset_runs_all_options_with_one_seed_before_the_next_seed(
@@ -209,20 +210,25 @@ def test_a_preset_runs_all_options_with_one_seed_before_the_next_seed(
     assert order == [(f"prms+p={p}", f"seed{seed}") for seed in (0, 1) for p in (0.1, 0.2)]
 
 
-def test_runs_in_parallel_share_the_cores(bench: Bench) -> None:
+def test_runs_in_parallel_share_the_cores(main: Main, tmp_path: Path) -> None:
     """Of two runs at a time, each uses half of the cores, although eight were asked for.
 
     They run in new processes, without this process's patches.
     """
     from joblib.externals.loky import get_reusable_executor
 
+    files = {name: tmp_path / f"{name}.txt" for name in ("train", "valid", "test")}
+    for file in files.values():
+        file.write_text("a small text, again and again\n" * 40)
+    own = ("data.name=files", *(f"data.{name}={file}" for name, file in files.items()))
     launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=8")
     try:
-        assert bench("-m", *launcher, "norm=rms,ln", "max_steps=2", "threads=null").status == 0
+        assert main("-m", *launcher, *language_models.TINY, *own, "norm=rms,ln", "threads=null").status == 0
     finally:
         get_reusable_executor().shutdown(wait=True)
-    for norm in ("rms", "ln"):
-        run = record.read(bench.folder(norm))
+    runs = [record.read(folder) for folder in record.find_runs(tmp_path)]
+    assert [run.run["norm"] for run in runs] == ["ln", "rms"]
+    for run in runs:
         assert (run.status["status"], run.status["step"]) == ("finished", 2)
         assert run.run["sessions"][0]["threads"] == cores.threads(2)
 

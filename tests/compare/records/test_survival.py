@@ -47,7 +47,7 @@ def test_intervals_need_six_runs() -> None:
 @pytest.mark.parametrize("runs", [6, 10, 16])
 def test_intervals_hold_the_median_whatever_ends_the_observation(runs: int) -> None:
     generator = np.random.default_rng(runs)
-    trials, held = 400, 0
+    trials, held = 200, 0
     for _ in range(trials):
         times = np.ceil(20 * generator.lognormal(0, 0.4, runs))  # the median is 20, and evaluations are at whole steps
         seen = (times <= 26) & ((times <= 20) | (generator.random(runs) < 0.5))  # half of the slow runs are stopped
