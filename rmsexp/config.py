@@ -23,7 +23,6 @@ from yaml import YAMLError
 
 from rmsexp.checks import nearest
 from rmsexp.classes import imported, loaded, make_importable
-from rmsexp.classes import norm_class as norm_class
 from rmsexp.command_line import path_word
 from rmsexp.identity import DIGITS, suffix
 from rmsexp.identity import differences as differences

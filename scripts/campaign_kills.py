@@ -231,7 +231,7 @@ def content(results: Path) -> dict[str, Any]:
 
     (path,) = results.glob("campaigns/*/campaign.json")
     campaign = campaigns.load(path)
-    found = campaign.results(results)
+    found = campaign.results()
     plan, registered = read_json(path), read_json(path.with_name("registered.json"))
     del plan["registered"]["date"], registered["date"]
     runs = chaos_sweep.contents(results.parent)

@@ -22,12 +22,23 @@ from rmsexp import atomic, config
 from rmsexp.command_line import entry_point, inform, recorded
 from rmsexp.compare.records.timing_records import new_folder
 from rmsexp.machine_lock import measuring
+from rmsexp.readers import read_json
 from rmsexp.train import provenance, quiet
 from rmsexp.train.contention import Contention
 from rmsexp.train.probe import probe
 
 FILE, FORMAT = "check.json", 1
 CPU = torch.device("cpu")
+
+
+def is_done(results: Path, name: str, identity: Mapping[str, Any]) -> bool:
+    """Return whether the results of a record of this check have these values, and print its path."""
+    for path in sorted(results.expanduser().glob(f"checks/{name}*/{FILE}")):
+        stored = read_json(path)["results"]
+        if all(stored.get(key) == value for key, value in identity.items()):
+            print(f"already there: {path}", flush=True)
+            return True
+    return False
 
 
 class Check:

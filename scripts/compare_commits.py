@@ -99,6 +99,8 @@ def main() -> None:
     overrides = with_device([config.expand_home(word) for word in arguments.overrides])
     if any(word.lstrip("+").startswith("norm.impl=") for word in overrides):
         parser.error("eager and fused norms are compared in any case: leave norm.impl= out")
+    if any(word.lstrip("+").startswith("compile=") for word in overrides):
+        parser.error("models are not compiled here: leave compile= out")
     job = config.job(overrides)
     check = check_record.Check("compare_commits", arguments.results, device_of(job))
     with checkouts(arguments.before, arguments.after) as (before, after):

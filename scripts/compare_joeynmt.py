@@ -75,10 +75,10 @@ def main() -> None:
         write_texts(Path(config.job(list(options.overrides)).config.data.root).expanduser(), joeynmt.folder)
         joeynmt.run("prepare")
         for model in options.models:
-            if not is_done(options.results, "joeynmt_speed", speed_identity(model, options)):
+            if not check_record.is_done(options.results, "joeynmt_speed", speed_identity(model, options)):
                 compare_speed(model, joeynmt, options)
         for model in (model for model in options.models if model in TRANSLATED):
-            if not is_done(options.results, "joeynmt_bleu", translation_identity(model, options)):
+            if not check_record.is_done(options.results, "joeynmt_bleu", translation_identity(model, options)):
                 compare_translations(model, joeynmt, options)
 
 
@@ -124,16 +124,6 @@ def speed_identity(model: str, options: argparse.Namespace) -> dict[str, Any]:
 def translation_identity(model: str, options: argparse.Namespace) -> dict[str, Any]:
     """Return what tells the record of translations from those of other commands."""
     return {"model": model, "threads": options.threads, "minutes": options.minutes}
-
-
-def is_done(results: Path, name: str, identity: Mapping[str, Any]) -> bool:
-    """Return whether a record of this check has this identity, and print its path."""
-    for path in sorted(results.expanduser().glob(f"checks/{name}*/{check_record.FILE}")):
-        stored = read_json(path)["results"]
-        if all(stored.get(key) == value for key, value in identity.items()):
-            print(f"already there: {path}", flush=True)
-            return True
-    return False
 
 
 class Children:

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import parallel_corpus
 import psutil
-from check_record import FILE, Check, add_option, run
+from check_record import FILE, Check, add_option, is_done, run
 
 from rmsexp.command_line import inform
 from rmsexp.compare.plots import canvas
@@ -85,18 +85,12 @@ def family(pid: int) -> list[psutil.Process]:
         return []
 
 
-def is_measured(results: Path, identity: dict[str, Any]) -> bool:
-    records = (json.loads(path.read_text())["results"] for path in results.glob(f"checks/{NAME}*/{FILE}"))
-    return any(identity.items() <= record.items() for record in records)
-
-
 def measure_text(pairs: int, kind: str, folder: Path, results: Path) -> None:
     """Prepare the training text of a corpus, and again from what is stored, unless there is a record of that."""
     vocabulary = min(VOCABULARY, pairs // 2)
     identity = {"subwords": kind, "pairs": pairs, "vocabulary": vocabulary}
     corpus, root = folder / f"{pairs}", folder / f"{pairs}-{kind}"
-    if is_measured(results, identity):
-        inform(f"{kind}, {pairs:,} pairs: there is a record already")
+    if is_done(results, NAME, identity):
         return
     if not corpus.exists():
         inform(f"writing a corpus of {pairs:,} pairs")
@@ -118,14 +112,14 @@ def measure_text(pairs: int, kind: str, folder: Path, results: Path) -> None:
 def measure_images(images: int, folder: Path, results: Path) -> None:
     """Train on features of so many images, unless there is a record of that."""
     identity, root = {"images": images}, folder / f"{images}-images"
-    if is_measured(results, identity):
-        inform(f"{images:,} images: there is a record already")
+    if is_done(results, NAME, identity):
         return
     if not root.exists():
         inform(f"writing features of {images:,} images")
         shutil.rmtree(root.with_suffix(".tmp"), ignore_errors=True)
         write_captions(root.with_suffix(".tmp"), images)
         root.with_suffix(".tmp").rename(root)
+    shutil.rmtree(root / "results", ignore_errors=True)  # of a killed run, which would be continued
     words = ["task=order_embedding", "scale=paper", "max_steps=5", f"data.root={root}", f"results={root / 'results'}"]
     check = Check(NAME, results)
     with measuring(inform):

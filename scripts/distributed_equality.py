@@ -157,7 +157,8 @@ def killed_run(
         kill = Kill(number % size, step, SIGNALS[number % len(SIGNALS)])
         (root / KILLED_AT).unlink(missing_ok=True)
         statuses = run(command, size, log, kill)
-        seconds = time.monotonic() - float((root / KILLED_AT).read_text())
+        killed = root / KILLED_AT  # missing if the run failed before
+        seconds = time.monotonic() - float(killed.read_text()) if killed.exists() else math.inf
         stopped = kill.signum == signal.SIGTERM and set(statuses) <= STOPPED
         ended = stopped or (statuses[kill.rank] == -kill.signum and all(statuses))
         if not ended or seconds > END_SECONDS:

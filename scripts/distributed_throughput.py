@@ -34,7 +34,7 @@ from rmsexp import config, process, tasks
 from rmsexp.measure.interleaved import BLOCK_SECONDS, FEWEST_STEPS
 from rmsexp.rules.ratios import Interval, over_processes, paired_ratio
 from rmsexp.train.contention import Contention
-from rmsexp.train.device import set_up_device
+from rmsexp.train.device import compile_model, set_up_device
 from rmsexp.train.distributed.group import Group, joined
 from rmsexp.train.distributed.joint import JointContention, JointStepper
 from rmsexp.train.randomness import permutation
@@ -181,8 +181,9 @@ class Timed:
         cfg, device, self._group = job.config, set_up_device(job.config), group
         self._task = tasks.make(job, device)
         self._task.prepare(lambda _: None)
-        model = self._task.build(job.norm)
+        model = tasks.build(self._task, job)
         self._task.initialise(model)
+        compile_model(model, cfg)
         parts = (self._task, model, self._task.optimizer(model), cfg.schedule, Settings.of(cfg, device))
         self._stepper = Stepper(*parts) if group is None else JointStepper(*parts, group=group, reduce=cfg.reduce)
         self._contention = Contention(device) if group is None else JointContention(device, group)

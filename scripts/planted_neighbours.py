@@ -19,7 +19,6 @@ Of the runs of same_core and memory at least 90 % should be marked as contended,
 
 import argparse
 import contextlib
-import json
 import os
 import random
 import statistics
@@ -32,7 +31,7 @@ from typing import Any
 
 import check_record
 
-from rmsexp import config, readers, record
+from rmsexp import config, record
 from rmsexp.command_line import ReportedError, inform
 from rmsexp.machine_lock import measuring
 from rmsexp.train import quiet
@@ -93,10 +92,12 @@ def train(kind: str, words: list[str], cores: list[int]) -> dict[str, Any]:
         with neighbour(kind, cores), child(["-m", "rmsexp", *words, f"results={folder}"], cores[0]) as run:
             messages = run.communicate()[1]
         if run.returncode:
-            raise ReportedError(f"a run failed: {messages.strip().splitlines()[-1]}")
-        (path,) = Path(folder).glob(f"*/*/*/*/{record.RUN}")
-        session, rows = readers.read_json(path)["sessions"][-1], record.RunFolder(path.parent).metrics_path.read_text()
-    seconds = [row["seconds"]["train"] for row in map(json.loads, rows.splitlines()) if row["split"] == "train"]
+            reason = messages.strip().splitlines()[-1] if messages.strip() else f"exit status {run.returncode}"
+            raise ReportedError(f"a run failed: {reason}")
+        (path,) = record.find_runs(Path(folder))
+        files = record.RunFolder(path)
+        session, rows = files.read_run()["sessions"][-1], files.read_metrics()[0]
+    seconds = [row["seconds"]["train"] for row in rows if row["split"] == "train"]
     return {
         "kind": kind,
         "contention": session["contention"],

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from rmsexp import config, identity
+from rmsexp import classes, config, identity
 from rmsexp import words as words_module
 from rmsexp.data import DataError
 
@@ -321,7 +321,7 @@ def test_a_recorded_config_runs_no_code_unless_the_user_imported_it(
     with pytest.raises(ValueError, match=rf"^{path}: norm=rms: _target_ beside_the_run\.Mine is not a class of rmsexp"):
         config.read(path)
     assert not (tmp_path / "ran").exists()
-    mine = config.norm_class("beside_the_run.Mine")
+    mine = classes.norm_class("beside_the_run.Mine")
     assert type(config.read(path)[1]) is mine
 
 

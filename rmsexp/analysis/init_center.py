@@ -30,7 +30,7 @@ def analyse(results: Path) -> Finding:
     """
     tables, plots, remarks = [], {}, []
     for folder, records in settings(results):
-        task, setting = (str(records.runs[key].iloc[0]) for key in ("task", "setting"))
+        task, setting = records.names
         if task != TASK or KEY not in setting or (rows := validation(records)).empty:
             continue
         name, title = str(folder / "init_center"), f"{task}, {setting}{built_in(records)}"

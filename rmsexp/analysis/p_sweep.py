@@ -24,7 +24,7 @@ def analyse(results: Path) -> Finding:
     for folder, records in settings(results):
         if (records.runs["norm"] == p_table.PARTIAL).sum() < 2:
             continue
-        task, setting = (str(records.runs[key].iloc[0]) for key in ("task", "setting"))
+        task, setting = records.names
         table = p_table.table(records, task, setting)
         if table.loc[table["series"] != p_table.WHOLE, "p"].nunique() < 2:
             continue

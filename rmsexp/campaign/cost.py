@@ -162,7 +162,7 @@ def tried(folder: Path, name: str, job: Callable[[Sequence[str]], config.Job]) -
             reason, written = str(outcome.error), record.RunFolder(run.folder).traceback_path
             if written.exists():
                 kept = folder / written.name
-                atomic.write_atomic(kept, written.read_text())
+                atomic.write_atomic(kept, written.read_bytes())
                 reason = re.sub(r" \(traceback in .*\)$", f" (traceback in {kept})", reason)
             raise ReportedError(f"the trial of {name} failed: {reason}")
         yield record.RunFolder(run.folder)

@@ -141,7 +141,7 @@ def _page(asked: Items, paths: Sequence[Path]) -> Path:
     """Write a page with the pages of all items, and return it."""
     page = asked.folder / "README.md"
     heading = f"# Tables and figures of the paper, scale={asked.scale}"
-    atomic.write_atomic(page, "\n".join([f"{heading}\n", *(f"#{path.read_text()}" for path in paths)]))
+    atomic.write_atomic(page, "\n".join([f"{heading}\n", *(f"#{path.read_text(encoding='utf-8')}" for path in paths)]))
     return page
 
 

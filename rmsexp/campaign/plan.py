@@ -79,7 +79,7 @@ def _planned(question: Question, problems: list[str], known: Known) -> tuple[Cam
         states = {job: _state(question.results / job.folder) for job in campaign.jobs if job not in results}
         results |= {job: known[job][1] for job, state in states.items() if job in known and known[job][0] == state}
         missing = tuple(job for job in states if job not in results)
-        results |= _campaign(question, missing, None, None).results(question.results, problems)
+        results |= _campaign(question, missing, None, None).results(problems)
         known |= {job: (states[job], results[job]) for job in missing if results[job].ended and states[job]}
         needed = _needed(campaign, results)
         jobs = tuple(dict.fromkeys([*campaign.jobs, *_next_jobs(question, campaign, results, needed)]))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import get_args
 
 from rmsexp import record
 from rmsexp.campaign import cost, plan, timing
 from rmsexp.campaign.question import Question
+from rmsexp.campaign_file import Stage
 from rmsexp.command_line import command, inform
 from rmsexp.compare.records import names
 from rmsexp.compare.records.campaigns import Campaign
@@ -16,8 +18,6 @@ from rmsexp.compare.tables import formats
 from rmsexp.compare.tables.verdicts import CHOSEN_RATES, for_chosen_rates_only
 from rmsexp.rules import claims, score, selection
 from rmsexp.rules.claims import Verdict
-
-STAGES = ("pilot", "tune", "final")
 
 
 def print_plan(question: Question) -> None:
@@ -35,7 +35,7 @@ def print_plan(question: Question) -> None:
         most = [*planned, *plan.coming(campaign, results, selection.EXTENSIONS, campaign.seeds.most)]
     estimated = cost.estimates(question, most, spent, results, inform)
     print("runs and uncontended hours, one after the other:")
-    for stage in STAGES:
+    for stage in get_args(Stage):
         done, missing = ([job for job in jobs if job.stage == stage] for jobs in (spent, left))
         took, takes = _hours(spent[job].seconds for job in done), _hours(estimated[job] for job in missing)
         print(f"  {stage:6} done {len(done):3}, {took}; left {len(missing):3}, {takes}")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
-
 from rmsexp import atomic
 from rmsexp.compare.plots import panels, setting_curves
 from rmsexp.compare.records import quantities, statistics
@@ -19,13 +17,12 @@ class NoMetricsError(ValueError):
     """No run of a setting has any metrics yet."""
 
 
-def draw(records: Records, folder: Path, summary: pd.DataFrame | None = None) -> Path:
+def draw(records: Records, folder: Path) -> Path:
     """Write the summary and the curves of one setting into ``folder``, which is made if it is missing; return it.
 
     Args:
         records: the records of the setting.
         folder: the folder of the figures.
-        summary: the setting's :func:`rmsexp.compare.tables.summary.table`; by default it is computed here.
 
     Raises:
         NoMetricsError: no run has any metrics.
@@ -33,7 +30,7 @@ def draw(records: Records, folder: Path, summary: pd.DataFrame | None = None) ->
     """
     check(records)
     folder.mkdir(parents=True, exist_ok=True)
-    table = summary_table.table(records, *records.names) if summary is None else summary
+    table = summary_table.table(records, *records.names)
     text = summary_table.to_markdown(table, ", ".join(records.names), [*caveats(records), *records.problems])
     atomic.write_atomic(folder / "summary.csv", markup.csv(table))
     atomic.write_atomic(folder / "summary.md", text)

@@ -63,8 +63,8 @@ class StepResult(NamedTuple):
     metrics: list[str]
     predictions: int | Tensor
     examples: int | Tensor
-    skipped: bool = False
-    scale: float = 1.0
+    skipped: bool
+    scale: float
 
 
 class Sums:

@@ -11,7 +11,6 @@ from readme_blocks.text import listed, not_recorded, paragraphs, table
 from rmsexp.compare.records import comparable, names
 from rmsexp.compare.records.comparable import Comparison
 from rmsexp.compare.tables import formats
-from rmsexp.rules.ratios import Interval
 
 APART = timedelta(hours=1)
 SERIES = ("rms", "prms", "none")
@@ -58,7 +57,7 @@ def _row(evidence: Evidence, clock: Row, first: Row, last: Row) -> dict[str, str
     for plain in SERIES:
         series = plain if clock["impl"] == "eager" else f"{plain}+impl={clock['impl']}"
         found = [record["ratios"][series] for record in (first, last) if series in record["ratios"]]
-        savings[f"{names.label(plain)} saves"] = ", ".join(map(_saving, found)) or formats.NO_VALUE
+        savings[f"{names.label(plain)} saves"] = ", ".join(map(formats.saved, found)) or formats.NO_VALUE
         if len(found) == 2 and (found[0].low > found[1].high or found[1].low > found[0].high):
             apart.append(names.label(plain))
     return {
@@ -73,7 +72,3 @@ def _row(evidence: Evidence, clock: Row, first: Row, last: Row) -> dict[str, str
 def _link(evidence: Evidence, record: Row) -> str:
     text = f"{record['started'][:16].replace('T', ' ')}, {record['processes']} processes, {record['time_state']}"
     return evidence.link(text, Path(record["folder"]))
-
-
-def _saving(ratio: Interval) -> str:
-    return formats.saving(1 - ratio.ratio, 1 - ratio.high, 1 - ratio.low)

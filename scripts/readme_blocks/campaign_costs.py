@@ -6,7 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 from readme_blocks.checks import commit_of, not_recorded
 from readme_blocks.evidence import Evidence
@@ -14,12 +14,12 @@ from readme_blocks.text import counted, paragraphs, processor, table
 from readme_blocks.verdicts import NONE
 from rmsexp import record
 from rmsexp.campaign import cost, plan
-from rmsexp.campaign_file import Job
+from rmsexp.campaign_file import Job, Stage
 from rmsexp.compare.records.campaigns import Campaign, State
 from rmsexp.compare.records.time_states import run_state, time_state
 from rmsexp.compare.tables import formats
 
-STAGES = ("pilot", "tune", "final")
+STAGES = get_args(Stage)
 MOST_EVALUATION = 0.15  # of the time of an RNNSearch run with twenty evaluations; the aim
 ACCURACY = "python scripts/plan_accuracy.py quality_cifar10 quality_rnnsearch data.root=~/data"
 

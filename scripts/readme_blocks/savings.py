@@ -85,7 +85,7 @@ def _order(group: Group) -> tuple[int, int, int, str]:
 
 
 def _saving(found: Interval | None) -> str:
-    return formats.NO_VALUE if found is None else formats.saving(1 - found.ratio, 1 - found.high, 1 - found.low)
+    return formats.NO_VALUE if found is None else formats.saved(found)
 
 
 def _paper(task: str, norm: str) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import check_record
 import compare_joeynmt
 import pytest
 import yaml
@@ -47,16 +48,16 @@ def test_a_measurement_is_done_once(
 ) -> None:
     """One of another model or with other options is another measurement."""
     mine = identity("gru256", options())
-    assert not compare_joeynmt.is_done(tmp_path, name, mine)
+    assert not check_record.is_done(tmp_path, name, mine)
     path = tmp_path / f"checks/{name}0/check.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"results": {"rmsexp": 1} | mine}))
     assert capsys.readouterr().out == ""
-    assert compare_joeynmt.is_done(tmp_path, name, mine)
+    assert check_record.is_done(tmp_path, name, mine)
     assert capsys.readouterr().out == f"already there: {path}\n"
     for other in (identity("gru1024", options()), *(identity("gru256", options(**{k: v})) for k, v in others.items())):
-        assert not compare_joeynmt.is_done(tmp_path, name, other)
-    assert not compare_joeynmt.is_done(tmp_path, "joeynmt_other", mine)
+        assert not check_record.is_done(tmp_path, name, other)
+    assert not check_record.is_done(tmp_path, "joeynmt_other", mine)
 
 
 def session(**changes: Any) -> dict[str, Any]:

@@ -71,15 +71,15 @@ class Campaign(CampaignFile):
         """The results folder in which the campaign's file lies."""
         return self.path.parents[2]
 
-    def results(self, root: Path, problems: list[str] | None = None) -> dict[Job, Result]:
+    def results(self, problems: list[str] | None = None) -> dict[Job, Result]:
         """Return the result of every job, from the records below ``root``.
 
         A damaged record counts as missing; if ``problems`` is given, a line for each is added to it.
         """
-        return {job: self._result(root, job, [] if problems is None else problems) for job in self.jobs}
+        return {job: self._result(job, [] if problems is None else problems) for job in self.jobs}
 
-    def _result(self, root: Path, job: Job, problems: list[str]) -> Result:
-        files = record.RunFolder(root / job.folder)
+    def _result(self, job: Job, problems: list[str]) -> Result:
+        files = record.RunFolder(self.root / job.folder)
         try:
             if not files.run_path.exists():
                 if files.status_path.exists() and files.read_status()["status"] in record.ENDED:
@@ -253,7 +253,7 @@ def states(root: Path, problems: list[str]) -> list[State]:
     count = Counter(campaign.name for campaign in loaded)
     for campaign in loaded:
         name = campaign.name + f" ({campaign.root})" * (count[campaign.name] > 1)
-        results = campaign.results(campaign.root)  # damaged records are already listed by whoever loads all runs
+        results = campaign.results()  # damaged records are already listed by whoever loads all runs
         verdicts, remarks = campaign.verdicts(results), campaign.remarks(results)
         undecided, choice = campaign.undecided(results), campaign.choice(results)
         found.append(State(campaign, name, results, undecided, choice, verdicts, remarks))

@@ -120,3 +120,8 @@ def saving(fraction: float, low: float = math.nan, high: float = math.nan) -> st
     """
     interval = "" if math.isnan(low) else f" ({low * 100:z.1f} to {high * 100:z.1f} %)"
     return f"{fraction * 100:z.1f} %{interval}"
+
+
+def saved(interval: Interval) -> str:
+    """Return the saving that a ratio of times is, with its interval."""
+    return saving(1 - interval.ratio, 1 - interval.high, 1 - interval.low)

@@ -22,7 +22,6 @@ COLUMNS = [
     *("series", "impl", "baseline", "seconds_per_1k_steps", "q25", "q75", "saving", "low", "high"),
     *("kind", "processes", "rounds", "note", "timed", "machine", "threads", "precision", "torch", "code"),
 ]
-CLOCK = ("machine", "threads", "precision", "torch", "code")
 RECORDS = "Timing records"
 PAPER = ("seconds_per_1k_steps", "saving_vs_ln")  # the paper's metrics beside ours
 
@@ -78,7 +77,7 @@ def _paired(comparison: Comparison, what: str) -> Table:
 def _paired_row(row: dict[Any, Any]) -> dict[str, Any]:
     state = row["time_state"]
     return {
-        **{key: row[key] for key in ("series", "impl", "baseline", "q25", "q75", "processes", "rounds", *CLOCK)},
+        **{key: row[key] for key in ("series", "impl", "baseline", "q25", "q75", "processes", "rounds", *speed.CLOCK)},
         "seconds_per_1k_steps": row["median_seconds_per_1k_steps"],
         **dict(zip(("saving", "low", "high"), timing_records.saving(row), strict=True)),
         "kind": "reference" if row["series"] == row["baseline"] else "quotient" if row["quotient"] else "paired",
@@ -89,7 +88,7 @@ def _paired_row(row: dict[Any, Any]) -> dict[str, Any]:
 
 def _unpaired(run: pd.Series, speeds: list[speed.Speed]) -> Table:
     baseline = next((series.series for series in speeds if names.is_plain_ln(series.series)), None)
-    shared = {"baseline": baseline, "timed": "steps"} | {key: run[key] for key in CLOCK}
+    shared = {"baseline": baseline, "timed": "steps"} | {key: run[key] for key in speed.CLOCK}
     rows = []
     for series in speeds:
         saving, kind = speed.saving(series, speeds)
@@ -190,7 +189,5 @@ def _replication(row: dict[Any, Any]) -> str:
 def _savings(ratios: dict[str, Interval]) -> str:
     plain = {names.without_impl(series): ratio for series, ratio in ratios.items()}
     return ", ".join(
-        f"{names.label(series)} {formats.saving(1 - ratio.ratio, 1 - ratio.high, 1 - ratio.low)}"
-        for series, ratio in plain.items()
-        if series != "ln"
+        f"{names.label(series)} {formats.saved(ratio)}" for series, ratio in plain.items() if series != "ln"
     )

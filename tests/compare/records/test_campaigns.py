@@ -21,7 +21,7 @@ from rmsexp.compare.records.campaigns import Result
 
 def loaded(root: Path, **changes: Any) -> tuple[campaigns.Campaign, dict[campaigns.Job, Result]]:
     campaign = campaigns.load(Campaign(**changes).write(root))
-    return campaign, campaign.results(root)
+    return campaign, campaign.results()
 
 
 def test_scores_are_means_of_the_last_three_evaluations_in_the_displayed_unit(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_unfinished_tuning_has_no_choice(tmp_path: Path) -> None:
     campaign, _ = loaded(tmp_path)
     tuned = next(job for job in campaign.jobs if job.stage == "tune")
     shutil.rmtree(tmp_path / tuned.folder)
-    results = campaign.results(tmp_path)
+    results = campaign.results()
     assert campaign.choice(results) == {}
     assert campaign.tuning(results).runs == ((tuned.norm, tuned.rate, tuned.seed),)
 
@@ -81,7 +81,7 @@ def test_runs_that_have_not_ended_are_counted_by_status(tmp_path: Path) -> None:
     final = [job for job in campaign.jobs if job.stage == "final"]
     for job, status in zip(final, ["failed", "failed", "interrupted"], strict=False):
         atomic.write_json(tmp_path / job.folder / record.STATUS, {"status": status, "step": 3, "error": "full disk"})
-    assert campaign.undecided(campaign.results(tmp_path)) == "21 of 24 final runs, 2 failed, 1 interrupted"
+    assert campaign.undecided(campaign.results()) == "21 of 24 final runs, 2 failed, 1 interrupted"
 
 
 def test_diverged_runs_count_as_diverged(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_finished_run_without_its_last_evaluations_does_not_count(tmp_path: Pa
     path = tmp_path / final.folder / record.METRICS
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows if (row["split"], row["step"]) != ("test", STEPS)))
-    results = campaign.results(tmp_path)
+    results = campaign.results()
     assert results[final].status == "incomplete"
     assert campaign.undecided(results) == "23 of 24 final runs, 1 incomplete"
 
@@ -110,7 +110,7 @@ def test_a_finished_run_whose_last_evaluations_are_not_finite_counts_as_diverged
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     lost = [row | {"error": None} if (row["split"], row["step"]) == ("test", STEPS) else row for row in rows]
     path.write_text("".join(json.dumps(row) + "\n" for row in lost))
-    results = campaign.results(tmp_path)
+    results = campaign.results()
     assert results[final].status == "diverged"
     assert campaign.verdicts(results)
 
@@ -121,7 +121,7 @@ def test_changed_metrics_count_as_missing(tmp_path: Path) -> None:
     length = files.metrics_path.stat().st_size
     files.write_status("finished", STEPS, metrics=files.metrics_digest(length))
     files.metrics_path.write_bytes(files.metrics_path.read_bytes().replace(b"1", b"2"))
-    assert campaign.results(tmp_path, problems)[campaign.jobs[0]].status == "missing"
+    assert campaign.results(problems)[campaign.jobs[0]].status == "missing"
     assert problems == [f"{files.metrics_path} has changed since status.json was written: its digest is another"]
 
 
@@ -129,7 +129,7 @@ def test_an_ended_run_without_its_description_is_a_problem(tmp_path: Path) -> No
     campaign, _ = loaded(tmp_path)
     folder, problems = tmp_path / campaign.jobs[0].folder, list[str]()
     (folder / record.RUN).unlink()
-    assert campaign.results(tmp_path, problems)[campaign.jobs[0]].status == "missing"
+    assert campaign.results(problems)[campaign.jobs[0]].status == "missing"
     assert problems == [f"{folder} has ended, but run.json is missing"]
 
 
@@ -138,7 +138,7 @@ def test_runs_on_different_data_are_named(tmp_path: Path) -> None:
     path = tmp_path / campaign.jobs[0].folder / record.RUN
     run = json.loads(path.read_text())
     atomic.write_json(path, run | {"dataset": run["dataset"] | {"digest": "1"}})
-    (remark,) = campaign.remarks(campaign.results(tmp_path))
+    (remark,) = campaign.remarks(campaign.results())
     assert remark == "its tuning and final runs used different data, with the digests 0, 1"
 
 
@@ -156,7 +156,7 @@ def test_a_campaign_in_which_every_norm_diverges_is_decided(tmp_path: Path) -> N
         atomic.write_json(tmp_path / job["folder"] / record.STATUS, {"status": "diverged", "step": 9, "error": "nan"})
     atomic.write_json(path, stored)
     campaign = campaigns.load(path)
-    results = campaign.results(tmp_path)
+    results = campaign.results()
     assert campaign.undecided(results) == ""
     (verdict,) = campaign.verdicts(results)
     assert (verdict.outcome, verdict.diverged_both) == ("inconclusive", 8)
@@ -169,7 +169,7 @@ def test_a_damaged_record_counts_as_missing(tmp_path: Path, file: str) -> None:
     job = campaign.jobs[0]
     (tmp_path / job.folder / file).write_text("{")
     problems: list[str] = []
-    results = campaign.results(tmp_path, problems)
+    results = campaign.results(problems)
     assert results[job] == Result("missing")
     assert [str(tmp_path / job.folder / file) in problem for problem in problems] == [True]
 
@@ -180,7 +180,7 @@ def test_a_copy_of_another_run_does_not_count(tmp_path: Path) -> None:
     shutil.rmtree(second)
     shutil.copytree(first, second)
     problems: list[str] = []
-    assert campaign.undecided(campaign.results(tmp_path, problems)) == "23 of 24 final runs"
+    assert campaign.undecided(campaign.results(problems)) == "23 of 24 final runs"
     assert "does not count" in problems[0]
 
 
@@ -228,7 +228,7 @@ def test_final_runs_from_before_the_registration_are_named(tmp_path: Path) -> No
         run = json.loads(path.read_text())
         run["sessions"][0]["started"] = started
         atomic.write_json(path, run)
-    (remark,) = campaign.remarks(campaign.results(tmp_path))  # the second: clocks of machines may differ
+    (remark,) = campaign.remarks(campaign.results())  # the second: clocks of machines may differ
     assert remark == "1 of its 2 final runs began before its rules were registered"
 
 
@@ -240,12 +240,12 @@ def test_runs_of_several_recipes_are_named(tmp_path: Path) -> None:
         own = {"norm": {"name": job.norm}, "model": {"width": 2.0 if (job.norm, job.stage) == ("ln", "final") else 1}}
         text = yaml.safe_dump(rate | own | {"seed": job.seed, "batch_size": 64 if job.norm == "rms" else 32})
         (tmp_path / job.folder / record.CONFIG).write_text(text)
-    assert campaign.remarks(campaign.results(tmp_path)) == [
+    assert campaign.remarks(campaign.results()) == [
         "the tuning and final runs of all norms have several recipes: batch_size is 32 or 64",
         "the tuning and final runs of ln have several recipes: model.width is 1 or 2.0",
     ]
     (tmp_path / campaign.jobs[0].folder / record.CONFIG).write_text("{")
-    assert campaign.results(tmp_path)[campaign.jobs[0]].status == "finished"
+    assert campaign.results()[campaign.jobs[0]].status == "finished"
 
 
 def test_a_module_that_changed_between_final_runs_is_named(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_module_that_changed_between_final_runs_is_named(tmp_path: Path) -> No
     run = json.loads(path.read_text())
     run["sessions"][0][record.OWN_CODE] = "0123"
     atomic.write_json(path, run)
-    assert campaign.remarks(campaign.results(tmp_path)) == ["the Python module of rms changed between its final runs"]
+    assert campaign.remarks(campaign.results()) == ["the Python module of rms changed between its final runs"]
 
 
 @pytest.mark.parametrize("dirty", [True, None])  # None: git did not say
@@ -266,11 +266,11 @@ def test_runs_with_uncommitted_changes_are_of_their_commit(dirty: bool | None, t
     run = json.loads(path.read_text())
     run["sessions"][0]["git"]["dirty"] = dirty
     atomic.write_json(path, run)
-    assert campaign.remarks(campaign.results(tmp_path)) == ["its final runs were made with uncommitted changes"]
+    assert campaign.remarks(campaign.results()) == ["its final runs were made with uncommitted changes"]
     stored = json.loads(campaign.path.read_text())
     stored["registered"]["commit"] += "+"
     atomic.write_json(campaign.path, stored)
-    assert len(campaigns.load(campaign.path).remarks(campaign.results(tmp_path))) == 1
+    assert len(campaigns.load(campaign.path).remarks(campaign.results())) == 1
 
 
 def test_a_norm_that_diverges_at_every_rate_is_worse_than_any(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_a_norm_that_diverges_at_every_rate_is_worse_than_any(tmp_path: Path) ->
         ]
     atomic.write_json(path, stored)
     campaign = campaigns.load(path)
-    results = campaign.results(tmp_path)
+    results = campaign.results()
     assert campaign.choice(results)["none"].rate is None
     assert campaign.verdicts(results)[1].outcome == "supported"
     assert campaign.verdicts(results)[1].diverged_b == 8
@@ -375,7 +375,7 @@ def test_the_fake_campaigns_of_other_tests(tmp_path: Path) -> None:
     states = []
     for made in three():
         campaign = campaigns.load(made.write(tmp_path))
-        results = campaign.results(tmp_path)
+        results = campaign.results()
         states.append((campaign.task, campaign.undecided(results), len(campaign.verdicts(results))))
     assert states == [("cifar10", "", 2), ("order_embedding", "", 3), ("rnnsearch", "12 of 24 final runs", 0)]
 
