@@ -23,10 +23,7 @@ COLUMNS = (
     *("luck_a", "luck_b", "with_luck", "reason", "remarks"),
 )
 EVERY = "every task"
-CHOSEN_RATES = (
-    "holds for the chosen learning rates; with an interval widened by the uncertainty of that choice (rate luck), it "
-    "is inconclusive"
-)
+CHOSEN_RATES = "at the chosen learning rates; with the uncertainty of their choice (rate luck), it is inconclusive"
 
 
 def table(states: Sequence[State]) -> pd.DataFrame:
