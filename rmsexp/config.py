@@ -232,10 +232,8 @@ def _without_hydra(overrides: tuple[str, ...], config_dir: str | None) -> DictCo
         own = copy.deepcopy(_of_choices(choices, config_dir, _state_of_own_files(config_dir)))
         for override in filter(_sets_value, parse(overrides)):
             OmegaConf.update(own, override.key_or_group, override.value())
-    except (ConfigError, OmegaConfBaseException):
-        if choices == overrides:
-            raise
-        return _of_choices(overrides, config_dir, _state_of_own_files(config_dir))  # for its message about all words
+    except Exception:  # OmegaConf's and, for wrong values, Python's; composing all words gives the message
+        return _of_choices(overrides, config_dir, _state_of_own_files(config_dir))
     return own
 
 
