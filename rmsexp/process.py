@@ -121,6 +121,11 @@ def rank_and_size() -> tuple[int, int]:
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
+def local_rank() -> int:
+    """Return the number of this process among those that torchrun started for one run on this host."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
 def is_restarted() -> bool:
     """Return whether torchrun (--max-restarts) has started this process's command before."""
     return _is_counted("TORCHELASTIC_RESTART_COUNT")

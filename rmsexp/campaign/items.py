@@ -15,10 +15,9 @@ from typing import NamedTuple
 
 from rmsexp import checks, config, record
 from rmsexp.campaign.question import WHERE_AND_HOW, as_word, folder_name
-from rmsexp.campaign.timing import Timing
+from rmsexp.campaign.timing import Timing, reference
 from rmsexp.compare.paper import items
 from rmsexp.compare.paper.items import Group, Item
-from rmsexp.compare.records import names
 from rmsexp.earlier import Earlier
 from rmsexp.measure.options import MOST_PROCESSES, TimingConfig
 from rmsexp.schema import LARGEST_SEED, flatten
@@ -179,9 +178,8 @@ class Items:
             return None
         jobs = [self.job(runs[0]) for runs in self.runs_of(item, group).values()]
         by_series = {job.series: job for job in jobs}
-        reference = next(filter(names.is_plain_ln, by_series), jobs[0].series)
         asked = self.options.timing
-        options = TimingConfig(reference=reference, processes=asked.processes, budget=asked.budget)
+        options = TimingConfig(reference=reference(by_series), processes=asked.processes, budget=asked.budget)
         return Timing(by_series, options, jobs[0].setting_folder / ".timing.lock")
 
     def timings(self, chosen: Sequence[Item]) -> list[Timing]:

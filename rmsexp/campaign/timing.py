@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from rmsexp import config
 from rmsexp.campaign.question import Question
-from rmsexp.compare.records import comparable, timing_records
+from rmsexp.compare.records import comparable, names, timing_records
 from rmsexp.lock import Lock, RunLockedError
 from rmsexp.measure import processes, steps
 from rmsexp.measure.options import TimingConfig
 from rmsexp.train.interrupt import Interrupt, Interrupted
-
-REFERENCE = "ln"  # ratios of times are relative to this norm if it is timed, and otherwise to the first
 
 
 @dataclass(frozen=True)
@@ -87,6 +85,10 @@ def of_campaign(question: Question) -> Timing | None:
     jobs, asked = question.timed(), question.content.timing
     if not jobs:
         return None
-    reference = list(jobs)[asked.norms.index(REFERENCE) if REFERENCE in asked.norms else 0]
-    options = TimingConfig(reference=reference, processes=asked.processes, budget=asked.budget)
+    options = TimingConfig(reference=reference(jobs), processes=asked.processes, budget=asked.budget)
     return Timing(jobs, options, question.folder / ".timing.lock")
+
+
+def reference(series: Collection[str]) -> str:
+    """Return the series to which ratios of times are relative: LayerNorm if it is timed, and otherwise the first."""
+    return next(filter(names.is_plain_ln, series), next(iter(series)))

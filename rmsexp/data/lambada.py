@@ -22,10 +22,18 @@ from rmsexp.data.cloze import (
 )
 from rmsexp.data.files import digest_of, missing, read_lines
 
-FILES = ("development", "test")
 CLOSING_QUOTES = ("''", "'")
 NEAR = (3, 6, 12)  # each training passage is cut to at most 2 * near + 1 words, once for each of these values of near
 ORIGIN = "The files of Paperno et al. (2016) are on Zenodo (record 2630551, CC BY 4.0). Put them into this folder."
+
+
+def files(root: Path) -> list[Path]:
+    """Return the files of development and of test below ``root``. Raises: DataError if one is missing."""
+    folder = root / "lambada"
+    paths = [folder / f"lambada_{name}_plain_text.txt" for name in ("development", "test")]
+    if absent := [path for path in paths if not path.is_file()]:
+        raise missing("LAMBADA", folder, absent, ORIGIN)
+    return paths
 
 
 def lambada(root: Path, vocabulary: int, entities: int, validation: int | None = None) -> Source[Cloze]:
@@ -48,10 +56,7 @@ def lambada(root: Path, vocabulary: int, entities: int, validation: int | None =
     Raises: DataError if a file is missing. ``load`` raises DataError if a line is malformed or no question is left, and
     ValueError if ``validation`` leaves no training question.
     """
-    folder = root / "lambada"
-    paths = [folder / f"lambada_{name}_plain_text.txt" for name in FILES]
-    if absent := [path for path in paths if not path.is_file()]:
-        raise missing("LAMBADA", folder, absent, ORIGIN)
+    paths = files(root)
     digest = digest_of(paths)
     if validation is not None:
         digest = sha256(f"{digest}, validation {validation}".encode()).hexdigest()

@@ -12,7 +12,7 @@ from rmsexp.atomic import sync_folder
 from rmsexp.data import DataError, Report, cache
 from rmsexp.data.download import unavailable
 from rmsexp.data.files import digest_of, digest_of_contents, missing, read_bytes
-from rmsexp.data.lambada import ORIGIN
+from rmsexp.data.lambada import files as lambada_files
 from rmsexp.data.synthetic import phrases
 
 SPLITS = ("train", "valid", "test")
@@ -62,10 +62,7 @@ def lambada(root: Path, held_out: int) -> PlainText:
 
     Raises: DataError if a file is missing or cannot be read; ValueError if ``held_out`` leaves no training passage.
     """
-    folder = root / "lambada"
-    paths = [folder / f"lambada_{name}_plain_text.txt" for name in ("development", "test")]
-    if absent := [path for path in paths if not path.is_file()]:
-        raise missing("LAMBADA", folder, absent, ORIGIN)
+    paths = lambada_files(root)
     development, test = (read_bytes(path).removesuffix(b"\n").split(b"\n") for path in paths)
     if held_out >= len(development):
         raise ValueError(f"data.held_out={held_out} leaves none of the {len(development)} training passages")

@@ -56,7 +56,10 @@ class Evidence:
 
     def checks(self, name: str) -> dict[str, dict[str, Any]]:
         """Return the newest record of a check on each machine, by place, the newest first."""
-        return self._newest(f"*/checks/{name}[0-9]*/check.json")
+        newest: dict[str, dict[str, Any]] = {}
+        for folder, content in self.all_checks(name).items():
+            newest.setdefault(self.place(folder), content)
+        return newest
 
     def all_checks(self, name: str) -> dict[Path, dict[str, Any]]:
         """Return all records of a check by their folder, the newest first."""
@@ -77,12 +80,6 @@ class Evidence:
             if not same or _measured(content) == _measured(same[0]):
                 same.append(content)
         return found
-
-    def _newest(self, pattern: str) -> dict[str, dict[str, Any]]:
-        found = [(self.place(path), read_json(path)) for path in self.reference.glob(pattern)]
-        found.sort(key=lambda item: _started(item[1]))
-        newest = dict(found)  # of several on a machine the last
-        return dict(sorted(newest.items(), key=lambda item: _started(item[1]), reverse=True))
 
     @property
     def campaigns(self) -> list[campaigns.State]:

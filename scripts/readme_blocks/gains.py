@@ -10,6 +10,7 @@ from readme_blocks.verdicts import NONE
 from rmsexp import record
 from rmsexp.compare.records import names
 from rmsexp.compare.records.campaigns import Job, State
+from rmsexp.compare.tables import formats
 from rmsexp.rules import score
 
 LAST = score.EVALUATIONS // 5  # number of evaluations in the last fifth
@@ -41,7 +42,7 @@ def _row(state: State, norms: list[str]) -> dict[str, str]:
             if (job.stage, job.norm, result.status) == ("final", norm, "finished")
         ]
         gains = [_gain(state, job) for job in final]
-        row[names.label(norm)] = f"{statistics.fmean(gains):+.2f} ({max(gains):+.2f})" if gains else "\N{EN DASH}"
+        row[names.label(norm)] = f"{statistics.fmean(gains):+.2f} ({max(gains):+.2f})" if gains else formats.NO_VALUE
     return row
 
 

@@ -147,7 +147,7 @@ class Group:
         Data are thus prepared once if the hosts share the folder of the data, and else once on each host. All wait for
         the last one, for as long as it takes: ``distributed.timeout`` begins afterwards.
         """
-        hosts, local = int(os.environ.get("GROUP_WORLD_SIZE", "1")), local_rank()
+        hosts, local = int(os.environ.get("GROUP_WORLD_SIZE", "1")), process.local_rank()
         before = 0 if self.rank == 0 else 1 if local == 0 else hosts
         self._poll(lambda: self._store.add("prepared", 0) >= before)
         yield
@@ -194,11 +194,6 @@ class Group:
                 ended = ", ".join(map(str, self._heartbeat.silent() or self._heartbeat.left()))
                 reason = f"process {ended} has ended" if ended else "another process has ended"
             raise LostError(f"the run has lost a process ({reason}); repeat the command to continue") from error
-
-
-def local_rank() -> int:
-    """Return the number of this process among those of the run on this host."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 _group: Group | None = None  # the processes of the present run
