@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rmsexp import checks
-from rmsexp.measure.options import MOST_PROCESSES
+from rmsexp.measure.options import Processes
 from rmsexp.schema import LARGEST_SEED
 
 TUNING_SEEDS = 3
@@ -66,21 +66,18 @@ class Final:
 
 
 @dataclass
-class Timing:
+class Timing(Processes):
     """Interleaved timing of training steps, after the runs. ``norms``: those that are timed; by default none.
 
-    ``seed``: that of their weights and batches. ``processes`` and ``budget``: see python -m rmsexp.timing --help.
+    ``seed``: that of their weights and batches.
     """
 
     norms: list[str] = field(default_factory=list)
     seed: int = 3000
-    processes: int = 6
-    budget: float = 300.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         checks.at_least("timing.seed", self.seed, 0, LARGEST_SEED)
-        checks.at_least("timing.processes", self.processes, 1, MOST_PROCESSES)
-        checks.positive("timing.budget", self.budget)
 
 
 @dataclass

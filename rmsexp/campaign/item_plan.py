@@ -14,10 +14,8 @@ from pathlib import Path, PurePosixPath
 from rmsexp import atomic, config, record
 from rmsexp.campaign import cost, item_drawing
 from rmsexp.campaign.items import Items, Run
-from rmsexp.campaign.timing import Timing
 from rmsexp.command_line import ReportedError, command, duration, inform
 from rmsexp.compare.paper.items import Item
-from rmsexp.measure import processes
 from rmsexp.rules import score
 
 TRIAL_WORDS = [f"{key}={cost.TRIAL_STEPS}" for key in ("max_steps", "log_every", "eval_every", "checkpoint_every")]
@@ -42,7 +40,7 @@ def print_plan(asked: Items) -> None:
     total = f"{len(asked.runs(asked.items)) - len(left)} runs done, {len(left)} left"
     print(f"{total}: {_duration(seconds[run] for run in left)}, one after the other, each alone on its cores")
     if timings:
-        print(f"{len(timings)} timings left: {_duration(_budget(each) for each in timings)}")
+        print(f"{len(timings)} timings left: {_duration(each.budget for each in timings)}")
     print(f"next    {_next(asked, bool(left or timings))}")
 
 
@@ -59,10 +57,6 @@ def _line(asked: Items, item: Item, seconds: dict[Run, float]) -> str:
 def _duration(seconds: Iterable[float]) -> str:
     total = sum(seconds)
     return "unknown" if math.isnan(total) else duration(total)
-
-
-def _budget(timing: Timing) -> float:
-    return timing.options.seconds(len(processes.grouped(timing.jobs, timing.options.reference)))
 
 
 def estimates(asked: Items, report: Callable[[str], None]) -> dict[Run, float]:

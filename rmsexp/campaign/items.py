@@ -19,7 +19,7 @@ from rmsexp.campaign.timing import Timing, reference
 from rmsexp.compare.paper import items
 from rmsexp.compare.paper.items import Group, Item
 from rmsexp.earlier import Earlier
-from rmsexp.measure.options import MOST_PROCESSES, TimingConfig
+from rmsexp.measure.options import Processes, TimingConfig
 from rmsexp.schema import LARGEST_SEED, flatten
 
 ALL = "paper"  # the name that stands for all items
@@ -33,24 +33,11 @@ MANAGED = {  # keys of runs that the items set themselves -> what to do instead
 
 
 @dataclass
-class TimingOptions:
-    """See python -m rmsexp.timing --help."""
-
-    processes: int = 6
-    budget: float | None = None
-
-    def __post_init__(self) -> None:
-        checks.at_least("timing.processes", self.processes, 1, MOST_PROCESSES)
-        if self.budget is not None:
-            checks.positive("timing.budget", self.budget)
-
-
-@dataclass
 class Options:
     """The words that do not change runs. ``seeds``: by default those of each item."""
 
     seeds: list[int] | None = None
-    timing: TimingOptions = field(default_factory=TimingOptions)
+    timing: Processes = field(default_factory=Processes)
 
     def __post_init__(self) -> None:
         if self.seeds is not None and (not self.seeds or len(set(self.seeds)) < len(self.seeds)):

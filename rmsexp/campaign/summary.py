@@ -40,7 +40,7 @@ def print_plan(question: Question) -> None:
         took, takes = _hours(spent[job].seconds for job in done), _hours(estimated[job] for job in missing)
         print(f"  {stage:6} done {len(done):3}, {took}; left {len(missing):3}, {takes}")
     if (timed := timing.of_campaign(question)) is not None:
-        print(f"  timing {f'left, about {timed.options.budget:.0f} s' if timed.is_left() else 'done'}")
+        print(f"  timing {f'left, about {timed.budget:.0f} s' if timed.is_left() else 'done'}")
     if more_may_come:
         needs = f"if the spread of scores asks for all {campaign.seeds.most} seeds"
         if not any(job.stage == "final" for job in campaign.jobs):

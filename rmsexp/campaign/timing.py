@@ -33,6 +33,11 @@ class Timing:
         """The folder of the setting."""
         return next(iter(self.jobs.values())).setting_folder
 
+    @property
+    def budget(self) -> float:
+        """The seconds for all processes."""
+        return self.options.seconds(len(processes.grouped(self.jobs, self.options.reference)))
+
     def is_left(self) -> bool:
         """Return whether some series was measured in fewer processes than asked for, in the records so far.
 
@@ -44,8 +49,8 @@ class Timing:
         asked = records["series"].map({series: steps.workload(job) for series, job in self.jobs.items()})
         records = records[records["workload"].isna() | (records["workload"] == asked)]
         for _, same in records.groupby([*comparable.CLOCK, "code"], dropna=False):
-            processes = same.groupby("series")["processes"].sum()
-            if len(processes) == len(self.jobs) and processes.min() >= self.options.processes:
+            measured = same.groupby("series")["processes"].sum()
+            if len(measured) == len(self.jobs) and measured.min() >= self.options.processes:
                 return False
         return True
 

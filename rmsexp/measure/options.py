@@ -18,20 +18,29 @@ SIZE = "[1-9][0-9]{0,8}"  # regular expression of a dimension; larger numbers fi
 
 
 @dataclass
-class TimingConfig:
-    """The keys below ``timing.`` of ``python -m rmsexp.timing``, which its --help explains."""
+class Processes:
+    """The keys ``timing.processes`` and ``timing.budget``, which ``python -m rmsexp.timing --help`` explains."""
 
-    layers: bool = False
-    reference: str = "ln"
     processes: int = 6
-    target_width: float = 0.02
     budget: float | None = None
 
     def __post_init__(self) -> None:
         checks.at_least("timing.processes", self.processes, 1, MOST_PROCESSES)
-        checks.positive("timing.target_width", self.target_width)
         if self.budget is not None:
             checks.positive("timing.budget", self.budget)
+
+
+@dataclass
+class TimingConfig(Processes):
+    """The keys below ``timing.`` of ``python -m rmsexp.timing``."""
+
+    layers: bool = False
+    reference: str = "ln"
+    target_width: float = 0.02
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.positive("timing.target_width", self.target_width)
 
     def seconds(self, groups: int) -> float:
         """Return the budget of all processes, for this number of groups of contestants."""
