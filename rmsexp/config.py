@@ -227,13 +227,14 @@ def _without_hydra(overrides: tuple[str, ...], config_dir: str | None) -> DictCo
     Composing takes Hydra a tenth of a second, so configs that differ in values alone share one, of the chosen files.
     The values are set afterwards, in the order and in the way in which Hydra sets them.
     """
-    choices = tuple(word for word, o in zip(overrides, parse(overrides), strict=True) if not _sets_value(o))
+    state, parsed = _state_of_own_files(config_dir), parse(overrides)
+    choices = tuple(word for word, o in zip(overrides, parsed, strict=True) if not _sets_value(o))
     try:
-        own = copy.deepcopy(_of_choices(choices, config_dir, _state_of_own_files(config_dir)))
-        for override in filter(_sets_value, parse(overrides)):
+        own = copy.deepcopy(_of_choices(choices, config_dir, state))
+        for override in filter(_sets_value, parsed):
             OmegaConf.update(own, override.key_or_group, override.value())
     except Exception:  # OmegaConf's and, for wrong values, Python's; composing all words gives the message
-        return _of_choices(overrides, config_dir, _state_of_own_files(config_dir))
+        own = copy.deepcopy(_of_choices(overrides, config_dir, state))
     return own
 
 
