@@ -7,7 +7,7 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -203,8 +203,9 @@ def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: b
     if config_dir is not None and not (config_dir and Path(config_dir).is_dir()):
         raise ConfigError(f"--config-dir {config_dir} is not a folder")
     parsed = parse(overrides)
-    for key in {override.key_or_group for override in parsed} - set(GROUPS):
-        if config_dir and Path(config_dir, key).is_dir():  # Hydra takes each folder there for a group
+    own_folders = {path.name for path in Path(config_dir).iterdir() if path.is_dir()} if config_dir else set[str]()
+    for key in {override.key_or_group for override in parsed} & own_folders:
+        if key not in GROUPS:  # Hydra takes each folder there for a group
             raise ConfigError(f"{key} cannot be set, since --config-dir {config_dir} has a folder of that name")
     if config_dir:
         _check_own_files(config_dir)
@@ -228,10 +229,13 @@ def _without_hydra(overrides: tuple[str, ...], config_dir: str | None) -> DictCo
     The values are set afterwards, in the order and in the way in which Hydra sets them.
     """
     state, parsed = _state_of_own_files(config_dir), parse(overrides)
-    choices = tuple(word for word, o in zip(overrides, parsed, strict=True) if not _sets_value(o))
+    values = list(filter(_sets_value, parsed))
+    if any(override.type is not OverrideType.CHANGE for override in parsed):
+        values = []  # +KEY and ++KEY have their place among the values
+    choices = tuple(word for word, override in zip(overrides, parsed, strict=True) if override not in values)
     try:
         own = copy.deepcopy(_of_choices(choices, config_dir, state))
-        for override in filter(_sets_value, parsed):
+        for override in values:
             OmegaConf.update(own, override.key_or_group, override.value())
     except Exception:  # OmegaConf's and, for wrong values, Python's; composing all words gives the message
         own = copy.deepcopy(_of_choices(overrides, config_dir, state))
@@ -242,13 +246,18 @@ def _sets_value(override: Override) -> bool:
     """Return whether an override is a KEY=VALUE that sets one value of the run, and chooses no file of a group."""
     key = override.key_or_group
     return (
-        override.type is OverrideType.CHANGE
-        and not override.is_sweep_override()
+        not override.is_sweep_override()
         and not override.is_hydra_override()
         and override.package is None
         and "/" not in key
-        and not (CONFIGS / key).is_dir()
+        and key not in _folders()
     )
+
+
+@cache
+def _folders() -> frozenset[str]:
+    """Return the names of the folders of configs, each of which is a group for Hydra."""
+    return frozenset(path.name for path in CONFIGS.iterdir() if path.is_dir())
 
 
 @lru_cache(maxsize=256)

@@ -181,8 +181,10 @@ def checked(resolved: dict[str, Any], find: Find) -> tuple[Any, Any, dict[str, A
     """
     content = _created(resolved)
     check_missing(content)
-    config, norm = _typed(content, find)
-    return _instance(config, ""), _instance(norm, "norm."), _normalised(resolved, config, norm)
+    typed = _merge(_schema(content, find), content, "")
+    config = _instance(typed, "")
+    typed_norm = _typed_norm(content.get("norm"), find)
+    return config, _instance(typed_norm, "norm."), _normalised(resolved, typed, typed_norm)
 
 
 def normalised(resolved: dict[str, Any], find: Find) -> dict[str, Any]:
@@ -192,7 +194,9 @@ def normalised(resolved: dict[str, Any], find: Find) -> dict[str, Any]:
 
     Raises: ConfigError for unknown keys and for values of another type.
     """
-    return _normalised(resolved, *_typed(_created(resolved), find))
+    content = _created(resolved)
+    typed = _merge(_schema(content, find), content, "")
+    return _normalised(resolved, typed, _typed_norm(content.get("norm"), find))
 
 
 def _created(resolved: dict[str, Any]) -> DictConfig:
@@ -200,11 +204,6 @@ def _created(resolved: dict[str, Any]) -> DictConfig:
         return OmegaConf.create(resolved)
     except OmegaConfBaseException as error:
         raise ConfigError(_first_line(error)) from None
-
-
-def _typed(content: DictConfig, find: Find) -> tuple[DictConfig, DictConfig]:
-    """Return a config and its norm's options, with the keys and types of their schemas. Raises: ConfigError."""
-    return _merge(_schema(content, find), content, ""), _typed_norm(content.get("norm"), find)
 
 
 def _normalised(resolved: dict[str, Any], config: DictConfig, norm: DictConfig) -> dict[str, Any]:

@@ -142,6 +142,12 @@ def failed(statuses: Sequence[int]) -> list[str]:
     return [f"exit statuses {statuses}"] if any(statuses) else []
 
 
+def since_the_kill(root: Path) -> float:
+    """Return the seconds since the kill; infinity if the run failed before."""
+    killed = root / KILLED_AT
+    return time.monotonic() - float(killed.read_text()) if killed.exists() else math.inf
+
+
 def killed_run(
     words: Sequence[str], steps: int, sizes: Sequence[int], root: Path, log: Path
 ) -> tuple[list[str], list[dict[str, Any]]]:
@@ -157,8 +163,7 @@ def killed_run(
         kill = Kill(number % size, step, SIGNALS[number % len(SIGNALS)])
         (root / KILLED_AT).unlink(missing_ok=True)
         statuses = run(command, size, log, kill)
-        killed = root / KILLED_AT  # missing if the run failed before
-        seconds = time.monotonic() - float(killed.read_text()) if killed.exists() else math.inf
+        seconds = since_the_kill(root)
         stopped = kill.signum == signal.SIGTERM and set(statuses) <= STOPPED
         ended = stopped or (statuses[kill.rank] == -kill.signum and all(statuses))
         if not ended or seconds > END_SECONDS:
@@ -204,7 +209,7 @@ def unanswered(root: Path, data: Sequence[str]) -> dict[str, Any]:
     reference, stopped = ([*words, f"results={root / name}"] for name in ("1", "stopped"))
     run(reference, 1, log)
     statuses = run(stopped, 2, log, Kill(1, step, signal.SIGSTOP))
-    seconds = time.monotonic() - float((root / KILLED_AT).read_text())
+    seconds = since_the_kill(root)
     errors = [] if f"saved step {step}" in log.read_text() else [f"step {step} was not saved"]
     if statuses != [1, -signal.SIGKILL] or seconds > END_SECONDS:
         errors.append(f"exit statuses {statuses} after {seconds:.0f} s")

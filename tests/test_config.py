@@ -43,6 +43,8 @@ COMBINATIONS = [
         ["task=attentive_reader", "norm=bn", "norm.everywhere=true", "pair=[]", "data={root: /a, validation: 3}"],
         ["task=language_model", "norm=dyt", "results=${data.root}/x", "+model.new=1", "++norm.alpha=0.3"],
         ["norm=ln", "norm_eps=1e-3", "precision='bfloat16'", "schedule.steps=9"],
+        ["max_steps=5", "++max_steps=7"],
+        ["norm.axes=[1,2,3]", "+norm.axes=[2,3]"],
     ],
     ids=" ".join,
 )
@@ -56,6 +58,20 @@ def test_a_config_is_what_hydra_composes(words: list[str]) -> None:
             assert OmegaConf.to_container(composed) == OmegaConf.to_container(expected)
             assert OmegaConf.is_struct(composed)
             composed.seed = 1234  # not seen by the next one
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["model.new=2", "+model.new=1"], "model.new is not known"),
+        (["a" * 300 + "=1"], "is not known"),
+        (["optim.lr.x=1"], "optim.lr.x is not known; did you mean optim.lr?"),
+        (["optim={lr: 1, zz: 3}"], "Could not override 'optim'"),
+    ],
+)
+def test_a_value_that_hydra_refuses_is_refused_in_the_same_words(words: list[str], message: str) -> None:
+    with pytest.raises(config.ConfigError, match=re.escape(message)):
+        config.job(words)
 
 
 # --- identity

@@ -6,8 +6,9 @@ figure of the paper.
     --on ray   do the runs as tasks of a cluster of Ray (docs/clusters.md); --on ray=ADDRESS: of the one at ADDRESS
 
 NAME is a file configs/campaign/NAME.yaml, which says what is asked, tuned, trained and claimed (docs/campaigns.md). The
-same command again continues. Each process of it is a worker: start as many as you like, on one machine or on several
-that share the folder of results; no two of them do the same run. A worker uses one thread unless threads=… is set.
+same command again continues. Every process that runs it is a worker: start as many as you like, on one machine or on
+several that share the folder of results; no two of them do the same run. A worker uses one thread unless threads=… is
+set.
 Words KEY=VALUE change the campaign (norms=[ln,rms], margin=1, tune.…, final.…) or all of its runs (task=cifar10,
 data.root=…, results=…).
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rmsexp import checks
-from rmsexp.measure.options import Processes
+from rmsexp.measure.options import ProcessOptions
 from rmsexp.schema import LARGEST_SEED
 
 TUNING_SEEDS = 3
@@ -66,10 +66,10 @@ class Final:
 
 
 @dataclass
-class Timing(Processes):
+class Timing(ProcessOptions):
     """Interleaved timing of training steps, after the runs. ``norms``: those that are timed; by default none.
 
-    ``seed``: that of their weights and batches.
+    ``seed``: that of their weights and batches. The other keys are those of :class:`ProcessOptions`.
     """
 
     norms: list[str] = field(default_factory=list)

@@ -19,7 +19,7 @@ from rmsexp.campaign.timing import Timing, reference
 from rmsexp.compare.paper import items
 from rmsexp.compare.paper.items import Group, Item
 from rmsexp.earlier import Earlier
-from rmsexp.measure.options import Processes, TimingConfig
+from rmsexp.measure.options import ProcessOptions, TimingConfig
 from rmsexp.schema import LARGEST_SEED, flatten
 
 ALL = "paper"  # the name that stands for all items
@@ -37,7 +37,7 @@ class Options:
     """The words that do not change runs. ``seeds``: by default those of each item."""
 
     seeds: list[int] | None = None
-    timing: Processes = field(default_factory=Processes)
+    timing: ProcessOptions = field(default_factory=ProcessOptions)
 
     def __post_init__(self) -> None:
         if self.seeds is not None and (not self.seeds or len(set(self.seeds)) < len(self.seeds)):
@@ -177,7 +177,7 @@ class Items:
 
 @lru_cache(maxsize=4096)
 def _job(words: tuple[str, ...], config_dir: str | None) -> config.Job:
-    """Return the run of these overrides. Composing takes about 0.1 s."""
+    """Return the run of these overrides. Composing is slow."""
     return config.job(words, config_dir)
 
 

@@ -190,7 +190,7 @@ class Question:
 
 @lru_cache(maxsize=1024)
 def _series_folder(question: Question, final: bool, norm: str, rate: float) -> str:
-    """Return the folder of the runs that differ in the seed only, below the results. Composing takes about 0.1 s."""
+    """Return the folder of the runs that differ in the seed only, below the results. Composing is slow."""
     job = question.job("final" if final else "tune", norm, rate, 0)
     return str(job.folder.parent.relative_to(question.results))
 

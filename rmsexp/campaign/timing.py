@@ -95,5 +95,5 @@ def of_campaign(question: Question) -> Timing | None:
 
 
 def reference(series: Collection[str]) -> str:
-    """Return the series to which ratios of times are relative: LayerNorm if it is timed, and otherwise the first."""
+    """Return the series to which ratios of times are relative: a plain LayerNorm if there is one, else the first."""
     return next(filter(names.is_plain_ln, series), next(iter(series)))

@@ -18,7 +18,7 @@ SIZE = "[1-9][0-9]{0,8}"  # regular expression of a dimension; larger numbers fi
 
 
 @dataclass
-class Processes:
+class ProcessOptions:
     """The keys ``timing.processes`` and ``timing.budget``, which ``python -m rmsexp.timing --help`` explains."""
 
     processes: int = 6
@@ -31,7 +31,7 @@ class Processes:
 
 
 @dataclass
-class TimingConfig(Processes):
+class TimingConfig(ProcessOptions):
     """The keys below ``timing.`` of ``python -m rmsexp.timing``."""
 
     layers: bool = False

@@ -285,25 +285,28 @@ def test_differences_compares_values_and_types_exactly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kill", "where"),
+    ("kill", "half_written", "from_step"),
     [
-        (chaos.Kill("checkpoint", 3), ".pt half written"),
-        pytest.param(chaos.Kill("evaluation", 2), "", marks=pytest.mark.minutes),
+        (chaos.Kill("checkpoint", 3), True, 3),
+        pytest.param(chaos.Kill("evaluation", 2), False, 0, marks=pytest.mark.minutes),
     ],
     ids=["in a checkpoint", "in an evaluation"],
 )
-def test_a_run_continues_after_sigkill(kill: Any, where: str, data_root: Path, tmp_path: Path) -> None:
+def test_a_run_continues_after_sigkill(
+    kill: Any, half_written: bool, from_step: int, data_root: Path, tmp_path: Path
+) -> None:
     """A process of the run is killed; the next one finishes it. ``python scripts/chaos.py`` kills many more."""
     log = tmp_path / "log.txt"
     death = chaos.run(words(data_root, tmp_path / "killed", "norm=bn"), log, kill)
     assert death.status == -signal.SIGKILL, log.read_text()
-    assert str(death.killed_at).endswith(where)
-    assert bool(list(tmp_path.rglob(".*.tmp"))) == bool(where)
+    assert str(death.killed_at).endswith(".pt half written") == half_written
+    assert bool(list(tmp_path.rglob(".*.tmp"))) == half_written
     (folder,) = record.find_runs(tmp_path / "killed")
     assert record.RunFolder(folder).read_status()["status"] == "interrupted"
     for name in ("killed", "reference"):
         assert runner.execute(config.job(words(data_root, tmp_path / name, "norm=bn"))).status == "finished"
-    assert not list(tmp_path.rglob(".*.tmp"))  # the second process removed the first one's temporary files
+    assert record.RunFolder(folder).read_run()["sessions"][-1]["from_step"] == from_step
+    assert not list(tmp_path.rglob(".*.tmp"))  # the run that continued removed those of the killed one
     assert chaos.compare(tmp_path / "reference", tmp_path / "killed") == []
 
 

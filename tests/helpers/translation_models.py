@@ -17,7 +17,8 @@ from rmsexp.train.randomness import stream
 
 SOURCES, TARGETS = 9, 7  # sizes of the vocabularies
 BATCH_NORMS = ("bn", "mean_only_bn")
-# (norm, mode) for which the result for an example does not depend on the other examples of its batch
+# some (norm, mode) for which the result for an example does not depend on the other examples of its batch; in training
+# this holds for all norms but the batch norms
 ALONE = [*((name, "eval") for name in NORMS), *((name, "train") for name in ("none", "ln", "wn"))]
 Pair = tuple[Tensor, Tensor]
 # (length of the source, length of the target) of each sentence pair

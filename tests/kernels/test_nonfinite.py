@@ -139,6 +139,8 @@ def problem(result: Tensor, eager: Tensor, unchanged: Tensor, independent: Tenso
 def assert_seen(case: Case, *, smooth: bool = True, only: Collection[str] | None = None) -> None:
     """Assert the claims for the first element of each operand, in C++ also for the last, and for each value.
 
+    Of the decoder's GRU, the first elements are enough.
+
     ``only``: the operands to test, if not all.
 
     Elements that do not change in float64 if the replaced element is -100 or 100 do not depend on it. This holds for
@@ -192,7 +194,7 @@ class Layer(nn.Module):
 
 @pytest.mark.parametrize("slope", [1.0] if INTERPRETED else [1.0, 0.1])
 @pytest.mark.parametrize("memory", MEMORY)
-@pytest.mark.parametrize("name", ["ln", "derf", *NAMES] if INTERPRETED else LAYERS)
+@pytest.mark.parametrize("name", ["ln", "derf", "prms, outside"] if INTERPRETED else LAYERS)
 def test_norms(name: str, memory: str, slope: float) -> None:
     eager, fused = (Layer(name, impl, memory, slope) for impl in ("eager", "fused"))
     assert_seen(Case(f"{name}, {memory}", eager, fused, {"x": MEMORY[memory]()}), smooth=slope == 1)

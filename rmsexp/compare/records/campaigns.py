@@ -72,7 +72,7 @@ class Campaign(CampaignFile):
         return self.path.parents[2]
 
     def results(self, problems: list[str] | None = None) -> dict[Job, Result]:
-        """Return the result of every job, from the records below ``root``.
+        """Return the result of every job, from the records below :attr:`root`.
 
         A damaged record counts as missing; if ``problems`` is given, a line for each is added to it.
         """

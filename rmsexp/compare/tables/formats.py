@@ -123,5 +123,5 @@ def saving(fraction: float, low: float = math.nan, high: float = math.nan) -> st
 
 
 def saved(interval: Interval) -> str:
-    """Return the saving that a ratio of times is, with its interval."""
+    """Return the saving that follows from a ratio of times, with its interval."""
     return saving(1 - interval.ratio, 1 - interval.high, 1 - interval.low)
