@@ -30,9 +30,13 @@ def document(parts: Iterable[str]) -> str:
 
 
 def csv(table: pd.DataFrame) -> str:
-    """Return a table as CSV. A text that a spreadsheet would run as a formula gets an apostrophe before it."""
+    """Return a table as CSV. A text that a spreadsheet would run as a formula gets an apostrophe before it.
+
+    Numbers have twelve digits, because those after them depend on the machine that computes them.
+    """
     texts = table.select_dtypes(exclude="number")
-    return table.assign(**{str(name): texts[name].map(_no_formula) for name in texts}).to_csv(index=False)
+    table = table.assign(**{str(name): texts[name].map(_no_formula) for name in texts})
+    return table.to_csv(index=False, float_format=lambda value: repr(float(f"{value:.12g}")))
 
 
 def _no_formula(value: object) -> object:
