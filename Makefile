@@ -41,7 +41,7 @@ test-full: test ## run make test, tests that take minutes, and numerical tests w
 	for capability in default $$(grep -qw avx2 /proc/cpuinfo && echo avx2) $$(grep -qw avx512f /proc/cpuinfo && echo avx512); do \
 	  for threads in 1 2; do \
 	    echo "ATEN_CPU_CAPABILITY=$$capability, $$threads threads"; \
-	    ATEN_CPU_CAPABILITY=$$capability RMSEXP_TEST_THREADS=$$threads $(BIN)/pytest $(PARALLEL) -m "not minutes" \
+	    ATEN_CPU_CAPABILITY=$$capability RMSEXP_TEST_THREADS=$$threads $(BIN)/pytest $(PARALLEL) \
 	      tests/norms tests/kernels tests/models tests/metrics tests/tasks || exit 1; \
 	  done; \
 	done

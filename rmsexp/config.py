@@ -226,12 +226,13 @@ def _without_hydra(overrides: tuple[str, ...], config_dir: str | None) -> DictCo
     """Return the composed config without Hydra's own part.
 
     Composing takes Hydra a tenth of a second, so configs that differ in values alone share one, of the chosen files.
-    The values are set afterwards, in the order and in the way in which Hydra sets them.
+    The values are set afterwards, in the order and in the way in which Hydra sets them. Words with +KEY or ++KEY are
+    composed by Hydra as a whole.
     """
     state, parsed = _state_of_own_files(config_dir), parse(overrides)
     values = list(filter(_sets_value, parsed))
     if any(override.type is not OverrideType.CHANGE for override in parsed):
-        values = []  # +KEY and ++KEY have their place among the values
+        values = []
     choices = tuple(word for word, override in zip(overrides, parsed, strict=True) if override not in values)
     try:
         own = copy.deepcopy(_of_choices(choices, config_dir, state))

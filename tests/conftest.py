@@ -108,6 +108,16 @@ def no_waiting_for_disks() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def unwritten_figures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let figures not be written, which takes most of their time; return the names of those that would have been."""
+    from rmsexp.compare.plots import canvas
+
+    names: list[str] = []
+    monkeypatch.setattr(canvas, "write", lambda _, path, *__: names.append(path.name))
+    return names
+
+
 @pytest.fixture(scope="session")
 def fused_kernels() -> None:
     """Load the fused kernels, or skip the test where there is no C++ compiler."""

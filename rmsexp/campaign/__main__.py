@@ -8,8 +8,7 @@ figure of the paper.
 NAME is a file configs/campaign/NAME.yaml, which says what is asked, tuned, trained and claimed (docs/campaigns.md). The
 same command again continues. Every process that runs it is a worker: start as many as you like, on one machine or on
 several that share the folder of results; no two of them do the same run. A worker uses one thread unless threads=… is
-set.
-Words KEY=VALUE change the campaign (norms=[ln,rms], margin=1, tune.…, final.…) or all of its runs (task=cifar10,
+set. Words KEY=VALUE change the campaign (norms=[ln,rms], margin=1, tune.…, final.…) or all of its runs (task=cifar10,
 data.root=…, results=…).
 
 NAME is also the name of a table or figure of the paper, such as table2 or figure1, or paper for all of them. Then the

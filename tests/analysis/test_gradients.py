@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 
 from rmsexp.analysis import adaptation, gradients
 from rmsexp.analysis.site import EXAMPLES, GAINLESS, N_IN, N_OUT, NORMS, SPREAD, draw, norm, site
-from rmsexp.compare.plots import canvas
 
 SCALE_INVARIANT = [name for name in NORMS if name != "none"]
 # exponents of dL/dW, dL/dx, dL/dg, dL/db with W scaled, then with x scaled; without a norm there is no g
@@ -166,16 +165,15 @@ def test_every_panel_has_a_line_per_norm(table: pd.DataFrame) -> None:
         assert widths == sorted(widths, reverse=True)  # otherwise a line would hide those that coincide with it
 
 
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def empty_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gradients, "draw_grid", lambda _: Figure())
     monkeypatch.setattr(adaptation, "draw_runs", lambda _: Figure())
-    monkeypatch.setattr(canvas, "write", lambda *_: None)
 
 
-@pytest.mark.usefixtures("few_steps")
+@pytest.mark.usefixtures("few_steps", "empty_figures")
 def test_gradients_that_follow_no_power_law_contradict_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     """With an eps as large as the mean square, RMSNorm's gradients follow none."""
-    no_figures(monkeypatch)
     norm = gradients.norm
     large = {"rms": {"eps": 1.0}}
     monkeypatch.setattr(gradients, "norm", lambda series: dataclasses.replace(norm(series), **large.get(series, {})))
@@ -183,11 +181,10 @@ def test_gradients_that_follow_no_power_law_contradict_the_paper(monkeypatch: py
     assert any("is multiplied by no power of delta; in the paper by delta^" in line for line in found)
 
 
-@pytest.mark.usefixtures("few_steps")
+@pytest.mark.usefixtures("few_steps", "empty_figures", "unwritten_figures")
 def test_results_that_contradict_the_paper_are_reported(
     table: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    no_figures(monkeypatch)
     monkeypatch.setattr(gradients, "measure", lambda: table)
     monkeypatch.setitem(gradients.EXPECTED, ("x", "x"), 0)
     shrinking = pd.DataFrame({"step": range(60), "weight": np.linspace(2, 1, 60), "relative_step": 0.1, "cosine": 0.5})

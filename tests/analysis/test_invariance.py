@@ -17,7 +17,6 @@ from rmsexp import config
 from rmsexp.analysis import invariance
 from rmsexp.analysis.site import EXAMPLES, GAINLESS, N_IN, N_OUT, draw, norm, site
 from rmsexp.compare import paper
-from rmsexp.compare.plots import canvas
 from rmsexp.models import init
 
 Array = NDArray[np.float64]
@@ -137,13 +136,13 @@ def test_the_command_writes_its_files_and_agrees_with_the_paper(
     assert drawn.count("paper ✓") + drawn.count("paper ✗") == 30
 
 
+@pytest.mark.usefixtures("unwritten_figures")
 def test_an_invariance_that_contradicts_the_paper_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong = paper.numbers().copy()
     wrong.loc[(wrong["norm"] == "ln") & (wrong["metric"] == "weight matrix re-centering"), "value"] = 0
     monkeypatch.setattr(paper, "numbers", lambda: wrong)
-    monkeypatch.setattr(canvas, "write", lambda *_: None)
     assert analysed(monkeypatch, "invariance", "--out", tmp_path) == 1
     printed = capsys.readouterr()
     assert "29 of 30 entries agree" in printed.out

@@ -283,6 +283,7 @@ def test_an_unwritable_folder_is_reported_before_measuring(tmp_path: Path, capsy
 # Interrupted measurements
 
 
+@pytest.mark.usefixtures("unwritten_figures")
 @pytest.mark.parametrize(
     ("error", "status", "message"),
     [
@@ -308,7 +309,6 @@ def test_finished_processes_are_kept(
         raise error
 
     monkeypatch.setattr(processes, "measure", measure)
-    monkeypatch.setattr(canvas, "write", lambda *_: None)
     assert timing.main([f"results={tmp_path}"]) == status
     output = capsys.readouterr()
     assert output.err == f"rmsexp: {message}\n"

@@ -14,7 +14,6 @@ from helpers.records import load_timings, write_run
 from rmsexp import report
 from rmsexp.compare import campaign_report, load, setting_report
 from rmsexp.compare.page import answer
-from rmsexp.compare.plots import canvas
 from rmsexp.compare.records import campaigns
 
 
@@ -55,12 +54,7 @@ def test_verdicts_come_first(reported: Path) -> None:
     assert "RMSNorm equals LayerNorm" in (reported / "report/tables.tex").read_text()
 
 
-@pytest.fixture
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(canvas, "write", lambda *_: None)
-
-
-@pytest.mark.usefixtures("no_figures")
+@pytest.mark.usefixtures("unwritten_figures")
 def test_the_first_view_has_campaigns_and_the_settings_of_other_runs(tmp_path: Path) -> None:
     Campaign().write(tmp_path)
     for series in ("ln+impl=fused", "rms+impl=fused"):
@@ -85,7 +79,7 @@ def test_settings_with_only_tuning_runs_are_left_out_and_counted(reported: Path)
     assert not (reported / "report/cifar10/small+evaluation=validation+optim.lr=0.004").exists()
 
 
-@pytest.mark.usefixtures("no_figures")
+@pytest.mark.usefixtures("unwritten_figures")
 def test_a_campaign_that_only_tunes_has_a_page_without_settings(tmp_path: Path) -> None:
     Campaign(seeds=0, needed=None).write(tmp_path)
     report.run(tmp_path, None, None)
@@ -94,7 +88,7 @@ def test_a_campaign_that_only_tunes_has_a_page_without_settings(tmp_path: Path) 
     assert 'section class="setting"' not in page
 
 
-@pytest.mark.usefixtures("no_figures")
+@pytest.mark.usefixtures("unwritten_figures")
 def test_a_tuning_setting_with_another_run_is_reported(tmp_path: Path) -> None:
     Campaign().write(tmp_path)
     setting = "small+evaluation=validation+optim.lr=0.004"
@@ -103,7 +97,7 @@ def test_a_tuning_setting_with_another_run_is_reported(tmp_path: Path) -> None:
     assert (tmp_path / "report/cifar10" / setting / "report.md").exists()
 
 
-@pytest.mark.usefixtures("no_figures")
+@pytest.mark.usefixtures("unwritten_figures")
 def test_a_setting_that_is_asked_for_is_reported(tmp_path: Path) -> None:
     Campaign().write(tmp_path)
     setting = "small+evaluation=validation+optim.lr=0.004"
@@ -111,10 +105,10 @@ def test_a_setting_that_is_asked_for_is_reported(tmp_path: Path) -> None:
     assert (tmp_path / "report/cifar10" / setting / "report.md").exists()
 
 
-def test_campaigns_of_one_name_are_told_apart_by_their_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("unwritten_figures")
+def test_campaigns_of_one_name_are_told_apart_by_their_root(tmp_path: Path) -> None:
     for root in ("a", "b"):
         Campaign().write(tmp_path / root)
-    monkeypatch.setattr(canvas, "write", lambda *_: None)
     states, timings = campaigns.states(tmp_path, []), load_timings(tmp_path)
     reported = campaign_report.write(states, load(tmp_path), timings, 0, tmp_path / "report")
     names = [f"quality_cifar10 ({tmp_path / root})" for root in ("a", "b")]
@@ -127,14 +121,12 @@ def test_campaigns_of_one_name_are_told_apart_by_their_root(tmp_path: Path, monk
     assert all(f"[{names[0][:15]}" in " ".join(text.lines) for text in panel.texts)
 
 
-def test_norms_that_are_not_drawn_and_seeds_that_are_left_out_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("unwritten_figures")
+def test_norms_that_are_not_drawn_and_seeds_that_are_left_out_are_named(tmp_path: Path) -> None:
     lost = {("wn", seed) for seed in range(8)} | {("none", 1)}
     norms = ("ln", "rms", "none", "bn", "wn")
     Campaign(level=dict.fromkeys(norms, 16.0), best=dict.fromkeys(norms, 0.004), diverged=lost).write(tmp_path)
     write_timing(tmp_path, "cifar10", ("ln", "rms", "none", "wn"))
-    monkeypatch.setattr(canvas, "write", lambda *_: None)
     states, timings = campaigns.states(tmp_path, []), load_timings(tmp_path)
     reported = campaign_report.write(states, load(tmp_path), timings, 0, tmp_path / "report")
     missing = "quality_cifar10: not in the figure of quality at equal time, because"

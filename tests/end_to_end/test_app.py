@@ -20,7 +20,6 @@ from helpers.tasks import Ended
 
 import rmsexp
 from rmsexp import compare, config, earlier, prepare, record
-from rmsexp.compare.plots import canvas
 from rmsexp.data import DataError
 
 # --- one run
@@ -237,12 +236,12 @@ def code_of_readme(language: str, containing: str) -> str:
     return match
 
 
+@pytest.mark.usefixtures("unwritten_figures")
 def test_the_readmes_example_of_a_new_norm_works(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my/norm").mkdir(parents=True)
     (tmp_path / "my_dyisru.py").write_text(code_of_readme("python", "class DyISRU(Norm)"))
     (tmp_path / "my/norm/dyisru.yaml").write_text(code_of_readme("yaml", "my_dyisru.DyISRU"))
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(canvas, "write", lambda *_: None)
     outside = ("--config-dir", str(tmp_path / "my"))
     assert bench(*outside, "norm=dyisru", "norm.c=0.1").status == 0
     done = bench("-m", *outside, "norm=rms,dyisru", curves=True)

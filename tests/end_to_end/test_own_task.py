@@ -14,7 +14,6 @@ from helpers.tasks import Main
 
 from rmsexp import compare, config, generate, prepare, record, runner, tasks, timing
 from rmsexp.campaign import question
-from rmsexp.compare.plots import canvas
 from rmsexp.train.task import lacking
 
 SHORT = ("task=spirals", "max_steps=20", "eval_every=10")
@@ -36,10 +35,8 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(path.read_text().replace(old, new))
 
 
-def test_the_example_of_the_page_is_trained_compared_and_continued(
-    folder: Path, main: Main, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(canvas, "write", lambda *_: None)
+@pytest.mark.usefixtures("unwritten_figures")
+def test_the_example_of_the_page_is_trained_compared_and_continued(folder: Path, main: Main) -> None:
     own = ("--config-dir", "my", *SHORT)
     done = main("-m", *own, "norm=ln,rms", "micro_batches=2", curves=True)
     assert done.status == 0

@@ -13,7 +13,6 @@ from helpers.tasks import NORMS, Main
 from helpers.translation_tasks import SHORT, TASKS, tiny
 
 from rmsexp import record
-from rmsexp.compare.plots import canvas
 from rmsexp.data.synthetic import phrases
 
 
@@ -46,15 +45,13 @@ def test_norms_train(main: Main, tmp_path: Path, name: str, norm: str) -> None:
     assert "version:" in run.run["notes"]["bleu"]
 
 
-def test_a_sweep_draws_the_comparison(main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[str] = []
-    monkeypatch.setattr(canvas, "write", lambda _, path, *__: drawn.append(path.name))
+def test_a_sweep_draws_the_comparison(main: Main, tmp_path: Path, unwritten_figures: list[str]) -> None:
     done = main("-m", *tiny("transformer"), "norm=ln,rms", curves=True)
     assert done.status == 0, done.err
     (summary,) = tmp_path.rglob("summary.md")
     assert "| test BLEU at step 2 |" in summary.read_text()
     assert all(label in summary.read_text() for label in ("LayerNorm", "RMSNorm", "best on valid"))
-    assert "valid_bleu" in drawn
+    assert "valid_bleu" in unwritten_figures
 
 
 @pytest.mark.parametrize(("name", "norm"), [("rnnsearch", "rms"), ("transformer", "bn")])

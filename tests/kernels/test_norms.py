@@ -1,77 +1,38 @@
-"""The fused norms equal the eager norms, in values and gradients, and meet torch's requirements on operators."""
+"""The fused norms equal the eager norms, in values and gradients."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from helpers.sites import draw, fill
-from helpers.tensors import opcheck
+from helpers.norm_layers import (
+    FORMATS,
+    LAYERS,
+    LAYOUTS,
+    MAPS,
+    TOLERANCE,
+    Shape,
+    assert_agree,
+    close,
+    every,
+    formats,
+    pair,
+    results,
+)
+from helpers.sites import draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch._dynamo.testing import CompileCounterWithBackend
 
-from rmsexp import kernels, norms
+from rmsexp import kernels
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fused_kernels")]
 
-EPS = 1e-2  # large, so that it matters whether eps is inside or outside the root
-LAYERS: dict[str, Callable[..., norms.Normaliser]] = {
-    "ln": norms.LayerNorm,
-    "ln, gain": partial(norms.LayerNorm, bias=False),
-    "nonparametric_ln": partial(norms.LayerNorm, elementwise_affine=False),
-    "rms": norms.RMSNorm,
-    "rms, gain and bias": partial(norms.RMSNorm, bias=True),
-    "rms, bias": partial(norms.RMSNorm, elementwise_affine=False, bias=True),
-    "rms, outside": partial(norms.RMSNorm, eps_inside=False),
-    "rms, weight offset": partial(norms.RMSNorm, weight_offset=True),
-    "prms": partial(norms.RMSNorm, p=0.3, bias=True),
-    "prms, outside": partial(norms.RMSNorm, p=0.3, eps_inside=False),
-    "l2": norms.L2Norm,
-    "l2, outside": partial(norms.L2Norm, eps_inside=False, bias=True),
-}
-every = pytest.mark.parametrize("name", LAYERS)
-FORMATS = {"contiguous": torch.contiguous_format, "channels-last": torch.channels_last}
-formats = pytest.mark.parametrize("memory", FORMATS)
-# In float32, eager and fused norms sum as many as 1000 terms in different orders, and each rounding has a relative
-# error of 6e-8. Errors grow like the root of the number of terms. The largest observed difference is 2e-6.
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=60)
-Shape = tuple[int, ...]
-Pair = tuple[nn.Module, nn.Module]
-
-
-def pair(
-    name: str, features: int | Shape, eps: float | None = EPS, dtype: torch.dtype = torch.float64, **options: Any
-) -> Pair:
-    """Return an eager and a fused layer with equal parameters."""
-    eager, fused = (fill(LAYERS[name](features, eps, impl=impl, **options)).to(dtype) for impl in ("eager", "fused"))
-    return eager, fused
-
-
-def results(layer: nn.Module, x: Tensor, dy: Tensor | None = None, **options: float) -> tuple[Tensor, ...]:
-    """Return the output, and the gradients of input and parameters for the output's gradient ``dy`` (None: random)."""
-    x = x.detach().requires_grad_()
-    y = layer(x, **options)
-    dy = draw(*x.shape, seed=7).to(x.dtype) if dy is None else dy
-    return y.detach(), *torch.autograd.grad(y, [x, *layer.parameters()], dy)
-
-
-def close(results: Sequence[Tensor], expected: Sequence[Tensor], **options: Any) -> None:
-    tolerance = TOLERANCE[expected[0].dtype]
-    torch.testing.assert_close(tuple(results), tuple(expected), rtol=tolerance, atol=tolerance, **options)
-
-
-def assert_agree(layers: Pair, x: Tensor, dy: Tensor | None = None) -> None:
-    eager, fused = (results(layer, x, dy) for layer in layers)
-    close(fused, eager)
-
 
 # --- forms, sizes, types
 
@@ -242,25 +203,6 @@ def test_half_is_float32_rounded(name: str, dtype: torch.dtype, memory: str) -> 
 
 # --- layouts
 
-LAYOUTS: dict[str, Callable[[], Tensor]] = {  # tensors of shape (6, 10)
-    "contiguous": lambda: draw(6, 10),
-    "transposed": lambda: draw(10, 6).t(),
-    "every other unit": lambda: draw(6, 20)[:, ::2],
-    "every other row": lambda: draw(12, 10)[::2],
-    "part of a row": lambda: draw(6, 13)[:, 2:12],
-    "expanded row": lambda: draw(1, 10).expand(6, 10),
-    "expanded unit": lambda: draw(6, 1).expand(6, 10),
-    "expanded number": lambda: draw(1, 1).expand(6, 10),
-}
-MAPS: dict[str, Callable[[], Tensor]] = {  # tensors of shape (2, 3, 4, 5)
-    "channels first": lambda: draw(3, 2, 4, 5).transpose(0, 1),
-    "transposed": lambda: draw(2, 3, 5, 4).transpose(2, 3),
-    "every other channel": lambda: draw(2, 6, 4, 5)[:, ::2],
-    "every other channel of channels-last": lambda: draw(2, 4, 5, 6)[..., ::2].permute(0, 3, 1, 2),
-    "expanded map": lambda: draw(2, 1, 4, 5).expand(2, 3, 4, 5),
-    "expanded number": lambda: draw(1, 1, 1, 1).expand(2, 3, 4, 5),
-}
-
 
 @pytest.mark.parametrize("name", ["ln", "prms", "rms, outside"])
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -410,138 +352,3 @@ def test_a_penalty_on_gradients_behind_a_leaky_relu(name: str) -> None:
         (dx,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
         gradients.append(torch.autograd.grad(dx.square().sum(), [x, *parameters], materialize_grads=True))
     close(gradients[1], gradients[0])
-
-
-# --- requirements of torch on operators
-
-OPERANDS: dict[str, tuple[Callable[[], Tensor], bool]] = {  # function that draws a tensor, and whether it is maps
-    **{layout: (make, False) for layout, make in LAYOUTS.items()},
-    **{f"maps, {layout}": (make, True) for layout, make in MAPS.items()},
-    "maps, contiguous": (lambda: draw(2, 3, 4, 5), True),
-    "maps, channels-last": (lambda: draw(2, 3, 4, 5).contiguous(memory_format=torch.channels_last), True),
-}
-
-
-@pytest.mark.parametrize("operand", OPERANDS)
-def test_operators_pass_opcheck(operand: str) -> None:
-    make, maps = OPERANDS[operand]
-    check = partial(opcheck, traced=operand in ("contiguous", "maps, contiguous", "maps, channels-last"))
-    x, ops = make(), torch.ops.rmsexp
-    gain = draw(x.shape[1], seed=1)
-    options = (maps, kernels.Kind.LAYER, x.shape[-1], True, EPS)
-    leaves = [tensor.detach().requires_grad_() for tensor in (x, gain)]
-    check(ops.normalise.default, (*leaves, None, *options))
-    check(ops.normalise_forward.default, (x, gain, gain, *options))
-    _, mean, scale = ops.normalise_forward(x, gain, gain, *options)
-    dy = draw(*x.shape, seed=7)
-    check(ops.normalise_backward.default, (dy, x, gain, mean, scale, gain, *options))
-
-
-@pytest.mark.parametrize("kind", [kernels.Kind.RMS, kernels.Kind.LAYER])
-@pytest.mark.parametrize("shape", [(5, 0), (0, 5)])
-def test_fake_results_of_empty_inputs(kind: int, shape: Shape) -> None:
-    x, form, ops = draw(*shape), (kind, 5, True, EPS), torch.ops.rmsexp
-    gain = draw(shape[1], seed=1)
-    for operator, arguments in (
-        (ops.normalise_forward, (x, gain, gain, False, *form)),
-        (ops.add_normalise_forward, (x, x, gain, gain, *form)),
-    ):
-        torch.library.opcheck(operator.default, arguments, test_utils="test_faketensor")
-
-
-@pytest.fixture
-def fresh_compiler() -> None:
-    torch._dynamo.reset()
-
-
-@pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize(
-    ("name", "memory"), [("ln", "rows"), ("ln", "channels-last"), ("prms, outside", "rows"), ("rms", "contiguous")]
-)
-def test_compiled_equals_eager_mode(name: str, memory: str) -> None:
-    x, options = draw(4, 10), dict[str, Any]()
-    if memory != "rows":
-        x, options = draw(2, 3, 4, 5).contiguous(memory_format=FORMATS[memory]), {"axes": (2, 3)}
-    _, layer = pair(name, x.shape[1], **options)
-    model = nn.Sequential(layer, nn.Tanh())
-    close(results(torch.compile(model, fullgraph=True, backend="aot_eager"), x), results(model, x))
-
-
-@pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("name", ["ln", "prms"])
-def test_compiled_once_for_every_batch_size(name: str) -> None:
-    _, layer = pair(name, 10)
-    counter = CompileCounterWithBackend("aot_eager")
-    compiled = torch.compile(layer, fullgraph=True, backend=counter)
-    for size in ((4, 3, 10), (7, 2, 10), (5, 9, 10)):
-        x = draw(*size)
-        for axis in (0, 1):
-            torch._dynamo.mark_dynamic(x, axis)
-        x.requires_grad_()
-        result, expected = (
-            (y, *torch.autograd.grad(y.sum(), [x, *layer.parameters()])) for y in (compiled(x), layer(x))
-        )
-        close(result, expected)
-    assert counter.frame_count == 1
-
-
-@pytest.mark.usefixtures("fresh_compiler")
-def test_compiled_for_two_axes_and_then_for_four() -> None:
-    """The second compilation is right, too; from quack's tests."""
-    _, layer = pair("ln", 10)
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    for size in ((4, 10), (2, 3, 4, 10)):
-        close(results(compiled, draw(*size)), results(layer, draw(*size)))
-
-
-@pytest.mark.parametrize("name", ["ln", "nonparametric_ln", "prms", "rms, outside"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_autocast(name: str, dtype: torch.dtype) -> None:
-    """Under autocast, fused and eager norms agree on plain input and on the bfloat16 output of a linear layer."""
-    eager, fused = pair(name, 10, dtype=torch.float32)
-    weight, x = draw(10, 10, seed=2).float().requires_grad_(), draw(6, 10).to(dtype)
-    by_impl = []
-    for layer in (eager, fused):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            direct, mapped = layer(x), layer(nn.functional.linear(x, weight))
-        _, *parameter_gradients = torch.autograd.grad(mapped.float().square().sum(), [weight, *layer.parameters()])
-        by_impl.append((direct, mapped, *parameter_gradients))
-    assert by_impl[0][1].dtype is torch.bfloat16
-    for expected, result in zip(*by_impl, strict=True):
-        assert result.dtype is expected.dtype
-        step = torch.finfo(torch.bfloat16).eps if result.dtype is torch.bfloat16 else TOLERANCE[torch.float32]
-        torch.testing.assert_close(result, expected, rtol=step, atol=step)
-
-
-@pytest.mark.parametrize("name", ["ln", "nonparametric_ln", "prms"])
-@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
-def test_without_autograd(name: str, context: Callable[[], AbstractContextManager[None]]) -> None:
-    eager, fused = pair(name, 10)
-    x = draw(4, 10).requires_grad_()
-    with context():
-        y, expected = fused(x), eager(x)
-        y_of_sum, expected_of_sum = fused(x + 1), eager(x + 1)
-    assert not y.requires_grad
-    close([y, y_of_sum], [expected, expected_of_sum])
-
-
-@pytest.mark.parametrize("name", ["ln", "prms"])
-@pytest.mark.parametrize("memory", ["rows", *FORMATS])
-def test_threads(name: str, memory: str) -> None:
-    """Results are bit-identical for equal numbers of threads, and equal up to rounding for different numbers.
-
-    Outputs and gradients of the input are bit-identical for different numbers, too.
-    """
-    x, options = draw(700, 100), dict[str, Any]()  # enough for several threads
-    if memory != "rows":
-        x, options = draw(40, 17, 10, 10).contiguous(memory_format=FORMATS[memory]), {"axes": (2, 3)}
-    _, layer = pair(name, x.shape[1], dtype=torch.float32, **options)
-    by_threads = {}
-    for threads in (1, 2, 3):
-        torch.set_num_threads(threads)
-        by_threads[threads], repeated = (results(layer, x.float()) for _ in range(2))
-        assert all(map(torch.equal, by_threads[threads], repeated))
-    for threads in (2, 3):
-        assert all(map(torch.equal, by_threads[threads][:2], by_threads[1][:2]))
-        for result, expected in zip(by_threads[threads][2:], by_threads[1][2:], strict=True):
-            torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))

@@ -13,7 +13,6 @@ from helpers.comparisons import named
 from helpers.records import write_run
 
 from rmsexp import compare
-from rmsexp.compare.plots import canvas
 from rmsexp.compare.tables import markup
 
 FORMULAS = ("=1+1", "+1", "-1", "@SUM(1)", "\t=1", '=HYPERLINK("http://x")')
@@ -56,10 +55,8 @@ def test_a_caption_in_latex_is_escaped() -> None:
     assert text.splitlines()[1] == caption
 
 
-def test_names_in_somebody_elses_records_run_neither_formulas_nor_html(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(canvas, "write", lambda *_: None)
+@pytest.mark.usefixtures("unwritten_figures")
+def test_names_in_somebody_elses_records_run_neither_formulas_nor_html(tmp_path: Path) -> None:
     named(write_run(tmp_path, "first"), "=1+1")
     named(write_run(tmp_path, "second"), "<img src=x onerror=alert(1)>")
     folder = compare.draw(tmp_path, "cifar10", "demo")

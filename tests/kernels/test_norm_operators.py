@@ -1,0 +1,152 @@
+"""The fused norms meet torch's requirements on operators: fake results, compilation, autocast, threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from helpers.norm_layers import EPS, FORMATS, LAYOUTS, MAPS, TOLERANCE, Shape, close, pair, results
+from helpers.sites import draw
+from helpers.tensors import opcheck
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from rmsexp import kernels
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fused_kernels")]
+
+OPERANDS: dict[str, tuple[Callable[[], Tensor], bool]] = {  # function that draws a tensor, and whether it is maps
+    **{layout: (make, False) for layout, make in LAYOUTS.items()},
+    **{f"maps, {layout}": (make, True) for layout, make in MAPS.items()},
+    "maps, contiguous": (lambda: draw(2, 3, 4, 5), True),
+    "maps, channels-last": (lambda: draw(2, 3, 4, 5).contiguous(memory_format=torch.channels_last), True),
+}
+
+
+@pytest.mark.parametrize("operand", OPERANDS)
+def test_operators_pass_opcheck(operand: str) -> None:
+    make, maps = OPERANDS[operand]
+    check = partial(opcheck, traced=operand in ("contiguous", "maps, contiguous", "maps, channels-last"))
+    x, ops = make(), torch.ops.rmsexp
+    gain = draw(x.shape[1], seed=1)
+    options = (maps, kernels.Kind.LAYER, x.shape[-1], True, EPS)
+    leaves = [tensor.detach().requires_grad_() for tensor in (x, gain)]
+    check(ops.normalise.default, (*leaves, None, *options))
+    check(ops.normalise_forward.default, (x, gain, gain, *options))
+    _, mean, scale = ops.normalise_forward(x, gain, gain, *options)
+    dy = draw(*x.shape, seed=7)
+    check(ops.normalise_backward.default, (dy, x, gain, mean, scale, gain, *options))
+
+
+@pytest.mark.parametrize("kind", [kernels.Kind.RMS, kernels.Kind.LAYER])
+@pytest.mark.parametrize("shape", [(5, 0), (0, 5)])
+def test_fake_results_of_empty_inputs(kind: int, shape: Shape) -> None:
+    x, form, ops = draw(*shape), (kind, 5, True, EPS), torch.ops.rmsexp
+    gain = draw(shape[1], seed=1)
+    for operator, arguments in (
+        (ops.normalise_forward, (x, gain, gain, False, *form)),
+        (ops.add_normalise_forward, (x, x, gain, gain, *form)),
+    ):
+        torch.library.opcheck(operator.default, arguments, test_utils="test_faketensor")
+
+
+@pytest.fixture
+def fresh_compiler() -> None:
+    torch._dynamo.reset()
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize(
+    ("name", "memory"), [("ln", "rows"), ("ln", "channels-last"), ("prms, outside", "rows"), ("rms", "contiguous")]
+)
+def test_compiled_equals_eager_mode(name: str, memory: str) -> None:
+    x, options = draw(4, 10), dict[str, Any]()
+    if memory != "rows":
+        x, options = draw(2, 3, 4, 5).contiguous(memory_format=FORMATS[memory]), {"axes": (2, 3)}
+    _, layer = pair(name, x.shape[1], **options)
+    model = nn.Sequential(layer, nn.Tanh())
+    close(results(torch.compile(model, fullgraph=True, backend="aot_eager"), x), results(model, x))
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("name", ["ln", "prms"])
+def test_compiled_once_for_every_batch_size(name: str) -> None:
+    _, layer = pair(name, 10)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(layer, fullgraph=True, backend=counter)
+    for size in ((4, 3, 10), (7, 2, 10), (5, 9, 10)):
+        x = draw(*size)
+        for axis in (0, 1):
+            torch._dynamo.mark_dynamic(x, axis)
+        x.requires_grad_()
+        result, expected = (
+            (y, *torch.autograd.grad(y.sum(), [x, *layer.parameters()])) for y in (compiled(x), layer(x))
+        )
+        close(result, expected)
+    assert counter.frame_count == 1
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiled_for_two_axes_and_then_for_four() -> None:
+    """The second compilation is right, too; from quack's tests."""
+    _, layer = pair("ln", 10)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    for size in ((4, 10), (2, 3, 4, 10)):
+        close(results(compiled, draw(*size)), results(layer, draw(*size)))
+
+
+@pytest.mark.parametrize("name", ["ln", "nonparametric_ln", "prms", "rms, outside"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_autocast(name: str, dtype: torch.dtype) -> None:
+    """Under autocast, fused and eager norms agree on plain input and on the bfloat16 output of a linear layer."""
+    eager, fused = pair(name, 10, dtype=torch.float32)
+    weight, x = draw(10, 10, seed=2).float().requires_grad_(), draw(6, 10).to(dtype)
+    by_impl = []
+    for layer in (eager, fused):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            direct, mapped = layer(x), layer(nn.functional.linear(x, weight))
+        _, *parameter_gradients = torch.autograd.grad(mapped.float().square().sum(), [weight, *layer.parameters()])
+        by_impl.append((direct, mapped, *parameter_gradients))
+    assert by_impl[0][1].dtype is torch.bfloat16
+    for expected, result in zip(*by_impl, strict=True):
+        assert result.dtype is expected.dtype
+        step = torch.finfo(torch.bfloat16).eps if result.dtype is torch.bfloat16 else TOLERANCE[torch.float32]
+        torch.testing.assert_close(result, expected, rtol=step, atol=step)
+
+
+@pytest.mark.parametrize("name", ["ln", "nonparametric_ln", "prms"])
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_without_autograd(name: str, context: Callable[[], AbstractContextManager[None]]) -> None:
+    eager, fused = pair(name, 10)
+    x = draw(4, 10).requires_grad_()
+    with context():
+        y, expected = fused(x), eager(x)
+        y_of_sum, expected_of_sum = fused(x + 1), eager(x + 1)
+    assert not y.requires_grad
+    close([y, y_of_sum], [expected, expected_of_sum])
+
+
+@pytest.mark.parametrize("name", ["ln", "prms"])
+@pytest.mark.parametrize("memory", ["rows", *FORMATS])
+def test_threads(name: str, memory: str) -> None:
+    """Results are bit-identical for equal numbers of threads, and equal up to rounding for different numbers.
+
+    Outputs and gradients of the input are bit-identical for different numbers, too.
+    """
+    x, options = draw(700, 100), dict[str, Any]()  # enough for several threads
+    if memory != "rows":
+        x, options = draw(40, 17, 10, 10).contiguous(memory_format=FORMATS[memory]), {"axes": (2, 3)}
+    _, layer = pair(name, x.shape[1], dtype=torch.float32, **options)
+    by_threads = {}
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        by_threads[threads], repeated = (results(layer, x.float()) for _ in range(2))
+        assert all(map(torch.equal, by_threads[threads], repeated))
+    for threads in (2, 3):
+        assert all(map(torch.equal, by_threads[threads][:2], by_threads[1][:2]))
+        for result, expected in zip(by_threads[threads][2:], by_threads[1][2:], strict=True):
+            torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
