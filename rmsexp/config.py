@@ -225,9 +225,9 @@ def _check_own_files(config_dir: str) -> None:
 def _without_hydra(overrides: tuple[str, ...], config_dir: str | None) -> DictConfig:
     """Return the composed config without Hydra's own part.
 
-    Composing takes Hydra a tenth of a second, so configs that differ in values alone share one, of the chosen files.
-    The values are set afterwards, in the order and in the way in which Hydra sets them. Words with +KEY or ++KEY are
-    composed by Hydra as a whole.
+    Composing takes Hydra a tenth of a second. So the config of the chosen files is composed once for all configs that
+    differ in values alone, and their values are set afterwards, in the order and in the way in which Hydra sets them.
+    If a word is +KEY=… or ++KEY=…, Hydra composes all words.
     """
     state, parsed = _state_of_own_files(config_dir), parse(overrides)
     values = list(filter(_sets_value, parsed))
@@ -244,7 +244,7 @@ def _without_hydra(overrides: tuple[str, ...], config_dir: str | None) -> DictCo
 
 
 def _sets_value(override: Override) -> bool:
-    """Return whether an override is a KEY=VALUE that sets one value of the run, and chooses no file of a group."""
+    """Return whether KEY=VALUE sets a value of the run, and does not choose a file of a config group."""
     key = override.key_or_group
     return (
         not override.is_sweep_override()
@@ -263,7 +263,10 @@ def _folders() -> frozenset[str]:
 
 @lru_cache(maxsize=256)
 def _of_choices(words: tuple[str, ...], config_dir: str | None, state: OwnFiles) -> DictConfig:
-    """Return what Hydra composes, without its own part; nobody may change it. ``state``: of the user's own files."""
+    """Return the config that Hydra composes, without Hydra's own part. It is kept, so callers must copy it.
+
+    ``state``: see :func:`_state_of_own_files`.
+    """
     composed = _compose(words, config_dir, state)
     own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
     OmegaConf.set_struct(own, True)

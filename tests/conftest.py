@@ -110,7 +110,7 @@ def no_waiting_for_disks() -> Iterator[None]:
 
 @pytest.fixture
 def unwritten_figures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Let figures not be written, which takes most of their time; return the names of those that would have been."""
+    """Replace the writing of figures, which takes most of their time; return a list that gets the name of each."""
     from rmsexp.compare.plots import canvas
 
     names: list[str] = []

@@ -17,15 +17,15 @@ from rmsexp import words as words_module
 from rmsexp.data import DataError
 
 
-def is_alone(task: str, norm: str, scale: str) -> bool:
-    """Return whether a combination has files or values that no other one has: those of norm, recipe or pair."""
+def has_files_of_its_own(task: str, norm: str, scale: str) -> bool:
+    """Return whether a combination is needed so that each file of norm, recipe and pair is read once."""
     if (task, norm) == ("attentive_reader", "bn"):  # a pair with a file of its own at scale=paper
         return True
     return norm == "rms" or (scale == "demo" and (task == "cifar10" or f"{task}_{norm}" in config.options("pair")))
 
 
 COMBINATIONS = [
-    pytest.param(task, norm, scale, marks=[] if is_alone(task, norm, scale) else pytest.mark.minutes)
+    pytest.param(task, norm, scale, marks=[] if has_files_of_its_own(task, norm, scale) else pytest.mark.minutes)
     for task in config.options("task")
     for norm in config.options("norm")
     for scale in config.options(f"recipe/{task}")
