@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 import rmsexp
 from rmsexp import config, lock, outcomes, process, words
-from rmsexp.command_line import Parser, entry_point, report
+from rmsexp.command_line import Parser, config_dir_words, entry_point, report
 from rmsexp.usage import help_text
 
 UNSUPPORTED = (("-cp", "--config-path"), ("-cn", "--config-name"), ("--experimental-rerun",))  # flags of Hydra
@@ -126,4 +126,4 @@ def _show(arguments: argparse.Namespace) -> int:
     options += [f"--{name.replace('_', '-')}" for name in flags if getattr(arguments, name)]
     from rmsexp import sweep
 
-    return sweep.hydra([*options, *([] if folder is None else ["--config-dir", folder]), *overrides])
+    return sweep.hydra([*options, *config_dir_words(folder), *overrides])

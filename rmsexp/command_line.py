@@ -102,6 +102,11 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("-cd", "--config-dir", metavar="DIR", default=default, help=help)
 
 
+def config_dir_words(config_dir: str | None) -> list[str]:
+    """Return the words of a command line that name a folder of own configs; none if there is no folder."""
+    return [] if config_dir is None else ["--config-dir", config_dir]
+
+
 def add_model_arguments(parser: Parser, example: str) -> None:
     """Add the arguments about a trained model: its run, such as ``example``, checkpoint, device and own classes."""
     parser.add_argument("run", type=Path, help=f"the run's folder, such as {example}")

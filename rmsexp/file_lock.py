@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
@@ -16,6 +17,8 @@ from typing import IO
 from rmsexp.mounts import mount_of
 
 HOST_ONLY = {"nolock", "local_lock=all", "local_lock=flock", "localflock"}  # options of NFS and Lustre
+# Waiting polls: in a blocking flock, a signal that another thread receives would not reach Python's handler.
+POLL_SECONDS = 0.1
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # what file systems without locks answer
 
 
@@ -35,14 +38,19 @@ def try_to_lock(file: IO[str], kind: int) -> bool:
     return True
 
 
-def wait_for_lock(file: IO[str], waiting: Callable[[], None]) -> None:
-    """Lock a file so that no other process does, and wait until that is possible; call ``waiting`` before waiting.
+def wait_for_lock(
+    file: IO[str], waiting: Callable[[], None] = lambda: None, kind: int = fcntl.LOCK_EX, patience: int = 0
+) -> None:
+    """Lock a file as soon as that is possible. Call ``waiting`` once if it is not within ``patience`` polls.
 
-    Raises: as :func:`try_to_lock`.
+    ``kind``, and raises: as :func:`try_to_lock`.
     """
-    if not try_to_lock(file, fcntl.LOCK_EX):
-        waiting()
-        _flock(file, fcntl.LOCK_EX)
+    polls = 0
+    while not try_to_lock(file, kind):
+        if polls == patience:
+            waiting()
+        polls += 1
+        threading.Event().wait(POLL_SECONDS)
 
 
 def host_only(path: Path) -> str | None:

@@ -11,11 +11,10 @@ from rmsexp.models.recurrent import impl_of
 from rmsexp.runner import Outcome
 from rmsexp.train.device import compile_model, set_up_device
 from rmsexp.train.distributed.group import Group, joined
-from rmsexp.train.distributed.joint import JointContention, JointStepper, JointTrainer, share_start
+from rmsexp.train.distributed.joint import JointContention, JointTrainer, share_start, stepper_of
 from rmsexp.train.interrupt import Interrupted
 from rmsexp.train.loop import Diverged
 from rmsexp.train.progress import ProgressDisplay
-from rmsexp.train.step import Settings
 
 REPORTING_SECONDS = 10.0  # that process 0 has for a message
 
@@ -56,17 +55,15 @@ def _follow(job: config.Job, group: Group) -> Outcome:
 
 def _take_part(job: config.Job, group: Group) -> Outcome:
     cfg = job.config
-    device = set_up_device(cfg)
     with group.turn():
-        task = tasks.make(job, device)
+        task = tasks.make(job, group.device)
         task.prepare(lambda _: None)
     model = tasks.build(task, job)
-    settings = Settings.of(cfg, device)
-    stepper = JointStepper(task, model, task.optimizer(model), cfg.schedule, settings, group=group, reduce=cfg.reduce)
+    stepper = stepper_of(cfg, task, model, group.device, group)
     start = share_start(group, stepper, None, runner.identity(job, task), job.resolved, impl_of(job.norm, model))
     compile_model(model, cfg)
     folder, display = record.RunFolder(job.folder), ProgressDisplay("", cfg.max_steps, quiet=True)
-    contention = JointContention(device, group)
+    contention = JointContention(group.device, group)
     trainer = JointTrainer(stepper, start, folder, group.interrupt, contention, [], display, lambda: None)
     try:
         trainer.run()

@@ -16,19 +16,16 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
-from rmsexp.file_lock import try_to_lock
+from rmsexp.file_lock import try_to_lock, wait_for_lock
 from rmsexp.private import private_folder
 
 FOLDER = Path(tempfile.gettempdir(), f"rmsexp-{os.geteuid()}")
 MEASURING, WORKING = "measuring.lock", "working.lock"
-# Waiting polls: in a blocking flock, a signal that another thread receives would not reach Python's handler.
-POLL_SECONDS = 0.1
 PATIENCE = 10  # number of polls before a line reports the waiting
 
 Report = Callable[[str], None]
@@ -44,12 +41,14 @@ def measuring(report: Report) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             own = stack.enter_context(_open(MEASURING))
-            _wait(own, fcntl.LOCK_EX, lambda: report(f"waiting until process {_owner(own)} has measured"))
+            wait_for_lock(own, lambda: report(f"waiting until process {_owner(own)} has measured"), patience=PATIENCE)
             own.truncate(0)
             own.write(str(os.getpid()))
             own.flush()
             workers = stack.enter_context(_open(WORKING))
-            _wait(workers, fcntl.LOCK_EX, lambda: report("waiting until the campaign workers on this machine pause"))
+            wait_for_lock(
+                workers, lambda: report("waiting until the campaign workers on this machine pause"), patience=PATIENCE
+            )
         except OSError as error:
             report(f"warning: campaign workers on this machine do not pause for this measurement ({error})")
         yield
@@ -95,9 +94,9 @@ class Pause:
             self._measuring, self._working = _open(MEASURING), _open(WORKING)
             if not try_to_lock(self._measuring, fcntl.LOCK_SH):
                 report(f"paused while process {_owner(self._measuring)} measures on this machine")
-                _wait(self._measuring, fcntl.LOCK_SH)
+                wait_for_lock(self._measuring, kind=fcntl.LOCK_SH)
                 report("going on after the pause")
-            _wait(self._working, fcntl.LOCK_SH)
+            wait_for_lock(self._working, kind=fcntl.LOCK_SH)
             fcntl.flock(self._measuring, fcntl.LOCK_UN)
         except OSError as error:
             self._off = True
@@ -120,13 +119,3 @@ def _owner(file: IO[str]) -> str:
     """Return the id of the process that wrote it to a lock's file."""
     file.seek(0)
     return file.read(20).strip() or "unknown"
-
-
-def _wait(file: IO[str], kind: int, report: Callable[[], None] = lambda: None) -> None:
-    """Lock a file as soon as that is possible. Call ``report`` once if it is not within ``PATIENCE`` polls."""
-    polls = 0
-    while not try_to_lock(file, kind):
-        threading.Event().wait(POLL_SECONDS)
-        polls += 1
-        if polls == PATIENCE:
-            report()

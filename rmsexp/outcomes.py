@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmsexp import config, record
-from rmsexp.command_line import command, report
+from rmsexp.command_line import command, config_dir_words, report
 
 if TYPE_CHECKING:
     from rmsexp.runner import Outcome
@@ -43,9 +43,8 @@ def next_command(job: config.Job, config_dir: str | None) -> str:
 
     If all have one, the command is a sweep over these norms with three seeds. All other words are those of the job.
     """
-    folder = [] if config_dir is None else ["--config-dir", config_dir]
     words = [
-        *folder,
+        *config_dir_words(config_dir),
         *(word for word in job.overrides if not word.lstrip("+~").startswith(("norm=", "norm.", "force="))),
     ]
     existing = {path.name for path in job.setting_folder.iterdir() if path.is_dir()}

@@ -26,13 +26,12 @@ from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import Contention
 from rmsexp.train.device import compile_model, set_up_device
 from rmsexp.train.distributed.group import Group
-from rmsexp.train.distributed.joint import JointContention, JointStepper, JointTrainer, share_start
+from rmsexp.train.distributed.joint import JointContention, JointTrainer, share_start, stepper_of
 from rmsexp.train.failures import Failures
 from rmsexp.train.interrupt import Interrupt, Interrupted
 from rmsexp.train.loop import Diverged, Trainer, restore
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.state import State
-from rmsexp.train.step import Settings, Stepper
 from rmsexp.train.task import Task
 
 # errors that are reported by their message, without a traceback; in training a ValueError is no mistake of the user
@@ -271,8 +270,7 @@ def _run(
             task.prepare(display.report)
             earlier.refuse_other_tokens(task.notes)
         model = tasks.build(task, job)
-        parts = (task, model, task.optimizer(model), cfg.schedule, Settings.of(cfg, device))
-        stepper = Stepper(*parts) if group is None else JointStepper(*parts, group=group, reduce=cfg.reduce)
+        stepper = stepper_of(cfg, task, model, device, group)
         start = restore(stepper, folder, identity(job, task), status.checkpoint)
         if group is not None:
             share_start(group, stepper, start, identity(job, task), job.resolved, impl_of(job.norm, model))

@@ -56,23 +56,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     options, jobs = parse(words)
     from rmsexp.measure import processes
-    from rmsexp.train.interrupt import Interrupt, Interrupted
 
-    setting = next(iter(jobs.values())).setting_folder
-    (setting / "timing").mkdir(parents=True, exist_ok=True)  # before measuring, so that it fails at once
-    content = None
-    try:
-        with Interrupt().install():
-            for content in processes.measure(jobs, options.timing, inform):  # noqa: B007
-                pass
-    except Interrupted as error:
-        report(error)
-        return 128 + error.signum
-    finally:  # also after an error
-        if content is not None:
-            typed = ["python", "-m", "rmsexp.timing", *words]
-            _show(timing_records.write(content, setting, typed))
-    return 0
+    stop = processes.record(jobs, options.timing, inform, ["python", "-m", "rmsexp.timing", *words], _show)
+    if stop is None:
+        return 0
+    report(stop)
+    return 128 + stop.signum
 
 
 def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:

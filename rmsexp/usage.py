@@ -38,7 +38,7 @@ KEYS = (
     ("data.root", "the folder of all data sets"),
     ("results", "the folder of all results"),
     ("force", "true: start a new run and keep the old one beside it"),
-    ("norm.impl", "eager: elementary PyTorch operations, as in the paper's comparison; fused: one kernel per layer"),
+    ("norm.impl", "eager: elementary PyTorch operations, as in the paper; fused: kernels for norms and recurrences"),
 )
 
 

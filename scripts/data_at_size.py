@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -53,13 +54,13 @@ FEATURES, BLOCK = 4096, 4096  # numbers per image, as of VGG-19; images whose fe
 HELD_OUT_IMAGES, PER_IMAGE, WORDS = 5000, 5, 10_000
 
 
-def watched(command: list[str]) -> dict[str, float]:
+def watched(command: Sequence[str], **options: Any) -> dict[str, float]:
     """Run a command; return its seconds, the processor seconds, and the largest PSS in MiB, of all its processes.
 
-    Raises: SystemExit if it fails.
+    ``options``: of :class:`subprocess.Popen`. Raises: SystemExit if the command fails.
     """
     began, peak, used = time.perf_counter(), 0, dict[int, float]()
-    with subprocess.Popen(command) as process:
+    with subprocess.Popen(command, **options) as process:
         while process.poll() is None:
             total = 0
             for member in family(process.pid):
@@ -71,8 +72,7 @@ def watched(command: list[str]) -> dict[str, float]:
             peak = max(peak, total)
             time.sleep(POLL_SECONDS)
     if process.returncode:
-        what = "preparing" if "-c" in command else "training"
-        sys.exit(f"{what} ended with status {process.returncode}")
+        sys.exit(f"{shlex.join(command)[:200]} ended with status {process.returncode}")
     return {"seconds": time.perf_counter() - began, "processor": sum(used.values()), "mebibytes": peak / 2**20}
 
 

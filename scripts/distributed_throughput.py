@@ -30,15 +30,16 @@ import as_torchrun
 import check_record
 from torch.distributed import TCPStore
 
-from rmsexp import config, process, tasks
+from rmsexp import config, process
 from rmsexp.measure.interleaved import BLOCK_SECONDS, FEWEST_STEPS
+from rmsexp.measure.steps import make_stepper
 from rmsexp.rules.ratios import Interval, over_processes, paired_ratio
 from rmsexp.train.contention import Contention
-from rmsexp.train.device import compile_model, set_up_device
+from rmsexp.train.device import set_up_device
 from rmsexp.train.distributed.group import Group, joined
-from rmsexp.train.distributed.joint import JointContention, JointStepper
+from rmsexp.train.distributed.joint import JointContention
 from rmsexp.train.randomness import permutation
-from rmsexp.train.step import WARMUP_STEPS, Settings, Stepper
+from rmsexp.train.step import WARMUP_STEPS
 from rmsexp.train.task import ALL
 
 TASKS = ("cifar10", "attentive_reader", "order_embedding", "rnnsearch", "transformer", "language_model")
@@ -178,14 +179,8 @@ class Timed:
     """The training step of a team, in one of its processes, and the time that its parts take."""
 
     def __init__(self, job: config.Job, group: Group | None) -> None:
-        cfg, device, self._group = job.config, set_up_device(job.config), group
-        self._task = tasks.make(job, device)
-        self._task.prepare(lambda _: None)
-        model = tasks.build(self._task, job)
-        self._task.initialise(model)
-        compile_model(model, cfg)
-        parts = (self._task, model, self._task.optimizer(model), cfg.schedule, Settings.of(cfg, device))
-        self._stepper = Stepper(*parts) if group is None else JointStepper(*parts, group=group, reduce=cfg.reduce)
+        device, self._group = set_up_device(job.config), group
+        self._stepper = make_stepper(job, device, lambda _: None, group)
         self._contention = Contention(device) if group is None else JointContention(device, group)
         self._seconds: dict[str, float] = defaultdict(float)
         if group is not None:
@@ -213,7 +208,7 @@ class Timed:
 
     def _step(self, step: int) -> None:
         with self._counted("data"):
-            batches = self._task.batches(step, ALL if self._group is None else self._group.chosen)
+            batches = self._stepper.task.batches(step, ALL if self._group is None else self._group.chosen)
         self._stepper.take(step, batches, self._counted)
 
     def _meet(self) -> None:

@@ -13,11 +13,12 @@ from pathlib import Path
 
 from forked_run import in_processes, keep_source
 
-from rmsexp import config, tasks
+from rmsexp import config
+from rmsexp.measure.steps import make_stepper
 from rmsexp.train.device import set_up_device
 from rmsexp.train.distributed.group import Group, joined
 from rmsexp.train.distributed.joint import JointStepper
-from rmsexp.train.step import Settings
+from rmsexp.train.step import Stepper
 
 
 def measure(words: Sequence[str], size: int, root: Path, log: Path) -> tuple[list[int], list[float]]:
@@ -42,24 +43,20 @@ def measure(words: Sequence[str], size: int, root: Path, log: Path) -> tuple[lis
 
 def differences(job: config.Job, group: Group) -> list[float]:
     """Return, for each step of a run, the relative difference of the next step's loss that its fast sum makes."""
-    cfg = job.config
-    task = tasks.make(job, group.device)
-    task.prepare(lambda _: None)
-    model = task.build(job.norm)
-    task.initialise(model)
-    parts = (task, model, task.optimizer(model), cfg.schedule, Settings.of(cfg, group.device))
-    exact, fast = (JointStepper(*parts, group=group, reduce=reduce) for reduce in ("ordered", "fast"))
+    exact = make_stepper(job, group.device, lambda _: None, group)
+    parts = (exact.task, exact.model, exact.optimizer, exact.schedule, exact.settings)
+    fast = JointStepper(*parts, group=group, reduce="fast")
 
-    def loss(stepper: JointStepper, step: int) -> float:
-        return stepper.take(step, task.batches(step, group.chosen)).values[0].item()
+    def loss(stepper: Stepper, step: int) -> float:
+        return stepper.take(step, exact.task.batches(step, group.chosen)).values[0].item()
 
     changed, losses = [], []
-    for step in range(cfg.max_steps):
+    for step in range(job.config.max_steps):
         before = copy.deepcopy([part.state_dict() for part in (exact.model, exact.optimizer)])
         loss(fast, step)
         changed.append(loss(fast, step + 1))
         for part, state in zip((exact.model, exact.optimizer), before, strict=True):
             part.load_state_dict(state)
         losses.append(loss(exact, step))
-    losses.append(loss(exact, cfg.max_steps))
+    losses.append(loss(exact, job.config.max_steps))
     return [abs(one - other) / abs(one) for one, other in zip(losses[1:], changed, strict=True)]

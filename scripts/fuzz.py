@@ -26,6 +26,7 @@ from typing import Any
 
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # others reserve a GiB of addresses at once
 
+from check_record import Check, add_option
 from fuzzing import hostile, workers
 from fuzzing.workers import FAULTS, VERDICTS, Reader, Result
 
@@ -137,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of all inputs (%(default)s)")
     parser.add_argument("--number", type=int, help="read only this input, and show what happens")
     parser.add_argument("--out", type=Path, help="folder for the inputs that are findings (default: a new one)")
-    parser.add_argument("--results", type=Path, help="write a record to checks/NAME0/check.json in this folder")
+    add_option(parser, None)
     options = parser.parse_args(argv)
     chosen = choose(options.reader)
     if not chosen:
@@ -147,11 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"--number is of one reader; choose one with --reader: {', '.join(r.name for r in chosen)}")
         workers.show(chosen[0], options.seed, options.number)
         return 0
-    check = None
-    if options.results:
-        import check_record  # needs torch
-
-        check = check_record.Check("fuzz", options.results)
+    check = Check("fuzz", options.results)
     out = (options.out or Path(tempfile.mkdtemp(prefix="rmsexp-findings-"))).absolute()
     tallies, seconds, interrupted = [Tally(reader) for reader in chosen], options.seconds, False
     start = time.monotonic()
@@ -163,9 +160,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(table(counts(tallies)))
     kinds = sum(len(tally.findings) for tally in tallies)
     print(f"{kinds} kinds of findings" + (f", with their inputs in {out}" if kinds else ""))
-    if check:
-        found = {"seconds": seconds, "inputs": options.inputs, "kinds": kinds, "readers": counts(tallies)}
-        check.write(found | {"interrupted": interrupted})
+    found = {"seconds": seconds, "inputs": options.inputs, "kinds": kinds, "readers": counts(tallies)}
+    check.write(found | {"interrupted": interrupted})
     if not kinds and not options.out:
         shutil.rmtree(out)
     return 130 if interrupted else 1 if kinds else 0

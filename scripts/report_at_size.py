@@ -18,18 +18,15 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from check_record import Check, add_option, run
+from data_at_size import watched
 
 from rmsexp import record
 from rmsexp.command_line import ReportedError, inform
@@ -41,7 +38,6 @@ TASKS = ("cifar10", "rnnsearch", "transformer", "attentive_reader", "order_embed
 NORMS = ("none", "ln", "rms", "prms", "bn")
 NOISE = 0.02  # relative changes of values
 VARIANTS = 8  # different contents of metrics per norm
-SAMPLE_SECONDS = 0.2
 
 
 def make(root: Path, runs: int, rows: int, settings: int) -> None:
@@ -88,53 +84,9 @@ def _write(root: Path, template: Path, setting: str, seed: int, metrics: bytes, 
 
 def measure(root: Path, cache: Path) -> dict[str, float]:
     """Do the report once; return its ``seconds``, its processor time (``cpu``), its largest ``memory`` in bytes."""
-    environment = os.environ | {"HOME": str(cache)}
-    began = time.monotonic()
     command = [sys.executable, "-m", "rmsexp.report", str(root)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment, start_new_session=True) as report:
-        usage, ended = Usage(), threading.Event()
-        sampler = threading.Thread(target=usage.watch, args=(report.pid, ended))
-        sampler.start()
-        try:
-            report.wait()
-        finally:  # Ctrl-C does not reach the report's session
-            seconds = time.monotonic() - began
-            ended.set()
-            sampler.join()
-            with suppress(ProcessLookupError):
-                os.killpg(report.pid, signal.SIGTERM)
-    if report.returncode:
-        raise SystemExit(f"the report ended with status {report.returncode}")
-    return {"seconds": seconds, "cpu": sum(usage.cpu.values()), "memory": float(usage.memory)}
-
-
-class Usage:
-    """What the processes of a session use. ``memory``: the most at once, in bytes. ``cpu``: seconds, by process."""
-
-    def __init__(self) -> None:
-        self.memory, self.cpu = 0, dict[str, float]()
-
-    def watch(self, session: int, ended: threading.Event) -> None:
-        while not ended.wait(SAMPLE_SECONDS):
-            self.memory = max(self.memory, sum(map(self._sample, _processes(session))))
-
-    def _sample(self, process: Path) -> int:
-        """Note the processor time of a process, and return its proportional set size in bytes; 0 if it has ended."""
-        try:
-            fields = (process / "stat").read_text().rpartition(")")[2].split()
-            (line,) = [text for text in (process / "smaps_rollup").read_text().splitlines() if text.startswith("Pss:")]
-        except (OSError, ValueError):
-            return 0
-        self.cpu[process.name] = sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
-        return int(line.split()[1]) * 1024
-
-
-def _processes(session: int) -> Iterator[Path]:
-    """Yield the folder in /proc of each process of a session."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if os.getsid(int(folder.name)) == session:
-                yield folder
+    found = watched(command, stdout=subprocess.DEVNULL, env=os.environ | {"HOME": str(cache)})
+    return {"seconds": found["seconds"], "cpu": found["processor"], "memory": found["mebibytes"] * 2**20}
 
 
 def measure_all(results: Path, cache: Path) -> dict[str, dict[str, float]]:

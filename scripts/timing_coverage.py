@@ -18,9 +18,9 @@ import argparse
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
+from check_record import Check, add_option, run
 from readme_blocks.text import table
 
 from rmsexp.rules.ratios import Interval, over_processes, paired_ratio
@@ -90,15 +90,13 @@ def markdown(lines: Sequence[Mapping[str, float]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=2000, help="number of simulated timings per line (2000)")
-    parser.add_argument("--results", type=Path, help="write a record to checks/NAME0/check.json in this folder")
+    add_option(parser, None)
     arguments = parser.parse_args()
-    import check_record  # needs torch
-
-    check = check_record.Check("timing_coverage", arguments.results)
+    check = Check("timing_coverage", arguments.results)
     lines = list(simulate(arguments.trials))
     print(markdown(lines))
     check.write({"trials": arguments.trials, "lines": lines})
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

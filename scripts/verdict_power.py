@@ -17,10 +17,10 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from check_record import Check, add_option, run
 
 from rmsexp.rules import claims, seeds, selection
 from rmsexp.rules.claims import Claim, Verdict
@@ -130,8 +130,8 @@ class Laboratory:
             return {norm: 2.0**best for norm, best in self._best.items()}, 0.0, True
         values: dict[str, dict[float, dict[int, float]]] = {norm: {} for norm in "abc"}
         while (plan := selection.next_runs(GRID, values, "max", self._case.tuning)).runs:
-            for run in plan.runs:
-                values[run.norm].setdefault(run.rate, {})[run.seed] = self.run(*run)
+            for planned in plan.runs:
+                values[planned.norm].setdefault(planned.rate, {})[planned.seed] = self.run(*planned)
         choices = selection.choose(GRID, values, "max", self._case.tuning)
         rates = {norm: choice.rate for norm, choice in choices.items() if choice.rate is not None}
         lost = {
@@ -257,13 +257,9 @@ def main() -> None:
         "--campaigns", type=int, default=4000, help="number of campaigns per case and difference (4000)"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the simulation (0)")
-    parser.add_argument("--results", type=Path, help="write a record to checks/NAME0/check.json in this folder")
+    add_option(parser, None)
     arguments = parser.parse_args()
-    check = None
-    if arguments.results:
-        import check_record  # needs torch
-
-        check = check_record.Check("verdict_power", arguments.results)
+    check = Check("verdict_power", arguments.results)
     results = {}
     for number, case in enumerate(CASES):
         for difference in DIFFERENCES:
@@ -271,9 +267,8 @@ def main() -> None:
             results[case, difference] = [campaign(case, difference, generator) for _ in range(arguments.campaigns)]
     rows = summary(results)
     print("\n".join(tables(rows)))
-    if check:
-        check.write({"campaigns": arguments.campaigns, "seed": arguments.seed, "cases": rows})
+    check.write({"campaigns": arguments.campaigns, "seed": arguments.seed, "cases": rows})
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

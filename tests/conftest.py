@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import dataclasses
 import gc
 import os
 import signal
@@ -10,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -31,6 +33,20 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 # nohup ignores SIGHUP, for subprocesses, too.
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+# what takes longest comes first, so that at the end no worker waits for another one's long test
+LONGEST = (
+    "notebooks/",
+    "test_triton.py::test_under",
+    "test_triton_compile",
+    "test_wheel.py::test_help",
+    "share_the_cores",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not any(part in item.nodeid for part in LONGEST))
 
 
 def pytest_collection_finish() -> None:
@@ -105,6 +121,28 @@ def no_waiting_for_disks() -> Iterator[None]:
     """Let files count as stored at once: waiting for the disk took a part of the time of most runs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", os.fstat)  # which also fails if the file is closed
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def config_files_parsed_once() -> Iterator[None]:
+    """Keep what Hydra has parsed of the package's own config files, from which tests compose a thousand configs."""
+    from hydra._internal.core_plugins.file_config_source import FileConfigSource
+
+    from rmsexp import config
+
+    load, kept, own = FileConfigSource.load_config, dict[tuple[str, str, str], Any](), os.path.realpath(config.CONFIGS)
+
+    def load_once(self: Any, name: str) -> Any:
+        if not os.path.realpath(self.path).startswith(own):
+            return load(self, name)  # tests change these
+        key = (self.provider, self.path, name)
+        if key not in kept:
+            kept[key] = load(self, name)
+        return dataclasses.replace(kept[key], config=copy.deepcopy(kept[key].config))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileConfigSource, "load_config", load_once)
         yield
 
 

@@ -1,12 +1,15 @@
-"""Rules for the package's files: which of them read the time or draw random numbers."""
+"""Rules for the package: which files read the time or draw random numbers, and what commands must not import."""
 
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.campaigns import Campaign
 
 import rmsexp
 
@@ -92,6 +95,29 @@ def _annotations(tree: ast.AST) -> Iterator[ast.AST]:
 def test_only_the_clock_reads_the_time() -> None:
     readers = {file for file, path in FILES.items() if reads_time(ast.parse(path.read_text()))}
     assert readers == TIME_READERS
+
+
+def test_what_is_used_without_training_imports_neither_torch_nor_more_than_it_needs(tmp_path: Path) -> None:
+    Campaign().write(tmp_path)
+    code = f"""
+import pathlib, sys
+import rmsexp.rules.score
+assert not {{"numpy", "scipy"}} & set(sys.modules), "the score"
+from rmsexp import status
+status.main([{str(tmp_path)!r}])
+assert not {{"torch", "pandas"}} & set(sys.modules), "status"
+from rmsexp import bench
+bench.parse(["norms"])
+assert "torch" not in sys.modules, "bench"
+import rmsexp.report
+from rmsexp.analysis import __main__, init_center, p_sweep
+from rmsexp.compare.records import campaigns
+(state,) = campaigns.states(pathlib.Path({str(tmp_path)!r}), [])
+assert state.verdicts
+assert "torch" not in sys.modules, "reports"
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_only_the_listed_files_draw() -> None:

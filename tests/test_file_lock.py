@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import NoReturn
 
 import pytest
 
@@ -20,10 +20,6 @@ MOUNTED = """\
 42 40 0:46 / {folder}/auto rw - autofs /etc/auto.home rw,fd=7
 43 42 0:47 / {folder}/auto rw - nfs4 server:/home rw,vers=4.2
 """
-
-
-def wait(file: IO[str]) -> None:
-    wait_for_lock(file, lambda: None)
 
 
 def fail(patch: pytest.MonkeyPatch, number: int) -> None:
@@ -45,7 +41,7 @@ def test_a_lock_excludes_others(tmp_path: Path) -> None:
 
 def test_waiting_is_announced_once_another_process_holds_the_lock(tmp_path: Path) -> None:
     with (tmp_path / "lock").open("w") as one, (tmp_path / "lock").open("w") as other:
-        wait(one)
+        wait_for_lock(one)
         lines: list[str] = []
 
         def release() -> None:
@@ -72,7 +68,7 @@ def test_a_file_system_without_locks_is_named(number: int, tmp_path: Path, monke
     monkeypatch.setattr(mounts, "MOUNTINFO", tmp_path / "mountinfo")
     fail(monkeypatch, number)
     with (folder / "lock").open("w") as file:
-        for attempt in (wait, lambda file: try_to_lock(file, fcntl.LOCK_EX)):
+        for attempt in (wait_for_lock, lambda file: try_to_lock(file, fcntl.LOCK_EX)):
             with pytest.raises(NoLocksError) as caught:
                 attempt(file)
             (line,) = str(caught.value).splitlines()
@@ -85,7 +81,7 @@ def test_a_file_system_without_locks_is_named(number: int, tmp_path: Path, monke
 def test_another_failure_is_not_about_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail(monkeypatch, errno.EIO)
     with (tmp_path / "lock").open("w") as file, pytest.raises(OSError, match=r"Input/output error: '.*lock'") as caught:
-        wait(file)
+        wait_for_lock(file)
     assert not isinstance(caught.value, NoLocksError)
 
 

@@ -19,7 +19,7 @@ import torch
 from helpers.slopes import slopes_trainer
 from torch import nn
 
-from rmsexp import machine_lock, record
+from rmsexp import file_lock, machine_lock, record
 from rmsexp.machine_lock import Pause, measuring, working
 from rmsexp.measure import layers
 from rmsexp.train import clock
@@ -33,7 +33,7 @@ SLOPES = [[[1.0, 2.0, 3.0]], [[3.0, 2.0, 1.0]], [[1.0, 0.0, 0.0]], [[0.0, 1.0, 0
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Use a new folder for the locks and poll 50 times as often."""
     monkeypatch.setattr(machine_lock, "FOLDER", tmp_path / "locks")
-    monkeypatch.setattr(machine_lock, "POLL_SECONDS", 0.002)
+    monkeypatch.setattr(file_lock, "POLL_SECONDS", 0.002)
     return tmp_path / "locks"
 
 

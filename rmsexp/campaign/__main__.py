@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rmsexp import config, file_lock, process
-from rmsexp.command_line import Parser, documentation, entry_point
+from rmsexp.command_line import Parser, config_dir_words, documentation, entry_point
 from rmsexp.words import overrides
 
 if TYPE_CHECKING:
@@ -48,8 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _work(goal, arguments)
         from rmsexp.campaign import workers
 
-        folder = [] if arguments.config_dir is None else ["--config-dir", arguments.config_dir]
-        status = workers.start(arguments.jobs, [arguments.name, *words, *folder])
+        status = workers.start(arguments.jobs, [arguments.name, *words, *config_dir_words(arguments.config_dir)])
         if status < 128:
             goal.conclude()
         return status
@@ -114,8 +113,7 @@ def _work(goal: Goal, arguments: argparse.Namespace) -> int:
 def _command(arguments: argparse.Namespace) -> list[str]:
     """Return the words of the command line that was typed, also in a worker that it has started."""
     typed = ["python", "-m", "rmsexp.campaign", arguments.name, *arguments.words]
-    if arguments.config_dir is not None:
-        typed += ["--config-dir", arguments.config_dir]
+    typed += config_dir_words(arguments.config_dir)
     if arguments.of > 1:
         typed += ["--jobs", str(arguments.of)]
     if arguments.on is not None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from rmsexp import checks, config, record
 from rmsexp.campaign.question import WHERE_AND_HOW, as_word, folder_name
 from rmsexp.campaign.timing import Timing, reference
+from rmsexp.command_line import config_dir_words
 from rmsexp.compare.paper import items
 from rmsexp.compare.paper.items import Group, Item
 from rmsexp.earlier import Earlier
@@ -92,7 +93,7 @@ class Items:
 
     def command(self) -> tuple[str, ...]:
         """Return the words after ``python -m rmsexp.campaign``."""
-        return (self.name, *self.typed, *(() if self.config_dir is None else ("--config-dir", self.config_dir)))
+        return (self.name, *self.typed, *config_dir_words(self.config_dir))
 
     # --- runs
 

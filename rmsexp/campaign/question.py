@@ -19,7 +19,7 @@ from yaml import YAMLError
 from rmsexp import classes, config, identity
 from rmsexp.campaign.content import TUNING_SEEDS, Content
 from rmsexp.campaign_file import Metric, Stage
-from rmsexp.command_line import path_word
+from rmsexp.command_line import config_dir_words, path_word
 from rmsexp.readers import read_yaml
 from rmsexp.rules import score, selection
 from rmsexp.rules.claims import EQUIVALENCE, Claim
@@ -69,8 +69,8 @@ class Question:
 
     def command(self, places: bool = True) -> tuple[str, ...]:
         """Return the words after ``python -m rmsexp.campaign``; without ``WHERE_AND_HOW`` if ``places`` is false."""
-        folder = () if self.config_dir is None else ("--config-dir", self.config_dir)
-        return (self.file, *(word for word in self.typed if places or not word.startswith(WHERE_AND_HOW)), *folder)
+        typed = (word for word in self.typed if places or not word.startswith(WHERE_AND_HOW))
+        return (self.file, *typed, *config_dir_words(self.config_dir))
 
     @cached_property
     def recipe(self) -> config.Job:

@@ -15,7 +15,7 @@ from typing import Any
 from rmsexp import atomic, config
 from rmsexp.campaign.question import Question
 from rmsexp.campaign_file import NO_GIT, Registered
-from rmsexp.command_line import LONGEST_WITH_PATHS, ReportedError, path_word
+from rmsexp.command_line import LONGEST_WITH_PATHS, ReportedError, config_dir_words, path_word
 from rmsexp.readers import read_json
 from rmsexp.train import clock, provenance
 
@@ -81,8 +81,8 @@ def register(question: Question, own: dict[str, str]) -> None:
         of_git = not any(name.startswith(NO_GIT) for name in (commit, own["commit"]))
         remedy = f"git worktree add ../rmsexp-{commit[:7]} {commit}, and repeat" if of_git else "use that code: repeat"
         # relative paths would be others there
-        words = [path_word("results", question.results.absolute())]
-        words += ["--config-dir", str(Path(question.config_dir).absolute())] if question.config_dir is not None else []
+        folder = None if question.config_dir is None else str(Path(question.config_dir).absolute())
+        words = [path_word("results", question.results.absolute()), *config_dir_words(folder)]
         raise OtherCommitError(
             f"the final runs of {question.name} come from {'commit ' * of_git}{commit}, and this is {own['commit']}; "
             f"all must come from one: {remedy} the command there with {shlex.join(words)}"

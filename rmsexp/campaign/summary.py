@@ -15,7 +15,7 @@ from rmsexp.compare.records import names
 from rmsexp.compare.records.campaigns import Campaign
 from rmsexp.compare.records.load import number
 from rmsexp.compare.tables import formats
-from rmsexp.compare.tables.verdicts import CHOSEN_RATES, for_chosen_rates_only
+from rmsexp.compare.tables.verdicts import for_chosen_rates_only
 from rmsexp.rules import claims, score, selection
 from rmsexp.rules.claims import Verdict
 
@@ -104,7 +104,8 @@ def print_verdicts(question: Question) -> None:
         print(f"not decided yet: {undecided}")
     luck = {norm: choice.luck for norm, choice in choices.items()}
     _print_lines([verdict_line(verdict, campaign.score.metric, luck) for verdict in campaign.verdicts(results)])
-    _print_lines([*problems, *campaign.remarks(results)])
+    of_claims = [line for claim in campaign.claims for line in campaign.remarks_on(claim, results, choices)]
+    _print_lines([*problems, *campaign.remarks(results), *dict.fromkeys(of_claims)])
     print(f"next    {_next(question, bool(left))}")
 
 
@@ -121,8 +122,8 @@ def verdict_line(verdict: Verdict, metric: str, luck: Mapping[str, float]) -> st
         difference = f"{formats.signed(verdict.difference, metric)}{ends} {names.unit_of_difference(metric)}, "
     with_luck = claims.with_luck(verdict, *(luck.get(norm, math.nan) for norm in (verdict.claim.a, verdict.claim.b)))
     marked, reason = verdict.outcome, verdict.reason
-    if for_chosen_rates_only({"outcome": verdict.outcome, "with_luck": with_luck}):
-        marked, reason = f"{marked}†", f"{reason}; {CHOSEN_RATES}"
+    if text := for_chosen_rates_only({"outcome": verdict.outcome, "with_luck": with_luck, "low": verdict.low}):
+        marked, reason = f"{marked}†", f"{reason}; {text}"
     return f"{marked}: {verdict.claim.claim}: {difference}{verdict.pairs} seeds; {reason}"
 
 

@@ -13,7 +13,6 @@ from rmsexp.compare.records import comparable, names, timing_records
 from rmsexp.lock import Lock, RunLockedError
 from rmsexp.measure import processes, steps
 from rmsexp.measure.options import TimingConfig
-from rmsexp.train.interrupt import Interrupt, Interrupted
 
 
 @dataclass(frozen=True)
@@ -67,21 +66,12 @@ class Timing:
         """
         with suppress(RunLockedError), Lock(self.lock, self.lock.parent).held():
             if self.is_left():
-                return self._measure(report, typed)
-        return None
 
-    def _measure(self, report: Callable[[str], None], typed: Sequence[str]) -> int | None:
-        content = None
-        try:
-            with Interrupt().install():
-                for content in processes.measure(self.jobs, self.options, report):  # noqa: B007
-                    pass
-        except Interrupted as stop:
-            return stop.signum
-        finally:
-            if content is not None:
-                folder = timing_records.write(content, self.folder, typed)
-                report(f"timing  {folder / timing_records.FILE}")
+                def show(folder: Path) -> None:
+                    report(f"timing  {folder / timing_records.FILE}")
+
+                stop = processes.record(self.jobs, self.options, report, typed, show)
+                return None if stop is None else stop.signum
         return None
 
 

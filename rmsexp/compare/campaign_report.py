@@ -114,9 +114,8 @@ def _notes(states: Sequence[State], numbers: pd.DataFrame, times: dict[str, Time
 
 def _marks(states: Sequence[State], numbers: pd.DataFrame) -> list[str]:
     """Return what the marks of outcomes mean: of remarks on campaigns, and of verdicts for the chosen rates only."""
-    remarks = [f"* {state.name}: {remark}" for state in states for remark in state.remarks]
-    of_rates = any(map(verdicts.for_chosen_rates_only, numbers.to_dict("records")))
-    return remarks + [f"† {verdicts.CHOSEN_RATES}"] * of_rates
+    remarks = [f"* {state.name}: {remark}" for state in states for remark in state.all_remarks()]
+    return remarks + [f"† {text}" for text in verdicts.notes_on_rates(numbers)]
 
 
 def _not_drawn(state: State, timed: Timed) -> list[str]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rmsexp.compare.records import timing_records
@@ -22,6 +23,39 @@ from rmsexp.measure.new_process import ProcessError, Work, in_new_process
 from rmsexp.measure.options import Budget, TimingConfig
 from rmsexp.train import provenance
 from rmsexp.train.clock import Stopwatch
+from rmsexp.train.interrupt import Interrupt, Interrupted
+
+
+def record(
+    jobs: Mapping[str, Job],
+    options: TimingConfig,
+    report: Report,
+    typed: Sequence[str],
+    show: Callable[[Path], object],
+) -> Interrupted | None:
+    """Time the jobs (:func:`measure`) and write the record; return the signal that stopped it, or None.
+
+    If it is stopped or fails, the record has the processes that have measured; without any, there is no record.
+
+    Args:
+        typed: the words of the command line, for the record.
+        show: is called with the folder of the record.
+
+    Raises: as :func:`measure`; OSError if the record cannot be written.
+    """
+    setting = next(iter(jobs.values())).setting_folder
+    (setting / timing_records.FOLDER).mkdir(parents=True, exist_ok=True)  # before measuring, so that it fails at once
+    content = None
+    try:
+        with Interrupt().install():
+            for content in measure(jobs, options, report):  # noqa: B007
+                pass
+    except Interrupted as stop:
+        return stop
+    finally:  # also after an error
+        if content is not None:
+            show(timing_records.write(content, setting, typed))
+    return None
 
 
 def measure(

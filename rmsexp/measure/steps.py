@@ -23,8 +23,10 @@ from rmsexp.rules.ratios import FEWEST_ROUNDS, Interval, paired_ratio
 from rmsexp.train import provenance
 from rmsexp.train.clock import Stopwatch
 from rmsexp.train.device import compile_model, set_up_device
+from rmsexp.train.distributed.group import Group
+from rmsexp.train.distributed.joint import stepper_of
 from rmsexp.train.randomness import seed_of, standard_normal
-from rmsexp.train.step import Settings, Stepper
+from rmsexp.train.step import Stepper
 from rmsexp.train.task import Dataset, MicroBatches
 
 PARTS_BLOCKS = 5  # number of blocks of each contestant in which the parts of a step are timed
@@ -155,15 +157,17 @@ def _silent(text: str) -> None:
     """Discard a line that another contestant or process has reported."""
 
 
-def make_stepper(job: Job, device: torch.device, report: Report) -> Stepper:
-    """Load the data of a job's task, and return the training step of a new model with its optimiser."""
-    cfg = job.config
+def make_stepper(job: Job, device: torch.device, report: Report, group: Group | None = None) -> Stepper:
+    """Load the data of a job's task, and return the training step of a new model with its optimiser.
+
+    ``group``: the processes that take the step together; None: this one alone.
+    """
     task = tasks.make(job, device)
     task.prepare(report)
     model = tasks.build(task, job)
     task.initialise(model)
-    compile_model(model, cfg)
-    return Stepper(task, model, task.optimizer(model), cfg.schedule, Settings.of(cfg, device))
+    compile_model(model, job.config)
+    return stepper_of(job.config, task, model, device, group)
 
 
 def _replay(stepper: Stepper, batches: Callable[[int], MicroBatches]) -> replay.Replay | None:

@@ -9,7 +9,6 @@ layer, 30 in the base model (32 with ``pre_norm``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -152,11 +151,11 @@ class EncoderLayer(nn.Module):
     def forward(
         self, x: Tensor, addend: Tensor | None, mask: Tensor, noise: Noise | None
     ) -> tuple[Tensor, Tensor | None]:
-        def attention(y: Tensor) -> Tensor:
-            return self.attention(*self.attention.parts(y), noise, mask=mask)
-
-        x, addend = self.attended(x, addend, mask, noise, attention)
-        return self.fed(x, addend, mask, noise, lambda y: self.feed_forward(y, noise))
+        x, y = self.attended.enter(x, addend, mask)
+        y = self.attention(*self.attention.parts(y), noise, mask=mask)
+        x, addend = self.attended.leave(x, y, mask, noise)
+        x, y = self.fed.enter(x, addend, mask)
+        return self.fed.leave(x, self.feed_forward(y, noise), mask, noise)
 
 
 class DecoderLayer(nn.Module):
@@ -196,43 +195,38 @@ class DecoderLayer(nn.Module):
             source_mask: true on real source positions.
             past: the self-attention's keys and values of the target positions before ``x``.
         """
-        key_and_value: list[Tensor] = []
-
-        def attention(y: Tensor) -> Tensor:
-            query, *new = self.attention.parts(y)
-            key_and_value.extend(new if past is None else [torch.cat(pair, 2) for pair in zip(past, new, strict=True)])
-            return self.attention(query, *key_and_value, noise, causal=past is None)
-
-        def to_source(y: Tensor) -> Tensor:
-            return self.to_source(self.to_source.query_of(y), key, value, noise, mask=source_mask)
-
-        x, addend = self.attended(x, addend, mask, noise, attention)
-        x, addend = self.informed(x, addend, mask, noise, to_source)
-        x, addend = self.fed(x, addend, mask, noise, lambda y: self.feed_forward(y, noise))
-        return x, addend, (key_and_value[0], key_and_value[1])
+        x, y = self.attended.enter(x, addend, mask)
+        query, own_key, own_value = self.attention.parts(y)
+        if past is not None:
+            own_key, own_value = torch.cat([past[0], own_key], 2), torch.cat([past[1], own_value], 2)
+        y = self.attention(query, own_key, own_value, noise, causal=past is None)
+        x, addend = self.attended.leave(x, y, mask, noise)
+        x, y = self.informed.enter(x, addend, mask)
+        y = self.to_source(self.to_source.query_of(y), key, value, noise, mask=source_mask)
+        x, addend = self.informed.leave(x, y, mask, noise)
+        x, y = self.fed.enter(x, addend, mask)
+        x, addend = self.fed.leave(x, self.feed_forward(y, noise), mask, noise)
+        return x, addend, (own_key, own_value)
 
 
 class Residual(nn.Module):
-    """Compute ``N(x + dropout(sublayer(x)))`` (post-norm) or ``x + dropout(sublayer(N(x)))`` (pre-norm) for norm N."""
+    """The residual sum of a sublayer with dropout, and its norm N.
+
+    Post-norm: ``N(x + dropout(sublayer(x)))``. Pre-norm: ``x + dropout(sublayer(N(x)))``. For residual sums as two
+    summands see :class:`EncoderLayer`.
+    """
 
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
         super().__init__()
         self.norm = norm.value(name, sizes.width)
         self.pre_norm, self.dropout = sizes.pre_norm, sizes.dropout
 
-    def forward(
-        self,
-        x: Tensor,
-        addend: Tensor | None,
-        mask: Tensor | None,
-        noise: Noise | None,
-        sublayer: Callable[[Tensor], Tensor],
-    ) -> tuple[Tensor, Tensor | None]:
-        """Map two summands, ``x`` and ``addend``, to two summands of the result (see :class:`EncoderLayer`)."""
-        entered = x
-        if self.pre_norm:
-            x, entered = self.norm.add(x, addend, mask=mask)
-        y = sublayer(entered)
+    def enter(self, x: Tensor, addend: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the residual sum ``x + addend``, and the input of the sublayer."""
+        return self.norm.add(x, addend, mask=mask) if self.pre_norm else (x, x)
+
+    def leave(self, x: Tensor, y: Tensor, mask: Tensor | None, noise: Noise | None) -> tuple[Tensor, Tensor | None]:
+        """Return two summands of the residual sum after the sublayer, from the sum before it and the output ``y``."""
         y = y if noise is None else noise.dropout(y, self.dropout)
         return (x, y) if self.pre_norm else (self.norm.add(x, y, mask=mask)[1], None)
 

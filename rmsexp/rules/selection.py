@@ -31,7 +31,7 @@ from rmsexp.rules.pairs import sign
 
 EXTENSIONS = 2
 FINALISTS = 2  # rates of a norm that are run with all tuning seeds
-LUCK_LEVEL = 0.95  # of the bound of how much better the second rate may be
+LUCK_LEVEL = 0.95  # of the bound of how much better another rate may be
 
 Seeds = Mapping[int, float]
 Rates = Mapping[float, Seeds]
@@ -60,21 +60,19 @@ class Choice:
         mean: the mean of the validation metric over the tuning seeds that did not diverge at this rate.
         diverged: the number of tuning seeds that diverged at this rate.
         edge: "lowest" or "highest" if it is at an edge of the extended grid, otherwise None.
-        second: the second best of the rates at which no seed diverged, among those that were run with all seeds.
-        second_mean: its mean; NaN if there is no such rate.
-        luck: how much better the norm would be at ``second``, at most (95 % bound), in the unit of the metric:
-            max(0, t s / sqrt(k) - |mean - second_mean|). k is the number of seeds, s² the variance over seeds of the
-            difference between a norm's two best rates, pooled over the n norms, and t the 95 % quantile of the t
-            distribution with n (k - 1) degrees of freedom. 0 if no second rate remained, NaN if the chosen rate is not
-            known to be stable or there is a single seed.
+        luck: how much better the norm would be at another rate of the grid, at most, in the unit of the metric: the
+            largest of max(0, t s / sqrt(n) - d) over the other rates at which no seed diverged. With n seeds common to
+            both rates, d is how much better the chosen rate is in their mean, and the first term of the difference
+            makes this a 95 % bound for the rate. s² is the variance over seeds of the difference between a norm's two
+            best rates, pooled over the m norms with k seeds, and t the 95 % quantile of the t distribution with
+            m (k - 1) degrees of freedom. 0 if no other rate remained, NaN if the chosen rate is not known to be stable
+            or there is a single seed.
     """
 
     rate: float | None
     mean: float
     diverged: int
     edge: str | None
-    second: float | None
-    second_mean: float
     luck: float
 
 
@@ -104,7 +102,7 @@ def choose(grid: Sequence[float], values: Values, mode: str, seeds: Sequence[int
     freedom = len(leads) * (len(seeds) - 1)
     if freedom:
         deviation = math.sqrt(np.mean(np.var(leads, axis=1, ddof=1)))
-        bound = float(special.stdtrit(freedom, LUCK_LEVEL)) * deviation / math.sqrt(len(seeds))
+        bound = float(special.stdtrit(freedom, LUCK_LEVEL)) * deviation
     else:
         bound = math.nan
     return {name: norm.choice(bound) for name, norm in norms.items()}
@@ -169,21 +167,25 @@ class _Norm:
         return [self.tried[best[1]][seed] - self.tried[best[0]][seed] for seed in self.seeds]
 
     def choice(self, bound: float) -> Choice:
-        """Return the choice. ``bound``: t s / sqrt(k) of :class:`Choice`."""
+        """Return the choice. ``bound``: t s of :class:`Choice`."""
         order = self.ranked()
         if not order:
-            return Choice(None, math.nan, 0, None, None, math.nan, math.nan)
-        rate, lead = order[0], self.lead()
+            return Choice(None, math.nan, 0, None, math.nan)
+        rate = order[0]
         edges = {self.grid[-1]: "highest", self.grid[0]: "lowest"}
         diverged = sum(math.isnan(self.tried[rate][seed]) for seed in self.seeds)
-        if lead is None:
-            known = len(self.seeds) > 1 and not diverged
-            return Choice(rate, self._mean(rate), diverged, edges.get(rate), None, math.nan, 0.0 if known else math.nan)
-        loss = bound - abs(float(np.mean(lead)))
-        second = (order[1], self._mean(order[1]))
-        return Choice(
-            rate, self._mean(rate), 0, edges.get(rate), *second, math.nan if math.isnan(loss) else max(0.0, loss)
-        )
+        return Choice(rate, self._mean(rate), diverged, edges.get(rate), self._luck(rate, bound))
+
+    def _luck(self, chosen: float, bound: float) -> float:
+        if len(self.seeds) == 1 or self._share_diverged(chosen):
+            return math.nan
+        losses = [0.0]
+        for rate in self.grid:
+            if rate != chosen and not self._share_diverged(rate):
+                common = [seed for seed in self.seeds if seed in self.tried[rate]]
+                leads = [sign(self.mode) * (self.tried[chosen][seed] - self.tried[rate][seed]) for seed in common]
+                losses.append(bound / math.sqrt(len(common)) - math.fsum(leads) / len(leads))
+        return math.nan if any(map(math.isnan, losses)) else max(losses)
 
     def _share_diverged(self, rate: float) -> float:
         values = [self.tried[rate][seed] for seed in self.seeds if seed in self.tried[rate]]

@@ -64,7 +64,7 @@ from rmsexp.models.noise import Noise
 from rmsexp.norms import Norm
 from rmsexp.norms.batch import other_statistics
 from rmsexp.rules.quantities import Quantity, error, loss
-from rmsexp.train.distributed.group import each
+from rmsexp.train.distributed.group import means
 from rmsexp.train.optim import TensorFlowAdamConfig
 from rmsexp.train.randomness import permutation, stream
 from rmsexp.train.schedule import Constant
@@ -268,11 +268,7 @@ class Task:
             batch = self._load(split, np.arange(start, min(start + size, len(split))), words)
             return {name: value.item() for name, value in _sums(model(batch), batch.answer)[0].items()}
 
-        totals = {"loss": 0.0, "error": 0.0}
-        for batch in each(sums, range(0, len(split), size)):
-            for name, value in batch.items():
-                totals[name] += value
-        return {name: total / len(split) for name, total in totals.items()}
+        return means(sums, range(0, len(split), size), len(split))
 
     def _held_out(self) -> dict[str, Examples]:
         return {name: split for name, split in self._cloze.splits.items() if name != "train"}

@@ -21,7 +21,7 @@ from rmsexp.models.convpool import ConvPool
 from rmsexp.models.noise import Noise
 from rmsexp.norms import Norm
 from rmsexp.rules.quantities import Quantity, error, loss
-from rmsexp.train.distributed.group import each
+from rmsexp.train.distributed.group import means
 from rmsexp.train.optim import Adam, AdamConfig
 from rmsexp.train.randomness import StreamNoise, permutation, stream
 from rmsexp.train.schedule import HoldThenDecay
@@ -190,11 +190,7 @@ class Task:
             images, truth = self._load(x, labels, np.arange(start, min(start + EVALUATION_BATCH, len(labels))))
             return {name: value.item() for name, value in _sums(model(images), truth).items()}
 
-        totals = {"loss": 0.0, "error": 0.0}
-        for batch in each(sums, range(0, len(labels), EVALUATION_BATCH)):
-            for name, value in batch.items():
-                totals[name] += value
-        return {name: total / len(labels) for name, total in totals.items()}
+        return means(sums, range(0, len(labels), EVALUATION_BATCH), len(labels))
 
     def _load(self, images: np.ndarray, labels: np.ndarray, indices: np.ndarray) -> Batch:
         """Return the images, in the model's memory format, and labels at ``indices``, both on the device."""

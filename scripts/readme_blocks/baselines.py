@@ -18,6 +18,7 @@ from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import formats, learning_rates
 from rmsexp.readers import read_yaml
 from rmsexp.rules import score
+from rmsexp.rules.pairs import sign
 
 COMMAND = "python -m rmsexp -m task=cifar10 scale=medium norm=wn evaluation=validation seed=1000 data.root=~/data"
 WN, READER = "wn", "attentive_reader"
@@ -33,7 +34,9 @@ def trained(evidence: Evidence) -> str:
         rates = learning_rates.table(settings)
         rates["norm"] = rates["series"].map(names.without_impl)
         columns[f"`{task}`: {title}"] = {
-            norm: _best(rates[rates["norm"] == norm], target.metric) for norm in NORMS if (rates["norm"] == norm).any()
+            norm: _best(rates[rates["norm"] == norm], target.metric, target.mode)
+            for norm in NORMS
+            if (rates["norm"] == norm).any()
         }
     if not columns:
         return not_recorded(COMMAND)
@@ -45,13 +48,16 @@ def trained(evidence: Evidence) -> str:
     return paragraphs(table(rows), _tries(evidence), _weight_norm(evidence))
 
 
-def _best(rates: pd.DataFrame, metric: str) -> str:
+def _best(rates: pd.DataFrame, metric: str, mode: str) -> str:
     """Return, for the rates of one norm, the mean of its metric at the best of those with at least three seeds.
 
     If no rate has so many, all count.
     """
-    judged = rates[rates["runs"] >= min(TUNING_SEEDS, rates["runs"].max())]
-    best = judged.sort_values("rank").iloc[0]
+    enough = rates["runs"] >= TUNING_SEEDS
+    judged = rates[enough] if enough.any() else rates
+    # not by "rank": that puts the rates with the most seeds first, such as the one that the pilot has run, too
+    order = judged.assign(lost=judged["diverged"] / judged["runs"], value=-sign(mode) * judged["chosen_by"])
+    best = order.sort_values(["lost", "value"]).iloc[0]
     factor, _ = names.scale_and_unit(metric)
     seeds = plural(int(best["runs"]), "seed")
     value = f"{factor * best['chosen_by']:.{3 if metric in names.FINE else 1}f}"

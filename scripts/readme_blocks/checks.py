@@ -11,6 +11,7 @@ import numpy as np
 import planted_neighbours
 import timing_coverage as simulated
 import verdict_power
+from chaos_sweep import table as ends_of_faults
 
 from readme_blocks import quality
 from readme_blocks.evidence import Evidence
@@ -103,21 +104,13 @@ def chaos_sweep(evidence: Evidence) -> str:
 
     def describe(content: Mapping[str, Any]) -> str:
         results = content["results"]
-        rows = [
-            {
-                "fault": fault,
-                "times": str(sum(ends.values())),
-                "processes ended with": ", ".join(f"{end} ({count})" for end, count in Counter(ends).most_common()),
-            }
-            for fault, ends in results["ends"].items()
-        ]
         errors = len(results["errors"])
         return paragraphs(
             f"At commit {commit_of(content)}, {results['faults']} faults took {results['seconds'] / 60:.0f} minutes. "
             f"{plural(results['identical'], 'run')} ended as in the undisturbed sweep, {len(results['causes'])} first "
             f"failed with a named cause, and {errors or 'none'} {'were' if errors else 'was'} lost or silently "
             "different.",
-            table(rows),
+            ends_of_faults(results["ends"]),
             "The status 143 stands for SIGTERM, with which all processes are stopped that no other signal stops. The "
             "status 1 stands for a sweep in which a run failed.",
         )
@@ -406,7 +399,7 @@ def timing_coverage(evidence: Evidence) -> str:
                 f"Each line is from {results['trials']:,} timings (commit {commit_of(content)}). The interval over six "
                 f"processes contains the true ratio in {min(shares):.1f} to {max(shares):.1f} % of them.",
                 f"The interval of one process contains it in {min(alone):.1f} to {max(alone):.1f} % if processes do "
-                "not differ, and far less often if they do, because it knows nothing of that.",
+                "not differ, and far less often if they do, because it does not include the spread of processes.",
             ),
         )
 

@@ -1,4 +1,4 @@
-"""The metrics of the reference runs at scale=small, which have one or two seeds per norm."""
+"""The metrics of the reference runs at scale=small, which have one to three seeds per norm."""
 
 from __future__ import annotations
 

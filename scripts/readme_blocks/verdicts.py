@@ -60,15 +60,16 @@ def _outcomes(decided: list[State]) -> str:
 def _remarks(evidence: Evidence, brief: bool = False) -> list[str]:
     """Return remarks on the decided campaigns, and which campaigns are not decided, one sentence each.
 
-    With ``brief``, undecided campaigns are only named; otherwise it is said which have begun and what is left.
+    With ``brief``, there is a link to the remarks on campaigns, and undecided campaigns are only named; otherwise it is
+    said which have begun and what is left.
     """
     if not evidence.campaigns:
         return [NONE]
-    remarks = [
-        f"\\* `{state.campaign.name}`: {'; '.join(state.remarks)}." for state in _decided(evidence) if state.remarks
-    ]
-    if any(map(verdicts.for_chosen_rates_only, verdicts.table(_decided(evidence)).to_dict("records"))):
-        remarks.append(f"† {verdicts.CHOSEN_RATES}.")
+    found = {state.campaign.name: state.all_remarks() for state in _decided(evidence)}
+    remarks = [f"\\* `{name}`: {'; '.join(lines)}." for name, lines in found.items() if lines]
+    if brief and remarks:
+        remarks = [f"\\* has a [remark]({WHOLE})."]
+    remarks += [f"† {text}." for text in verdicts.notes_on_rates(verdicts.table(_decided(evidence)))]
     left = {f"`{state.campaign.name}`": state.undecided for state in evidence.campaigns if state.undecided}
     begun = {state.campaign.name for state in evidence.campaigns}
     waiting = [f"`{path.stem}`" for path in sorted(CAMPAIGNS.glob("quality_*.yaml")) if path.stem not in begun]

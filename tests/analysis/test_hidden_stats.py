@@ -85,6 +85,7 @@ def test_statistics_equal_those_of_stepwise_decoding(text_root: Path, norm: str,
     model.eval().double()  # in float64, because without a norm the recurrence amplifies rounding errors
     batches = list(task.held_out_batches(task.text.held_out["valid"]))
     assert [len(batch.source) for batch in batches] == [6, 6, 4]
+    batches = batches[1:]  # without the longest sentences
     table = hidden_stats.hidden_stats(model, batches)
     assert list(table.columns) == COLUMNS
     assert_close(table, expected_statistics(model, batches), 1e-9)

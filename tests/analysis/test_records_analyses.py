@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +60,6 @@ def only(figures: Any) -> Figure:
     (figure,) = figures.values()
     assert isinstance(figure, Figure)
     return figure
-
-
-@pytest.mark.slow
-def test_analyses_of_records_do_not_import_torch() -> None:
-    code = "from rmsexp.analysis import p_sweep, init_center, __main__; import sys; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_p_sweep_lists_runs_by_series_and_p(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from helpers.campaign_runs import ask, write_file, write_run
+from helpers.cases import some
 from helpers.stopping import stop
 
 from rmsexp import lock, machine_lock, record, runner
@@ -350,7 +351,9 @@ def test_a_file_system_without_locks_is_named_in_one_line(
 
 
 @pytest.mark.usefixtures("small_synthetic_data")
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "status"), some([(signal.SIGTERM, 143), (signal.SIGINT, 130)], [(signal.SIGTERM, 143)])
+)
 def test_a_signal_saves_the_run(number: int, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = tmp_path / "a path with blanks"
     argv = ["tiny", "--config-dir", write_file(tmp_path / "its configs"), f"results={results}"]

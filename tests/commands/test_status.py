@@ -146,12 +146,6 @@ def test_watching_needs_a_terminal(results: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == "rmsexp: --watch needs a terminal; leave it out\n"
 
 
-def test_neither_torch_nor_pandas_is_imported(results: Path) -> None:
-    code = f"import sys; from rmsexp import status; status.main([{str(results)!r}])\n"
-    code += "assert not {'torch', 'pandas'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
-
-
 def on_a_terminal(words: list[str], until: bytes) -> tuple[int, str]:
     """Run the command on a terminal of 80 columns, and press Ctrl-C when it has printed ``until``.
 

@@ -16,7 +16,7 @@ def results(tmp_path: Path) -> Path:
     return write_setting(tmp_path)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a results folder with 11 runs of cifar10, demo, and their curves and summary. Tests must not change it."""
     results = write_setting(tmp_path_factory.mktemp("drawn"))

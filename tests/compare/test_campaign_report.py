@@ -140,6 +140,7 @@ def test_norms_that_are_not_drawn_and_seeds_that_are_left_out_are_named(tmp_path
     assert table.set_index("norm").loc["no norm", "test error, final runs"].endswith(" %, 7 of 8 seeds")
 
 
+@pytest.mark.usefixtures("unwritten_figures")
 def test_a_damaged_campaign_is_a_problem_of_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Campaign().write(tmp_path)
     Campaign(name="damaged").write_file(tmp_path).write_text('{"format": 1}')
@@ -159,6 +160,7 @@ def test_without_campaigns_the_report_has_no_verdicts(tmp_path: Path) -> None:
     assert 'class="campaigns"' not in page
 
 
+@pytest.mark.usefixtures("unwritten_figures")
 def test_runs_that_are_gone_are_missing(tmp_path: Path) -> None:
     path = Campaign().write(tmp_path)
     job = next(job for job in campaigns.load(path).jobs if job.stage == "final")

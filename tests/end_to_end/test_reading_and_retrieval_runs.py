@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.cases import some
 from helpers.reading_and_retrieval import TASKS, tiny
 from helpers.stopping import assert_stopping_changes_nothing
 from helpers.tasks import NORMS, Main
@@ -23,13 +24,15 @@ from rmsexp.tasks import order_embedding as retrieval
 
 pytestmark = pytest.mark.usefixtures("small_synthetic_data")
 
+# each task, and each norm, at least once
+EACH_ONCE = [(TASKS[0], "bn", ()), (TASKS[0], "wn", ()), (TASKS[1], "none", ()), (TASKS[1], "rms", ())]
 HELD_OUT = {"attentive_reader": ("valid",), "order_embedding": ("valid", "test")}
 
 
 @pytest.mark.parametrize(
     ("name", "norm", "more"),
     [
-        *((name, norm, ()) for name in TASKS for norm in NORMS),
+        *some([(name, norm, ()) for name in TASKS for norm in NORMS], EACH_ONCE),
         pytest.param("attentive_reader", "bn", ("norm.everywhere=true",), marks=pytest.mark.minutes),
     ],
 )
@@ -82,7 +85,11 @@ def test_the_best_checkpoint_has_the_best_metric_on_valid(
 @pytest.mark.parametrize(
     ("name", "target", "quantities"),
     [
-        ("attentive_reader", "valid error", {"valid_loss": "valid loss (nats)", "valid_error": "valid error (%)"}),
+        pytest.param(
+            *("attentive_reader", "valid error"),
+            {"valid_loss": "valid loss (nats)", "valid_error": "valid error (%)"},
+            marks=pytest.mark.minutes,
+        ),
         (
             "order_embedding",
             "test image recall@1,5,10",

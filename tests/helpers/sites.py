@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from helpers.cases import some
 from rmsexp import norms
 
 NORMS: dict[str, norms.Norm] = {
@@ -28,6 +29,11 @@ NORMS: dict[str, norms.Norm] = {
     "derf": norms.Derf(name="derf"),
 }
 EVERY = pytest.mark.parametrize("name", NORMS)
+# Norms of the classes of others with other options. Most tests of whole models leave them to make test-full.
+TWINS = {"nonparametric_ln", "prms", "l2", "derf"}
+
+
+KINDS = pytest.mark.parametrize("name", some(NORMS, NORMS.keys() - TWINS))
 EMBED, HIDDEN, BATCH, TIME = 5, 4, 10, 4
 Module = TypeVar("Module", bound=nn.Module)
 close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)

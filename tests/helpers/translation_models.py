@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from helpers.sites import NORMS, close
+from helpers.cases import some
+from helpers.sites import NORMS, TWINS, close
 from rmsexp import norms
 from rmsexp.models.translation import FIRST, Batch, DecoderState
 from rmsexp.tasks.translation import Model
@@ -19,7 +20,10 @@ SOURCES, TARGETS = 9, 7  # sizes of the vocabularies
 BATCH_NORMS = ("bn", "mean_only_bn")
 # some (norm, mode) for which the result for an example does not depend on the other examples of its batch; in training
 # this holds for all norms but the batch norms
-ALONE = [*((name, "eval") for name in NORMS), *((name, "train") for name in ("none", "ln", "wn"))]
+ALONE = [
+    *some([(name, "eval") for name in NORMS], [(name, "eval") for name in NORMS.keys() - TWINS]),
+    *((name, "train") for name in ("none", "ln", "wn")),
+]
 Pair = tuple[Tensor, Tensor]
 # (length of the source, length of the target) of each sentence pair
 RAGGED = ((3, 4), (5, 2), (1, 1), (4, 4), (2, 5), (5, 3), (3, 1), (4, 5))

@@ -11,8 +11,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
+from helpers.cases import some
 from helpers.sites import draw
 from torch import Tensor, nn
 
@@ -69,11 +72,14 @@ def assert_agree(x: Tensor, parameters: list[Tensor], sent: Tensor | None = None
         torch.testing.assert_close(result, expected, atol=tolerance, rtol=RELATIVE)
 
 
-@pytest.mark.parametrize("gain_dtype", [torch.bfloat16, torch.float32, None], ids=str)
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+SHAPES = [(199, 256), (1, 192), (199, 760), (37, 1128), (37, 4096), (1, 131072), (2, 2, 8), (9, 7, 41), (5, 123, 123)]
+PAIRS = [(torch.bfloat16, torch.bfloat16), (torch.float32, None), (torch.float16, torch.float32)]
+CASES = list(itertools.product(SHAPES, TOLERANCE, (torch.bfloat16, torch.float32, None)))
+
+
 @pytest.mark.parametrize(
-    "shape",
-    [(1, 192), (199, 256), (199, 760), (37, 1128), (37, 4096), (1, 131072), (2, 2, 8), (9, 7, 41), (5, 123, 123)],
+    ("shape", "dtype", "gain_dtype"),
+    some(CASES, [case for case in CASES if case[0] == SHAPES[0] or case[1:] in PAIRS]),
     ids=str,
 )
 def test_rms_norm(shape: tuple[int, ...], dtype: torch.dtype, gain_dtype: torch.dtype | None) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.sites import EVERY, NORMS, close, draw, fill, start_of, without_gradient
+from helpers.sites import KINDS, NORMS, close, draw, fill, start_of, without_gradient
 from helpers.translation_models import SiteList, parameters
 from torch import Tensor
 from torch.nn import functional as F
@@ -191,7 +191,7 @@ def test_all_norms_start_from_the_same_weights() -> None:
 # --- every norm
 
 
-@EVERY
+@KINDS
 def test_every_parameter_has_a_gradient(name: str) -> None:
     for placement in PLACEMENTS:
         model = make(name, placement=placement, qk_norm=True)
@@ -275,7 +275,7 @@ def test_rotations_keep_lengths_and_leave_position_0() -> None:
 
 
 @torch.no_grad()
-@EVERY
+@KINDS
 def test_a_token_never_sees_the_future(name: str) -> None:
     """The tokens after each place are changed, which changes the logits after it, and none before it."""
     length = TOKENS.shape[1]
@@ -300,7 +300,7 @@ def test_the_statistics_of_batch_norms_see_the_future_in_training(name: str) -> 
 
 
 @torch.no_grad()
-@EVERY
+@KINDS
 def test_cached_logits_are_those_without_a_cache(name: str) -> None:
     for placement, (build, tolerance) in itertools.product(PLACEMENTS, ((make, 1e-10), (initialised, 1e-5))):
         model = build(name, placement=placement, qk_norm=True).eval()  # in float64, and with other weights in float32

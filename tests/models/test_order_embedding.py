@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.sites import EVERY, NORMS, by_formula, close, draw, fill, start_of, weight_of
+from helpers.sites import EVERY, KINDS, NORMS, by_formula, close, draw, fill, start_of, weight_of
 from helpers.translation_models import ALONE, SiteList, parameters
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -80,7 +80,7 @@ def test_vectors_of_captions_are_the_plain_formulas(name: str) -> None:
     close(*gradients, rtol=1e-8)
 
 
-@EVERY
+@KINDS
 def test_images_are_mapped_to_unit_vectors_without_norm(name: str) -> None:
     model, features = make(name), draw(BATCH, FEATURES)
     y = features @ weight_of(model.image).T + model.image.bias
@@ -101,7 +101,7 @@ def test_without_norm_it_is_the_last_state_of_torch_s_gru() -> None:
         close(model.captions(caption[None], torch.ones(1, len(caption), dtype=torch.bool)), F.normalize(last).abs())
 
 
-@EVERY
+@KINDS
 def test_vectors_have_unit_length_and_a_sign_only_without_absolute(name: str) -> None:
     signed, plain = make(name, absolute=False).eval(), make(name).eval()
     for with_sign, without in (
@@ -124,7 +124,7 @@ def test_a_caption_does_not_depend_on_its_neighbours(name: str, mode: str) -> No
     close(torch.cat(alone), model.captions(*padded(captions())))
 
 
-@EVERY
+@KINDS
 def test_tokens_on_padding_change_nothing_in_training(name: str) -> None:
     results = []
     for filled in (0, WORDS - 1):
@@ -282,7 +282,7 @@ def test_initial_weights_are_uniform_or_orthogonal() -> None:
         assert not bias.any()
 
 
-@EVERY
+@KINDS
 def test_all_norms_start_from_the_same_weights(name: str) -> None:
     def drawn(model: Any) -> dict[str, Tensor]:
         weights = {key: site.weight for key, site in model.named_modules() if isinstance(site, norms.Linear)}

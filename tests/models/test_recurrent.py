@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.sites import EVERY, NORMS, by_formula, close, draw, fill, weight_of, with_gain_and_shift
+from helpers.sites import EVERY, KINDS, NORMS, by_formula, close, draw, fill, weight_of, with_gain_and_shift
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -294,7 +294,7 @@ def test_batch_norm_learns_the_statistics_of_each_step(
 # --- sequences, masks, directions
 
 
-@EVERY
+@KINDS
 @UNITS
 def test_padding_leaves_the_state(unit: Unit, name: str) -> None:
     ours, initial = make(NORMS[name], unit), initial_of(unit)
@@ -304,7 +304,7 @@ def test_padding_leaves_the_state(unit: Unit, name: str) -> None:
         assert not torch.equal(row[length - 1], initial[0][0])
 
 
-@EVERY
+@KINDS
 @UNITS
 @BOTH
 def test_padding_changes_nothing(unit: Unit, name: str, reverse: bool) -> None:
@@ -320,7 +320,7 @@ def test_padding_changes_nothing(unit: Unit, name: str, reverse: bool) -> None:
     close(*results)
 
 
-@EVERY
+@KINDS
 @UNITS
 @BOTH
 def test_a_sequence_in_a_batch_is_the_sequence_alone(unit: Unit, name: str, reverse: bool) -> None:
@@ -339,7 +339,7 @@ def test_a_sequence_in_a_batch_is_the_sequence_alone(unit: Unit, name: str, reve
         close(alone[0], together[i, :length])
 
 
-@EVERY
+@KINDS
 @UNITS
 def test_the_default_state_is_zeros_and_the_default_mask_all_real(unit: Unit, name: str) -> None:
     ours, x = make(NORMS[name], unit).eval(), draw(BATCH, TIME, E)
@@ -350,7 +350,7 @@ def test_the_default_state_is_zeros_and_the_default_mask_all_real(unit: Unit, na
         assert not torch.allclose(ours(x, initial=(*zeros[:i], part, *zeros[i + 1 :])), expected)
 
 
-@EVERY
+@KINDS
 def test_a_sequence_continues_from_a_state(name: str) -> None:
     """Reading a sequence in two calls, the second from the last state of the first, gives the states of one call.
 
@@ -366,7 +366,7 @@ def test_a_sequence_continues_from_a_state(name: str) -> None:
 
 
 @pytest.mark.parametrize("bias_of_state", [False, True])
-@EVERY
+@KINDS
 def test_biases_are_at_the_input_or_at_the_state(name: str, bias_of_state: bool) -> None:
     gru = GRU(NORMS[name], "gru", E, H, bias_of_state=bias_of_state)
     inside = {n for n, _ in gru.named_parameters() if n.count(".") == 1 and n.endswith(".bias")}

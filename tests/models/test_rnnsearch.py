@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.sites import EVERY, NORMS, close, draw, fill, start_of, without_gradient
+from helpers.sites import KINDS, NORMS, close, draw, fill, start_of, without_gradient
 from helpers.tensors import digest
 from helpers.translation_models import (
     ALONE,
@@ -69,7 +69,7 @@ def test_the_22_sites() -> None:
     assert top_level == {"source_embedding": (SOURCES, E), "target_embedding": (TARGETS, E), "output_bias": (TARGETS,)}
 
 
-@EVERY
+@KINDS
 def test_embeddings_are_ordinary_parameters_and_the_score_has_no_norm(name: str) -> None:
     model = make(NORMS[name])
     assert not list(model.score.norm.parameters())
@@ -178,7 +178,7 @@ def test_orthogonal_matrices_are_drawn_uniformly() -> None:
     assert torch.stack(traces).var().item() == pytest.approx(1, abs=0.3)
 
 
-@EVERY
+@KINDS
 def test_all_norms_start_from_the_same_weights(name: str) -> None:
     first, other = ({key: digest(value) for key, value in weights(initialised(n)).items()} for n in ("none", name))
     assert other == first
@@ -187,7 +187,7 @@ def test_all_norms_start_from_the_same_weights(name: str) -> None:
     assert all(digest(reseeded[key]) != value for key, value in first.items())
 
 
-@EVERY
+@KINDS
 def test_the_centre_moves_every_weight_and_nothing_else(name: str) -> None:
     base, moved = (initialised(name, center=center) for center in (0.0, 0.2))
     for key, weight in weights(base).items():
@@ -288,7 +288,7 @@ def test_batch_1_is_batch_32_in_evaluation(name: str) -> None:
     assert_neighbours_change_nothing(model.eval(), pairs(RAGGED * 4), every=3)
 
 
-@EVERY
+@KINDS
 def test_tokens_on_padding_change_nothing_in_training(name: str) -> None:
     assert_padding_has_no_part(make(NORMS[name]))
 
@@ -324,14 +324,14 @@ def test_statistics_of_batch_norm_are_of_real_tokens() -> None:
 # --- decoding
 
 
-@EVERY
+@KINDS
 def test_steps_of_the_decoder_are_the_forward_pass(name: str) -> None:
     model = make(NORMS[name])
     learn_statistics(model)
     assert_steps_are_forward(model.eval(), batch_of(pairs(RAGGED)))
 
 
-@EVERY
+@KINDS
 def test_selected_rows_continue_their_hypotheses(name: str) -> None:
     model = make(NORMS[name])
     learn_statistics(model)
@@ -353,7 +353,7 @@ def test_a_later_target_token_changes_no_earlier_logit(past: int) -> None:
 # --- gradients
 
 
-@EVERY
+@KINDS
 def test_gradients_reach_every_parameter(name: str) -> None:
     """Every parameter has a finite gradient that is not zero, except biases before batch norms, which remove them."""
     model = make(NORMS[name])

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
-from helpers.sites import EVERY, NORMS, close, draw, fill, start_of, without_gradient
+from helpers.sites import KINDS, NORMS, close, draw, fill, start_of, without_gradient
 from helpers.translation_models import (
     ALONE,
     BATCH_NORMS,
@@ -165,7 +165,7 @@ def test_initial_values_at_base_sizes() -> None:
     assert model.embedding_bias.std().item() == pytest.approx(0.0765 / math.sqrt(3), rel=0.05)
 
 
-@EVERY
+@KINDS
 def test_all_norms_start_from_the_same_weights(name: str) -> None:
     first, other, reseeded = (initialised("none"), initialised(name), initialised(name, seed=1))
     drawn = {key: value for key, value in first.named_parameters() if not key.endswith(".bias")}
@@ -337,7 +337,7 @@ def test_batch_1_is_batch_32_in_evaluation(name: str) -> None:
     assert_neighbours_change_nothing(model.eval(), pairs(RAGGED * 4), every=3)
 
 
-@EVERY
+@KINDS
 @PRE
 def test_tokens_on_padding_change_nothing_in_training(name: str, pre_norm: bool) -> None:
     assert_padding_has_no_part(make(NORMS[name], pre_norm=pre_norm))
@@ -360,7 +360,7 @@ def test_statistics_of_batch_norm_are_of_real_tokens() -> None:
 # --- decoding
 
 
-@EVERY
+@KINDS
 @PRE
 def test_steps_of_the_decoder_are_the_forward_pass(name: str, pre_norm: bool) -> None:
     model = make(NORMS[name], pre_norm=pre_norm)
@@ -368,7 +368,7 @@ def test_steps_of_the_decoder_are_the_forward_pass(name: str, pre_norm: bool) ->
     assert_steps_are_forward(model.eval(), batch_of(pairs(RAGGED)))
 
 
-@EVERY
+@KINDS
 def test_selected_rows_continue_their_hypotheses(name: str) -> None:
     model = make(NORMS[name])
     learn_statistics(model)
@@ -459,7 +459,7 @@ def test_dropout_in_the_sublayers() -> None:
     layer = fill(EncoderLayer(NORMS["ln"], "0", sizes(dropout=0.4)))
     noise, sublayer = StreamNoise(0, "a"), draw(4, 5, W, seed=2)
     expected = layer.fed.norm(x + StreamNoise(0, "a").dropout(sublayer, 0.4))
-    close(layer.fed(x, None, MASK, noise, lambda _: sublayer), (expected, None))
+    close(layer.fed.leave(x, sublayer, MASK, noise), (expected, None))
 
 
 # --- gradients
@@ -471,7 +471,7 @@ CENTRED_AWAY = ("output.bias", "to_source.value.bias", "down.bias")
 END_OF_ENCODER = {False: "encoder.1.fed.norm.bias", True: "encoder_end.bias"}  # by pre_norm
 
 
-@EVERY
+@KINDS
 @PRE
 def test_gradients_reach_every_parameter(name: str, pre_norm: bool) -> None:
     """Every parameter has a finite gradient that is not zero, with two kinds of exceptions.

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.cases import some
 from helpers.sites import draw, fill
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -87,7 +88,7 @@ BATCH_NORMS: dict[str, tuple[Callable[[], nn.Module], list[tuple[int, ...]], dic
 }
 
 
-@pytest.mark.parametrize("name", BATCH_NORMS)
+@pytest.mark.parametrize("name", some(BATCH_NORMS, BATCH_NORMS.keys() - {"mean only, maps"}))
 def test_batch_norm_in_training(name: str) -> None:
     """The running statistics after compiled and uncompiled batches agree, too."""
     make, shapes, arguments = BATCH_NORMS[name]

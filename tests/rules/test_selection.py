@@ -49,7 +49,7 @@ def test_one_seed_per_rate_and_two_more_for_the_two_best() -> None:
     assert [made(values[norm]) for norm in "ab"] == [{1: 1, 2: 3, 4: 3, 8: 1}, {1: 1, 2: 1, 4: 3, 8: 3}]
     choices = choose(GRID, values, "max", SEEDS)
     assert [choices[norm].rate for norm in "ab"] == [2, 4]
-    assert (choices["a"].second, choices["a"].edge, choices["a"].diverged) == (4, None, 0)
+    assert (choices["a"].edge, choices["a"].diverged) == (None, 0)
     assert choices["a"].mean == pytest.approx(np.mean(list(values["a"][2].values())))
 
 
@@ -116,7 +116,7 @@ def test_a_rate_at_which_a_seed_diverged_is_replaced_and_ranks_behind() -> None:
     assert grid == GRID
     choice = choose(GRID, values, "max", SEEDS)["a"]
     assert made(values["a"]) == {1: 3, 2: 3, 4: 3, 8: 1}
-    assert (choice.rate, choice.second, choice.diverged) == (2, 1, 0)
+    assert (choice.rate, choice.diverged) == (2, 0)
 
 
 def test_a_rate_that_diverged_at_some_seeds_is_chosen_only_if_all_others_did() -> None:
@@ -137,7 +137,7 @@ def test_a_norm_that_diverges_everywhere_has_no_rate() -> None:
     assert choices["b"].edge is None
 
 
-def test_luck_is_the_bound_of_the_second_rates_lead() -> None:
+def test_luck_is_the_bound_of_what_another_rate_may_gain() -> None:
     def result(norm: str, rate: float, seed: int) -> float:
         lead = {"a": [0.5, 0.1, 0.3], "b": [2.0, 2.5, 1.5]}[norm][SEEDS.index(seed)]
         return {2.0: 10 + lead, 4.0: 10.0}.get(rate, 0.0)
@@ -148,6 +148,20 @@ def test_luck_is_the_bound_of_the_second_rates_lead() -> None:
     bound = stats.t.ppf(0.95, 4) * deviation / math.sqrt(3)
     assert choices["a"].luck == pytest.approx(bound - 0.3)
     assert choices["b"].luck == 0
+
+
+def test_a_rate_that_was_run_once_counts_for_luck_with_the_spread_of_one_seed() -> None:
+    def result(_: str, rate: float, seed: int) -> float:
+        lead = [0.6, -0.8, 0.5][SEEDS.index(seed)]
+        return {2.0: 10 + lead, 4.0: 10.0, 1.0: 9.9}.get(rate, 0.0)
+
+    values, _ = tuned(result, "a")
+    assert made(values["a"]) == {1: 1, 2: 3, 4: 3, 8: 1}
+    spread = stats.t.ppf(0.95, 2) * np.std([0.6, -0.8, 0.5], ddof=1)
+    chosen = choose(GRID, values, "max", SEEDS)["a"]
+    assert chosen.rate == 2
+    assert chosen.luck == pytest.approx(spread - (10.6 - 9.9))
+    assert chosen.luck > spread / math.sqrt(3) - 0.1  # of the other rate with three seeds
 
 
 def test_without_a_second_rate_that_trains_there_is_no_luck() -> None:

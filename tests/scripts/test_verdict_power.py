@@ -62,7 +62,7 @@ def test_the_luck_of_the_norm_with_a_bad_rate_bounds_the_change(
 ) -> None:
     """The chosen rate of a is an octave too high, which makes a - b too low by a margin."""
     lucks = {"a": (4.0, luck_of_a), "b": (2.0, luck_of_b), "c": (2.0, 0.0)}
-    choices = {norm: Choice(rate, 0.0, 0, None, None, 0.0, luck) for norm, (rate, luck) in lucks.items()}
+    choices = {norm: Choice(rate, 0.0, 0, None, luck) for norm, (rate, luck) in lucks.items()}
     monkeypatch.setattr(simulation.selection, "choose", lambda *_: choices)
     laboratory = simulation.Laboratory(Case("tuned", tuning=TUNING), 0.0, np.random.default_rng(0))
     assert laboratory.tune() == ({"a": 4.0, "b": 2.0, "c": 2.0}, -1.0, bounded)

@@ -11,8 +11,7 @@ import torch
 from helpers.tasks import task_and_model
 from helpers.thread_group import in_threads
 
-from rmsexp.train.distributed.joint import JointStepper
-from rmsexp.train.step import Settings, Stepper
+from rmsexp.train.distributed.joint import stepper_of
 
 TINY = {
     "attentive_reader": ["task=attentive_reader", "model.width=8", "batch_size=16"],
@@ -35,12 +34,11 @@ def trained(words: list[str], size: int, reduce: str = "ordered", steps: int = 2
 
     With one process, this is a step without a group.
     """
-    made = [task_and_model(*words) for _ in range(size)]
+    made = [task_and_model(*words, f"reduce={reduce}") for _ in range(size)]
 
     def train(group: Any) -> tuple[Any, ...]:
         task, model = made[group.rank]
-        parts = task, model, task.optimizer(model), task.config.schedule, Settings.of(task.config, group.device)
-        stepper = Stepper(*parts) if size == 1 else JointStepper(*parts, group=group, reduce=reduce)
+        stepper = stepper_of(task.config, task, model, group.device, None if size == 1 else group)
         values = []
         for step in range(steps):
             batches = task.batches(step) if size == 1 else task.batches(step, group.chosen)

@@ -65,7 +65,11 @@ def test_the_gradient_is_that_of_the_whole_batch(task: str, words: dict[str, lis
 
 
 @pytest.mark.parametrize(
-    ("task", "few"), [("cifar10", 1), ("attentive_reader", 1), ("attentive_reader", 5), ("rnnsearch", 1)]
+    ("task", "few"),
+    [
+        *(("cifar10", 1), ("attentive_reader", 1), ("attentive_reader", 5)),
+        pytest.param("rnnsearch", 1, marks=pytest.mark.minutes),
+    ],
 )
 def test_batch_norms_take_the_statistics_of_each_micro_batch(task: str, few: int, words: dict[str, list[str]]) -> None:
     """The literal computation starts each micro-batch with the same model and adds the weighted gradients.

@@ -197,13 +197,38 @@ class Campaign(CampaignFile):
         if any(name.endswith("+") for name in code):
             lines.append("its final runs were made with uncommitted changes")
         for norm in self.norms:
-            if len({own for _, result in of_stage(results, "final", norm) for own in result.own}) > 1:
-                lines.append(f"the Python module of {norm} changed between its final runs")
+            judged = [result for stage in ("tune", "final") for _, result in of_stage(results, stage, norm)]
+            if len({own for result in judged for own in result.own}) > 1:
+                lines.append(f"the Python module of {norm} changed between its runs")
+        if self.score.split == self.tuned_by.split:
+            lines.append(f"its claims are about the examples by which its rates were chosen ({self.score.split})")
         data = {result.data for job, result in results.items() if result.ended and job.stage != "pilot"}
         if len(data) > 1:
             listed = ", ".join(sorted(digest[:SHORT] for digest in data))
             lines.append(f"its tuning and final runs used different data, with the digests {listed}")
         return [*lines, *self._mixed(results)]
+
+    def remarks_on(self, claim: claims.Claim, results: Results, choices: Mapping[str, selection.Choice]) -> list[str]:
+        """Return what a reader of one verdict must know: what else differs between its norms, and rates at an edge."""
+        options = [self._model_options(norm, results) for norm in (claim.a, claim.b)]
+        lines = []
+        for key in sorted(options[0].keys() | options[1].keys()):
+            values = [of_norm.get(key) for of_norm in options]
+            if values[0] != values[1] and not any(f"{key}=" in norm for norm in (claim.a, claim.b)):
+                lines.append(f"{key} is {values[0]} with {claim.a} and {values[1]} with {claim.b}")
+        for norm in (claim.a, claim.b):
+            if norm in choices and choices[norm].edge:
+                lines.append(f"the rate of {norm} is the {choices[norm].edge} of the extended grid")
+        return lines
+
+    def _model_options(self, norm: str, results: Results) -> dict[str, Any]:
+        """Return the options of the model in the first run of a norm that can be read; none without one."""
+        for job, result in of_stage(results, "tune", norm):
+            if result.ended:
+                with suppress(*DAMAGE):  # which is reported when the run is loaded
+                    values = identity(read_yaml(self.root / job.folder / record.CONFIG))
+                    return {key: value for key, value in values.items() if key.startswith("model.")}
+        return {}
 
     def _mixed(self, results: Results) -> list[str]:
         """Return which values differ among the configs of the tuning and final runs, except rates and evaluations.
@@ -233,6 +258,14 @@ class State(NamedTuple):
     choice: dict[str, selection.Choice]
     verdicts: list[claims.Verdict]
     remarks: list[str]
+
+    def remarks_on(self, claim: claims.Claim) -> list[str]:
+        """Return the remarks on the campaign, and on this claim."""
+        return [*self.remarks, *self.campaign.remarks_on(claim, self.results, self.choice)]
+
+    def all_remarks(self) -> list[str]:
+        """Return the remarks on the campaign, and on each of its claims."""
+        return list(dict.fromkeys(line for claim in self.campaign.claims for line in self.remarks_on(claim)))
 
     def jobs(self, stage: str, norm: str) -> list[tuple[Job, Result]]:
         return of_stage(self.results, stage, norm)

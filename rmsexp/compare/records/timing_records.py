@@ -26,7 +26,7 @@ from rmsexp.compare.records.time_states import disturbed, median_probe, timing_s
 from rmsexp.machine import of_session
 from rmsexp.rules.ratios import over_processes, paired_ratio
 
-FILE = "timing.json"
+FOLDER, FILE = "timing", "timing.json"
 KINDS = {"steps": "whole training steps", "layers": "the calls of norm layers that training steps make"}
 PARTS = ("forward", "backward", "update")
 SLOWED = "other work may have slowed the steps"
@@ -54,7 +54,7 @@ def write(content: dict[str, Any], setting: Path, typed: Sequence[str]) -> Path:
 
     ``typed``: the words of the command line, of which the record has :func:`rmsexp.command_line.recorded`.
     """
-    folder = new_folder(setting / "timing", content["kind"])
+    folder = new_folder(setting / FOLDER, content["kind"])
     atomic.write_json(folder / FILE, content | {"command": recorded(typed)})
     return folder
 

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+from scipy import special
 
 from rmsexp.compare.records import names
 from rmsexp.compare.records.campaigns import Campaign, State
 from rmsexp.compare.tables import formats
-from rmsexp.rules import claims
+from rmsexp.rules import claims, seeds
 
 UNDECIDED = "not decided yet"
 COLUMNS = (
@@ -24,6 +25,7 @@ COLUMNS = (
 )
 EVERY = "every task"
 CHOSEN_RATES = "at the chosen learning rates; with the uncertainty of their choice (rate luck), it is inconclusive"
+LUCK_UNKNOWN = "at the chosen learning rates; the uncertainty of their choice (rate luck) is not known"
 
 
 def table(states: Sequence[State]) -> pd.DataFrame:
@@ -32,7 +34,7 @@ def table(states: Sequence[State]) -> pd.DataFrame:
     ``campaign``: the name, as in :class:`rmsexp.compare.records.campaigns.State`, so that no two campaigns share it.
     ``difference``, ``low``, ``high``: the mean difference and its interval at confidence ``level``, adjusted in a
     family. ``seeds``: the number of pairs that were tested. ``luck_a``, ``luck_b``: a bound of how much better each
-    norm would be at its second best rate (:class:`rmsexp.rules.selection.Choice`); NaN without tuning. ``with_luck``:
+    norm would be at another rate (:class:`rmsexp.rules.selection.Choice`); NaN without tuning. ``with_luck``:
     the outcome of the interval widened by both, None if that is not known. ``remarks``: what a reader must know, such
     as that the campaign's file has changed. A claim of an unfinished campaign has the outcome ``UNDECIDED`` and NaN.
     """
@@ -43,19 +45,20 @@ def table(states: Sequence[State]) -> pd.DataFrame:
 def _rows(state: State) -> list[dict[str, Any]]:
     campaign = state.campaign
     shared = {"root": str(campaign.root), "task": campaign.task, "campaign": state.name}
-    shared |= {"score": " ".join(campaign.score), "unit": unit(campaign), "remarks": "; ".join(state.remarks)}
+    shared |= {"score": " ".join(campaign.score), "unit": unit(campaign)}
     rows = []
     for number, claim in enumerate(campaign.claims):
         row = shared | {key: getattr(claim, key) for key in ("claim", "test", "a", "b", "family")}
         row |= {"luck_a": _luck(state, claim.a), "luck_b": _luck(state, claim.b)}
         row["margin"] = math.nan if claim.margin is None else claim.margin
+        row["remarks"] = "; ".join(state.remarks_on(claim))
         if state.undecided:
             row |= {"outcome": UNDECIDED, "reason": state.undecided}
         else:
             verdict = state.verdicts[number]
-            keys = ("outcome", "difference", "low", "high", "level", "p", "adjusted_p", "reason")
+            keys = ("outcome", "difference", "low", "high", "level", "p", "adjusted_p")
             row |= {key: getattr(verdict, key) for key in (*keys, "diverged_a", "diverged_b", "diverged_both")}
-            row["seeds"] = verdict.pairs
+            row["seeds"], row["reason"] = verdict.pairs, "; ".join(filter(None, (verdict.reason, power(verdict))))
             row["with_luck"] = claims.with_luck(verdict, row["luck_a"], row["luck_b"])
         rows.append(row)
     return rows
@@ -67,12 +70,37 @@ def _luck(state: State, norm: str) -> float:
 
 def marked(row: Mapping[Any, Any]) -> str:
     """Return the outcome of a row, with "*" if it has remarks and "†" if it holds :func:`for_chosen_rates_only`."""
-    return f"{row['outcome']}{'*' * bool(row['remarks'])}{'†' * for_chosen_rates_only(row)}"
+    return f"{row['outcome']}{'*' * bool(row['remarks'])}{'†' * bool(for_chosen_rates_only(row))}"
 
 
-def for_chosen_rates_only(row: Mapping[Any, Any]) -> bool:
-    """Return whether a decided claim would be inconclusive if the interval were widened by the rate luck."""
-    return isinstance(row["with_luck"], str) and row["with_luck"] != row["outcome"]
+def for_chosen_rates_only(row: Mapping[Any, Any]) -> str:
+    """Return what "†" says: the claim would be inconclusive with the interval widened by the rate luck; "" if not.
+
+    Where an interval decides and the rate luck is not known, this is said.
+    """
+    if isinstance(row["with_luck"], str):
+        return CHOSEN_RATES * (row["with_luck"] != row["outcome"])
+    decided = row["outcome"] in (claims.SUPPORTED, claims.REFUTED) and not math.isnan(row["low"])
+    return LUCK_UNKNOWN * decided
+
+
+def notes_on_rates(table: pd.DataFrame) -> list[str]:
+    """Return what "†" means in the rows of :func:`table`: a text for each of its meanings there."""
+    return list(dict.fromkeys(filter(None, map(for_chosen_rates_only, table.to_dict("records")))))
+
+
+def power(verdict: claims.Verdict) -> str:
+    """Return the power that an inconclusive test with a margin had; "" for others and where diverged runs decided.
+
+    It is computed for a true difference of 0 and the standard deviation of the differences that were tested.
+    """
+    half = (verdict.high - verdict.low) / 2
+    if verdict.outcome != claims.INCONCLUSIVE or verdict.claim.margin is None or not math.isfinite(half):
+        return ""
+    alpha = (1 - verdict.level) / 2
+    sd = half * math.sqrt(verdict.pairs) / float(special.stdtrit(verdict.pairs - 1, 1 - alpha))
+    chance = seeds.power(verdict.claim, sd, verdict.pairs, alpha)
+    return f"with this spread, {verdict.pairs} seeds support a true difference of 0 with probability {chance:.2f}"
 
 
 def unit(campaign: Campaign) -> str:
@@ -105,7 +133,7 @@ def _readable(row: dict[Any, Any]) -> dict[str, str]:
         "p, adjusted": f"{row['p']:.2g}, {row['adjusted_p']:.2g}" if decided else formats.NO_VALUE,
         "rate luck of first / second norm, at most": f"{luck} {row['unit']}",
         "diverged runs": ", ".join(diverged) or formats.NO_VALUE,
-        "why": "; ".join(filter(None, (row["reason"], CHOSEN_RATES * for_chosen_rates_only(row), row["remarks"]))),
+        "why": "; ".join(filter(None, (row["reason"], for_chosen_rates_only(row), row["remarks"]))),
     }
 
 
@@ -120,7 +148,13 @@ def _difference(row: dict[Any, Any]) -> str:
     metric = row["score"].split()[1]
     interval = formats.ends(row["low"], row["high"], metric, row["margin"])
     interval = "no interval" if math.isnan(row["low"]) else interval
-    return f"{formats.signed(row['difference'], metric)} ({interval}) {row['unit']}"
+    lost = [
+        f"{row[key]:.0f} of {name} diverged"
+        for key, name in (("diverged_a", row["a"]), ("diverged_b", row["b"]))
+        if row[key]
+    ]
+    among = f" among the pairs that finished ({', '.join(lost)})" if lost else ""
+    return f"{formats.signed(row['difference'], metric)} ({interval}) {row['unit']}{among}"
 
 
 def matrix(states: Sequence[State]) -> pd.DataFrame:
@@ -172,4 +206,5 @@ def _every(states: Sequence[State], claim: str, rows: pd.DataFrame) -> str:
     of_joint = rows[rows["outcome"] != UNDECIDED].to_dict("records")
     with_luck = [row["with_luck"] if for_chosen_rates_only(row) else row["outcome"] for row in of_joint]
     marks = "*" * any(row["remarks"] for row in of_joint) + "†" * (claims.joint_outcome(with_luck) != joint.outcome)
-    return f"{joint.outcome}{marks}: {joint.reason}"
+    unfinished = f", {left} of {len(concerned)} campaigns not finished" if left else ""
+    return f"{joint.outcome}{marks}: {joint.reason}{unfinished}"

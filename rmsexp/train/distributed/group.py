@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from threading import Event
@@ -275,3 +276,15 @@ def each(function: Callable[[Any], T], items: Iterable[Any]) -> list[T]:
         if signum is not None:
             raise Interrupted(signum)
     return [gathered[index % group.size][1][index // group.size] for index in range(len(items))]
+
+
+def means(sums: Callable[[Any], Mapping[str, float]], items: Iterable[Any], count: int) -> dict[str, float]:
+    """Return what ``sums(item)`` returns, added up over the items by name, divided by ``count``; works as :func:`each`.
+
+    Values are added in the order of the items, so any number of processes gets the same bits.
+    """
+    totals: dict[str, float] = defaultdict(float)
+    for each_sum in each(sums, items):
+        for name, value in each_sum.items():
+            totals[name] += value
+    return {name: total / count for name, total in totals.items()}

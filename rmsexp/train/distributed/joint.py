@@ -61,6 +61,15 @@ class JointStepper(Stepper):
         return True
 
 
+def stepper_of(cfg: Any, task: Task, model: nn.Module, device: torch.device, group: Group | None) -> Stepper:
+    """Return the training step of a model, with the optimiser of its task, on the processes of ``group``.
+
+    ``cfg``: the config of the task. ``group``: None if this process is the only one.
+    """
+    parts = (task, model, task.optimizer(model), cfg.schedule, Settings.of(cfg, device))
+    return Stepper(*parts) if group is None else JointStepper(*parts, group=group, reduce=cfg.reduce)
+
+
 def share_start(
     group: Group, stepper: Stepper, start: Start | None, identity: Identity, resolved: Mapping[str, Any], impl: str
 ) -> Start:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from helpers.campaigns import EQUAL, Campaign, three
 
+from rmsexp import record
 from rmsexp.compare.records import campaigns
 from rmsexp.compare.tables import campaign_rates, verdicts
 from rmsexp.compare.tables.formats import NO_VALUE
@@ -37,7 +38,7 @@ def test_a_row_per_claim_and_campaign(tmp_path: Path) -> None:
     assert set(undecided["reason"]) == {"12 of 24 final runs"}
     text = verdicts.readable(table)
     assert text["difference (interval)"][0] == "-0.11 (-0.25 to +0.03) points"
-    assert text["difference (interval)"][3].endswith("(no interval) points")
+    assert "(no interval) points among the pairs" in text["difference (interval)"][3]
     assert text["diverged runs"][3] == "1 none"
     assert text["rate luck of first / second norm, at most"][0] == "0 / 0 points"
     assert text["margin"].tolist()[:2] == ["1.5 points", NO_VALUE]
@@ -65,7 +66,8 @@ def test_the_outcome_on_every_task(tmp_path: Path) -> None:
 def test_a_claim_that_one_task_refutes_is_refuted_on_every_task(tmp_path: Path) -> None:
     worse = Campaign(level=Campaign().level | {"rms": 30.0})
     matrix = verdicts.matrix(states(tmp_path, worse, three()[2])).set_index("claim")
-    assert matrix.loc[EQUAL["claim"], "every task"] == "refuted: 0 of 1 verdicts supported, 1 refuted"
+    expected = "refuted: 0 of 1 verdicts supported, 1 refuted, 1 of 2 campaigns not finished"
+    assert matrix.loc[EQUAL["claim"], "every task"] == expected
 
 
 def test_a_verdict_that_holds_for_the_chosen_rates_only_is_marked(tmp_path: Path) -> None:
@@ -77,6 +79,43 @@ def test_a_verdict_that_holds_for_the_chosen_rates_only_is_marked(tmp_path: Path
     text = verdicts.readable(table).iloc[0]
     assert (text["verdict"], verdicts.CHOSEN_RATES in text["why"]) == ("supported†", True)
     assert verdicts.matrix(found)["cifar10"][0].startswith("supported†: ")
+
+
+def test_a_verdict_whose_rate_luck_is_not_known_is_marked(tmp_path: Path) -> None:
+    (state,) = states(tmp_path, Campaign())
+    choice = {norm: replace(chosen, luck=math.nan) for norm, chosen in state.choice.items()}
+    table = verdicts.table([state._replace(choice=choice)])
+    assert verdicts.readable(table)["verdict"].tolist() == ["supported†", "supported†"]
+    assert verdicts.notes_on_rates(table) == [verdicts.LUCK_UNKNOWN]
+
+
+def test_a_rate_at_the_edge_and_another_model_are_remarks_on_the_claims_of_the_norm(tmp_path: Path) -> None:
+    (state,) = states(tmp_path, Campaign())
+    for job, _ in state.jobs("tune", "none"):
+        path = tmp_path / job.folder / record.CONFIG
+        path.write_text(f"{path.read_text()}model: {{data_init: true, width: 8}}\n")
+    for norm in ("ln", "rms"):
+        for job, _ in state.jobs("tune", norm):
+            path = tmp_path / job.folder / record.CONFIG
+            path.write_text(f"{path.read_text()}model: {{data_init: false, width: 8}}\n")
+    assert verdicts.table([state])["remarks"].tolist() == ["", "model.data_init is False with rms and True with none"]
+    assert verdicts.matrix([state])["cifar10"].str.startswith("supported*").tolist() == [False, True]
+    edge = state._replace(choice=state.choice | {"ln": replace(state.choice["ln"], edge="lowest")})
+    assert "the rate of ln is the lowest of the extended grid" in edge.all_remarks()
+
+
+def test_the_power_of_an_inconclusive_test(tmp_path: Path) -> None:
+    (state,) = states(tmp_path, Campaign(level=Campaign().level | {"rms": 17.4}))
+    row, other = verdicts.readable(verdicts.table([state])).to_dict("records")
+    assert row["verdict"] == "inconclusive"
+    assert "; with this spread, 8 seeds support a true difference of 0 with probability 1.00" in row["why"]
+    assert "probability" not in other["why"]
+
+
+def test_a_difference_is_among_the_pairs_that_finished(tmp_path: Path) -> None:
+    (state,) = states(tmp_path, Campaign(diverged={("none", 3)}))
+    cell = verdicts.matrix([state])["cifar10"][1]
+    assert cell.endswith(" (no interval) points among the pairs that finished (1 of none diverged), 8 seeds")
 
 
 def test_the_outcome_on_every_task_has_the_marks_of_each(tmp_path: Path) -> None:
