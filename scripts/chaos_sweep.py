@@ -349,7 +349,7 @@ def table(ends: Mapping[str, Mapping[str, int]]) -> str:
 def disturb_and_report(faults: int, root: Path, seed: int) -> Report:
     """Disturb a sweep, print what happened, and return it."""
     report = disturb(faults, root, seed)
-    print(table(report.ends))
+    print(table({fault: report.ends[fault] for fault in WEIGHTS}))
     print(f"{report.identical} runs ended as in the undisturbed sweep; failures of runs that were then done anew:")
     for cause, count in Counter(re.sub(r"\d+", "N", cause) for cause in report.causes).most_common():
         print(f"{count:4}  {cause[:300]}")

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +54,11 @@ FEATURES, BLOCK = 4096, 4096  # numbers per image, as of VGG-19; images whose fe
 HELD_OUT_IMAGES, PER_IMAGE, WORDS = 5000, 5, 10_000
 
 
-def watched(command: Sequence[str], **options: Any) -> dict[str, float]:
+def watched(what: str, command: Sequence[str], **options: Any) -> dict[str, float]:
     """Run a command; return its seconds, the processor seconds, and the largest PSS in MiB, of all its processes.
 
-    ``options``: of :class:`subprocess.Popen`. Raises: SystemExit if the command fails.
+    ``what``: what the command does, for messages. ``options``: of :class:`subprocess.Popen`. Raises: SystemExit if the
+    command fails.
     """
     began, peak, used = time.perf_counter(), 0, dict[int, float]()
     with subprocess.Popen(command, **options) as process:
@@ -70,9 +71,10 @@ def watched(command: Sequence[str], **options: Any) -> dict[str, float]:
                 except psutil.Error:  # it has ended meanwhile
                     continue
             peak = max(peak, total)
-            time.sleep(POLL_SECONDS)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(POLL_SECONDS)
     if process.returncode:
-        sys.exit(f"{shlex.join(command)[:200]} ended with status {process.returncode}")
+        sys.exit(f"{what} ended with status {process.returncode}")
     return {"seconds": time.perf_counter() - began, "processor": sum(used.values()), "mebibytes": peak / 2**20}
 
 
@@ -103,7 +105,7 @@ def measure_text(pairs: int, kind: str, folder: Path, results: Path) -> None:
     shutil.rmtree(root, ignore_errors=True)  # what a killed process has stored would be missing from the measurement
     check = Check(NAME, results)
     with measuring(inform):
-        prepared, cached = (watched([sys.executable, "-c", PREPARE, *words]) for _ in range(2))
+        prepared, cached = (watched("preparing", [sys.executable, "-c", PREPARE, *words]) for _ in range(2))
     inform(f"{kind}, {pairs:,} pairs: prepared {prepared}, from what is stored {cached}")
     check.write(identity | {"prepared": prepared, "cached": cached})
     shutil.rmtree(root)
@@ -123,7 +125,7 @@ def measure_images(images: int, folder: Path, results: Path) -> None:
     words = ["task=order_embedding", "scale=paper", "max_steps=5", f"data.root={root}", f"results={root / 'results'}"]
     check = Check(NAME, results)
     with measuring(inform):
-        found = watched([sys.executable, "-m", "rmsexp", *words])
+        found = watched("training", [sys.executable, "-m", "rmsexp", *words])
     inform(f"{images:,} images: {found}")
     check.write(identity | {"trained": found})
     shutil.rmtree(root)

@@ -85,7 +85,7 @@ def _write(root: Path, template: Path, setting: str, seed: int, metrics: bytes, 
 def measure(root: Path, cache: Path) -> dict[str, float]:
     """Do the report once; return its ``seconds``, its processor time (``cpu``), its largest ``memory`` in bytes."""
     command = [sys.executable, "-m", "rmsexp.report", str(root)]
-    found = watched(command, stdout=subprocess.DEVNULL, env=os.environ | {"HOME": str(cache)})
+    found = watched("the report", command, stdout=subprocess.DEVNULL, env=os.environ | {"HOME": str(cache)})
     return {"seconds": found["seconds"], "cpu": found["processor"], "memory": found["mebibytes"] * 2**20}
 
 

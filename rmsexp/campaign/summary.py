@@ -104,7 +104,7 @@ def print_verdicts(question: Question) -> None:
         print(f"not decided yet: {undecided}")
     luck = {norm: choice.luck for norm, choice in choices.items()}
     _print_lines([verdict_line(verdict, campaign.score.metric, luck) for verdict in campaign.verdicts(results)])
-    of_claims = [line for claim in campaign.claims for line in campaign.remarks_on(claim, results, choices)]
+    of_claims = [line for claim in campaign.claims for line in campaign.differing_models(claim, results)]
     _print_lines([*problems, *campaign.remarks(results), *dict.fromkeys(of_claims)])
     print(f"next    {_next(question, bool(left))}")
 

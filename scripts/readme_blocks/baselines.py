@@ -55,6 +55,9 @@ def _best(rates: pd.DataFrame, metric: str, mode: str) -> str:
     """
     enough = rates["runs"] >= TUNING_SEEDS
     judged = rates[enough] if enough.any() else rates
+    judged = judged[judged["chosen_by"].notna()]
+    if judged.empty:
+        return formats.NO_VALUE
     # not by "rank": that puts the rates with the most seeds first, such as the one that the pilot has run, too
     order = judged.assign(lost=judged["diverged"] / judged["runs"], value=-sign(mode) * judged["chosen_by"])
     best = order.sort_values(["lost", "value"]).iloc[0]

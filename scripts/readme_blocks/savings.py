@@ -340,7 +340,12 @@ def _of_more(group: Group) -> str:
     found = {task: comparable.processes(record, "ln+impl=fused", "ln") for task, record in group.records.items()}
     more = {task: count for task, count in found.items() if count > group.processes[task]}
     counts = plural(min(more.values()), "process") if len(set(more.values())) == 1 else "more processes"
-    return f"Fused over eager LayerNorm is the mean of {counts} on {tasks(list(more))}." if more else ""
+    return f"Fused over eager LayerNorm is the mean of {counts} on {_of_all(list(more), group)}." if more else ""
+
+
+def _of_all(found: list[str], group: Group) -> str:
+    """Return the names of tasks of a group, or "all tasks"."""
+    return "all tasks" if len(found) == len(group.records) > 1 else tasks(found)
 
 
 def _quotients(group: Group) -> str:
@@ -349,8 +354,8 @@ def _quotients(group: Group) -> str:
     if not found:
         return ""
     return (
-        f"On {tasks(found)}, fused and eager RMSNorm were timed in different processes, each beside eager LayerNorm; "
-        "their ratio is the quotient of their ratios to it."
+        f"On {_of_all(found, group)}, fused and eager RMSNorm were timed in different processes, each beside eager "
+        "LayerNorm; their ratio is the quotient of their ratios to it."
     )
 
 

@@ -175,4 +175,4 @@ def test_a_verdict_that_rate_luck_could_change_is_marked() -> None:
     assert "†" not in summary.verdict_line(verdict, "bleu", small)
     line = summary.verdict_line(verdict, "bleu", large)
     assert line.startswith("supported†: RMSNorm equals LayerNorm: ")
-    assert line.endswith("with the uncertainty of their choice (rate luck), it is inconclusive")
+    assert line.endswith("inconclusive with the uncertainty of their choice (rate luck)")

@@ -13,5 +13,7 @@ def some(cases: Iterable[Any], kept: Collection[Any]) -> list[Any]:
 
     A case is a single value or a tuple of values.
     """
+    cases = list(cases)
+    assert all(case in cases for case in kept), "a case to keep is not among the cases"
     marks = {True: (), False: pytest.mark.minutes}
     return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=marks[case in kept]) for case in cases]

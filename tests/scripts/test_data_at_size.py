@@ -59,7 +59,7 @@ def test_a_smaller_corpus_is_the_beginning_of_a_larger_one(tmp_path: Path, monke
 def test_each_size_is_measured_once_and_its_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
 
-    def watched(command: list[str]) -> dict[str, float]:
+    def watched(what: str, command: list[str]) -> dict[str, float]:  # noqa: ARG001
         commands.append(command)
         root = next(Path(word.removeprefix("data.root=")) for word in command if word.startswith("data.root="))
         root.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def test_memory_and_time_of_a_process_and_its_children_are_summed() -> None:
         "time.sleep(0.5)"  # so that its last time is seen, however busy the cores are
     )
     command = [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"]
-    found = data_at_size.watched(command)
+    found = data_at_size.watched("a test", command)
     assert found["mebibytes"] > 64
     assert found["seconds"] > 1
     assert found["processor"] > 0.7

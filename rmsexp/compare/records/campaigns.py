@@ -23,6 +23,7 @@ from rmsexp.compare.records.load import DAMAGE, number
 from rmsexp.identity import identity
 from rmsexp.readers import read_yaml
 from rmsexp.rules import claims, score, selection
+from rmsexp.schema import flatten
 from rmsexp.train import clock
 
 SHORT = 10  # characters of a commit that are shown
@@ -208,27 +209,26 @@ class Campaign(CampaignFile):
             lines.append(f"its tuning and final runs used different data, with the digests {listed}")
         return [*lines, *self._mixed(results)]
 
-    def remarks_on(self, claim: claims.Claim, results: Results, choices: Mapping[str, selection.Choice]) -> list[str]:
-        """Return what a reader of one verdict must know: what else differs between its norms, and rates at an edge."""
-        options = [self._model_options(norm, results) for norm in (claim.a, claim.b)]
-        lines = []
-        for key in sorted(options[0].keys() | options[1].keys()):
-            values = [of_norm.get(key) for of_norm in options]
-            if values[0] != values[1] and not any(f"{key}=" in norm for norm in (claim.a, claim.b)):
-                lines.append(f"{key} is {values[0]} with {claim.a} and {values[1]} with {claim.b}")
-        for norm in (claim.a, claim.b):
-            if norm in choices and choices[norm].edge:
-                lines.append(f"the rate of {norm} is the {choices[norm].edge} of the extended grid")
-        return lines
+    def differing_models(self, claim: claims.Claim, results: Results) -> list[str]:
+        """Return the options of the model that differ between the norms of a claim and are not in their names."""
+        ours, theirs = self._model_options(claim.a, results), self._model_options(claim.b, results)
+        if ours is None or theirs is None:
+            return []
+        keys = [key for key in sorted({*ours, *theirs}) if not any(f"{key}=" in norm for norm in (claim.a, claim.b))]
+        return [
+            f"{key} is {ours.get(key)} with {claim.a} and {theirs.get(key)} with {claim.b}"
+            for key in keys
+            if ours.get(key) != theirs.get(key)
+        ]
 
-    def _model_options(self, norm: str, results: Results) -> dict[str, Any]:
-        """Return the options of the model in the first run of a norm that can be read; none without one."""
+    def _model_options(self, norm: str, results: Results) -> dict[str, Any] | None:
+        """Return the options of the model in the first tuning run of a norm that can be read; None without one."""
         for job, result in of_stage(results, "tune", norm):
             if result.ended:
                 with suppress(*DAMAGE):  # which is reported when the run is loaded
-                    values = identity(read_yaml(self.root / job.folder / record.CONFIG))
+                    values = flatten(read_yaml(self.root / job.folder / record.CONFIG))
                     return {key: value for key, value in values.items() if key.startswith("model.")}
-        return {}
+        return None
 
     def _mixed(self, results: Results) -> list[str]:
         """Return which values differ among the configs of the tuning and final runs, except rates and evaluations.
@@ -260,12 +260,15 @@ class State(NamedTuple):
     remarks: list[str]
 
     def remarks_on(self, claim: claims.Claim) -> list[str]:
-        """Return the remarks on the campaign, and on this claim."""
-        return [*self.remarks, *self.campaign.remarks_on(claim, self.results, self.choice)]
+        """Return the remarks on the campaign; on other differences between the claim's norms; on rates at an edge."""
+        edges = {norm: self.choice[norm].edge for norm in (claim.a, claim.b) if norm in self.choice}
+        at_edge = [f"the rate of {norm} is the {edge} of the extended grid" for norm, edge in edges.items() if edge]
+        return [*self.remarks, *self.campaign.differing_models(claim, self.results), *at_edge]
 
     def all_remarks(self) -> list[str]:
         """Return the remarks on the campaign, and on each of its claims."""
-        return list(dict.fromkeys(line for claim in self.campaign.claims for line in self.remarks_on(claim)))
+        of_claims = [line for claim in self.campaign.claims for line in self.remarks_on(claim)]
+        return list(dict.fromkeys([*self.remarks, *of_claims]))
 
     def jobs(self, stage: str, norm: str) -> list[tuple[Job, Result]]:
         return of_stage(self.results, stage, norm)

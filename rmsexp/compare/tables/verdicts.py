@@ -24,8 +24,8 @@ COLUMNS = (
     *("luck_a", "luck_b", "with_luck", "reason", "remarks"),
 )
 EVERY = "every task"
-CHOSEN_RATES = "at the chosen learning rates; with the uncertainty of their choice (rate luck), it is inconclusive"
-LUCK_UNKNOWN = "at the chosen learning rates; the uncertainty of their choice (rate luck) is not known"
+CHOSEN_RATES = "only at the chosen learning rates; inconclusive with the uncertainty of their choice (rate luck)"
+LUCK_UNKNOWN = "only at the chosen learning rates; the uncertainty of their choice (rate luck) is not known"
 
 
 def table(states: Sequence[State]) -> pd.DataFrame:
@@ -90,17 +90,17 @@ def notes_on_rates(table: pd.DataFrame) -> list[str]:
 
 
 def power(verdict: claims.Verdict) -> str:
-    """Return the power that an inconclusive test with a margin had; "" for others and where diverged runs decided.
+    """Return the power that an inconclusive test with a margin had; "" for others, and where diverged runs rule it out.
 
     It is computed for a true difference of 0 and the standard deviation of the differences that were tested.
     """
-    half = (verdict.high - verdict.low) / 2
+    half = verdict.difference - verdict.low  # infinite if diverged runs rule out that the claim is supported
     if verdict.outcome != claims.INCONCLUSIVE or verdict.claim.margin is None or not math.isfinite(half):
         return ""
     alpha = (1 - verdict.level) / 2
     sd = half * math.sqrt(verdict.pairs) / float(special.stdtrit(verdict.pairs - 1, 1 - alpha))
     chance = seeds.power(verdict.claim, sd, verdict.pairs, alpha)
-    return f"with this spread, {verdict.pairs} seeds support a true difference of 0 with probability {chance:.2f}"
+    return f"with this spread, {verdict.pairs} seeds support it with probability {chance:.2f} if there is no difference"
 
 
 def unit(campaign: Campaign) -> str:
@@ -149,7 +149,7 @@ def _difference(row: dict[Any, Any]) -> str:
     interval = formats.ends(row["low"], row["high"], metric, row["margin"])
     interval = "no interval" if math.isnan(row["low"]) else interval
     lost = [
-        f"{row[key]:.0f} of {name} diverged"
+        f"{row[key]:.0f} with {names.label(name)} diverged"
         for key, name in (("diverged_a", row["a"]), ("diverged_b", row["b"]))
         if row[key]
     ]
