@@ -266,8 +266,8 @@ class State(NamedTuple):
         return [*self.remarks, *self.campaign.differing_models(claim, self.results), *at_edge]
 
     def all_remarks(self) -> list[str]:
-        """Return the remarks on the campaign, and on each of its claims."""
-        of_claims = [line for claim in self.campaign.claims for line in self.remarks_on(claim)]
+        """Return the remarks on the campaign and, if it is decided, on each of its claims."""
+        of_claims = [line for claim in self.campaign.claims for line in self.remarks_on(claim) if not self.undecided]
         return list(dict.fromkeys([*self.remarks, *of_claims]))
 
     def jobs(self, stage: str, norm: str) -> list[tuple[Job, Result]]:
