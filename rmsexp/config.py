@@ -167,6 +167,8 @@ def _names(resolved: dict[str, Any], base: dict[str, Any], own: str) -> tuple[st
     changed = differences(resolved, base)
     if "norm.name" in changed:
         raise ConfigError("norm.name cannot be set; choose another norm with norm=…")
+    if (kind := changed.get("optim.clipping")) and flatten(resolved).get("optim.clip", 0) is None:
+        raise ConfigError(f"optim.clipping={kind} has no effect with optim.clip=null; set optim.clip")
     norm_changes = {key.removeprefix("norm."): value for key, value in changed.items() if key.startswith("norm.")}
     setting_changes = {key: value for key, value in changed.items() if not key.startswith("norm.")}
     setting_changes |= {"data": own} if own else {}

@@ -26,7 +26,7 @@ def analyse(results: Path) -> Finding:
             continue
         task, setting = records.names
         table = p_table.table(records, task, setting)
-        if table.loc[table["series"] != p_table.WHOLE, "p"].nunique() < 2:
+        if not p_table.has_several(table):
             continue
         name, title = str(folder / "p_sweep"), f"{task}, {setting}{built_in(records)}: p of pRMSNorm"
         tables.append(Table(name, title, table, p_table.readable(table, records)))

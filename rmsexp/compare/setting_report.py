@@ -28,6 +28,7 @@ from rmsexp.compare.tables import p_sweep as p_table
 from rmsexp.compare.tables import quantities as quantities_table
 from rmsexp.compare.tables import savings as savings_table
 from rmsexp.compare.tables import summary as summary_table
+from rmsexp.readers import read_yaml
 
 P_TITLE = "The fraction of units p"
 
@@ -181,10 +182,22 @@ def _draw(figures: dict[str, Callable[[], Figure]], to: Path) -> None:
 
 
 def _missing_configs(records: Records) -> list[str]:
-    """Return a line for each run without config file, except runs made of the authors' logs, which never have one."""
+    """Return a line for each run without config file, and for pRMSNorm, whose p is read there, without a readable one.
+
+    Runs that were made of the authors' logs never have one.
+    """
     runs = records.runs[~records.runs["series"].str.contains("+published", regex=False)]
-    paths = [Path(folder, record.CONFIG) for folder in runs["folder"]]
-    return [f"{path} is missing" for path in paths if not path.exists()]
+    lines = []
+    for folder, norm in zip(runs["folder"], runs["norm"], strict=True):
+        path = Path(folder, record.CONFIG)
+        if not path.exists():
+            lines.append(f"{path} is missing")
+        elif norm == p_table.PARTIAL:
+            try:
+                read_yaml(path)
+            except (OSError, ValueError) as error:
+                lines.append(str(error) if str(path) in str(error) else f"{path}: {error}")
+    return lines
 
 
 def _parts(folder: Path, records: Records, family: dict[Path, Records], timings: pd.DataFrame) -> Iterator[Part]:
@@ -211,7 +224,7 @@ def _parts(folder: Path, records: Records, family: dict[Path, Records], timings:
         yield Part("target", time_to_target.title(goal), times, time_to_target.readable(times))
     if sum(names.norm_of(series) == p_table.PARTIAL for series in set(records.runs["series"])) > 1:
         by_p = p_table.table(records, task, setting)
-        if by_p["p"].nunique() > 1:
+        if p_table.has_several(by_p):
             yield Part("p", P_TITLE, by_p, p_table.readable(by_p, records))
     if len(family) > 1 and folder == next(iter(family)):
         rates = learning_rates.table(family)

@@ -67,10 +67,12 @@ def extract(images: Sequence[Path], kind: str, target: Path, report: Report) -> 
     images computes only the missing shards. If several processes need the same target, one computes it and the others
     wait.
 
-    Raises: ValueError for an unknown kind; DataError if an image is missing or damaged, if the weights are neither
-    stored nor downloadable, or if the features cannot be stored.
+    Raises: ValueError for an unknown kind; DataError if ``target`` is no .npy file, if an image is missing or damaged,
+    if the weights are neither stored nor downloadable, or if the features cannot be stored.
     """
     checks.choice("data.features", kind, tuple(KINDS))
+    if target.suffix != ".npy" or target.is_dir():
+        raise DataError(f"{target} is no .npy file.\nName the .npy file to write.")
     version, extractor = KINDS[kind]
     digest = hashlib.sha256(repr((version, sizes(images))).encode()).hexdigest()
     origin = {"kind": kind, "images": len(images), "digest": digest}
@@ -89,7 +91,7 @@ def extract(images: Sequence[Path], kind: str, target: Path, report: Report) -> 
             content = cache.content_digest([temporary / target.name])
             cache.sync(temporary)
             cache.remove(target.with_suffix(".json"))  # so that the old origin never describes new features
-            cache.remove(target)
+            target.unlink(missing_ok=True)
             (temporary / target.name).replace(target)
             atomic.write_json(target.with_suffix(".json"), origin | {"content": content})
             shutil.rmtree(shards.parent)

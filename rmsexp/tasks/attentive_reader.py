@@ -70,7 +70,8 @@ from rmsexp.train.randomness import permutation, stream
 from rmsexp.train.schedule import Constant
 from rmsexp.train.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Objective, Target
 
-# None: as in the published code, with square weights 0.05 times an orthogonal matrix; "orthogonal": without the factor
+# None: as in the published code, with square weights 0.05 times an orthogonal matrix; "orthogonal": without the factor,
+# and with the usual Glorot bound for other weights
 INITIALISERS = {None: init.small_orthogonal_or_glorot, "orthogonal": init.orthogonal_or_glorot}
 LEAST_PROBABILITY = 1e-8  # added to the probability of the answer before the logarithm of the objective
 

@@ -144,6 +144,11 @@ class DecodingConfig:
 
     def __post_init__(self) -> None:
         SearchOptions(self.beam, self.normalisation, self.alpha, self.forbid_empty, self.search)  # checks its options
+        if self.normalisation == "length" and self.alpha != 1.0:
+            raise ValueError(
+                f"decoding.alpha={self.alpha} is an option of decoding.normalisation=gnmt, and "
+                "decoding.normalisation is length; set decoding.alpha=1.0"
+            )
         checks.at_least("decoding.valid_beam", self.valid_beam, 1, checks.LARGEST_BEAM)
         checks.at_least("decoding.batch_size", self.batch_size, 1)
         if self.max_length is None and self.beyond_source is None:

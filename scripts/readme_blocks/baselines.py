@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,13 +13,11 @@ from readme_blocks.evidence import Evidence
 from readme_blocks.quality import NORMS
 from readme_blocks.text import not_recorded, paragraphs, plural, table
 from rmsexp import record
-from rmsexp.campaign.content import TUNING_SEEDS
 from rmsexp.compare.records import names, quantities, statistics
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import formats, learning_rates
 from rmsexp.readers import read_yaml
 from rmsexp.rules import score
-from rmsexp.rules.pairs import sign
 
 COMMAND = "python -m rmsexp -m task=cifar10 scale=medium norm=wn evaluation=validation seed=1000 data.root=~/data"
 WN, READER = "wn", "attentive_reader"
@@ -34,9 +33,7 @@ def trained(evidence: Evidence) -> str:
         rates = learning_rates.table(settings)
         rates["norm"] = rates["series"].map(names.without_impl)
         columns[f"`{task}`: {title}"] = {
-            norm: _best(rates[rates["norm"] == norm], target.metric, target.mode)
-            for norm in NORMS
-            if (rates["norm"] == norm).any()
+            norm: _best(rates[rates["norm"] == norm], target.metric) for norm in NORMS if (rates["norm"] == norm).any()
         }
     if not columns:
         return not_recorded(COMMAND)
@@ -48,19 +45,11 @@ def trained(evidence: Evidence) -> str:
     return paragraphs(table(rows), _tries(evidence), _weight_norm(evidence))
 
 
-def _best(rates: pd.DataFrame, metric: str, mode: str) -> str:
-    """Return, for the rates of one norm, the mean of its metric at the best of those with at least three seeds.
-
-    If no rate has so many, all count.
-    """
-    enough = rates["runs"] >= TUNING_SEEDS
-    judged = rates[enough] if enough.any() else rates
-    judged = judged[judged["chosen_by"].notna()]
-    if judged.empty:
+def _best(rates: pd.DataFrame, metric: str) -> str:
+    """Return, for the rates of one norm, the mean of its metric at the best one, as reports rank them."""
+    best = rates.sort_values("rank").iloc[0]
+    if math.isnan(best["rank"]):
         return formats.NO_VALUE
-    # not by "rank": that puts the rates with the most seeds first, such as the one that the pilot has run, too
-    order = judged.assign(lost=judged["diverged"] / judged["runs"], value=-sign(mode) * judged["chosen_by"])
-    best = order.sort_values(["lost", "value"]).iloc[0]
     factor, _ = names.scale_and_unit(metric)
     seeds = plural(int(best["runs"]), "seed")
     value = f"{factor * best['chosen_by']:.{3 if metric in names.FINE else 1}f}"

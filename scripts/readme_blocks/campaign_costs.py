@@ -95,7 +95,7 @@ def _stage(campaign: str, stage: str, rows: Sequence[Mapping[str, Any]]) -> dict
         "planned, per run": f"{planned / runs:.0f} s",
         "took, per run": f"{took / runs:.0f} s",
         "took more than planned": f"{100 * (took / planned - 1):+.0f} %",
-        "of each norm": f"{min(differences):+.0f} to {max(differences):+.0f} %",
+        "of each norm": f"{min(differences):+z.0f} to {max(differences):+z.0f} %",
     }
 
 

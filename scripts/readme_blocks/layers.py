@@ -33,21 +33,34 @@ def _tables(evidence: Evidence, what: str) -> str:
     parts = []
     for place, contents in evidence.benchmarks(what).items():
         newest = contents[0]
-        stored = newest["measurements"]
-        measured = [Measured(case, benchmarks.rows(case["seconds"], case["reference"])) for case in stored]
-        unclear = "; ".join(benchmarks.heading(case) for case in stored if benchmarks.contention(case))
-        state = f"Time state: clear, except {unclear}." if unclear else "Time state: clear."
         dirty = f"Measured with [uncommitted changes]({UNCLEAN})." if newest["session"]["git"]["dirty"] else ""
         where = f"{machine(newest)} (`{place}`)"
-        for heading, table in bench_table.summaries(bench.SUMMARIES[what], measured).items():
-            title = f"**{heading.removeprefix('Ratios, ').capitalize()}**, {where}."
-            parts += [sentences(title, _method(stored), state, dirty), markup.markdown(table)]
+        for summary in bench.SUMMARIES[what]:
+            cases = _cases(summary, newest)
+            measured = [Measured(case, benchmarks.rows(case["seconds"], case["reference"])) for case in cases]
+            for table in bench_table.summaries([summary], measured).values():
+                title = f"**{summary.passes.capitalize()}**, {where}."
+                parts += [sentences(title, _method(cases), _state(cases), dirty), markup.markdown(table)]
         for summary in bench.SUMMARIES[what] if len(contents) > 1 else ():
             title = (
-                f"**{summary.passes.capitalize()}, {len(contents)} such measurements**, {where}: medians of the ratios"
+                f"**{summary.passes.capitalize()}, {len(contents)} such measurements**, {where}: medians of the ratios "
+                "(lowest to highest)."
             )
-            parts += [f"{title} (lowest to highest).", markup.markdown(_medians(summary, contents))]
+            every = [case for content in contents for case in _cases(summary, content)]
+            parts += [sentences(title, _state(every)), markup.markdown(_medians(summary, every))]
     return paragraphs(*parts)
+
+
+def _cases(summary: Summary, content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the measurements of a record that a summary is about."""
+    stored = content["measurements"]
+    return [case for case in stored if case["passes"] == summary.passes and case["elements"] >= summary.elements]
+
+
+def _state(cases: Sequence[dict[str, Any]]) -> str:
+    """Return the time state of measurements, as a sentence."""
+    unclear = "; ".join(benchmarks.heading(case) for case in cases if benchmarks.contention(case))
+    return f"Time state: clear, except {unclear}." if unclear else "Time state: clear."
 
 
 def _method(stored: Sequence[Mapping[str, Any]]) -> str:
@@ -59,13 +72,10 @@ def _method(stored: Sequence[Mapping[str, Any]]) -> str:
     return f"Interleaved, {counts}, {timing_records.replication(1)}{few}."
 
 
-def _medians(summary: Summary, contents: Sequence[dict[str, Any]]) -> pd.DataFrame:
+def _medians(summary: Summary, cases: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """Return a row for each shape: the medians of the ratios that several records have found, and their ranges."""
     ratios: dict[str, dict[str, list[float]]] = {}
-    cases = [case for content in contents for case in content["measurements"]]
     for case in cases:
-        if case["passes"] != summary.passes or case["elements"] < summary.elements:
-            continue
         columns = ratios.setdefault(case["shape"], {})
         for layer, reference in summary.pairs:
             ratio = paired_ratio(case["seconds"][layer], case["seconds"][reference]).ratio

@@ -521,6 +521,16 @@ def test_a_name_that_no_file_can_have_is_named(tmp_path: Path) -> None:
         extract([Path("a\0b.jpg")], "descriptor", tmp_path / "a.npy", silent)
 
 
+@pytest.mark.parametrize("name", ["features", "folder.npy"])
+def test_a_folder_or_another_file_is_no_target(images: list[Path], tmp_path: Path, name: str) -> None:
+    """A folder of the user's would have been deleted."""
+    (tmp_path / "folder.npy").mkdir()
+    (tmp_path / "folder.npy" / "kept").touch()
+    with pytest.raises(DataError, match=r"is no \.npy file\.\nName the \.npy file to write\."):
+        extract(images, "descriptor", tmp_path / name, silent)
+    assert (tmp_path / "folder.npy" / "kept").exists()
+
+
 def test_unknown_kind_is_refused(images: list[Path], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"data\.features=vgg16 is not known; did you mean vgg19\? \(one of descr"):
         extract(images, "vgg16", tmp_path / "a.npy", silent)

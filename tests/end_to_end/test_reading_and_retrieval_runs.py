@@ -184,6 +184,11 @@ def test_an_option_that_does_not_fit_norm_and_task_is_refused(
         (TASKS[0], "data.vocabulary=9", "data.vocabulary is an option of data.name=lambada, and data.name is stories"),
         (TASKS[0], "data.entities=9", "data.entities is an option of data.name=lambada, and data.name is stories"),
         (TASKS[0], "data.validation=9", "data.validation is an option of data.name=lambada, and data.name is stories"),
+        (
+            "cifar10",
+            "optim.clipping=by_root",
+            "optim.clipping=by_root has no effect with optim.clip=null; set optim.clip",
+        ),
         (TASKS[1], "penalty=cosin", "penalty=cosin is not known; did you mean cosine? (one of order, cosine)"),
         (TASKS[1], "margin=0", "margin must be a finite number greater than 0, got 0.0"),
         (TASKS[1], "batch_size=1", "batch_size must be at least 2, got 1"),

@@ -94,6 +94,7 @@ def test_training_in_bfloat16_has_similar_losses_to_float32(main: Main, tmp_path
         (["task=rnnsearch", "decoding.max_length=0"], "decoding.max_length must be at least 1, got 0"),
         (["task=rnnsearch", "decoding.max_length=20000"], "decoding.max_length must be at most 10000, got 20000"),
         (["task=transformer", "decoding.alpha=1000"], "decoding.alpha must be at most 10, got 1000.0"),
+        (["task=rnnsearch", "decoding.alpha=0.6"], "decoding.alpha=0.6 is an option of decoding.normalisation=gnmt"),
         (["task=rnnsearch", "decoding.normalisation=lenght"], "did you mean length? (one of length, gnmt)"),
         (["task=rnnsearch", "data.name=multi30"], "data.name=multi30 is not known; did you mean multi30k?"),
         (["task=rnnsearch", "data.tests=test"], "data.tests must be a list, in brackets: data.tests=[test]"),

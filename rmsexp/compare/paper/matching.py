@@ -11,7 +11,7 @@ from rmsexp.compare.records.load import Records
 from rmsexp.rules.quantities import Quantity
 
 # The paper's name of a data set -> the split of our records. All other numbers belong to the target's split.
-SPLITS = {"newstest2017": "test2017"}
+SPLITS = {"newstest2017": "test2017", "CNN top4": "valid"}
 
 # The paper's figure of which there are curves -> the setting of our records that has its data and its model.
 SETTINGS = {"Figure 1a": "paper", "Figure 4": "paper+model.init_center=0.2"}

@@ -183,7 +183,7 @@ def estimates(content: dict[str, Any]) -> str:
     timings = pd.DataFrame(rows(content, ""))
     named = zip(labels(timings), timings.to_dict("records"), strict=True)
     savings = [(name, *saving(row)) for name, row in named if row["series"] != row["reference"]]
-    listed = [f"{name} {100 * value:.1f} % ({100 * low:.1f} to {100 * high:.1f})" for name, value, low, high in savings]
+    listed = [f"{name} {100 * at:z.1f} % ({100 * low:z.1f} to {100 * high:z.1f})" for name, at, low, high in savings]
     count = timings["processes"].min()
     return f"saved vs {label(content['reference'])}, {replication(count)}: {', '.join(listed)}"
 

@@ -119,7 +119,8 @@ def _interpolated(curve: Curve, x: str, position: float, y: str) -> float:
 
 
 def _end(runs: pd.DataFrame, smoothed: dict[str, Curve], x: str) -> float:
-    return min(float(np.fmax.reduce(smoothed[folder][x])) for folder in runs["folder"])
+    averaged_runs, _ = averaged(runs, timed=x == "time")
+    return min(float(np.fmax.reduce(smoothed[folder][x])) for folder in averaged_runs["folder"])
 
 
 def _method(records: Records, baseline: str, used: pd.DataFrame) -> str:

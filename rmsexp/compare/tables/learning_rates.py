@@ -2,8 +2,7 @@
 
 The recipe's rate is the one in the task's config, which applies unless the command line changes ``optim.lr``. Rates are
 ranked as in campaigns (``rmsexp.rules.selection``): a rate at which a seed diverged ranks behind all at which none did,
-and the best of the rates with ``ENOUGH`` seeds comes first, or with the most, if no rate has so many. The rates with
-fewer seeds follow, ranked alike.
+and the rates with fewer than ``ENOUGH`` seeds rank behind those with so many, if there are any.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
             rows.append([*row, int(diverged.sum()), math.nan])
     table = pd.DataFrame(rows, columns=COLUMNS)
     for by_row in tried.values():
-        enough = min(ENOUGH, max(map(len, by_row.values())))
+        enough = ENOUGH if max(map(len, by_row.values())) >= ENOUGH else 1
         order = sorted(selection.ranked(by_row, target.mode), key=lambda row: len(by_row[row]) < enough)
         table.loc[order, "rank"] = range(1, len(order) + 1)
     return table
@@ -113,7 +112,7 @@ def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
         tried = table[table["series"] == series]
         recipe, best = tried[tried["is_recipe"]], tried[tried["rank"] == 1]
         optimistic = " (from the seeds that chose the rate)" if len(tried) > 1 and len(best) else ""
-        enough, differ = min(ENOUGH, tried["seeds"].max()), tried["seeds"].nunique() > 1
+        enough, differ = ENOUGH if tried["seeds"].max() >= ENOUGH else 1, tried["seeds"].nunique() > 1
         fewer = int((tried["seeds"] < enough).sum())
         among = f"{len(tried) - fewer} with {enough} seeds or more, of {len(tried)}" if fewer else str(len(tried))
         rows.append(

@@ -56,6 +56,11 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     return table.dropna(subset="p").sort_values(["p", "series", "seed"])[columns].reset_index(drop=True)
 
 
+def has_several(table: pd.DataFrame) -> bool:
+    """Return whether pRMSNorm was trained with several values of p. ``table``: the result of :func:`table`."""
+    return bool(table.loc[table["series"] != WHOLE, "p"].nunique() > 1)
+
+
 def _differs_in_p_alone(series: str) -> bool:
     norm, *overrides = series.split("+")
     return norm in (WHOLE, PARTIAL) and all(norm == PARTIAL and override.startswith("p=") for override in overrides)

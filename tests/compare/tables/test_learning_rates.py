@@ -94,3 +94,14 @@ def test_families_are_found_once_for_all_settings(tmp_path: Path) -> None:
     assert usual is second is third
     assert [folder.name for folder in other] == names[3:]
     assert not families
+
+
+def test_where_no_rate_has_enough_seeds_all_rank_alike(tmp_path: Path) -> None:
+    """A second seed at the recipe's rate, such as that of a pilot, does not make it the best."""
+    for name, of_seeds in {"demo": [0.3, 0.32], "demo+optim.lr=0.01": [0.2], "demo+optim.lr=0.1": [0.4]}.items():
+        for seed, error in enumerate(of_seeds):
+            write_errors(tmp_path, "ln", seed, [0.9, error], setting=name)
+    table = learning_rates.table(load(tmp_path).settings()).set_index("rate")
+    assert table["rank"].tolist() == [2, 1, 3]
+    text = learning_rates.readable(table.reset_index(), statistics.target(setting(tmp_path))).iloc[0]
+    assert text["best rate"] == "0.01 (best of 3 tried, by test error)"

@@ -8,7 +8,7 @@ import pytest
 from helpers.records import write_run
 
 from rmsexp import record
-from rmsexp.compare import load
+from rmsexp.compare import load, setting_report
 from rmsexp.compare.tables import p_sweep as p_table
 
 
@@ -43,3 +43,11 @@ def test_means_count_the_seeds_that_they_leave_out(tmp_path: Path) -> None:
     assert partial[5] == "100.00 ± 0"
     assert whole[4].count("of 4 seeds") == 0
     assert whole[5] == "100.00 (2 of 4 seeds)"
+
+
+def test_a_config_in_which_p_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """Its run is left out of the table."""
+    path = write_run(tmp_path, "prms") / record.CONFIG
+    path.write_text("[")
+    (line,) = setting_report._missing_configs(load(tmp_path).select("cifar10", "demo"))
+    assert line.startswith(f"{path}, line 1: ")
