@@ -15,7 +15,7 @@ from rmsexp.compare.records import names
 from rmsexp.compare.records.campaigns import Campaign
 from rmsexp.compare.records.load import number
 from rmsexp.compare.tables import formats
-from rmsexp.compare.tables.verdicts import for_chosen_rates_only
+from rmsexp.compare.tables.verdicts import note_on_rates
 from rmsexp.rules import claims, score, selection
 from rmsexp.rules.claims import Verdict
 
@@ -122,7 +122,7 @@ def verdict_line(verdict: Verdict, metric: str, luck: Mapping[str, float]) -> st
         difference = f"{formats.signed(verdict.difference, metric)}{ends} {names.unit_of_difference(metric)}, "
     with_luck = claims.with_luck(verdict, *(luck.get(norm, math.nan) for norm in (verdict.claim.a, verdict.claim.b)))
     marked, reason = verdict.outcome, verdict.reason
-    if text := for_chosen_rates_only({"outcome": verdict.outcome, "with_luck": with_luck, "low": verdict.low}):
+    if text := note_on_rates({"outcome": verdict.outcome, "with_luck": with_luck, "low": verdict.low}):
         marked, reason = f"{marked}†", f"{reason}; {text}"
     return f"{marked}: {verdict.claim.claim}: {difference}{verdict.pairs} seeds; {reason}"
 

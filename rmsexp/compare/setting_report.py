@@ -196,7 +196,7 @@ def _missing_configs(records: Records) -> list[str]:
             try:
                 read_yaml(path)
             except (OSError, ValueError) as error:
-                lines.append(str(error) if str(path) in str(error) else f"{path}: {error}")
+                lines.append(str(error))  # which names the file
     return lines
 
 

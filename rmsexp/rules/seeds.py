@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import special
 
-from rmsexp.rules.claims import ALPHA, MIN_PAIRS, SUPERIORITY, Claim, ruled_out
+from rmsexp.rules.claims import ALPHA, MIN_PAIRS, SUPERIORITY, Claim, Verdict, ruled_out
 from rmsexp.rules.pairs import Scores, pair
 
 POWER = 0.9  # chance of supporting a claim whose true difference is 0
@@ -69,3 +69,17 @@ def power(claim: Claim, sd: float, count: int, alpha: float = ALPHA, difference:
     density = np.exp(factor + (freedom - 1) * np.log(u) - freedom * u**2 / 2)
     inside = special.ndtr(high - t * u) - special.ndtr(low + t * u)
     return float(end / 2 * np.sum(WEIGHTS * density * inside))
+
+
+def power_of(verdict: Verdict) -> float:
+    """Return the power of a test with a margin, for a true difference of 0 and the spread of the tested differences.
+
+    The spread is that of the interval, whose lower half is t s / √n. NaN for superiority, without an interval, and
+    where diverged runs rule out that the claim is supported.
+    """
+    half = verdict.difference - verdict.low
+    if verdict.claim.margin is None or not math.isfinite(half):
+        return math.nan
+    alpha = (1 - verdict.level) / 2
+    sd = half * math.sqrt(verdict.pairs) / float(special.stdtrit(verdict.pairs - 1, 1 - alpha))
+    return power(verdict.claim, sd, verdict.pairs, alpha)

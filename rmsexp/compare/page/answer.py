@@ -85,7 +85,7 @@ def _of_campaign(claims: pd.DataFrame, savings: pd.DataFrame) -> list[dict[str, 
 
 
 def _outcome(row: dict[Any, Any]) -> str:
-    return f"{row['outcome']}{' for the chosen rates only' * bool(verdicts.for_chosen_rates_only(row))}"
+    return f"{row['outcome']}{' for the chosen rates only' * bool(verdicts.note_on_rates(row))}"
 
 
 def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
             rows.append([*row, int(diverged.sum()), math.nan])
     table = pd.DataFrame(rows, columns=COLUMNS)
     for by_row in tried.values():
-        enough = ENOUGH if max(map(len, by_row.values())) >= ENOUGH else 1
+        enough = _enough(map(len, by_row.values()))
         order = sorted(selection.ranked(by_row, target.mode), key=lambda row: len(by_row[row]) < enough)
         table.loc[order, "rank"] = range(1, len(order) + 1)
     return table
@@ -97,6 +98,11 @@ def _recipe_rate(folders: pd.Series) -> float:
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return math.nan
+
+
+def _enough(seeds: Iterable[int]) -> int:
+    """Return the number of seeds below which a rate ranks behind the others. ``seeds``: the number at each rate."""
+    return ENOUGH if max(seeds) >= ENOUGH else 1
 
 
 def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
@@ -112,7 +118,7 @@ def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
         tried = table[table["series"] == series]
         recipe, best = tried[tried["is_recipe"]], tried[tried["rank"] == 1]
         optimistic = " (from the seeds that chose the rate)" if len(tried) > 1 and len(best) else ""
-        enough, differ = ENOUGH if tried["seeds"].max() >= ENOUGH else 1, tried["seeds"].nunique() > 1
+        enough, differ = _enough(tried["seeds"]), tried["seeds"].nunique() > 1
         fewer = int((tried["seeds"] < enough).sum())
         among = f"{len(tried) - fewer} with {enough} seeds or more, of {len(tried)}" if fewer else str(len(tried))
         rows.append(

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from scipy import special
 
 from rmsexp.compare.records import names
 from rmsexp.compare.records.campaigns import Campaign, State
@@ -58,7 +57,7 @@ def _rows(state: State) -> list[dict[str, Any]]:
             verdict = state.verdicts[number]
             keys = ("outcome", "difference", "low", "high", "level", "p", "adjusted_p")
             row |= {key: getattr(verdict, key) for key in (*keys, "diverged_a", "diverged_b", "diverged_both")}
-            row["seeds"], row["reason"] = verdict.pairs, "; ".join(filter(None, (verdict.reason, power(verdict))))
+            row["seeds"], row["reason"] = verdict.pairs, "; ".join(filter(None, (verdict.reason, _power(verdict))))
             row["with_luck"] = claims.with_luck(verdict, row["luck_a"], row["luck_b"])
         rows.append(row)
     return rows
@@ -69,11 +68,11 @@ def _luck(state: State, norm: str) -> float:
 
 
 def marked(row: Mapping[Any, Any]) -> str:
-    """Return the outcome of a row, with "*" if it has remarks and "†" if it holds :func:`for_chosen_rates_only`."""
-    return f"{row['outcome']}{'*' * bool(row['remarks'])}{'†' * bool(for_chosen_rates_only(row))}"
+    """Return the outcome of a row, with "*" if it has remarks and "†" if it holds :func:`note_on_rates`."""
+    return f"{row['outcome']}{'*' * bool(row['remarks'])}{'†' * bool(note_on_rates(row))}"
 
 
-def for_chosen_rates_only(row: Mapping[Any, Any]) -> str:
+def note_on_rates(row: Mapping[Any, Any]) -> str:
     """Return what "†" says: the claim would be inconclusive with the interval widened by the rate luck; "" if not.
 
     Where an interval decides and the rate luck is not known, this is said.
@@ -86,20 +85,14 @@ def for_chosen_rates_only(row: Mapping[Any, Any]) -> str:
 
 def notes_on_rates(table: pd.DataFrame) -> list[str]:
     """Return what "†" means in the rows of :func:`table`: a text for each of its meanings there."""
-    return list(dict.fromkeys(filter(None, map(for_chosen_rates_only, table.to_dict("records")))))
+    return list(dict.fromkeys(filter(None, map(note_on_rates, table.to_dict("records")))))
 
 
-def power(verdict: claims.Verdict) -> str:
-    """Return the power that an inconclusive test with a margin had; "" for others, and where diverged runs rule it out.
-
-    It is computed for a true difference of 0 and the standard deviation of the differences that were tested.
-    """
-    half = verdict.difference - verdict.low  # infinite if diverged runs rule out that the claim is supported
-    if verdict.outcome != claims.INCONCLUSIVE or verdict.claim.margin is None or not math.isfinite(half):
+def _power(verdict: claims.Verdict) -> str:
+    """Return the power of an inconclusive test with a margin, as text; "" for others."""
+    chance = seeds.power_of(verdict)
+    if verdict.outcome != claims.INCONCLUSIVE or math.isnan(chance):
         return ""
-    alpha = (1 - verdict.level) / 2
-    sd = half * math.sqrt(verdict.pairs) / float(special.stdtrit(verdict.pairs - 1, 1 - alpha))
-    chance = seeds.power(verdict.claim, sd, verdict.pairs, alpha)
     return f"with this spread, {verdict.pairs} seeds support it with probability {chance:.2f} if there is no difference"
 
 
@@ -133,7 +126,7 @@ def _readable(row: dict[Any, Any]) -> dict[str, str]:
         "p, adjusted": f"{row['p']:.2g}, {row['adjusted_p']:.2g}" if decided else formats.NO_VALUE,
         "rate luck of first / second norm, at most": f"{luck} {row['unit']}",
         "diverged runs": ", ".join(diverged) or formats.NO_VALUE,
-        "why": "; ".join(filter(None, (row["reason"], for_chosen_rates_only(row), row["remarks"]))),
+        "why": "; ".join(filter(None, (row["reason"], note_on_rates(row), row["remarks"]))),
     }
 
 
@@ -204,7 +197,7 @@ def _every(states: Sequence[State], claim: str, rows: pd.DataFrame) -> str:
         return f"{UNDECIDED}: {left} of {len(concerned)} campaigns not finished"
     joint = claims.every(verdicts)
     of_joint = rows[rows["outcome"] != UNDECIDED].to_dict("records")
-    with_luck = [row["with_luck"] if for_chosen_rates_only(row) else row["outcome"] for row in of_joint]
+    with_luck = [row["with_luck"] if note_on_rates(row) else row["outcome"] for row in of_joint]
     marks = "*" * any(row["remarks"] for row in of_joint) + "†" * (claims.joint_outcome(with_luck) != joint.outcome)
     unfinished = f", {left} of {len(concerned)} campaigns not finished" if left else ""
     return f"{joint.outcome}{marks}: {joint.reason}{unfinished}"

@@ -284,7 +284,7 @@ def means(sums: Callable[[Any], Mapping[str, float]], items: Iterable[Any], coun
     Values are added in the order of the items, so any number of processes gets the same bits.
     """
     totals: dict[str, float] = defaultdict(float)
-    for each_sum in each(sums, items):
-        for name, value in each_sum.items():
+    for found in each(sums, items):
+        for name, value in found.items():
             totals[name] += value
     return {name: total / count for name, total in totals.items()}

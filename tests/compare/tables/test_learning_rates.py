@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pandas as pd
 from helpers.comparisons import setting, write_errors
 
 from rmsexp import record
@@ -12,6 +14,14 @@ from rmsexp.compare.records import statistics
 from rmsexp.compare.tables import learning_rates
 
 FROM = "(from the seeds that chose the rate)"
+
+
+def ranked(root: Path, errors: Mapping[str, Sequence[float]]) -> pd.DataFrame:
+    """Return the table, by rate, of runs with LayerNorm that end at these errors, by setting and seed."""
+    for name, of_seeds in errors.items():
+        for seed, error in enumerate(of_seeds):
+            write_errors(root, "ln", seed, [0.9, error], setting=name)
+    return learning_rates.table(load(root).settings()).set_index("rate")
 
 
 def test_each_norm_is_shown_at_its_recipes_rate_and_at_its_best_rate(tmp_path: Path) -> None:
@@ -51,10 +61,7 @@ def test_a_rate_at_which_a_run_diverged_ranks_behind_the_others(tmp_path: Path) 
 
 def test_a_rate_with_few_seeds_ranks_behind_the_rates_with_enough(tmp_path: Path) -> None:
     errors = {"demo": [0.3, 0.32, 0.31], "demo+optim.lr=0.01": [0.35] * 4, "demo+optim.lr=0.1": [0.1]}
-    for name, of_seeds in errors.items():
-        for seed, error in enumerate(of_seeds):
-            write_errors(tmp_path, "ln", seed, [0.9, error], setting=name)
-    table = learning_rates.table(load(tmp_path).settings()).set_index("rate")
+    table = ranked(tmp_path, errors)
     assert table["rank"].tolist() == [1, 2, 3]
     text = learning_rates.readable(table.reset_index(), statistics.target(setting(tmp_path))).iloc[0]
     assert text["best rate"] == "the recipe's (best of 2 with 3 seeds or more, of 3 tried, by test error)"
@@ -98,10 +105,7 @@ def test_families_are_found_once_for_all_settings(tmp_path: Path) -> None:
 
 def test_where_no_rate_has_enough_seeds_all_rank_alike(tmp_path: Path) -> None:
     """A second seed at the recipe's rate, such as that of a pilot, does not make it the best."""
-    for name, of_seeds in {"demo": [0.3, 0.32], "demo+optim.lr=0.01": [0.2], "demo+optim.lr=0.1": [0.4]}.items():
-        for seed, error in enumerate(of_seeds):
-            write_errors(tmp_path, "ln", seed, [0.9, error], setting=name)
-    table = learning_rates.table(load(tmp_path).settings()).set_index("rate")
+    table = ranked(tmp_path, {"demo": [0.3, 0.32], "demo+optim.lr=0.01": [0.2], "demo+optim.lr=0.1": [0.4]})
     assert table["rank"].tolist() == [2, 1, 3]
     text = learning_rates.readable(table.reset_index(), statistics.target(setting(tmp_path))).iloc[0]
     assert text["best rate"] == "0.01 (best of 3 tried, by test error)"
