@@ -177,6 +177,7 @@ class _Norm:
         return Choice(rate, self._mean(rate), diverged, edges.get(rate), self._luck(rate, bound))
 
     def _luck(self, chosen: float, bound: float) -> float:
+        """Return the rate luck of the chosen rate. ``bound``: t s of :class:`Choice`."""
         if len(self.seeds) == 1 or self._share_diverged(chosen):
             return math.nan
         losses = [0.0]

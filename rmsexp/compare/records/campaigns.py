@@ -262,7 +262,9 @@ class State(NamedTuple):
     def remarks_on(self, claim: claims.Claim) -> list[str]:
         """Return the remarks on the campaign; on other differences between the claim's norms; on rates at an edge."""
         edges = {norm: self.choice[norm].edge for norm in (claim.a, claim.b) if norm in self.choice}
-        at_edge = [f"the rate of {norm} is the {edge} of the extended grid" for norm, edge in edges.items() if edge]
+        at_edge = [
+            f"the chosen rate of {norm} is the {edge} of the extended grid" for norm, edge in edges.items() if edge
+        ]
         return [*self.remarks, *self.campaign.differing_models(claim, self.results), *at_edge]
 
     def all_remarks(self) -> list[str]:

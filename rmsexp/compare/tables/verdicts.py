@@ -73,9 +73,9 @@ def marked(row: Mapping[Any, Any]) -> str:
 
 
 def note_on_rates(row: Mapping[Any, Any]) -> str:
-    """Return what "†" says: the claim would be inconclusive with the interval widened by the rate luck; "" if not.
+    """Return what "†" means in a row; "" for a row without it.
 
-    Where an interval decides and the rate luck is not known, this is said.
+    The interval, widened by the rate luck, would leave the claim inconclusive, or the rate luck is not known.
     """
     if isinstance(row["with_luck"], str):
         return CHOSEN_RATES * (row["with_luck"] != row["outcome"])
@@ -93,7 +93,7 @@ def _power(verdict: claims.Verdict) -> str:
     chance = seeds.power_of(verdict)
     if verdict.outcome != claims.INCONCLUSIVE or math.isnan(chance):
         return ""
-    return f"with this spread, {verdict.pairs} seeds support it with probability {chance:.2f} if there is no difference"
+    return f"the power for a true difference of 0 is {chance:.2f} with {verdict.pairs} seeds and this spread"
 
 
 def unit(campaign: Campaign) -> str:

@@ -279,9 +279,10 @@ def each(function: Callable[[Any], T], items: Iterable[Any]) -> list[T]:
 
 
 def means(sums: Callable[[Any], Mapping[str, float]], items: Iterable[Any], count: int) -> dict[str, float]:
-    """Return what ``sums(item)`` returns, added up over the items by name, divided by ``count``; works as :func:`each`.
+    """Return the totals over all items of the values in ``sums(item)``, by name, divided by ``count``.
 
-    Values are added in the order of the items, so any number of processes gets the same bits.
+    The processes of a run share the work (:func:`each`). Values are added in the order of the items, so the result has
+    the same bits with any number of processes.
     """
     totals: dict[str, float] = defaultdict(float)
     for found in each(sums, items):

@@ -105,15 +105,15 @@ def test_a_rate_at_the_edge_and_another_model_are_remarks_on_the_claims_of_the_n
     (gone,) = states(tmp_path)
     assert verdicts.table([gone])["remarks"].tolist() == ["", ""]
     edge = state._replace(choice=state.choice | {"ln": replace(state.choice["ln"], edge="lowest")})
-    assert "the rate of ln is the lowest of the extended grid" in edge.all_remarks()
+    assert "the chosen rate of ln is the lowest of the extended grid" in edge.all_remarks()
 
 
 def test_the_power_of_an_inconclusive_test(tmp_path: Path) -> None:
     (state,) = states(tmp_path, Campaign(level=Campaign().level | {"rms": 17.4}))
     row, other = verdicts.readable(verdicts.table([state])).to_dict("records")
     assert row["verdict"] == "inconclusive"
-    assert "; with this spread, 8 seeds support it with probability 1.00 if there is no difference" in row["why"]
-    assert "probability" not in other["why"]
+    assert "; the power for a true difference of 0 is 1.00 with 8 seeds and this spread" in row["why"]
+    assert "power" not in other["why"]
 
 
 def test_a_difference_is_among_the_pairs_that_finished(tmp_path: Path) -> None:
