@@ -1,6 +1,7 @@
 """Run the tests of a file with the Triton kernels, in Triton's interpreter on CPU, in place of the C++ kernels.
 
-A separate process does so, because Triton chooses between interpreter and compiler when it is imported.
+A separate process does so, because Triton chooses between interpreter and compiler when it is imported. Where there is
+a GPU, test_triton.py and test_gpu.py also run the compiled Triton kernels on it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from rmsexp import kernels
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # whether this process is such a process
+ON_GPU = torch.cuda.is_available() and not INTERPRETED
+only_on_gpu = pytest.mark.skipif(not ON_GPU, reason="there is no GPU")
 
 
 def load_kernels() -> bool:

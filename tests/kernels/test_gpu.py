@@ -1,0 +1,122 @@
+"""On a GPU, fused norms, recurrences and runs equal eager ones, and a continued run ends bit-identical."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import language_models, reading_and_retrieval, translation_tasks
+from helpers.fused_pairs import NORMS, close, gradients, mask_of, pair
+from helpers.interpreter import only_on_gpu
+from helpers.norm_layers import FORMATS, LAYERS
+from helpers.norm_layers import pair as layer_pair
+from helpers.sites import draw, fill
+from helpers.tasks import Main
+from torch import Tensor
+
+from rmsexp import norms, record
+from rmsexp.models.recurrent import GRU, LSTM
+
+pytestmark = [pytest.mark.slow, only_on_gpu, pytest.mark.usefixtures("fused_kernels")]
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+TASKS = ("cifar10", "language_model", *translation_tasks.TASKS, *reading_and_retrieval.TASKS)
+
+
+def on_gpu(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.to("cuda", dtype).requires_grad_()
+
+
+@DTYPES
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(name: str, dtype: torch.dtype) -> None:
+    """Norms of rows and of maps in both memory formats, alone and after an addition, equal eager norms."""
+    inputs = [draw(600, 1000), *(draw(5, 17, 6, 7).contiguous(memory_format=form) for form in FORMATS.values())]
+    for x in inputs:
+        options = {"axes": (2, 3)} if x.ndim == 4 else {}
+        results = []
+        for layer in layer_pair(name, x.shape[1], dtype=dtype, **options):
+            layer.cuda()
+            leaf, addend = on_gpu(x, dtype), on_gpu(draw(*x.shape, seed=3), dtype)
+            outputs = [layer(leaf)]
+            if x.ndim == 2:
+                outputs.append(sum(layer.add(leaf, addend)))  # of the sum and its norm
+            leaves = [leaf, *layer.parameters()]
+            results.append([*outputs, *(gradient for y in outputs for gradient in gradients(y, leaves))])
+        close(results[1], results[0])
+
+
+@DTYPES
+@pytest.mark.parametrize("layer", [norms.DynamicTanh, norms.DynamicErf])
+def test_pointwise(layer: type[norms.DynamicTanh], dtype: torch.dtype) -> None:
+    x, results = draw(600, 1000), []
+    for impl in ("eager", "fused"):
+        module, leaf = fill(layer(1000, impl=impl)).to("cuda", dtype), on_gpu(x, dtype)
+        y = module(leaf)
+        results.append([y, *gradients(y, [leaf, *module.parameters()])])
+    close(results[1], results[0])
+
+
+@DTYPES
+@pytest.mark.parametrize("unit", [GRU, LSTM])
+@pytest.mark.parametrize("name", NORMS)
+def test_recurrences(name: str, unit: type[GRU], dtype: torch.dtype) -> None:
+    lengths, results = torch.tensor([5, 1, 3, 5, 2, 4]), []
+    mask = mask_of(lengths, 5).cuda()
+    for module in pair(lambda norm: unit(norm, "unit", 70, 190), name, dtype):
+        module.cuda()
+        x = on_gpu(draw(6, 5, 70), dtype)
+        states, *_ = module(x, mask)
+        states = states * mask.unsqueeze(-1)
+        results.append([states, *gradients(states, [x, *module.parameters()])])
+    close(results[1], results[0])
+
+
+@pytest.fixture
+def words(task: str, request: pytest.FixtureRequest) -> list[str]:
+    """Return the command line of a task at demo scale with a smaller model."""
+    steps = ["device=cuda", "max_steps=4", "eval_every=4", "checkpoint_every=2"]
+    if task == "cifar10":
+        root = request.getfixturevalue("data_root")
+        return [*steps, "task=cifar10", "model.width=0.05", "batch_size=8", f"data.root={root}"]
+    if task in translation_tasks.TASKS:
+        root = request.getfixturevalue("text_root")
+        return [*steps, *translation_tasks.tiny(task), *translation_tasks.SHORT, f"data.root={root}"]
+    request.getfixturevalue("small_synthetic_data")
+    return [*steps, *(language_models.TINY if task == "language_model" else reading_and_retrieval.tiny(task))]
+
+
+def losses(run: record.Run) -> list[tuple[str, int, float]]:
+    return [(row["split"], row["step"], row["loss"]) for row in run.metrics]
+
+
+@pytest.mark.parametrize("norm", ["none", "ln", "rms", "prms", "bn", "wn"])
+@pytest.mark.parametrize("task", TASKS)
+def test_a_fused_run_has_the_losses_of_an_eager_run(main: Main, tmp_path: Path, words: list[str], norm: str) -> None:
+    """The losses of four training steps, and of the evaluations before and after them, are equal up to rounding."""
+    for impl in ("eager", *(["fused"] if norm != "bn" else [])):
+        options = ["norm.p=0.5"] if norm == "prms" else []
+        done = main(*words, f"norm={norm}", f"norm.impl={impl}", *options)
+        assert done.status == 0, done.err
+    runs = {run.run["impl"]: run for run in map(record.read, record.find_runs(tmp_path))}
+    assert {run.run["sessions"][0]["device_type"] for run in runs.values()} == {"cuda"}
+    expected = losses(runs["eager"])
+    assert len(expected) >= 5
+    for impl in runs.keys() - {"eager"}:
+        for fused, eager in zip(losses(runs[impl]), expected, strict=True):
+            assert fused == (*eager[:2], pytest.approx(eager[2], rel=1e-4))
+
+
+@pytest.mark.parametrize("impl", ["eager", "fused"])
+@pytest.mark.parametrize("task", TASKS)
+def test_a_continued_run_ends_bit_identical(main: Main, tmp_path: Path, words: list[str], impl: str) -> None:
+    parts = {"whole": [[]], "parts": [["max_steps=2"], []]}
+    for name, sessions in parts.items():
+        for session in sessions:
+            done = main(*words, "norm=rms", f"norm.impl={impl}", f"results={tmp_path / name}", *session)
+            assert done.status == 0, done.err
+    whole, continued = (record.read(*record.find_runs(tmp_path / name)) for name in parts)
+    assert len(continued.run["sessions"]) == 2
+    steps = losses(whole)
+    assert [row for row in losses(continued) if row in steps or row[1] != 2] == steps  # a part ends with an evaluation
