@@ -45,7 +45,7 @@ def mask_of(lengths: Tensor, time: int) -> Tensor:
 
 def gradients(result: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
     """Return the gradients of a weighted sum of ``result``, with zeros for leaves on which it does not depend."""
-    weights = draw(*result.shape, seed=30).to(result.dtype)
+    weights = draw(*result.shape, seed=30).to(result)
     return list(torch.autograd.grad((result * weights).sum(), leaves, allow_unused=True, materialize_grads=True))
 
 
