@@ -61,6 +61,7 @@ BLOCKS: Blocks = {
     "savings": savings.readme,
     "savings-of-tasks": savings.timing_page,
     "savings-of-layers": savings.layers,
+    "savings-on-gpu": savings.gpu_page,
     "agreement": agreement.of_tasks,
     "fused-steps": savings.fused,
     "verdicts": verdicts.readme,

@@ -29,8 +29,8 @@ def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = not cfg.deterministic
         torch.backends.cudnn.allow_tf32 = False  # no TF32: float32 as in matrix products
-        # Only warn: PyTorch lists max_pool2d's backward as nondeterministic, also for windows that do not overlap.
-        torch.use_deterministic_algorithms(cfg.deterministic, warn_only=True)
+        # not warn_only, with which the backward passes of attention take an algorithm whose results differ between runs
+        torch.use_deterministic_algorithms(cfg.deterministic)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if name == "cuda" and process.rank_and_size()[1] > 1:
         rank, gpus = process.local_rank(), torch.cuda.device_count()

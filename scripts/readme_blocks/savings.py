@@ -1,4 +1,4 @@
-"""Time saved per training step, from interleaved timings at scale=small.
+"""Time saved per training step, from interleaved timings at scale=small, and on GPUs in any setting.
 
 A group is what may stand in one table: one machine and one number of threads. Of several records of a task it has
 those that reports use, too (:mod:`rmsexp.compare.records.comparable`).
@@ -54,11 +54,14 @@ class Group(NamedTuple):
 
 
 def groups(evidence: Evidence, kind: str = "steps", needed: str = "rms") -> list[Group]:
-    """Return the groups: those of most processes first, then of most tasks, of one thread, and the newest.
+    """Return the groups at scale=small: those of most processes first, then of most tasks, one thread, and the newest.
 
     ``needed``: a series that the records must have, beside LayerNorm of its implementation.
     """
-    timings = evidence.timings[evidence.timings["setting"] == "small"]
+    return _grouped(evidence.timings[evidence.timings["setting"] == "small"], kind, needed)
+
+
+def _grouped(timings: pd.DataFrame, kind: str, needed: str) -> list[Group]:
     suited = timings[timings["folder"].isin(timings.loc[timings["series"] == needed, "folder"])]
     found = []
     for (place, _, threads), rows in suited.groupby(["place", "machine", "threads"], sort=True):
@@ -168,6 +171,13 @@ def timing_page(evidence: Evidence) -> str:
     found = _replicated(groups(evidence))
     parts = [part for group in found for part in (_heading(group), _group_table(evidence, group), _shares(group))]
     return paragraphs(*parts, _common(found))
+
+
+def gpu_page(evidence: Evidence) -> str:
+    """A table for each GPU and number of threads."""
+    on_gpu = evidence.timings["sessions"].map(lambda sessions: sessions[0].get("device_type") == "cuda")
+    found = _grouped(evidence.timings[on_gpu], "steps", "rms")
+    return paragraphs(*(part for group in found for part in (_heading(group), _group_table(evidence, group))))
 
 
 def _heading(group: Group, impls: Sequence[str] = ("eager",)) -> str:
