@@ -41,7 +41,6 @@ LONGEST = (
     "test_triton.py::test_under",
     "test_triton_compile",
     "test_wheel.py::test_help",
-    "share_the_cores",
 )
 
 

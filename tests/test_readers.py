@@ -52,7 +52,7 @@ def test_files_that_are_no_text_or_hold_no_mapping_are_refused(read: Reader, tmp
         (b"[1]", ""),
         (b"", ""),
         (b"{", ""),
-        (b'{"a": "\\ud800"}', "surrogates not allowed"),
+        (b'{"a": "\\ud800"}', "surrogates not allowed" if read is read_json else "invalid Unicode character"),
         (b'{"a": ' + b"1" * 5000 + b"}", "4300 digits"),
         (b'{"a": ' + b"[" * 9000, ""),
     ):
@@ -94,12 +94,12 @@ def aliases(levels: int) -> str:
         ("a: 1\nb: 2\na: 3", ", line 1: a key occurs twice"),
         ("a: {b: 1, b: 2}", ", line 1: a key occurs twice"),
         ("a: " + "[" * DEEPEST_YAML + "]" * DEEPEST_YAML, f", line 1: more than {DEEPEST_YAML} levels of nesting"),
-        ("a: [b", ", line 1: expected ',' or ']', but got '<stream end>'"),
+        ("a: [b", ": did not find expected ',' or ']'"),
         ("a: !!python/object/apply:os.system [ls]", ", line 1: could not determine a constructor for the tag"),
         ("a: !" + "x" * 9999, "xxx…xxx"),
         ("a: 2020-99-99", "month must be in 1..12"),
         ("a: 1" + ":59" * 9999 + ".5", "int too large to convert to float"),
-        ("a: 1\0", "special characters are not allowed"),
+        ("a: 1\0", "control characters are not allowed"),
     ],
 )
 def test_yaml_with_more_than_plain_values_is_refused_in_one_line(content: str, message: str, tmp_path: Path) -> None:

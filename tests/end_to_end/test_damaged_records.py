@@ -166,7 +166,7 @@ REPAIRED = {
     ),
     "a config that is not YAML": (
         write(record.CONFIG, b"a: [1"),
-        ["config.yaml, line 1: ", "; it is written again"],
+        ["config.yaml, line ", "; it is written again"],
         ["config.yaml.old0"],
     ),
 }

@@ -210,6 +210,7 @@ def test_a_preset_runs_all_options_with_one_seed_before_the_next_seed(
     assert order == [(f"prms+p={p}", f"seed{seed}") for seed in (0, 1) for p in (0.1, 0.2)]
 
 
+@pytest.mark.minutes
 def test_runs_in_parallel_share_the_cores(main: Main, tmp_path: Path) -> None:
     """Of two runs at a time, each uses half of the cores, although eight were asked for.
 
