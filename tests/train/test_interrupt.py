@@ -53,7 +53,7 @@ def test_a_worker_process_ignores_further_signals(monkeypatch: pytest.MonkeyPatc
     assert (stop.value.signum, stop.value.torn) == (signal.SIGINT, False)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2])
 def test_signals_that_come_twice_still_wait_for_the_step(number: signal.Signals) -> None:
     """A closed terminal sends SIGHUP twice, by its shell and the kernel; timeout(1) and SLURM repeat theirs, too."""
     interrupt, done = Interrupt(), []
@@ -64,7 +64,8 @@ def test_signals_that_come_twice_still_wait_for_the_step(number: signal.Signals)
     assert (stop.value.signum, stop.value.torn, done) == (number, False, [True])
 
 
-def test_a_second_ctrl_c_ends_the_run_at_once() -> None:
+def test_a_second_ctrl_c_ends_the_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmsexp.train.interrupt.TWICE", 0.0)
     interrupt = Interrupt()
     with pytest.raises(Interrupted) as stop, interrupt.install(), interrupt.deferred():  # noqa: PT012
         signal.raise_signal(signal.SIGINT)
