@@ -49,7 +49,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     text = _text(path, LARGEST_YAML)
     try:
-        value = yaml.load(text, _ValueLoader)
+        value = yaml.load(text, _Loader)
         json.dumps(value, ensure_ascii=False, default=str).encode()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -62,42 +62,50 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return value
 
 
-# libyaml's parser, if PyYAML was built with it, takes a fraction of the time of the one in Python; both are followed by
-# composing in Python
-_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class _ValueLoader(Composer, _SafeLoader):
-    """Loads plain values; refuses aliases, interpolations, keys that occur twice, and deep nesting."""
+class _ValuesOnly:
+    """Of a loader that composes nodes in Python: refuses aliases, interpolations, repeated keys, and deep nesting."""
 
     depth = 0
 
-    def __init__(self, text: str) -> None:
-        Composer.__init__(self)
-        _SafeLoader.__init__(self, text)
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
+    def compose_node(self: Any, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             raise yaml.MarkedYAMLError(problem="an alias is not allowed", problem_mark=self.peek_event().start_mark)
         self.depth += 1
         if self.depth > DEEPEST_YAML:
             problem = f"more than {DEEPEST_YAML} levels of nesting"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.peek_event().start_mark)
-        node = super().compose_node(parent, index)
+        node = super().compose_node(parent, index)  # type: ignore[misc]
         self.depth -= 1
         return node
 
     def construct_scalar(self, node: Any) -> Any:
-        value = super().construct_scalar(node)
+        value = super().construct_scalar(node)  # type: ignore[misc]
         if "${" in str(value):
             raise yaml.MarkedYAMLError(problem="an interpolation is not allowed", problem_mark=node.start_mark)
         return value
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        mapping = super().construct_mapping(node, deep)
+        mapping = super().construct_mapping(node, deep)  # type: ignore[misc]
         if len(mapping) < len(node.value):
             raise yaml.MarkedYAMLError(problem="a key occurs twice", problem_mark=node.start_mark)
         return mapping
+
+
+class _PythonLoader(_ValuesOnly, yaml.SafeLoader):
+    """With the parser in Python."""
+
+
+if yaml.__with_libyaml__:
+
+    class _Loader(_ValuesOnly, Composer, yaml.CSafeLoader):
+        """With libyaml's parser, which takes a fraction of the time."""
+
+        def __init__(self, text: str) -> None:
+            Composer.__init__(self)
+            yaml.CSafeLoader.__init__(self, text)
+
+else:
+    _Loader = _PythonLoader  # type: ignore[misc,assignment]
 
 
 def _text(path: Path, largest: int) -> str:

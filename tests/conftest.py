@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 # torch is imported; subprocesses inherit it.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+# Runs on a GPU need it for determinism. It is read at a process's first product of matrices on the GPU.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
 # Commands that are printed call the interpreter "python" if the shell does, as in an active environment.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from rmsexp import readers
 from rmsexp.readers import DEEPEST_YAML, LARGEST_JSON, LARGEST_YAML, read_json, read_yaml
 
 Reader = Callable[[Path], dict[str, Any]]
@@ -94,15 +95,19 @@ def aliases(levels: int) -> str:
         ("a: 1\nb: 2\na: 3", ", line 1: a key occurs twice"),
         ("a: {b: 1, b: 2}", ", line 1: a key occurs twice"),
         ("a: " + "[" * DEEPEST_YAML + "]" * DEEPEST_YAML, f", line 1: more than {DEEPEST_YAML} levels of nesting"),
-        ("a: [b", ": did not find expected ',' or ']'"),
+        ("a: [b", "expected ',' or ']'"),
         ("a: !!python/object/apply:os.system [ls]", ", line 1: could not determine a constructor for the tag"),
         ("a: !" + "x" * 9999, "xxx…xxx"),
         ("a: 2020-99-99", "month must be in 1..12"),
         ("a: 1" + ":59" * 9999 + ".5", "int too large to convert to float"),
-        ("a: 1\0", "control characters are not allowed"),
+        ("a: 1\0", "characters are not allowed"),
     ],
 )
-def test_yaml_with_more_than_plain_values_is_refused_in_one_line(content: str, message: str, tmp_path: Path) -> None:
+def test_yaml_with_more_than_plain_values_is_refused_in_one_line(
+    content: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(content)
+    assert message in refusal(read_yaml, path)
+    monkeypatch.setattr(readers, "_Loader", readers._PythonLoader)  # as without libyaml
     assert message in refusal(read_yaml, path)

@@ -11,6 +11,8 @@ from rmsexp import cores, process
 from rmsexp.config import RunConfig
 from rmsexp.train import memory
 
+WORKSPACE, DETERMINISTIC_WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")  # torch reads it at its first use
+
 
 def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
     """Set threads, determinism on CUDA, and the reuse of memory (:mod:`.memory`); return the config's device.
@@ -18,7 +20,8 @@ def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
     ``n_jobs``: the number of runs that share the CPU cores. It divides the number of threads unless the config sets
     ``threads``. Each process that torchrun started on this machine gets a GPU of its own.
 
-    Raises: ValueError if the config asks for CUDA and torch sees no CUDA device, or none for this process.
+    Raises: ValueError if the config asks for CUDA and torch sees no CUDA device, or none for this process, or if it
+    asks for determinism and the environment prevents it.
     """
     name = cfg.device if cfg.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
@@ -26,7 +29,12 @@ def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
     memory.keep_freed()
     torch.set_num_threads(cfg.threads or cores.threads(n_jobs))
     if name == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        workspace = os.environ.setdefault(WORKSPACE, DETERMINISTIC_WORKSPACES[0])
+        if cfg.deterministic and workspace not in DETERMINISTIC_WORKSPACES:
+            allowed = " or ".join(DETERMINISTIC_WORKSPACES)
+            raise ValueError(
+                f"deterministic=true needs {WORKSPACE}={allowed}, or that variable unset; it is {workspace}"
+            )
         torch.backends.cudnn.benchmark = not cfg.deterministic
         torch.backends.cudnn.allow_tf32 = False  # no TF32: float32 as in matrix products
         # not warn_only, with which the backward passes of attention take an algorithm whose results differ between runs

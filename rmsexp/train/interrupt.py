@@ -49,7 +49,10 @@ class Interrupt:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Delay the exception for a signal to the end of the outermost such context. A second Ctrl-C raises at once."""
+        """Delay the exception for a signal to the end of the outermost such context.
+
+        A second Ctrl-C, more than ``TWICE`` seconds later, raises at once.
+        """
         self._deferred += 1
         try:
             yield

@@ -34,13 +34,14 @@ def _tables(evidence: Evidence, what: str) -> str:
     for place, contents in evidence.benchmarks(what).items():
         newest = contents[0]
         dirty = f"Measured with [uncommitted changes]({UNCLEAN})." if newest["session"]["git"]["dirty"] else ""
+        part = "Interrupted: not all shapes were measured." if newest.get("stopped") == "interrupted" else ""
         where = f"{machine(newest)} (`{place}`)"
         for summary in bench.SUMMARIES[what]:
             cases = _cases(summary, newest)
             measured = [Measured(case, benchmarks.rows(case["seconds"], case["reference"])) for case in cases]
             for table in bench_table.summaries([summary], measured).values():
                 title = f"**{summary.passes.capitalize()}**, {where}."
-                parts += [sentences(title, _method(cases), _state(cases), dirty), markup.markdown(table)]
+                parts += [sentences(title, _method(cases), _state(cases), dirty, part), markup.markdown(table)]
         for summary in bench.SUMMARIES[what] if len(contents) > 1 else ():
             title = (
                 f"**{summary.passes.capitalize()}, {len(contents)} such measurements**, {where}: medians of the ratios "

@@ -15,7 +15,7 @@ from rmsexp.train.device import set_up_device
 def settings_of_torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let torch see a GPU, and restore what the set-up changes."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     for name in ("benchmark", "allow_tf32"):
         monkeypatch.setattr(torch.backends.cudnn, name, getattr(torch.backends.cudnn, name))
     yield
@@ -31,3 +31,9 @@ def test_on_a_gpu_operators_without_a_deterministic_algorithm_are_refused(determ
     assert torch.are_deterministic_algorithms_enabled() == (deterministic == "true")
     assert not torch.is_deterministic_algorithms_warn_only_enabled()
     assert not torch.backends.cudnn.allow_tf32
+
+
+def test_an_environment_that_prevents_determinism_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":0:0")
+    with pytest.raises(ValueError, match="deterministic=true needs CUBLAS_WORKSPACE_CONFIG=:4096:8 or :16:8"):
+        set_up_device(config.job(["device=cuda", "threads=1"]).config)
