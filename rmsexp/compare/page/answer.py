@@ -173,6 +173,9 @@ def _savings(impl: str, rows: pd.DataFrame) -> str:
             f" {left_out} more timings, of one process each, are left out, because several processes measured the same "
             "on another machine."
         )
+    if too_wide := savings_by_task.number_too_wide(rows):
+        width = f"{100 * savings_by_task.WIDEST:.0f} percentage points"
+        doubt += f" {too_wide} more savings are left out, whose intervals are wider than {width}."
     return (
         f"{impl} RMSNorm saves {saved.min():z.1f} to {saved.max():z.1f} % of a training step of {impl.lower()} "
         f"LayerNorm, {where}; in {sure} of {len(rows)} timings the whole interval is above 0.{doubt}"

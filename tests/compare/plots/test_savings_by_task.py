@@ -93,3 +93,19 @@ def test_the_legend_of_few_norms_on_many_machines_is_not_cut_off(tmp_path: Path)
     (axes,) = figure.axes
     assert len(axes.get_yticklabels()) == 2
     assert axes.get_legend().get_window_extent().y0 >= 0
+
+
+def test_an_interval_that_says_nothing_is_left_out_and_counted(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.9, 0.91]})
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.7, 1.1]}, task="rnnsearch")
+    rows = savings_by_task.rows(load_timings(tmp_path), "eager")
+    assert list(rows["task"]) == ["cifar10"]
+    assert savings_by_task.number_too_wide(rows) == 1
+    assert "wider than 50 percentage points (1)" in " ".join(text.get_text() for text in draw(tmp_path).texts)
+
+
+def test_intervals_that_all_say_nothing_are_drawn(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.7, 1.1]})
+    rows = savings_by_task.rows(load_timings(tmp_path), "eager")
+    assert len(rows) == 1
+    assert savings_by_task.number_too_wide(rows) == 0
