@@ -50,4 +50,4 @@ def test_a_config_in_which_p_cannot_be_read_is_named(tmp_path: Path) -> None:
     path = write_run(tmp_path, "prms") / record.CONFIG
     path.write_text("[")
     (line,) = setting_report._missing_configs(load(tmp_path).select("cifar10", "demo"))
-    assert line.startswith(f"{path}, line 1: ")
+    assert line.startswith(f"{path}, line ")
