@@ -39,7 +39,7 @@ def rows(timings: pd.DataFrame, impl: str) -> pd.DataFrame:
     kept = (found["processes"] > 1) | (same["processes"].transform("max") == 1)
     found = found.assign(left_out=(~kept).groupby([found[key] for key in SAME], dropna=False).transform("sum"))[kept]
     wide = found["high"] - found["low"] > WIDEST
-    found = found.assign(too_wide=int(wide.sum()))[~wide | wide.all()]
+    found = found.assign(too_wide=int(wide.sum()))[~wide | bool(wide.all())]
     order = found["series"].map(in_order(found["series"]).index)
     found = found.assign(order=order).sort_values(["setting", "task", "order"], kind="stable", ignore_index=True)
     return found.drop(columns="order")
