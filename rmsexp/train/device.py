@@ -11,7 +11,8 @@ from rmsexp import cores, process
 from rmsexp.config import RunConfig
 from rmsexp.train import memory
 
-WORKSPACE, DETERMINISTIC_WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")  # torch reads it at its first use
+CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"  # torch reads it at a process's first matrix product on the GPU
+DETERMINISTIC_CUBLAS = (":4096:8", ":16:8")  # its values with which the results of cuBLAS do not differ between runs
 
 
 def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
@@ -29,15 +30,15 @@ def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
     memory.keep_freed()
     torch.set_num_threads(cfg.threads or cores.threads(n_jobs))
     if name == "cuda":
-        workspace = os.environ.setdefault(WORKSPACE, DETERMINISTIC_WORKSPACES[0])
-        if cfg.deterministic and workspace not in DETERMINISTIC_WORKSPACES:
-            allowed = " or ".join(DETERMINISTIC_WORKSPACES)
+        value = os.environ.setdefault(CUBLAS_VARIABLE, DETERMINISTIC_CUBLAS[0])
+        if cfg.deterministic and value not in DETERMINISTIC_CUBLAS:
+            allowed = " or ".join(DETERMINISTIC_CUBLAS)
             raise ValueError(
-                f"deterministic=true needs {WORKSPACE}={allowed}, or that variable unset; it is {workspace}"
+                f"deterministic=true needs the environment variable {CUBLAS_VARIABLE} unset or {allowed}; it is {value}"
             )
         torch.backends.cudnn.benchmark = not cfg.deterministic
         torch.backends.cudnn.allow_tf32 = False  # no TF32: float32 as in matrix products
-        # not warn_only, with which the backward passes of attention take an algorithm whose results differ between runs
+        # not warn_only: with it, the backward passes of attention would take algorithms that are not deterministic
         torch.use_deterministic_algorithms(cfg.deterministic)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if name == "cuda" and process.rank_and_size()[1] > 1:

@@ -11,7 +11,7 @@ from types import FrameType
 from rmsexp import process
 from rmsexp.train.clock import Stopwatch
 
-TWICE = 0.2  # seconds; nobody presses Ctrl-C twice in a shorter time
+TWICE = 0.2  # seconds; two SIGINTs within a shorter time are one Ctrl-C
 
 
 class Interrupted(BaseException):
@@ -37,7 +37,7 @@ class Interrupt:
     def __init__(self, joint: bool = False) -> None:
         self._deferred = 0
         self.received: int | None = None
-        self._since = Stopwatch()  # the signal
+        self._since_signal = Stopwatch()
         # A worker gets a signal from its terminal and again from the sweep's process, which acts on second signals. A
         # process that torchrun started gets a signal again from torchrun.
         self._once = joint or parent_process() is not None
@@ -65,8 +65,8 @@ class Interrupt:
         again = self.received is not None
         # Only with Ctrl-C does someone ask for an end at once. Others often come twice: SIGHUP from the shell and from
         # the kernel when a terminal is closed, those of timeout(1) and of SLURM to a process and to its group.
-        if again and (self._once or signum != signal.SIGINT or self._since.seconds < TWICE):
+        if again and (self._once or signum != signal.SIGINT or self._since_signal.seconds < TWICE):
             return
-        self.received, self._since = signum, Stopwatch()
+        self.received, self._since_signal = signum, Stopwatch()
         if again or not self._deferred:
             raise Interrupted(signum, torn=again)

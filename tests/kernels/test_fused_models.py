@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import language_models, reading_and_retrieval, translation_tasks
+from helpers import reading_and_retrieval
 from helpers.fused_pairs import NORMS, PROPERTY, Pair, assert_autocast_widens, close, gradients, pair
+from helpers.fused_runs import TASKS, losses
 from helpers.tasks import Main, task_and_model
 from helpers.translation_models import RAGGED, SOURCES, TARGETS, assert_steps_are_forward, batch_of, pairs
 from hypothesis import given, settings
@@ -101,21 +102,7 @@ def test_rnnsearch_under_autocast() -> None:
 
 # --- tasks
 
-every_task = pytest.mark.parametrize(
-    "task", ["cifar10", "language_model", *translation_tasks.TASKS, *reading_and_retrieval.TASKS]
-)
-
-
-@pytest.fixture
-def words(task: str, request: pytest.FixtureRequest) -> list[str]:
-    """Return the command line of a task at demo scale with a smaller model."""
-    if task == "cifar10":
-        return ["task=cifar10", "model.width=0.05", "batch_size=8", f"data.root={request.getfixturevalue('data_root')}"]
-    if task in translation_tasks.TASKS:
-        root = request.getfixturevalue("text_root")
-        return [*translation_tasks.tiny(task), *translation_tasks.SHORT, f"data.root={root}"]
-    request.getfixturevalue("small_synthetic_data")
-    return list(language_models.TINY) if task == "language_model" else reading_and_retrieval.tiny(task)
+every_task = pytest.mark.parametrize("task", TASKS)
 
 
 @every_task
@@ -150,9 +137,8 @@ def test_a_fused_run_has_the_losses_of_an_eager_run(main: Main, tmp_path: Path, 
         done = main(*words, "norm=rms", f"norm.impl={impl}", "max_steps=3", "eval_every=3", "checkpoint_every=3")
         assert done.status == 0, done.err
     runs = {run.run["impl"]: run for run in map(record.read, record.find_runs(tmp_path))}
-    losses = {impl: [(row["split"], row["step"], row["loss"]) for row in run.metrics] for impl, run in runs.items()}
-    assert len(losses["eager"]) >= 5
-    for fused, eager in zip(losses["fused"], losses["eager"], strict=True):
+    assert len(losses(runs["eager"])) >= 5
+    for fused, eager in zip(losses(runs["fused"]), losses(runs["eager"]), strict=True):
         assert fused == (*eager[:2], pytest.approx(eager[2], rel=2e-5))
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import language_models, reading_and_retrieval, translation_tasks
 from helpers.fused_pairs import NORMS, close, gradients, mask_of, pair
+from helpers.fused_runs import TASKS, losses
 from helpers.interpreter import only_on_gpu
 from helpers.norm_layers import FORMATS, LAYERS
 from helpers.norm_layers import pair as layer_pair
@@ -22,7 +22,7 @@ from rmsexp.models.recurrent import GRU, LSTM
 pytestmark = [pytest.mark.slow, only_on_gpu, pytest.mark.usefixtures("fused_kernels")]
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-TASKS = ("cifar10", "language_model", *translation_tasks.TASKS, *reading_and_retrieval.TASKS)
+STEPS = ("device=cuda", "max_steps=4", "eval_every=2", "checkpoint_every=2")
 
 
 def on_gpu(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -74,31 +74,13 @@ def test_recurrences(name: str, unit: type[GRU], dtype: torch.dtype) -> None:
     close(results[1], results[0])
 
 
-@pytest.fixture
-def words(task: str, request: pytest.FixtureRequest) -> list[str]:
-    """Return the command line of a task at demo scale with a smaller model."""
-    steps = ["device=cuda", "max_steps=4", "eval_every=2", "checkpoint_every=2"]
-    if task == "cifar10":
-        root = request.getfixturevalue("data_root")
-        return [*steps, "task=cifar10", "model.width=0.05", "batch_size=8", f"data.root={root}"]
-    if task in translation_tasks.TASKS:
-        root = request.getfixturevalue("text_root")
-        return [*steps, *translation_tasks.tiny(task), *translation_tasks.SHORT, f"data.root={root}"]
-    request.getfixturevalue("small_synthetic_data")
-    return [*steps, *(language_models.TINY if task == "language_model" else reading_and_retrieval.tiny(task))]
-
-
-def losses(run: record.Run) -> list[tuple[str, int, float]]:
-    return [(row["split"], row["step"], row["loss"]) for row in run.metrics]
-
-
 @pytest.mark.parametrize("norm", ["none", "ln", "rms", "prms", "bn", "wn"])
 @pytest.mark.parametrize("task", TASKS)
 def test_a_fused_run_has_the_losses_of_an_eager_run(main: Main, tmp_path: Path, words: list[str], norm: str) -> None:
     """The losses of four training steps, and of the evaluations before and after them, are equal up to rounding."""
     for impl in ("eager", *(["fused"] if norm != "bn" else [])):
         options = ["norm.p=0.5"] if norm == "prms" else []
-        done = main(*words, f"norm={norm}", f"norm.impl={impl}", *options)
+        done = main(*words, *STEPS, f"norm={norm}", f"norm.impl={impl}", *options)
         assert done.status == 0, done.err
     runs = {run.run["impl"]: run for run in map(record.read, record.find_runs(tmp_path))}
     assert len(runs) == (1 if norm == "bn" else 2)
@@ -116,7 +98,7 @@ def test_a_continued_run_ends_bit_identical(main: Main, tmp_path: Path, words: l
     parts = {"whole": [[]], "parts": [["max_steps=2"], []]}
     for name, sessions in parts.items():
         for session in sessions:
-            done = main(*words, "norm=rms", f"norm.impl={impl}", f"results={tmp_path / name}", *session)
+            done = main(*words, *STEPS, "norm=rms", f"norm.impl={impl}", f"results={tmp_path / name}", *session)
             assert done.status == 0, done.err
     continued = record.read(*record.find_runs(tmp_path / "parts"))
     assert len(continued.run["sessions"]) == 2

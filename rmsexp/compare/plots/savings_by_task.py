@@ -18,7 +18,7 @@ SPREAD = 0.6  # distance between the first and the last mark of a row, at most
 CLOCKS = "os^vXP"  # matplotlib markers of our savings, one per CLOCK
 PAPER = "D"  # matplotlib marker of the paper's savings
 CLOCK = ("machine", "processor", "threads", "precision")
-WIDEST = 0.5  # width of an interval of a ratio above which it is left out, unless all are: it says nothing
+WIDEST = 0.5  # a saving whose interval, of the ratio of times, is wider says too little to be drawn
 SAME = ["task", "setting", "series", "threads", "precision"]  # of what several machines may have measured
 
 
@@ -28,8 +28,8 @@ def rows(timings: pd.DataFrame, impl: str) -> pd.DataFrame:
     For each task, setting, machine, number of threads and precision, they are those of the comparison with the highest
     :func:`rmsexp.compare.records.comparable.rank`. LayerNorm itself and models without norm are left out, and so is
     what a single process measured if several processes did on another machine; the column ``left_out`` counts these.
-    Of the others, those are left out whose interval is wider than ``WIDEST``, unless all are; the column ``too_wide``
-    has their number.
+    Savings whose intervals are wider than ``WIDEST`` are left out, too, unless all are; the column ``too_wide`` has
+    their number.
 
     ``timings``: see :func:`rmsexp.compare.records.timing_records.load`.
     """
@@ -38,8 +38,10 @@ def rows(timings: pd.DataFrame, impl: str) -> pd.DataFrame:
     same = found.groupby(SAME, dropna=False)
     kept = (found["processes"] > 1) | (same["processes"].transform("max") == 1)
     found = found.assign(left_out=(~kept).groupby([found[key] for key in SAME], dropna=False).transform("sum"))[kept]
-    wide = found["high"] - found["low"] > WIDEST
-    found = found.assign(too_wide=int(wide.sum()))[~wide | bool(wide.all())]
+    drawn = ~(found["high"] - found["low"] > WIDEST)  # also those without an interval
+    if drawn.any():
+        found = found[drawn]
+    found = found.assign(too_wide=len(drawn) - len(found))
     order = found["series"].map(in_order(found["series"]).index)
     found = found.assign(order=order).sort_values(["setting", "task", "order"], kind="stable", ignore_index=True)
     return found.drop(columns="order")
@@ -62,7 +64,7 @@ def number_left_out(rows: pd.DataFrame) -> int:
 
 def number_too_wide(rows: pd.DataFrame) -> int:
     """Return how many savings are left out of some :func:`rows` because of the width of their intervals."""
-    return int((rows["high"] - rows["low"] <= WIDEST).any() and rows["too_wide"].max())
+    return int(rows["too_wide"].max()) if len(rows) else 0
 
 
 def draw(rows: pd.DataFrame, impl: str) -> Figure:
@@ -101,7 +103,7 @@ def draw(rows: pd.DataFrame, impl: str) -> Figure:
 def _machine(clock: tuple[str, str, float, str]) -> str:
     """Return the name of a ``CLOCK`` for the legend, in two or three lines."""
     machine, processor, threads, precision = clock
-    identity = "" if machine == processor else f"\nmachine {machine.partition(', ')[0]}"  # without the name of a GPU
+    identity = "" if machine == processor else f"\nmachine {comparable.identity(machine, processor)}"
     return f"{processor}\n{comparable.threads(threads)}{comparable.precision(precision)}{identity}"
 
 

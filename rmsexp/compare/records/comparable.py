@@ -303,7 +303,13 @@ def _interval(pairs: list[Interval]) -> Interval:
 
 def machine(row: Row) -> str:
     """Return the name of a row's processor, with the machine's identity in parentheses if the records have it."""
-    return str(row["processor"]) if row["machine"] == row["processor"] else f"{row['processor']} ({row['machine']})"
+    processor = str(row["processor"])
+    return processor if row["machine"] == processor else f"{processor} ({identity(row['machine'], processor)})"
+
+
+def identity(machine: str, processor: str) -> str:
+    """Return a machine's identity without the name of its GPU, which is the processor of runs on a GPU."""
+    return machine.removesuffix(f", {processor}")
 
 
 def clock(comparison: Comparison) -> str:
