@@ -63,7 +63,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 class _ValuesOnly:
-    """Of a loader that composes nodes in Python: refuses aliases, interpolations, repeated keys, and deep nesting."""
+    """Makes a YAML loader refuse aliases, interpolations, repeated keys, and deep nesting."""
 
     depth = 0
 
@@ -92,13 +92,13 @@ class _ValuesOnly:
 
 
 class _PythonLoader(_ValuesOnly, yaml.SafeLoader):
-    """With the parser in Python."""
+    """Loads plain values with PyYAML's own parser."""
 
 
 if yaml.__with_libyaml__:
 
     class _Loader(_ValuesOnly, Composer, yaml.CSafeLoader):
-        """With libyaml's parser, which takes a fraction of the time."""
+        """Loads plain values with libyaml's parser, which is many times as fast."""
 
         def __init__(self, text: str) -> None:
             Composer.__init__(self)

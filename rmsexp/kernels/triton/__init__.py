@@ -1,6 +1,6 @@
 """The CUDA implementations of the operators for norms and for single time steps, as Triton kernels.
 
-The tests run them in Triton's interpreter on CPU, and where there is a GPU, also there; they compile them for sm_80.
+The tests run them in Triton's interpreter on CPU and, if there is one, on a GPU, and compile them for sm_80.
 
 The kernels are deterministic. They compute statistics and sums in float32, or in float64 for float64 input.
 """
