@@ -96,7 +96,8 @@ def _unpaired(run: pd.Series, speeds: list[speed.Speed]) -> Table:
         what = {"series": series.series, "impl": series.impl, "kind": kind, "note": ""}
         rows.append(shared | times | what | {"saving": saving})
     numbers = pd.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys(["low", "high", "processes", "rounds"], float))
-    machine = comparable.machine({"machine": run["machine"], "processor": run["device"] or "unknown machine"})
+    known = run[["machine", "device"]].fillna("unknown machine")
+    machine = comparable.machine({"machine": known["machine"], "processor": known["device"]})
     how = f"{run['impl']}{comparable.precision(run['precision'])}, {comparable.threads(run['threads'])}"
     clock = f"{how}, {machine}, torch {run['torch']}, code {run['code']}"
     title = f"Time per step of separate runs, and unpaired savings relative to LayerNorm ({clock})"
