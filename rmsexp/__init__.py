@@ -41,9 +41,11 @@ def run(
     configs, as for ``--config-dir``. ``quiet``: show no progress. ``values``: values of the config by their keys, such
     as ``max_steps=20``; keys with dots are written ``**{"optim.lr": 0.01}``.
 
+    The process keeps the run's settings of torch: the number of threads and, on CUDA, deterministic algorithms.
+
     Raises: ConfigError for a mistake in the options; RuntimeError if the run fails; RunLockedError if another process
-    writes the run; KeyboardInterrupt if Ctrl-C, SIGTERM, SIGHUP or
-    SIGUSR2 stops it; in a job of submitit SIGUSR2 raises what submitit does.
+    writes the run; KeyboardInterrupt if Ctrl-C, SIGTERM, SIGHUP or SIGUSR2 stops it; in a job of submitit SIGUSR2
+    raises what submitit does.
     """
     from rmsexp import config, result, runner, words
 

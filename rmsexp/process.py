@@ -24,6 +24,7 @@ Handler = Callable[[int, FrameType | None], None]
 STREAMS = {"stdout": "standard output", "stderr": "standard error"}  # attribute of sys -> name in messages
 # Sent by Ctrl-C, by kill, when a terminal is closed, and by SLURM some time before it ends a job, if it is asked to.
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
+TWICE = 0.2  # seconds; two SIGINTs within a shorter time are one Ctrl-C, as timeout(1) sends one to a process and group
 
 
 # --- output
@@ -262,21 +263,25 @@ def saving_workers(busy: Callable[[], set[int]]) -> Iterator[None]:
     """Inside the context, let the worker processes save their runs before a signal ends this process by SystemExit.
 
     ``busy``: returns the ids of processes that are doing a run. Those that are children of this process get SIGTERM,
-    and this process waits until they have ended their runs. A second Ctrl-C ends it at once.
+    and this process waits until they have ended their runs. A second Ctrl-C, more than ``TWICE`` seconds later, ends it
+    at once.
 
     The main thread blocks the signals, and its worker processes inherit this until they call :func:`follow_parent`.
     Otherwise a signal to all processes would end a worker without a run, and then joblib kills the other workers.
     """
     from multiprocessing import resource_tracker
 
-    stopping = False
+    stopping, later = False, threading.Event()
 
     def handle(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
         nonlocal stopping
         if not stopping:
             stopping = True
+            timer = threading.Timer(TWICE, later.set)
+            timer.daemon = True
+            timer.start()
             _stop(busy)
-        elif signum != signal.SIGINT:  # others often come twice, see rmsexp.train.interrupt
+        elif signum != signal.SIGINT or not later.is_set():  # others often come twice, see rmsexp.train.interrupt
             return
         raise SystemExit(128 + signum)
 

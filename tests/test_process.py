@@ -207,14 +207,16 @@ def run():
     raise SystemExit(1)
 
 def save(signum, frame):
-    time.sleep(0.1)
+    (folder / "saving").touch()
+    time.sleep(0.5)
     (folder / "saved").touch()
-    (folder / "busy").unlink()
+    (folder / "busy").unlink(missing_ok=True)
 
 def busy():
     return {{int((folder / "busy").read_text())}} if (folder / "busy").exists() else set()
 
 if __name__ == "__main__":
+    process.TWICE = 60
     with process.saving_workers(busy):
         Parallel(n_jobs=2)([delayed(run)(), delayed(time.sleep)(0)])
 """
@@ -232,7 +234,7 @@ OTHERS = [(number, False) for number in process.STOPPING if (number, False) not 
 def test_the_worker_of_a_stopped_sweep_saves_its_run_and_ends(
     number: signal.Signals, group: bool, tmp_path: Path
 ) -> None:
-    """This is so although other workers have no run, and all workers get the signal if the group does."""
+    """This is so although other workers have no run, and the signal is repeated, to all workers if to the group."""
     (tmp_path / "sweep.py").write_text(SWEEP.format(folder=str(tmp_path)))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
     # imported as a module, so that the workers import its functions instead of unpickling them
@@ -247,7 +249,11 @@ def test_the_worker_of_a_stopped_sweep_saves_its_run_and_ends(
         assert wait_until((tmp_path / "busy").exists)
         assert wait_until(lambda: (tmp_path / "busy").read_text() != "")
         worker = int((tmp_path / "busy").read_text())
-        (os.killpg if group else os.kill)(sweep.pid, number)
+        send = os.killpg if group else os.kill
+        send(sweep.pid, number)
+        if number != signal.SIGKILL:
+            assert wait_until((tmp_path / "saving").exists)
+            send(sweep.pid, number)
     assert sweep.returncode == (-number if number == signal.SIGKILL else 128 + number)
     assert wait_until((tmp_path / "saved").exists)
     assert wait_until(lambda: not is_running(worker))

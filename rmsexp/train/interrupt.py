@@ -11,8 +11,6 @@ from types import FrameType
 from rmsexp import process
 from rmsexp.train.clock import Stopwatch
 
-TWICE = 0.2  # seconds; two SIGINTs within a shorter time are one Ctrl-C
-
 
 class Interrupted(BaseException):
     """A signal asked the process to stop. ``signum``: the signal's number; the exit status is 128 + signum.
@@ -51,7 +49,7 @@ class Interrupt:
     def deferred(self) -> Iterator[None]:
         """Delay the exception for a signal to the end of the outermost such context.
 
-        A second Ctrl-C, more than ``TWICE`` seconds later, raises at once.
+        A second Ctrl-C, more than ``process.TWICE`` seconds later, raises at once.
         """
         self._deferred += 1
         try:
@@ -65,7 +63,7 @@ class Interrupt:
         again = self.received is not None
         # Only with Ctrl-C does someone ask for an end at once. Others often come twice: SIGHUP from the shell and from
         # the kernel when a terminal is closed, those of timeout(1) and of SLURM to a process and to its group.
-        if again and (self._once or signum != signal.SIGINT or self._since_signal.seconds < TWICE):
+        if again and (self._once or signum != signal.SIGINT or self._since_signal.seconds < process.TWICE):
             return
         self.received, self._since_signal = signum, Stopwatch()
         if again or not self._deferred:
