@@ -133,20 +133,21 @@ def _digest_path(library: Path) -> Path:
 def _compile(compiler: list[str], command: list[str], sources: list[Path], library: Path) -> None:
     """Compile the sources by ``command``, link them, and store the library's digest. Raises: BuildError.
 
-    The library is linked in another folder and moved to its path when it is complete and on the disk.
+    Most of the time of a compilation goes into torch's headers, so each compiler that runs compiles several sources as
+    one. The library is linked in another folder and moved to its path when it is complete and on the disk.
     """
     headers = Path(torch.__file__).parent / "include"
-    include = [f"-I{path}" for path in (headers, headers / "torch/csrc/api/include")]
+    include = [f"-I{path}" for path in (SOURCES, headers, headers / "torch/csrc/api/include")]
+    n_parts = min(cores.threads(), len(sources))
     scratch = library.parent / "build"
     shutil.rmtree(scratch, ignore_errors=True)  # left by a process that was killed
     scratch.mkdir()
     try:
-        objects = [f"{scratch}/{source.stem}.o" for source in sources]
-        compiling = [
-            [*command, *include, "-c", str(source), "-o", target]
-            for source, target in zip(sources, objects, strict=True)
-        ]
-        _run(compiling)
+        parts = [scratch / f"part{number}.cpp" for number in range(n_parts)]
+        for number, part in enumerate(parts):
+            part.write_text("".join(f'#include "{source.name}"\n' for source in sources[number::n_parts]))
+        objects = [str(part.with_suffix(".o")) for part in parts]
+        _run([[*command, *include, "-c", str(part), "-o", name] for part, name in zip(parts, objects, strict=True)])
         linked = scratch / library.name
         torch_library = Path(torch.__file__).parent / "lib"
         libraries = [f"-L{torch_library}", "-ltorch", "-ltorch_cpu", "-lc10"]

@@ -8,7 +8,7 @@
 #include "add_norms.h"
 #include "derivatives.h"
 
-namespace rmsexp {
+namespace rmsexp::add_normalise {
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -139,7 +139,7 @@ Sum with_autograd(const Tensor& x, const Tensor& addend, const OptionalTensor& g
 }
 
 }  // namespace
-}  // namespace rmsexp
+}  // namespace rmsexp::add_normalise
 
 TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
   m.def(
@@ -147,8 +147,12 @@ TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
       "-> (Tensor total, Tensor y)");
 }
 
-TORCH_LIBRARY_IMPL(rmsexp, CompositeExplicitAutograd, m) { m.impl("add_normalise", rmsexp::without_autograd); }
+TORCH_LIBRARY_IMPL(rmsexp, CompositeExplicitAutograd, m) {
+  m.impl("add_normalise", rmsexp::add_normalise::without_autograd);
+}
 
-TORCH_LIBRARY_IMPL(rmsexp, Autograd, m) { m.impl("add_normalise", rmsexp::with_autograd); }
+TORCH_LIBRARY_IMPL(rmsexp, Autograd, m) { m.impl("add_normalise", rmsexp::add_normalise::with_autograd); }
 
-TORCH_LIBRARY_IMPL(rmsexp, FuncTorchBatchedDecomposition, m) { m.impl("add_normalise", rmsexp::by_two_operators); }
+TORCH_LIBRARY_IMPL(rmsexp, FuncTorchBatchedDecomposition, m) {
+  m.impl("add_normalise", rmsexp::add_normalise::by_two_operators);
+}

@@ -7,10 +7,10 @@ namespace {
 
 // The gates of one row of the batch, (3, H).
 template <typename T>
-struct Gates {
+struct GruGates {
   T *reset, *update, *candidate;
 
-  Gates(T* row, int64_t hidden) : reset(row), update(row + hidden), candidate(row + 2 * hidden) {}
+  GruGates(T* row, int64_t hidden) : reset(row), update(row + hidden), candidate(row + 2 * hidden) {}
 };
 
 // The four parts of the summed inputs that are normalised separately: of ax (x_...) and of ah (h_...).
@@ -26,7 +26,7 @@ struct NormedStep {
 };
 
 template <typename T>
-void row_forward(const NormedStep<T>& step, const T* h, Gates<T> gates, T* out, int64_t hidden) {
+void row_forward(const NormedStep<T>& step, const T* h, GruGates<T> gates, T* out, int64_t hidden) {
   for_each_vector<T>(0, hidden, [&](int64_t j, auto count) {
     const int64_t u = hidden + j;
     const auto reset = sigmoid<T>(step.x_gates.value(j, count) + step.h_gates.value(j, count));
@@ -42,7 +42,7 @@ void row_forward(const NormedStep<T>& step, const T* h, Gates<T> gates, T* out, 
 
 // Writes dax, dah and dh of one row, and adds the gradients of gains and shifts to daffine. dout may be null: zeros.
 template <typename T>
-void row_backward(const NormedStep<T>& step, const GruForms& forms, const T* h, Gates<T> gates, const T* dout, T* dh,
+void row_backward(const NormedStep<T>& step, const GruForms& forms, const T* h, GruGates<T> gates, const T* dout, T* dh,
                   T* dax, T* dah, StepAffine<T> daffine, int64_t hidden) {
   const int64_t c = 2 * hidden;
   NormBackward<T> x_gates{step.x_gates, daffine.x, dax}, x_candidate{step.x_candidate, daffine.x.from(c), dax + c};

@@ -7,10 +7,10 @@ namespace {
 
 // The gates of one row of the batch, (5, H); `seen` is tanh of the normalised new cell.
 template <typename T>
-struct Gates {
+struct LstmGates {
   T *in, *forget, *out, *value, *seen;
 
-  Gates(T* row, int64_t hidden)
+  LstmGates(T* row, int64_t hidden)
       : in(row), forget(row + hidden), out(row + 2 * hidden), value(row + 3 * hidden), seen(row + 4 * hidden) {}
 };
 
@@ -24,7 +24,7 @@ struct Cells {
 // Writes the gates, the new cell, the new hidden state and the statistics of the new cell, for one row.
 template <typename T>
 void row_forward(const NormedRow<T>& x, const NormedRow<T>& h, const Affine<const T>& cell_affine, const Form& form,
-                 Cells<T> cell, Gates<T> gates, Statistics<T>& cell_statistics, T* out_h, int64_t hidden) {
+                 Cells<T> cell, LstmGates<T> gates, Statistics<T>& cell_statistics, T* out_h, int64_t hidden) {
   for_each_vector<T>(0, hidden, [&](int64_t j, auto count) {
     const auto summed = [&](int64_t gate) {
       return x.value(gate * hidden + j, count) + h.value(gate * hidden + j, count);
@@ -50,7 +50,7 @@ void row_forward(const NormedRow<T>& x, const NormedRow<T>& h, const Affine<cons
 // of x, h and cell. cell.da is a buffer of H values. dout may be null: zeros.
 template <typename T>
 void row_backward(NormBackward<T> x, NormBackward<T> h, NormBackward<T> cell, const LstmForms& forms, const T* c,
-                  Gates<T> gates, const T* dout, T* dh, T* dc, int64_t hidden) {
+                  LstmGates<T> gates, const T* dout, T* dh, T* dc, int64_t hidden) {
   const Vec<T> one(1);
   const auto add = [&](int64_t j, const Vec<T>& gradient, auto count) {
     x.add(gradient, j, count);

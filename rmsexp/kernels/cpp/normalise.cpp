@@ -7,7 +7,7 @@
 #include "derivatives.h"
 #include "norms.h"
 
-namespace rmsexp {
+namespace rmsexp::normalise {
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -139,7 +139,7 @@ Tensor with_autograd(const Tensor& x, const OptionalTensor& gain, const Optional
 }
 
 }  // namespace
-}  // namespace rmsexp
+}  // namespace rmsexp::normalise
 
 TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
   m.def(
@@ -147,9 +147,11 @@ TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
       "float slope=1.0) -> Tensor");
 }
 
-TORCH_LIBRARY_IMPL(rmsexp, CompositeExplicitAutograd, m) { m.impl("normalise", rmsexp::without_autograd); }
+TORCH_LIBRARY_IMPL(rmsexp, CompositeExplicitAutograd, m) { m.impl("normalise", rmsexp::normalise::without_autograd); }
 
-TORCH_LIBRARY_IMPL(rmsexp, Autograd, m) { m.impl("normalise", rmsexp::with_autograd); }
+TORCH_LIBRARY_IMPL(rmsexp, Autograd, m) { m.impl("normalise", rmsexp::normalise::with_autograd); }
 
 // vmap would otherwise call the operator once for each element of the batch.
-TORCH_LIBRARY_IMPL(rmsexp, FuncTorchBatchedDecomposition, m) { m.impl("normalise", rmsexp::by_elementary_operations); }
+TORCH_LIBRARY_IMPL(rmsexp, FuncTorchBatchedDecomposition, m) {
+  m.impl("normalise", rmsexp::normalise::by_elementary_operations);
+}

@@ -6,7 +6,7 @@
 #include "derivatives.h"
 #include "pointwise.h"
 
-namespace rmsexp {
+namespace rmsexp::pointwise {
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -104,7 +104,7 @@ Tensor with_autograd(const Tensor& x, const Tensor& alpha, const OptionalTensor&
 }
 
 }  // namespace
-}  // namespace rmsexp
+}  // namespace rmsexp::pointwise
 
 TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
   m.def(
@@ -112,9 +112,11 @@ TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
       "float slope=1.0) -> Tensor");
 }
 
-TORCH_LIBRARY_IMPL(rmsexp, CompositeExplicitAutograd, m) { m.impl("pointwise", rmsexp::without_autograd); }
+TORCH_LIBRARY_IMPL(rmsexp, CompositeExplicitAutograd, m) { m.impl("pointwise", rmsexp::pointwise::without_autograd); }
 
-TORCH_LIBRARY_IMPL(rmsexp, Autograd, m) { m.impl("pointwise", rmsexp::with_autograd); }
+TORCH_LIBRARY_IMPL(rmsexp, Autograd, m) { m.impl("pointwise", rmsexp::pointwise::with_autograd); }
 
 // vmap would otherwise call the operator once for each element of the batch.
-TORCH_LIBRARY_IMPL(rmsexp, FuncTorchBatchedDecomposition, m) { m.impl("pointwise", rmsexp::by_elementary_operations); }
+TORCH_LIBRARY_IMPL(rmsexp, FuncTorchBatchedDecomposition, m) {
+  m.impl("pointwise", rmsexp::pointwise::by_elementary_operations);
+}
