@@ -3,6 +3,13 @@
 Sources: Bahdanau et al. 2015; Sennrich et al. 2017, section 2. The norm is applied at 22 sites: 4 in each of 4 GRUs, 2
 in the attention, 1 for the decoder's first state, 3 in the readout.
 
+Deviation: RNNSearch, depth and length
+    original: the authors' README names a recipe with a depth of 4 (encoder) and 8 (decoder), one matrix for target
+        embedding and softmax, and at most 50 subwords a sentence (wmt17-scripts:training/scripts/train.sh:28-38)
+    ours: a GRU in each direction of the encoder and two in the decoder, two matrices, and at most 80 subwords
+    why: the paper states a GRU and 80; its seconds per 1,000 steps are those of a shallow model; tied matrices are an
+        option (`model.tied=true`)
+    effect: not measured
 Deviation: RNNSearch in Theano, keys in decoding with WeightNorm
     original: computed with the weight before normalisation (nematus-theano:nematus/nmt.py:718-719), unlike in training
     ours: computed with the normalised weight, as in training
