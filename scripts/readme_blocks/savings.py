@@ -144,13 +144,13 @@ def replication(group: Group) -> str:
     """Return how the intervals of a group come about."""
     several = {task: count for task, count in group.processes.items() if count > 1}
     least, most = min(several.values(), default=1), max(several.values(), default=1)
-    means = f"{plural(least, 'process') if least == most else f'{least} to {most} processes'}, with a t-interval over"
+    means = f"{plural(least, 'process') if least == most else f'{least} to {most} processes'} (t-intervals)"
     single = f"from {timing_records.replication(1)}: another process may differ by more than the interval."
     if not several:
         return f"Each value is {single}"
     if len(several) == len(group.processes):
-        return f"Each value is the mean of {means} processes."
-    return f"The values of {tasks(list(several))} are means of {means} processes. Each other value is {single}"
+        return f"Each value is the mean of {means}."
+    return f"The values of {tasks(list(several))} are means of {means}. Each other value is {single}"
 
 
 def _fused_ratio(record: pd.DataFrame) -> Interval | None:
@@ -296,7 +296,7 @@ def _frameworks() -> list[str]:
     """Return, for each task for which the paper has several numbers, what these are of."""
     several = {task: list(paper.savings(task).query("norm == 'rms'")["framework"]) for task in TASKS}
     return [
-        f"The paper's numbers for `{task}` are of its implementations in {listed(frameworks)}, in this order."
+        f"The paper's numbers for `{task}`: {', '.join(frameworks)}."
         for task, frameworks in several.items()
         if len(frameworks) > 1
     ]

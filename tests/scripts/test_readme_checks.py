@@ -350,7 +350,7 @@ def test_a_record_of_several_processes(tmp_path: Path) -> None:
     path.write_text(json.dumps(stored))
     (group,) = savings.groups(Evidence(tmp_path, tmp_path))
     assert group.processes == {"cifar10": 6}
-    assert "Each value is the mean of 6 processes, with a t-interval over processes." in savings.replication(group)
+    assert "Each value is the mean of 6 processes (t-intervals)." in savings.replication(group)
     record = group.records["cifar10"]
     for one, other in (("rms", "ln"), ("rms+impl=fused", "ln+impl=fused"), ("rms+impl=fused", "rms")):
         found = savings.ratio(record, one, other)
