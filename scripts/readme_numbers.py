@@ -113,10 +113,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="list the blocks that differ, and write nothing")
     arguments = parser.parse_args()
-    found = [line for page in PAGES for line in (*differences(page, REFERENCE), *unsourced(page, constants(page)))]
+    texts = {page: updated(page.read_text(), Evidence(REFERENCE, page.parent), BLOCKS) for page in PAGES}
+    found = [line for page in PAGES for line in (*differences(page, texts[page]), *unsourced(page, constants(page)))]
     if not arguments.check:
-        for page in PAGES:
-            atomic.write_atomic(page, updated(page.read_text(), Evidence(REFERENCE, page.parent), BLOCKS))
+        for page, text in texts.items():
+            atomic.write_atomic(page, text)
     elif found:
         found.append(f"next    {COMMAND}")
     print("\n".join(found) or "all blocks are as the records say")
@@ -158,13 +159,14 @@ def updated(document: str, evidence: Evidence, texts: Blocks) -> str:
     return "\n".join(lines) + "\n"
 
 
-def differences(page: Path, reference: Path, texts: Blocks = BLOCKS) -> list[str]:
-    """Return a line for each block of a page that differs from the records: where, and how."""
-    before = page.read_text()
-    after = blocks(updated(before, Evidence(reference, page.parent), texts))
+def differences(page: Path, after: str) -> list[str]:
+    """Return a line for each block of a page that differs from the records: where, and how.
+
+    ``after``: the page as the records say (:func:`updated`).
+    """
     return [
         f"{_name(page)}:{line} block {old.name}: {text}"
-        for old, new in zip(blocks(before), after, strict=True)
+        for old, new in zip(blocks(page.read_text()), blocks(after), strict=True)
         for line, text in _first_difference(old, new)
     ]
 
