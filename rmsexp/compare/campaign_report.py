@@ -91,7 +91,8 @@ def _reading_times(states: Sequence[State], times: dict[str, Timed], panels: Seq
     )
     lines = [(panel.title, line) for panel in panels for line in panel.marks]
     fewer = [f"{title}: {line.label}" for title, line in lines if line.label != names.label(line.norm)]
-    return "; ".join([reading, *[f"means that leave out seeds: {', '.join(fewer)}"] * bool(fewer), *sorted(sources)])
+    of_seeds = [f"means that leave out seeds: {', '.join(fewer)}"] if fewer else []
+    return "; ".join([reading, *of_seeds, *_not_drawn(states, times), *sorted(sources)])
 
 
 def _notes(states: Sequence[State], numbers: pd.DataFrame, times: dict[str, Timed], tuning: int) -> list[str]:
@@ -105,11 +106,8 @@ def _notes(states: Sequence[State], numbers: pd.DataFrame, times: dict[str, Time
         "rmsexp.timing) of its task and scale has two of its norms"
         for name in untimed
     ]
-    for state in states:
-        if not state.undecided and (timed := times.get(str(state.campaign.path))):
-            without += _not_drawn(state, timed)
     left_out = [f"settings left out, because all their runs are pilot or tuning runs of campaigns: {tuning}"]
-    return _marks(states, numbers) + without + left_out * (tuning > 0)
+    return _marks(states, numbers) + without + _not_drawn(states, times) + left_out * (tuning > 0)
 
 
 def _marks(states: Sequence[State], numbers: pd.DataFrame) -> list[str]:
@@ -118,18 +116,24 @@ def _marks(states: Sequence[State], numbers: pd.DataFrame) -> list[str]:
     return remarks + [f"† {text}" for text in verdicts.notes_on_rates(numbers)]
 
 
-def _not_drawn(state: State, timed: Timed) -> list[str]:
-    """Return which norms of a campaign with times are not in the figure of quality at equal time, and why."""
-    untimed = [norm for norm in state.campaign.norms if norm not in timed.seconds]
-    finished = {
-        job.norm for job, result in state.results.items() if (job.stage, result.status) == ("final", "finished")
-    }
-    lost = [norm for norm in timed.seconds if norm not in finished]
-    reasons = {"its timing records do not have them": untimed, "none of their final runs finished": lost}
-    place = f"{state.name}: not in the figure of quality at equal time"
-    return [
-        f"{place}, because {reason}: {', '.join(map(names.label, norms))}" for reason, norms in reasons.items() if norms
-    ]
+def _not_drawn(states: Sequence[State], times: dict[str, Timed]) -> list[str]:
+    """Return which norms of decided campaigns with times are not in the figure of quality at equal time, and why."""
+    lines = []
+    for state in (state for state in states if not state.undecided and str(state.campaign.path) in times):
+        timed = times[str(state.campaign.path)]
+        untimed = [norm for norm in state.campaign.norms if norm not in timed.seconds]
+        finished = {
+            job.norm for job, result in state.results.items() if (job.stage, result.status) == ("final", "finished")
+        }
+        lost = [norm for norm in timed.seconds if norm not in finished]
+        place = f"{state.name}: not in the figure of quality at equal time"
+        for reason, norms in (
+            ("its timing records do not have them", untimed),
+            ("none of their final runs finished", lost),
+        ):
+            if norms:
+                lines.append(f"{place}, because {reason}: {', '.join(map(names.label, norms))}")
+    return lines
 
 
 def is_tuning(folder: Path, records: Records, states: Sequence[State]) -> bool:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pandas as pd
 
 from readme_blocks.evidence import Evidence
-from readme_blocks.quality import NORMS
 from readme_blocks.text import not_recorded, paragraphs, plural, table
 from rmsexp import record
 from rmsexp.compare.records import names, quantities, statistics
@@ -33,14 +32,13 @@ def trained(evidence: Evidence) -> str:
         rates = learning_rates.table(settings)
         rates["norm"] = rates["series"].map(names.without_impl)
         columns[f"`{task}`: {title}"] = {
-            norm: _best(rates[rates["norm"] == norm], target.metric) for norm in NORMS if (rates["norm"] == norm).any()
+            str(norm): _best(of_norm, target.metric) for norm, of_norm in rates.groupby("norm", sort=False)
         }
     if not columns:
         return not_recorded(COMMAND)
     rows = [
         {"norm": names.label(norm)} | {task: found.get(norm, formats.NO_VALUE) for task, found in columns.items()}
-        for norm in NORMS
-        if any(norm in found for found in columns.values())
+        for norm in names.in_order(norm for found in columns.values() for norm in found)
     ]
     return paragraphs(table(rows), _tries(evidence), _weight_norm(evidence))
 

@@ -42,7 +42,9 @@ def _row(state: State, norms: list[str]) -> dict[str, str]:
             if (job.stage, job.norm, result.status) == ("final", norm, "finished")
         ]
         gains = [_gain(state, job) for job in final]
-        row[names.label(norm)] = f"{statistics.fmean(gains):+.2f} ({max(gains):+.2f})" if gains else formats.NO_VALUE
+        mean_and_largest = [statistics.fmean(gains), max(gains)] if gains else []
+        texts = [formats.signed(gain, campaign.score.metric) for gain in mean_and_largest]
+        row[names.label(norm)] = "{} ({})".format(*texts) if texts else formats.NO_VALUE
     return row
 
 

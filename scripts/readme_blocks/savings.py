@@ -120,7 +120,7 @@ def readme(evidence: Evidence) -> str:
         f"[{states}]({TIMING}#what-contended-means). [Other machines]({TIMING}#results)."
     )
     differences = _differences(group, fused_group) if fused_group else []
-    return paragraphs(f"{heading} {replication(group)}", table(rows), sentences(*differences, *_frameworks()))
+    return paragraphs(f"{heading} {replication(group)}", table(rows), " ".join([*differences, *_frameworks()]))
 
 
 def _fused_group(evidence: Evidence, group: Group) -> Group | None:

@@ -36,7 +36,8 @@ def whole(evidence: Evidence) -> str:
     levels = verdicts.table(decided)["level"] if decided else [0.9]
     what = (
         "Differences of mean scores, positive if the norm named first is better, with the intervals that decide: of "
-        f"90 %, and in a family of up to {100 * max(levels):.3g} %."
+        f"90 %, and in a family of up to {100 * max(levels):.3g} %. Claims of different families, or of none, are not "
+        "corrected for each other."
     )
     return paragraphs(table(rows) if rows else "", " ".join([*([what] if rows else []), *_remarks(evidence)]))
 

@@ -23,9 +23,7 @@ from rmsexp.compare.tables import formats, verdicts
 Kind = Literal["points", "line", "chosen", "cross", "interval", "left", "right", "paper"]
 WRAP = 44  # characters of a line of text in a panel: it has to fit a telephone
 WRAP_Y = 34  # the same for the title of the y axis, which has to fit the height of a panel
-# A difference is an arrow if it is more than so many times as far from 0 as margins and intervals of the claims with a
-# margin; an axis that reached so far would make these too small to read.
-FURTHEST = 4
+FURTHEST = 4  # margins; a difference further from 0 is an arrow, since an axis to it would make margins hard to see
 LINE, GAP = 0.34, 0.4  # heights, in units of the y axis of differences: of a line of text, and around an interval
 MARGIN = 0.06  # space between the marks and the edge of a panel, relative to the range of the marks
 
@@ -102,12 +100,10 @@ def differences(states: Sequence[State]) -> list[Panel]:
 
 
 def _differences(task: str, rows: pd.DataFrame) -> Panel:
-    bounded = rows[rows["margin"].notna()]  # claims of superiority may be about differences that are many times larger
-    bounded = rows if bounded.empty else bounded
-    within = [0.0, *bounded[["difference", "low", "high", "margin"]].to_numpy().flat, *-bounded["margin"]]
-    reach = FURTHEST * max(map(abs, filter(math.isfinite, within)))
+    margins = rows["margin"].dropna()
+    reach = FURTHEST * margins.max() if len(margins) else math.inf
     inside = rows[rows["difference"].abs() <= reach]
-    x_range = padded([*within, *inside[["low", "high"]].to_numpy().flat])
+    x_range = padded([0.0, *margins, *-margins, *inside[["difference", "low", "high"]].to_numpy().flat])
     marks, bands, texts, y = list[Marks](), list[Band](), list[Text](), -GAP / 2
     several = rows["campaign"].nunique() > 1
     split, metric = str(rows["score"].iloc[0]).split()
