@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -56,4 +57,6 @@ def run(
         raise KeyboardInterrupt
     if outcome.status == "failed":
         raise RuntimeError(outcome.error)
+    for notice in outcome.notices:
+        warnings.warn(f"{job.folder}: {notice}", stacklevel=2)
     return result.read(job.folder)

@@ -100,6 +100,11 @@ class Job:
         return self.setting_folder / self.series / f"seed{self.config.seed}"
 
     @property
+    def again(self) -> str:
+        """Return what is to be done to continue the run: with ``force`` the same command would begin another one."""
+        return "repeat the command without force=true" if self.config.force else "repeat the command"
+
+    @property
     def setting_folder(self) -> Path:
         return expanded(self.config.results) / self.config.task / self.setting
 

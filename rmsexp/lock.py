@@ -39,10 +39,12 @@ class Lock:
         """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            opened = self.path.open("a+")
         except OSError as error:
-            message = f"{self.path.parent} cannot be made ({error.strerror}); results=DIR names another folder"
+            what = "be written" if self.path.parent.is_dir() else "be made"
+            message = f"{self.path.parent} cannot {what} ({error.strerror}); results=DIR names another folder"
             raise type(error)(message) from None
-        with self.path.open("a+") as file:
+        with opened as file:
             if not self._try(file):
                 file.seek(0)
                 owner = file.read(300).strip() or "unknown"

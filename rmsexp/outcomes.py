@@ -26,7 +26,7 @@ def show(job: config.Job, outcome: Outcome) -> None:
         for notice in outcome.notices:
             print(f"note    {notice}")
     elif outcome.status == "interrupted":
-        print(f"interrupted at step {outcome.step}; repeat the command to continue")
+        print(f"interrupted at step {outcome.step}; {job.again} to continue")
     else:
         reason = f": {outcome.error}" if outcome.error else ""
         print(f"{outcome.status} at step {outcome.step}{reason}")

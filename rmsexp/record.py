@@ -103,10 +103,9 @@ class RunFolder:
         """Raise RunLockedError if this object holds the lock, but another process may write the run."""
         self._lock.check()
 
-    def move_aside(self) -> None:
-        """Rename the folder, if it exists, to ``<name>.old<number>``, with the smallest unused number."""
-        if self.path.exists():
-            atomic.move_aside(self.path)
+    def move_aside(self) -> Path | None:
+        """Rename the folder, if it exists, to ``<name>.old<number>``, with the smallest unused number; return it."""
+        return atomic.move_aside(self.path) if self.path.exists() else None
 
     def remove_temporaries(self) -> None:
         """Remove the temporary files of processes that were killed in :func:`rmsexp.atomic.write_atomic`.

@@ -149,8 +149,8 @@ def _execute(job: config.Job, around: Around) -> Outcome:
     with folder.locked():
         if job.config.force and _is_repeated(folder, around.group):
             report("force=true is ignored, because torchrun or SLURM has started this command again")
-        elif job.config.force:
-            folder.move_aside()
+        elif job.config.force and (kept := folder.move_aside()):
+            report(f"force=true begins a new run; the earlier one is kept as {kept}")
         earlier, warnings = Earlier.read(folder), list[str]()
         try:
             earlier.refuse_other_run(job)
@@ -220,7 +220,7 @@ def _run_and_report(
     except lock.RunLockedError as error:
         return Outcome("failed", status.step, str(error))
     except Exception as error:
-        outcome = Outcome("failed", status.step, _message(error, folder, REPORTED if status.begun else EXPECTED))
+        outcome = Outcome("failed", status.step, _message(error, job, REPORTED if status.begun else EXPECTED))
     if outcome.signum is None:  # a signal also counts if an error came before Interrupted was raised
         outcome = replace(outcome, signum=interrupt.received)
     if before.get("status") in record.ENDED and not status.begun:
@@ -392,11 +392,12 @@ def _parameters(model: nn.Module) -> dict[str, Any]:
     return {"total": modules.total(), "modules": dict(modules)}
 
 
-def _message(error: Exception, folder: record.RunFolder, expected: tuple[type[Exception], ...]) -> str:
+def _message(error: Exception, job: config.Job, expected: tuple[type[Exception], ...]) -> str:
     """Return the message about an error that ended a run; write the traceback of one that is not expected to a file."""
+    folder = record.RunFolder(job.folder)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = error.filename or folder.path
-        return f"the disk is full ({where}); free some space and repeat the command: it continues the run"
+        return f"the disk is full ({where}); free some space and {job.again}: it continues the run"
     if message := memory_message(error):
         return message
     if isinstance(error, expected):

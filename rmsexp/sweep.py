@@ -73,7 +73,7 @@ def _stopped_early(jobs: Sequence[config.Job]) -> None:
     for job in {job.setting_folder: job for job in jobs}.values():
         with suppress(ValueError):  # without metrics there is no table
             _print_table(compare.load(job.setting_folder), job, console)
-    console.print(f"stopped: {sweep_display.counts(runs)}; repeat the command to continue", soft_wrap=True)
+    console.print(f"stopped: {sweep_display.counts(runs)}; {jobs[0].again} to continue", soft_wrap=True)
 
 
 def _launcher(sweep: Sequence[str], config_dir: str | None) -> dict[str, Any]:
@@ -158,6 +158,9 @@ def do_run(overrides: Sequence[str], config_dir: str | None, n_jobs: int = 1) ->
         # the process of the sweep shows how the runs of joblib ended, but may not know why one was refused
         if outcome.status == "failed" or not _is_of_joblib():
             outcomes.show(job, outcome)
+        else:
+            for notice in outcome.notices:
+                report(f"{job.folder}: {notice}")
     if outcome.signum is not None:
         process.exit_if_orphaned(outcome.signum)
         if parent_process() is not None:  # joblib gives this worker its next run although this one raises SystemExit
@@ -197,7 +200,7 @@ def _end(jobs: Sequence[config.Job]) -> int:
         console.print(f"{status['status']}: {folder}: {reason}", markup=False, soft_wrap=True)
     failed = any(status["status"] != "diverged" for status in unfinished.values())
     if failed:
-        console.print("repeat the command to do the runs that are missing; it skips those that have ended")
+        console.print(f"{jobs[0].again} to do the runs that are missing; it skips those that have ended")
     return int(failed)
 
 

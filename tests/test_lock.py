@@ -69,14 +69,21 @@ def test_on_a_file_system_without_locks_nobody_holds_one(lock: Lock, monkeypatch
     assert not lock.is_held()
 
 
-def test_a_folder_that_cannot_be_made_is_named_with_a_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("method", "what"), [("mkdir", "made"), ("open", "written")])
+def test_a_folder_that_cannot_be_used_is_named_with_a_way_out(
+    method: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rms").mkdir()
+
     def refuse(*_: object, **__: object) -> NoReturn:
         raise PermissionError(errno.EACCES, "Permission denied", "results")
 
-    monkeypatch.setattr(Path, "mkdir", refuse)
+    monkeypatch.setattr(Path, method, refuse)
+    if method == "mkdir":
+        (tmp_path / "rms").rmdir()
     with pytest.raises(PermissionError) as caught, Lock(tmp_path / "rms/.seed0.lock", tmp_path / "rms/seed0").held():
         pass
-    where = f"{tmp_path}/rms cannot be made (Permission denied)"
+    where = f"{tmp_path}/rms cannot be {what} (Permission denied)"
     assert str(caught.value) == f"{where}; results=DIR names another folder"
 
 

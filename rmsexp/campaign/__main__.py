@@ -96,7 +96,10 @@ def _work(goal: Goal, arguments: argparse.Namespace) -> int:
     if warning := file_lock.host_only(worker.runs.results):
         worker.report(warning)
     signum = worker.work()
-    failed = len(worker.failed) + len(worker.failed_elsewhere)
+    elsewhere = worker.failed_in_others()
+    for job, message in elsewhere.items():
+        worker.report(f"failed in another worker: {job.folder}: {message}")
+    failed = len(worker.failed) + len(elsewhere)
     for timing in [] if failed else goal.timings():
         if signum is None:
             signum = timing.measure(worker.report, _command(arguments))

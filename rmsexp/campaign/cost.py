@@ -128,11 +128,16 @@ def trial(question: Question, norm: str) -> Cost:
     schedule = question.recipe.config.schedule
 
     def job(words: Sequence[str]) -> config.Job:
-        changed = replace(question, words=(*question.words, *trial_words(schedule), *words))
+        changed = replace(question, words=(*unlogged(question.words), *trial_words(schedule), *words))
         return changed.job("tune", norm, question.grid[0], question.tuning_seeds[0])
 
     with tried(question.folder, norm, job) as files:
         return extrapolated(files, schedule.steps)
+
+
+def unlogged(words: Iterable[str]) -> list[str]:
+    """Return the words without those about loggers: a trial is no run, and leaves nothing behind."""
+    return [word for word in words if not word.lstrip("+~").startswith(("logger=", "logger."))]
 
 
 def trial_words(schedule: object) -> tuple[str, ...]:

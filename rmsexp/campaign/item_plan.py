@@ -95,7 +95,7 @@ def _trial(asked: Items, run: Run, report: Callable[[str], None]) -> float:
     own = TRIAL_WORDS if cfg.evaluation is None else cost.trial_words(cfg.schedule)
 
     def job(words: Sequence[str]) -> config.Job:
-        return config.job([*run.words, *own, *words], asked.config_dir)
+        return config.job([*cost.unlogged(run.words), *own, *words], asked.config_dir)
 
     try:
         with cost.tried(asked.folder, _places(run)[0], job) as files:

@@ -85,6 +85,11 @@ class Worker:
                     return None
         return None
 
+    def failed_in_others(self) -> dict[Any, str]:
+        """Return the runs that failed in other workers and were not done since, with their messages."""
+        found = {job: self._failure(job) for job in self.failed_elsewhere}
+        return {job: str(status.get("error")) for job, status in found.items() if status is not None}
+
     def _failure(self, job: Named) -> dict[str, Any] | None:
         """Return the status of a run that failed; None for any other run."""
         try:

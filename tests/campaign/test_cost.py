@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,12 +126,14 @@ def write(asked: Question, job: Job) -> Result:
 def test_a_trial_leaves_nothing_behind(tmp_path: Path) -> None:
     """It is done in a hidden folder of the campaign, does not evaluate test splits, and is removed afterwards."""
     asked, folders = ask(tmp_path), list[Path]()
+    asked = replace(asked, words=(*asked.words, "logger=tensorboard"))
     original = runner.execute
 
     def execute(job: object, *arguments: object) -> runner.Outcome:
         outcome = original(job, *arguments)  # type: ignore[arg-type]
         folders.append(job.folder)  # type: ignore[attr-defined]
         assert {row["split"] for row in record.read(folders[0]).metrics} == {"train", "interim", "valid"}
+        assert job.config.logger.tensorboard is None  # type: ignore[attr-defined]
         assert list(record.find_runs(asked.results)) == []
         return outcome
 

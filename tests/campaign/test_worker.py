@@ -201,9 +201,11 @@ def test_a_failed_run_is_reported_once(simulation: Simulation) -> None:
     assert [line for line in simulation.lines if message in line] == [f"failed: {first.folder}: {message}"]
     assert other._left() == []
     assert (other.failed, other.failed_elsewhere) == ({}, {first})
+    assert other.failed_in_others() == {first: message}
     simulation.behaviour.clear()
     again = simulation.worker()
     assert again.work() is None
+    assert other.failed_in_others() == {}
     assert (again.failed, simulation.tried.count(first)) == ({}, 2)
 
 

@@ -104,7 +104,9 @@ def test_force_moves_the_old_run_aside(bench: Bench) -> None:
     for number in range(2):
         done = bench("force=true", "max_steps=2")
         assert (done.status, "finished at step 2" in done.out) == (0, True)
-        assert bench.folder().with_name(f"seed0.old{number}").is_dir()
+        kept = bench.folder().with_name(f"seed0.old{number}")
+        assert kept.is_dir()
+        assert f"rmsexp: force=true begins a new run; the earlier one is kept as {kept}\n" in done.err
     assert (bench.folder().with_name("seed0.old0") / record.METRICS).read_text() == old
     assert list(record.find_runs(bench.results)) == [bench.folder()]
 

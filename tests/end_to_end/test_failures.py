@@ -20,6 +20,7 @@ from helpers.command_bench import Bench, assert_same_end, at_step, not_finite_at
 from helpers.tasks import Ended
 from torchvision.datasets import CIFAR10
 
+import rmsexp
 from rmsexp import record
 from rmsexp.tasks.cifar10 import Task
 from rmsexp.train import checkpoint, provenance
@@ -198,6 +199,8 @@ def test_a_finished_run_says_that_the_code_of_the_users_norm_has_changed(
     assert "note" not in bench(*words).out
     module.write_text("from rmsexp.norms import RMS\nclass Edited(RMS): ...  # edited\n")
     assert "note    the module of your own norm or task has changed since" in bench(*words).out
+    with pytest.warns(UserWarning, match="edited/seed0: the module of your own norm or task has changed since"):
+        rmsexp.run(norm="edited", config_dir=str(tmp_path / "my"), overrides=bench.words, quiet=True)
     assert "own_code" not in bench(*words, "max_steps=6").err  # this process goes on with what it has imported
     monkeypatch.delitem(sys.modules, module.stem)  # as in a new process
     assert "warning: changed since the run's last process: own_code" in bench(*words, "max_steps=8").err

@@ -21,6 +21,14 @@ from rmsexp.train.task import Extent
 # --- Ctrl-C and SIGTERM
 
 
+def test_a_forced_run_that_was_stopped_names_the_command_that_continues_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_step(monkeypatch, 1, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    done = bench("max_steps=8", "force=true")
+    assert "interrupted at step 2; repeat the command without force=true to continue" in done.out
+
+
 @pytest.mark.parametrize(("number", "step"), [(signal.SIGINT, 3), (signal.SIGTERM, 4)])
 def test_a_run_continues_after_a_signal_in_training(
     number: signal.Signals, step: int, bench: Bench, undisturbed: Path, monkeypatch: pytest.MonkeyPatch

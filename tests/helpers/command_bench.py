@@ -38,10 +38,15 @@ class Bench:
                 patch = stack.enter_context(self._patch.context())
                 patch.setattr(outcomes, "draw", lambda _: None)
             try:
-                status = app.main([f"results={self.results}", f"data.root={self._data_root}", *TINY, *words])
+                status = app.main([*self.words, *words])
             except SystemExit as end:
                 status = int(end.code or 0)
         return Ended(status, *self._capsys.readouterr())
+
+    @property
+    def words(self) -> list[str]:
+        """Words of all runs."""
+        return [f"results={self.results}", f"data.root={self._data_root}", *TINY]
 
     def folder(self, series: str = "rms", seed: int = 0) -> Path:
         return self.results / "cifar10" / SETTING / series / f"seed{seed}"
