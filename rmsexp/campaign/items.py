@@ -132,15 +132,22 @@ class Items:
         return _job(run.words, self.config_dir)
 
     def has_ended(self, run: Run) -> bool:
-        return Earlier.read(record.RunFolder(self.results / run.folder)).has_ended(self.job(run))
+        return self.state(run) in record.ENDED
 
     def state(self, run: Run) -> str:
-        """Return the status of a run; "missing" if there is none, and "too short" if more steps are needed."""
-        earlier = Earlier.read(record.RunFolder(self.results / run.folder))
+        """Return the status of a run, or "missing", "too short" if more steps are needed, or "damaged".
+
+        A run is damaged if its record contradicts that it has ended.
+        """
+        earlier, job = Earlier.read(record.RunFolder(self.results / run.folder)), self.job(run)
         if earlier.status is None:
             return "missing"
         status = str(earlier.status["status"])
-        return "too short" if status in record.ENDED and not earlier.has_ended(self.job(run)) else status
+        if status not in record.ENDED:
+            return status
+        if not earlier.has_ended(job):
+            return "too short"
+        return status if earlier.contradiction(job) is None else "damaged"
 
     def left(self) -> list[Run]:
         return [run for run in self.runs(self.items) if not self.has_ended(run)]

@@ -38,10 +38,11 @@ def quick_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
         changes = [f"+{key}={value}" for key, value in own.items() if key not in identity.NOT_IDENTITY]
         series, setting = norm + "".join(options), Path(results, task, scale + "".join(changes))
         steps = {key: int(typed.get(key, 1_500_000)) for key in ("max_steps", "log_every")}
-        cfg = SimpleNamespace(results=results, scale=scale, **steps)
+        cfg = SimpleNamespace(results=results, task=task, scale=scale, seed=seed, **steps)
         impl = SimpleNamespace(impl="eager")
         return SimpleNamespace(
             series=series,
+            setting=setting.name,
             setting_folder=setting,
             folder=setting / series / f"seed{seed}",
             config=cfg,
@@ -53,11 +54,14 @@ def quick_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def end(asked: Items, run: Run, status: str = "finished", step: int | None = None) -> None:
-    """Write the status of a run that has ended, by default at its last step."""
+    """Write the record of a run that has ended, by default at its last step."""
     folder = record.RunFolder(asked.results / run.folder)
     folder.path.mkdir(parents=True)
     last = asked.job(run).config.max_steps if step is None else step
     folder.status_path.write_text(json.dumps({"status": status, "step": last, "error": None}))
+    folder.metrics_path.write_text(json.dumps({"split": "train", "step": last}))
+    folder.run_path.write_text(json.dumps({"dataset": {"digest": ""}, "sessions": []}))
+    folder.config_path.write_text("{}")
 
 
 @pytest.mark.usefixtures("quick_jobs")
@@ -109,6 +113,9 @@ def test_states(tmp_path: Path) -> None:
     end(asked, ln, "diverged", 3)
     assert [asked.state(run) for run in (none, ln)] == ["finished", "diverged"]
     assert asked.left() == []
+    record.RunFolder(asked.results / ln.folder).run_path.unlink()
+    assert [asked.state(run) for run in (none, ln)] == ["finished", "damaged"]
+    assert asked.left() == [ln]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +225,10 @@ def own_item(tmp_path: Path) -> str:
 def test_an_item_from_its_first_run_to_its_table(
     own_item: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The second time, the command does no run; the plan before estimates the cost from a trial, which it removes."""
+    """The second time, the command does no run; the plan before estimates the cost from a trial, which it removes.
+
+    Nothing is computed from a run whose metrics were edited.
+    """
     words = ["mine", "--config-dir", own_item, f"results={tmp_path / 'results'}", "eval_every=10", *SMALL]
     assert main([*words, "--plan"]) == 0
     assert "0 runs done, 2 left: 0:0" in capsys.readouterr().out
@@ -240,6 +250,13 @@ def test_an_item_from_its_first_run_to_its_table(
     assert page.with_suffix(".tex").exists()
     assert main(words) == 0
     assert not any(line.startswith("run ") for line in capsys.readouterr().out.splitlines())
+    metrics = tmp_path / f"results/order_embedding/{_setting()}/rms/seed0/metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"image_r1": 0', '"image_r1": 1'))
+    assert main(words) == 1
+    out = capsys.readouterr().out
+    assert "has changed since its last checkpoint" in out
+    assert f"Table 7       {page} (1 runs missing)" in out
+    assert page.read_text().splitlines()[7].startswith("| OE + RMSNorm | – | ")
 
 
 def _setting() -> str:
