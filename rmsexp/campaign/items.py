@@ -208,7 +208,11 @@ def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) ->
             raise config.ConfigError(f"{override.input_line}: {instead}")
         if setter := next((item for item in chosen if _sets(item, override.key_or_group)), None):
             raise config.ConfigError(f"{override.input_line}: the item {setter.name} sets this itself")
-    asked.runs(chosen)
+    lacks = {"seeds": "" if asked.runs(chosen) else "does no runs"}
+    lacks["timing"] = "" if any(item.content.timed for item in chosen) else "times nothing"
+    for word in filter(_is_option, typed):
+        if reason := lacks[re.split(r"[.=]", word, maxsplit=1)[0]]:
+            raise config.ConfigError(f"{word} has no effect: {name} {reason}")
     return asked
 
 

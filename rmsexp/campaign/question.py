@@ -230,6 +230,7 @@ def _read(name: str, stored: dict[str, Any], typed: tuple[str, ...], config_dir:
     if any(word.startswith("claims") for word in own):
         raise config.ConfigError("claims can be changed in its file only")
     content = _content(stored, own)
+    _check_stages(content, own)
     runs = {key: as_word(key, value) for key, value in config.flatten(content.runs).items()}
     changes = {word.partition("=")[0]: word for word in typed if word not in own}
     overrides = {"threads": "threads=1"} | runs | changes
@@ -330,6 +331,16 @@ def _check_runs(question: Question) -> None:
     question.timed()
     if content.pilot.rate is not None:
         question.job("pilot", content.norms[0], content.pilot.rate, content.pilot.seed)
+
+
+def _check_stages(content: Content, own: Sequence[str]) -> None:
+    """Raise ConfigError if a typed word is about a stage that the campaign does not have."""
+    needed = {"timing": content.timing.norms, "pilot": content.pilot.rate}
+    keys = {"timing": "timing.norms", "pilot": "pilot.rate"}
+    for word in own:
+        stage = word.partition(".")[0]
+        if not needed.get(stage, True) and not word.startswith(keys[stage]):
+            raise config.ConfigError(f"{word} has no effect without {keys[stage]}")
 
 
 def _check_seeds(content: Content) -> None:

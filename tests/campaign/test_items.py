@@ -17,6 +17,7 @@ from rmsexp import config, identity, record, runner
 from rmsexp.campaign import cost, item_plan, items
 from rmsexp.campaign.__main__ import main
 from rmsexp.campaign.items import Items, Run
+from rmsexp.compare.tables import formats
 
 SMALL = [f"{key}={value}" for key, value in RUNS.items() if key not in ("task", "scale")]
 
@@ -133,6 +134,17 @@ def test_states(tmp_path: Path) -> None:
 def test_mistakes_are_named(words: list[str], message: str, tmp_path: Path) -> None:
     with pytest.raises(config.ConfigError, match=message):
         ask(tmp_path, "table3", *words)
+
+
+@pytest.mark.usefixtures("quick_jobs")
+@pytest.mark.parametrize(
+    ("name", "word", "reason"),
+    [("figure1", "timing.processes=2", "times nothing"), ("table8", "seeds=[0,1]", "does no runs")],
+)
+def test_an_option_without_effect_is_refused(name: str, word: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(config.ConfigError) as caught:
+        ask(tmp_path, name, word)
+    assert str(caught.value) == f"{word} has no effect: {name} {reason}"
 
 
 def test_an_option_that_an_item_gives_its_norms_is_refused(tmp_path: Path) -> None:
@@ -256,7 +268,7 @@ def test_an_item_from_its_first_run_to_its_table(
     out = capsys.readouterr().out
     assert "has changed since its last checkpoint" in out
     assert f"Table 7       {page} (1 runs missing)" in out
-    assert page.read_text().splitlines()[7].startswith("| OE + RMSNorm | – | ")
+    assert page.read_text().splitlines()[7].startswith(f"| OE + RMSNorm | {formats.NO_VALUE} | ")
 
 
 def _setting() -> str:

@@ -95,6 +95,8 @@ def test_the_grid_does_not_depend_on_the_order_of_the_norms(norms: str, tmp_path
         ([], {"claims": ["rms equals ln"]}, "claims must be a list of claims, each with claim, test, a and b"),
         (["norms=[ln,rms,none]"], {}, "norms: no claim is about none; leave it out, or add a claim about it"),
         (["timing.norms=[rms,ln,rms]"], {}, "timing.norms=rms,ln,rms has a norm twice; leave one out"),
+        (["timing.budget=600"], {}, "timing.budget=600 has no effect without timing.norms"),
+        (["pilot.seed=5"], {}, "pilot.seed=5 has no effect without pilot.rate"),
         (["claims=[]"], {}, "claims can be changed in its file only"),
         ([], {"claims": None}, "no claims, so margin= is needed: the largest difference of the score that does not"),
         (["margin=2"], {}, "margin= has no effect, because the file has claims with margins of their own"),
@@ -178,7 +180,7 @@ def test_the_last_word_of_a_key_counts(tmp_path: Path) -> None:
 
 def test_words_about_the_timing_make_no_other_campaign(tmp_path: Path) -> None:
     """Timing decides nothing. With another budget, the campaign would have the same runs, and not be registered."""
-    asked = ask(tmp_path, "timing.budget=600")
+    asked = ask(tmp_path, "timing.norms=[ln,rms]", "timing.budget=600")
     assert asked.name == "tiny"
     assert asked.content.timing.budget == 600
 
