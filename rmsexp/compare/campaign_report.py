@@ -92,7 +92,7 @@ def _reading_times(states: Sequence[State], times: dict[str, Timed], panels: Seq
     lines = [(panel.title, line) for panel in panels for line in panel.marks]
     fewer = [f"{title}: {line.label}" for title, line in lines if line.label != names.label(line.norm)]
     of_seeds = [f"means that leave out seeds: {', '.join(fewer)}"] if fewer else []
-    return "; ".join([reading, *of_seeds, *_not_drawn(states, times), *sorted(sources)])
+    return "; ".join([reading, *of_seeds, *sorted(sources), *_not_drawn(states, times)])
 
 
 def _notes(states: Sequence[State], numbers: pd.DataFrame, times: dict[str, Timed], tuning: int) -> list[str]:
