@@ -335,12 +335,12 @@ def _check_runs(question: Question) -> None:
 
 def _check_stages(content: Content, own: Sequence[str]) -> None:
     """Raise ConfigError if a typed word is about a stage that the campaign does not have."""
-    needed = {"timing": content.timing.norms, "pilot": content.pilot.rate}
-    keys = {"timing": "timing.norms", "pilot": "pilot.rate"}
+    needed = {"timing.norms": content.timing.norms, "pilot.rate": content.pilot.rate}
+    missing = {key.partition(".")[0]: key for key, value in needed.items() if not value}
     for word in own:
-        stage = word.partition(".")[0]
-        if not needed.get(stage, True) and not word.startswith(keys[stage]):
-            raise config.ConfigError(f"{word} has no effect without {keys[stage]}")
+        key = missing.get(word.partition(".")[0])
+        if key is not None and not word.startswith(key):
+            raise config.ConfigError(f"{word} has no effect without {key}")
 
 
 def _check_seeds(content: Content) -> None:

@@ -102,10 +102,12 @@ def differences(states: Sequence[State]) -> list[Panel]:
 def _differences(task: str, rows: pd.DataFrame) -> Panel:
     margins = rows["margin"].dropna()
     reach = FURTHEST * margins.max() if len(margins) else math.inf
-    inside, x_range = rows[rows["difference"].abs() <= reach], (0.0, 0.0)
-    for _ in range(2):  # what lies in the range of the nearer differences and their intervals is drawn whole, too
-        x_range = padded([0.0, *margins, *-margins, *inside[["difference", "low", "high"]].to_numpy().flat])
-        inside = rows[rows["difference"].between(*x_range)]
+
+    def range_of(shown: pd.DataFrame) -> tuple[float, float]:
+        return padded([0.0, *margins, *-margins, *shown[["difference", "low", "high"]].to_numpy().flat])
+
+    near = range_of(rows[rows["difference"].abs() <= reach])
+    x_range = range_of(rows[rows["difference"].between(*near)])  # wider if a further difference lies in this range
     marks, bands, texts, y = list[Marks](), list[Band](), list[Text](), -GAP / 2
     several = rows["campaign"].nunique() > 1
     split, metric = str(rows["score"].iloc[0]).split()
