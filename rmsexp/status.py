@@ -1,8 +1,8 @@
 """``python -m rmsexp.status [RESULTS]``: the state of all campaigns and runs below a folder, from records alone.
 
-Prints each campaign with its stages, time left and next command; each run that has not finished, with its step, last
-evaluation and time left, or with the message of its failure; the number of finished runs of each setting; and records
-that are damaged. Times left are estimated from the times in the records. The metrics of finished runs are not checked
+Prints each run that has not finished, with its step, last evaluation and time left, or with the message of its failure;
+records that are damaged; each campaign with its stages, time left and next command; and the number of finished runs of
+each setting. Times left are estimated from the times in the records. The metrics of finished runs are not checked
 against their digests; rmsexp.report does that.
 """
 
@@ -115,7 +115,10 @@ def _run_document(results: Path, run: Run) -> dict[str, Any]:
 
 
 def _blocks(overview: Overview) -> Iterator[RenderableType]:
-    """Yield the paragraphs and tables that show an overview, what needs attention first."""
+    """Yield the paragraphs and tables that show an overview, what needs attention first.
+
+    A terminal that is watched shows only as many lines as fit, from the first on.
+    """
     counts = Counter(run.state for run in overview.runs)
     states = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
     damaged = f"; damaged records: {len(overview.problems)}" if overview.problems else ""
@@ -123,13 +126,13 @@ def _blocks(overview: Overview) -> Iterator[RenderableType]:
     yield _text(f"{overview.results}: {runs}{': ' * bool(states)}{states}{damaged}")
     if line := record.left_out(overview.results, "rmsexp.status"):
         yield _text(line)
-    for campaign in overview.campaigns:
-        yield from _campaign(campaign)
     for state in ("running", "failed"):
         yield from _unfinished(overview, state)
     if overview.problems:
         yield _text("\ndamaged records", "bold red")
         yield from map(_text, overview.problems)
+    for campaign in overview.campaigns:
+        yield from _campaign(campaign)
     for state in STATES[2:-1]:
         yield from _unfinished(overview, state)
     yield from _finished(overview)

@@ -32,10 +32,13 @@ CPU = torch.device("cpu")
 
 
 def is_done(results: Path, name: str, identity: Mapping[str, Any]) -> bool:
-    """Return whether the results of a record of this check have these values, and print its path."""
+    """Return whether this code has a record of this check on this machine with these results, and print its path."""
+    here = {"code": provenance.code(), "machine": quiet.machine_id()}
     for path in sorted(results.expanduser().glob(f"checks/{name}*/{FILE}")):
-        stored = read_json(path)["results"]
-        if all(stored.get(key) == value for key, value in identity.items()):
+        content = read_json(path)
+        session, stored = content["session"], content["results"]
+        measured = {"code": session["code"], "machine": session["machine"]["id"]}
+        if measured == here and all(stored.get(key) == value for key, value in identity.items()):
             print(f"already there: {path}", flush=True)
             return True
     return False

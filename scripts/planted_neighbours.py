@@ -8,7 +8,7 @@ Beside it is
 - quiet        nothing;
 - same_core    a process that computes on the run's core;
 - other_core   a process that computes on another core;
-- memory       a process that reads memory on another core, 256 MiB again and again.
+- memory       a process that reads memory on another core, again and again: 256 MiB, or twice the largest cache.
 
 The machine needs a quiet reference (``python -m rmsexp.timing --calibrate``) and at least two cores. Campaign workers
 pause during each run. A finished run is a line in ``<results>/checks/planted_neighbours.jsonl``; the same command goes
@@ -31,7 +31,7 @@ from typing import Any
 
 import check_record
 
-from rmsexp import config, record
+from rmsexp import config, machine, process, record
 from rmsexp.command_line import ReportedError, inform
 from rmsexp.machine_lock import measuring
 from rmsexp.train import quiet
@@ -49,7 +49,8 @@ while os.getppid() == parent:
     {work}
 """
 BUSY = NEIGHBOUR.format(prepare="", work="sum(range(100_000))")
-STREAM = NEIGHBOUR.format(prepare="import numpy; memory = numpy.ones(1 << 25)", work="memory.max()")
+STREAMED = max(256 << 20, 2 * (machine.largest_cache() or 0))  # bytes
+STREAM = NEIGHBOUR.format(prepare=f"import numpy; memory = numpy.ones({STREAMED} // 8)", work="memory.max()")
 KINDS = {"quiet": None, "same_core": (BUSY, 0), "other_core": (BUSY, 1), "memory": (STREAM, 1)}  # code, number of core
 TARGETS = {"quiet": (0.0, 0.1), "same_core": (0.9, 1.0), "memory": (0.9, 1.0)}  # least and largest share of marked runs
 
@@ -70,9 +71,10 @@ def main() -> None:
     job = config.job(words)  # a mistake is reported before the first run
     planned = [{"kind": kind, "words": words} for kind in order(arguments.runs, arguments.quiet)]
     runs = check_record.Parts(NAME, arguments.results, planned)
-    for number in runs.left:
-        runs.add(train(planned[number]["kind"], words, cores))
-        print(f"{number + 1}/{len(planned)} {describe(runs.done[-1])}", flush=True)
+    with process.ending_on_signals():  # so that a run and its neighbour end, too
+        for number in runs.left:
+            runs.add(train(planned[number]["kind"], words, cores))
+            print(f"{number + 1}/{len(planned)} {describe(runs.done[-1])}", flush=True)
     runs.write({"threads": job.config.threads, "runs": runs.done, "summary": summarise(runs.done)})
 
 

@@ -42,7 +42,7 @@ COMBINATIONS = [
         ["norm.axes=[1,2,3]", "threads=null", "logger=[wandb,tensorboard]", "results='a b'"],
         ["task=attentive_reader", "norm=bn", "norm.everywhere=true", "pair=[]", "data={root: /a, validation: 3}"],
         ["task=language_model", "norm=dyt", "results=${data.root}/x", "+model.new=1", "++norm.alpha=0.3"],
-        ["norm=ln", "norm_eps=1e-3", "precision='bfloat16'", "schedule.steps=9"],
+        ["norm=ln", "norm_eps=1e-3", "precision='bfloat16'", "schedule.steps=90"],
         ["max_steps=5", "++max_steps=7"],
         ["norm.axes=[1,2,3]", "+norm.axes=[2,3]"],
     ],
@@ -97,7 +97,7 @@ def test_a_value_that_hydra_refuses_is_refused_in_the_same_words(words: list[str
         ),
         pytest.param(["precision=bfloat16"], "cifar10/demo+precision=bfloat16/rms/seed0", id="precision"),
         pytest.param(["deterministic=false"], "cifar10/demo+deterministic=False/rms/seed0", id="deterministic"),
-        pytest.param(["schedule.steps=9"], "cifar10/demo+schedule.steps=9/rms/seed0", id="the schedule's length"),
+        pytest.param(["schedule.steps=90"], "cifar10/demo+schedule.steps=90/rms/seed0", id="the schedule's length"),
     ],
 )
 def test_folder(overrides: list[str], folder: str) -> None:
@@ -225,7 +225,7 @@ def test_recipe_and_pair_set_values() -> None:
 def test_later_groups_win_and_the_command_line_wins_over_all(tmp_path: Path) -> None:
     """Scale sets all four keys, recipe the last three, pair the last two, and the command line the last."""
     keys = ["batch_size", "log_every", "eval_every", "checkpoint_every"]
-    scale = "scale: mine\nschedule: {steps: 5, period: 5}\n"
+    scale = "scale: mine\nschedule: {steps: 5, period: 1}\n"
     files = {"scale/mine": scale, "recipe/cifar10/mine": "", "pair/cifar10_own": ""}
     for first, (name, text) in enumerate(files.items()):
         path = tmp_path / f"{name}.yaml"
@@ -260,7 +260,7 @@ def test_a_file_that_names_itself_otherwise_is_refused(word: str, content: str, 
     path.parent.mkdir(parents=True)
     path.write_text(content)
     (tmp_path / "recipe/cifar10").mkdir(parents=True)
-    (tmp_path / "recipe/cifar10/mine.yaml").write_text("# @package _global_\nschedule: {steps: 5, period: 5}\n")
+    (tmp_path / "recipe/cifar10/mine.yaml").write_text("# @package _global_\nschedule: {steps: 5, period: 1}\n")
     with pytest.raises(config.ConfigError, match=re.escape(f"{path}: {message}, the name of the file")):
         config.job([word], str(tmp_path))
 

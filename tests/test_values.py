@@ -56,7 +56,7 @@ def test_spellings_of_a_value_are_one_setting_and_one_config(key: str, spellings
 
 def test_spellings_in_config_files_do_not_count_either(tmp_path: Path) -> None:
     files = {
-        "scale/mine": "# @package _global_\nscale: mine\ndeterministic: 'on'\nschedule: {steps: 5, period: 5}\n",
+        "scale/mine": "# @package _global_\nscale: mine\ndeterministic: 'on'\nschedule: {steps: 5, period: 1}\n",
         "recipe/cifar10/mine": "# @package _global_\noptim: {lr: 1}\n",
     }
     for name, content in files.items():

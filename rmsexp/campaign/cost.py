@@ -143,9 +143,9 @@ def unlogged(words: Iterable[str]) -> list[str]:
 def trial_words(schedule: object) -> tuple[str, ...]:
     """Return the words of a trial of a run with this schedule.
 
-    A warm-up longer than the trial's schedule would be refused; what a step costs does not depend on it.
+    A warm-up or a period too long for the trial's schedule would be refused; what a step costs does not depend on them.
     """
-    return (*TRIAL_WORDS, *(["schedule.warmup=1"] if getattr(schedule, "warmup", None) else []))
+    return (*TRIAL_WORDS, *(f"schedule.{key}=1" for key in ("warmup", "period") if getattr(schedule, key, None)))
 
 
 @contextmanager

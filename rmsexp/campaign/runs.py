@@ -61,4 +61,4 @@ class CampaignRuns:
             return []
         campaign, results = plan.update(self.question)
         ended = all(results[job].ended for job in campaign.jobs if job.stage == "pilot")
-        return summary.pilot(campaign, self.question) if ended else []
+        return summary.pilot(campaign, results, self.question) if ended else []

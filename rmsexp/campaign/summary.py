@@ -9,10 +9,10 @@ from typing import get_args
 from rmsexp import record
 from rmsexp.campaign import cost, plan, timing
 from rmsexp.campaign.question import Question
-from rmsexp.campaign_file import Stage
+from rmsexp.campaign_file import Job, Stage
 from rmsexp.command_line import command, inform
 from rmsexp.compare.records import names
-from rmsexp.compare.records.campaigns import Campaign
+from rmsexp.compare.records.campaigns import Campaign, Result
 from rmsexp.compare.records.load import number
 from rmsexp.compare.tables import formats
 from rmsexp.compare.tables.verdicts import note_on_rates
@@ -46,7 +46,7 @@ def print_plan(question: Question) -> None:
         if not any(job.stage == "final" for job in campaign.jobs):
             needs += f" and best rates at its edge extend the grid by {selection.EXTENSIONS} rates"
         print(f"  left up to {len(most)}, {_hours(estimated[job] for job in most)}, {needs}")
-    _print_lines([*problems, *pilot(campaign, question), *campaign.remarks(results)])
+    _print_lines([*problems, *pilot(campaign, results, question), *campaign.remarks(results)])
     print(f"plan    {campaign.path}")
     print(f"next    {_next(question, bool(left))}")
 
@@ -55,8 +55,9 @@ def _hours(seconds: Iterable[float]) -> str:
     return f"{sum(seconds) / 3600:.2f} h"
 
 
-def pilot(campaign: Campaign, question: Question) -> list[str]:
-    """Return a line for each finished pilot run: how its metric moved, and by how much in the last fifth of the steps.
+def pilot(campaign: Campaign, results: Mapping[Job, Result], question: Question) -> list[str]:
+    """Return a line for each pilot run that has ended: how its metric moved, and by how much in the last fifth of the
+    steps; or that it diverged.
 
     The metric is that of tuning, on the first 256 validation examples.
     """
@@ -67,7 +68,9 @@ def pilot(campaign: Campaign, question: Question) -> list[str]:
         files = record.RunFolder(question.results / job.folder)
         rows = files.read_metrics()[0] if files.metrics_path.exists() else []
         values = [factor * number(row.get(metric)) for row in rows if row["split"] == score.INTERIM]
-        if len(values) == score.EVALUATIONS:
+        if results[job].status == "diverged":
+            lines.append(f"pilot {job.norm}: diverged at step {rows[-1]['step'] if rows else 0}")
+        elif len(values) == score.EVALUATIONS:
             lines.append(f"pilot {job.norm}: {metric} {_movement(campaign, values)}")
     return lines
 

@@ -1,7 +1,8 @@
 """A probe of fixed work, whose time depends only on the machine and on what else it does: arithmetic, then a sweep.
 
-The arithmetic divides numbers that fit into the first-level cache. The sweep reads memory that does not fit into any
-cache. NumPy does both on the calling thread. Together they take about three milliseconds.
+The arithmetic divides numbers that fit into the first-level cache. The sweep reads memory that does not fit into a
+cache of up to 128 MiB; of a larger cache, it may find a part of it there. NumPy does both on the calling thread.
+Together they take about three milliseconds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from rmsexp.train.clock import Stopwatch
 DIVISIONS, NUMBERS = 800, 2048  # times that each of the numbers is divided; 2048 float64 are 16 KiB
 SWEPT = 64 << 20  # bytes that a probe reads
 # The buffer is twice the largest cache, because a cache may keep a part of a buffer that is a little larger. Of a
-# larger buffer, each probe reads the next part.
+# larger buffer, each probe reads the next part. Every process has one, so it has a limit; between two sweeps of the
+# same part, other parts are read and steps are done, so a shared cache that is larger keeps little of it.
 LARGEST_BUFFER = 4 * SWEPT
 WORK = f"{DIVISIONS} x {NUMBERS} divisions, {SWEPT >> 20} MiB, numpy {np.__version__}"  # what the times depend on
 

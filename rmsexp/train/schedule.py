@@ -27,6 +27,11 @@ class HoldThenDecay:
         checks.at_least("schedule.period", self.period, 1)
         checks.probability("schedule.beta1", self.beta1)
         checks.probability("schedule.late_beta1", self.late_beta1)
+        if self.steps <= 2 * self.period:
+            raise ValueError(
+                f"schedule.period={self.period} must be less than half of schedule.steps={self.steps}: "
+                "the rate would never decrease"
+            )
 
     def at(self, step: int) -> dict[str, float]:
         """Return the factor on the learning rate, and beta1, at a step (from 0); after the last they stay."""

@@ -174,9 +174,11 @@ def timing_page(evidence: Evidence) -> str:
 
 
 def gpu_page(evidence: Evidence) -> str:
-    """A table for each GPU and number of threads."""
-    on_gpu = evidence.timings["sessions"].map(lambda sessions: sessions[0].get("device_type") == "cuda")
-    found = _grouped(evidence.timings[on_gpu], "steps", "rms")
+    """A table for each GPU and number of threads; further ones if a task was timed in several settings."""
+    timings = evidence.timings
+    timings = timings[timings["sessions"].map(lambda sessions: sessions[0].get("device_type") == "cuda")]
+    number = timings.groupby("task")["setting"].transform(lambda settings: pd.factorize(settings, sort=True)[0])
+    found = [group for _, rows in timings.groupby(number) for group in _grouped(rows, "steps", "rms")]
     return paragraphs(*(part for group in found for part in (_heading(group), _group_table(evidence, group))))
 
 

@@ -12,6 +12,7 @@ from rmsexp.compare.tables import verdicts
 NONE = "No campaign is among the committed records yet."
 CAMPAIGNS = Path(__file__).parents[2] / "configs" / "campaign"
 WHOLE = "docs/campaigns.md#verdicts"  # the place of the table of :func:`whole`
+RATES = "docs/campaigns.md#learning-rates"  # the place where rate luck is explained
 CONDITIONS = "results/README.md#campaigns"  # what the verdicts of the committed campaigns hold for
 COLUMNS = ["claim", "task", "verdict", "difference (interval)", "margin", "seeds"]
 
@@ -70,7 +71,9 @@ def _remarks(evidence: Evidence, brief: bool = False) -> list[str]:
     remarks = [f"\\* `{name}`: {'; '.join(lines)}." for name, lines in found.items() if lines]
     if brief and remarks:
         remarks = [f"\\* has a [remark]({WHOLE})."]
-    remarks += [f"† {text}." for text in verdicts.notes_on_rates(verdicts.table(_decided(evidence)))]
+    luck = f"([rate luck]({RATES if brief else RATES[RATES.index('#') :]}))"
+    notes = verdicts.notes_on_rates(verdicts.table(_decided(evidence)))
+    remarks += [f"† {text.replace('(rate luck)', luck)}." for text in notes]
     left = {f"`{state.campaign.name}`": state.undecided for state in evidence.campaigns if state.undecided}
     begun = {state.campaign.name for state in evidence.campaigns}
     waiting = [f"`{path.stem}`" for path in sorted(CAMPAIGNS.glob("quality_*.yaml")) if path.stem not in begun]

@@ -141,6 +141,32 @@ def test_the_command_stops_with_a_timing(
     assert not given
 
 
+@pytest.mark.parametrize(("words", "concluded"), [([], ["concluded"]), (["--of", "2"], [])])
+def test_claims_are_decided_although_a_timing_fails(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    concluded: list[str],
+) -> None:
+    """By the command itself, or by the one that has started several workers."""
+    given: list[str] = []
+
+    def measure(*_: object) -> None:
+        raise new_process.ProcessError("no data here")
+
+    goal = SimpleNamespace(
+        runs=SimpleNamespace(results=tmp_path),
+        timings=lambda: [SimpleNamespace(measure=measure)],
+        conclude=lambda: given.append("concluded"),
+    )
+    monkeypatch.setattr(goals, "read", lambda *_: goal)
+    monkeypatch.setattr(Worker, "work", lambda _: None)
+    assert main(["quality", *words]) == 1
+    assert capsys.readouterr().err == "rmsexp: no data here\n"
+    assert given == concluded
+
+
 def test_another_worker_that_measures_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "measure", measured)
     asked = timed(tmp_path, "timing.norms=[rms,ln]")

@@ -145,8 +145,14 @@ def test_a_trial_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(asked.folder.iterdir()) == []
 
 
-def test_a_trial_is_shorter_than_a_long_warm_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = {"task": "language_model", "scale": "demo", "schedule.steps": 1000, "schedule.warmup": 300}
+@pytest.mark.parametrize(
+    ("task", "key", "value"), [("language_model", "warmup", 300), ("cifar10", "period", 300)], ids=("warm-up", "period")
+)
+def test_the_parts_of_a_schedule_fit_a_trial(
+    task: str, key: str, value: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = {"task": task, "scale": "demo", "schedule.steps": 1000, f"schedule.{key}": value}
+    runs |= {"data.validation": 100} if task == "cifar10" else {}
     asked = ask(tmp_path, runs=runs)
     schedules = list[Any]()
 
@@ -157,7 +163,7 @@ def test_a_trial_is_shorter_than_a_long_warm_up(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(runner, "execute", execute)
     with pytest.raises(ReportedError, match="not run"):
         cost.trial(asked, "ln")
-    assert [(schedule.steps, schedule.warmup) for schedule in schedules] == [(200, 1)]
+    assert [(schedule.steps, getattr(schedule, key)) for schedule in schedules] == [(200, 1)]
 
 
 @pytest.mark.usefixtures("quick_folders")

@@ -79,9 +79,11 @@ def test_a_pilot_with_a_metric_that_is_not_finite(tmp_path: Path) -> None:
     files = write_run(asked, pilots[0])
     files.metrics_path.write_text(files.metrics_path.read_text().replace("0.2,", "null,"))
     write_run(asked, pilots[1], math.nan)
-    assert summary.pilot(campaign, asked) == [
+    campaign, results = plan.update(asked)
+    assert summary.pilot(campaign, results, asked) == [
         "pilot ln: image_recall nan at first, nan % at the end; it gained nan in the last fifth of the steps; "
-        "half of the smallest margin is 2.5"
+        "half of the smallest margin is 2.5",
+        f"pilot rms: diverged at step {asked.recipe.config.schedule.steps // 2}",
     ]
 
 

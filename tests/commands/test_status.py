@@ -23,14 +23,6 @@ from rmsexp.command_line import command
 PLAIN = """\
 {root}: 5 runs: 1 running, 1 failed, 1 diverged, 2 finished; damaged records: 1
 
-campaign quality
-Does RMSNorm match LayerNorm on cifar10?
-stage  not started  left
-tune   12           12
-final  4            4
-time left  unknown, with one worker
-next       python -m rmsexp.campaign quality results={root}
-
 running
 run                    step     last evaluation    time left
 cifar10/demo/ln/seed1  40/1000  test error {error}  {left}
@@ -41,6 +33,14 @@ rnnsearch/small/rms/seed0  0     no data
 
 damaged records
 {root}/campaigns/broken/campaign.json is not JSON (Expecting value: line 1 column 1 (char 0))
+
+campaign quality
+Does RMSNorm match LayerNorm on cifar10?
+stage  not started  left
+tune   12           12
+final  4            4
+time left  unknown, with one worker
+next       python -m rmsexp.campaign quality results={root}
 
 diverged
 run                    step  last evaluation    message
@@ -146,13 +146,13 @@ def test_watching_needs_a_terminal(results: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == "rmsexp: --watch needs a terminal; leave it out\n"
 
 
-def on_a_terminal(words: list[str], until: bytes) -> tuple[int, str]:
+def on_a_terminal(words: list[str], until: bytes, lines: int = 50) -> tuple[int, str]:
     """Run the command on a terminal of 80 columns, and press Ctrl-C when it has printed ``until``.
 
     Return its exit status and its output.
     """
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 80, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, 80, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
     command = [sys.executable, "-m", "rmsexp.status", *words]
     streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
@@ -178,6 +178,15 @@ def test_ctrl_c_ends_watching(results: Path) -> None:
     exit_status, output = on_a_terminal([str(results), "--watch"], b"finished\x1b")
     assert (exit_status, output.count("Traceback")) == (130, 0)
     assert output.endswith("rmsexp: interrupted\r\n")
+
+
+def test_what_needs_attention_is_watched_on_a_small_terminal(results: Path) -> None:
+    """Lines beyond the last one of the terminal are not shown."""
+    with record.RunFolder(results / "cifar10/demo/ln/seed1").locked():
+        _, output = on_a_terminal([str(results), "--watch"], b"damaged records\x1b", lines=14)
+    shown = output.partition("...")[0]  # rich's mark of further lines; at Ctrl-C it prints them, too
+    assert all(f"{state}\x1b" in shown for state in ("running", "failed", "damaged records"))
+    assert "finished\x1b" not in shown
 
 
 def test_lines_fit_a_terminal_of_80_columns(results: Path) -> None:

@@ -114,7 +114,7 @@ def test_campaigns_of_one_name_are_told_apart_by_their_root(tmp_path: Path) -> N
     names = [f"quality_cifar10 ({tmp_path / root})" for root in ("a", "b")]
     assert list(reported.tables) == [f"Tuning of optim.lr, by valid error: {name}" for name in names]
     assert all(name in " ".join(reported.questions) and name in reported.matrix["cifar10"][0] for name in names)
-    savings = pd.DataFrame(columns=["series", "task", "setting"])
+    savings = pd.DataFrame(columns=["series", "task", "setting", "too_wide"]).astype({"too_wide": bool})
     runs = answer.answer([], reported.numbers, savings, savings).table["runs"]
     assert set(runs) == {f"campaign {name}" for name in names}
     (panel,) = reported.figures[campaign_report.FOREST]

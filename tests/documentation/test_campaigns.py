@@ -20,7 +20,7 @@ from rmsexp.tasks import cifar10
 
 PAGE = documents.ROOT / "docs/campaigns.md"
 # What a test has in place of the command's values, so that a campaign of some twenty runs takes seconds.
-SMALLER = {"schedule.steps": "20", "data.validation": "16", "final.seeds.look": "2", "final.seeds.most": "2"}
+SMALLER = {"schedule.steps": "21", "data.validation": "16", "final.seeds.look": "2", "final.seeds.most": "2"}
 
 
 def scaled(images: Images, *_: object) -> Whitened:
@@ -41,9 +41,11 @@ def test_the_explained_file_is_the_committed_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.minutes
-def test_a_norm_of_ones_own_is_judged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("norm", ["dyisru", "dyt"])
+def test_another_norm_is_judged(
+    norm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The command of the page, with its own norm and with DyT."""
     documents.write_dyisru(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -52,10 +54,11 @@ def test_a_norm_of_ones_own_is_judged(
     monkeypatch.setattr(cifar10.whitening, "whitened", scaled)
     monkeypatch.setattr(process, "follow_parent", lambda _: None)  # would bind the process of the tests
     (command,) = (line for line in documents.commands(PAGE) if "norms=[ln,dyisru]" in line and "scale=" not in line)
-    words = [smaller(word) for word in shlex.split(command.removeprefix("python -m rmsexp.campaign "))]
+    typed = shlex.split(command.removeprefix("python -m rmsexp.campaign "))
+    words = [smaller(word).replace("dyisru", norm) for word in typed]
     assert main([*words, "batch_size=8", "model.width=0.05", "log_every=20", "device=cpu"]) == 0
     shown = capsys.readouterr().out
-    assert all(line in shown for line in ("rate of ln: ", "rate of dyisru: ", ": dyisru equals ln: ", "2 seeds; "))
+    assert all(line in shown for line in ("rate of ln: ", f"rate of {norm}: ", f": {norm} equals ln: ", "2 seeds; "))
     (plan,) = Path("results/campaigns").glob("*/campaign.json")
     final = [job for job in json.loads(plan.read_text())["jobs"] if job["stage"] == "final"]
-    assert sorted((job["norm"], job["seed"]) for job in final) == [("dyisru", 0), ("dyisru", 1), ("ln", 0), ("ln", 1)]
+    assert sorted((job["norm"], job["seed"]) for job in final) == [(norm, 0), (norm, 1), ("ln", 0), ("ln", 1)]

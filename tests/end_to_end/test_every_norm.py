@@ -17,7 +17,7 @@ from rmsexp import config, record
 NORMS = [[f"norm={name}"] for name in config.options("norm")]
 VARIANTS = [*NORMS, ["norm=rms", "norm.gain=false"]]
 TASKS = {
-    "cifar10": ["task=cifar10", "model.width=0.05", "batch_size=8"],
+    "cifar10": ["task=cifar10", "model.width=0.05", "batch_size=8", "schedule.period=1"],
     **{task: [*translation_tasks.tiny(task), *translation_tasks.SHORT] for task in translation_tasks.TASKS},
     **{task: reading_and_retrieval.tiny(task) for task in reading_and_retrieval.TASKS},
     "language_model": list(language_models.TINY),

@@ -20,7 +20,7 @@ import yaml
 
 from rmsexp import config
 from rmsexp.command_line import ReportedError
-from rmsexp.train import provenance
+from rmsexp.train import provenance, quiet
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -46,12 +46,20 @@ def test_a_measurement_is_done_once(
     identity: Callable[[str, argparse.Namespace], dict[str, Any]],
     others: dict[str, Any],
 ) -> None:
-    """One of another model or with other options is another measurement."""
+    """One of another model, with other options, by other code or on another machine is another measurement."""
     mine = identity("gru256", options())
     assert not check_record.is_done(tmp_path, name, mine)
     path = tmp_path / f"checks/{name}0/check.json"
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"results": {"rmsexp": 1} | mine}))
+    here = {"code": provenance.code(), "machine": {"id": quiet.machine_id()}}
+
+    def store(session: dict[str, Any]) -> None:
+        path.write_text(json.dumps({"results": {"rmsexp": 1} | mine, "session": session}))
+
+    for elsewhere in ({"code": "other"}, {"machine": {"id": "other"}}):
+        store(here | elsewhere)
+        assert not check_record.is_done(tmp_path, name, mine)
+    store(here)
     assert capsys.readouterr().out == ""
     assert check_record.is_done(tmp_path, name, mine)
     assert capsys.readouterr().out == f"already there: {path}\n"

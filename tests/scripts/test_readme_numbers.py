@@ -189,6 +189,15 @@ def test_machines_and_threads_have_tables_of_their_own(tmp_path: Path) -> None:
     assert savings.timing_page(Evidence(tmp_path, tmp_path)).count("**AMD EPYC") == 3
 
 
+def test_settings_of_a_task_on_a_gpu_have_tables_of_their_own(tmp_path: Path) -> None:
+    for setting in ("paper", "paper+data.name=shapes"):
+        write_timing(tmp_path / "m", {"ln": 1.0, "rms": 0.9}, setting=setting, session={"device_type": "cuda"})
+    write_timing(tmp_path / "m", {"ln": 1.0, "rms": 0.9}, task="rnnsearch", setting="paper")
+    found = savings.gpu_page(Evidence(tmp_path, tmp_path))
+    assert found.count("| `cifar10`") == 2
+    assert "rnnsearch" not in found.replace("The paper's numbers for `rnnsearch`", "")
+
+
 def test_a_ratio_to_another_series_is_paired(tmp_path: Path) -> None:
     times = {"ln": 1.0, "ln+impl=fused": [0.5, 0.52], "rms+impl=fused": [0.4, 0.41]}
     write_timing(tmp_path / "m", times, setting="small")

@@ -37,12 +37,12 @@ def test_after_the_last_step_the_values_do_not_change(after: int) -> None:
     assert schedule.at(100_000 + after) == schedule.at(99_999) == {"lr": pytest.approx(0.01), "beta1": 0.5}
 
 
-@pytest.mark.parametrize(("steps", "period"), [(600, 10), (1800, 18), (7, 1), (10, 4), (1, 1), (1, 5)])
+@pytest.mark.parametrize(("steps", "period"), [(600, 10), (1800, 18), (7, 1), (10, 4), (3, 1), (21, 10)])
 def test_in_schedules_of_any_length_the_rate_decreases_and_stays_positive(steps: int, period: int) -> None:
     values = [HoldThenDecay(steps, period, 0.9, 0.5).at(step) for step in range(2 * steps)]
     factors = [value["lr"] for value in values]
     assert factors[0] == 1
-    assert min(factors) > 0
+    assert 0 < min(factors) < 1
     assert all(later <= earlier for earlier, later in itertools.pairwise(factors))
     assert [value["beta1"] for value in values] == sorted((value["beta1"] for value in values), reverse=True)
 
@@ -53,6 +53,13 @@ def test_in_schedules_of_any_length_the_rate_decreases_and_stays_positive(steps:
 def test_invalid_schedules_are_refused(key: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"schedule.{key} must"):
         HoldThenDecay(**({"steps": 10, "period": 1, "beta1": 0.9, "late_beta1": 0.5} | {key: value}))
+
+
+@pytest.mark.parametrize(("steps", "period"), [(1, 1), (2, 1), (20, 10), (19, 10)])
+def test_the_rate_must_decrease(steps: int, period: int) -> None:
+    message = f"^schedule.period={period} must be less than half of schedule.steps={steps}:"
+    with pytest.raises(ValueError, match=message):
+        HoldThenDecay(steps, period, 0.9, 0.5)
 
 
 def gradients(steps: int, dtype: torch.dtype) -> Tensor:

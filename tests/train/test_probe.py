@@ -28,7 +28,9 @@ def test_a_probe_takes_milliseconds() -> None:
         (1 << 40, LARGEST_BUFFER),
     ],
 )
-def test_the_buffer_is_twice_the_largest_cache(monkeypatch: pytest.MonkeyPatch, cache: int | None, size: int) -> None:
+def test_the_buffer_is_twice_the_largest_cache_up_to_a_limit(
+    monkeypatch: pytest.MonkeyPatch, cache: int | None, size: int
+) -> None:
     monkeypatch.setattr(machine, "largest_cache", lambda: cache)
     assert Probe()._buffer.nbytes == size
 

@@ -15,10 +15,12 @@ from rmsexp.compare.plots.verdict_panels import LINE, Marks, Panel, Text, padded
 from rmsexp.compare.records import comparable, names, statistics, timing_records
 from rmsexp.compare.tables import formats, verdicts
 from rmsexp.rules import pairs
+from rmsexp.rules.ratios import FEWEST_ROUNDS
 
 NORM, REFERENCE = "rms", "ln"
 QUALITY, TIME = "RMSNorm better by (interval)", "time of a step saved, eager norms (95 % interval)"
 DIVERGED = {"diverged": "RMSNorm alone", "ln_diverged": "LayerNorm alone", "both_diverged": "both"}
+TOO_WIDE = f"wider than {100 * savings_by_task.WIDEST:.0f} percentage points"
 ROW = 0.26  # the height of a saving in its panel, in the units of verdict_panels
 
 
@@ -57,7 +59,8 @@ def answer(
     campaigns = [claims for _, claims in about.groupby("campaign", sort=False)] if len(about) else []
     rows = [row for claims in campaigns for row in _of_campaign(claims, own)]
     rows += [row for report in reports for row in _of_setting(report, own)]
-    return Answer(_sentences(about, own, own_fused), pd.DataFrame(rows), _panel(savings) if len(savings) else None)
+    drawn = savings[~savings["too_wide"]]
+    return Answer(_sentences(about, own, own_fused), pd.DataFrame(rows), _panel(drawn) if len(drawn) else None)
 
 
 def _shown(claims: pd.DataFrame) -> list[dict[Any, Any]]:
@@ -135,7 +138,9 @@ def _saved(savings: pd.DataFrame, task: str, setting: str | None = None) -> str:
     rows = savings[savings["task"] == task]
     if (rows["setting"] == setting).any():
         rows = rows[rows["setting"] == setting]
-    return "; ".join(map(_with_clock, rows.to_dict("records"))) or formats.NO_VALUE
+    if rows["too_wide"].any() and rows["too_wide"].all():
+        return f"{'interval' if len(rows) == 1 else 'intervals'} {TOO_WIDE}"
+    return "; ".join(map(_with_clock, rows[~rows["too_wide"]].to_dict("records"))) or formats.NO_VALUE
 
 
 def _with_clock(row: dict[Any, Any]) -> str:
@@ -144,7 +149,9 @@ def _with_clock(row: dict[Any, Any]) -> str:
 
 def _clock(row: dict[Any, Any]) -> str:
     clock = f"{comparable.machine(row)}, {comparable.threads(row['threads'])}{comparable.precision(row['precision'])}"
-    return f"{clock}, {timing_records.replication(1)}" if row["processes"] == 1 else clock
+    single = [timing_records.replication(1)] if row["processes"] == 1 else []
+    few = [f"only {row['rounds']:.0f} rounds"] if row["rounds"] < FEWEST_ROUNDS else []
+    return ", ".join([clock, *single, *few])
 
 
 def _sentences(about: pd.DataFrame, savings: pd.DataFrame, fused: pd.DataFrame) -> list[str]:
@@ -163,6 +170,9 @@ def _sentences(about: pd.DataFrame, savings: pd.DataFrame, fused: pd.DataFrame) 
 
 def _savings(impl: str, rows: pd.DataFrame) -> str:
     """Return a sentence on what RMSNorm saves. ``impl``: the implementation, as the first word of the sentence."""
+    wide, rows = rows[rows["too_wide"]], rows[~rows["too_wide"]]
+    if rows.empty:
+        return f"{impl} RMSNorm was timed, but all intervals are {TOO_WIDE}."
     saved = 100 * (1 - rows["ratio"])
     tasks = rows["task"].nunique()
     sure, single = int((rows["high"] < 1).sum()), int((rows["processes"] == 1).sum())
@@ -173,9 +183,10 @@ def _savings(impl: str, rows: pd.DataFrame) -> str:
             f" {left_out} more timings, of one process each, are left out, because several processes measured the same "
             "on another machine."
         )
-    if too_wide := savings_by_task.number_too_wide(rows):
-        width = f"{100 * savings_by_task.WIDEST:.0f} percentage points"
-        doubt += f" {too_wide} more savings are left out, whose intervals are wider than {width}."
+    if len(wide):
+        above = int((wide["high"] < 1).sum())
+        intervals = f"{len(wide)} interval{'s' if len(wide) > 1 else ''}"
+        doubt += f" Left out: {intervals} {TOO_WIDE}, {above or 'none'} of them wholly above 0."
     return (
         f"{impl} RMSNorm saves {saved.min():z.1f} to {saved.max():z.1f} % of a training step of {impl.lower()} "
         f"LayerNorm, {where}; in {sure} of {len(rows)} timings the whole interval is above 0.{doubt}"

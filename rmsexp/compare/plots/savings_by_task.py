@@ -28,8 +28,8 @@ def rows(timings: pd.DataFrame, impl: str) -> pd.DataFrame:
     For each task, setting, machine, number of threads and precision, they are those of the comparison with the highest
     :func:`rmsexp.compare.records.comparable.rank`. LayerNorm itself and models without norm are left out, and so is
     what a single process measured if several processes did on another machine; the column ``left_out`` counts these.
-    Savings whose intervals are wider than ``WIDEST`` are left out, too, unless all are; the column ``too_wide`` has
-    their number.
+    The column ``too_wide`` says whether an interval is wider than ``WIDEST``, so that the saving is not drawn; unless
+    all are. Settings in which no timing has enough rounds come last.
 
     ``timings``: see :func:`rmsexp.compare.records.timing_records.load`.
     """
@@ -38,13 +38,12 @@ def rows(timings: pd.DataFrame, impl: str) -> pd.DataFrame:
     same = found.groupby(SAME, dropna=False)
     kept = (found["processes"] > 1) | (same["processes"].transform("max") == 1)
     found = found.assign(left_out=(~kept).groupby([found[key] for key in SAME], dropna=False).transform("sum"))[kept]
-    drawn = ~(found["high"] - found["low"] > WIDEST)  # also those without an interval
-    if drawn.any():
-        found = found[drawn]
-    found = found.assign(too_wide=len(drawn) - len(found))
+    wide = found["high"] - found["low"] > WIDEST  # not those without an interval
+    few = found.groupby(["task", "setting"])["rounds"].transform("max") < FEWEST_ROUNDS
     order = found["series"].map(in_order(found["series"]).index)
-    found = found.assign(order=order).sort_values(["setting", "task", "order"], kind="stable", ignore_index=True)
-    return found.drop(columns="order")
+    found = found.assign(too_wide=wide & (not wide.all()), few=few, order=order)
+    found = found.sort_values(["few", "setting", "task", "order"], kind="stable", ignore_index=True)
+    return found.drop(columns=["few", "order"])
 
 
 def _best(timings: pd.DataFrame, impl: str) -> list[comparable.Comparison]:
@@ -62,17 +61,12 @@ def number_left_out(rows: pd.DataFrame) -> int:
     return int(rows.drop_duplicates(SAME)["left_out"].sum())
 
 
-def number_too_wide(rows: pd.DataFrame) -> int:
-    """Return how many savings are left out of some :func:`rows` because of the width of their intervals."""
-    return int(rows["too_wide"].max()) if len(rows) else 0
-
-
 def draw(rows: pd.DataFrame, impl: str) -> Figure:
     """Return the figure: one row per task, setting and norm, with our savings and, for eager norms, the paper's.
 
     ``rows``: the :func:`rows` of an implementation.
     """
-    table = rows.iloc[::-1].reset_index(drop=True)
+    table = rows[~rows["too_wide"]].iloc[::-1].reset_index(drop=True)
     one_setting = table["setting"].nunique() == 1
     place_names = table["task"] if one_setting else table["task"] + ", " + table["setting"]
     table["label"] = place_names + ": " + table["series"].map(without_impl).map(label)
@@ -80,7 +74,8 @@ def draw(rows: pd.DataFrame, impl: str) -> Figure:
     title = f"Time saved relative to LayerNorm, {impl} norms" + f", {table['setting'].iloc[0]}" * one_setting
     machines, norms = list(map(_machine, clocks)), in_order(table["norm"])
     legend = len(norms) + len("\n".join(machines).splitlines()) + (impl == "eager")
-    figure, axes = canvas.bars(list(table["label"].unique()), title, _caption(table), legend)
+    caption = _caption(table, int(rows["too_wide"].sum()))
+    figure, axes = canvas.bars(list(table["label"].unique()), title, caption, legend)
     for y, (_, line) in enumerate(table.groupby("label", sort=False)):
         first = line.iloc[0]
         present = [clock for clock in clocks if clock in set(line[list(CLOCK)].itertuples(index=False, name=None))]
@@ -118,16 +113,20 @@ def _legend(axes: Axes, machines: Sequence[str], norms: Sequence[str], impl: str
     marks.legend_outside(axes)
 
 
-def _caption(table: pd.DataFrame) -> list[str]:
-    """Return the caption: how the times were measured, and which of them are less certain."""
+def _caption(table: pd.DataFrame, too_wide: int) -> list[str]:
+    """Return the caption: how the times were measured, and which of them are less certain.
+
+    ``too_wide``: how many savings are not drawn because of the width of their intervals.
+    """
     torch = ", ".join(sorted(set(table["torch"])))
     lines = [f"interleaved times of whole training steps, 95 % intervals; torch {torch}"]
     if (table["processes"] == 1).any():
         lines.append(f"hollow: {timing_records.replication(1)}; the interval does not cover how processes differ")
     if number := number_left_out(table):
         lines.append(f"left out: savings from one process ({number}), as several measured the same elsewhere")
-    if number := number_too_wide(table):
-        lines.append(f"left out: savings whose interval is wider than {100 * WIDEST:.0f} percentage points ({number})")
+    if too_wide:
+        width = f"{100 * WIDEST:.0f} percentage points"
+        lines.append(f"left out: savings whose interval is wider than {width} ({too_wide})")
     if (table["processes"] > 1).any():
         counts = sorted({int(count) for count in table["processes"] if count > 1})
         lines.append(f"filled: {', '.join(map(str, counts))} processes, interval over processes")

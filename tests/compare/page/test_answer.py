@@ -19,7 +19,7 @@ from rmsexp.compare.records import campaigns
 from rmsexp.compare.tables import seed_tests, verdicts
 
 EACH_SEED = r"[+-][\d.]+ \(95 %: [+-][\d.]+ to [+-][\d.]+\) points, 3 seeds"
-NONE = pd.DataFrame(columns=["series", "task", "setting"])  # no savings
+NONE = pd.DataFrame(columns=["series", "task", "setting", "too_wide"]).astype({"too_wide": bool})  # no savings
 REAL = {"name": "CIFAR-10", "digest": "0", "builtin": False}
 
 
@@ -61,6 +61,25 @@ def test_fused_norms_have_a_sentence_of_their_own(tmp_path: Path) -> None:
     eager, fused = answer.answer([], pd.DataFrame(), savings, savings).sentences[1:]
     assert eager.startswith("Time: eager RMSNorm saves 19.0 to 19.0 % of a training step of eager LayerNorm, on 1 task")
     assert fused.startswith("Fused RMSNorm saves 19.0 to 19.0 % of a training step of fused LayerNorm, on 1 task")
+
+
+def test_intervals_that_say_nothing_are_not_hidden(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.7, 1.1], "prms": [0.9, 0.91]})
+    savings = savings_by_task.rows(load_timings(tmp_path), "eager")
+    shown = answer.answer([], pd.DataFrame(), savings, NONE)
+    assert shown.sentences[1] == (
+        "Time: eager RMSNorm was timed, but all intervals are wider than 50 percentage points."
+    )
+    assert shown.savings is not None
+    assert len(shown.savings.marks) == 2  # pRMSNorm's, here and in the paper
+    assert answer._saved(savings[savings["series"] == "rms"], "cifar10") == "interval wider than 50 percentage points"
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.81]}, task="rnnsearch")
+    savings = savings_by_task.rows(load_timings(tmp_path), "eager")
+    shown = answer.answer([], pd.DataFrame(), savings, NONE)
+    assert "in 1 of 1 timings the whole interval is above 0." in shown.sentences[1]
+    assert shown.sentences[1].endswith(
+        " Left out: 1 interval wider than 50 percentage points, none of them wholly above 0."
+    )
 
 
 @pytest.mark.usefixtures("first")
