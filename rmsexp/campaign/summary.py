@@ -78,7 +78,8 @@ def pilot(campaign: Campaign, results: Mapping[Job, Result], question: Question)
 def _movement(campaign: Campaign, values: Sequence[float]) -> str:
     """Return the beginning and the end of a pilot run, and its gain beside half of the smallest margin of the claims.
 
-    One evaluation is noisy. So the end is the mean of the last three, and the gain that over the three a fifth earlier.
+    One evaluation is noisy. So the end is the mean of the last three, and the gain is the difference between it and the
+    mean of the three a fifth of the steps earlier.
     """
     fifth = score.EVALUATIONS // 5
     end, before = score.score(values[-score.SCORED :]), score.score(values[-score.SCORED - fifth : -fifth])

@@ -27,7 +27,7 @@ def parts_folder(result: Path) -> Path:
 
 @contextmanager
 def removed_on_error(folder: Path) -> Iterator[None]:
-    """Remove a folder of parts if the ``with`` block raises ValueError: the options do not fit the text.
+    """Remove a folder of parts if the ``with`` block raises ValueError, because the options do not fit the text.
 
     After other errors, such as a full disk or a killed process, the same command goes on after the parts.
     """

@@ -67,7 +67,7 @@ def test_the_config_chooses(evaluation: str, kind: type) -> None:
     ("words", "message"),
     [
         (["evaluation=score"], r"evaluation=score is not known; did you mean scored\?"),
-        (["evaluation=scored", "schedule.steps=19"], "schedule.steps=19 is too few for 20 evaluations"),
+        (["evaluation=scored", "schedule.steps=19", "schedule.period=1"], "=19 is too few for 20 evaluations"),
         (["task=cifar10", "evaluation=scored"], "needs validation images; set data.validation to their number"),
     ],
 )
