@@ -67,9 +67,15 @@ def _long_evaluations(runs: Sequence[Spent]) -> str:
 
 
 def accuracy(evidence: Evidence) -> str:
-    """What ``--plan`` estimates for the runs of campaigns, beside what they took, on each kind of machine."""
-    found = evidence.checks("plan_accuracy")
-    return paragraphs(*map(_accuracy, found.values())) if found else not_recorded(ACCURACY)
+    """What ``--plan`` estimates for the runs of campaigns, beside what they took: the newest record of each command on
+    each kind of machine, the newest first.
+    """
+    oldest_first = sorted(
+        evidence.all_checks("plan_accuracy").values(), key=lambda content: content["session"]["started"]
+    )
+    found = {(content["command"], content["session"]["machine"]["id"]): content for content in oldest_first}
+    newest_first = sorted(found.values(), key=lambda content: content["session"]["started"], reverse=True)
+    return paragraphs(*map(_accuracy, newest_first)) if found else not_recorded(ACCURACY)
 
 
 def _accuracy(content: Mapping[str, Any]) -> str:
