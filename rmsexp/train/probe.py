@@ -18,8 +18,8 @@ from rmsexp.train.clock import Stopwatch
 DIVISIONS, NUMBERS = 800, 2048  # times that each of the numbers is divided; 2048 float64 are 16 KiB
 SWEPT = 64 << 20  # bytes that a probe reads
 # The buffer is twice the largest cache, because a cache may keep a part of a buffer that is a little larger. Of a
-# larger buffer, each probe reads the next part. Every process has one, so it has a limit; between two sweeps of the
-# same part, other parts are read and steps are done, so a shared cache that is larger keeps little of it.
+# larger buffer, each probe reads the next part. Every process has a buffer, so its size has a limit. Between two sweeps
+# of a part, other parts are read and steps are done, so that a larger cache, which others share, may keep little of it.
 LARGEST_BUFFER = 4 * SWEPT
 WORK = f"{DIVISIONS} x {NUMBERS} divisions, {SWEPT >> 20} MiB, numpy {np.__version__}"  # what the times depend on
 
