@@ -8,7 +8,7 @@ Beside it is
 - quiet        nothing;
 - same_core    a process that computes on the run's core;
 - other_core   a process that computes on another core;
-- memory       a process that reads memory on another core, again and again: 256 MiB, or twice the largest cache.
+- memory       a process that reads memory on another core, 256 MiB or, if that is more, twice the largest cache.
 
 The machine needs a quiet reference (``python -m rmsexp.timing --calibrate``) and at least two cores. Campaign workers
 pause during each run. A finished run is a line in ``<results>/checks/planted_neighbours.jsonl``; the same command goes

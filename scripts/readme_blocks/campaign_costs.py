@@ -70,12 +70,10 @@ def accuracy(evidence: Evidence) -> str:
     """What ``--plan`` estimates for the runs of campaigns, beside what they took: the newest record of each command on
     each kind of machine, the newest first.
     """
-    oldest_first = sorted(
-        evidence.all_checks("plan_accuracy").values(), key=lambda content: content["session"]["started"]
-    )
-    found = {(content["command"], content["session"]["machine"]["id"]): content for content in oldest_first}
-    newest_first = sorted(found.values(), key=lambda content: content["session"]["started"], reverse=True)
-    return paragraphs(*map(_accuracy, newest_first)) if found else not_recorded(ACCURACY)
+    newest: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for content in evidence.all_checks("plan_accuracy").values():
+        newest.setdefault((content["command"], content["session"]["machine"]["id"]), content)
+    return paragraphs(*map(_accuracy, newest.values())) if newest else not_recorded(ACCURACY)
 
 
 def _accuracy(content: Mapping[str, Any]) -> str:

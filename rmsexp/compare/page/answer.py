@@ -138,9 +138,10 @@ def _saved(savings: pd.DataFrame, task: str, setting: str | None = None) -> str:
     rows = savings[savings["task"] == task]
     if (rows["setting"] == setting).any():
         rows = rows[rows["setting"] == setting]
-    if rows["too_wide"].any() and rows["too_wide"].all():
-        return f"{'interval' if len(rows) == 1 else 'intervals'} {TOO_WIDE}"
-    return "; ".join(map(_with_clock, rows[~rows["too_wide"]].to_dict("records"))) or formats.NO_VALUE
+    drawn = rows[~rows["too_wide"]]
+    if len(rows) > len(drawn) == 0:
+        return f"interval{'s' * (len(rows) > 1)} {TOO_WIDE}"
+    return "; ".join(map(_with_clock, drawn.to_dict("records"))) or formats.NO_VALUE
 
 
 def _with_clock(row: dict[Any, Any]) -> str:

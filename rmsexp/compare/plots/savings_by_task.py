@@ -28,8 +28,8 @@ def rows(timings: pd.DataFrame, impl: str) -> pd.DataFrame:
     For each task, setting, machine, number of threads and precision, they are those of the comparison with the highest
     :func:`rmsexp.compare.records.comparable.rank`. LayerNorm itself and models without norm are left out, and so is
     what a single process measured if several processes did on another machine; the column ``left_out`` counts these.
-    The column ``too_wide`` says whether an interval is wider than ``WIDEST``, so that the saving is not drawn; unless
-    all are. Settings in which no timing has enough rounds come last.
+    The column ``too_wide`` marks savings that are not drawn, because their intervals are wider than ``WIDEST``; if all
+    intervals are, none is marked. Settings in which no timing has ``FEWEST_ROUNDS`` come last.
 
     ``timings``: see :func:`rmsexp.compare.records.timing_records.load`.
     """
