@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 
 
 def is_done(results: Path, name: str, identity: Mapping[str, Any]) -> bool:
-    """Return whether this code has a record of this check on this machine with these results, and print its path."""
+    """Return whether this code and machine have a record of this check with these values, and print its path."""
     here = {"code": provenance.code(), "machine": quiet.machine_id()}
     for path in sorted(results.expanduser().glob(f"checks/{name}*/{FILE}")):
         content = read_json(path)
