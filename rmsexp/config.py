@@ -221,8 +221,8 @@ def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: b
 
 
 def _check_own_files(config_dir: str) -> None:
-    """Raise ConfigError if a file of the user's has the name of one of the package's, which Hydra would use instead."""
-    for group in GROUPS:
+    """Raise ConfigError if a file of the user's has the name of one of the package's, and would be used instead."""
+    for group in (*GROUPS, "campaign"):
         for own in sorted(Path(config_dir, group).rglob("*.yaml")):
             packaged = CONFIGS / own.relative_to(config_dir)
             if packaged.exists() and not packaged.samefile(own):

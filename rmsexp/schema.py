@@ -156,6 +156,11 @@ class RunConfig:
         """Return the key that sets the number of micro-batches per step, and this number."""
         return "micro_batches", self.micro_batches
 
+    @property
+    def test_splits(self) -> Sequence[str]:
+        """The names of the data's test splits that a run evaluates."""
+        return ("test",)
+
     def __post_init__(self) -> None:
         choice("reduce", self.reduce, REDUCE)
         choice("precision", self.precision, PRECISIONS)
@@ -263,7 +268,11 @@ def fit(schema: type, content: DictConfig, prefix: str) -> Any:
 def _instance(typed: DictConfig, prefix: str) -> Any:
     """Return the dataclass instance of a config with its keys and types; it checks values. Raises: ConfigError."""
     try:
-        return OmegaConf.to_object(typed)
+        instance: Any = OmegaConf.to_object(typed)
+        base: Any = next((cls for cls in type(instance).__mro__ if cls.__module__.startswith("rmsexp.")), None)
+        if hasattr(base, "__post_init__"):  # a class from outside may have one that does not call it
+            base.__post_init__(instance)
+        return instance
     except MissingMandatoryValue as error:
         raise ConfigError(f"{prefix}{error.full_key} has no value: its config lacks this key") from None
     except OmegaConfBaseException as error:

@@ -34,6 +34,7 @@ from rmsexp.measure.options import TimingConfig
 from rmsexp.words import overrides
 
 CALIBRATE = ["--calibrate"]
+WITHOUT_EFFECT = ("max_steps=", "force=", "log_every=", "eval_every=", "checkpoint_every=", "logger")
 OPTION = re.compile(r"(norms|impl|timing\.[^=]*)=")  # words with options of this command; the others are overrides
 
 
@@ -87,6 +88,8 @@ def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
         raise config.ConfigError("norm= names a single norm; list all norms to compare: norms=[ln,rms]")
     if any(word.startswith("norm.impl=") for word in others):
         raise config.ConfigError("norm.impl= names a single implementation; list all to compare: impl=[eager,fused]")
+    if idle := next((word for word in others if word.startswith(WITHOUT_EFFECT)), None):
+        raise config.ConfigError(f"{idle} has no effect on a timing; timing.budget sets how long it takes")
     for key, names in (("norms", options.norms), ("impl", options.impl)):
         if repeated := [name for name in names if names.count(name) > 1]:
             raise config.ConfigError(f"{key} names {repeated[0]} twice")

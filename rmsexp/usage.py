@@ -33,7 +33,7 @@ KEYS = (
     ("seed", "seed of all random numbers: initial weights, order of the examples, noise"),
     ("max_steps", "number of training steps; a larger number continues a finished run"),
     ("device, threads, precision", "auto, cpu or cuda; number of CPU threads; float32, bfloat16 or float16"),
-    ("micro_batches", "number of parts of a step's batch, computed one after the other (task=transformer: accumulate)"),
+    ("micro_batches", "number of parts of a step's batch, computed one after the other (transformer: accumulate)"),
     ("compile", "true: use torch.compile; the time axis of the curves excludes the warm-up, which compiles the model"),
     ("data.root", "the folder of all data sets"),
     ("results", "the folder of all results"),

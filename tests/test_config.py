@@ -265,7 +265,9 @@ def test_a_file_that_names_itself_otherwise_is_refused(word: str, content: str, 
         config.job([word], str(tmp_path))
 
 
-@pytest.mark.parametrize("name", ["norm/rms", "recipe/cifar10/demo", "pair/attentive_reader_bn/paper"])
+@pytest.mark.parametrize(
+    "name", ["norm/rms", "recipe/cifar10/demo", "pair/attentive_reader_bn/paper", "campaign/quality_cifar10"]
+)
 def test_a_file_with_the_name_of_one_of_the_package_is_refused(name: str, tmp_path: Path) -> None:
     """Hydra would use the package's, without a word."""
     path = tmp_path / f"{name}.yaml"

@@ -129,15 +129,18 @@ class Question:
 
         Raises: ConfigError if it is on a split that has no scores, or if it must be given and is not.
         """
-        stated = self.content.final.score
+        stated, splits = self.content.final.score, ("valid", self.target.split, *self.recipe.config.test_splits)
         if stated is None and self.target.split == "valid":
             raise config.ConfigError(
-                f"write final.score='test {self.target.metric}': on validation examples, which this task reports "
-                "because not all of its data have a test split, the rates are chosen"
+                f"write final.score='{splits[-1]} {self.target.metric}': this task reports its validation examples, "
+                "because not all of its data have a test split, and on these examples the rates are chosen"
             )
         metric = self._metric("final.score", stated or f"{self.target.split} {self.target.metric}")
         if metric.split in ("train", score.INTERIM):
             raise config.ConfigError(f"final.score={' '.join(metric)}: a score needs a whole held-out split")
+        if metric.split not in splits:
+            known = ", ".join(dict.fromkeys(splits))
+            raise config.ConfigError(f"final.score={' '.join(metric)}: runs evaluate no such split, but {known}")
         return metric
 
     def _metric(self, key: str, words: str) -> Metric:

@@ -50,7 +50,8 @@ class CampaignRuns:
 
     def why_left(self, job: Job) -> str:
         """Return why a run is left although it has ended."""
-        if problem := next((line for line in self._problems if f"{job.folder}/" in line), ""):
+        names = f"{job.folder}/", f"{job.folder}:"  # a damaged file of the run, or its folder
+        if problem := next((line for line in self._problems if any(name in line for name in names)), ""):
             return problem
         score = " ".join(self.question.score if job.stage == "final" else self.question.tuned_by)
         return f"it has ended without its evaluations of {score}; to repeat it, remove its folder"

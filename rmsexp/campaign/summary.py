@@ -16,7 +16,7 @@ from rmsexp.compare.records.campaigns import Campaign, Result
 from rmsexp.compare.records.load import number
 from rmsexp.compare.tables import formats
 from rmsexp.compare.tables.verdicts import note_on_rates
-from rmsexp.rules import claims, score, selection
+from rmsexp.rules import claims, score, seeds, selection
 from rmsexp.rules.claims import Verdict
 
 
@@ -29,10 +29,10 @@ def print_plan(question: Question) -> None:
         print(f"  {job.stage:6}{results[job].status:13}{job.folder}")
     spent, planned = cost.spent(question, results), [job for job in campaign.jobs if not results[job].ended]
     left = [*planned, *plan.coming(campaign, results, 0, campaign.seeds.look)]
-    more_may_come = campaign.seeds.needed is None and bool(left)
+    most_seeds = campaign.seeds.most if any(map(seeds.counts, campaign.claims)) else campaign.seeds.look
     most = left
-    if more_may_come:
-        most = [*planned, *plan.coming(campaign, results, selection.EXTENSIONS, campaign.seeds.most)]
+    if campaign.seeds.needed is None and left:
+        most = [*planned, *plan.coming(campaign, results, selection.EXTENSIONS, most_seeds)]
     estimated = cost.estimates(question, most, spent, results, inform)
     print("runs and uncontended hours, one after the other:")
     for stage in get_args(Stage):
@@ -41,11 +41,13 @@ def print_plan(question: Question) -> None:
         print(f"  {stage:6} done {len(done):3}, {took}; left {len(missing):3}, {takes}")
     if (timed := timing.of_campaign(question)) is not None:
         print(f"  timing {f'left, about {timed.budget:.0f} s' if timed.is_left() else 'done'}")
-    if more_may_come:
-        needs = f"if the spread of scores asks for all {campaign.seeds.most} seeds"
+    if len(most) > len(left):
+        reasons = []
+        if most_seeds > campaign.seeds.look:
+            reasons.append(f"the spread of scores asks for all {most_seeds} seeds")
         if not any(job.stage == "final" for job in campaign.jobs):
-            needs += f" and best rates at its edge extend the grid by {selection.EXTENSIONS} rates"
-        print(f"  left up to {len(most)}, {_hours(estimated[job] for job in most)}, {needs}")
+            reasons.append(f"best rates at its edge extend the grid by {selection.EXTENSIONS} rates")
+        print(f"  left up to {len(most)}, {_hours(estimated[job] for job in most)}, if {' and '.join(reasons)}")
     _print_lines([*problems, *pilot(campaign, results, question), *campaign.remarks(results)])
     print(f"plan    {campaign.path}")
     print(f"next    {_next(question, bool(left))}")

@@ -152,7 +152,7 @@ class Worker:
     def _check(self, job: Named, notices: Sequence[str]) -> None:
         """Note a run that had ended already, but is left, so that it is not tried for ever."""
         if job in self.runs.left():
-            self._fail(job, "; ".join(notices) or self.runs.why_left(job))
+            self._fail(job, "; ".join([self.runs.why_left(job), *notices]))
 
     def _common_cause(self) -> str | None:
         # messages may name files in the folders of their runs

@@ -60,12 +60,15 @@ def lambada(root: Path, held_out: int) -> PlainText:
     The ``held_out`` last passages of development are the validation text, and the others the training text. The
     ``held_out`` first passages of test are the test text.
 
-    Raises: DataError if a file is missing or cannot be read; ValueError if ``held_out`` leaves no training passage.
+    Raises: DataError if a file is missing, empty, or cannot be read; ValueError if ``held_out`` leaves no training
+    passage, or if there are fewer test passages.
     """
     paths = lambada_files(root)
-    development, test = (read_bytes(path).removesuffix(b"\n").split(b"\n") for path in paths)
+    development, test = (_read(path).removesuffix(b"\n").split(b"\n") for path in paths)
     if held_out >= len(development):
         raise ValueError(f"data.held_out={held_out} leaves none of the {len(development)} training passages")
+    if held_out > len(test):
+        raise ValueError(f"data.held_out={held_out} is more than the {len(test)} test passages")
     passages = {"train": development[:-held_out], "valid": development[-held_out:], "test": test[:held_out]}
     texts = {split: b"".join(line + b"\n" for line in lines) for split, lines in passages.items()}
     digest = hashlib.sha256(f"{digest_of(paths)}, held out {held_out}".encode()).hexdigest()
@@ -78,7 +81,7 @@ def wikitext103(root: Path, report: Report) -> PlainText:
     The text is in ``<root>/wikitext103/{train,valid,test}.txt``. If this folder is missing, it is downloaded with the
     ``datasets`` library.
 
-    Raises: DataError if the download fails, or if a file is missing or cannot be read.
+    Raises: DataError if the download fails, or if a file is missing, cannot be read, or has another number of lines.
     """
     folder = root / "wikitext103"
     if not folder.exists():
@@ -86,7 +89,8 @@ def wikitext103(root: Path, report: Report) -> PlainText:
     paths = {split: folder / f"{split}.txt" for split in SPLITS}
     if absent := [path for path in paths.values() if not path.is_file()]:
         raise missing("WikiText-103", folder, absent, "Delete the folder to download it again.")
-    return _of_files("WikiText-103", paths, digest_of(paths.values()))
+    splits = {split: partial(_read, path, WIKITEXT_SPLITS[split][1]) for split, path in paths.items()}
+    return PlainText("WikiText-103", digest_of(paths.values()), False, splits)
 
 
 def joined(lines: list[str]) -> bytes:
@@ -99,10 +103,12 @@ def _of_files(name: str, paths: Mapping[str, Path], digest: str) -> PlainText:
     return PlainText(name, digest, False, splits)
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, lines: int | None = None) -> bytes:
     content = read_bytes(path)
     if not content:
         raise DataError(f"{path} is empty.\nReplace the file.")
+    if lines is not None and (count := content.count(b"\n")) != lines:
+        raise DataError(f"{path} has {count:,} lines, not {lines:,}.\nDelete its folder to download it again.")
     return content
 
 

@@ -157,6 +157,10 @@ class Config(config.RunConfig):
     )
     schedule: Constant = field(default_factory=lambda: Constant(300_000))
 
+    @property
+    def test_splits(self) -> Sequence[str]:
+        return ("test",) if self.data.name == "cnn" or self.data.validation is not None else ()
+
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.at_least("batch_size", self.batch_size, 1)
@@ -177,7 +181,7 @@ class Task:
         self.dataset = Dataset(self._source.name, self._source.digest, self._source.builtin)
         if config.data.validation is not None:
             self.target = replace(self.target, split="test")
-        elif config.data.name != "cnn":  # the other data have no test questions
+        elif not config.test_splits:
             self.quantities = [quantity for quantity in self.quantities if quantity.split != "test"]
         self.notes = {
             "batch norm": "error and loss use the statistics that norm.eval selects; error_… and loss_… use the others"

@@ -177,6 +177,10 @@ class Config(config.RunConfig):
     decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(12, 5, "length", 1.0, False, 200, None, 64))
     optim: TensorFlowAdamConfig = field(default_factory=lambda: TensorFlowAdamConfig(1e-4, 0.999, 1e-8, 1.0))
 
+    @property
+    def test_splits(self) -> Sequence[str]:
+        return self.data.tests
+
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.probability("label_smoothing", self.label_smoothing)

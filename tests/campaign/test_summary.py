@@ -56,6 +56,17 @@ def test_a_plan_before_the_number_of_seeds_is_decided(tmp_path: Path, capsys: py
     assert "  left up to 8, 0.27 h, if the spread of scores asks for all 4 seeds" in out
 
 
+def test_a_plan_whose_claims_need_no_more_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The only claim is of superiority, so the spread of the scores decides nothing."""
+    better = {"claim": "RMSNorm is better than LayerNorm", "test": "superiority", "a": "rms", "b": "ln"}
+    monkeypatch.setattr(cost, "trial", lambda *_: Cost(7200, 600))
+    summary.print_plan(ask(tmp_path, claims=[better]))
+    out = capsys.readouterr().out.splitlines()
+    assert "  left up to 22, 46.00 h, if best rates at its edge extend the grid by 2 rates" in out
+
+
 def test_a_plan_after_all_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -93,6 +93,12 @@ def test_series_and_setting_are_named_as_those_of_runs() -> None:
     assert [getattr(job.norm, "p", None) for job in jobs.values()] == [None, 0.0625, 0.5]
 
 
+@pytest.mark.parametrize("word", ["max_steps=10", "force=true", "eval_every=5", "logger=tensorboard"])
+def test_options_without_effect_on_a_timing_are_refused(word: str) -> None:
+    with pytest.raises(config.ConfigError, match=f"^{word} has no effect on a timing"):
+        timing.parse([word])
+
+
 def test_a_norm_of_your_own_can_be_timed(tmp_path: Path) -> None:
     (tmp_path / "norm").mkdir()
     (tmp_path / "norm/own.yaml").write_text("_target_: rmsexp.norms.RMS\nname: own\nimpl: eager\neps: 0.5\n")

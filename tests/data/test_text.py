@@ -68,6 +68,13 @@ def test_passages_of_lambada(tmp_path: Path) -> None:
     assert text.lambada(tmp_path, 2).digest == plain.digest != text.lambada(tmp_path, 1).digest
     with pytest.raises(ValueError, match=r"^data.held_out=5 leaves none of the 5 training passages$"):
         text.lambada(tmp_path, 5)
+    test = tmp_path / "lambada/lambada_test_plain_text.txt"
+    test.write_text("test 0 .\n")
+    with pytest.raises(ValueError, match=r"^data.held_out=2 is more than the 1 test passages$"):
+        text.lambada(tmp_path, 2)
+    test.write_text("")
+    with pytest.raises(DataError, match=r"lambada_test_plain_text.txt is empty"):
+        text.lambada(tmp_path, 2)
 
 
 def test_missing_files_of_lambada_are_named(tmp_path: Path) -> None:
@@ -112,7 +119,11 @@ def test_wikitext_is_downloaded_once(tmp_path: Path) -> None:
     assert sorted(path.name for path in (root / "wikitext103").iterdir()) == ["test.txt", "train.txt", "valid.txt"]
     again = text.wikitext103(root, messages.append)
     assert (again.digest, read(again), len(messages)) == (plain.digest, expected, 1)
-    (root / "wikitext103/valid.txt").unlink()
+    valid = root / "wikitext103/valid.txt"
+    valid.write_text("one\ntwo\n")
+    with pytest.raises(DataError, match=r"valid.txt has 2 lines, not 1\.\nDelete its folder to download it again\."):
+        read(text.wikitext103(root, messages.append))
+    valid.unlink()
     with pytest.raises(DataError, match=r"there is no valid.txt\.\nDelete the folder to download it again\."):
         text.wikitext103(root, messages.append)
 

@@ -73,7 +73,9 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
             runs = records.runs[records.runs["series"] == series]
             of_runs = values.reindex(runs["folder"])
             mean, _, interval = statistics.estimate(of_runs.to_numpy(float))
-            rate = float(match[1]) if match else _recipe_rate(runs["folder"])
+            rate = _rate_in_configs(runs["folder"])  # first, because the name of a setting may be cut
+            if match and math.isnan(rate):
+                rate = float(match[1])
             ended = int((~runs["status"].isin(statistics.LOST)).sum())
             scores = best.reindex(runs["folder"]).to_numpy(float)
             diverged = (runs["status"] == "diverged").to_numpy()
@@ -91,7 +93,8 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
     return table
 
 
-def _recipe_rate(folders: pd.Series) -> float:
+def _rate_in_configs(folders: pd.Series) -> float:
+    """Return the learning rate of runs of one series and setting; NaN if no config file can be read."""
     for folder in folders:
         try:
             return float(read_yaml(Path(folder) / record.CONFIG)["optim"]["lr"])

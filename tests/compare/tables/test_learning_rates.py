@@ -29,7 +29,7 @@ def test_each_norm_is_shown_at_its_recipes_rate_and_at_its_best_rate(tmp_path: P
     for name, errors in tried.items():
         for series, error in errors.items():
             folder = write_errors(tmp_path, series, 0, [0.9, error], setting=name)
-            (folder / record.CONFIG).write_text("optim:\n  lr: 0.003\n")
+            (folder / record.CONFIG).write_text(f"optim:\n  lr: {0.003 if name == 'demo' else 0.01}\n")
     write_errors(tmp_path, "ln", 0, [0.9, 0.1], setting="demo+optim.lr=0.1", status="diverged")
     settings = load(tmp_path).settings()
     table = learning_rates.table(settings)
@@ -41,6 +41,12 @@ def test_each_norm_is_shown_at_its_recipes_rate_and_at_its_best_rate(tmp_path: P
     assert text.loc["RMSNorm"].tolist() == [
         *("0.003", "25.00 %", "0.003 (best of 2 tried, by test error)", f"25.00 % {FROM}", "0", "0")
     ]
+
+
+def test_the_rate_is_read_from_the_config_where_the_name_of_the_setting_is_cut(tmp_path: Path) -> None:
+    folder = write_errors(tmp_path, "ln", 0, [0.9, 0.3], setting="demo+optim.lr=0.00+1a2b3c4d")
+    (folder / record.CONFIG).write_text("optim:\n  lr: 0.0005\n")
+    assert learning_rates.table(load(tmp_path).settings())["rate"].tolist() == [0.0005]
 
 
 def test_a_rate_at_which_a_run_diverged_ranks_behind_the_others(tmp_path: Path) -> None:
