@@ -76,6 +76,7 @@ BLOCKS: Blocks = {
     "metrics-of-full-width": partial(quality.cifar10, setting="paper"),
     "metrics-of-translation": quality.translation,
     "metrics-of-reading": quality.reading,
+    "init-center": quality.init_center,
     "metrics-of-language-model": quality.language_model,
     "norm-layers": layers.norms,
     "trivial-answers": checks.trivial_answers,
