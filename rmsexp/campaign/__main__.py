@@ -91,7 +91,10 @@ def _count(text: str) -> int:
 
 
 def _work(goal: Goal, arguments: argparse.Namespace) -> int:
-    """Be a worker; conclude if it is the only one that this command started. Return the exit status."""
+    """Do runs that are left and, after them, the timings; return the exit status.
+
+    If this process is the command's only worker, it also prints the verdicts or draws the items.
+    """
     worker = _worker(goal, arguments)
     if warning := file_lock.host_only(worker.runs.results):
         worker.report(warning)

@@ -136,9 +136,9 @@ class PerExampleNorm(FusedNormaliser):
         return (y if slope == 1 else F.leaky_relu(y, slope)).to(x.dtype)
 
     def add(self, x: Tensor, addend: Tensor | None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return ``x + addend`` and the norm of this sum, with ``impl="fused"`` from one operator.
+        """Return ``x + addend`` and the norm of this sum. With ``impl="fused"`` one operator computes both.
 
-        Hooks get the norm's input and output, or their gradients, so that with a hook the sum is computed first.
+        If the layer has hooks, the sum is computed first, because hooks get the input of the norm.
         """
         hooked = self._forward_pre_hooks or self._forward_hooks or self._backward_pre_hooks or self._backward_hooks
         if addend is None or hooked or not self._fuses_addition(x, addend):
