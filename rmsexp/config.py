@@ -221,12 +221,12 @@ def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: b
 
 
 def _check_own_files(config_dir: str) -> None:
-    """Raise ConfigError if a file of the user's has the name of one of the package's, and would be used instead."""
+    """Raise ConfigError if a file of the user's has the name of one of the package's: only one would be used."""
     for group in (*GROUPS, "campaign"):
         for own in sorted(Path(config_dir, group).rglob("*.yaml")):
             packaged = CONFIGS / own.relative_to(config_dir)
             if packaged.exists() and not packaged.samefile(own):
-                raise ConfigError(f"{own} has the name of a file of rmsexp, which would be used instead; rename it")
+                raise ConfigError(f"{own} has the name of a file of rmsexp, and only one of them would be used; rename it")
 
 
 def _without_hydra(overrides: tuple[str, ...], config_dir: str | None) -> DictConfig:
