@@ -226,7 +226,9 @@ def _check_own_files(config_dir: str) -> None:
         for own in sorted(Path(config_dir, group).rglob("*.yaml")):
             packaged = CONFIGS / own.relative_to(config_dir)
             if packaged.exists() and not packaged.samefile(own):
-                raise ConfigError(f"{own} has the name of a file of rmsexp, and only one of them would be used; rename it")
+                raise ConfigError(
+                    f"{own} has the name of a file of rmsexp, and only one of them would be used; rename it"
+                )
 
 
 def _without_hydra(overrides: tuple[str, ...], config_dir: str | None) -> DictConfig:
