@@ -129,7 +129,8 @@ class Question:
 
         Raises: ConfigError if it is on a split that has no scores, or if it must be given and is not.
         """
-        stated, splits = self.content.final.score, ("valid", self.target.split, *self.recipe.config.test_splits)
+        stated = self.content.final.score
+        splits = "valid", self.target.split, *self.recipe.config.test_splits  # the last is a test split if there is one
         if stated is None and self.target.split == "valid":
             raise config.ConfigError(
                 f"write final.score='{splits[-1]} {self.target.metric}': this task reports its validation examples, "
@@ -140,7 +141,9 @@ class Question:
             raise config.ConfigError(f"final.score={' '.join(metric)}: a score needs a whole held-out split")
         if metric.split not in splits:
             known = ", ".join(dict.fromkeys(splits))
-            raise config.ConfigError(f"final.score={' '.join(metric)}: runs evaluate no such split, but {known}")
+            raise config.ConfigError(
+                f"final.score={' '.join(metric)}: runs are evaluated on {known}, not on this split"
+            )
         return metric
 
     def _metric(self, key: str, words: str) -> Metric:

@@ -29,7 +29,7 @@ def print_plan(question: Question) -> None:
         print(f"  {job.stage:6}{results[job].status:13}{job.folder}")
     spent, planned = cost.spent(question, results), [job for job in campaign.jobs if not results[job].ended]
     left = [*planned, *plan.coming(campaign, results, 0, campaign.seeds.look)]
-    most_seeds = campaign.seeds.most if any(map(seeds.counts, campaign.claims)) else campaign.seeds.look
+    most_seeds = campaign.seeds.most if any(map(seeds.may_need_more, campaign.claims)) else campaign.seeds.look
     most = left
     if campaign.seeds.needed is None and left:
         most = [*planned, *plan.coming(campaign, results, selection.EXTENSIONS, most_seeds)]

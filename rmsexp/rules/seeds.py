@@ -23,7 +23,7 @@ NODES, WEIGHTS = np.polynomial.legendre.leggauss(64)
 def needed(claims: Sequence[Claim], scores: Scores, mode: str, seeds: Sequence[int], most: int) -> int:
     """Return the smallest number of seeds, from ``len(seeds)`` to ``most``, with power 0.9 for every claim that counts.
 
-    Claims of equivalence and non-inferiority without a number of seeds count (:func:`counts`), if at least two pairs
+    Claims of equivalence and non-inferiority without a number of seeds count (:func:`may_need_more`), if at least two pairs
     are finished and diverged runs do not rule out that they are supported. Their power is computed for a true
     difference of 0 and the standard deviation of the differences at these seeds; pairs that diverged so far are not
     among the tested ones. A claim of a family of m is taken at level alpha / m, the strictest of Holm's method.
@@ -37,7 +37,7 @@ def needed(claims: Sequence[Claim], scores: Scores, mode: str, seeds: Sequence[i
     count = len(seeds)
     for claim in claims:
         pairs = pair(scores.get(claim.a, {}), scores.get(claim.b, {}), seeds, mode)
-        if not counts(claim) or ruled_out(claim, pairs):
+        if not may_need_more(claim) or ruled_out(claim, pairs):
             continue
         if len(pairs.finished) < MIN_PAIRS:
             continue
@@ -48,7 +48,7 @@ def needed(claims: Sequence[Claim], scores: Scores, mode: str, seeds: Sequence[i
     return count
 
 
-def counts(claim: Claim) -> bool:
+def may_need_more(claim: Claim) -> bool:
     """Return whether a claim may need more seeds than those of the first look."""
     return claim.test != SUPERIORITY and claim.seeds is None
 

@@ -107,7 +107,7 @@ def test_the_grid_does_not_depend_on_the_order_of_the_norms(norms: str, tmp_path
         (["tune.by=valid error"], {}, "a split and the task's metric, such as 'test image_recall'"),
         (["final.score=image_recall"], {}, "a split and the task's metric, such as 'test image_recall'"),
         (["final.score=interim image_recall"], {}, "a score needs a whole held-out split"),
-        (["final.score=tset image_recall"], {}, "runs evaluate no such split, but valid, test"),
+        (["final.score=tset image_recall"], {}, "runs are evaluated on valid, test, not on this split"),
         ([], {"claims": [EQUAL | {"seeds": 5}]}, "claims[0] has seeds: 5, but every norm has"),
         (["tune.first_seed=2"], {}, "final and tuning runs share seed 2, and each stage needs its own"),
         (["pilot.rate=1e-3", "pilot.seed=1001"], {}, "tuning and pilot runs share seed 1001"),
@@ -259,8 +259,8 @@ def test_the_campaigns_of_the_package(name: str, monkeypatch: pytest.MonkeyPatch
         ),
         (["task=attentive_reader", "scale=medium"], "write final.score='test error': this task reports"),
         (["task=attentive_reader"], "write final.score='valid error': this task reports"),
-        (["task=attentive_reader", "final.score=test error"], "runs evaluate no such split, but valid$"),
-        (["task=rnnsearch", "final.score=test2017 bleu"], "runs evaluate no such split, but valid, test$"),
+        (["task=attentive_reader", "final.score=test error"], "runs are evaluated on valid, not on this split$"),
+        (["task=rnnsearch", "final.score=test2017 bleu"], "runs are evaluated on valid, test, not on this split$"),
     ],
 )
 def test_the_score_is_on_test_and_in_the_unit_of_tuning(words: list[str], message: str) -> None:
