@@ -23,8 +23,8 @@ NODES, WEIGHTS = np.polynomial.legendre.leggauss(64)
 def needed(claims: Sequence[Claim], scores: Scores, mode: str, seeds: Sequence[int], most: int) -> int:
     """Return the smallest number of seeds, from ``len(seeds)`` to ``most``, with power 0.9 for every claim that counts.
 
-    Claims of equivalence and non-inferiority without a number of seeds count (:func:`may_need_more`), if at least two pairs
-    are finished and diverged runs do not rule out that they are supported. Their power is computed for a true
+    Claims of equivalence and non-inferiority without a number of seeds count (:func:`may_need_more`), if at least two
+    pairs are finished and diverged runs do not rule out that they are supported. Their power is computed for a true
     difference of 0 and the standard deviation of the differences at these seeds; pairs that diverged so far are not
     among the tested ones. A claim of a family of m is taken at level alpha / m, the strictest of Holm's method.
 
