@@ -37,7 +37,7 @@ test: setup ## run every check that CI runs
 	$(MAKE) --no-print-directory -j 2 lint types unit
 
 test-full: test ## run make test, tests that take minutes, and numerical tests with each instruction set, one and two threads
-	$(BIN)/pytest -m minutes
+	$(BIN)/pytest -m minutes --nbmake tests notebooks
 	for capability in default $$(grep -qw avx2 /proc/cpuinfo && echo avx2) $$(grep -qw avx512f /proc/cpuinfo && echo avx512); do \
 	  for threads in 1 2; do \
 	    echo "ATEN_CPU_CAPABILITY=$$capability, $$threads threads"; \
@@ -61,7 +61,7 @@ types: setup ## run mypy
 quick: setup
 	$(BIN)/pytest $(PARALLEL) -m "not slow and not minutes" --ignore tests/end_to_end --ignore tests/documentation
 
-unit: setup ## run the tests and the notebooks in parallel
+unit: setup ## run the tests and two notebooks in parallel
 	$(BIN)/pytest $(PARALLEL) -m "not minutes" --nbmake tests notebooks
 
 format: setup ## format the code

@@ -47,7 +47,15 @@ LONGEST = (
 )
 
 
+# their code hardly depends on this package, or does what tests of runs and of one's own norm do
+MINUTES = ("notebooks/00_", "notebooks/02_", "notebooks/04_")
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(MINUTES):
+            item.add_marker(pytest.mark.minutes)
     items.sort(key=lambda item: not any(part in item.nodeid for part in LONGEST))
 
 

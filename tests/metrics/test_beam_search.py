@@ -163,11 +163,11 @@ def test_equals_the_literal_search(beam: int, setting: tuple[str, float, bool]) 
     assert len(lengths) > 4  # the test covers translations of many lengths
 
 
-def test_the_toolkits_rule_equals_the_literal_search_on_200_models() -> None:
+def test_the_toolkits_rule_equals_the_literal_search_on_many_models() -> None:
     """Translations and numbers of steps are equal, and the test covers all cases of the rule."""
     max_lengths, lengths = [9, 1, 5, 20], set()
     stops = at_limit = others = 0
-    for seed in range(200):
+    for seed in range(90):
         model = Model(seed, 14)
         model.table[:, EOS] += seed % 5 - 1
         options = SearchOptions(1 + seed % 6, "gnmt", (0.6, 1.5, 0.0)[seed % 3], seed % 2 == 0, "toolkit")
