@@ -8,7 +8,7 @@ All tables and figures of times ask this module, so they follow the same rules:
   rounds, or whose time is not clear, are used only if there are no others. A record is left out if
   its data, its config or the source of the user's own norm differ from the newest's. Records whose probes found
   different speeds of the machine (:func:`rmsexp.machine.same`) are not pooled: those of one speed are used, chosen in
-  the order of the next point.
+  the order of the next point, where more rounds come before the newest.
 - Of the records of several codes, those of several processes come before one process, then enough rounds before too
   few, then clear before contended, then at most ``MOST_AT_ONCE`` series in a process before more, and then the newest.
   The other records are listed beside the table.
@@ -229,14 +229,20 @@ def _record(rows: list[Row]) -> Row:
 
 
 def _best(records: pd.DataFrame) -> pd.DataFrame:
-    """Return the records of one code that are pooled: of equal work and speed, those with the highest :func:`rank`."""
+    """Return the records of one code that are pooled: of equal work and speed, those with the highest :func:`_size`."""
     for good in (records["rounds"] >= FEWEST_ROUNDS, records["time_state"] == "clear"):
         kept = records[good.loc[records.index]]
         records = records if kept.empty else kept
     newest = max(records.to_dict("records"), key=lambda record: str(record["started"]))
     rows = [record for record in records.to_dict("records") if _same_work(record, newest)]
     alike = [[record["folder"] for record in rows if _same_speed(record, one)] for one in rows]
-    return max((records[records["folder"].isin(folders)] for folders in alike), key=rank)
+    return max((records[records["folder"].isin(folders)] for folders in alike), key=_size)
+
+
+def _size(records: pd.DataFrame) -> tuple[object, ...]:
+    """Return a key as :func:`rank`, in which more rounds come before a later date."""
+    *quality, started = rank(records)
+    return *quality, records["rounds"].sum(), started
 
 
 def _same_work(one: Row, other: Row) -> bool:

@@ -228,6 +228,16 @@ def test_a_quick_look_at_another_speed_does_not_displace_six_processes(tmp_path:
     assert left_out(comparison) == {"steps0": "", "steps1": comparable.OTHER_SPEED}
 
 
+@pytest.mark.parametrize(("rounds", "used"), [(40, "steps0"), (60, "steps1")])
+def test_of_two_speeds_that_with_more_rounds_comes_first(tmp_path: Path, rounds: int, used: str) -> None:
+    for number, (factor, count) in enumerate([(1.0, 60), (1.4, rounds)]):
+        session = {"machine": {"id": "3f", "name": "AMD EPYC"}, "contention": probed(0.001 * factor)}
+        write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, number=number, rounds=count, session=session)
+    reasons = left_out(only(tmp_path))
+    assert reasons.pop(used) == ""
+    assert list(reasons.values()) == [comparable.OTHER_SPEED]
+
+
 def test_few_rounds_are_no_reason_where_the_record_used_has_few(tmp_path: Path) -> None:
     contended = {"contention": {"state": "contended", "waited": 0.5, "steal": 0.0}}
     write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, rounds=10)
