@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _single_run(jobs[0], arguments)
         from rmsexp import sweep  # which imports pandas; --help and a mistake need not wait for it
 
-        return sweep.do(jobs, swept, arguments.config_dir, quiet=arguments.quiet)
+        return sweep.do(jobs, swept, arguments.overrides, arguments.config_dir, quiet=arguments.quiet)
     except lock.RunLockedError as error:
         report(error)
         return 1

@@ -1,4 +1,4 @@
-"""The states of runs and campaigns below a folder, from their records alone.
+"""The states of runs, sweeps and campaigns below a folder, from their records alone.
 
 Only what is shown is read: of the metrics their end, of the configs those of runs that have not ended. The metrics of a
 run that has ended are checked by their length alone, not by their digest; ``rmsexp.report`` checks both.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from rmsexp import campaign_file, record
+from rmsexp import campaign_file, record, sweep_file
 from rmsexp.checks import MOST
 from rmsexp.command_line import command, path_word
 from rmsexp.readers import read_yaml
@@ -84,7 +84,7 @@ class Stage:
     @property
     def left(self) -> int:
         """The number of runs that have not ended."""
-        return sum(count for state, count in self.states.items() if state not in record.ENDED)
+        return _left(self.states)
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,26 @@ class Campaign:
 
 
 @dataclass(frozen=True)
+class Sweep:
+    """The state of a sweep: its number of runs in each state. ``seconds_left``, ``next``: as of a campaign."""
+
+    states: Mapping[str, int]
+    seconds_left: float | None
+    next: str
+
+    @property
+    def left(self) -> int:
+        """The number of runs that have not ended."""
+        return _left(self.states)
+
+
+@dataclass(frozen=True)
 class Overview:
-    """The campaigns and runs below the folder ``results``, and ``problems``, messages about damaged files."""
+    """The campaigns, sweeps and runs below the folder ``results``; ``problems``: messages about damaged files."""
 
     results: Path
     campaigns: Sequence[Campaign]
+    sweeps: Sequence[Sweep]
     runs: Sequence[Run]
     problems: Sequence[str]
 
@@ -141,13 +156,17 @@ class Reader:
         files = (record.STATUS, record.RUN, record.METRICS)
         runs = {folder: self._runs.read(folder) for folder in record.find_runs(self._results, files)}
         problems = [problem for run in runs.values() for problem in run.problems]
-        campaigns = []
-        for path in campaign_file.find(self._results):
-            try:
-                campaigns.append(read_campaign(path, runs))
-            except (OSError, ValueError) as error:
-                problems.append(str(error))
-        return Overview(self._results, campaigns, list(runs.values()), problems)
+
+        def all_of(found: Iterable[Path], read: Callable[[Path, Mapping[Path, Run]], Any]) -> Iterator[Any]:
+            for path in found:
+                try:
+                    yield read(path, runs)
+                except (OSError, ValueError) as error:
+                    problems.append(str(error))
+
+        campaigns = list(all_of(campaign_file.find(self._results), read_campaign))
+        sweeps = list(all_of(sweep_file.find(self._results), read_sweep))
+        return Overview(self._results, campaigns, sweeps, list(runs.values()), problems)
 
 
 # --- runs
@@ -223,6 +242,23 @@ def _seconds(row: record.Row) -> float | None:
     return sum(known) if len(known) == len(seconds) else None
 
 
+def seconds_left(runs: Sequence[Run | None]) -> float | None:
+    """Return the time that the runs take that have not ended, one after the other; None if no pace is known.
+
+    A run that has not begun, which is None, takes as long as the mean of those whose pace is known.
+    """
+    paces = [run.seconds_per_step * run.steps for run in runs if run and run.seconds_per_step and run.steps]
+    if not paces:
+        return None
+    mean = fmean(paces)
+    return sum(run.seconds_left if run is not None and run.seconds_left is not None else mean for run in runs)
+
+
+def _left(states: Mapping[str, int]) -> int:
+    """Return the number of runs that have not ended. ``states``: numbers of runs by state."""
+    return sum(count for state, count in states.items() if state not in record.ENDED)
+
+
 def _number(value: object) -> float | None:
     """Return a finite number as a float, or None for anything else."""
     try:
@@ -232,7 +268,18 @@ def _number(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-# --- campaigns
+# --- sweeps and campaigns
+
+
+def read_sweep(path: Path, runs: Mapping[Path, Run]) -> Sweep:
+    """Return the state of a sweep from its file and the runs below its results, by folder.
+
+    Raises: OSError if the file cannot be opened; ValueError if it is damaged.
+    """
+    stored, results = sweep_file.read(path), path.parents[2]
+    of_sweep = [runs.get(results / folder) for folder in stored.runs]
+    counts = Counter(NOT_STARTED if run is None else run.state for run in of_sweep)
+    return Sweep(counts, seconds_left(of_sweep), command("rmsexp", *stored.command))
 
 
 class Planned(NamedTuple):

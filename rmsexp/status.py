@@ -1,9 +1,9 @@
-"""``python -m rmsexp.status [RESULTS]``: the state of all campaigns and runs below a folder, from records alone.
+"""``python -m rmsexp.status [RESULTS]``: the state of campaigns, sweeps and runs below a folder, from records alone.
 
 Prints each run that has not finished, with its step, last evaluation and time left, or with the message of its failure;
-records that are damaged; each campaign with its stages, time left and next command; and the number of finished runs of
-each setting. Times left are estimated from the times in the records. The metrics of finished runs are not checked
-against their digests; rmsexp.report does that.
+records that are damaged; each campaign with its stages, time left and next command; each sweep of which runs are left;
+and the number of finished runs of each setting. Times left are estimated from the times in the records. The metrics of
+finished runs are not checked against their digests; rmsexp.report does that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rich.text import Text
 from rmsexp import record
 from rmsexp.command_line import LONGEST_WITH_PATHS, Parser, brief, documentation, duration, entry_point
 from rmsexp.schema import results_folder
-from rmsexp.states import NOT_STARTED, STATES, Campaign, Overview, Reader, Run
+from rmsexp.states import NOT_STARTED, STATES, Campaign, Overview, Reader, Run, Sweep
 from rmsexp.sweep_display import evaluation
 
 REFRESH_SECONDS = 2.0
@@ -89,6 +89,7 @@ def document(overview: Overview) -> dict[str, Any]:
         "results": str(overview.results),
         "counts": Counter(run.state for run in overview.runs),
         "campaigns": [_campaign_document(campaign) for campaign in overview.campaigns],
+        "sweeps": [_sweep_document(sweep) for sweep in overview.sweeps],
         "settings": [
             {"folder": _below(overview.results, folder), "task": folder.parent.name, "setting": folder.name}
             | {"series": series}
@@ -103,6 +104,10 @@ def _campaign_document(campaign: Campaign) -> dict[str, Any]:
     stages = [{"stage": stage.name, "states": stage.states, "left": stage.left} for stage in campaign.stages]
     keys = ("name", "question", "seconds_left", "next")
     return {key: getattr(campaign, key) for key in keys} | {"stages": stages}
+
+
+def _sweep_document(sweep: Sweep) -> dict[str, Any]:
+    return {key: getattr(sweep, key) for key in ("states", "left", "seconds_left", "next")}
 
 
 def _run_document(results: Path, run: Run) -> dict[str, Any]:
@@ -133,6 +138,8 @@ def _blocks(overview: Overview) -> Iterator[RenderableType]:
         yield from map(_text, overview.problems)
     for campaign in overview.campaigns:
         yield from _campaign(campaign)
+    for sweep in overview.sweeps:
+        yield from _sweep(sweep)
     for state in STATES[2:-1]:
         yield from _unfinished(overview, state)
     yield from _finished(overview)
@@ -146,9 +153,27 @@ def _campaign(campaign: Campaign) -> Iterator[RenderableType]:
     for stage in campaign.stages:
         table.add_row(*map(_text, [stage.name, *(str(stage.states.get(state, 0)) for state in shown), str(stage.left)]))
     yield table
-    if any(stage.left for stage in campaign.stages):
-        yield _text(f"time left  {_duration(campaign.seconds_left)}, with one worker")
-    yield Text(f"next       {brief(campaign.next, LONGEST_WITH_PATHS)}", overflow="fold")
+    yield from _left_and_next(campaign, any(stage.left for stage in campaign.stages), "with one worker")
+
+
+def _sweep(sweep: Sweep) -> Iterator[RenderableType]:
+    """Yield the state of a sweep; nothing if all of its runs have ended."""
+    if not sweep.left:
+        return
+    total = sum(sweep.states.values())
+    yield _text(f"\nsweep of {total} run{'s' * (total != 1)}", "bold")
+    shown = [state for state in (*STATES, NOT_STARTED) if sweep.states.get(state)]
+    table = _table(*shown, "left")
+    table.add_row(*map(_text, [*(str(sweep.states[state]) for state in shown), str(sweep.left)]))
+    yield table
+    yield from _left_and_next(sweep, True, "one run after the other")
+
+
+def _left_and_next(of: Campaign | Sweep, unfinished: bool, how: str) -> Iterator[RenderableType]:
+    """Yield the time left, if there is any, and the next command. ``how``: the runs are done in this time."""
+    if unfinished:
+        yield _text(f"time left  {_duration(of.seconds_left)}, {how}")
+    yield Text(f"next       {brief(of.next, LONGEST_WITH_PATHS)}", overflow="fold")
 
 
 def _unfinished(overview: Overview, state: str) -> Iterator[RenderableType]:

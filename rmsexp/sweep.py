@@ -8,12 +8,13 @@ import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from multiprocessing import parent_process
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from rmsexp import config, lock, outcomes, process, record, states, submission, sweep_display
-from rmsexp.command_line import ReportedError, report
+from rmsexp import config, lock, outcomes, process, record, states, submission, sweep_display, sweep_file
+from rmsexp.command_line import ReportedError, config_dir_words, report
 from rmsexp.earlier import Earlier, RefusedError
 from rmsexp.words import not_swept
 
@@ -23,21 +24,30 @@ if TYPE_CHECKING:
     from rmsexp.compare import Records
 
 
-def do(jobs: Sequence[config.Job], words: Sequence[str], config_dir: str | None, *, quiet: bool = False) -> int:
+def do(
+    jobs: Sequence[config.Job],
+    words: Sequence[str],
+    typed: Sequence[str],
+    config_dir: str | None,
+    *,
+    quiet: bool = False,
+) -> int:
     """Do the runs of a sweep and return the exit status.
 
-    ``words``: those that make Hydra do the runs in this order. ``quiet``: show no progress.
+    ``words``: those that make Hydra do the runs in this order. ``typed``: those of the user, for the file that lists
+    the runs. ``quiet``: show no progress.
 
     Raises: ConfigError if torchrun started this process; as :func:`hydra`.
     """
     if process.rank_and_size()[1] > 1:
         raise config.ConfigError("torchrun starts the processes of one run; a sweep (-m) has several runs")
     launcher = _launcher(words, config_dir)
+    folder = config_dir_words(config_dir)
+    _write_files(jobs, ["-m", *folder, *(word for word in typed if not word.startswith("force="))])
     if submission.executor_name(launcher):
         submission.do([list(job.overrides) for job in jobs], config_dir, launcher, do_run)
         return _end(jobs)
     (config.expanded(jobs[0].config.results) / ".hydra").mkdir(parents=True, exist_ok=True)  # hydra.sweep.dir
-    folder = [] if config_dir is None else ["--config-dir", config_dir]
     _quiet[:] = [True] * quiet
     _jobs[:] = jobs
     n_jobs, others = launcher.get("n_jobs", 1), "joblib" in launcher["_target_"]  # others: processes that do the runs
@@ -53,6 +63,16 @@ def do(jobs: Sequence[config.Job], words: Sequence[str], config_dir: str | None,
         _stopped_early(jobs)
         raise
     return _end(jobs)
+
+
+def _write_files(jobs: Sequence[config.Job], command: Sequence[str]) -> None:
+    """Write the file that lists the runs of a sweep, for ``rmsexp.status``: one in each folder of results."""
+    by_results: dict[Path, list[str]] = {}
+    for job in jobs:
+        results = config.expanded(job.config.results)
+        by_results.setdefault(results, []).append(job.folder.relative_to(results).as_posix())
+    for results, runs in by_results.items():
+        sweep_file.write(results, command, runs)
 
 
 def _at_once(n_jobs: int) -> int:

@@ -27,15 +27,10 @@ def read(jobs: Sequence[config.Job], runs: states.RunReader) -> list[Run | None]
 def time_left(runs: Sequence[Run | None], at_once: int = 1) -> str:
     """Return the time until all runs have ended, such as "12:03 left in all", or "" if it is not known.
 
-    A run that has not begun takes as long as the mean of those whose pace is known. ``at_once``: how many of them are
-    done at the same time.
+    ``at_once``: how many of them are done at the same time.
     """
-    paces = [run.seconds_per_step * run.steps for run in runs if run and run.seconds_per_step and run.steps]
-    if not paces:
-        return ""
-    mean = sum(paces) / len(paces)
-    left = [run.seconds_left if run is not None and run.seconds_left is not None else mean for run in runs]
-    return f"about {duration(sum(left) / at_once)} left in all"
+    seconds = states.seconds_left(runs)
+    return "" if seconds is None else f"about {duration(seconds / at_once)} left in all"
 
 
 def counts(runs: Sequence[Run | None]) -> str:

@@ -1,4 +1,4 @@
-"""The states of runs and campaigns, from complete, unfinished and damaged records."""
+"""The states of runs, sweeps and campaigns, from complete, unfinished and damaged records."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from helpers.campaigns import Campaign
 from helpers.records import make_row, write_run
 
-from rmsexp import atomic, record
-from rmsexp.states import Evaluation, Reader, Run, read_run
+from rmsexp import atomic, record, sweep_file
+from rmsexp.states import NOT_STARTED, Evaluation, Reader, Run, read_run
 
 SECONDS = 40 / 9 + 0.3  # in the evaluation, checkpoints and log of a run of 400 steps, as write_run writes them
 
@@ -231,6 +231,44 @@ def test_time_left_of_an_interrupted_run_is_at_its_own_pace(tmp_path: Path, camp
     (folder / record.CONFIG).write_text("max_steps: 1000\n")
     (found,) = Reader(tmp_path).read().campaigns
     assert found.seconds_left == pytest.approx(0.11 * 400)
+
+
+def test_a_sweep_has_the_states_of_its_runs_and_their_time_left(tmp_path: Path) -> None:
+    folders = [f"cifar10/demo/{series}/seed0" for series in ("ln", "rms", "wn", "none")]
+    sweep_file.write(tmp_path, ["-m", "norm=ln,rms,wn,none"], folders)
+    (sweep,) = Reader(tmp_path).read().sweeps
+    assert (sweep.states, sweep.left, sweep.seconds_left) == ({NOT_STARTED: 4}, 4, None)
+    for series, status in (("ln", "finished"), ("wn", "diverged"), ("rms", "failed")):
+        write_run(tmp_path, series, steps=400, status=status)
+    (sweep,) = Reader(tmp_path).read().sweeps
+    assert (sweep.states, sweep.left) == ({"finished": 1, "failed": 1, "diverged": 1, NOT_STARTED: 1}, 2)
+    assert sweep.seconds_left == pytest.approx(2 * (40 + SECONDS), rel=0.01)  # failed with an unknown number of steps
+    assert sweep.next.endswith("-m rmsexp -m norm=ln,rms,wn,none")
+
+
+def test_the_same_runs_are_one_sweep(tmp_path: Path) -> None:
+    for command, runs in ((["-m", "a"], ["a/b/c/seed0", "a/b/c/seed1"]), (["-m", "b"], ["a/b/c/seed1", "a/b/c/seed0"])):
+        sweep_file.write(tmp_path, command, runs)
+    (sweep,) = Reader(tmp_path).read().sweeps
+    assert sweep.next.endswith("-m rmsexp -m b")
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"format": 2}, "its format is 2, and this version reads 1"),
+        ({"command": "-m"}, "its command is '-m' instead of a list of texts"),
+        ({"runs": [1]}, "its runs is [1] instead of a list of texts"),
+        ({"runs": ["../../b/c"]}, "'../../b/c' is not <task>/<setting>/<series>/seed<k>"),
+        ({"runs": None}, "its runs is None instead of a list of texts"),
+    ],
+)
+def test_a_damaged_sweep_is_a_problem(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
+    sweep_file.write(tmp_path, ["-m"], ["a/b/c/seed0"])
+    (path,) = sweep_file.find(tmp_path)
+    atomic.write_json(path, json.loads(path.read_text()) | change)
+    overview = Reader(tmp_path).read()
+    assert (overview.sweeps, overview.problems) == ([], [f"{path}: {problem}"])
 
 
 def test_a_damaged_campaign_is_a_problem(tmp_path: Path, campaign: Campaign) -> None:

@@ -14,7 +14,7 @@ import torch
 from fuzzing import capture
 from fuzzing.inputs import once, plain, put
 from fuzzing.workers import Broken, Reader, Refused
-from rmsexp import compare, config, record, report, runner, status, trained, translate
+from rmsexp import compare, config, record, report, runner, status, sweep_file, trained, translate
 from rmsexp.analysis import __main__ as analysis
 from rmsexp.campaign import question
 from rmsexp.compare.records import timing_records
@@ -86,7 +86,7 @@ def make_records(folder: Path) -> None:
 
 
 def make_campaign(folder: Path) -> None:
-    """Write the records of :func:`make_records`, and a campaign that has planned two of these runs and a third."""
+    """Write the records of :func:`make_records`, and a campaign and a sweep of two of these runs and a third."""
     make_records(folder)
     jobs = [
         {"stage": stage, "norm": norm, "rate": 0.001, "seed": 0, "folder": f"cifar10/small/{norm}/seed0"}
@@ -110,6 +110,8 @@ def make_campaign(folder: Path) -> None:
         "registered": None,
     }
     put(folder / "results/campaigns/quality/campaign.json", json.dumps(content))
+    runs = [f"cifar10/small/{norm}/seed0" for norm in ("none", "ln", "rms")]
+    sweep_file.write(folder / "results", ["-m", "norm=none,ln,rms"], runs)
 
 
 def make_campaign_file(folder: Path) -> None:

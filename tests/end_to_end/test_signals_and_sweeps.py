@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,7 +14,7 @@ from helpers import language_models
 from helpers.command_bench import TINY, Bench, assert_same_end, at_step, not_finite_at
 from helpers.tasks import Main
 
-from rmsexp import config, cores, record, runner, sweep
+from rmsexp import config, cores, record, runner, states, sweep
 from rmsexp.tasks.cifar10 import Task
 from rmsexp.train.contention import Contention
 from rmsexp.train.task import Extent
@@ -109,8 +110,13 @@ def test_a_signal_ends_the_whole_sweep(bench: Bench, monkeypatch: pytest.MonkeyP
         assert bench("-m", "norm=rms,ln").status == 130
     assert bench.status()["status"] == "interrupted"
     assert not bench.folder("ln").exists()
-    assert bench("-m", "norm=rms,ln").status == 0
+    (state,) = states.Reader(bench.results).read().sweeps
+    assert (state.states, state.left) == ({"interrupted": 1, states.NOT_STARTED: 1}, 2)
+    assert shlex.split(state.next)[1:] == ["-m", "rmsexp", "-m", *bench.words, "norm=rms,ln"]
+    assert bench("-m", "norm=rms,ln", "force=false").status == 0
     assert bench.status()["status"] == bench.status("ln")["status"] == "finished"
+    (state,) = states.Reader(bench.results).read().sweeps
+    assert state.left == 0
 
 
 def test_a_sweep_fails_if_an_ended_run_has_another_config(bench: Bench) -> None:

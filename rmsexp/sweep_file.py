@@ -1,0 +1,56 @@
+"""Write and read ``sweep.json``, which lists the runs of a sweep. It may be damaged, or come from others."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rmsexp import atomic, record
+from rmsexp.readers import read_json
+
+FILE = "sweep.json"
+FORMAT = 1
+DIGITS = 10
+
+
+class SweepFile(NamedTuple):
+    """The content of a ``sweep.json``.
+
+    Attributes:
+        command: the words after ``python -m rmsexp`` that do the sweep.
+        runs: the folders of its runs below the results, ``<task>/<setting>/<series>/seed<k>``.
+    """
+
+    command: tuple[str, ...]
+    runs: tuple[str, ...]
+
+
+def write(results: Path, command: Sequence[str], runs: Sequence[str]) -> None:
+    """Write the file of a sweep below its results. A sweep of the same runs replaces that of an earlier one."""
+    folder = results / "sweeps" / hashlib.sha256("\n".join(sorted(runs)).encode()).hexdigest()[:DIGITS]
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic.write_json(folder / FILE, {"format": FORMAT, "command": list(command), "runs": list(runs)})
+
+
+def find(root: Path) -> Iterator[Path]:
+    """Yield the ``sweep.json`` of each sweep below a folder, which may hold several results folders."""
+    yield from record.find(root, f"sweeps/*/{FILE}")
+
+
+def read(path: Path) -> SweepFile:
+    """Return the content of a file.
+
+    Raises: OSError if it cannot be opened; ValueError, with a message that names the file, if it is damaged.
+    """
+    stored = read_json(path)
+    if stored.get("format") != FORMAT:
+        raise ValueError(f"{path}: its format is {stored.get('format')!r:.40}, and this version reads {FORMAT}")
+    for key in SweepFile._fields:
+        values = stored.get(key)
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            raise ValueError(f"{path}: its {key} is {values!r:.40} instead of a list of texts")
+    if wrong := [folder for folder in stored["runs"] if not record.is_below_results(folder)]:
+        raise ValueError(f"{path}: {wrong[0]!r:.80} is not <task>/<setting>/<series>/seed<k>")
+    return SweepFile(tuple(stored["command"]), tuple(stored["runs"]))
