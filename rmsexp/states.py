@@ -279,7 +279,13 @@ def read_sweep(path: Path, runs: Mapping[Path, Run]) -> Sweep:
     stored, results = sweep_file.read(path), path.parents[2]
     of_sweep = [runs.get(results / folder) for folder in stored.runs]
     counts = Counter(NOT_STARTED if run is None else run.state for run in of_sweep)
-    return Sweep(counts, seconds_left(of_sweep), command("rmsexp", *stored.command))
+    words = [*stored.command, *_results_word(results)]
+    return Sweep(counts, seconds_left(of_sweep), command("rmsexp", *words))
+
+
+def _results_word(results: Path) -> list[str]:
+    """Return the word that names a folder of results in a command; none for the default folder."""
+    return [] if str(results) == "results" else [path_word("results", results)]
 
 
 class Planned(NamedTuple):
@@ -304,9 +310,8 @@ def read_campaign(path: Path, runs: Mapping[Path, Run]) -> Campaign:
     decided = "final" in states and stored["seeds"].needed is not None
     diverged = "final" not in states and states.get("tune", {}).keys() == {"diverged"}  # at every rate
     over = (decided or diverged) and not any(stage.left for stage in stages)
-    words = ["rmsexp.report", str(results)] if over else ["rmsexp.campaign", *stored["command"]]
-    if not over and str(results) != "results":
-        words.append(path_word("results", results))
+    goes_on = ["rmsexp.campaign", *stored["command"], *_results_word(results)]
+    words = ["rmsexp.report", str(results)] if over else goes_on
     seconds = _seconds_left(planned, runs.values())
     return Campaign(stored["name"], stored["question"], stages, seconds, command(*words))
 

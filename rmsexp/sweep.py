@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from rmsexp.compare import Records
 
+NOT_OF_A_FILE = ("results=", "force=")  # words that the file of a sweep does not have: results may be moved
+
 
 def do(
     jobs: Sequence[config.Job],
@@ -43,7 +45,7 @@ def do(
         raise config.ConfigError("torchrun starts the processes of one run; a sweep (-m) has several runs")
     launcher = _launcher(words, config_dir)
     folder = config_dir_words(config_dir)
-    _write_files(jobs, ["-m", *folder, *(word for word in typed if not word.startswith("force="))])
+    _write_files(jobs, ["-m", *folder, *(word for word in typed if not word.startswith(NOT_OF_A_FILE))])
     if submission.executor_name(launcher):
         submission.do([list(job.overrides) for job in jobs], config_dir, launcher, do_run)
         return _end(jobs)
@@ -66,7 +68,10 @@ def do(
 
 
 def _write_files(jobs: Sequence[config.Job], command: Sequence[str]) -> None:
-    """Write the file that lists the runs of a sweep, for ``rmsexp.status``: one in each folder of results."""
+    """Write the file that lists the runs of a sweep, for ``rmsexp.status``: one in each folder of results.
+
+    ``command``: without the folder, which is that of the file.
+    """
     by_results: dict[Path, list[str]] = {}
     for job in jobs:
         results = config.expanded(job.config.results)

@@ -19,7 +19,7 @@ class SweepFile(NamedTuple):
     """The content of a ``sweep.json``.
 
     Attributes:
-        command: the words after ``python -m rmsexp`` that do the sweep.
+        command: the words after ``python -m rmsexp`` that do the sweep, without the folder of results.
         runs: the folders of its runs below the results, ``<task>/<setting>/<series>/seed<k>``.
     """
 

@@ -243,14 +243,14 @@ def test_a_sweep_has_the_states_of_its_runs_and_their_time_left(tmp_path: Path) 
     (sweep,) = Reader(tmp_path).read().sweeps
     assert (sweep.states, sweep.left) == ({"finished": 1, "failed": 1, "diverged": 1, NOT_STARTED: 1}, 2)
     assert sweep.seconds_left == pytest.approx(2 * (40 + SECONDS), rel=0.01)  # failed with an unknown number of steps
-    assert sweep.next.endswith("-m rmsexp -m norm=ln,rms,wn,none")
+    assert sweep.next.endswith(f"-m rmsexp -m norm=ln,rms,wn,none results={tmp_path}")
 
 
 def test_the_same_runs_are_one_sweep(tmp_path: Path) -> None:
     for command, runs in ((["-m", "a"], ["a/b/c/seed0", "a/b/c/seed1"]), (["-m", "b"], ["a/b/c/seed1", "a/b/c/seed0"])):
         sweep_file.write(tmp_path, command, runs)
     (sweep,) = Reader(tmp_path).read().sweeps
-    assert sweep.next.endswith("-m rmsexp -m b")
+    assert sweep.next.endswith(f"-m rmsexp -m b results={tmp_path}")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ prevent that it is done twice.
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from rmsexp import atomic, campaign_file, record
 from rmsexp.campaign import registration
 from rmsexp.campaign.question import WHERE_AND_HOW, Question
 from rmsexp.campaign_file import Job, Registered, Stage
+from rmsexp.command_line import command
 from rmsexp.compare.records.campaigns import Campaign, Result
 from rmsexp.lock import Lock, RunLockedError
 from rmsexp.rules import seeds as rule
@@ -38,8 +40,11 @@ def locked(question: Question) -> Iterator[None]:
 
     At the beginning the temporary files of processes that were killed are removed.
 
-    Raises: OSError if the file system has no locks.
+    Raises: OSError if the folder cannot be written, or the file system has no locks.
     """
+    if (question.folder / campaign_file.FILE).exists() and not os.access(question.folder, os.W_OK):
+        shown = command("rmsexp.report", str(question.results), "--out", "report")
+        raise PermissionError(f"{question.folder} cannot be written; for the verdicts of its records: {shown}")
     lock = Lock(question.folder / ".lock", question.folder)
     with ExitStack() as stack:
         while True:

@@ -158,8 +158,8 @@ class Question:
         """Return a run. ``rate`` None: at the recipe's rate. Only final runs are evaluated on test splits."""
         evaluation = score.PLANS[0] if stage == "final" else score.PLANS[1]
         words = [f"evaluation={evaluation}", *config.norm_words(norm), f"seed={seed}"]
-        if rate is not None:
-            words.append(f"{self.rate}={rate!r}")
+        if rate is not None:  # 16.0 is not a value of a key of integers, and 16 is one of a key of numbers
+            words.append(f"{self.rate}={int(rate) if rate.is_integer() else rate!r}")
         return config.job([*self.words, *words], self.config_dir)
 
     def timed(self) -> dict[str, config.Job]:
@@ -316,6 +316,9 @@ def _check_words(question: Question) -> None:
         if key in MANAGED or key == question.rate:
             instead = MANAGED.get(key, f"set its rates with tune.over.{key}=[…]")
             raise config.ConfigError(f"{override.input_line}: the campaign sets {key} itself; {instead}")
+    for norm in question.content.norms:
+        if any(override.key_or_group == question.rate for override in config.parse(config.norm_words(norm))):
+            raise config.ConfigError(f"norms: {norm} sets {question.rate}, which is tuned; leave it out there")
 
 
 def _check_runs(question: Question) -> None:
@@ -334,9 +337,25 @@ def _check_runs(question: Question) -> None:
         if folder in folders:
             raise config.ConfigError(f"norms: {folders[folder]} and {norm} are the same norm; leave one out")
         folders[folder] = norm
+    _check_extensions(question)
     question.timed()
     if content.pilot.rate is not None:
         question.job("pilot", content.norms[0], content.pilot.rate, content.pilot.seed)
+
+
+def _check_extensions(question: Question) -> None:
+    """Raise ConfigError if tuning could extend the grid to a rate that is refused, after many runs."""
+    wider = 2**selection.EXTENSIONS
+    for norm, (which, rate) in itertools.product(
+        question.content.norms, {"lowest": question.grid[0] / wider, "highest": wider * question.grid[-1]}.items()
+    ):
+        try:
+            question.job("tune", norm, rate, question.tuning_seeds[0])
+        except ValueError as error:  # ConfigError, too
+            raise config.ConfigError(
+                f"tune.over.{question.rate}: tuning may extend the grid to {rate:g}, which is refused ({error}); "
+                f"leave out the {which} rates"
+            ) from None
 
 
 def _check_stages(content: Content, own: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ from rmsexp.campaign.__main__ import main
 from rmsexp.campaign.question import folder_name
 from rmsexp.config import ConfigError
 
+ANY_BATCH = {key: value for key, value in RUNS.items() if key != "batch_size"}
 OTHER = {"claim": "better", "test": "superiority", "a": "rms", "b": "none"}
 
 
@@ -52,6 +53,12 @@ def test_norms_with_options_of_the_model(tmp_path: Path) -> None:
     assert run.setting == plain.setting.replace("model.embedding=8", "model.embedding=4")
     with pytest.raises(ConfigError, match=r"timing\.norms: steps of one setting are timed together"):
         ask(tmp_path, **words, timing={"norms": ["ln", norm]})
+
+
+def test_a_key_of_integers_may_be_tuned(tmp_path: Path) -> None:
+    asked = ask(tmp_path, tune={"over": {"batch_size": [8, 16]}}, runs=ANY_BATCH)
+    assert asked.grid == (8.0, 16.0)
+    assert asked.job("tune", "ln", 16.0, 1000).config.batch_size == 16
 
 
 @pytest.mark.usefixtures("quick_folders")
@@ -102,6 +109,21 @@ def test_the_grid_does_not_depend_on_the_order_of_the_norms(norms: str, tmp_path
         (["margin=2"], {}, "margin= has no effect, because the file has claims with margins of their own"),
         (["tune.over.optim.lr=[1e-3,3e-3]"], {}, "must be an octave apart: 0.003 does not follow 0.001"),
         (["tune.over.optim.lr=[]"], {}, "at least one rate"),
+        (
+            ["norms=[ln,rms+eps=1e-3]"],
+            {"tune": {"over": {"norm.eps": [1e-6]}}, "claims": [EQUAL | {"a": "rms+eps=1e-3"}]},
+            "norms: rms+eps=1e-3 sets norm.eps, which is tuned; leave it out there",
+        ),
+        (
+            [],
+            {"tune": {"over": {"schedule.decay": [0.25, 0.5]}}},
+            "tune.over.schedule.decay: tuning may extend the grid to 2, which is refused",
+        ),
+        (
+            [],
+            {"tune": {"over": {"batch_size": [2, 4]}}, "runs": ANY_BATCH},
+            "tuning may extend the grid to 0.5, which is refused (batch_size",
+        ),
         (["tune.over.batch_size=[8,16]"], {}, "tune.over names 2 keys (optim.lr, batch_size); tune one of them"),
         (["tune.by=test image_recall"], {}, "rates are chosen on the split valid only"),
         (["tune.by=valid error"], {}, "a split and the task's metric, such as 'test image_recall'"),

@@ -46,7 +46,7 @@ sweep of 4 runs
 running  finished  not started  left
 1        1         2            3
 time left  {sweep}, one run after the other
-next       python -m rmsexp -m norm=ln,bn seed=0,1
+next       python -m rmsexp -m norm=ln,bn seed=0,1 results={root}
 
 diverged
 run                    step  last evaluation    message
