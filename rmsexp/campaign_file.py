@@ -1,7 +1,12 @@
-"""Read ``campaign.json``, which lists a campaign's runs, claims and rules. It may be damaged, or come from others."""
+"""Read ``campaign.json``, which lists a campaign's runs, claims and rules, and the registration beside it.
+
+They may be damaged, or come from others.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,8 +19,10 @@ from rmsexp.rules import selection
 from rmsexp.rules.claims import Claim
 
 FILE = "campaign.json"
+REGISTRATION = "registered.json"  # beside the file, from the first final run on: the rules, and the commit of the code
 FORMAT = 1
 NO_GIT = "code "  # in the place of a commit where there is none, before a digest of files
+REGISTERED = ("digest", "commit", "date")
 Stage = Literal["pilot", "tune", "final"]
 T = TypeVar("T")
 
@@ -122,6 +129,25 @@ class CampaignFile:
 def find(root: Path) -> Iterator[Path]:
     """Yield the ``campaign.json`` of each campaign below a folder, which may hold several results folders."""
     yield from record.find(root, f"campaigns/*/{FILE}")
+
+
+def digest(rules: dict[str, Any]) -> str:
+    """Return the digest of a campaign's rules, which are plain values."""
+    return hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()
+
+
+def registration(folder: Path) -> dict[str, Any] | None:
+    """Return the content of the registration in a campaign's folder; None if there is none.
+
+    Raises: ValueError if it is damaged.
+    """
+    path = folder / REGISTRATION
+    if not path.exists():
+        return None
+    stored = read_json(path)
+    if not all(isinstance(stored.get(key), str) for key in REGISTERED) or not isinstance(stored.get("rules"), dict):
+        raise ValueError(f"{path} is damaged: it has no digest, commit, date and rules; restore it from a copy")
+    return stored
 
 
 def fields(path: Path) -> dict[str, Any]:

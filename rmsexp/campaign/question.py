@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from rmsexp import classes, config, identity
+from rmsexp import campaign_file, classes, config, identity
 from rmsexp.campaign.content import TUNING_SEEDS, Content
 from rmsexp.campaign_file import Metric, Stage
 from rmsexp.command_line import config_dir_words, path_word
@@ -188,7 +188,7 @@ class Question:
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(json.dumps(self.rules(), sort_keys=True).encode()).hexdigest()
+        return campaign_file.digest(self.rules())
 
     def __hash__(self) -> int:
         return hash((self.file, self.typed, self.words, self.config_dir))

@@ -12,15 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rmsexp import atomic, config
+from rmsexp import atomic, campaign_file, config
 from rmsexp.campaign.question import Question
 from rmsexp.campaign_file import NO_GIT, Registered
 from rmsexp.command_line import LONGEST_WITH_PATHS, ReportedError, config_dir_words, path_word
-from rmsexp.readers import read_json
 from rmsexp.train import clock, provenance
 
-FILE = "registered.json"
-KEYS = ("digest", "commit", "date")
 NOT_OF_RUNS = ("campaign", "item", "sweep")  # groups of configs that say which runs are made, not what a run does
 
 
@@ -50,8 +47,7 @@ def read(question: Question) -> Registered | None:
 
     Raises: ValueError if the file is damaged.
     """
-    path = question.folder / FILE
-    stored = _stored(path)
+    stored = campaign_file.registration(question.folder)
     if stored is None:
         return None
     then, now = (dict(_leaves(rules)) for rules in (stored["rules"], json.loads(json.dumps(question.rules()))))
@@ -70,11 +66,10 @@ def register(question: Question, own: dict[str, str]) -> None:
 
     Raises: OtherCommitError if the campaign was registered with other code; ValueError if the file is damaged.
     """
-    path = question.folder / FILE
-    stored = _stored(path)
+    stored = campaign_file.registration(question.folder)
     if stored is None:
         content = {"digest": question.digest, "date": clock.now(), "rules": question.rules()}
-        atomic.write_json(path, content | own)
+        atomic.write_json(question.folder / campaign_file.REGISTRATION, content | own)
         return
     commit = stored["commit"].removesuffix("+")
     if commit != own["commit"].removesuffix("+"):
@@ -94,16 +89,6 @@ def register(question: Question, own: dict[str, str]) -> None:
             f"the files of the package or its configs have changed since the first final run of {question.name}; all "
             f"final runs must come from the same code: {remedy}, or begin anew in another results folder"
         )
-
-
-def _stored(path: Path) -> dict[str, Any] | None:
-    """Return the content of a registration, or None. Raises: ValueError if it is damaged."""
-    if not path.exists():
-        return None
-    stored = read_json(path)
-    if not all(isinstance(stored.get(key), str) for key in KEYS) or not isinstance(stored.get("rules"), dict):
-        raise ValueError(f"{path} is damaged: it has no digest, commit, date and rules; restore it from a copy")
-    return stored
 
 
 def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:

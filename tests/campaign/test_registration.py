@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from helpers.campaign_runs import EQUAL, ask
 
-from rmsexp import config
+from rmsexp import campaign_file, config
 from rmsexp.campaign import plan, registration
 from rmsexp.campaign.question import Question
 from rmsexp.campaign.registration import OtherCommitError
@@ -28,10 +28,10 @@ def registered(tmp_path: Path) -> Question:
 
 def test_the_registration_is_written_once(tmp_path: Path) -> None:
     asked = registered(tmp_path)
-    before = (asked.folder / registration.FILE).read_text()
+    before = (asked.folder / campaign_file.REGISTRATION).read_text()
     changed = ask(tmp_path, claims=[EQUAL | {"margin": 4}])
     registration.register(changed, OWN)
-    assert (asked.folder / registration.FILE).read_text() == before
+    assert (asked.folder / campaign_file.REGISTRATION).read_text() == before
     found = registration.read(asked)
     assert found is not None
     assert (found.digest, found.commit, found.changed) == (asked.digest, OWN["commit"], None)
@@ -109,8 +109,8 @@ def test_files_beside_the_package_may_change(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["{}", "{", json.dumps({"digest": "a", "commit": "b", "date": "c", "rules": []})])
 def test_a_damaged_registration_is_refused(content: str, tmp_path: Path) -> None:
     asked = registered(tmp_path)
-    (asked.folder / registration.FILE).write_text(content)
-    with pytest.raises(ValueError, match=rf"{registration.FILE} is (not JSON|damaged)"):
+    (asked.folder / campaign_file.REGISTRATION).write_text(content)
+    with pytest.raises(ValueError, match=rf"{campaign_file.REGISTRATION} is (not JSON|damaged)"):
         plan.update(asked)
 
 

@@ -19,7 +19,7 @@ from helpers.campaign_runs import ask, write_file, write_run
 from helpers.cases import some
 from helpers.stopping import stop
 
-from rmsexp import lock, machine_lock, record, runner
+from rmsexp import campaign_file, lock, machine_lock, record, runner
 from rmsexp.campaign import plan, registration
 from rmsexp.campaign import worker as worker_module
 from rmsexp.campaign.__main__ import main
@@ -89,7 +89,7 @@ def test_a_worker_does_all_runs(simulation: Simulation) -> None:
     original = simulation.finish
 
     def finish(job: Job) -> Outcome:
-        registered.append((asked.folder / registration.FILE).exists())
+        registered.append((asked.folder / campaign_file.REGISTRATION).exists())
         return original(job)
 
     simulation.finish = finish  # type: ignore[method-assign]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rmsexp import atomic, record
+from rmsexp import atomic, campaign_file, record
 
 STEPS = 1000
 POINTS = [STEPS * number // 20 for number in range(1, 21)]
@@ -70,7 +70,15 @@ class Campaign:
         """Write the file without any runs below ``root``; return its path."""
         path = root / "campaigns" / self.name / "campaign.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic.write_json(path, self._content([*self._tune(), *self._final()]) | dict(self.changes))
+        content = self._content([*self._tune(), *self._final()]) | dict(self.changes)
+        seeds = {key: (content["seeds"] or {}).get(key) for key in ("look", "most")}
+        rules = {key: content[key] for key in ("claims", "norms", "grid")} | {"final": {"seeds": seeds}}
+        rules |= {key: content[key].split() for key in ("tuned_by", "score")}
+        registered = content["registered"]
+        if registered is not None:
+            registered["digest"] = campaign_file.digest(rules)
+            atomic.write_json(path.with_name(campaign_file.REGISTRATION), registered | {"rules": rules})
+        atomic.write_json(path, content)
         return path
 
     def _content(self, jobs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -11,11 +11,11 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rmsexp import record
+from rmsexp import campaign_file, record
 from rmsexp.campaign_file import NO_GIT, CampaignFile, Metric, Registered, fields, find
 from rmsexp.campaign_file import Job as Job
 from rmsexp.compare.records import names
@@ -188,6 +188,7 @@ class Campaign(CampaignFile):
             lines.append(line)
         if self.registered is not None and self.registered.changed is not None:
             lines.append(f"the campaign's file has changed since its first final run: {self.registered.changed}")
+        lines += self._unlike_registration()
         if len(commits) > 1:
             listed = ", ".join(sorted(commit[:SHORT] for commit in commits))
             lines.append(f"its final runs come from {len(commits)} commits: {listed}")
@@ -208,6 +209,26 @@ class Campaign(CampaignFile):
             listed = ", ".join(sorted(digest[:SHORT] for digest in data))
             lines.append(f"its tuning and final runs used different data, with the digests {listed}")
         return [*lines, *self._mixed(results)]
+
+    def _unlike_registration(self) -> list[str]:
+        """Return in what the campaign's file differs from the registration beside it, unless it says so itself."""
+        if self.registered is None or self.registered.changed is not None:
+            return []
+        try:
+            stored = campaign_file.registration(self.path.parent)
+        except (OSError, ValueError) as error:
+            return [str(error)]
+        if stored is None:
+            return [f"its {campaign_file.REGISTRATION} is missing, so its rules may have changed since"]
+        rules = stored["rules"]
+        registered = {"digest": campaign_file.digest(rules), **flatten(rules)}
+        judged: dict[str, Any] = {"digest": self.registered.digest, "claims": [asdict(claim) for claim in self.claims]}
+        judged |= {key: list(getattr(self, key)) for key in ("norms", "grid", "tuned_by", "score")}
+        judged |= {"final.seeds.look": self.seeds.look, "final.seeds.most": self.seeds.most}
+        if changed := [key for key, value in judged.items() if registered.get(key) != value]:
+            files = f"{campaign_file.FILE} and {campaign_file.REGISTRATION}"
+            return [f"{files} differ in {', '.join(changed)}, so one was changed by hand"]
+        return []
 
     def differing_models(self, claim: claims.Claim, results: Results) -> list[str]:
         """Return the options of the model that differ between the norms of a claim and are not in their names."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,38 @@ def test_remarks_beside_the_verdicts(tmp_path: Path) -> None:
     assert campaigns.load(campaign.path).remarks(results)[0].endswith("first final run: margin 1.0 is 1.5 now")
     atomic.write_json(campaign.path, stored | {"registered": None})
     assert campaigns.load(campaign.path).remarks(results)[0].startswith("not registered")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "remark"),
+    [
+        (
+            "campaign.json",
+            lambda stored: stored["claims"][0].update(margin=3.0),
+            "differ in claims, so one was",
+        ),
+        ("campaign.json", lambda stored: stored["seeds"].update(most=20), "differ in final.seeds.most, so"),
+        ("registered.json", lambda stored: stored["rules"]["grid"].pop(), "differ in digest, grid, so"),
+        ("registered.json", lambda stored: stored.pop("rules"), "is damaged: it has no digest"),
+    ],
+)
+def test_rules_that_differ_from_the_registration_are_named(
+    name: str, change: Callable[[dict[str, Any]], Any], remark: str, tmp_path: Path
+) -> None:
+    campaign, results = loaded(tmp_path)
+    path = campaign.path.with_name(name)
+    stored = json.loads(path.read_text())
+    change(stored)
+    atomic.write_json(path, stored)
+    (line,) = campaigns.load(campaign.path).remarks(results)
+    assert remark in line
+
+
+def test_a_missing_registration_is_named(tmp_path: Path) -> None:
+    campaign, results = loaded(tmp_path)
+    campaign.path.with_name("registered.json").unlink()
+    (line,) = campaign.remarks(results)
+    assert line == "its registered.json is missing, so its rules may have changed since"
 
 
 def test_final_runs_of_another_commit_than_the_registered_one_are_named(tmp_path: Path) -> None:
