@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from readme_blocks import (
+    ablations,
     agreement,
     baselines,
     campaign_costs,
@@ -76,7 +77,9 @@ BLOCKS: Blocks = {
     "metrics-of-full-width": partial(quality.cifar10, setting="paper"),
     "metrics-of-translation": quality.translation,
     "metrics-of-reading": quality.reading,
-    "init-center": quality.init_center,
+    "p-sweep": ablations.p_sweep,
+    "init-center": ablations.init_center,
+    "hidden-to-hidden": ablations.hidden_to_hidden,
     "metrics-of-language-model": quality.language_model,
     "norm-layers": layers.norms,
     "trivial-answers": checks.trivial_answers,

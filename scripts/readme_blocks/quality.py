@@ -18,7 +18,6 @@ from rmsexp.compare.records import names
 from rmsexp.compare.tables import formats
 from rmsexp.readers import read_json
 
-INIT_CENTER = "python -m rmsexp.campaign figure4 scale=medium norm.impl=fused 'seeds=[0,1,2]' data.root=~/data"
 NORMS = ("none", "ln", "rms", "prms", "bn", "wn")
 EVERYWHERE = "bn+everywhere=True"
 LANGUAGE_MODEL = (
@@ -114,31 +113,6 @@ def overview(evidence: Evidence) -> str:
             "were tuned for RMSNorm alone, and to the early end of training. [Campaigns](campaigns.md) decide such "
             "questions.",
         ),
-    )
-
-
-def init_center(evidence: Evidence) -> str:
-    """Validation BLEU of RNNSearch with initial weights centred on 0.2, beside runs with the usual weights."""
-    usual, moved = (
-        evidence.runs("quality").select("rnnsearch", setting)
-        for setting in ("medium+evaluation=validation", "medium+model.init_center=0.2")
-    )
-    if not len(moved.runs):
-        return not_recorded(INIT_CENTER)
-    target = ("valid", "bleu", "max")
-    chosen = [Runs("quality", records.runs, records.metrics, target) for records in (usual, moved)]
-    rows = []
-    for norm in ("none", "ln", "rms"):
-        cells = {"norm": names.label(norm)}
-        for runs, center in zip(chosen, ("0", "0.2"), strict=True):
-            values = [*runs.values(f"{norm}+impl=fused", "bleu", "valid").values()]
-            cells[f"BLEU, centred on {center}"] = ", ".join(f"{value:.1f}" for value in values) or formats.NO_VALUE
-        rows.append(cells)
-    return paragraphs(
-        table(rows),
-        f"Each value is a run of {chosen[1].steps:,} steps: BLEU on the validation set after the last. The runs "
-        "centred on 0 are those of the pilot and of the tuning of `quality_rnnsearch` at the same rate; they have "
-        "other seeds.",
     )
 
 
