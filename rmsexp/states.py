@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from rmsexp.readers import read_yaml
 
 LONGEST_SECONDS = 1e12  # a longer time in a record is damaged
 UNKNOWN = "unknown"  # the state of a run whose status.json is missing or damaged
-NOT_STARTED = "not started"  # the state of a campaign's run without a folder
+NOT_STARTED = "not started"  # the state of a run without a folder, of a campaign or sweep
 STATES = ("running", "failed", UNKNOWN, "diverged", "interrupted", "finished")  # in the order in which they are shown
 TAILS = (1 << 12, 1 << 16, 1 << 22)  # bytes of the end of the metrics that are searched for an evaluation, in turn
 
@@ -100,8 +100,12 @@ class Campaign:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The state of a sweep: its number of runs in each state. ``seconds_left``, ``next``: as of a campaign."""
+    """The state of a sweep: its number of runs in each state. ``seconds_left``, ``next``: as of a campaign.
 
+    ``name``: the name of its folder. A run that has ended after fewer steps than the sweep's counts as interrupted.
+    """
+
+    name: str
     states: Mapping[str, int]
     seconds_left: float | None
     next: str
@@ -277,10 +281,17 @@ def read_sweep(path: Path, runs: Mapping[Path, Run]) -> Sweep:
     Raises: OSError if the file cannot be opened; ValueError if it is damaged.
     """
     stored, results = sweep_file.read(path), path.parents[2]
-    of_sweep = [runs.get(results / folder) for folder in stored.runs]
+    of_sweep = [_until(runs.get(results / folder), steps) for folder, steps in stored.runs.items()]
     counts = Counter(NOT_STARTED if run is None else run.state for run in of_sweep)
     words = [*stored.command, *_results_word(results)]
-    return Sweep(counts, seconds_left(of_sweep), command("rmsexp", *words))
+    return Sweep(path.parent.name, counts, seconds_left(of_sweep), command("rmsexp", *words))
+
+
+def _until(run: Run | None, steps: int) -> Run | None:
+    """Return the state of a run that is to have a number of steps."""
+    if run is None or run.state != "finished" or run.step >= steps:
+        return run
+    return replace(run, state="interrupted", steps=steps)
 
 
 def _results_word(results: Path) -> list[str]:

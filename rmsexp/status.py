@@ -107,7 +107,7 @@ def _campaign_document(campaign: Campaign) -> dict[str, Any]:
 
 
 def _sweep_document(sweep: Sweep) -> dict[str, Any]:
-    return {key: getattr(sweep, key) for key in ("states", "left", "seconds_left", "next")}
+    return {key: getattr(sweep, key) for key in ("name", "states", "left", "seconds_left", "next")}
 
 
 def _run_document(results: Path, run: Run) -> dict[str, Any]:
@@ -160,8 +160,7 @@ def _sweep(sweep: Sweep) -> Iterator[RenderableType]:
     """Yield the state of a sweep; nothing if all of its runs have ended."""
     if not sweep.left:
         return
-    total = sum(sweep.states.values())
-    yield _text(f"\nsweep of {total} run{'s' * (total != 1)}", "bold")
+    yield _text(f"\nsweep {sweep.name}", "bold")
     shown = [state for state in (*STATES, NOT_STARTED) if sweep.states.get(state)]
     table = _table(*shown, "left")
     table.add_row(*map(_text, [*(str(sweep.states[state]) for state in shown), str(sweep.left)]))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing import parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,11 +44,19 @@ def do(
     if process.rank_and_size()[1] > 1:
         raise config.ConfigError("torchrun starts the processes of one run; a sweep (-m) has several runs")
     launcher = _launcher(words, config_dir)
-    folder = config_dir_words(config_dir)
-    _write_files(jobs, ["-m", *folder, *(word for word in typed if not word.startswith(NOT_OF_A_FILE))])
-    if submission.executor_name(launcher):
-        submission.do([list(job.overrides) for job in jobs], config_dir, launcher, do_run)
-        return _end(jobs)
+    with _listed(jobs, [*config_dir_words(config_dir), *typed]):
+        if submission.executor_name(launcher):
+            submission.do([list(job.overrides) for job in jobs], config_dir, launcher, do_run)
+        else:
+            _do_by_hydra(jobs, [*config_dir_words(config_dir), *words], launcher, quiet=quiet)
+    return _end(jobs)
+
+
+def _do_by_hydra(jobs: Sequence[config.Job], words: Sequence[str], launcher: Mapping[str, Any], *, quiet: bool) -> None:
+    """Do the runs of a sweep, one after the other or with joblib. Arguments are as in :func:`do`.
+
+    Raises: SystemExit after a signal; as :func:`hydra`.
+    """
     (config.expanded(jobs[0].config.results) / ".hydra").mkdir(parents=True, exist_ok=True)  # hydra.sweep.dir
     _quiet[:] = [True] * quiet
     _jobs[:] = jobs
@@ -60,24 +68,31 @@ def do(
         with process.saving_workers(lambda: _busy(jobs)), warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"joblib\.externals\.loky")  # that its workers were stopped
             with sweep_display.shown(jobs, at_once) if others and not quiet else nullcontext():
-                hydra(["-m", *folder, *words, *shared])
+                hydra(["-m", *words, *shared])
     except SystemExit:
         _stopped_early(jobs)
         raise
-    return _end(jobs)
 
 
-def _write_files(jobs: Sequence[config.Job], command: Sequence[str]) -> None:
+@contextmanager
+def _listed(jobs: Sequence[config.Job], typed: Sequence[str]) -> Iterator[None]:
     """Write the file that lists the runs of a sweep, for ``rmsexp.status``: one in each folder of results.
 
-    ``command``: without the folder, which is that of the file.
+    If the sweep is refused inside the context, the files are removed.
     """
-    by_results: dict[Path, list[str]] = {}
+    by_results: dict[Path, dict[str, int]] = {}
     for job in jobs:
         results = config.expanded(job.config.results)
-        by_results.setdefault(results, []).append(job.folder.relative_to(results).as_posix())
-    for results, runs in by_results.items():
-        sweep_file.write(results, command, runs)
+        runs = by_results.setdefault(results, {})
+        runs[job.folder.relative_to(results).as_posix()] = job.config.max_steps
+    command = ["-m", *(word for word in typed if not word.lstrip("+").startswith(NOT_OF_A_FILE))]
+    files = [sweep_file.write(results, command, runs) for results, runs in by_results.items()]
+    try:
+        yield
+    except config.ConfigError:
+        for file in files:
+            file.unlink(missing_ok=True)
+        raise
 
 
 def _at_once(n_jobs: int) -> int:

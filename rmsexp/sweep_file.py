@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from rmsexp import atomic, record
+from rmsexp.checks import MOST
 from rmsexp.readers import read_json
 
 FILE = "sweep.json"
@@ -20,18 +21,19 @@ class SweepFile(NamedTuple):
 
     Attributes:
         command: the words after ``python -m rmsexp`` that do the sweep, without the folder of results.
-        runs: the folders of its runs below the results, ``<task>/<setting>/<series>/seed<k>``.
+        runs: the number of steps of each run, by its folder below the results, ``<task>/<setting>/<series>/seed<k>``.
     """
 
     command: tuple[str, ...]
-    runs: tuple[str, ...]
+    runs: dict[str, int]
 
 
-def write(results: Path, command: Sequence[str], runs: Sequence[str]) -> None:
-    """Write the file of a sweep below its results. A sweep of the same runs replaces that of an earlier one."""
+def write(results: Path, command: Sequence[str], runs: Mapping[str, int]) -> Path:
+    """Write the file of a sweep below its results, and return it. It replaces that of a sweep of the same runs."""
     folder = results / "sweeps" / hashlib.sha256("\n".join(sorted(runs)).encode()).hexdigest()[:DIGITS]
     folder.mkdir(parents=True, exist_ok=True)
-    atomic.write_json(folder / FILE, {"format": FORMAT, "command": list(command), "runs": list(runs)})
+    atomic.write_json(folder / FILE, {"format": FORMAT, "command": list(command), "runs": dict(runs)})
+    return folder / FILE
 
 
 def find(root: Path) -> Iterator[Path]:
@@ -47,10 +49,11 @@ def read(path: Path) -> SweepFile:
     stored = read_json(path)
     if stored.get("format") != FORMAT:
         raise ValueError(f"{path}: its format is {stored.get('format')!r:.40}, and this version reads {FORMAT}")
-    for key in SweepFile._fields:
-        values = stored.get(key)
-        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            raise ValueError(f"{path}: its {key} is {values!r:.40} instead of a list of texts")
-    if wrong := [folder for folder in stored["runs"] if not record.is_below_results(folder)]:
+    command, runs = stored.get("command"), stored.get("runs")
+    if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
+        raise ValueError(f"{path}: its command is {command!r:.40} instead of a list of words")
+    if not isinstance(runs, dict) or not all(type(steps) is int and 0 <= steps <= MOST for steps in runs.values()):
+        raise ValueError(f"{path}: its runs are {runs!r:.40} instead of folders with their numbers of steps")
+    if wrong := [folder for folder in runs if not record.is_below_results(folder)]:
         raise ValueError(f"{path}: {wrong[0]!r:.80} is not <task>/<setting>/<series>/seed<k>")
-    return SweepFile(tuple(stored["command"]), tuple(stored["runs"]))
+    return SweepFile(tuple(command), runs)

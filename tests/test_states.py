@@ -235,9 +235,10 @@ def test_time_left_of_an_interrupted_run_is_at_its_own_pace(tmp_path: Path, camp
 
 def test_a_sweep_has_the_states_of_its_runs_and_their_time_left(tmp_path: Path) -> None:
     folders = [f"cifar10/demo/{series}/seed0" for series in ("ln", "rms", "wn", "none")]
-    sweep_file.write(tmp_path, ["-m", "norm=ln,rms,wn,none"], folders)
+    path = sweep_file.write(tmp_path, ["-m", "norm=ln,rms,wn,none"], dict.fromkeys(folders, 400))
     (sweep,) = Reader(tmp_path).read().sweeps
-    assert (sweep.states, sweep.left, sweep.seconds_left) == ({NOT_STARTED: 4}, 4, None)
+    assert (sweep.name, sweep.states, sweep.left) == (path.parent.name, {NOT_STARTED: 4}, 4)
+    assert sweep.seconds_left is None
     for series, status in (("ln", "finished"), ("wn", "diverged"), ("rms", "failed")):
         write_run(tmp_path, series, steps=400, status=status)
     (sweep,) = Reader(tmp_path).read().sweeps
@@ -246,9 +247,18 @@ def test_a_sweep_has_the_states_of_its_runs_and_their_time_left(tmp_path: Path) 
     assert sweep.next.endswith(f"-m rmsexp -m norm=ln,rms,wn,none results={tmp_path}")
 
 
+def test_a_run_that_a_sweep_continues_is_left(tmp_path: Path) -> None:
+    write_run(tmp_path, "ln", steps=400)
+    sweep_file.write(tmp_path, ["-m", "max_steps=1000"], {"cifar10/demo/ln/seed0": 1000})
+    (sweep,) = Reader(tmp_path).read().sweeps
+    assert (sweep.states, sweep.left) == ({"interrupted": 1}, 1)
+    assert sweep.seconds_left == pytest.approx(1.5 * (40 + SECONDS))
+
+
 def test_the_same_runs_are_one_sweep(tmp_path: Path) -> None:
-    for command, runs in ((["-m", "a"], ["a/b/c/seed0", "a/b/c/seed1"]), (["-m", "b"], ["a/b/c/seed1", "a/b/c/seed0"])):
-        sweep_file.write(tmp_path, command, runs)
+    runs = {"a/b/c/seed0": 10, "a/b/c/seed1": 10}
+    for command, of_sweep in ((["-m", "a"], runs), (["-m", "b"], dict(reversed(runs.items())))):
+        sweep_file.write(tmp_path, command, of_sweep)
     (sweep,) = Reader(tmp_path).read().sweeps
     assert sweep.next.endswith(f"-m rmsexp -m b results={tmp_path}")
 
@@ -257,15 +267,17 @@ def test_the_same_runs_are_one_sweep(tmp_path: Path) -> None:
     ("change", "problem"),
     [
         ({"format": 2}, "its format is 2, and this version reads 1"),
-        ({"command": "-m"}, "its command is '-m' instead of a list of texts"),
-        ({"runs": [1]}, "its runs is [1] instead of a list of texts"),
-        ({"runs": ["../../b/c"]}, "'../../b/c' is not <task>/<setting>/<series>/seed<k>"),
-        ({"runs": None}, "its runs is None instead of a list of texts"),
+        ({"command": "-m"}, "its command is '-m' instead of a list of words"),
+        ({"runs": [1]}, "its runs are [1] instead of folders with their numbers of steps"),
+        (
+            {"runs": {"a/b/c/seed0": "9"}},
+            "its runs are {'a/b/c/seed0': '9'} instead of folders with their numbers of steps",
+        ),
+        ({"runs": {"../../b/c": 9}}, "'../../b/c' is not <task>/<setting>/<series>/seed<k>"),
     ],
 )
 def test_a_damaged_sweep_is_a_problem(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
-    sweep_file.write(tmp_path, ["-m"], ["a/b/c/seed0"])
-    (path,) = sweep_file.find(tmp_path)
+    path = sweep_file.write(tmp_path, ["-m"], {"a/b/c/seed0": 9})
     atomic.write_json(path, json.loads(path.read_text()) | change)
     overview = Reader(tmp_path).read()
     assert (overview.sweeps, overview.problems) == ([], [f"{path}: {problem}"])

@@ -60,7 +60,7 @@ class Worker:
     report: Callable[[str], None]
     failed: dict[Any, str] = field(default_factory=dict)
     failed_elsewhere: set[Any] = field(default_factory=set)
-    _before: dict[Any, dict[str, Any] | None] = field(default_factory=dict)  # of each run: _failure at the first look
+    _before: dict[Any, dict[str, Any] | None] = field(default_factory=dict)  # of each run: _failure when first seen
 
     def work(self) -> int | None:
         """Do runs until all have ended or failed. Return the number of the signal that stopped this worker, or None.
@@ -99,13 +99,12 @@ class Worker:
         return status if status["status"] == "failed" else None
 
     def _left(self) -> list[Any]:
-        """Return the runs that have neither ended nor failed since this worker's first look."""
+        """Return the runs that have neither ended nor failed since this worker first saw them."""
         left = [job for job in self.runs.left() if job not in self.failed]
-        own, is_first = self._begun(), not self._before
+        own = self._begun()
         for job in left:
             status = self._failure(job)
-            # a run that was planned later did not fail before, so a failure is that of another worker
-            before = self._before.setdefault(job, status if is_first else None)
+            before = self._before.setdefault(job, status)
             if status is not None and status != before and job not in own:  # another worker has tried it
                 self.failed_elsewhere.add(job)
         return [job for job in left if job not in self.failed_elsewhere]

@@ -110,7 +110,7 @@ def make_campaign(folder: Path) -> None:
         "registered": None,
     }
     put(folder / "results/campaigns/quality/campaign.json", json.dumps(content))
-    runs = [f"cifar10/small/{norm}/seed0" for norm in ("none", "ln", "rms")]
+    runs = {f"cifar10/small/{norm}/seed0": 400 for norm in ("none", "ln", "rms")}
     sweep_file.write(folder / "results", ["-m", "norm=none,ln,rms"], runs)
 
 

@@ -209,21 +209,6 @@ def test_a_failed_run_is_reported_once(simulation: Simulation) -> None:
     assert (again.failed, simulation.tried.count(first)) == ({}, 2)
 
 
-def test_a_run_that_failed_before_this_worker_saw_it_is_left_alone(simulation: Simulation) -> None:
-    """It was planned since this worker's first look, so another worker of the same command has tried it."""
-    worker = simulation.worker()
-    assert worker._left()
-    while (job := simulation.planned()[-1]).stage != "final":  # the final runs come last
-        for tuning in worker.runs.left():
-            simulation.finish(tuning)
-    folder = record.RunFolder(simulation.asked.results / job.folder)
-    folder.path.mkdir(parents=True)
-    folder.write_status("failed", 0, "no data")
-    assert job not in worker._left()
-    assert worker.failed_elsewhere == {job}
-    assert job in simulation.worker()._left()  # of a repeated command
-
-
 def test_a_campaign_that_cannot_be_written_names_the_report(
     simulation: Simulation, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,7 +42,7 @@ final  4            4
 time left  unknown, with one worker
 next       python -m rmsexp.campaign quality results={root}
 
-sweep of 4 runs
+sweep {name}
 running  finished  not started  left
 1        1         2            3
 time left  {sweep}, one run after the other
@@ -71,12 +71,18 @@ def results(tmp_path: Path) -> Path:
     record.RunFolder(failed).write_status("failed", 0, "no data\nget some")
     best, grid = {"ln": 0.001, "rms": 0.001}, (0.001, 0.002)
     Campaign("quality", level=dict.fromkeys(best, 16.0), best=best, grid=grid, seeds=2, claims=()).write_file(tmp_path)
-    runs = [f"cifar10/demo/{series}/seed{seed}" for series in ("ln", "bn") for seed in range(2)]
+    runs = {f"cifar10/demo/{series}/seed{seed}": 40 for series in ("ln", "bn") for seed in range(2)}
     sweep_file.write(tmp_path, ["-m", "norm=ln,bn", "seed=0,1"], runs)
-    sweep_file.write(tmp_path, ["-m", "norm=ln,wn"], ["cifar10/demo/ln/seed0", "cifar10/demo/wn/seed0"])  # has ended
+    ended = {"cifar10/demo/ln/seed0": 40, "cifar10/demo/wn/seed0": 1000}  # the second diverged
+    sweep_file.write(tmp_path, ["-m", "norm=ln,wn"], ended)
     (tmp_path / "campaigns/broken").mkdir()
     (tmp_path / "campaigns/broken/campaign.json").write_text("")
     return tmp_path
+
+
+def name_of_sweep(results: Path) -> str:
+    (path,) = (path for path in sweep_file.find(results) if len(sweep_file.read(path).runs) == 4)
+    return path.parent.name
 
 
 def last_error(results: Path, series: str, seed: int) -> str:
@@ -87,8 +93,9 @@ def last_error(results: Path, series: str, seed: int) -> str:
 def test_plain_lines_show_all_states(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with record.RunFolder(results / "cifar10/demo/ln/seed1").locked():
         assert status.main([str(results)]) == 0
-    errors = {"error": last_error(results, "ln", 1), "diverged": last_error(results, "wn", 0)}
-    assert capsys.readouterr().out == PLAIN.format(root=results, left="1:54", sweep="3:57", **errors)
+    names = {"error": last_error(results, "ln", 1), "diverged": last_error(results, "wn", 0)}
+    names["name"] = name_of_sweep(results)
+    assert capsys.readouterr().out == PLAIN.format(root=results, left="1:54", sweep="3:57", **names)
 
 
 def test_the_json_document_has_the_documented_keys(results: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -166,6 +166,7 @@ def test_a_mistake_is_reported_in_one_line(words: list[str], message: str, bench
 def test_a_value_that_hydra_cannot_use_is_reported_in_one_line(word: str, bench: Bench) -> None:
     launcher = ["hydra/launcher=joblib"] if "launcher" in word else []
     bench("-m", *launcher, word, "norm=rms,ln").assert_refused("Hydra refuses its own options and keys, hydra.… (")
+    assert not list(bench.results.glob("sweeps/*/*"))
     assert not list(record.find_runs(bench.results))
 
 

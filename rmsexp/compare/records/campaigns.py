@@ -221,10 +221,14 @@ class Campaign(CampaignFile):
         if stored is None:
             return [f"its {campaign_file.REGISTRATION} is missing, so its rules may have changed since"]
         rules = stored["rules"]
-        registered = {"digest": campaign_file.digest(rules), **flatten(rules)}
-        judged: dict[str, Any] = {"digest": self.registered.digest, "claims": [asdict(claim) for claim in self.claims]}
+        registered = {"digest": campaign_file.digest(rules), "commit": stored["commit"], "date": stored["date"]}
+        registered |= flatten(rules)
+        judged: dict[str, Any] = self.registered._asdict() | {"claims": [asdict(claim) for claim in self.claims]}
+        del judged["changed"]
+        judged["runs"] = sorted("=".join(word) for word in self.runs.items())
         judged |= {key: list(getattr(self, key)) for key in ("norms", "grid", "tuned_by", "score")}
         judged |= {"final.seeds.look": self.seeds.look, "final.seeds.most": self.seeds.most}
+        judged["tune.first_seed"] = next(iter(self.seeds.tune), None)
         if changed := [key for key, value in judged.items() if registered.get(key) != value]:
             files = f"{campaign_file.FILE} and {campaign_file.REGISTRATION}"
             return [f"{files} differ in {', '.join(changed)}, so one was changed by hand"]

@@ -23,6 +23,14 @@ def loaded(root: Path, **changes: Any) -> tuple[campaigns.Campaign, dict[campaig
     return campaign, campaign.results()
 
 
+def register(path: Path, commit: str) -> None:
+    """Change the registered commit of a campaign, in both of its files."""
+    stored, registration = (json.loads(file.read_text()) for file in (path, path.with_name("registered.json")))
+    stored["registered"]["commit"] = registration["commit"] = commit
+    atomic.write_json(path, stored)
+    atomic.write_json(path.with_name("registered.json"), registration)
+
+
 def test_scores_are_means_of_the_last_three_evaluations_in_the_displayed_unit(tmp_path: Path) -> None:
     campaign, results = loaded(tmp_path)
     job = next(job for job in campaign.jobs if job.stage == "final")
@@ -203,6 +211,8 @@ def test_remarks_beside_the_verdicts(tmp_path: Path) -> None:
             "differ in claims, so one was",
         ),
         ("campaign.json", lambda stored: stored["seeds"].update(most=20), "differ in final.seeds.most, so"),
+        ("campaign.json", lambda stored: stored["registered"].update(date="2026"), "differ in date, so"),
+        ("campaign.json", lambda stored: stored["runs"].update(batch_size="8"), "differ in runs, so"),
         ("registered.json", lambda stored: stored["rules"]["grid"].pop(), "differ in digest, grid, so"),
         ("registered.json", lambda stored: stored.pop("rules"), "is damaged: it has no digest"),
     ],
@@ -228,25 +238,20 @@ def test_a_missing_registration_is_named(tmp_path: Path) -> None:
 
 def test_final_runs_of_another_commit_than_the_registered_one_are_named(tmp_path: Path) -> None:
     campaign, results = loaded(tmp_path, commits=("abc", "abc"))
-    stored = json.loads(campaign.path.read_text())
     for registered, remarks in (
         ("abc", []),
         ("def", ["its final runs come from commit abc, but def is registered"]),
     ):
-        stored["registered"]["commit"] = registered
-        atomic.write_json(campaign.path, stored)
+        register(campaign.path, registered)
         assert campaigns.load(campaign.path).remarks(results) == remarks
 
 
 def test_code_without_git_is_not_compared_with_the_registered_digest(tmp_path: Path) -> None:
     """The registered digest is of the package and the configs, that of a run is of the package."""
     campaign, results = loaded(tmp_path, commits=("code 0123", "code 0123"))
-    stored = json.loads(campaign.path.read_text())
-    stored["registered"]["commit"] = "code 4567"
-    atomic.write_json(campaign.path, stored)
+    register(campaign.path, "code 4567")
     assert campaigns.load(campaign.path).remarks(results) == []
-    stored["registered"]["commit"] = "def"
-    atomic.write_json(campaign.path, stored)
+    register(campaign.path, "def")
     assert campaigns.load(campaign.path).remarks(results) == []
 
 
@@ -298,9 +303,7 @@ def test_runs_with_uncommitted_changes_are_of_their_commit(dirty: bool | None, t
     run["sessions"][0]["git"]["dirty"] = dirty
     atomic.write_json(path, run)
     assert campaign.remarks(campaign.results()) == ["its final runs were made with uncommitted changes"]
-    stored = json.loads(campaign.path.read_text())
-    stored["registered"]["commit"] += "+"
-    atomic.write_json(campaign.path, stored)
+    register(campaign.path, "abc+")
     assert len(campaigns.load(campaign.path).remarks(campaign.results())) == 1
 
 
