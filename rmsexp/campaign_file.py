@@ -194,7 +194,7 @@ def _fields(stored: dict[str, Any]) -> dict[str, Any]:
 
 def _job(stored: dict[str, Any]) -> Job:
     folder = _text(stored["folder"], "folder")
-    if not record.is_below_results(folder):
+    if not record.can_be_run_folder(folder):
         raise ValueError(f"the folder {folder!r:.80} of a job is not <task>/<setting>/<series>/seed<k>")
     return Job(
         _choice(stored["stage"], get_args(Stage), "stage"),

@@ -421,7 +421,7 @@ def find_runs(root: Path, files: Sequence[str] = (RUN, METRICS)) -> Iterator[Pat
             yield folder
 
 
-def is_below_results(folder: str) -> bool:
+def can_be_run_folder(folder: str) -> bool:
     """Return whether a text can be the folder of a run below the results, ``<task>/<setting>/<series>/seed<k>``."""
     parts = folder.split("/")
     return len(parts) == 4 and all(part.strip(".") for part in parts)

@@ -54,6 +54,6 @@ def read(path: Path) -> SweepFile:
         raise ValueError(f"{path}: its command is {command!r:.40} instead of a list of words")
     if not isinstance(runs, dict) or not all(type(steps) is int and 0 <= steps <= MOST for steps in runs.values()):
         raise ValueError(f"{path}: its runs are {runs!r:.40} instead of folders with their numbers of steps")
-    if wrong := [folder for folder in runs if not record.is_below_results(folder)]:
+    if wrong := [folder for folder in runs if not record.can_be_run_folder(folder)]:
         raise ValueError(f"{path}: {wrong[0]!r:.80} is not <task>/<setting>/<series>/seed<k>")
     return SweepFile(tuple(command), runs)

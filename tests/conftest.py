@@ -47,7 +47,7 @@ LONGEST = (
 )
 
 
-# their code hardly depends on this package, or does what tests of runs and of one's own norm do
+# notebooks that hardly depend on this package, or do what other tests do, too
 MINUTES = ("notebooks/00_", "notebooks/02_", "notebooks/04_")
 
 

@@ -158,7 +158,7 @@ class Question:
         """Return a run. ``rate`` None: at the recipe's rate. Only final runs are evaluated on test splits."""
         evaluation = score.PLANS[0] if stage == "final" else score.PLANS[1]
         words = [f"evaluation={evaluation}", *config.norm_words(norm), f"seed={seed}"]
-        if rate is not None:  # 16.0 is not a value of a key of integers, and 16 is one of a key of numbers
+        if rate is not None:  # keys of integers refuse 16.0, and keys of numbers take 16, too
             words.append(f"{self.rate}={int(rate) if rate.is_integer() else rate!r}")
         return config.job([*self.words, *words], self.config_dir)
 

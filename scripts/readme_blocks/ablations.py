@@ -10,6 +10,7 @@ from readme_blocks.evidence import Evidence
 from readme_blocks.quality import Runs
 from readme_blocks.text import not_recorded, paragraphs, table
 from rmsexp.analysis import hidden_stats
+from rmsexp.campaign import item_kinds
 from rmsexp.compare.records import names, quantities
 from rmsexp.compare.tables import formats
 from rmsexp.compare.tables import p_sweep as p_table
@@ -19,9 +20,7 @@ DRAWN = "quality/paper/medium+norm.impl=fused"  # items drawn by these commands
 SETTING = "medium"
 NORMS = ("none", "ln", "rms")
 CENTRES = ("BLEU, centred on 0", "BLEU, centred on 0.2")
-MAPPING = "both"  # of Table 5, as drawn: gates and candidate
 BLEU = quantities.usual("valid", "bleu")
-STATISTICS = {"mean": "mean", "std": "standard deviation"}
 
 
 def p_sweep(evidence: Evidence) -> str:
@@ -66,19 +65,19 @@ def hidden_to_hidden(evidence: Evidence) -> str:
     if not file.exists():
         return not_recorded(COMMAND.format(item="table5"))
     values = pd.read_csv(file, dtype={"position": str})
-    values = values[values["mapping"] == MAPPING].assign(norm=values["series"].map(names.norm_of))
+    values = values[values["mapping"] == item_kinds.MAPPING].assign(norm=values["series"].map(names.norm_of))
     published = hidden_stats.published_table()
-    cells_of_rows = []
+    rows = []
     for norm in NORMS:
-        for statistic, label in STATISTICS.items():
+        for statistic, label in hidden_stats.STATISTICS.items():
             cells = {"norm": names.label(norm), "over the units": label}
             for position in published["position"].unique():
-                at = [rows[(rows["norm"] == norm) & (rows["position"] == position)] for rows in (values, published)]
-                ours, paper = (_rounded(rows[statistic].mean()) for rows in at)
+                at = [found[(found["norm"] == norm) & (found["position"] == position)] for found in (values, published)]
+                ours, paper = (_rounded(found[statistic].mean()) for found in at)
                 cells["all positions" if position == "all" else f"position {position}"] = f"{ours} ({paper})"
-            cells_of_rows.append(cells)
+            rows.append(cells)
     return paragraphs(
-        table(cells_of_rows),
+        table(rows),
         f"Means over {values['seed'].nunique()} seeds, and in parentheses the paper's Table 5.",
     )
 

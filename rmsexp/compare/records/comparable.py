@@ -229,17 +229,17 @@ def _record(rows: list[Row]) -> Row:
 
 
 def _best(records: pd.DataFrame) -> pd.DataFrame:
-    """Return the records of one code that are pooled: of equal work and speed, those with the highest :func:`_size`."""
+    """Return the records of one code that are pooled, of equal work and speed: see :func:`_rank_by_rounds`."""
     for good in (records["rounds"] >= FEWEST_ROUNDS, records["time_state"] == "clear"):
         kept = records[good.loc[records.index]]
         records = records if kept.empty else kept
     newest = max(records.to_dict("records"), key=lambda record: str(record["started"]))
     rows = [record for record in records.to_dict("records") if _same_work(record, newest)]
     alike = [[record["folder"] for record in rows if _same_speed(record, one)] for one in rows]
-    return max((records[records["folder"].isin(folders)] for folders in alike), key=_size)
+    return max((records[records["folder"].isin(folders)] for folders in alike), key=_rank_by_rounds)
 
 
-def _size(records: pd.DataFrame) -> tuple[object, ...]:
+def _rank_by_rounds(records: pd.DataFrame) -> tuple[object, ...]:
     """Return a key as :func:`rank`, in which more rounds come before a later date."""
     *quality, started = rank(records)
     return *quality, records["rounds"].sum(), started
