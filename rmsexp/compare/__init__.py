@@ -17,6 +17,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rmsexp.compare.records.load import Records, load
+from rmsexp.file_lock import wait_for_lock
 
 __all__ = ["Records", "draw", "load"]
 
@@ -25,10 +26,15 @@ def draw(results: Path, task: str, setting: str) -> Path:
     """Write the curves and the summary of one setting to ``<results>/<task>/<setting>/comparison``; return that folder.
 
     Raises:
-        NoMetricsError: no run of the setting has any metrics.
+        NoMetricsError: no run of the setting has any metrics, or there is no such setting.
         ValueError: no ``run.json`` names a target metric.
     """
     from rmsexp.compare import comparison
 
     folder = results / task / setting
-    return comparison.draw(load(folder).select(task, setting), folder / "comparison")
+    if not folder.is_dir():
+        raise comparison.NoMetricsError(f"there is no folder {folder}, so there is nothing to draw")
+    # Of two runs that end together, the one that loads the records first must not write its figures last.
+    with (folder / ".comparison.lock").open("a") as lock:
+        wait_for_lock(lock)
+        return comparison.draw(load(folder).select(task, setting), folder / "comparison")

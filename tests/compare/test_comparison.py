@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,6 +11,8 @@ from helpers.records import write_run
 
 from rmsexp import record
 from rmsexp.compare import draw, load
+from rmsexp.compare.comparison import NoMetricsError
+from rmsexp.file_lock import POLL_SECONDS, wait_for_lock
 
 pytestmark = pytest.mark.slow
 
@@ -39,3 +42,22 @@ def test_a_run_may_lack_metrics_but_not_all_runs_of_a_setting(tmp_path: Path, un
     write_run(tmp_path, "rms")
     draw(tmp_path, "cifar10", "demo")
     assert "curves" in unwritten_figures
+
+
+def test_who_draws_last_has_loaded_the_records_last(tmp_path: Path, unwritten_figures: list[str]) -> None:
+    write_run(tmp_path, "ln")
+    with (tmp_path / "cifar10/demo/.comparison.lock").open("a") as lock:
+        wait_for_lock(lock)  # another process draws
+        drawing = threading.Thread(target=draw, args=(tmp_path, "cifar10", "demo"))
+        drawing.start()
+        drawing.join(5 * POLL_SECONDS)
+        assert drawing.is_alive()
+        write_run(tmp_path, "rms")
+    drawing.join()
+    assert "RMSNorm" in (tmp_path / "cifar10/demo/comparison/summary.md").read_text()
+    assert "curves" in unwritten_figures
+
+
+def test_nothing_is_drawn_of_a_setting_without_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(NoMetricsError, match=r"there is no folder .*/cifar10/demo, so there is nothing to draw"):
+        draw(tmp_path, "cifar10", "demo")

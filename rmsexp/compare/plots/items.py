@@ -18,7 +18,7 @@ from rmsexp.rules.quantities import Quantity
 
 P_TICKS = range(20, 101, 20)  # in percent, as in the paper
 READING = "thin: one seed; thick: the mean over seeds; x: diverged"
-READING_P = "points: seeds; line: their means"
+READING_P = f"points: seeds; lines: their means{p_sweep.BARS}"
 
 
 def curves(item: Item, found: Found, sources: Sequence[str]) -> Figure:

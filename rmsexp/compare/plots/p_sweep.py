@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -78,7 +77,7 @@ def _panel(axes: Axes, table: pd.DataFrame, values: pd.Series, included: pd.Seri
         )
         if norm == PARTIAL:
             axes.plot(list(estimates), means, color=colour, linewidth=style.THICK, label=names.label(norm))
-        elif not np.isnan(means).all():
+        elif means:  # a mean of no times is NaN, of which only the entry of the legend is seen
             axes.axhline(means[0], color=colour, linestyle=RMS_LINE, label=f"{names.label(norm)} (p = 100 %)")
         axes.errorbar(list(estimates), means, yerr=bars, color=colour, fmt="none", capsize=4, elinewidth=1)
     axes.set_xlabel("p (% of the units)")
