@@ -393,7 +393,8 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path.as_uri()
 
 
-@pytest.mark.parametrize(("width", "theme"), [(390, "dark"), (1280, "light")])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
 def test_figures_of_campaigns_fit_the_window(browser: Browser, verdicts: str, width: int, theme: Any) -> None:
     context = browser.new_context(offline=True, color_scheme=theme, viewport={"width": width, "height": 900})
     page, errors = context.new_page(), []
