@@ -87,6 +87,7 @@ BEST = {
     "beyond the grid for b and c": (1.0, 4.0, 4.0),
     "half an octave off the grid for b and c": (1.0, 1.5, 1.5),
 }
+CIFAR10 = "as spread as quality_cifar10"  # RMSNorm minus LayerNorm there, and its seeds for superiority
 CASES = [
     Case("rates known"),
     Case("rates known, more spread", sd=0.85),
@@ -104,6 +105,8 @@ CASES = [
     Case("rates known, all runs of two seeds diverged", lost=2, lost_norms=("abc",)),
     Case("rates known, always 8 seeds", most=8),
     Case("rates known, always 8 seeds, more spread", sd=0.85, most=8),
+    Case(f"rates known, {CIFAR10}", sd=1.45, few=6),
+    Case(f"best rates equal, tuned by the rule, {CIFAR10}", sd=1.45, few=6, tuning=TUNING),
 ]
 
 
