@@ -136,6 +136,18 @@ def digest(rules: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()
 
 
+def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the single values in nested dicts and lists of dicts, with their places, such as "claims[0].margin"."""
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from leaves(item, f"{place}.{key}" if place else key)
+    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        for number, item in enumerate(value):
+            yield from leaves(item, f"{place}[{number}]")
+    else:
+        yield place, value
+
+
 def registration(folder: Path) -> dict[str, Any] | None:
     """Return the content of the registration in a campaign's folder; None if there is none.
 
@@ -163,7 +175,7 @@ def fields(path: Path) -> dict[str, Any]:
         return {"path": path} | found
     except KeyError as error:
         raise ValueError(f"{path} has no {error}") from None
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ValueError(f"{path}: {error}") from None
 
 

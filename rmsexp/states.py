@@ -289,9 +289,10 @@ def read_sweep(path: Path, runs: Mapping[Path, Run]) -> Sweep:
 
 def _until(run: Run | None, steps: int) -> Run | None:
     """Return the state of a run that is to have a number of steps."""
-    if run is None or run.state != "finished" or run.step >= steps:
+    if run is None or run.state == "diverged" or (run.state == "finished" and run.step >= steps):
         return run
-    return replace(run, state="interrupted", steps=steps)
+    state = "interrupted" if run.state == "finished" else run.state
+    return replace(run, state=state, steps=max(run.steps or 0, steps))
 
 
 def _results_word(results: Path) -> list[str]:

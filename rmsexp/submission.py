@@ -17,6 +17,10 @@ LAUNCHERS = {"SlurmLauncher": "slurm", "LocalLauncher": "local"}  # class of the
 Do = Callable[[Sequence[str], str | None], str]
 
 
+class NotSubmittedError(ReportedError):
+    """The jobs cannot be submitted, for example because this machine does not belong to SLURM."""
+
+
 @dataclass(frozen=True)
 class _Work:
     """What a job does: ``do`` with the overrides of a run and the folder of ``--config-dir``."""
@@ -49,14 +53,14 @@ def do(runs: Sequence[Sequence[str]], config_dir: str | None, launcher: Mapping[
         launcher: the plain values of Hydra's config of a launcher of hydra-submitit-launcher.
         function: does a run; it must be importable in the jobs.
 
-    Raises: ReportedError if the jobs cannot be submitted, for example because this machine does not belong to SLURM.
+    Raises: NotSubmittedError.
     """
     from submitit.core.utils import UncompletedJobError
 
     try:
         jobs = _executor(launcher).map_array(_Work(function), runs, [config_dir] * len(runs))
     except RuntimeError as error:
-        raise ReportedError(f"the jobs cannot be submitted: {error}") from None
+        raise NotSubmittedError(f"the jobs cannot be submitted: {error}") from None
     report(f"submitted {len(jobs)} jobs, which go on if this command ends; their output: {jobs[0].paths.folder}")
     for number, (job, overrides) in enumerate(zip(jobs, runs, strict=True), 1):
         words = " ".join(overrides)

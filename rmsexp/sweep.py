@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from rmsexp import config, lock, outcomes, process, record, states, submission, sweep_display, sweep_file
+from rmsexp import atomic, config, lock, outcomes, process, record, states, submission, sweep_display, sweep_file
 from rmsexp.command_line import ReportedError, config_dir_words, report
 from rmsexp.earlier import Earlier, RefusedError
 from rmsexp.words import not_swept
@@ -78,7 +78,7 @@ def _do_by_hydra(jobs: Sequence[config.Job], words: Sequence[str], launcher: Map
 def _listed(jobs: Sequence[config.Job], typed: Sequence[str]) -> Iterator[None]:
     """Write the file that lists the runs of a sweep, for ``rmsexp.status``: one in each folder of results.
 
-    If the sweep is refused inside the context, the files are removed.
+    If the sweep is refused inside the context, the files are as before. If they cannot be written, that is reported.
     """
     by_results: dict[Path, dict[str, int]] = {}
     for job in jobs:
@@ -86,12 +86,24 @@ def _listed(jobs: Sequence[config.Job], typed: Sequence[str]) -> Iterator[None]:
         runs = by_results.setdefault(results, {})
         runs[job.folder.relative_to(results).as_posix()] = job.config.max_steps
     command = ["-m", *(word for word in typed if not word.lstrip("+").startswith(NOT_OF_A_FILE))]
-    files = [sweep_file.write(results, command, runs) for results, runs in by_results.items()]
+    earlier: dict[Path, bytes | None] = {}
+    try:
+        for results, runs in by_results.items():
+            file = sweep_file.place(results, runs)
+            earlier[file] = file.read_bytes() if file.exists() else None
+            sweep_file.write(results, command, runs)
+    except OSError as error:
+        report(f"rmsexp.status will not show this sweep: {error}")
     try:
         yield
-    except config.ConfigError:
-        for file in files:
-            file.unlink(missing_ok=True)
+    except (config.ConfigError, submission.NotSubmittedError):
+        for file, content in earlier.items():
+            with suppress(OSError):
+                if content is not None:
+                    atomic.write_atomic(file, content)
+                else:
+                    file.unlink()
+                    file.parent.rmdir()
         raise
 
 

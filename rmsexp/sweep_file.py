@@ -28,12 +28,17 @@ class SweepFile(NamedTuple):
     runs: dict[str, int]
 
 
+def place(results: Path, runs: Mapping[str, int]) -> Path:
+    """Return where the file of a sweep of these runs lies. Sweeps of the same runs share it."""
+    return results / "sweeps" / hashlib.sha256("\n".join(sorted(runs)).encode()).hexdigest()[:DIGITS] / FILE
+
+
 def write(results: Path, command: Sequence[str], runs: Mapping[str, int]) -> Path:
     """Write the file of a sweep below its results, and return it. It replaces that of a sweep of the same runs."""
-    folder = results / "sweeps" / hashlib.sha256("\n".join(sorted(runs)).encode()).hexdigest()[:DIGITS]
-    folder.mkdir(parents=True, exist_ok=True)
-    atomic.write_json(folder / FILE, {"format": FORMAT, "command": list(command), "runs": dict(runs)})
-    return folder / FILE
+    path = place(results, runs)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write_json(path, {"format": FORMAT, "command": list(command), "runs": dict(runs)})
+    return path
 
 
 def find(root: Path) -> Iterator[Path]:

@@ -243,12 +243,15 @@ def test_a_sweep_has_the_states_of_its_runs_and_their_time_left(tmp_path: Path) 
         write_run(tmp_path, series, steps=400, status=status)
     (sweep,) = Reader(tmp_path).read().sweeps
     assert (sweep.states, sweep.left) == ({"finished": 1, "failed": 1, "diverged": 1, NOT_STARTED: 1}, 2)
-    assert sweep.seconds_left == pytest.approx(2 * (40 + SECONDS), rel=0.01)  # failed with an unknown number of steps
+    assert sweep.seconds_left == pytest.approx(40 + SECONDS, rel=0.01)  # of none: rms failed at the last step
     assert sweep.next.endswith(f"-m rmsexp -m norm=ln,rms,wn,none results={tmp_path}")
 
 
-def test_a_run_that_a_sweep_continues_is_left(tmp_path: Path) -> None:
-    write_run(tmp_path, "ln", steps=400)
+@pytest.mark.parametrize("status", ["finished", "interrupted"])
+def test_a_run_that_a_sweep_continues_is_left(tmp_path: Path, status: str) -> None:
+    """It may have finished, or was interrupted when it was to have fewer steps."""
+    folder = write_run(tmp_path, "ln", steps=400, status=status)
+    (folder / record.CONFIG).write_text("max_steps: 400\n")
     sweep_file.write(tmp_path, ["-m", "max_steps=1000"], {"cifar10/demo/ln/seed0": 1000})
     (sweep,) = Reader(tmp_path).read().sweeps
     assert (sweep.states, sweep.left) == ({"interrupted": 1}, 1)

@@ -7,9 +7,8 @@ from typing import Any
 
 from rmsexp import checks
 from rmsexp.measure.options import ProcessOptions
+from rmsexp.rules import selection
 from rmsexp.schema import LARGEST_SEED
-
-TUNING_SEEDS = 3
 
 
 @dataclass
@@ -39,7 +38,7 @@ class Tune:
     def __post_init__(self) -> None:
         if len(self.over) > 1:
             raise ValueError(f"tune.over names {len(self.over)} keys ({', '.join(self.over)}); tune one of them")
-        checks.at_least("tune.first_seed", self.first_seed, 0, LARGEST_SEED - TUNING_SEEDS)
+        checks.at_least("tune.first_seed", self.first_seed, 0, LARGEST_SEED - selection.SEEDS)
 
 
 MOST_SEEDS = 1000

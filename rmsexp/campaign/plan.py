@@ -28,7 +28,6 @@ from rmsexp.campaign_file import Job, Registered, Stage
 from rmsexp.command_line import command
 from rmsexp.compare.records.campaigns import Campaign, Result
 from rmsexp.lock import Lock, RunLockedError
-from rmsexp.rules import seeds as rule
 from rmsexp.rules import selection
 
 POLL_SECONDS = 0.1  # between two tries to lock the campaign's folder
@@ -86,7 +85,7 @@ def _planned(question: Question, problems: list[str], known: Known) -> tuple[Cam
         missing = tuple(job for job in states if job not in results)
         results |= _campaign(question, missing, None, None).results(problems)
         known |= {job: (states[job], results[job]) for job in missing if results[job].ended and states[job]}
-        needed = _needed(campaign, results)
+        needed = campaign.needed_seeds(results)
         jobs = tuple(dict.fromkeys([*campaign.jobs, *_next_jobs(question, campaign, results, needed)]))
         before, campaign = campaign, _campaign(question, jobs, needed, campaign.registered)
         if before.jobs == campaign.jobs:
@@ -136,13 +135,8 @@ def _next_jobs(question: Question, campaign: Campaign, results: dict[Job, Result
     count = campaign.seeds.look if needed is None else needed
     for norm, choice in campaign.choice(results).items():
         if choice.rate is not None:
-            for seed in range(final_count(campaign, norm, count)):
+            for seed in range(campaign.final_count(norm, count)):
                 yield _job(question, "final", norm, choice.rate, seed)
-
-
-def final_count(campaign: Campaign, norm: str, count: int) -> int:
-    """Return the number of final seeds of a norm: the most that a claim about it needs."""
-    return max((min(claim.seeds or count, count) for claim in campaign.claims if norm in (claim.a, claim.b)), default=0)
 
 
 def coming(campaign: Campaign, results: dict[Job, Result], extensions: int, seeds: int) -> list[Job]:
@@ -165,22 +159,9 @@ def coming(campaign: Campaign, results: dict[Job, Result], extensions: int, seed
             runs += [Job("tune", norm, campaign.grid[0], 0, "")] * max(0, number - planned["tune", norm])
         elif not planned["final", norm]:  # it diverged at every rate
             continue
-        count = final_count(campaign, norm, seeds)
+        count = campaign.final_count(norm, seeds)
         runs += [Job("final", norm, campaign.grid[0], seed, "") for seed in range(planned["final", norm], count)]
     return runs
-
-
-def _needed(campaign: Campaign, results: dict[Job, Result]) -> int | None:
-    """Return the number of seeds that the claims need; None before all runs of the first look have ended."""
-    look = range(campaign.seeds.look)
-    final = [job for job in campaign.jobs if job.stage == "final" and job.seed in look]
-    if not final or not all(results[job].ended for job in final):
-        return None
-    scores = {
-        norm: {seed: values[seed] for seed in look if seed in values}
-        for norm, values in campaign.scores(results).items()
-    }
-    return rule.needed(campaign.claims, scores, campaign.mode, look, campaign.seeds.most)
 
 
 def _job(question: Question, stage: Stage, norm: str, rate: float, seed: int) -> Job:

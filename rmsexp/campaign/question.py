@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from rmsexp import campaign_file, classes, config, identity
-from rmsexp.campaign.content import TUNING_SEEDS, Content
+from rmsexp.campaign.content import Content
 from rmsexp.campaign_file import Metric, Stage
 from rmsexp.command_line import config_dir_words, path_word
 from rmsexp.readers import read_yaml
@@ -102,7 +102,7 @@ class Question:
     @property
     def tuning_seeds(self) -> tuple[int, ...]:
         first = self.content.tune.first_seed
-        return tuple(range(first, first + TUNING_SEEDS))
+        return tuple(range(first, first + selection.SEEDS))
 
     @cached_property
     def target(self) -> Any:
@@ -373,7 +373,7 @@ def _check_seeds(content: Content) -> None:
     first = content.tune.first_seed
     stages: dict[str, Sequence[int]] = {
         "final": range(content.final.seeds.most),
-        "tuning": range(first, first + TUNING_SEEDS),
+        "tuning": range(first, first + selection.SEEDS),
         "pilot": () if content.pilot.rate is None else (content.pilot.seed,),
         "timing": (content.timing.seed,) if content.timing.norms else (),
     }

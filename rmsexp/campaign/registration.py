@@ -8,9 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from rmsexp import atomic, campaign_file, config
 from rmsexp.campaign.question import Question
@@ -50,7 +48,9 @@ def read(question: Question) -> Registered | None:
     stored = campaign_file.registration(question.folder)
     if stored is None:
         return None
-    then, now = (dict(_leaves(rules)) for rules in (stored["rules"], json.loads(json.dumps(question.rules()))))
+    then, now = (
+        dict(campaign_file.leaves(rules)) for rules in (stored["rules"], json.loads(json.dumps(question.rules())))
+    )
     changed = [
         f"{key} was {then.get(key, 'not set')} and is {now.get(key, 'not set')}"
         for key in dict.fromkeys([*then, *now])
@@ -89,15 +89,3 @@ def register(question: Question, own: dict[str, str]) -> None:
             f"the files of the package or its configs have changed since the first final run of {question.name}; all "
             f"final runs must come from the same code: {remedy}, or begin anew in another results folder"
         )
-
-
-def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the single values in nested dicts and lists of dicts, with their places, such as "claims[0].margin"."""
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from _leaves(item, f"{place}.{key}" if place else key)
-    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        for number, item in enumerate(value):
-            yield from _leaves(item, f"{place}[{number}]")
-    else:
-        yield place, value

@@ -16,10 +16,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rmsexp.command_line import inform
 from rmsexp.compare.records.load import Records, load
-from rmsexp.file_lock import wait_for_lock
+from rmsexp.file_lock import POLL_SECONDS, wait_for_lock
 
 __all__ = ["Records", "draw", "load"]
+
+PATIENCE = round(5 / POLL_SECONDS)  # polls before a message: a figure takes less than five seconds
 
 
 def draw(results: Path, task: str, setting: str) -> Path:
@@ -36,5 +39,5 @@ def draw(results: Path, task: str, setting: str) -> Path:
         raise comparison.NoMetricsError(f"there is no folder {folder}, so there is nothing to draw")
     # Of two runs that end together, the one that loads the records first must not write its figures last.
     with (folder / ".comparison.lock").open("a") as lock:
-        wait_for_lock(lock)
+        wait_for_lock(lock, lambda: inform(f"waiting for another process that draws {folder}"), patience=PATIENCE)
         return comparison.draw(load(folder).select(task, setting), folder / "comparison")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from helpers.campaigns import Campaign, three, write_timing
+from helpers.campaigns import EQUAL, Campaign, three, write_timing
 from helpers.records import load_timings, write_run
 
 from rmsexp import report
@@ -125,7 +125,9 @@ def test_campaigns_of_one_name_are_told_apart_by_their_root(tmp_path: Path) -> N
 def test_norms_that_are_not_drawn_and_seeds_that_are_left_out_are_named(tmp_path: Path) -> None:
     lost = {("wn", seed) for seed in range(8)} | {("none", 1)}
     norms = ("ln", "rms", "none", "bn", "wn")
-    Campaign(level=dict.fromkeys(norms, 16.0), best=dict.fromkeys(norms, 0.004), diverged=lost).write(tmp_path)
+    better = [{"claim": norm, "test": "superiority", "a": norm, "b": "none", "margin": None} for norm in ("bn", "wn")]
+    same = dict.fromkeys(norms, 16.0), dict.fromkeys(norms, 0.004)
+    Campaign(level=same[0], best=same[1], diverged=lost, claims=[EQUAL, *better]).write(tmp_path)
     write_timing(tmp_path, "cifar10", ("ln", "rms", "none", "wn"))
     states, timings = campaigns.states(tmp_path, []), load_timings(tmp_path)
     reported = campaign_report.write(states, load(tmp_path), timings, 0, tmp_path / "report")

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from helpers.command_bench import Bench
 
-from rmsexp import config, record, runner, usage
+from rmsexp import config, record, runner, sweep_file, usage
 from rmsexp import words as words_module
 
 # --- help
@@ -166,8 +166,16 @@ def test_a_mistake_is_reported_in_one_line(words: list[str], message: str, bench
 def test_a_value_that_hydra_cannot_use_is_reported_in_one_line(word: str, bench: Bench) -> None:
     launcher = ["hydra/launcher=joblib"] if "launcher" in word else []
     bench("-m", *launcher, word, "norm=rms,ln").assert_refused("Hydra refuses its own options and keys, hydra.… (")
-    assert not list(bench.results.glob("sweeps/*/*"))
+    assert not list(bench.results.glob("sweeps/*"))
     assert not list(record.find_runs(bench.results))
+
+
+def test_a_refused_sweep_leaves_the_list_of_an_earlier_one(bench: Bench) -> None:
+    runs = {f"cifar10/demo/{norm}/seed0": 10 for norm in ("rms", "ln")}
+    path = sweep_file.write(bench.results, ["-m", "norm=rms,ln"], runs)
+    earlier = path.read_bytes()
+    bench("-m", "norm=rms,ln", "max_steps=20", "hydra.sweeper.max_batch_size=0").assert_refused("Hydra refuses")
+    assert path.read_bytes() == earlier
 
 
 @pytest.mark.parametrize("words", [("--help",), ("--hel",), ("norm=ln", "-h"), ("-m", "--help", "seed=0,1")])

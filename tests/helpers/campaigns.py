@@ -75,7 +75,7 @@ class Campaign:
         rules = {key: content[key] for key in ("claims", "norms", "grid")} | {"final": {"seeds": seeds}}
         rules |= {key: content[key].split() for key in ("tuned_by", "score")}
         rules |= {"runs": sorted(f"{key}={value}" for key, value in content["runs"].items())}
-        rules |= {"tune": {"first_seed": 1000}}
+        rules |= {"tune": {"first_seed": 1000}, "question": content["question"]}
         registered = content["registered"]
         if registered is not None:
             registered["digest"] = campaign_file.digest(rules)

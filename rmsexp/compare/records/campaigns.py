@@ -22,11 +22,12 @@ from rmsexp.compare.records import names
 from rmsexp.compare.records.load import DAMAGE, number
 from rmsexp.identity import identity
 from rmsexp.readers import read_yaml
-from rmsexp.rules import claims, score, selection
+from rmsexp.rules import claims, score, seeds, selection
 from rmsexp.schema import flatten
 from rmsexp.train import clock
 
 SHORT = 10  # characters of a commit that are shown
+TUNED = "tune.over."  # in a registration, before the tuned key
 CLOCKS_DIFFER = 60.0  # seconds by which the clocks of machines may differ
 
 
@@ -44,6 +45,7 @@ class Result(NamedTuple):
         data: the digest of its data.
         own: for each of its sessions, the digest of the user's own modules, or "".
         began: when its first session began, in seconds since 1970; None if its record does not say.
+        mode: "min" or "max", the better direction of the scores; None without a record.
     """
 
     status: str
@@ -53,6 +55,7 @@ class Result(NamedTuple):
     data: str = ""
     own: frozenset[str] = frozenset()
     began: float | None = None
+    mode: str | None = None
 
     @property
     def ended(self) -> bool:
@@ -99,7 +102,9 @@ class Campaign(CampaignFile):
         code = frozenset(_code(session) for session in run["sessions"])
         own = frozenset(session.get(record.OWN_CODE, "") for session in run["sessions"])
         data, begun = run["dataset"]["digest"], [_moment(session.get("started")) for session in run["sessions"]]
-        result = Result(status, code=code, data=data, own=own, began=next(iter(begun), None))
+        target = run["target"]
+        mode = target["mode"] if self.score.metric == target["metric"] else "min"  # that is, the loss
+        result = Result(status, code=code, data=data, own=own, began=next(iter(begun), None), mode=mode)
         if status != "finished" or job.stage == "pilot":
             return result
         rows, problem = files.read_metrics()
@@ -165,6 +170,23 @@ class Campaign(CampaignFile):
         """The seeds of the final runs; those of the first look if there are none."""
         return sorted({job.seed for job in self.jobs if job.stage == "final"}) or list(range(self.seeds.look))
 
+    def final_count(self, norm: str, count: int) -> int:
+        """Return the number of final seeds of a norm: the most that a claim about it needs. ``count``: for most."""
+        needed = (min(claim.seeds or count, count) for claim in self.claims if norm in (claim.a, claim.b))
+        return max(needed, default=0)
+
+    def needed_seeds(self, results: Results) -> int | None:
+        """Return the number of seeds that the claims need; None before all runs of the first look have ended."""
+        look = range(self.seeds.look)
+        final = [job for job in self.jobs if job.stage == "final" and job.seed in look]
+        if not final or not all(results[job].ended for job in final):
+            return None
+        scores = {
+            norm: {seed: values[seed] for seed in look if seed in values}
+            for norm, values in self.scores(results).items()
+        }
+        return seeds.needed(self.claims, scores, self.mode, look, self.seeds.most)
+
     def _ended(self, results: Results, stage: str) -> list[Job]:
         return [job for job in self.jobs if job.stage == stage and results[job].ended]
 
@@ -188,7 +210,7 @@ class Campaign(CampaignFile):
             lines.append(line)
         if self.registered is not None and self.registered.changed is not None:
             lines.append(f"the campaign's file has changed since its first final run: {self.registered.changed}")
-        lines += self._unlike_registration()
+        lines += [*self._unlike_registration(), *self._unlike_rules(results)]
         if len(commits) > 1:
             listed = ", ".join(sorted(commit[:SHORT] for commit in commits))
             lines.append(f"its final runs come from {len(commits)} commits: {listed}")
@@ -212,7 +234,7 @@ class Campaign(CampaignFile):
 
     def _unlike_registration(self) -> list[str]:
         """Return in what the campaign's file differs from the registration beside it, unless it says so itself."""
-        if self.registered is None or self.registered.changed is not None:
+        if self.registered is None:
             return []
         try:
             stored = campaign_file.registration(self.path.parent)
@@ -221,18 +243,48 @@ class Campaign(CampaignFile):
         if stored is None:
             return [f"its {campaign_file.REGISTRATION} is missing, so its rules may have changed since"]
         rules = stored["rules"]
-        registered = {"digest": campaign_file.digest(rules), "commit": stored["commit"], "date": stored["date"]}
-        registered |= flatten(rules)
-        judged: dict[str, Any] = self.registered._asdict() | {"claims": [asdict(claim) for claim in self.claims]}
-        del judged["changed"]
-        judged["runs"] = sorted("=".join(word) for word in self.runs.items())
-        judged |= {key: list(getattr(self, key)) for key in ("norms", "grid", "tuned_by", "score")}
-        judged |= {"final.seeds.look": self.seeds.look, "final.seeds.most": self.seeds.most}
-        judged["tune.first_seed"] = next(iter(self.seeds.tune), None)
-        if changed := [key for key, value in judged.items() if registered.get(key) != value]:
+        then = {"digest": campaign_file.digest(rules), "commit": stored["commit"], "date": stored["date"]}
+        then |= dict(campaign_file.leaves(rules))
+        first = then.get("tune.first_seed")
+        tuning = list(range(first, first + selection.SEEDS)) if isinstance(first, int) else None
+        then |= {"tuning seeds": tuning, "rate": [key for key in then if key.startswith(TUNED)] or [TUNED + self.rate]}
+        file: dict[str, Any] = {key: list(getattr(self, key)) for key in ("norms", "grid", "tuned_by", "score")}
+        file |= {"question": self.question, "runs": sorted(f"{key}={value}" for key, value in self.runs.items())}
+        file |= {"claims": [asdict(claim) for claim in self.claims], "rate": [TUNED + self.rate]}
+        file |= {"final": {"seeds": {"look": self.seeds.look, "most": self.seeds.most}}}
+        now = dict(campaign_file.leaves(file | {"tuning seeds": list(self.seeds.tune)}))
+        now |= {key: getattr(self.registered, key) for key in campaign_file.REGISTERED}
+        compared = dict.fromkeys([*now, *(key for key in then if key.startswith("claims"))])
+        said = {part.split(" was ")[0] for part in (self.registered.changed or "").split("; ")}
+        if changed := [key for key in compared if key not in said and then.get(key) != now.get(key)]:
             files = f"{campaign_file.FILE} and {campaign_file.REGISTRATION}"
             return [f"{files} differ in {', '.join(changed)}, so one was changed by hand"]
         return []
+
+    def _unlike_rules(self, results: Results) -> list[str]:
+        """Return in what a decided campaign's file is not what the rules make of its records."""
+        if self.undecided(results):
+            return []
+        lines = []
+        if {result.mode for result in results.values()} - {self.mode, None}:
+            lines.append(f"{campaign_file.FILE} has the mode {self.mode}, and its runs have the other")
+        needed, count = self.needed_seeds(results), self.seeds.needed or self.seeds.look
+        if needed is not None and needed != count:
+            lines.append(f"{campaign_file.FILE} has {count} as the number of seeds, and by its records it is {needed}")
+        asked = {
+            (norm, choice.rate, seed)
+            for norm, choice in self.choice(results).items()
+            if choice.rate is not None
+            for seed in range(self.final_count(norm, count))
+        }
+        listed = {(job.norm, job.rate, job.seed) for job in self.jobs if job.stage == "final"}
+        if asked != listed:
+            norm, rate, seed = min(asked ^ listed)
+            lines.append(
+                f"{campaign_file.FILE} does not list the final runs that its tuning runs and the rules ask for (such "
+                f"as {norm} at {rate:g} with seed {seed}), so it was changed by hand or tuning runs were lost"
+            )
+        return lines
 
     def differing_models(self, claim: claims.Claim, results: Results) -> list[str]:
         """Return the options of the model that differ between the norms of a claim and are not in their names."""
@@ -316,8 +368,11 @@ def states(root: Path, problems: list[str]) -> list[State]:
     count = Counter(campaign.name for campaign in loaded)
     for campaign in loaded:
         name = campaign.name + f" ({campaign.root})" * (count[campaign.name] > 1)
-        results = campaign.results()  # damaged records are already listed by whoever loads all runs
+        lost: list[str] = []
+        results = campaign.results(lost)
         verdicts, remarks = campaign.verdicts(results), campaign.remarks(results)
+        if lost:
+            remarks.append(f"the records of {len(lost)} of its runs do not count: {lost[0]}")
         undecided, choice = campaign.undecided(results), campaign.choice(results)
         found.append(State(campaign, name, results, undecided, choice, verdicts, remarks))
     return sorted(found, key=lambda state: bool(state.undecided))

@@ -235,8 +235,18 @@ def _best(records: pd.DataFrame) -> pd.DataFrame:
         records = records if kept.empty else kept
     newest = max(records.to_dict("records"), key=lambda record: str(record["started"]))
     rows = [record for record in records.to_dict("records") if _same_work(record, newest)]
-    alike = [[record["folder"] for record in rows if _same_speed(record, one)] for one in rows]
+    rows.sort(key=lambda record: (record["rounds"], str(record["started"])), reverse=True)
+    alike = (_of_one_speed(one, rows) for one in rows)
     return max((records[records["folder"].isin(folders)] for folders in alike), key=_rank_by_rounds)
+
+
+def _of_one_speed(one: Row, rows: list[Row]) -> list[str]:
+    """Return the folders of a record and of those rows, in their order, whose speed is that of all before."""
+    found = [one]
+    for row in rows:
+        if row is not one and all(_same_speed(row, other) for other in found):
+            found.append(row)
+    return [row["folder"] for row in found]
 
 
 def _rank_by_rounds(records: pd.DataFrame) -> tuple[object, ...]:

@@ -208,12 +208,29 @@ def test_remarks_beside_the_verdicts(tmp_path: Path) -> None:
         (
             "campaign.json",
             lambda stored: stored["claims"][0].update(margin=3.0),
-            "differ in claims, so one was",
+            "differ in claims[0].margin, so one was",
+        ),
+        ("campaign.json", lambda stored: stored["claims"].pop(), "differ in claims[1].claim, claims[1].test, "),
+        (
+            "campaign.json",
+            lambda stored: (
+                stored["registered"].update(changed="question was a and is b"),
+                stored.update(question="b"),
+                stored["seeds"].update(most=20),
+            ),
+            "differ in final.seeds.most, so",
+        ),
+        ("campaign.json", lambda stored: stored["runs"].update(threads=1), "differ in runs, so"),
+        ("campaign.json", lambda stored: stored["seeds"].update(tune=[1000]), "differ in tuning seeds, so"),
+        (
+            "registered.json",
+            lambda stored: stored["rules"]["tune"].update(over={"optim.eps": [1]}),
+            "differ in rate, digest, so",
         ),
         ("campaign.json", lambda stored: stored["seeds"].update(most=20), "differ in final.seeds.most, so"),
         ("campaign.json", lambda stored: stored["registered"].update(date="2026"), "differ in date, so"),
         ("campaign.json", lambda stored: stored["runs"].update(batch_size="8"), "differ in runs, so"),
-        ("registered.json", lambda stored: stored["rules"]["grid"].pop(), "differ in digest, grid, so"),
+        ("registered.json", lambda stored: stored["rules"]["grid"].pop(), "differ in grid, digest, so"),
         ("registered.json", lambda stored: stored.pop("rules"), "is damaged: it has no digest"),
     ],
 )
@@ -225,8 +242,45 @@ def test_rules_that_differ_from_the_registration_are_named(
     stored = json.loads(path.read_text())
     change(stored)
     atomic.write_json(path, stored)
-    (line,) = campaigns.load(campaign.path).remarks(results)
-    assert remark in line
+    lines = campaigns.load(campaign.path).remarks(results)
+    assert remark in next(line for line in lines if path.name in line)
+
+
+@pytest.mark.parametrize(
+    ("change", "remark"),
+    [
+        (lambda stored: stored["seeds"].update(needed=12), "has 12 as the number of seeds, and by its records it is 8"),
+        (lambda stored: stored["jobs"].remove(final(stored, "ln", 2)), "(such as ln at 0.004 with seed 2), so"),
+        (lambda stored: final(stored, "ln", 2).update(rate=0.002), "(such as ln at 0.002 with seed 2), so"),
+        (lambda stored: stored["jobs"].remove(stored["jobs"][0]), "(such as ln at 0.004 with seed 0), so"),
+        (lambda stored: stored.update(mode="max"), "has the mode max, and its runs have the other"),
+    ],
+)
+def test_a_file_that_is_not_what_the_rules_make_of_the_records_is_named(
+    change: Callable[[dict[str, Any]], Any], remark: str, tmp_path: Path
+) -> None:
+    campaign, results = loaded(tmp_path)
+    assert campaign.remarks(results) == []
+    stored = json.loads(campaign.path.read_text())
+    change(stored)
+    atomic.write_json(campaign.path, stored)
+    changed = campaigns.load(campaign.path)
+    assert any(remark in line for line in changed.remarks(changed.results()))
+
+
+def final(stored: dict[str, Any], norm: str, seed: int) -> dict[str, Any]:
+    """Return a final run in the content of a campaign's file."""
+    return next(job for job in stored["jobs"] if (job["stage"], job["norm"], job["seed"]) == ("final", norm, seed))
+
+
+def test_the_remarks_say_why_records_do_not_count(tmp_path: Path) -> None:
+    campaign, _ = loaded(tmp_path)
+    folder = tmp_path / next(job.folder for job in campaign.jobs if job.stage == "final")
+    (folder / "run.json").write_text("{")
+    (state,) = campaigns.states(tmp_path, [])
+    assert state.undecided == "23 of 24 final runs"
+    (line,) = state.remarks
+    assert line.startswith(f"the records of 1 of its runs do not count: {folder}")
 
 
 def test_a_missing_registration_is_named(tmp_path: Path) -> None:

@@ -238,6 +238,14 @@ def test_of_two_speeds_that_with_more_rounds_comes_first(tmp_path: Path, rounds:
     assert list(reasons.values()) == [comparable.OTHER_SPEED]
 
 
+def test_records_are_pooled_only_if_each_has_the_speed_of_each_other(tmp_path: Path) -> None:
+    """Neighbours of three records have about the same speed, and the outer two have not."""
+    for number, factor in enumerate([1.0, 1.15, 1.3]):
+        session = {"machine": {"id": "3f", "name": "AMD EPYC"}, "contention": probed(0.001 * factor)}
+        write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, number=number, rounds=60 + number, session=session)
+    assert left_out(only(tmp_path)) == {"steps2": "", "steps1": "", "steps0": comparable.OTHER_SPEED}
+
+
 def test_few_rounds_are_no_reason_where_the_record_used_has_few(tmp_path: Path) -> None:
     contended = {"contention": {"state": "contended", "waited": 0.5, "steal": 0.0}}
     write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, rounds=10)
