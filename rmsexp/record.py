@@ -35,6 +35,7 @@ Row = dict[str, Any]
 CONFIG, RUN, METRICS, STATUS, CHECKPOINTS = "config.yaml", "run.json", "metrics.jsonl", "status.json", "checkpoints"
 REFERENCE = "reference"  # the folder, in a results folder, of records that are committed: not the user's own runs
 OWN_CODE = "own_code"  # the key of a session with the digest of the user's own modules; it lacks it if there are none
+TRAINED = "trained"  # the key of a session, which is false if it took no step: it evaluated at most, or has just begun
 SUBWORDS = "subwords"  # the note of a task with a digest of the subwords that it has learnt; "" without subwords
 WORDS = "words"  # the note of a task with a digest of its vocabulary, if its tokens are words
 BUCKETS = ("warmup", "data", "train", "eval", "checkpoint", "log")  # kinds of work whose time the clock adds up

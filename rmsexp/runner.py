@@ -87,6 +87,7 @@ class RunFile:
 
     ``identity``: the content except ``sessions``. ``sessions``: one entry per process whose steps are part of the run;
     the last is this process's, to which the contention is added, and what ``failures`` and the standard streams report.
+    ``state``: of the training.
     """
 
     folder: record.RunFolder
@@ -94,13 +95,18 @@ class RunFile:
     sessions: list[dict[str, Any]]
     contention: Contention
     failures: Failures
+    state: State
 
     def write(self) -> None:
         """Raises: RunLockedError if another process may have taken over the run."""
         self.folder.check_lock()
         *earlier, current = self.sessions
         switched_off = self.failures.errors | process.output_failures()
-        added = {"contention": self.contention.report()} | ({"switched_off": switched_off} if switched_off else {})
+        added: dict[str, Any] = {"contention": self.contention.report()}
+        if switched_off:
+            added["switched_off"] = switched_off
+        if self.state.step <= current["from_step"]:
+            added[record.TRAINED] = False
         atomic.write_json(self.folder.run_path, self.identity | {"sessions": [*earlier, current | added]})
 
     def write_failures(self) -> None:
@@ -282,7 +288,7 @@ def _run(
         session |= {} if group is None else group.facts
         session |= {record.OWN_CODE: own} if (own := provenance.own_modules(job.resolved)) else {}
         sessions = _sessions(earlier.sessions, session, display)
-        run_file = RunFile(folder, _facts(job, task, model), sessions, contention, failures)
+        run_file = RunFile(folder, _facts(job, task, model), sessions, contention, failures, start.state)
 
         def update_record() -> None:
             """Write ``run.json`` and the status, at the start and after each checkpoint."""

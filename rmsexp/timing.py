@@ -137,14 +137,13 @@ def _show(folder: Path) -> None:
     from rmsexp.compare.tables import markup
     from rmsexp.compare.tables import timing as timing_table
 
-    rows = pd.DataFrame(
-        timing_records.rows(readers.read_json(folder / timing_records.FILE), str(folder)),
-        columns=list(timing_records.COLUMNS),
-    )
+    content = readers.read_json(folder / timing_records.FILE)
+    rows = pd.DataFrame(timing_records.rows(content, str(folder)), columns=list(timing_records.COLUMNS))
     estimates = rows["estimates"].map(lambda ratios: " ".join(f"{ratio:.5f}" for ratio in ratios))
     table = rows.assign(estimates=estimates).drop(columns=["seconds", "speed", "sessions"])
     # the record stands, so it is shown before anything that could fail, such as on a full disk
-    print(timing_table.readable(rows).to_string(index=False), *timing_records.notes(rows), sep="\n")
+    lines = [*timing_records.notes(rows), *timing_records.not_measured(content)]
+    print(timing_table.readable(rows).to_string(index=False), *lines, sep="\n")
     print(f"record  {folder / timing_records.FILE}")
     atomic.write_atomic(folder / "timing.csv", markup.csv(table))
     canvas.write(timing_plot.draw(rows), folder / "timing")

@@ -211,7 +211,7 @@ def _parts(folder: Path, records: Records, family: dict[Path, Records], timings:
     yield Part("summary", "Summary", summary, readable[readable.columns[:-2]])  # times have their own tables
     tests = seed_tests.table(records)
     if len(tests):
-        yield Part("paired", "Against LayerNorm, seed by seed", tests, seed_tests.readable(tests))
+        yield Part("paired", seed_tests.title(records, tests), tests, seed_tests.readable(tests))
     published = versus_paper.table(records)
     if len(published):
         yield Part("paper", "Compared with the paper", published, versus_paper.readable(published, target))
@@ -225,7 +225,8 @@ def _parts(folder: Path, records: Records, family: dict[Path, Records], timings:
     if sum(names.norm_of(series) == p_table.PARTIAL for series in set(records.runs["series"])) > 1:
         by_p = p_table.table(records, task, setting)
         if p_table.has_several(by_p):
-            yield Part("p", P_TITLE, by_p, p_table.readable(by_p, records))
+            heading = "; ".join(filter(None, [P_TITLE, p_table.left_out(records, by_p)]))
+            yield Part("p", heading, by_p, p_table.readable(by_p, records))
     if len(family) > 1 and folder == next(iter(family)):
         rates = learning_rates.table(family)
         if rates["series"].duplicated().any():  # final runs of a campaign have one rate for each norm

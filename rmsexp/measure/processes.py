@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,8 @@ def measure(
             least = min(answer["process"]["seconds_before_rounds"] for answer in answers)
             ended = len(answers) == len(planned) or budget.left < least
             stopped = _stopped(answers, len(planned)) if ended else "interrupted"
-            content = _content(jobs, options, order_seed, answers, stopped)
+            waiting = [series for _, later in planned[begun + 1 :] for series in later]
+            content = _content(jobs, options, order_seed, answers, stopped, dict.fromkeys(waiting))
             yield content  # first of all, so that a signal from here on does not lose it
             left = f"{max(0, budget.left):.0f} of {seconds:.0f} s left"
             report(f"{name} has measured, {left}; {timing_records.estimates(content)}")
@@ -137,9 +138,14 @@ def _check_sameness(first: dict[str, Any], answer: dict[str, Any], name: str) ->
 
 
 def _content(
-    jobs: Mapping[str, Job], options: TimingConfig, order_seed: int, answers: Sequence[dict[str, Any]], stopped: str
+    jobs: Mapping[str, Job],
+    options: TimingConfig,
+    order_seed: int,
+    answers: Sequence[dict[str, Any]],
+    stopped: str,
+    waiting: Iterable[str],
 ) -> dict[str, Any]:
-    """Return the content of the record of the processes that have measured."""
+    """Return the content of the record of the processes that have measured. ``waiting``: the series of the others."""
     first = next(iter(jobs.values()))
     measured = {entry["series"]: entry for answer in reversed(answers) for entry in answer["series"]}
     return {
@@ -151,6 +157,7 @@ def _content(
         "options": asdict(options),
         "order_seed": order_seed,
         "stopped": stopped,
+        timing_records.NOT_MEASURED: [name for name in waiting if name not in measured],
         "dataset": answers[0]["dataset"],
         "processes": [answer["process"] for answer in answers],
         "series": [measured[name] for name in jobs if name in measured],

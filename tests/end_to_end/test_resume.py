@@ -27,7 +27,9 @@ from helpers.stopping import (
 )
 from helpers.translation_tasks import SHORT, tiny
 
-from rmsexp import config, record, runner
+from rmsexp import atomic, config, record, runner
+from rmsexp.compare import load
+from rmsexp.compare.records import time_states
 from rmsexp.train import checkpoint
 from rmsexp.train.loop import Trainer
 
@@ -54,6 +56,23 @@ def reference(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Refe
         return root / norm
 
     return results_of
+
+
+def test_the_time_of_a_run_is_that_of_processes_that_took_steps(data_root: Path, tmp_path: Path) -> None:
+    """A process that continues from the last step evaluates at most, and may run on another machine."""
+    execute(data_root, tmp_path)
+    (folder,) = record.find_runs(tmp_path)
+    files = record.RunFolder(folder)
+    status = files.read_status()
+    kept = {key: status[key] for key in ("run", "checkpoint", "metrics")}
+    files.write_status("interrupted", status["step"], **kept)
+    assert execute(data_root, tmp_path).status == "finished"
+    first, last = files.read_run()["sessions"]
+    assert (record.TRAINED in first, last[record.TRAINED]) == (False, False)
+    changed = [first | {"threads": 5}, last | {"threads": 6, "comparable": False}]
+    atomic.write_json(files.run_path, files.read_run() | {"sessions": changed})
+    run = load(tmp_path).runs.iloc[0]
+    assert (run["threads"], run["time_state"]) == (5, time_states.run_state([first]))
 
 
 @pytest.mark.parametrize(

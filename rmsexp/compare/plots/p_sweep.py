@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from rmsexp.compare.plots import canvas, marks, style
 from rmsexp.compare.records import names, quantities, statistics
 from rmsexp.compare.records.load import Records
-from rmsexp.compare.tables.p_sweep import EAGER, PARTIAL, WHOLE, compared
+from rmsexp.compare.tables.p_sweep import EAGER, PARTIAL, WHOLE, compared, left_out
 from rmsexp.rules.quantities import Quantity
 
 RMS_LINE: style.Dash = (0, (5, 2))  # the dashes of the horizontal line of RMSNorm
@@ -30,7 +30,7 @@ def draw(table: pd.DataFrame, records: Records, title: str) -> Figure:
     shown = compared(records)
     qualities = pd.DataFrame({quantity.name: table[quantity.name] * quantity.factor for quantity in shown})
     clear = table["seconds_per_1k_steps"].where(table["time_state"] == "clear")
-    lines = _captions(table, qualities, clear)
+    lines = [*_captions(table, qualities, clear), *filter(None, [left_out(records, table)])]
     figure, (*panels, time) = canvas.grid(len(shown) + 1, canvas.PANEL[1], title, lines)
     for axes, quantity in zip(panels, shown, strict=True):
         draw_quality(axes, table, quantity, records)

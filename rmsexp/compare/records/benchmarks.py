@@ -72,7 +72,8 @@ def notes(content: Mapping[str, Any]) -> list[str]:
     peers = [f"{package} {version}" for package, version in sorted(content.get("peers", {}).items())]
     return [
         f"{content['dtype']}; {session['device']}; threads {session['threads']}; torch {versions['torch']}; {date}",
-        "interleaved: every round calls all layers in random order; ratios are paired by round, with 95 % intervals",
+        "interleaved: every round calls all layers in random order; ratios are paired by round, with 95 % intervals of "
+        "this process (not replicated: another process may differ by more)",
         *([f"other libraries: {', '.join(peers)}"] if peers else []),
         *(["interrupted: not all tables were measured"] if content.get("stopped") == "interrupted" else []),
     ]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rmsexp import machine, readers, record
 from rmsexp.compare.records.names import norm_of, precision_of
-from rmsexp.compare.records.time_states import run_state
+from rmsexp.compare.records.time_states import run_state, trained
 from rmsexp.rules import quantities, score
 
 Numbers = NDArray[np.float64]
@@ -98,7 +98,8 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
 
     Raises: ValueError for a value of another type than runs write.
     """
-    target, dataset, session = stored["target"], stored["dataset"], (stored["sessions"] or [{}])[-1]
+    target, dataset, sessions = stored["target"], stored["dataset"], trained(stored["sessions"])
+    session = (sessions or [{}])[-1]
     identity = ("task", "norm", "scale", "seed", "setting", "series", "impl")
     row = {key: stored[key] for key in identity} | {
         **{f"target_{key}": target[key] for key in ("split", "metric", "mode", "selection")},
@@ -118,7 +119,7 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
         "code": session.get("code"),
         "started": session.get("started"),
         **_history(stored["sessions"]),
-        "time_state": run_state(stored["sessions"]),
+        "time_state": run_state(sessions),
     }
     for key, value in row.items():
         if key == "seed":

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rmsexp.record import FEWEST_PROBES, SLOWDOWN_LIMITS, STEAL_LIMIT, WAITED_LIMIT
+from rmsexp.record import FEWEST_PROBES, SLOWDOWN_LIMITS, STEAL_LIMIT, TRAINED, WAITED_LIMIT
 
 
 def time_state(session: Mapping[str, Any]) -> str:
@@ -24,6 +24,11 @@ def time_state(session: Mapping[str, Any]) -> str:
     if state == "contended" or waited is None:
         return state
     return "contended" if waited > WAITED_LIMIT else "clear"
+
+
+def trained(sessions: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """Return the sessions of a run that took steps; all of them if none did. Its time is that of these."""
+    return [session for session in sessions if session.get(TRAINED, True)] or sessions
 
 
 def run_state(sessions: Sequence[Mapping[str, Any]]) -> str:

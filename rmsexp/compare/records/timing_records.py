@@ -28,6 +28,7 @@ from rmsexp.rules.ratios import over_processes, paired_ratio
 
 FOLDER, FILE = "timing", "timing.json"
 KINDS = {"steps": "whole training steps", "layers": "the calls of norm layers that training steps make"}
+NOT_MEASURED = "not_measured"  # the key of a record with the series whose turn did not come; older records lack it
 PARTS = ("forward", "backward", "update")
 SLOWED = "other work may have slowed the steps"
 COLUMNS = (
@@ -37,6 +38,13 @@ COLUMNS = (
     *("device", "machine", "processor", "speed", "threads", "precision", "torch", "code", "commit", "dirty"),
     *("time_state", "disturbed", "sessions", "stopped", "started", "builtin", "data", "workload"),
 )
+
+
+def not_measured(content: Mapping[str, Any]) -> list[str]:
+    """Return a line that names the series of a record that were not measured; none if all were."""
+    if not (lost := content.get(NOT_MEASURED)):
+        return []
+    return [f"not measured ({content['stopped']}): {', '.join(lost)}; a larger timing.budget or fewer norms reach them"]
 
 
 def new_folder(parent: Path, kind: str) -> Path:

@@ -61,6 +61,16 @@ def has_several(table: pd.DataFrame) -> bool:
     return bool(table.loc[table["series"] != WHOLE, "p"].nunique() > 1)
 
 
+def left_out(records: Records, table: pd.DataFrame) -> str:
+    """Return how many runs :func:`table` leaves out because of the implementation of their norms; "" if none."""
+    about_p = [_differs_in_p_alone(names.without_impl(series)) for series in records.runs["series"]]
+    impls = records.runs.loc[about_p, "impl"].fillna("unknown")
+    others = impls[~impls.isin(table["impl"])]
+    if others.empty:
+        return ""
+    return f"left out: {len(others)} run{'s' * (len(others) > 1)} with norms {', '.join(sorted(set(others)))}"
+
+
 def _differs_in_p_alone(series: str) -> bool:
     norm, *overrides = series.split("+")
     return norm in (WHOLE, PARTIAL) and all(norm == PARTIAL and override.startswith("p=") for override in overrides)

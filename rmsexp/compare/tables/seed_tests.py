@@ -58,6 +58,14 @@ def table(records: Records) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
+def title(records: Records, table: pd.DataFrame) -> str:
+    """Return the title of the :func:`table`, with the series that have no row."""
+    others = [series for series in names.in_order(records.runs["series"]) if not names.is_plain_ln(series)]
+    lost = ", ".join(names.label(series) for series in others if series not in set(table["series"]))
+    note = f" (without {lost}: no LayerNorm of the same implementation)" if lost else ""
+    return f"Against LayerNorm, seed by seed{note}"
+
+
 def _difference(runs: pd.DataFrame, reference: pd.DataFrame, mode: str) -> dict[str, Any]:
     scores, reference_scores = _scores(runs), _scores(reference)
     common = sorted(set(scores) & set(reference_scores))

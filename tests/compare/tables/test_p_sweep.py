@@ -31,6 +31,15 @@ def test_p_comes_from_the_series_name_or_the_config(tmp_path: Path) -> None:
     assert table["test_error"].tolist() == pytest.approx([errors["prms"].iloc[0], errors["prms+p=0.5"], errors["rms"]])
 
 
+def test_runs_with_another_implementation_are_counted(tmp_path: Path) -> None:
+    for series in ("rms", "prms+p=0.5", "prms+p=0.25", "prms+impl=fused+p=0.5", "ln+impl=fused"):
+        write_run(tmp_path, series)
+    records = load(tmp_path).select("cifar10", "demo")
+    table = p_table.table(records, "cifar10", "demo")
+    assert (set(table["impl"]), len(table)) == ({"eager"}, 3)
+    assert p_table.left_out(records, table) == "left out: 1 run with norms fused"
+
+
 def test_means_count_the_seeds_that_they_leave_out(tmp_path: Path) -> None:
     for seed in range(4):
         write_run(tmp_path, "prms+p=0.5", seed, status="diverged" if seed == 3 else "finished")
