@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from rmsexp import record
 from rmsexp.readers import read_json
-from rmsexp.rules import selection
+from rmsexp.rules import seeds, selection
 from rmsexp.rules.claims import Claim
 
 FILE = "campaign.json"
@@ -218,9 +218,15 @@ def _job(stored: dict[str, Any]) -> Job:
 
 
 def _seeds(stored: dict[str, Any]) -> Seeds:
-    needed = None if stored["needed"] is None else _count(stored["needed"], "needed")
+    needed = None if stored["needed"] is None else _number_of_seeds(stored, "needed")
     tune = tuple(_count(seed, "tune") for seed in _list(stored, "tune"))
-    return Seeds(tune, _count(stored["look"], "look"), _count(stored["most"], "most"), needed)
+    return Seeds(tune, _number_of_seeds(stored, "look"), _number_of_seeds(stored, "most"), needed)
+
+
+def _number_of_seeds(stored: dict[str, Any], key: str) -> int:
+    if (count := _count(stored[key], key)) > seeds.MOST:
+        raise ValueError(f"its {key} has {count!s:.40} instead of a number of at most {seeds.MOST}")
+    return count
 
 
 def _registered(stored: dict[str, Any]) -> Registered:

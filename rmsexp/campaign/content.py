@@ -7,7 +7,7 @@ from typing import Any
 
 from rmsexp import checks
 from rmsexp.measure.options import ProcessOptions
-from rmsexp.rules import selection
+from rmsexp.rules import seeds, selection
 from rmsexp.schema import LARGEST_SEED
 
 
@@ -41,9 +41,6 @@ class Tune:
         checks.at_least("tune.first_seed", self.first_seed, 0, LARGEST_SEED - selection.SEEDS)
 
 
-MOST_SEEDS = 1000
-
-
 @dataclass
 class Seeds:
     """Numbers of final seeds: ``look`` at first; then as many as the spread asks for, at most ``most``."""
@@ -53,7 +50,7 @@ class Seeds:
 
     def __post_init__(self) -> None:
         checks.at_least("final.seeds.look", self.look, 2)
-        checks.at_least("final.seeds.most", self.most, self.look, MOST_SEEDS)
+        checks.at_least("final.seeds.most", self.most, self.look, seeds.MOST)
 
 
 @dataclass

@@ -16,6 +16,7 @@ from scipy import special
 from rmsexp.rules.claims import ALPHA, MIN_PAIRS, SUPERIORITY, Claim, Verdict, ruled_out
 from rmsexp.rules.pairs import Scores, pair
 
+MOST = 1000  # seeds that a campaign may have
 POWER = 0.9  # chance of supporting a claim whose true difference is 0
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(64)
 

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
@@ -14,7 +15,7 @@ import torch
 from fuzzing import capture
 from fuzzing.inputs import once, plain, put
 from fuzzing.workers import Broken, Reader, Refused
-from rmsexp import compare, config, record, report, runner, status, sweep_file, trained, translate
+from rmsexp import campaign_file, compare, config, record, report, runner, status, sweep_file, trained, translate
 from rmsexp.analysis import __main__ as analysis
 from rmsexp.campaign import question
 from rmsexp.compare.records import timing_records
@@ -93,7 +94,7 @@ def make_campaign(folder: Path) -> None:
         for stage, norm in (("tune", "ln"), ("final", "rms"), ("final", "none"))
     ]
     claim = {"claim": "RMSNorm equals LayerNorm", "test": "equivalence", "a": "rms", "b": "ln", "margin": 1.5}
-    content = {
+    content: dict[str, Any] = {
         "format": 1,
         "name": "quality",
         "question": "?",
@@ -107,9 +108,15 @@ def make_campaign(folder: Path) -> None:
         "seeds": {"tune": [1000], "look": 8, "most": 16, "needed": None},
         "claims": [claim | {"family": None, "seeds": None}],
         "jobs": jobs,
-        "registered": None,
     }
-    put(folder / "results/campaigns/quality/campaign.json", json.dumps(content))
+    seeds = {key: content["seeds"][key] for key in ("look", "most")}
+    rules = {key: content[key] for key in ("question", "norms", "grid", "claims")}
+    rules |= {"runs": ["task=cifar10"], "tune": {"first_seed": 1000, "over": {"optim.lr": content["grid"]}}}
+    rules |= {"final": {"seeds": seeds}, "tuned_by": ["valid", "error"], "score": ["test", "error"]}
+    registered = {"digest": campaign_file.digest(rules), "commit": "abc", "date": "2026-11-27T00:00:00+00:00"}
+    campaign = folder / "results/campaigns/quality"
+    put(campaign / campaign_file.FILE, json.dumps(content | {"registered": registered | {"changed": None}}))
+    put(campaign / campaign_file.REGISTRATION, json.dumps(registered | {"rules": rules}))
     runs = {f"cifar10/small/{norm}/seed0": 400 for norm in ("none", "ln", "rms")}
     sweep_file.write(folder / "results", ["-m", "norm=none,ln,rms"], runs)
 

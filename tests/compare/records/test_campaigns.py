@@ -466,3 +466,13 @@ def test_the_fake_campaigns_of_other_tests(tmp_path: Path) -> None:
         results = campaign.results()
         states.append((campaign.task, campaign.undecided(results), len(campaign.verdicts(results))))
     assert states == [("cifar10", "", 2), ("order_embedding", "", 3), ("rnnsearch", "12 of 24 final runs", 0)]
+
+
+@pytest.mark.parametrize("key", ["look", "most", "needed"])
+def test_a_number_of_seeds_that_no_campaign_has_is_refused(key: str, tmp_path: Path) -> None:
+    campaign, _ = loaded(tmp_path)
+    stored = json.loads(campaign.path.read_text())
+    stored["seeds"][key] = 10**9
+    atomic.write_json(campaign.path, stored)
+    with pytest.raises(ValueError, match=f"its {key} has 1000000000 instead of a number of at most 1000"):
+        campaigns.load(campaign.path)
