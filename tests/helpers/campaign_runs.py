@@ -68,6 +68,7 @@ def write_run(
     session = {"from_step": 0, "git": {"commit": "abc", "dirty": False}, "contention": {"waited": 0.0}}
     session |= {"machine": {"id": quiet.machine_id()}} | changes
     run = {"task": task, "setting": setting, "series": series, "seed": job.seed, "recipe_steps": total}
+    run |= {"target": {"metric": asked.target.metric, "mode": asked.target.mode}}
     (files.run_path).write_text(json.dumps(run | {"dataset": {"digest": "0"}, "sessions": [session]}))
     diverged = percent != percent
     state = status or ("diverged" if diverged else "finished")
@@ -98,6 +99,7 @@ def do(asked: Question, values: Values, stages: Mapping[str, int] | None = None)
         done = [round_[0].stage for round_ in rounds]
         if not missing or (stages is not None and done.count(missing[0].stage) >= stages.get(missing[0].stage, 0)):
             return rounds
+        assert missing not in rounds, "the runs that were written do not count"
         for job in missing:
             write_run(asked, job, values(job))
         rounds.append(missing)
