@@ -244,7 +244,7 @@ def test_all_verdicts_have_their_differences(tmp_path: Path) -> None:
     campaigns.Campaign().write(tmp_path)
     lines = verdicts.whole(Evidence(tmp_path, tmp_path)).splitlines()
     number = r"[+-]\d+\.\d{{{}}}"
-    row = r"\| RMSNorm equals LayerNorm \| {} \({}\) \| \w+ \| {} \({} to {}\) {} \| {} \| 8 \|"
+    row = r"\| RMSNorm equals LayerNorm \| {} \({}\) \| \w+\*? \| {} \({} to {}\) {} \| {} \| 8 \|"
     for task, name, decimals, unit, margin in (
         ("cifar10", "quality_cifar10", 2, "points", "1.5 points"),
         ("language_model", "quality_language_model", 4, "nats", "0.014 nats"),
