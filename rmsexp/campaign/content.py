@@ -38,7 +38,7 @@ class Tune:
     def __post_init__(self) -> None:
         if len(self.over) > 1:
             raise ValueError(f"tune.over names {len(self.over)} keys ({', '.join(self.over)}); tune one of them")
-        checks.at_least("tune.first_seed", self.first_seed, 0, LARGEST_SEED - selection.SEEDS)
+        checks.at_least("tune.first_seed", self.first_seed, 0, LARGEST_SEED - selection.TUNING_SEEDS)
 
 
 @dataclass

@@ -102,7 +102,7 @@ class Question:
     @property
     def tuning_seeds(self) -> tuple[int, ...]:
         first = self.content.tune.first_seed
-        return tuple(range(first, first + selection.SEEDS))
+        return tuple(range(first, first + selection.TUNING_SEEDS))
 
     @cached_property
     def target(self) -> Any:
@@ -373,7 +373,7 @@ def _check_seeds(content: Content) -> None:
     first = content.tune.first_seed
     stages: dict[str, Sequence[int]] = {
         "final": range(content.final.seeds.most),
-        "tuning": range(first, first + selection.SEEDS),
+        "tuning": range(first, first + selection.TUNING_SEEDS),
         "pilot": () if content.pilot.rate is None else (content.pilot.seed,),
         "timing": (content.timing.seed,) if content.timing.norms else (),
     }

@@ -30,7 +30,7 @@ from rmsexp import checks
 from rmsexp.rules.pairs import sign
 
 EXTENSIONS = 2
-SEEDS = 3  # of tuning
+TUNING_SEEDS = 3
 FINALISTS = 2  # rates of a norm that are run with all tuning seeds
 LUCK_LEVEL = 0.95  # of the bound of how much better another rate may be
 

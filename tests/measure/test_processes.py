@@ -171,7 +171,7 @@ def test_series_whose_turn_did_not_come_are_named(here: list[tuple[Any, ...]], m
     here.clear()
     (content,), _, _ = measure(norms, processes=2)
     assert timing_records.not_measured(content) == [
-        "not measured (budget spent): prms, bn; a larger timing.budget or fewer norms reach them"
+        "not measured (budget spent): prms, bn; set a larger timing.budget, or time fewer norms"
     ]
 
 

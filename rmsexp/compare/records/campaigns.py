@@ -246,7 +246,7 @@ class Campaign(CampaignFile):
         then = {"digest": campaign_file.digest(rules), "commit": stored["commit"], "date": stored["date"]}
         then |= dict(campaign_file.leaves(rules))
         first = then.get("tune.first_seed")
-        tuning = list(range(first, first + selection.SEEDS)) if isinstance(first, int) else None
+        tuning = list(range(first, first + selection.TUNING_SEEDS)) if isinstance(first, int) else None
         then |= {"tuning seeds": tuning, "rate": [key for key in then if key.startswith(TUNED)] or [TUNED + self.rate]}
         file: dict[str, Any] = {key: list(getattr(self, key)) for key in ("norms", "grid", "tuned_by", "score")}
         file |= {"question": self.question, "runs": sorted(f"{key}={value}" for key, value in self.runs.items())}
@@ -267,7 +267,7 @@ class Campaign(CampaignFile):
             return []
         lines = []
         if {result.mode for result in results.values()} - {self.mode, None}:
-            lines.append(f"{campaign_file.FILE} has the mode {self.mode}, and its runs have the other")
+            lines.append(f"{campaign_file.FILE} has mode={self.mode}, but the task of its runs has the other mode")
         needed, count = self.needed_seeds(results), self.seeds.needed or self.seeds.look
         if needed is not None and needed != count:
             lines.append(f"{campaign_file.FILE} has {count} as the number of seeds, and by its records it is {needed}")

@@ -44,7 +44,7 @@ def not_measured(content: Mapping[str, Any]) -> list[str]:
     """Return a line that names the series of a record that were not measured; none if all were."""
     if not (lost := content.get(NOT_MEASURED)):
         return []
-    return [f"not measured ({content['stopped']}): {', '.join(lost)}; a larger timing.budget or fewer norms reach them"]
+    return [f"not measured ({content['stopped']}): {', '.join(lost)}; set a larger timing.budget, or time fewer norms"]
 
 
 def new_folder(parent: Path, kind: str) -> Path:

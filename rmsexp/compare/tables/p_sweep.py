@@ -68,7 +68,7 @@ def left_out(records: Records, table: pd.DataFrame) -> str:
     others = impls[~impls.isin(table["impl"])]
     if others.empty:
         return ""
-    return f"left out: {len(others)} run{'s' * (len(others) > 1)} with norms {', '.join(sorted(set(others)))}"
+    return f"left out: {len(others)} run{'s' * (len(others) > 1)} with norm.impl={', '.join(sorted(set(others)))}"
 
 
 def _differs_in_p_alone(series: str) -> bool:

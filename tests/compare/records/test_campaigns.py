@@ -253,7 +253,7 @@ def test_rules_that_differ_from_the_registration_are_named(
         (lambda stored: stored["jobs"].remove(final(stored, "ln", 2)), "(such as ln at 0.004 with seed 2), so"),
         (lambda stored: final(stored, "ln", 2).update(rate=0.002), "(such as ln at 0.002 with seed 2), so"),
         (lambda stored: stored["jobs"].remove(stored["jobs"][0]), "(such as ln at 0.004 with seed 0), so"),
-        (lambda stored: stored.update(mode="max"), "has the mode max, and its runs have the other"),
+        (lambda stored: stored.update(mode="max"), "has mode=max, but the task of its runs has the other mode"),
     ],
 )
 def test_a_file_that_is_not_what_the_rules_make_of_the_records_is_named(

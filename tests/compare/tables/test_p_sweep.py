@@ -37,7 +37,7 @@ def test_runs_with_another_implementation_are_counted(tmp_path: Path) -> None:
     records = load(tmp_path).select("cifar10", "demo")
     table = p_table.table(records, "cifar10", "demo")
     assert (set(table["impl"]), len(table)) == ({"eager"}, 3)
-    assert p_table.left_out(records, table) == "left out: 1 run with norms fused"
+    assert p_table.left_out(records, table) == "left out: 1 run with norm.impl=fused"
 
 
 def test_means_count_the_seeds_that_they_leave_out(tmp_path: Path) -> None:
