@@ -153,10 +153,8 @@ def _execute(job: config.Job, around: Around) -> Outcome:
     provenance.git()
     folder = record.RunFolder(job.folder)
     with folder.locked():
-        if job.config.force and _is_repeated(folder, around.group):
-            report("force=true is ignored, because torchrun or SLURM has started this command again")
-        elif job.config.force and (kept := folder.move_aside()):
-            report(f"force=true begins a new run; the earlier one is kept as {kept}")
+        if job.config.force:
+            set_aside(folder, around.group)
         earlier, warnings = Earlier.read(folder), list[str]()
         try:
             earlier.refuse_other_run(job)
@@ -177,6 +175,17 @@ def _execute(job: config.Job, around: Around) -> Outcome:
         folder.remove_temporaries()
         with process.safe_output():
             return _run_and_report(job, earlier, warnings, around)
+
+
+def set_aside(folder: record.RunFolder, group: Group | None = None) -> None:
+    """Move an earlier run aside, for ``force=true``, unless a launcher has repeated the command. Say what was done.
+
+    The caller must hold the run's lock. ``group``: as in :class:`Around`.
+    """
+    if _is_repeated(folder, group):
+        report("force=true is ignored, because torchrun or SLURM has started this command again")
+    elif kept := folder.move_aside():
+        report(f"force=true begins a new run; the earlier one is kept as {kept}")
 
 
 def _is_repeated(folder: record.RunFolder, group: Group | None) -> bool:

@@ -31,10 +31,10 @@ class _Work:
         return self.do(overrides, config_dir)
 
     def checkpoint(self, overrides: Sequence[str], config_dir: str | None) -> Any:
-        """Return what a requeued job does: it continues the run, also one that was begun with force=true."""
+        """Return what a requeued job does: it continues the run."""
         from submitit.helpers import DelayedSubmission
 
-        return DelayedSubmission(self, [*overrides, "force=false"], config_dir)
+        return DelayedSubmission(self, overrides, config_dir)
 
 
 def executor_name(launcher: Mapping[str, Any]) -> str | None:

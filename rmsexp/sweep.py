@@ -45,11 +45,29 @@ def do(
         raise config.ConfigError("torchrun starts the processes of one run; a sweep (-m) has several runs")
     launcher = _launcher(words, config_dir)
     with _listed(jobs, [*config_dir_words(config_dir), *typed]):
+        _set_aside(jobs)
         if submission.executor_name(launcher):
-            submission.do([list(job.overrides) for job in jobs], config_dir, launcher, do_run)
+            submission.do([_unforced(job.overrides) for job in jobs], config_dir, launcher, do_run)
         else:
-            _do_by_hydra(jobs, [*config_dir_words(config_dir), *words], launcher, quiet=quiet)
+            _do_by_hydra(jobs, [*config_dir_words(config_dir), *_unforced(words)], launcher, quiet=quiet)
     return _end(jobs)
+
+
+def _set_aside(jobs: Sequence[config.Job]) -> None:
+    """Move the earlier runs of all jobs with ``force=true`` aside, before the first run begins.
+
+    The runs themselves are then done without it: if the sweep is interrupted, the runs that are left have no earlier
+    one, and the same command without ``force=true`` does them.
+    """
+    from rmsexp import runner
+
+    for folder in (record.RunFolder(job.folder) for job in jobs if job.config.force and job.folder.exists()):
+        with suppress(lock.RunLockedError), folder.locked():  # the run of this job will say who has the lock
+            runner.set_aside(folder)
+
+
+def _unforced(words: Sequence[str]) -> list[str]:
+    return [word for word in words if not word.lstrip("+").startswith("force=")]
 
 
 def _do_by_hydra(jobs: Sequence[config.Job], words: Sequence[str], launcher: Mapping[str, Any], *, quiet: bool) -> None:

@@ -122,6 +122,24 @@ def test_a_signal_ends_the_whole_sweep(bench: Bench, monkeypatch: pytest.MonkeyP
     assert state.left == 0
 
 
+def test_a_forced_sweep_that_was_stopped_goes_on_with_the_runs_that_it_had_not_reached(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("-m", "norm=rms,ln", "max_steps=8")
+    assert bench(*words).status == 0
+    with monkeypatch.context() as patch:
+        at_step(patch, 3, lambda: os.kill(os.getpid(), signal.SIGINT))
+        done = bench(*words, "force=true")
+    assert done.status == 130
+    assert "repeat the command without force=true to continue" in done.out
+    assert not bench.folder("ln").exists()
+    assert bench.folder("ln").with_name("seed0.old0").is_dir()
+    done = bench(*words)
+    assert (done.status, "already" in done.out, "continuing at step 4" in done.err) == (0, False, True)
+    assert bench.status("ln")["status"] == "finished"
+    assert not bench.folder("ln").with_name("seed0.old1").exists()
+
+
 def test_a_sweep_fails_if_an_ended_run_has_another_config(bench: Bench) -> None:
     words = ("-m", "norm=rms,ln")
     assert bench(*words).status == 0

@@ -37,14 +37,14 @@ def send(number: signal.Signals, results: Path, step: int, ended: threading.Even
 
 @pytest.mark.minutes
 def test_a_preempted_job_is_requeued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The run is saved before submitit gets the signal, and continued, although it was begun with force=true."""
+    """The run is saved before submitit gets the signal, and continued."""
     results = tmp_path / "preempted"
     assert runner.execute(config.job([*WORDS, f"results={tmp_path / 'whole'}"])).status == "finished"
     ended = threading.Event()
     sender = threading.Thread(target=send, args=(signal.SIGUSR2, results, 20, ended))
     sender.start()
     try:
-        run = [*WORDS, f"results={results}", "force=true"]
+        run = [*WORDS, f"results={results}"]
         submission.do([run], None, launcher("submitit_local", results), sweep.do_run)
     finally:
         ended.set()
@@ -116,6 +116,6 @@ def test_a_requeued_job_continues(tmp_path: Path) -> None:
     def do(overrides: Mapping[str, Any], config_dir: str | None) -> str:  # noqa: ARG001
         return "finished"
 
-    again = submission._Work(do).checkpoint(["force=true", "norm=rms"], str(tmp_path))  # type: ignore[arg-type]
-    assert again.args == (["force=true", "norm=rms", "force=false"], str(tmp_path))
+    again = submission._Work(do).checkpoint(["norm=rms"], str(tmp_path))  # type: ignore[arg-type]
+    assert again.args == (["norm=rms"], str(tmp_path))
     assert again.function.do is do
