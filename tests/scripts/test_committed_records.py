@@ -34,6 +34,14 @@ def test_the_committed_records_are_clean_or_listed(capsys: pytest.CaptureFixture
     assert (audit.commits(audit.ROOT) is None) == shown.startswith("the history of this checkout is not complete")
 
 
+def test_a_committed_run_has_at_most_30_kilobytes_and_no_checkpoints() -> None:
+    folders = [path.parent for path in audit.REFERENCE.rglob("status.json")]
+    assert len(folders) > 600
+    sizes = {folder: sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) for folder in folders}
+    assert not {folder: size for folder, size in sizes.items() if size > 30_000}
+    assert not list(audit.REFERENCE.rglob("*.pt"))
+
+
 def test_committed_configs_name_no_folder_of_a_machine() -> None:
     """Data and results are named relative to the folder in which the command was typed."""
     configs = [path for path in audit.REFERENCE.rglob("config.yaml") if path.is_file()]
