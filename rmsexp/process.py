@@ -346,6 +346,21 @@ def exit_if_orphaned(signum: int) -> None:
         os._exit(128 + signum)
 
 
+def stop_parent() -> None:
+    """In a worker process, stop the process that started it, and wait until that has ended this one.
+
+    If only this worker got a signal, the others save their runs, too: joblib would kill them once this one has ended.
+    In a process that is no worker, do nothing.
+    """
+    from multiprocessing import parent_process
+
+    parent = parent_process()
+    if parent is not None and parent.pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(parent.pid, signal.SIGTERM)
+        threading.Event().wait()
+
+
 def _follow(parent: int) -> None:
     try:
         ended = select.poll()

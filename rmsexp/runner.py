@@ -122,13 +122,15 @@ class Around:
 
     ``n_jobs``: the number of runs that share the machine. ``pause``: when the run pauses between steps; None: never.
     ``group``: the processes of the run, of which this is process 0; None: it is the only one. ``quiet``: whether no
-    progress is shown; warnings are.
+    progress is shown; warnings are. ``forced``: whether ``force=true`` has its effect; a sweep has moved the earlier
+    runs aside itself.
     """
 
     n_jobs: int = 1
     pause: Pause | None = None
     group: Group | None = None
     quiet: bool = False
+    forced: bool = True
 
 
 ALONE = Around()
@@ -153,7 +155,7 @@ def _execute(job: config.Job, around: Around) -> Outcome:
     provenance.git()
     folder = record.RunFolder(job.folder)
     with folder.locked():
-        if job.config.force:
+        if job.config.force and around.forced:
             set_aside(folder, around.group)
         earlier, warnings = Earlier.read(folder), list[str]()
         try:
@@ -177,15 +179,18 @@ def _execute(job: config.Job, around: Around) -> Outcome:
             return _run_and_report(job, earlier, warnings, around)
 
 
-def set_aside(folder: record.RunFolder, group: Group | None = None) -> None:
+def set_aside(folder: record.RunFolder, group: Group | None = None) -> Path | None:
     """Move an earlier run aside, for ``force=true``, unless a launcher has repeated the command. Say what was done.
 
-    The caller must hold the run's lock. ``group``: as in :class:`Around`.
+    The caller must hold the run's lock. ``group``: as in :class:`Around`. Return the new folder of the earlier run;
+    None if nothing was moved.
     """
     if _is_repeated(folder, group):
         report("force=true is ignored, because torchrun or SLURM has started this command again")
-    elif kept := folder.move_aside():
+        return None
+    if kept := folder.move_aside():
         report(f"force=true begins a new run; the earlier one is kept as {kept}")
+    return kept
 
 
 def _is_repeated(folder: record.RunFolder, group: Group | None) -> bool:
@@ -225,7 +230,8 @@ def _run_and_report(
     written = folder.status_path.read_bytes() if folder.status_path.exists() else None
     try:
         with interrupt.install():
-            status.write("running")
+            if before.get("status") not in record.ENDED:  # a finished run stays so until it goes on, even after SIGKILL
+                status.write("running")
             outcome = _run(job, earlier, warnings, status, interrupt, around)
     except Interrupted as stop:
         outcome = Outcome("interrupted", status.step, str(stop), stop.signum)

@@ -246,8 +246,8 @@ def _seconds(row: record.Row) -> float | None:
     return sum(known) if len(known) == len(seconds) else None
 
 
-def seconds_left(runs: Sequence[Run | None]) -> float | None:
-    """Return the time that the runs take that have not ended, one after the other; None if no pace is known.
+def seconds_left(runs: Sequence[Run | None], at_once: int = 1) -> float | None:
+    """Return the time until all runs have ended, of which ``at_once`` are done at a time; None if no pace is known.
 
     A run that has not begun, which is None, takes as long as the mean of those whose pace is known.
     """
@@ -255,7 +255,8 @@ def seconds_left(runs: Sequence[Run | None]) -> float | None:
     if not paces:
         return None
     mean = fmean(paces)
-    return sum(run.seconds_left if run is not None and run.seconds_left is not None else mean for run in runs)
+    left = [run.seconds_left if run is not None and run.seconds_left is not None else mean for run in runs]
+    return max(sum(left) / at_once, *left)
 
 
 def _left(states: Mapping[str, int]) -> int:
@@ -281,13 +282,13 @@ def read_sweep(path: Path, runs: Mapping[Path, Run]) -> Sweep:
     Raises: OSError if the file cannot be opened; ValueError if it is damaged.
     """
     stored, results = sweep_file.read(path), path.parents[2]
-    of_sweep = [_until(runs.get(results / folder), steps) for folder, steps in stored.runs.items()]
+    of_sweep = [until(runs.get(results / folder), steps) for folder, steps in stored.runs.items()]
     counts = Counter(NOT_STARTED if run is None else run.state for run in of_sweep)
     words = [*stored.command, *_results_word(results)]
     return Sweep(path.parent.name, counts, seconds_left(of_sweep), command("rmsexp", *words))
 
 
-def _until(run: Run | None, steps: int) -> Run | None:
+def until(run: Run | None, steps: int) -> Run | None:
     """Return the state of a run that is to have a number of steps."""
     if run is None or run.state == "diverged" or (run.state == "finished" and run.step >= steps):
         return run

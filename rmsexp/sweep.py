@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing import parent_process
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from rmsexp.compare import Records
 
+REFUSED = (config.ConfigError, submission.NotSubmittedError, lock.RunLockedError)  # a sweep that has no effect
 NOT_OF_A_FILE = ("results=", "force=")  # words that the file of a sweep does not have: results may be moved
 
 
@@ -39,35 +42,44 @@ def do(
     ``words``: those that make Hydra do the runs in this order. ``typed``: those of the user, for the file that lists
     the runs. ``quiet``: show no progress.
 
-    Raises: ConfigError if torchrun started this process; as :func:`hydra`.
+    Raises: ConfigError if torchrun started this process, or a run is there twice; lock.RunLockedError if another
+    process writes a run that ``force=true`` would move aside; as :func:`hydra`.
     """
     if process.rank_and_size()[1] > 1:
         raise config.ConfigError("torchrun starts the processes of one run; a sweep (-m) has several runs")
+    if repeated := [folder for folder, count in Counter(job.folder for job in jobs).items() if count > 1]:
+        raise config.ConfigError(f"the sweep has the run {repeated[0]} more than once; give each value once")
     launcher = _launcher(words, config_dir)
-    with _listed(jobs, [*config_dir_words(config_dir), *typed]):
-        _set_aside(jobs)
+    with _listed(jobs, [*config_dir_words(config_dir), *typed]), _set_aside(jobs):
         if submission.executor_name(launcher):
-            submission.do([_unforced(job.overrides) for job in jobs], config_dir, launcher, do_run)
+            submission.do([list(job.overrides) for job in jobs], config_dir, launcher, do_run)
         else:
-            _do_by_hydra(jobs, [*config_dir_words(config_dir), *_unforced(words)], launcher, quiet=quiet)
+            _do_by_hydra(jobs, [*config_dir_words(config_dir), *words], launcher, quiet=quiet)
     return _end(jobs)
 
 
-def _set_aside(jobs: Sequence[config.Job]) -> None:
+@contextmanager
+def _set_aside(jobs: Sequence[config.Job]) -> Iterator[None]:
     """Move the earlier runs of all jobs with ``force=true`` aside, before the first run begins.
 
-    The runs themselves are then done without it: if the sweep is interrupted, the runs that are left have no earlier
-    one, and the same command without ``force=true`` does them.
+    If the sweep is interrupted, the runs that are left thus have no earlier one, and the same command without
+    ``force=true`` does them. If the sweep is refused, here or inside the context, the earlier runs are moved back.
     """
     from rmsexp import runner
 
-    for folder in (record.RunFolder(job.folder) for job in jobs if job.config.force and job.folder.exists()):
-        with suppress(lock.RunLockedError), folder.locked():  # the run of this job will say who has the lock
-            runner.set_aside(folder)
-
-
-def _unforced(words: Sequence[str]) -> list[str]:
-    return [word for word in words if not word.lstrip("+").startswith("force=")]
+    moved: dict[Path, Path] = {}  # the folder of a run -> that of the earlier run
+    try:
+        for folder in (record.RunFolder(job.folder) for job in jobs if job.config.force and job.folder.exists()):
+            with folder.locked():
+                if kept := runner.set_aside(folder):
+                    moved[folder.path] = kept
+        yield
+    except REFUSED:
+        for path, kept in moved.items():
+            if not path.exists():
+                kept.rename(path)
+                report(f"the earlier run is {path} again")
+        raise
 
 
 def _do_by_hydra(jobs: Sequence[config.Job], words: Sequence[str], launcher: Mapping[str, Any], *, quiet: bool) -> None:
@@ -114,7 +126,7 @@ def _listed(jobs: Sequence[config.Job], typed: Sequence[str]) -> Iterator[None]:
         report(f"rmsexp.status will not show this sweep: {error}")
     try:
         yield
-    except (config.ConfigError, submission.NotSubmittedError):
+    except REFUSED:
         for file, content in earlier.items():
             with suppress(OSError):
                 if content is not None:
@@ -178,13 +190,12 @@ def hydra(words: Sequence[str]) -> int:
 _quiet: list[bool] = []  # in the process of the sweep: not empty if its runs show no progress
 _jobs: list[config.Job] = []  # in the process of the sweep: its runs
 _runs = states.RunReader()  # in the process of the sweep
-_stopped: list[int] = []  # in a worker process: the exit status, once a signal has stopped one of its runs
 
 
 def _sweep_job(composed: DictConfig) -> str:  # noqa: ARG001
     """Do one run of a sweep, in a worker process if the sweep does several at a time, and return its status.
 
-    Raises: SystemExit if a signal stopped an earlier run of this process; as :func:`do_run`. This ends the sweep.
+    Raises: as :func:`do_run`. This ends the sweep.
     """
     from hydra.core.hydra_config import HydraConfig
 
@@ -193,8 +204,6 @@ def _sweep_job(composed: DictConfig) -> str:  # noqa: ARG001
     config_dir = next((source.path for source in sources if source.provider == "command-line"), None)
     n_jobs = _at_once(running.launcher.get("n_jobs", 1))
     process.follow_parent(process.STOPPING)
-    if _stopped:
-        raise SystemExit(_stopped[0])
     if _jobs and not _quiet and parent_process() is None:
         _announce(running.job.num)
     return do_run([word for word in running.overrides.task if not config.is_for_sweeps(word)], config_dir, n_jobs)
@@ -211,7 +220,8 @@ def _announce(number: int) -> None:
 def do_run(overrides: Sequence[str], config_dir: str | None, n_jobs: int = 1) -> str:
     """Do one run of a sweep, and return its status. ``n_jobs``: how many runs of the sweep share the machine.
 
-    A run that fails has the status "failed"; an exception would end the sweep.
+    A run that fails has the status "failed", also after an error in this program, whose traceback is printed; an
+    exception would end the sweep.
 
     Raises: SystemExit if a signal stopped this run; as :func:`rmsexp.runner.execute` after SIGUSR2.
     """
@@ -221,9 +231,12 @@ def do_run(overrides: Sequence[str], config_dir: str | None, n_jobs: int = 1) ->
     with process.safe_output():
         try:
             job = config.job(overrides, config_dir)
-            outcome = runner.execute(job, runner.Around(n_jobs, quiet=quiet))
+            outcome = runner.execute(job, runner.Around(n_jobs, quiet=quiet, forced=False))
         except (lock.RunLockedError, ReportedError, OSError) as error:
             report(error)
+            return "failed"
+        except Exception:
+            traceback.print_exc()
             return "failed"
         # the process of the sweep shows how the runs of joblib ended, but may not know why one was refused
         if outcome.status == "failed" or not _is_of_joblib():
@@ -233,8 +246,7 @@ def do_run(overrides: Sequence[str], config_dir: str | None, n_jobs: int = 1) ->
                 report(f"{job.folder}: {notice}")
     if outcome.signum is not None:
         process.exit_if_orphaned(outcome.signum)
-        if parent_process() is not None:  # joblib gives this worker its next run although this one raises SystemExit
-            _stopped.append(128 + outcome.signum)
+        process.stop_parent()
         raise SystemExit(128 + outcome.signum)
     return outcome.status
 

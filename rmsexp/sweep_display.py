@@ -20,8 +20,12 @@ REFRESH_SECONDS = 1.0
 
 
 def read(jobs: Sequence[config.Job], runs: states.RunReader) -> list[Run | None]:
-    """Return the state of each run from its record; None if it has no folder."""
-    return [runs.read(job.folder) if job.folder.exists() else None for job in jobs]
+    """Return the state of each run from its record; None if it has no folder.
+
+    A run that has finished after fewer steps than its job's has still to go on: it counts as interrupted.
+    """
+    found = (runs.read(job.folder) if job.folder.exists() else None for job in jobs)
+    return [states.until(run, job.config.max_steps) for run, job in zip(found, jobs, strict=True)]
 
 
 def time_left(runs: Sequence[Run | None], at_once: int = 1) -> str:
@@ -29,8 +33,8 @@ def time_left(runs: Sequence[Run | None], at_once: int = 1) -> str:
 
     ``at_once``: how many of them are done at the same time.
     """
-    seconds = states.seconds_left(runs)
-    return "" if seconds is None else f"about {duration(seconds / at_once)} left in all"
+    seconds = states.seconds_left(runs, at_once)
+    return "" if seconds is None else f"about {duration(seconds)} left in all"
 
 
 def counts(runs: Sequence[Run | None]) -> str:

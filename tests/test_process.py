@@ -259,6 +259,53 @@ def test_the_worker_of_a_stopped_sweep_saves_its_run_and_ends(
     assert wait_until(lambda: not is_running(worker))
 
 
+TWO_RUNS = """
+import os, signal, time
+from pathlib import Path
+from joblib import Parallel, delayed
+from rmsexp import process
+
+folder = Path({folder!r})
+
+def run(name):
+    process.follow_parent(process.STOPPING)
+    told = []
+    signal.signal(signal.SIGTERM, lambda *_: told.append(name))
+    (folder / f"{{name}}.tmp").write_text(str(os.getpid()))
+    (folder / f"{{name}}.tmp").rename(folder / f"{{name}}.busy")
+    while not told:
+        time.sleep(0.01)
+    time.sleep(0.3 if name == "first" else 1.0)
+    (folder / f"{{name}}.busy").rename(folder / f"{{name}}.saved")
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    process.exit_if_orphaned(signal.SIGTERM)
+    process.stop_parent()
+    raise SystemExit(1)
+
+def busy():
+    return {{int(file.read_text()) for file in folder.glob("*.busy")}}
+
+if __name__ == "__main__":
+    with process.saving_workers(busy):
+        Parallel(n_jobs=2)([delayed(run)(name) for name in ("first", "second")])
+"""
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_worker_of_a_sweep_lets_the_others_save_their_runs(tmp_path: Path) -> None:
+    (tmp_path / "sweep.py").write_text(TWO_RUNS.format(folder=str(tmp_path)))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    command = [sys.executable, "-c", "import runpy; runpy.run_module('sweep', run_name='__main__')"]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, start_new_session=True) as sweep:
+        files = [tmp_path / f"{name}.busy" for name in ("first", "second")]
+        assert wait_until(lambda: all(file.exists() for file in files))
+        workers = [int(file.read_text()) for file in files]
+        os.kill(workers[0], signal.SIGTERM)
+    assert sweep.returncode == 128 + signal.SIGTERM
+    assert all(file.with_suffix(".saved").exists() for file in files)
+    assert wait_until(lambda: not any(map(is_running, workers)))
+
+
 POOL = """
 import os, time
 from concurrent.futures import ProcessPoolExecutor

@@ -17,7 +17,8 @@ HALF = Run(Path("b"), "running", 5, 10, None, 20.0, 4.0)
 def test_the_time_left_counts_runs_that_have_not_begun() -> None:
     assert sweep_display.time_left([None, None]) == ""
     assert sweep_display.time_left([DONE, HALF, None]) == "about 0:50 left in all"  # 5 steps of 4 s, then (20 + 40) / 2
-    assert sweep_display.time_left([DONE, HALF, None], at_once=2) == "about 0:25 left in all"
+    assert sweep_display.time_left([DONE, HALF, None], at_once=2) == "about 0:30 left in all"  # the last run
+    assert sweep_display.time_left([HALF, HALF, HALF, HALF], at_once=2) == "about 0:40 left in all"
 
 
 def test_the_numbers_of_runs_are_listed_by_state() -> None:
@@ -35,7 +36,7 @@ def test_a_line_is_printed_for_each_run_that_ends(
         group = display._update()
     table, line = group.renderables
     assert table.row_count == 1
-    assert line.plain == "[1/2] 1 finished, 1 running  about 0:10 left in all"
+    assert line.plain == "[1/2] 1 finished, 1 running  about 0:20 left in all"
     ended = threading.Event()
     ended.set()
     display.follow(ended)

@@ -19,10 +19,10 @@ from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
-from rmsexp import atomic, config, record, runner
+from rmsexp import atomic, config, machine_lock, record, runner
 from rmsexp.campaign.question import Question
 from rmsexp.campaign_file import Job
-from rmsexp.command_line import ReportedError, path_word
+from rmsexp.command_line import ReportedError, path_word, report
 from rmsexp.compare.records.campaigns import Result
 from rmsexp.rules import score
 from rmsexp.train import quiet
@@ -159,8 +159,12 @@ def tried(folder: Path, name: str, job: Callable[[Sequence[str]], config.Job]) -
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".trial-", dir=folder) as results:
         run = job([path_word("results", results)])
-        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-            outcome = runner.execute(run)
+        with (
+            machine_lock.working(report) as pause,  # a timing on this machine is not disturbed
+            redirect_stdout(StringIO()),
+            redirect_stderr(StringIO()),
+        ):
+            outcome = runner.execute(run, runner.Around(pause=pause))
         if outcome.signum is not None:
             raise SystemExit(128 + outcome.signum)
         if outcome.status == "failed":

@@ -75,8 +75,9 @@ def estimates(asked: Items, report: Callable[[str], None]) -> dict[Run, float]:
         series, setting = _places(run)
         if series not in done and setting not in done:
             report(f"trying {cost.TRIAL_STEPS} steps of {series}, to estimate the cost")
-            done[setting] = [_trial(asked, run, report)]
-        found[run] = statistics.fmean(done.get(series) or done[setting])
+            seconds = _trial(asked, run, report)
+            done[series if seconds == 0 else setting] = [seconds]  # that one norm diverges tells nothing of the others
+        found[run] = statistics.fmean(done[series if series in done else setting])
     return found
 
 

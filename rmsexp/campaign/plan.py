@@ -16,8 +16,9 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +26,18 @@ from rmsexp import atomic, campaign_file, record
 from rmsexp.campaign import registration
 from rmsexp.campaign.question import WHERE_AND_HOW, Question
 from rmsexp.campaign_file import Job, Registered, Stage
-from rmsexp.command_line import command
+from rmsexp.command_line import command, report
 from rmsexp.compare.records.campaigns import Campaign, Result
 from rmsexp.lock import Lock, RunLockedError
 from rmsexp.rules import selection
 
 POLL_SECONDS = 0.1  # between two tries to lock the campaign's folder
+SILENT_TRIES = 50  # after so many, a line says that this process waits
 
 
 @contextmanager
 def locked(question: Question) -> Iterator[None]:
-    """Inside the context, no other process writes the files of the campaign. Waits until that is so.
+    """Inside the context, no other process writes the files of the campaign. Waits until that is so, and says so.
 
     At the beginning the temporary files of processes that were killed are removed.
 
@@ -46,10 +48,13 @@ def locked(question: Question) -> Iterator[None]:
         raise PermissionError(f"{question.folder} cannot be written; for the verdicts of its records: {shown}")
     lock = Lock(question.folder / ".lock", question.folder)
     with ExitStack() as stack:
-        while True:
-            with suppress(RunLockedError):
+        for tries in count(1):
+            try:
                 stack.enter_context(lock.held())
                 break
+            except RunLockedError as error:
+                if tries == SILENT_TRIES:
+                    report(f"waiting: {str(error).partition(';')[0]}")
             threading.Event().wait(POLL_SECONDS)
         for path in question.folder.glob(".*.tmp"):
             path.unlink()

@@ -27,6 +27,7 @@ MODELS = {
     "transformer256": "Transformer with 3 encoder and 3 decoder layers, width 256",
 }
 SINGLE = replication(1)
+NO_DIFFERENCE, AT_THE_MARGIN = 0, 2  # places of verdict_power.py's differences: a worse by 0, ½, 1, 2 margins
 OVERHEAD = "python scripts/trainer_overhead.py --rounds 30 norm=none model.dropout=0 model.noise=0"
 OVERHEAD_LM = "python scripts/trainer_overhead.py --steps 20 task=language_model scale=small norm=rms threads=1"
 JOEYNMT = "python scripts/compare_joeynmt.py --joeynmt ENVIRONMENT data.root=~/data"
@@ -55,7 +56,9 @@ def verdict_rules(evidence: Evidence) -> str:
             "tests allow 5 %; the limit set for the rules is 6.5 %.",
             f"- Tuned by the rule, {_falsely(plain)} of the campaigns find equivalence falsely at the margin, and its "
             f"power is {_power(plain)}. With more spread these are {_falsely(spread)} and {_power(spread)}, and with "
-            f"the spread of `quality_cifar10` {_falsely(wide)} and {_power(wide)}. One seed per rate gives "
+            f"the spread of `quality_cifar10` {_falsely(wide)} and {_power(wide)}. With this spread, "
+            f"{_falsely(wide, 'noninferiority')} find non-inferiority falsely at the margin, and "
+            f"{_falsely(wide, 'superiority', NO_DIFFERENCE)} superiority where there is no difference. One seed per rate gives "
             f"{_falsely(hasty)} and {_power(hasty)}. The limit of 6.5 % is for known rates.",
             f"- If the best rates of *b* and *c* alone lie between two rates of the grid, {_falsely(off_grid)} of "
             "the campaigns find equivalence falsely at the margin. A verdict holds for rates chosen from a grid of "
@@ -73,8 +76,8 @@ def _range(values: list[float], digits: int = 1) -> str:
     return f"{low} %" if low == high else f"{low} to {high} %"
 
 
-def _falsely(rows: list[Mapping[str, Any]]) -> str:
-    return _range([row["wrong"]["equivalence"][2] for row in rows])  # worse by a margin
+def _falsely(rows: list[Mapping[str, Any]], claim: str = "equivalence", place: int = AT_THE_MARGIN) -> str:
+    return _range([row["wrong"][claim][place] for row in rows])
 
 
 def _power(rows: list[Mapping[str, Any]]) -> str:
@@ -205,7 +208,8 @@ def report_at_size(evidence: Evidence) -> str:
             for name, found in size["reports"].items()
         ]
         runs = f"runs of {results['rows']:,} rows in {results['settings']} settings"
-        how = f"each measured once, on {machine(content)}; other work beside them was not recorded"
+        state = content["session"]["contention"]["state"]
+        how = f"each measured once, on {machine(content)}; time state: {state}"
         return paragraphs(f"At commit {commit_of(content)}, {runs}, {how}:", table(rows))
 
     return newest(evidence, "report_at_size", "python scripts/report_at_size.py --results results", describe)

@@ -156,7 +156,7 @@ def test_the_parts_of_a_schedule_fit_a_trial(
     asked = ask(tmp_path, runs=runs)
     schedules = list[Any]()
 
-    def execute(job: config.Job) -> runner.Outcome:
+    def execute(job: config.Job, *_: object) -> runner.Outcome:
         schedules.append(job.config.schedule)
         return runner.Outcome("failed", 0, "not run")
 
@@ -178,7 +178,7 @@ def test_a_trial_that_does_not_end(
     outcome: runner.Outcome, error: type[BaseException], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = ask(tmp_path)
-    monkeypatch.setattr(runner, "execute", lambda _: outcome)
+    monkeypatch.setattr(runner, "execute", lambda *_: outcome)
     with pytest.raises(error, match=message):
         cost.trial(asked, "ln")
     assert list(asked.folder.iterdir()) == []
@@ -187,7 +187,7 @@ def test_a_trial_that_does_not_end(
 def test_the_traceback_of_a_trial_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ask(tmp_path)
 
-    def execute(job: config.Job) -> runner.Outcome:
+    def execute(job: config.Job, *_: object) -> runner.Outcome:
         path = record.RunFolder(job.folder).traceback_path
         path.parent.mkdir(parents=True)
         path.write_text("Traceback")

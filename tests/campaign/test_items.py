@@ -204,11 +204,21 @@ def test_a_plan_of_all_items_has_a_line_for_each(
     assert lines["0"][:6] == ["runs", "done,", "44", "left:", "unknown,", "one"]
 
 
+def test_a_norm_that_diverges_in_its_trial_does_not_stand_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ask(tmp_path, "table4", "scale=medium")
+    monkeypatch.setattr(item_plan, "_trial", lambda _, run, __: 0.0 if "/none" in run.folder else 60.0)
+    found = item_plan.estimates(asked, lambda _: None)
+    assert {seconds for run, seconds in found.items() if "/none" in run.folder} == {0.0}
+    assert {seconds for run, seconds in found.items() if "/none" not in run.folder} == {60.0}
+
+
 def test_a_trial_is_shorter_than_a_long_warm_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The runs at scale=medium have a warm-up of 300 steps."""
     asked, lines, schedules = ask(tmp_path, "table4", "scale=medium"), list[str](), list[Any]()
 
-    def execute(job: config.Job) -> runner.Outcome:
+    def execute(job: config.Job, *_: object) -> runner.Outcome:
         schedules.append(job.config.schedule)
         return runner.Outcome("failed", 0, "not run")
 

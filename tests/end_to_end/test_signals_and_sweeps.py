@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,7 +15,7 @@ from helpers import language_models
 from helpers.command_bench import TINY, Bench, assert_same_end, at_step, not_finite_at
 from helpers.tasks import Main
 
-from rmsexp import config, cores, record, runner, states, sweep
+from rmsexp import config, cores, record, runner, states, sweep, sweep_display
 from rmsexp.command_line import path_word
 from rmsexp.tasks.cifar10 import Task
 from rmsexp.train.contention import Contention
@@ -131,13 +132,68 @@ def test_a_forced_sweep_that_was_stopped_goes_on_with_the_runs_that_it_had_not_r
         at_step(patch, 3, lambda: os.kill(os.getpid(), signal.SIGINT))
         done = bench(*words, "force=true")
     assert done.status == 130
-    assert "repeat the command without force=true to continue" in done.out
+    assert "interrupted at step 4; repeat the command without force=true to continue" in done.out
+    assert "repeat the command to continue" not in done.out
     assert not bench.folder("ln").exists()
     assert bench.folder("ln").with_name("seed0.old0").is_dir()
     done = bench(*words)
     assert (done.status, "already" in done.out, "continuing at step 4" in done.err) == (0, False, True)
     assert bench.status("ln")["status"] == "finished"
     assert not bench.folder("ln").with_name("seed0.old1").exists()
+
+
+@pytest.mark.parametrize("refused", ["locked", "not submitted", "by Hydra"])
+def test_a_forced_sweep_that_is_refused_moves_the_earlier_runs_back(
+    refused: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["-m", "norm=rms,ln"]
+    assert bench(*words).status == 0
+    before = {norm: (bench.folder(norm) / record.STATUS).read_bytes() for norm in ("rms", "ln")}
+    with ExitStack() as stack:
+        if refused == "locked":
+            stack.enter_context(record.RunFolder(bench.folder("ln")).locked())
+        elif refused == "not submitted":
+            words.append("hydra/launcher=slurm")  # which is not installed here
+            monkeypatch.setenv("PATH", "")
+        else:
+            words.append("hydra.sweeper.max_batch_size=0")
+        done = bench(*words, "force=true")
+    assert done.status == (2 if refused == "by Hydra" else 1)
+    assert f"the earlier run is {bench.folder()} again" in done.err
+    for norm, status in before.items():
+        assert (bench.folder(norm) / record.STATUS).read_bytes() == status
+        assert not bench.folder(norm).with_name("seed0.old0").exists()
+
+
+def test_a_sweep_with_the_same_run_twice_is_refused(bench: Bench) -> None:
+    done = bench("-m", "norm=ln,layernorm")
+    assert done.status == 2
+    assert f"the sweep has the run {bench.folder('ln')} more than once; give each value once" in done.err
+
+
+def test_an_error_of_the_program_in_a_sweep_has_a_traceback_and_the_sweep_goes_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute = runner.execute
+
+    def broken(job: config.Job, around: runner.Around) -> runner.Outcome:
+        if job.norm.name == "rms":
+            raise KeyError("broken")
+        return execute(job, around)
+
+    monkeypatch.setattr(runner, "execute", broken)
+    done = bench("-m", "norm=rms,ln")
+    assert done.status == 1
+    assert "KeyError: 'broken'" in done.err
+    assert "Traceback" in done.err
+    assert bench.status("ln")["status"] == "finished"
+
+
+def test_a_longer_sweep_has_its_finished_runs_still_to_continue(bench: Bench) -> None:
+    assert bench("max_steps=2").status == 0
+    (run,) = sweep_display.read([config.job([*bench.words, "max_steps=4"])], states.RunReader())
+    assert run is not None
+    assert (run.state, run.steps) == ("interrupted", 4)
 
 
 def test_a_sweep_fails_if_an_ended_run_has_another_config(bench: Bench) -> None:
