@@ -90,12 +90,13 @@ def _run(results: Path, task: str | None, setting: str | None, out: Path, pool: 
     problems += [problem for path in tuning for problem in settings[path].problems]
     selected = [path for path in selected if path not in tuning]
     families = setting_report.families(settings)
-    written = [
-        setting_report.write(
-            folder, settings[folder], families.get(folder, {}), timings, pool, _place(folder, results, out)
-        )
-        for folder in selected
-    ]
+    written = []
+    for folder in selected:
+        family, place = families.get(folder, {}), _place(folder, results, out)
+        try:
+            written.append(setting_report.write(folder, settings[folder], family, timings, pool, place))
+        except ValueError as error:
+            raise ValueError(f"{folder}: {error}") from error
     reports = [result.report for result in written]
     problems += [problem for report in reports for problem in report.records.problems]
     verdicts = campaign_report.write(states, records, timings, len(tuning), out) if states else None

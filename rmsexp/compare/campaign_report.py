@@ -69,7 +69,10 @@ def write(
         images={title: folder / f"{FILES[title]}.png" for title in figures},
         captions=captions,
         notes=_notes(states, table, times, tuning),
-        settings={state.campaign.root / PurePosixPath(job.setting) for state in states for job in state.campaign.jobs},
+        settings={
+            state.name: {state.campaign.root / PurePosixPath(job.setting) for job in state.campaign.jobs}
+            for state in states
+        },
     )
 
 

@@ -44,7 +44,10 @@ def write(
     saved = {impl: savings_by_task.rows(timings, impl) for impl in SAVINGS}
     savings = _draw_savings(saved, folder)
     numbers = pd.DataFrame() if campaigns is None else campaigns.numbers
-    others = [report for report in reports if campaigns is None or report.path not in campaigns.settings]
+    shown = set[Path]()
+    if campaigns is not None:
+        shown = {path for name in answer.about(numbers)["campaign"] for path in campaigns.settings[name]}
+    others = [report for report in reports if report.path not in shown]
     first = answer.answer(others, numbers, saved["eager"], saved["fused"])
     paper = _draw_paper_curves(reports, folder)
     latex = [] if campaigns is None else [markdown.verdicts_latex(campaigns)]

@@ -49,18 +49,23 @@ def answer(
     """Return the first view.
 
     Args:
-        reports: the reports of the settings that are not those of campaigns.
+        reports: the reports of the settings that are not those of campaigns with a claim :func:`about` both.
         decided: the verdicts of campaigns as numbers (:func:`rmsexp.compare.tables.verdicts.table`).
         savings: the rows of the figure of savings of eager norms (:func:`rmsexp.compare.plots.savings_by_task.rows`).
         fused: those of fused norms.
     """
-    about = decided[(decided["a"] == NORM) & (decided["b"] == REFERENCE)] if len(decided) else decided
+    claims_about = about(decided) if len(decided) else decided
     own, own_fused = (rows[rows["series"].map(names.without_impl) == NORM] for rows in (savings, fused))
-    campaigns = [claims for _, claims in about.groupby("campaign", sort=False)] if len(about) else []
+    campaigns = [claims for _, claims in claims_about.groupby("campaign", sort=False)] if len(claims_about) else []
     rows = [row for claims in campaigns for row in _of_campaign(claims, own)]
     rows += [row for report in reports for row in _of_setting(report, own)]
     drawn = savings[~savings["too_wide"]]
-    return Answer(_sentences(about, own, own_fused), pd.DataFrame(rows), _panel(drawn) if len(drawn) else None)
+    return Answer(_sentences(claims_about, own, own_fused), pd.DataFrame(rows), _panel(drawn) if len(drawn) else None)
+
+
+def about(verdicts: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of claims about RMSNorm against LayerNorm."""
+    return verdicts[(verdicts["a"] == NORM) & (verdicts["b"] == REFERENCE)]
 
 
 def _shown(claims: pd.DataFrame) -> list[dict[Any, Any]]:
@@ -77,7 +82,7 @@ def _of_campaign(claims: pd.DataFrame, savings: pd.DataFrame) -> list[dict[str, 
         if not undecided and not math.isnan(row["difference"]):
             values = (row["difference"], row["low"], row["high"])
             difference = _signed(*values, row["level"], row["score"].split()[1], row["margin"])
-            quality = f"{difference} {row['unit']}, {row['seeds']:.0f} seeds"
+            quality = "; ".join([f"{difference} {row['unit']}, {row['seeds']:.0f} seeds", *verdicts.lost(row)])
         verdict = f"{row['outcome']}: {row['reason']}" if undecided else f"{row['claim']}: {_outcome(row)}"
         by_quality.setdefault(quality, []).append(verdict)
     task, runs = claims["task"].iloc[0], f"campaign {claims['campaign'].iloc[0]}"
@@ -88,7 +93,8 @@ def _of_campaign(claims: pd.DataFrame, savings: pd.DataFrame) -> list[dict[str, 
 
 
 def _outcome(row: dict[Any, Any]) -> str:
-    return f"{row['outcome']}{' for the chosen rates only' * bool(verdicts.note_on_rates(row))}"
+    rates = " for the chosen rates only" * bool(verdicts.note_on_rates(row))
+    return f"{row['outcome']}{rates}{' (with remarks)' * bool(row['remarks'])}"
 
 
 def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, str]]:
@@ -108,9 +114,11 @@ def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, 
         factor, _ = names.scale_and_unit(row["metric"])
         mode = str(report.records.runs["target_mode"].dropna().iloc[0])
         value = pairs.sign(mode) * factor * row["difference"]
-        half = factor * row["interval"]
+        is_adjusted = row["adjusted_interval"] > row["interval"]  # False for NaN
+        half = factor * row["adjusted_interval" if is_adjusted else "interval"]
         seeds = _seeds(row["n"])
         difference = _signed(value, value - half, value + half, statistics.CONFIDENCE, row["metric"])
+        difference = difference.replace(" %:", " %, Holm:") if is_adjusted else difference
         text = f"{difference} {names.unit_of_difference(row['metric'])}"
         norms = "".join(f", {part}" for part in row["series"].split("+") if part.startswith("impl="))
         what = {"task": report.task, "runs": f"{report.setting}{short}, {data}{norms}"}
@@ -175,10 +183,12 @@ def _savings(impl: str, rows: pd.DataFrame) -> str:
     if rows.empty:
         return f"{impl} RMSNorm was timed, but all intervals are {TOO_WIDE}."
     saved = 100 * (1 - rows["ratio"])
-    tasks = rows["task"].nunique()
-    sure, single = int((rows["high"] < 1).sum()), int((rows["processes"] == 1).sum())
+    tasks, has_interval = rows["task"].nunique(), rows["high"].notna()
+    sure, single = int((rows["high"] < 1).sum()), int((has_interval & (rows["processes"] == 1)).sum())
     where = f"on {tasks} task{'s' if tasks > 1 else ''}"
     doubt = f" In {single} of them one process measured, so the interval may be too narrow." if single else ""
+    if bare := int((~has_interval).sum()):
+        doubt += f" {bare} more have no interval, because no process timed both norms."
     if left_out := savings_by_task.number_left_out(rows):
         doubt += (
             f" {left_out} more timings, of one process each, are left out, because several processes measured the same "
@@ -188,10 +198,9 @@ def _savings(impl: str, rows: pd.DataFrame) -> str:
         above = int((wide["high"] < 1).sum())
         intervals = f"{len(wide)} interval{'s' if len(wide) > 1 else ''}"
         doubt += f" Left out: {intervals} {TOO_WIDE}, {above or 'none'} of them wholly above 0."
-    return (
-        f"{impl} RMSNorm saves {saved.min():z.1f} to {saved.max():z.1f} % of a training step of {impl.lower()} "
-        f"LayerNorm, {where}; in {sure} of {len(rows)} timings the whole interval is above 0.{doubt}"
-    )
+    amount = " to ".join(dict.fromkeys(f"{value:z.1f}" for value in (saved.min(), saved.max())))
+    timings = f"in {sure} of {has_interval.sum()} timings the whole interval is above 0"
+    return f"{impl} RMSNorm saves {amount} % of a training step of {impl.lower()} LayerNorm, {where}; {timings}.{doubt}"
 
 
 def _panel(savings: pd.DataFrame) -> Panel:

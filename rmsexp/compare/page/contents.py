@@ -64,7 +64,7 @@ class CampaignReport:
         images: paths of PNG files of the figures, by title.
         captions: the captions of the figures, by title.
         notes: remarks, as lines of text.
-        settings: the folders of the settings of their runs.
+        settings: the folders of the settings of the runs of each campaign, by its name in ``numbers``.
     """
 
     questions: list[str]
@@ -76,4 +76,4 @@ class CampaignReport:
     images: dict[str, Path]
     captions: dict[str, str]
     notes: list[str]
-    settings: set[Path]
+    settings: dict[str, set[Path]]

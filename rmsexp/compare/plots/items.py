@@ -38,7 +38,7 @@ def against_p(item: Item, found: Found, sources: Sequence[str]) -> Figure:
     """Return an item's figure, with a panel for each of its panels, against p. Arguments are as in :func:`curves`."""
     records, views = found.records, [_view(panel, found) for panel in item.panels]
     table = p_table.table(records, *records.names)
-    lines = [item.content.caption, *sources, READING_P]
+    lines = [item.content.caption, *sources, READING_P, *filter(None, [p_table.left_out(records, table)])]
     figure, grid = canvas.grid(len(views), canvas.PANEL[1], item.content.title, lines)
     for axes, view in zip(grid, views, strict=True):
         p_sweep.draw_quality(axes, table, view.quantity, records)

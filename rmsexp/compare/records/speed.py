@@ -53,7 +53,7 @@ def time_unit(longest: float) -> tuple[str, float]:
 
 
 class Speed(NamedTuple):
-    """Seconds per 1k steps of a series, over its runs whose time is clear, or over all its runs if there are none.
+    """Seconds per 1k steps of a series, over its :func:`timed_runs`.
 
     Attributes:
         series: the name of the series.
@@ -62,7 +62,7 @@ class Speed(NamedTuple):
         is_clear: whether the runs used have clear times, at least one of which was measured.
         state: the number of all runs of the series in each time state, such as "1 clear, 2 contended".
         median, low, high: the median, the lower and the upper quartile of the seconds per 1k steps; NaN if no time was
-            measured.
+            measured, or half of the times are 0.
     """
 
     series: str
@@ -82,16 +82,26 @@ class Speed(NamedTuple):
 
 def speed(records: Records, series: str) -> Speed:
     """Return the speed of a series; ``records`` are those of one setting."""
-    runs = records.runs[records.runs["series"] == series]
-    clear = runs[runs["time_state"] == "clear"]
-    used = runs if clear.empty else clear
+    runs, used = records.runs[records.runs["series"] == series], timed_runs(records.runs, series)
     values = seconds_per_1k_steps(_times(records, used["folder"]))
-    low, median, high = np.quantile(values, [0.25, 0.5, 0.75]) if len(values) else [math.nan] * 3
+    low, median, high = np.quantile(values, [0.25, 0.5, 0.75]) if len(values) else [0.0] * 3
+    low, median, high = (low, median, high) if median > 0 else [math.nan] * 3
     known = used[list(CLOCK)].astype(object)
     clocks = frozenset(known.where(known.notna(), None).itertuples(index=False, name=None))
     state = ", ".join(f"{count} {name}" for name, count in runs["time_state"].value_counts().sort_index().items())
-    is_clear = bool(len(clear) and len(values))
+    is_clear = bool((used["time_state"] == "clear").all() and median > 0)
     return Speed(series, impl_of(runs), clocks, is_clear, state, float(median), float(low), float(high))
+
+
+def timed_runs(runs: pd.DataFrame, series: str) -> pd.DataFrame:
+    """Return the runs of a series whose times are averaged. ``runs``: all of the setting.
+
+    These are the clear ones on the clock of most series (:func:`states_on_one_clock`); without such, all clear ones;
+    without those, all.
+    """
+    own = runs[runs["series"] == series]
+    on_one_clock = own[states_on_one_clock(runs)[own.index] == "clear"]
+    return next((part for part in (on_one_clock, own[own["time_state"] == "clear"]) if len(part)), own)
 
 
 def impl_of(runs: pd.DataFrame) -> str:
@@ -108,7 +118,9 @@ def states_on_one_clock(runs: pd.DataFrame) -> pd.Series:
     """
     states = runs["time_state"].astype(object)
     clear = runs[states == "clear"]
-    clocks = clear[list(CLOCK)].astype(str).agg(tuple, axis=1) if len(clear) else pd.Series(dtype=object)
+    known = clear[list(CLOCK)].astype(object)
+    texts = known.where(known.notna(), "unknown").astype(str)
+    clocks = texts.agg(tuple, axis=1) if len(clear) else pd.Series(dtype=object)
     if clocks.nunique() > 1:
         counts = clear["series"].groupby(clocks).agg(["nunique", "size"])
         main = max(counts.index, key=lambda clock: (*counts.loc[[clock]].iloc[0], clock))

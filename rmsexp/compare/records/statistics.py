@@ -173,7 +173,8 @@ def _scores(records: Records, rows: pd.DataFrame) -> pd.Series:
     for folder, run in rows.groupby("folder"):
         if recipe_steps[folder] >= score.EVALUATIONS:  # False for NaN
             steps = score.steps(int(recipe_steps[folder]))[-score.SCORED :]
-            scores[folder] = score.score(run.set_index("step")["value"].reindex(steps).tolist())
+            values = run.groupby("step")["value"].last()  # as for runs without a score
+            scores[folder] = score.score(values.reindex(steps).tolist())
     return pd.Series(scores, dtype=float).rename_axis("folder").dropna()
 
 

@@ -71,7 +71,7 @@ def _sentence(
     level = four_digits(_value_at(baseline_runs, smoothed, "step", end, "loss"))
     seconds = _value_at(baseline_runs, smoothed, "step", end, "time")
     unit, divisor = speed.time_unit(seconds)
-    untimed = _untimed(baseline_runs, baseline_runs)
+    untimed = _untimed(baseline_runs, baseline_runs, smoothed)
     took = f"its time is excluded: {untimed}" if untimed else f"{seconds / divisor:.3g} {unit}"
     at_time = four_digits(_value_at(averaged(baseline_runs, timed=True)[0], smoothed, "step", end, "loss"))
     if not untimed and at_time != level:
@@ -85,16 +85,18 @@ def _sentence(
         by_time = f" and at its end before that time ({_end(runs, smoothed, 'time') / divisor:.3g} {unit})"
         if not np.isnan(loss := _value_at(runs, smoothed, "time", seconds, "loss")):
             by_time = f" and at {four_digits(loss)} after the same time"
-        if reason := _untimed(runs, baseline_runs):
+        if reason := _untimed(runs, baseline_runs, smoothed):
             by_time = "" if untimed else f" (its time is excluded: {reason})"
         parts.append(f"{_name(series)} is {by_step}{by_time}")
     return f"When {_name(baseline)} reaches training loss {level} (at step {end:.0f}, {took}), {'; '.join(parts)}."
 
 
-def _untimed(runs: pd.DataFrame, baseline_runs: pd.DataFrame) -> str:
+def _untimed(runs: pd.DataFrame, baseline_runs: pd.DataFrame, smoothed: dict[str, Curve]) -> str:
     """Return why the times of a series' runs are not compared with those of the baseline; "" if they are."""
     timed, is_clear = averaged(runs, timed=True)
     baseline_timed, baseline_is_clear = averaged(baseline_runs, timed=True)
+    if any(np.isnan(smoothed[folder]["time"]).all() for folder in (*timed["folder"], *baseline_timed["folder"])):
+        return "nothing timed"
     if is_clear and baseline_is_clear:
         return clock_difference(pd.concat([timed, baseline_timed]))
     return ", ".join(sorted(set((baseline_runs if is_clear else runs)["time_state"])))
@@ -115,6 +117,8 @@ def _value_at(runs: pd.DataFrame, smoothed: dict[str, Curve], x: str, position: 
 
 def _interpolated(curve: Curve, x: str, position: float, y: str) -> float:
     known = ~np.isnan(curve[x]) & ~np.isnan(curve[y])
+    if not known.any():
+        return float("nan")
     return float(np.interp(position, curve[x][known], curve[y][known], left=np.nan, right=np.nan))
 
 

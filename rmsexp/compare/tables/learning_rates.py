@@ -2,14 +2,15 @@
 
 The recipe's rate is the one in the task's config, which applies unless the command line changes ``optim.lr``. Rates are
 ranked as in campaigns (``rmsexp.rules.selection``): a rate at which a seed diverged ranks behind all at which none did,
-and the rates with fewer than ``ENOUGH`` seeds rank behind those with so many, if there are any.
+and the rates with fewer than ``ENOUGH`` seeds rank behind those with so many, if there are any. Rates whose runs have
+fewer steps in common than those of other rates rank last.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ COLUMNS = [
     "series",
     "rate",
     "is_recipe",
+    "step",
     "runs",
     "kept",
     "seeds",
@@ -50,13 +52,14 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
     """Return one row per series and learning rate; ``settings``, by folder, differ in the learning rate alone.
 
     Columns ``COLUMNS``; metrics that are shown in percent are fractions. ``rate``: the learning rate; NaN for the
-    recipe's rate if no run's config file can be read. ``is_recipe``: whether it is the recipe's. ``runs``: the number
-    of runs. ``kept``: the number of those that neither diverged nor failed. ``seeds``: the number of those that
-    diverged or have a value to rank the rate by. ``chosen_by``: the mean over the kept runs of a run's best value, or
-    score, on the selection split. ``value``, ``averaged``, ``interval``: the mean of the headline metric, the number of
-    runs in it, and half of its 95 % t-interval. ``diverged``: the number of runs that diverged.
-    ``rank``: 1 for the series' best rate, and so on; NaN if no run at the rate was evaluated on the selection split.
-    The value at rank 1 is optimistic, because the same runs chose the rate, unless it is the only rate.
+    recipe's rate if no run's config file can be read. ``is_recipe``: whether it is the recipe's. ``step``: the common
+    step of the runs at this rate, at which they are compared; NaN if there is none. ``runs``: the number of runs.
+    ``kept``: the number of those that neither diverged nor failed. ``seeds``: the number of those that diverged or have
+    a value to rank the rate by. ``chosen_by``: the mean over the kept runs of a run's best value, or score, on the
+    selection split. ``value``, ``averaged``, ``interval``: the mean of the headline metric, the number of runs in it,
+    and half of its 95 % t-interval. ``diverged``: the number of runs that diverged. ``rank``: 1 for the series' best
+    rate, and so on; NaN if no run at the rate was evaluated on the selection split. The value at rank 1 is optimistic,
+    because the same runs chose the rate, unless it is the only rate.
     """
     rows: list[list[Any]] = []
     tried: dict[str, dict[float, dict[int, float]]] = {}  # by series, row and seed: the values that choose the rate
@@ -66,7 +69,8 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
         if target.scored:
             best = statistics.final_metric(records, step, target.selection)
         else:
-            by_run = statistics.evaluations(records, target.selection, target.metric).groupby("folder")["value"]
+            evaluated = statistics.evaluations(records, target.selection, target.metric)
+            by_run = evaluated[evaluated["step"] <= (-1 if step is None else step)].groupby("folder")["value"]
             best = by_run.min() if target.mode == "min" else by_run.max()
         match = RATE.search(folder.name)
         for series in names.in_order(records.runs["series"]):
@@ -83,12 +87,14 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
             tried.setdefault(series, {})[len(rows)] = dict(zip(runs["seed"][counted], scores[counted], strict=True))
             chosen_by = statistics.estimate(scores).mean
             seeds = len(tried[series][len(rows)])
-            row = [series, rate, not match, len(runs), ended, seeds, chosen_by, mean, of_runs.count(), interval]
+            at = math.nan if step is None else step
+            row = [series, rate, not match, at, len(runs), ended, seeds, chosen_by, mean, of_runs.count(), interval]
             rows.append([*row, int(diverged.sum()), math.nan])
     table = pd.DataFrame(rows, columns=COLUMNS)
     for by_row in tried.values():
-        enough = _enough(map(len, by_row.values()))
-        order = sorted(selection.ranked(by_row, target.mode), key=lambda row: len(by_row[row]) < enough)
+        enough, steps = _enough(map(len, by_row.values())), table.loc[list(by_row), "step"]
+        behind = {row: (steps[row] < steps.max(), len(by_row[row]) < enough) for row in by_row}
+        order = sorted(selection.ranked(by_row, target.mode), key=behind.__getitem__)
         table.loc[order, "rank"] = range(1, len(order) + 1)
     return table
 
@@ -112,7 +118,7 @@ def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
     """Return one row per series as text: the headline metric at the recipe's rate and at the best rate (rank 1).
 
     A mean that leaves out runs is followed by "2 of 3 runs". Where rates of a series differ in the number of seeds, the
-    other means are followed by it.
+    other means are followed by it. Where rates differ in the common step, all means are followed by it.
     """
     metric = f"{target.split} {names.metric_label(target.metric)}"
     chosen_by = f"{target.selection} {names.metric_label(target.metric)}"
@@ -121,9 +127,11 @@ def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
         tried = table[table["series"] == series]
         recipe, best = tried[tried["is_recipe"]], tried[tried["rank"] == 1]
         optimistic = " (from the seeds that chose the rate)" if len(tried) > 1 and len(best) else ""
-        enough, differ = _enough(tried["seeds"]), tried["seeds"].nunique() > 1
-        fewer = int((tried["seeds"] < enough).sum())
-        among = f"{len(tried) - fewer} with {enough} seeds or more, of {len(tried)}" if fewer else str(len(tried))
+        enough, shorter = _enough(tried["seeds"]), tried["step"] < tried["step"].max()
+        fewer = tried["seeds"] < enough
+        demands = [f"{enough} seeds or more"] * bool(fewer.any()) + ["the most steps"] * bool(shorter.any())
+        among = f"{(~fewer & ~shorter).sum()} with {' and '.join(demands)}, of " * bool(demands) + str(len(tried))
+        differ = [column for column in ("seeds", "step") if tried[column].nunique() > 1]
         rows.append(
             {
                 "norm": names.label(series),
@@ -145,11 +153,12 @@ def _rate(rows: pd.DataFrame) -> str:
     return "the recipe's" if math.isnan(rate) else f"{rate:g}"
 
 
-def _value(rows: pd.DataFrame, target: statistics.Target, seeds: bool) -> str:
-    """Return the value of the only one of ``rows``; ``seeds``: whether the number of its seeds follows."""
+def _value(rows: pd.DataFrame, target: statistics.Target, differ: Sequence[str]) -> str:
+    """Return the value of the only one of ``rows``; ``differ``: which of "seeds" and "step" follow it."""
     if rows.empty:
         return formats.NO_VALUE
     row = rows.iloc[0]
-    of_seeds = [f"{row['runs']} seed{'s' * int(row['runs'] > 1)}"] if seeds else []
+    of_seeds = [f"{row['runs']} seed{'s' * int(row['runs'] > 1)}"] if "seeds" in differ else []
     remarks = [f"{row['averaged']} of {row['runs']} runs"] if row["averaged"] < row["runs"] else of_seeds
+    remarks = [*remarks, f"step {row['step']:.0f}"] if "step" in differ and not math.isnan(row["step"]) else remarks
     return formats.quality(row["value"], target.metric, row["interval"], remarks)

@@ -62,13 +62,15 @@ def has_several(table: pd.DataFrame) -> bool:
 
 
 def left_out(records: Records, table: pd.DataFrame) -> str:
-    """Return how many runs :func:`table` leaves out because of the implementation of their norms; "" if none."""
-    about_p = [_differs_in_p_alone(names.without_impl(series)) for series in records.runs["series"]]
-    impls = records.runs.loc[about_p, "impl"].fillna("unknown")
+    """Return how many runs :func:`table` leaves out: of other implementations, or with unknown p; "" if none."""
+    plain = records.runs["series"].map(names.without_impl)
+    runs = records.runs.assign(series=plain)[list(map(_differs_in_p_alone, plain))]
+    impls = runs["impl"].fillna("unknown")
     others = impls[~impls.isin(table["impl"])]
-    if others.empty:
-        return ""
-    return f"left out: {len(others)} run{'s' * (len(others) > 1)} with norm.impl={', '.join(sorted(set(others)))}"
+    unknown = len(runs) - len(others) - len(table)
+    reasons = {f"with norm.impl={', '.join(sorted(set(others)))}": len(others), "whose p is unknown": unknown}
+    parts = [f"{count} run{'s' * (count > 1)} {reason}" for reason, count in reasons.items() if count]
+    return f"left out: {', '.join(parts)}" if parts else ""
 
 
 def _differs_in_p_alone(series: str) -> bool:

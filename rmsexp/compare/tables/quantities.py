@@ -34,12 +34,14 @@ def table(records: Records) -> pd.DataFrame:
 
 
 def _values(records: Records, quantity: Quantity) -> pd.Series:
-    """Return each run's value of a quantity at the common step, by folder; runs without it are left out."""
+    """Return each run's value of a quantity at the common step, by folder, without runs that did not get there."""
     step = statistics.common_step(records)
     rows = statistics.evaluations(records, quantity.split, quantity.metric)
     if step is None:
         return pd.Series(dtype=float)
-    compared = rows["step"] <= step if quantity.split == quantities.TRAIN else rows["step"] == step
+    compared = rows["step"] == step
+    if quantity.split == quantities.TRAIN:
+        compared = (rows["step"] <= step) & rows["folder"].isin(statistics.final_metric(records, step).index)
     return rows[compared].groupby("folder")["value"].last()
 
 

@@ -161,26 +161,40 @@ def _listed(values: list[str], numbers: pd.DataFrame) -> str:
 
 
 def timing_table(timings: pd.DataFrame) -> pd.DataFrame:
-    """Return the timing records of a setting as text, with the savings of each and why it is not in the tables."""
-    rows = []
+    """Return the timing records of a setting as text, with the savings of each and why it is not in the tables.
+
+    Last come those without LayerNorm of the same implementation, which may be in a table of fused against eager norms.
+    """
+    rows, listed = [], set()
     for comparison in (found for kind in timing_records.KINDS for found in comparable.comparisons(timings, kind=kind)):
         first = comparison.rows.iloc[0].to_dict()
         clock = f"{comparable.machine(first)}, {comparable.threads(first['threads'])}"
         for record in comparison.records.to_dict("records"):
-            rows.append(
-                {
-                    "record": Path(record["folder"]).name,
-                    "impl": first["impl"],
-                    "machine, threads": clock,
-                    "date": str(record["started"])[:10],
-                    "commit": comparable.commit(record),
-                    "processes, rounds": _replication(record),
-                    "time state": record["time_state"],
-                    "saving vs LayerNorm (95 % interval)": _savings(record["ratios"]),
-                    "in the tables above": f"no: {record['left_out']}" if record["left_out"] else "yes",
-                }
-            )
+            listed.add(record["folder"])
+            rows.append(_listed_record(record, first["impl"], clock, _savings(record["ratios"]), record["left_out"]))
+    fused = comparable.fused_against_eager(timings)
+    left_out = {record["folder"]: record["left_out"] for found in fused for record in found.records.to_dict("records")}
+    for folder, own in timings[~timings["folder"].isin(listed)].groupby("folder", sort=False):
+        record, impls = own.iloc[0].to_dict(), " and ".join(sorted(set(own["impl"])))
+        clock = f"{comparable.machine(record)}, {comparable.threads(record['threads'])}"
+        record |= {"processes": own["processes"].min(), "rounds": own["rounds"].min()}
+        reason = left_out.get(str(folder), "LayerNorm was not timed")
+        rows.append(_listed_record(record, impls, clock, formats.NO_VALUE, reason))
     return pd.DataFrame(rows)
+
+
+def _listed_record(record: dict[Any, Any], impl: str, clock: str, saved: str, left_out: str) -> dict[str, str]:
+    return {
+        "record": Path(record["folder"]).name,
+        "impl": impl,
+        "machine, threads": clock,
+        "date": str(record["started"])[:10],
+        "commit": comparable.commit(record),
+        "processes, rounds": _replication(record),
+        "time state": record["time_state"],
+        "saving vs LayerNorm (95 % interval)": saved,
+        "in the tables above": f"no: {left_out}" if left_out else "yes",
+    }
 
 
 def _replication(row: dict[Any, Any]) -> str:

@@ -29,21 +29,21 @@ def table(records: Records) -> pd.DataFrame:
     """Return one row per series, except plain LN, for which there is plain LN of its implementation and precision.
 
     Columns: ``series``; ``metric``; ``seeds``, the number of seeds of either; ``n``, that of seeds at which both runs
-    finished; ``difference``, the
-    mean over them of the headline metric minus LN's, with fractions as fractions; ``interval``, half of its 95 %
-    t-interval; ``p``, the p-value of the paired t-test; ``adjusted_p`` and ``adjusted_interval``, the same with Holm's
-    correction for all series of the table; ``diverged``, ``ln_diverged``, ``both_diverged``, the numbers of common
-    seeds at which only this run, only LN's, or both diverged.
+    finished; ``difference``, the mean over them of the headline metric minus LN's, with fractions as fractions;
+    ``interval``, half of its 95 % t-interval; ``p``, the p-value of the paired t-test; ``adjusted_p`` and
+    ``adjusted_interval``, the same with Holm's correction for all series of the table; ``diverged``, ``ln_diverged``,
+    ``both_diverged``, the numbers of common seeds at which only this run, only LN's, or both diverged.
 
     If only one run of a pair diverged, p is that of the exact sign-flip test of ranks, diverged runs last, and there is
     no interval. Interval and p are NaN below three pairs; p is also NaN if all differences are equal.
     """
     target, step = statistics.target(records), statistics.common_step(records)
     runs = records.runs.set_index("folder").assign(value=statistics.headline_metric(records, step))
+    impls = {series: speed.impl_of(own) for series, own in runs.groupby("series")}  # of runs with damaged files, too
     rows = []
     for series in names.in_order(runs["series"]):
         series_runs = runs[runs["series"] == series]
-        same = (runs["impl"] == speed.impl_of(series_runs)) & (
+        same = (runs["series"].map(impls) == impls[series]) & (
             runs["series"].map(names.precision_of) == names.precision_of(series)
         )
         reference = runs[runs["series"].map(names.is_plain_ln) & same]
@@ -62,7 +62,7 @@ def title(records: Records, table: pd.DataFrame) -> str:
     """Return the title of the :func:`table`, with the series that have no row."""
     others = [series for series in names.in_order(records.runs["series"]) if not names.is_plain_ln(series)]
     lost = ", ".join(names.label(series) for series in others if series not in set(table["series"]))
-    note = f" (without {lost}: no LayerNorm of the same implementation)" if lost else ""
+    note = f" (without {lost}: no LayerNorm of the same implementation and precision)" if lost else ""
     return f"Against LayerNorm, seed by seed{note}"
 
 

@@ -26,9 +26,9 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     standard deviation over seeds; ``…_interval``: half of the 95 % t-interval, from three seeds on; ``…_median``: the
     median with the diverged runs, see :func:`rmsexp.compare.records.statistics.median`; ``saving_vs_ln``: the unpaired
     saving; ``predictions_per_second``: of what ``predictions`` names, at this speed, absent if no run has recorded
-    their number; ``clock``: the machine, threads, precision and code of its times where they differ between series;
-    ``seconds_<bucket>``: seconds in a bucket of the clock, mean over the runs whose time is clear, or over all runs if
-    none is.
+    their number; ``clock``: the machine, threads, precision, torch version and code of its times where they differ
+    between series; ``seconds_<bucket>``: seconds in a bucket of the clock, mean over the
+    :func:`rmsexp.compare.records.speed.timed_runs`.
     """
     records = records.select(task, setting)
     step, target = statistics.common_step(records), statistics.target(records)
@@ -67,8 +67,8 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
             "saving_vs_ln": saving,
             "saving_note": note,
         }
-        clear = runs[runs["time_state"] == "clear"]
-        rows.append(row | seconds.reindex((runs if clear.empty else clear)["folder"]).mean().to_dict())
+        timed = speed.timed_runs(records.runs, series.series)
+        rows.append(row | seconds.reindex(timed["folder"]).mean().to_dict())
     rates = ["predictions", "predictions_per_second"]
     return pd.DataFrame(rows) if len(predictions) else pd.DataFrame(rows).drop(columns=rates, errors="ignore")
 
@@ -186,8 +186,8 @@ def to_markdown(table: pd.DataFrame, title: str, caveats: list[str]) -> str:
     parts = [
         f"# {title}",
         markup.markdown(readable(table)),
-        "Seconds in each bucket of the clock, mean over the runs whose time is clear, or over all runs if none is. "
-        "The time axis of every curve is data + train:",
+        "Seconds in each bucket of the clock, mean over the runs whose time is clear and of one clock, or over all if "
+        "none is. The time axis of every curve is data + train:",
         markup.markdown(cells),
         "\n".join(f"- {line}" for line in caveats),
     ]

@@ -141,13 +141,15 @@ def _difference(row: dict[Any, Any]) -> str:
     metric = row["score"].split()[1]
     interval = formats.ends(row["low"], row["high"], metric, row["margin"])
     interval = "no interval" if math.isnan(row["low"]) else interval
-    lost = [
-        f"{row[key]:.0f} with {names.label(name)} diverged"
-        for key, name in (("diverged_a", row["a"]), ("diverged_b", row["b"]))
-        if row[key]
-    ]
-    among = f" among the pairs that finished ({', '.join(lost)})" if lost else ""
+    diverged = lost(row)
+    among = f" among the pairs that finished ({', '.join(diverged)})" if diverged else ""
     return f"{formats.signed(row['difference'], metric)} ({interval}) {row['unit']}{among}"
+
+
+def lost(row: Mapping[Any, Any]) -> list[str]:
+    """Return the numbers of pairs in which one of the runs diverged, such as "2 with LayerNorm diverged"."""
+    norms = (("diverged_a", row["a"]), ("diverged_b", row["b"]))
+    return [f"{row[key]:.0f} with {names.label(name)} diverged" for key, name in norms if row[key]]
 
 
 def matrix(states: Sequence[State]) -> pd.DataFrame:

@@ -41,7 +41,7 @@ def test_real_data_come_first_and_differences_have_intervals(first: answer.Answe
     assert first.table["runs"].tolist() == ["small, real data", "demo, built-in data"]
     assert first.table[answer.QUALITY].str.fullmatch(EACH_SEED).all()
     assert first.table[answer.TIME].str.fullmatch(r"19\.0 % \(.*\), demo, AMD EPYC, 1 thread").all()
-    assert "eager RMSNorm saves 19.0 to 19.0 % of a training step of eager LayerNorm, on 1 task;" in first.sentences[1]
+    assert "eager RMSNorm saves 19.0 % of a training step of eager LayerNorm, on 1 task;" in first.sentences[1]
 
 
 def test_a_quotient_of_two_single_processes_has_no_interval(tmp_path: Path) -> None:
@@ -59,8 +59,8 @@ def test_fused_norms_have_a_sentence_of_their_own(tmp_path: Path) -> None:
     write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.82]})
     savings = savings_by_task.rows(load_timings(tmp_path), "eager")
     eager, fused = answer.answer([], pd.DataFrame(), savings, savings).sentences[1:]
-    assert eager.startswith("Time: eager RMSNorm saves 19.0 to 19.0 % of a training step of eager LayerNorm, on 1 task")
-    assert fused.startswith("Fused RMSNorm saves 19.0 to 19.0 % of a training step of fused LayerNorm, on 1 task")
+    assert eager.startswith("Time: eager RMSNorm saves 19.0 % of a training step of eager LayerNorm, on 1 task")
+    assert fused.startswith("Fused RMSNorm saves 19.0 % of a training step of fused LayerNorm, on 1 task")
 
 
 def test_intervals_that_say_nothing_are_not_hidden(tmp_path: Path) -> None:
@@ -136,6 +136,28 @@ def test_claims_that_one_interval_decides_share_a_row(tmp_path: Path) -> None:
     (row,) = answer.answer([], decided, NONE, NONE).table.to_dict("records")
     assert row["verdict"] == "RMSNorm equals LayerNorm: supported; RMSNorm is not worse than LayerNorm: supported"
     assert re.fullmatch(r"-0\.11 \(90 %: -[\d.]+ to [+-][\d.]+\) points, 8 seeds", row[answer.QUALITY])
+
+
+def test_remarks_and_diverged_pairs_of_verdicts_are_in_the_answer(tmp_path: Path) -> None:
+    Campaign(claims=(EQUAL,), diverged={("ln", 3)}, changes={"mode": "max"}).write(tmp_path)
+    decided = verdicts.table(campaigns.states(tmp_path, []))
+    shown = answer.answer([], decided, NONE, NONE)
+    (row,) = shown.table.to_dict("records")
+    assert row["verdict"].endswith(" (with remarks)")
+    assert row[answer.QUALITY].endswith(" seeds; 1 with LayerNorm diverged")
+    assert "(with remarks)" in shown.sentences[0]
+
+
+def test_intervals_are_those_of_the_paired_table(tmp_path: Path) -> None:
+    for seed in range(3):
+        for series in ("ln", "rms", "none"):
+            write_run(tmp_path, series, seed)
+    found = report(tmp_path)
+    tests = seed_tests.table(found.records)
+    row = tests["series"] == "rms"
+    tests.loc[row, ["difference", "interval", "adjusted_interval"]] = [-0.02, 0.01, 0.03]
+    (shown,) = answer.answer([replace(found, tests=tests)], pd.DataFrame(), NONE, NONE).table.to_dict("records")
+    assert shown[answer.QUALITY] == "+2.00 (95 %, Holm: -1.00 to +5.00) points, 3 seeds"
 
 
 def test_the_page_opens_on_the_answer(first: answer.Answer, tmp_path: Path) -> None:

@@ -232,7 +232,7 @@ def test_marks_of_verdicts_do_not_change_their_colour() -> None:
     outcomes = ["supported*: +0.1", "refuted†: -2", "inconclusive*†: +1; not decided yet: 3 of 24 final runs", NO_VALUE]
     matrix = pd.DataFrame({"claim": ["RMSNorm equals LayerNorm"] * 4, "cifar10": outcomes})
     empty = pd.DataFrame()
-    campaigns = CampaignReport(["?"], empty, matrix, empty, {}, {}, {}, {}, [], set())
+    campaigns = CampaignReport(["?"], empty, matrix, empty, {}, {}, {}, {}, [], {})
     found = set(re.findall('<b data-outcome="([^"]*)"', html.page([], campaigns)))
     assert found == {"supported", "refuted", "inconclusive", "not decided yet", NO_VALUE}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.comparisons import write_rows
 from helpers.records import make_row, write_run
 
 from rmsexp import record
@@ -83,7 +84,10 @@ def test_a_damaged_quantity_is_a_problem(tmp_path: Path, damaged: dict[str, Any]
 def test_the_table_has_the_quantities_at_the_common_step(tmp_path: Path) -> None:
     for seed, last in enumerate([0.25, 0.5]):
         write(tmp_path, "rms", [0.9] * 10 + [last], seed=seed)
-    write(tmp_path, "rms", [0.9], seed=2)  # ends its evaluations at step 0
+    write(tmp_path, "rms", [0.9], seed=2)  # ends its evaluations at step 0, and its training at step 8
+    short = tmp_path / "cifar10/demo/rms/seed2"
+    metrics = record.RunFolder(short).read_metrics()[0]
+    write_rows(short, [row for row in metrics if row["step"] <= 8])
     records = load(tmp_path)
     assert quantities_table.title(records) == "What the curves show at step 400"
     table = quantities_table.table(records)
@@ -92,4 +96,5 @@ def test_the_table_has_the_quantities_at_the_common_step(tmp_path: Path) -> None
     assert table.loc[0, "train_error"] == pytest.approx(rows["error"].mean())
     text = quantities_table.readable(table, records).iloc[0]
     assert list(text.index) == ["norm", "train loss (bits)", "train error (%)", "valid word error rate (%)"]
+    assert text.iloc[2].endswith(" (2 of 3 runs)")
     assert text.iloc[3] == "37.50 (2 of 3 runs)"

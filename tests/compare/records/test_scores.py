@@ -55,6 +55,15 @@ def test_a_run_without_one_of_the_evaluations_has_no_score(tmp_path: Path) -> No
     assert str(folder) not in statistics.headline_metric(records, 1000).index
 
 
+def test_an_evaluation_that_is_there_twice_counts_once(tmp_path: Path) -> None:
+    Campaign().write(tmp_path)
+    path = tmp_path / "cifar10" / SCORED / "ln/seed3" / record.METRICS
+    before = statistics.headline_metric(load(tmp_path).select("cifar10", SCORED), 1000)
+    path.write_text(path.read_text() + path.read_text().splitlines()[-1] + "\n")
+    records = load(tmp_path).select("cifar10", SCORED)
+    assert statistics.headline_metric(records, 1000).to_dict() == before.to_dict()
+
+
 def test_tuning_runs_are_reported_on_validation(results: Path) -> None:
     records = load(results).select("cifar10", TUNING)
     assert statistics.target(records).split == "valid"

@@ -98,6 +98,24 @@ def test_times_are_averaged_over_the_clock_of_most_series(tmp_path: Path) -> Non
     }
 
 
+def test_the_summary_averages_times_of_one_clock(tmp_path: Path) -> None:
+    for series in ("ln", "rms"):
+        write_run(tmp_path, series, sessions=[CLEAR])
+    write_run(tmp_path, "ln", 1, sessions=[CLEAR | {"device": "B"}], seconds_per_step=0.5)
+    table = summary(tmp_path)
+    assert table.loc["ln", "seconds_per_1k_steps"] == pytest.approx(100)
+    assert table.loc["ln", "seconds_train"] == table.loc["rms", "seconds_train"]
+    assert table.loc["rms", "saving_vs_ln"] == pytest.approx(0)
+
+
+def test_times_of_0_are_not_timed(tmp_path: Path) -> None:
+    for series in ("ln", "rms"):
+        write_run(tmp_path, series, seconds_per_step=0.0)
+    table = summary(tmp_path)
+    assert table["seconds_per_1k_steps"].isna().all()
+    assert table.loc["rms", "saving_note"] == "time excluded (nothing timed yet)"
+
+
 def test_a_time_says_what_differs_from_the_times_of_other_series(tmp_path: Path) -> None:
     write_run(tmp_path, "ln", sessions=[CLEAR])
     write_run(tmp_path, "rms", sessions=[CLEAR | {"threads": 2}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,21 @@ def test_times_of_another_number_of_threads_are_left_out(tmp_path: Path) -> None
     path.write_text(path.read_text().replace('"threads": 2', '"threads": 1'))
     sentence, _ = findings.figure_1(setting(tmp_path))
     assert sentence.endswith("RMSNorm is at 4.150 after the same steps (its time is excluded: different threads).")
+
+
+def test_runs_without_times_are_compared_by_steps_alone(tmp_path: Path) -> None:
+    write_losses(tmp_path, "ln", 0.02, 0.2)
+    for series in ("ln", "rms"):
+        folder = tmp_path / f"cifar10/demo/{series}/seed0"
+        if series == "rms":
+            write_losses(tmp_path, "rms", 0.03, 0.1)
+        rows = [json.loads(line) for line in (folder / record.METRICS).read_text().splitlines()]
+        write_rows(folder, [{key: value for key, value in row.items() if key != "seconds"} for row in rows])
+    sentence, _ = findings.figure_1(setting(tmp_path))
+    assert sentence == (
+        "When LayerNorm reaches training loss 6.100 (at step 200, its time is excluded: nothing timed), "
+        "RMSNorm is at 4.150 after the same steps."
+    )
 
 
 def test_the_method_counts_the_seeds(tmp_path: Path) -> None:

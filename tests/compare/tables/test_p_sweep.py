@@ -38,6 +38,10 @@ def test_runs_with_another_implementation_are_counted(tmp_path: Path) -> None:
     table = p_table.table(records, "cifar10", "demo")
     assert (set(table["impl"]), len(table)) == ({"eager"}, 3)
     assert p_table.left_out(records, table) == "left out: 1 run with norm.impl=fused"
+    write_run(tmp_path, "prms")  # without a config
+    records = load(tmp_path).select("cifar10", "demo")
+    left_out = p_table.left_out(records, p_table.table(records, "cifar10", "demo"))
+    assert left_out == "left out: 1 run with norm.impl=fused, 1 run whose p is unknown"
 
 
 def test_means_count_the_seeds_that_they_leave_out(tmp_path: Path) -> None:

@@ -102,6 +102,10 @@ def test_a_timing_record_without_layernorm_gives_no_saving(tmp_path: Path) -> No
     write_run(tmp_path, "rms")
     write_timing(tmp_path, {"none": 1.0, "rms": 1.2})
     assert tables(tmp_path) == []
+    write_timing(tmp_path, {"rms": 1.0, "rms+impl=fused": 0.7}, number=1)
+    lonely, fused = savings_table.timing_table(load_timings(tmp_path)).to_dict("records")
+    assert (lonely["record"], lonely["in the tables above"]) == ("steps0", "no: LayerNorm was not timed")
+    assert (fused["record"], fused["impl"], fused["in the tables above"]) == ("steps1", "eager and fused", "yes")
 
 
 def test_each_timing_record_is_listed_with_its_savings_and_why_it_is_not_used(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_series_without_layernorm_of_their_implementation_are_named(tmp_path: Pa
         write_errors(tmp_path, series, 0, [0.9, 0.3])
     records = setting(tmp_path)
     heading = seed_tests.title(records, seed_tests.table(records))
-    assert heading.endswith(" (without RMSNorm impl=fused: no LayerNorm of the same implementation)")
+    assert heading.endswith(" (without RMSNorm impl=fused: no LayerNorm of the same implementation and precision)")
 
 
 def test_several_series_are_corrected_by_holm(tmp_path: Path) -> None:
