@@ -58,7 +58,7 @@ class BN(BatchNormOptions):
     Attributes:
         eps: Added to the variance, at least 0.
         initial_gain: Initial value of the gain, greater than 0; 0.1 avoids vanishing gradients in recurrences
-            (Cooijmans et al. 2017, section 4).
+            (Cooijmans et al. 2017, section 4). Not for layers that are initialised from data, which sets their gain.
         everywhere: Whether layers that the model makes by :meth:`Norm.optional` are normalised, too (BN-Everywhere).
 
     See :class:`BatchNormOptions` for the other options and for errors.
@@ -88,6 +88,10 @@ class BN(BatchNormOptions):
             )
 
     def normaliser(self, site: Site) -> BatchNorm:
+        if site.data_init and self.initial_gain != 1:
+            raise ValueError(
+                f"norm.initial_gain has no effect: {site.name} is initialised from data, which sets its gain"
+            )
         shift = site.shift is not False and not site.then_bias  # no shift if the model adds its own bias afterwards
         return BatchNorm(
             site.features, self.eps, shift=shift, maps=site.maps, initial_gain=self.initial_gain, options=self

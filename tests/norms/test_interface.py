@@ -252,6 +252,10 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: norms.WN(name="wn", inverse_gain=True).linear("head", 3, 4, data_init=True),
         "norm.inverse_gain=true is not possible: head is initialised from data",
     ),
+    "initial_gain with gains from data": (
+        lambda: norms.BN(name="bn", initial_gain=0.1).linear("head", 3, 4, data_init=True),
+        "norm.initial_gain has no effect: head is initialised from data, which sets its gain",
+    ),
     "input of rms": (lambda: norms.RMSNorm(4)(torch.ones(2, 3)), r"expected .* \(4,\), got \(2, 3\)"),
     "input of ln": (lambda: norms.LayerNorm((2, 4))(torch.ones(4)), r"expected .* \(2, 4\), got \(4,\)"),
     "gain": (
