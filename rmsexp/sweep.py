@@ -195,7 +195,9 @@ _runs = states.RunReader()  # in the process of the sweep
 def _sweep_job(composed: DictConfig) -> str:  # noqa: ARG001
     """Do one run of a sweep, in a worker process if the sweep does several at a time, and return its status.
 
-    Raises: as :func:`do_run`. This ends the sweep.
+    After an error in this program, print its traceback and return "failed".
+
+    Raises: SystemExit as :func:`do_run`. This ends the sweep.
     """
     from hydra.core.hydra_config import HydraConfig
 
@@ -206,7 +208,12 @@ def _sweep_job(composed: DictConfig) -> str:  # noqa: ARG001
     process.follow_parent(process.STOPPING)
     if _jobs and not _quiet and parent_process() is None:
         _announce(running.job.num)
-    return do_run([word for word in running.overrides.task if not config.is_for_sweeps(word)], config_dir, n_jobs)
+    words = [word for word in running.overrides.task if not config.is_for_sweeps(word)]
+    try:
+        return do_run(words, config_dir, n_jobs)
+    except Exception:  # which Hydra would raise again, as if it were its own
+        traceback.print_exc()
+        return "failed"
 
 
 def _announce(number: int) -> None:
@@ -220,8 +227,7 @@ def _announce(number: int) -> None:
 def do_run(overrides: Sequence[str], config_dir: str | None, n_jobs: int = 1) -> str:
     """Do one run of a sweep, and return its status. ``n_jobs``: how many runs of the sweep share the machine.
 
-    A run that fails has the status "failed", also after an error in this program, whose traceback is printed; an
-    exception would end the sweep.
+    A run that fails has the status "failed"; an exception would end the sweep.
 
     Raises: SystemExit if a signal stopped this run; as :func:`rmsexp.runner.execute` after SIGUSR2.
     """
@@ -234,9 +240,6 @@ def do_run(overrides: Sequence[str], config_dir: str | None, n_jobs: int = 1) ->
             outcome = runner.execute(job, runner.Around(n_jobs, quiet=quiet, forced=False))
         except (lock.RunLockedError, ReportedError, OSError) as error:
             report(error)
-            return "failed"
-        except Exception:
-            traceback.print_exc()
             return "failed"
         # the process of the sweep shows how the runs of joblib ended, but may not know why one was refused
         if outcome.status == "failed" or not _is_of_joblib():
