@@ -63,7 +63,7 @@ def _set_aside(jobs: Sequence[config.Job]) -> Iterator[None]:
     """Move the earlier runs of all jobs with ``force=true`` aside, before the first run begins.
 
     If the sweep is interrupted, the runs that are left thus have no earlier one, and the same command without
-    ``force=true`` does them. If the sweep is refused, here or inside the context, the earlier runs are moved back.
+    ``force=true`` does them. If the sweep ends by an error before a run has begun, the earlier runs are moved back.
     """
     from rmsexp import runner
 
@@ -74,9 +74,9 @@ def _set_aside(jobs: Sequence[config.Job]) -> Iterator[None]:
                 if kept := runner.set_aside(folder):
                     moved[folder.path] = kept
         yield
-    except REFUSED:
-        for path, kept in moved.items():
-            if not path.exists():
+    except (*REFUSED, OSError):
+        if not any(path.exists() for path in moved):  # otherwise the sweep has begun
+            for path, kept in moved.items():
                 kept.rename(path)
                 report(f"the earlier run is {path} again")
         raise

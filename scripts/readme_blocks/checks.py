@@ -58,8 +58,8 @@ def verdict_rules(evidence: Evidence) -> str:
             f"power is {_power(plain)}. With more spread these are {_falsely(spread)} and {_power(spread)}, and with "
             f"the spread of `quality_cifar10` {_falsely(wide)} and {_power(wide)}. With this spread, "
             f"{_falsely(wide, 'noninferiority')} find non-inferiority falsely at the margin, and "
-            f"{_falsely(wide, 'superiority', NO_DIFFERENCE)} superiority where there is no difference. One seed per rate gives "
-            f"{_falsely(hasty)} and {_power(hasty)}. The limit of 6.5 % is for known rates.",
+            f"{_falsely(wide, 'superiority', NO_DIFFERENCE)} superiority where there is no difference. One seed per "
+            f"rate gives {_falsely(hasty)} and {_power(hasty)}. The limit of 6.5 % is for known rates.",
             f"- If the best rates of *b* and *c* alone lie between two rates of the grid, {_falsely(off_grid)} of "
             "the campaigns find equivalence falsely at the margin. A verdict holds for rates chosen from a grid of "
             "octaves.",

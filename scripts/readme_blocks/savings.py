@@ -117,7 +117,7 @@ def readme(evidence: Evidence) -> str:
         f"Time saved per training step against LayerNorm (95 % intervals), at `scale=small` on "
         f"{plural(group.threads, 'thread')} of {group.machine}, unfused norms (`norm.impl=eager`), "
         f"[interleaved]({TIMING}#how-interleaved-timing-works), time state "
-        f"[{states}]({TIMING}#what-contended-means). [Other machines]({TIMING}#results)."
+        f"[{states}]({TIMING}#what-contended-means). [Other machines and pRMSNorm]({TIMING}#results)."
     )
     differences = _differences(group, fused_group) if fused_group else []
     return paragraphs(f"{heading} {replication(group)}", table(rows), " ".join([*differences, *_frameworks()]))

@@ -24,7 +24,8 @@ def readme(evidence: Evidence) -> str:
     fused = all(state.campaign.runs.get("norm.impl") == "fused" for state in decided)
     conditions = (
         f"Small models, short runs ({scales}{', fused norms' * fused}; [conditions]({CONDITIONS})). *Equals*: the "
-        f"difference's whole interval lies within a [margin]({WHOLE}). Empty cell: no such claim."
+        f"difference's whole interval lies within a [margin]({WHOLE}); *not worse*: above minus the margin. Empty "
+        "cell: no such claim."
     )
     lines = [*([conditions] if decided else []), *_remarks(evidence, brief=True)]
     return paragraphs(_outcomes(decided), " ".join(lines))
@@ -59,6 +60,11 @@ def _outcomes(decided: list[State]) -> str:
     return table(rows) if rows else ""
 
 
+def _differing(state: State) -> list[str]:
+    """Return the remarks that the models of a claim's norms differ in more than the norm."""
+    return [line for claim in state.campaign.claims for line in state.campaign.differing_models(claim, state.results)]
+
+
 def _remarks(evidence: Evidence, brief: bool = False) -> list[str]:
     """Return remarks on the decided campaigns, and which campaigns are not decided, one sentence each.
 
@@ -70,7 +76,10 @@ def _remarks(evidence: Evidence, brief: bool = False) -> list[str]:
     found = {state.campaign.name: state.all_remarks() for state in _decided(evidence)}
     remarks = [f"\\* `{name}`: {'; '.join(lines)}." for name, lines in found.items() if lines]
     if brief and remarks:
-        remarks = [f"\\* has a [remark]({WHOLE})."]
+        differing = {line for state in _decided(evidence) for line in _differing(state)}
+        only = all(line in differing for lines in found.values() for line in lines)
+        what = "the models differ in more than the norm" if only else "has remarks"
+        remarks = [f"\\* {what} ([which]({WHOLE}))."]
     luck = f"([rate luck]({RATES if brief else RATES[RATES.index('#') :]}))"
     notes = verdicts.notes_on_rates(verdicts.table(_decided(evidence)))
     remarks += [f"† {text.replace('(rate luck)', luck)}." for text in notes]

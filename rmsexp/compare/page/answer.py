@@ -199,8 +199,8 @@ def _savings(impl: str, rows: pd.DataFrame) -> str:
         intervals = f"{len(wide)} interval{'s' if len(wide) > 1 else ''}"
         doubt += f" Left out: {intervals} {TOO_WIDE}, {above or 'none'} of them wholly above 0."
     amount = " to ".join(dict.fromkeys(f"{value:z.1f}" for value in (saved.min(), saved.max())))
-    timings = f"in {sure} of {has_interval.sum()} timings the whole interval is above 0"
-    return f"{impl} RMSNorm saves {amount} % of a training step of {impl.lower()} LayerNorm, {where}; {timings}.{doubt}"
+    timings = f"; in {sure} of {has_interval.sum()} timings the whole interval is above 0" if has_interval.any() else ""
+    return f"{impl} RMSNorm saves {amount} % of a training step of {impl.lower()} LayerNorm, {where}{timings}.{doubt}"
 
 
 def _panel(savings: pd.DataFrame) -> Panel:
