@@ -47,8 +47,12 @@ def do(
     """
     if process.rank_and_size()[1] > 1:
         raise config.ConfigError("torchrun starts the processes of one run; a sweep (-m) has several runs")
-    if repeated := [folder for folder, count in Counter(job.folder for job in jobs).items() if count > 1]:
-        raise config.ConfigError(f"the sweep has the run {repeated[0]} more than once; give each value once")
+    folder, count = Counter(job.folder for job in jobs).most_common(1)[0]
+    if count > 1:
+        raise config.ConfigError(
+            f"the sweep would do the run {folder} {count} times; give each value once, and sweep only over keys that "
+            "make different runs"
+        )
     launcher = _launcher(words, config_dir)
     with _listed(jobs, [*config_dir_words(config_dir), *typed]), _set_aside(jobs):
         if submission.executor_name(launcher):

@@ -218,7 +218,8 @@ def test_a_trial_is_shorter_than_a_long_warm_up(tmp_path: Path, monkeypatch: pyt
     """The runs at scale=medium have a warm-up of 300 steps."""
     asked, lines, schedules = ask(tmp_path, "table4", "scale=medium"), list[str](), list[Any]()
 
-    def execute(job: config.Job, *_: object) -> runner.Outcome:
+    def execute(job: config.Job, around: runner.Around) -> runner.Outcome:
+        assert around.pause is not None  # it pauses while others measure
         schedules.append(job.config.schedule)
         return runner.Outcome("failed", 0, "not run")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -200,3 +201,23 @@ def test_only_one_process_at_a_time_writes_the_file(tmp_path: Path, monkeypatch:
     assert waits == [plan.POLL_SECONDS]
     assert campaign.path.exists()
     assert not left_behind.exists()
+
+
+def test_whoever_waits_for_the_file_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked, waits = ask(tmp_path), list[float]()
+    lock = plan.locked(asked)
+    lock.__enter__()
+
+    def wait(_: object, seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2 * plan.SILENT_TRIES:
+            lock.__exit__(None, None, None)
+
+    monkeypatch.setattr("rmsexp.lock.LOOKS", 0)
+    monkeypatch.setattr("threading.Event.wait", wait)
+    with plan.locked(asked):
+        line = f"rmsexp: waiting: {asked.folder} is being written by another process (id {os.getpid()} on "
+        assert capsys.readouterr().err.startswith(line)
+    assert len(waits) == 2 * plan.SILENT_TRIES

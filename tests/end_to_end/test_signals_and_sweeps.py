@@ -168,7 +168,7 @@ def test_a_forced_sweep_that_is_refused_moves_the_earlier_runs_back(
 def test_a_sweep_with_the_same_run_twice_is_refused(bench: Bench) -> None:
     done = bench("-m", "norm=ln,layernorm")
     assert done.status == 2
-    assert f"the sweep has the run {bench.folder('ln')} more than once; give each value once" in done.err
+    assert f"the sweep would do the run {bench.folder('ln')} 2 times; give each value once" in done.err
 
 
 def test_an_error_of_the_program_in_a_sweep_has_a_traceback_and_the_sweep_goes_on(
@@ -187,6 +187,22 @@ def test_an_error_of_the_program_in_a_sweep_has_a_traceback_and_the_sweep_goes_o
     assert "KeyError: 'broken'" in done.err
     assert "Traceback" in done.err
     assert bench.status("ln")["status"] == "finished"
+
+
+def test_a_finished_run_stays_finished_until_a_longer_one_goes_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is killed meanwhile leaves this status."""
+    assert bench("max_steps=2").status == 0
+    prepare, seen = Task.prepare, list[str]()
+
+    def watched(*arguments: Any) -> None:
+        seen.append(bench.status()["status"])
+        prepare(*arguments)
+
+    monkeypatch.setattr(Task, "prepare", watched)
+    assert bench("max_steps=4").status == 0
+    assert (seen, bench.status()["step"]) == (["finished"], 4)
 
 
 def test_a_longer_sweep_has_its_finished_runs_still_to_continue(bench: Bench) -> None:

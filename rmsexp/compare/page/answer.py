@@ -188,7 +188,7 @@ def _savings(impl: str, rows: pd.DataFrame) -> str:
     where = f"on {tasks} task{'s' if tasks > 1 else ''}"
     doubt = f" In {single} of them one process measured, so the interval may be too narrow." if single else ""
     if bare := int((~has_interval).sum()):
-        doubt += f" {bare} more have no interval, because no process timed both norms."
+        doubt += f" In {bare} of all {len(rows)} timings no process timed both norms, so there is no interval."
     if left_out := savings_by_task.number_left_out(rows):
         doubt += (
             f" {left_out} more timings, of one process each, are left out, because several processes measured the same "

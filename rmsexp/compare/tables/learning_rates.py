@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +92,9 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
             rows.append([*row, int(diverged.sum()), math.nan])
     table = pd.DataFrame(rows, columns=COLUMNS)
     for by_row in tried.values():
-        enough, steps = _enough(map(len, by_row.values())), table.loc[list(by_row), "step"]
-        behind = {row: (steps[row] < steps.max(), len(by_row[row]) < enough) for row in by_row}
+        enough = _enough(table.loc[list(by_row)])
+        shorter = _are_shorter(table.loc[list(by_row)])
+        behind = {row: (shorter[row], len(values) < enough) for row, values in by_row.items()}
         order = sorted(selection.ranked(by_row, target.mode), key=behind.__getitem__)
         table.loc[order, "rank"] = range(1, len(order) + 1)
     return table
@@ -109,9 +110,14 @@ def _rate_in_configs(folders: pd.Series) -> float:
     return math.nan
 
 
-def _enough(seeds: Iterable[int]) -> int:
-    """Return the number of seeds below which a rate ranks behind the others. ``seeds``: the number at each rate."""
-    return ENOUGH if max(seeds) >= ENOUGH else 1
+def _are_shorter(rows: pd.DataFrame) -> pd.Series:
+    """Return for each rate of a series whether its runs have fewer steps in common than those of another."""
+    return rows["step"] < rows["step"].max()
+
+
+def _enough(rows: pd.DataFrame) -> int:
+    """Return the number of seeds below which a rate of a series ranks behind the others of as many steps."""
+    return ENOUGH if rows.loc[~_are_shorter(rows), "seeds"].max() >= ENOUGH else 1
 
 
 def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
@@ -127,8 +133,8 @@ def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
         tried = table[table["series"] == series]
         recipe, best = tried[tried["is_recipe"]], tried[tried["rank"] == 1]
         optimistic = " (from the seeds that chose the rate)" if len(tried) > 1 and len(best) else ""
-        enough, shorter = _enough(tried["seeds"]), tried["step"] < tried["step"].max()
-        fewer = tried["seeds"] < enough
+        enough, shorter = _enough(tried), _are_shorter(tried)
+        fewer = ~shorter & (tried["seeds"] < enough)
         demands = [f"{enough} seeds or more"] * bool(fewer.any()) + ["the most steps"] * bool(shorter.any())
         among = f"{(~fewer & ~shorter).sum()} with {' and '.join(demands)}, of " * bool(demands) + str(len(tried))
         differ = [column for column in ("seeds", "step") if tried[column].nunique() > 1]

@@ -41,7 +41,9 @@ def _values(records: Records, quantity: Quantity) -> pd.Series:
         return pd.Series(dtype=float)
     compared = rows["step"] == step
     if quantity.split == quantities.TRAIN:
-        compared = (rows["step"] <= step) & rows["folder"].isin(statistics.final_metric(records, step).index)
+        target = statistics.target(records)
+        reached = statistics.evaluations(records, target.split, target.metric)
+        compared = (rows["step"] <= step) & rows["folder"].isin(reached.loc[reached["step"] == step, "folder"])
     return rows[compared].groupby("folder")["value"].last()
 
 
