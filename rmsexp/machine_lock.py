@@ -30,6 +30,8 @@ PATIENCE = 10  # number of polls before a line reports the waiting
 
 Report = Callable[[str], None]
 
+_measuring_here: list[int] = []  # not empty while this process measures
+
 
 @contextmanager
 def measuring(report: Report) -> Iterator[None]:
@@ -39,6 +41,8 @@ def measuring(report: Report) -> Iterator[None]:
     for temporary files cannot have locks. Then the context runs without them.
     """
     with ExitStack() as stack:
+        _measuring_here.append(os.getpid())
+        stack.callback(_measuring_here.pop)
         try:
             own = stack.enter_context(_open(MEASURING))
             wait_for_lock(own, lambda: report(f"waiting until process {_owner(own)} has measured"), patience=PATIENCE)
@@ -56,7 +60,10 @@ def measuring(report: Report) -> Iterator[None]:
 
 @contextmanager
 def working(report: Report) -> Iterator[Pause]:
-    """Inside the context, this process is a campaign worker; the trainer of its run gets the :class:`Pause`."""
+    """Inside the context, this process is a campaign worker; the trainer of its run gets the :class:`Pause`.
+
+    It never pauses for a measurement of its own, as of a script that measures what the trials of a plan take.
+    """
     pause = Pause()
     try:
         pause.wait(report)
@@ -87,7 +94,7 @@ class Pause:
 
     def wait(self, report: Report) -> None:
         """Let others measure until nobody does; then lock newly opened files. Without locks, never pause again."""
-        if self._off:
+        if self._off or _measuring_here:
             return
         self.close()
         try:
