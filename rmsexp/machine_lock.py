@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -30,7 +31,7 @@ PATIENCE = 10  # number of polls before a line reports the waiting
 
 Report = Callable[[str], None]
 
-_measuring_here: list[int] = []  # not empty while this process measures
+_this_thread = threading.local()  # its attribute ``measures`` is there while this thread measures
 
 
 @contextmanager
@@ -41,8 +42,8 @@ def measuring(report: Report) -> Iterator[None]:
     for temporary files cannot have locks. Then the context runs without them.
     """
     with ExitStack() as stack:
-        _measuring_here.append(os.getpid())
-        stack.callback(_measuring_here.pop)
+        _this_thread.measures = True
+        stack.callback(delattr, _this_thread, "measures")
         try:
             own = stack.enter_context(_open(MEASURING))
             wait_for_lock(own, lambda: report(f"waiting until process {_owner(own)} has measured"), patience=PATIENCE)
@@ -94,7 +95,7 @@ class Pause:
 
     def wait(self, report: Report) -> None:
         """Let others measure until nobody does; then lock newly opened files. Without locks, never pause again."""
-        if self._off or _measuring_here:
+        if self._off or hasattr(_this_thread, "measures"):
             return
         self.close()
         try:
