@@ -143,7 +143,7 @@ TEXTS = {
     "preempted-sweep": ["12 runs got SIGUSR2, and 2 of them SIGKILL after that. No difference remained to the"],
     "report-at-size": [
         "each measured once, on AMD EPYC (3f), one thread, torch",
-        "; other work beside them was not recorded:",
+        "; time state: clear:",
         "| 1,000 | again | 20 | 31 | 0.50 |",
     ],
     "ray-node-lost": [

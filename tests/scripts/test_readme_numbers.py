@@ -135,7 +135,10 @@ def test_machine_method_and_doubt_of_timings_are_named(tmp_path: Path) -> None:
     evidence = Evidence(tmp_path, tmp_path)
     assert "one thread of AMD EPYC (3f), unfused norms" in savings.readme(evidence)
     found = savings.readme(evidence)
-    assert "time state [clear and contended](docs/timing.md#what-contended-means). [Other machines](docs" in found
+    assert (
+        "time state [clear and contended](docs/timing.md#what-contended-means). [Other machines and pRMSNorm](docs"
+        in found
+    )
     for block in (savings.timing_page, savings.fused):
         found = block(evidence)
         assert "**AMD EPYC (3f), one thread, " in found
@@ -151,7 +154,7 @@ def test_fused_savings_come_from_the_records_that_are_best_for_them(tmp_path: Pa
     write_timing(tmp_path / "with/m", eager, setting="small")
     write_timing(tmp_path / "with/m", fused, setting="small", number=1, state="contended")
     found = savings.readme(Evidence(tmp_path / "with", tmp_path))
-    assert "[Other machines](docs/timing.md#results). Each value is the mean of 2 processes" in found
+    assert "[Other machines and pRMSNorm](docs/timing.md#results). Each value is the mean of 2 processes" in found
     assert "| 20.5 % | 20.0 % (20.0 to 20.0 %) |" in found
     assert f"Fused norms: each value is from {timing_records.replication(1)}:" in found
     assert "Fused norms: the time state is contended on `cifar10`" in found
@@ -233,7 +236,8 @@ def test_verdicts_of_decided_campaigns_are_a_table(tmp_path: Path) -> None:
     assert lines[-1].startswith(
         "Small models, short runs (`scale=small`; [conditions](results/README.md#campaigns)). *Equals*: the difference"
     )
-    assert f"[margin]({verdicts.WHOLE}). Empty cell: no such claim. Not decided yet: `quality_lang" in lines[-1]
+    ends = "; *not worse*: above minus the margin. Empty cell: no such claim. Not decided yet: `quality_lang"
+    assert f"[margin]({verdicts.WHOLE}){ends}" in lines[-1]
 
 
 def test_all_verdicts_have_their_differences(tmp_path: Path) -> None:
