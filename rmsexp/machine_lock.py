@@ -63,7 +63,7 @@ def measuring(report: Report) -> Iterator[None]:
 def working(report: Report) -> Iterator[Pause]:
     """Inside the context, this process is a campaign worker; the trainer of its run gets the :class:`Pause`.
 
-    It never pauses for a measurement of its own, as of a script that measures what the trials of a plan take.
+    It does not pause while its own thread measures, as a script does that times the trials of a plan.
     """
     pause = Pause()
     try:

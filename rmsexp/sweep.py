@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from rmsexp.compare import Records
 
-REFUSED = (config.ConfigError, submission.NotSubmittedError, lock.RunLockedError)  # a sweep that has no effect
+REFUSED = (config.ConfigError, submission.NotSubmittedError, lock.RunLockedError)  # before any run has begun
 NOT_OF_A_FILE = ("results=", "force=")  # words that the file of a sweep does not have: results may be moved
 
 

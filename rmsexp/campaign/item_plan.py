@@ -76,7 +76,7 @@ def estimates(asked: Items, report: Callable[[str], None]) -> dict[Run, float]:
         if series not in done and setting not in done:
             report(f"trying {cost.TRIAL_STEPS} steps of {series}, to estimate the cost")
             seconds = _trial(asked, run, report)
-            done[series if seconds == 0 else setting] = [seconds]  # that one norm diverges tells nothing of the others
+            done[series if seconds == 0 else setting] = [seconds]  # that one norm diverges tells nothing about others
         found[run] = statistics.fmean(done[series if series in done else setting])
     return found
 

@@ -37,7 +37,9 @@ SILENT_TRIES = 50  # after so many, a line says that this process waits
 
 @contextmanager
 def locked(question: Question) -> Iterator[None]:
-    """Inside the context, no other process writes the files of the campaign. Waits until that is so, and says so.
+    """Inside the context, no other process writes the files of the campaign. Waits for those that do.
+
+    A line says so if that takes more than some seconds.
 
     At the beginning the temporary files of processes that were killed are removed.
 

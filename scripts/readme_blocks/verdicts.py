@@ -78,8 +78,8 @@ def _remarks(evidence: Evidence, brief: bool = False) -> list[str]:
     if brief and remarks:
         differing = {line for state in _decided(evidence) for line in _differing(state)}
         only = all(line in differing for lines in found.values() for line in lines)
-        what = "the models differ in more than the norm" if only else "has remarks"
-        remarks = [f"\\* {what} ([which]({WHOLE}))."]
+        what = f"the models differ in more than the norm ([how]({WHOLE}))" if only else f"has [remarks]({WHOLE})"
+        remarks = [f"\\* {what}."]
     luck = f"([rate luck]({RATES if brief else RATES[RATES.index('#') :]}))"
     notes = verdicts.notes_on_rates(verdicts.table(_decided(evidence)))
     remarks += [f"† {text.replace('(rate luck)', luck)}." for text in notes]

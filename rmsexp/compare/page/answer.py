@@ -81,7 +81,7 @@ def _of_campaign(claims: pd.DataFrame, savings: pd.DataFrame) -> list[dict[str, 
         undecided, quality = row["outcome"] == verdicts.UNDECIDED, formats.NO_VALUE
         if not undecided and not math.isnan(row["difference"]):
             values = (row["difference"], row["low"], row["high"])
-            difference = _signed(*values, row["level"], row["score"].split()[1], row["margin"])
+            difference = _signed(*values, f"{100 * row['level']:.4g} %", row["score"].split()[1], row["margin"])
             quality = "; ".join([f"{difference} {row['unit']}, {row['seeds']:.0f} seeds", *verdicts.lost(row)])
         verdict = f"{row['outcome']}: {row['reason']}" if undecided else f"{row['claim']}: {_outcome(row)}"
         by_quality.setdefault(quality, []).append(verdict)
@@ -117,8 +117,8 @@ def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, 
         is_adjusted = row["adjusted_interval"] > row["interval"]  # False for NaN
         half = factor * row["adjusted_interval" if is_adjusted else "interval"]
         seeds = _seeds(row["n"])
-        difference = _signed(value, value - half, value + half, statistics.CONFIDENCE, row["metric"])
-        difference = difference.replace(" %:", " %, Holm:") if is_adjusted else difference
+        level = f"{100 * statistics.CONFIDENCE:.4g} %{', Holm' * is_adjusted}"
+        difference = _signed(value, value - half, value + half, level, row["metric"])
         text = f"{difference} {names.unit_of_difference(row['metric'])}"
         norms = "".join(f", {part}" for part in row["series"].split("+") if part.startswith("impl="))
         what = {"task": report.task, "runs": f"{report.setting}{short}, {data}{norms}"}
@@ -135,9 +135,9 @@ def _seeds(count: int) -> str:
     return f"{count} seed{'s' if count != 1 else ''}"
 
 
-def _signed(value: float, low: float, high: float, level: float, metric: str, margin: float = math.nan) -> str:
+def _signed(value: float, low: float, high: float, level: str, metric: str, margin: float = math.nan) -> str:
     """Return a difference with its interval at confidence ``level``, such as "+1.24 (90 %: +0.29 to +2.20)"."""
-    interval = f"{100 * level:.4g} %: {formats.ends(low, high, metric, margin)}"
+    interval = f"{level}: {formats.ends(low, high, metric, margin)}"
     return f"{formats.signed(value, metric)} ({'no interval' if math.isnan(low) else interval})"
 
 

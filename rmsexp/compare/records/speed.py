@@ -62,7 +62,7 @@ class Speed(NamedTuple):
         is_clear: whether the runs used have clear times, at least one of which was measured.
         state: the number of all runs of the series in each time state, such as "1 clear, 2 contended".
         median, low, high: the median, the lower and the upper quartile of the seconds per 1k steps; NaN if no time was
-            measured, or half of the times are 0.
+            measured, or the median is 0.
     """
 
     series: str
@@ -84,12 +84,12 @@ def speed(records: Records, series: str) -> Speed:
     """Return the speed of a series; ``records`` are those of one setting."""
     runs, used = records.runs[records.runs["series"] == series], timed_runs(records.runs, series)
     values = seconds_per_1k_steps(_times(records, used["folder"]))
-    low, median, high = np.quantile(values, [0.25, 0.5, 0.75]) if len(values) else [0.0] * 3
-    low, median, high = (low, median, high) if median > 0 else [math.nan] * 3
+    is_timed = bool(len(values) and np.median(values) > 0)
+    low, median, high = np.quantile(values, [0.25, 0.5, 0.75]) if is_timed else [math.nan] * 3
     known = used[list(CLOCK)].astype(object)
     clocks = frozenset(known.where(known.notna(), None).itertuples(index=False, name=None))
     state = ", ".join(f"{count} {name}" for name, count in runs["time_state"].value_counts().sort_index().items())
-    is_clear = bool((used["time_state"] == "clear").all() and median > 0)
+    is_clear = is_timed and bool((used["time_state"] == "clear").all())
     return Speed(series, impl_of(runs), clocks, is_clear, state, float(median), float(low), float(high))
 
 
