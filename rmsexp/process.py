@@ -347,10 +347,10 @@ def exit_if_orphaned(signum: int) -> None:
 
 
 def stop_parent() -> None:
-    """In a worker process, stop the process that started it, and wait until that has ended this one.
+    """In a worker process, send SIGTERM to the process that started it, and wait until that ends this one.
 
-    If only this worker got a signal, the others save their runs, too: joblib would kill them once this one has ended.
-    In a process that is no worker, do nothing.
+    That process lets all workers save their runs (:func:`saving_workers`). If this worker just ended, joblib would kill
+    the others. In a process that is no worker, do nothing.
     """
     from multiprocessing import parent_process
 

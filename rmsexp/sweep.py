@@ -66,8 +66,8 @@ def do(
 def _set_aside(jobs: Sequence[config.Job]) -> Iterator[None]:
     """Move the earlier runs of all jobs with ``force=true`` aside, before the first run begins.
 
-    If the sweep is interrupted, the runs that are left thus have no earlier one, and the same command without
-    ``force=true`` does them. If the sweep ends by an error before a run has begun, the earlier runs are moved back.
+    If the sweep is interrupted, its command without ``force=true`` then does the runs that are left, because no earlier
+    run is in their folders. If the sweep ends by an error before a run has begun, the earlier runs are moved back.
     """
     from rmsexp import runner
 

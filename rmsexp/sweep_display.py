@@ -22,7 +22,7 @@ REFRESH_SECONDS = 1.0
 def read(jobs: Sequence[config.Job], runs: states.RunReader) -> list[Run | None]:
     """Return the state of each run from its record; None if it has no folder.
 
-    A run that has finished after fewer steps than its job's has still to go on: it counts as interrupted.
+    A finished run with fewer steps than its job asks for counts as interrupted, because the sweep continues it.
     """
     found = (runs.read(job.folder) if job.folder.exists() else None for job in jobs)
     return [states.until(run, job.config.max_steps) for run, job in zip(found, jobs, strict=True)]

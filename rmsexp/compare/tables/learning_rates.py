@@ -2,8 +2,8 @@
 
 The recipe's rate is the one in the task's config, which applies unless the command line changes ``optim.lr``. Rates are
 ranked as in campaigns (``rmsexp.rules.selection``): a rate at which a seed diverged ranks behind all at which none did,
-and the rates with fewer than ``ENOUGH`` seeds rank behind those with so many, if there are any. Rates whose runs have
-fewer steps in common than those of other rates rank last.
+and the rates with fewer than ``ENOUGH`` seeds rank behind those with so many, if there are any. Rates whose runs are
+compared at an earlier step than those of others, because a run is shorter, rank last.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _rate_in_configs(folders: pd.Series) -> float:
 
 
 def _are_shorter(rows: pd.DataFrame) -> pd.Series:
-    """Return for each rate of a series whether its runs have fewer steps in common than those of another."""
+    """Return for each rate of a series whether its runs are compared at an earlier step than those of another rate."""
     return rows["step"] < rows["step"].max()
 
 

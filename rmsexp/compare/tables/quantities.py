@@ -34,7 +34,7 @@ def table(records: Records) -> pd.DataFrame:
 
 
 def _values(records: Records, quantity: Quantity) -> pd.Series:
-    """Return each run's value of a quantity at the common step, by folder, without runs that did not get there."""
+    """Return each run's value of a quantity at the common step, by folder. Runs that did not reach it are left out."""
     step = statistics.common_step(records)
     rows = statistics.evaluations(records, quantity.split, quantity.metric)
     if step is None:
