@@ -19,8 +19,12 @@ from rmsexp.rules import seeds, selection
 from rmsexp.rules.claims import Claim
 
 FILE = "campaign.json"
-REGISTRATION = "registered.json"  # beside the file, from the first final run on: the rules, and the commit of the code
+REGISTRATION = "registered.json"  # beside the file, from the first tuning run on: the rules, and the commit of the code
 FORMAT = 1
+# Versions of the rules. Campaigns that began before 28 November 2026 have the first: rates an octave apart, and "look"
+# and "most" for the smallest and the largest number of seeds.
+OCTAVE_RULES, RULES = 1, 2
+SEED_KEYS = {OCTAVE_RULES: ("look", "most"), RULES: ("min_seeds", "max_seeds")}
 NO_GIT = "code "  # in the place of a commit where there is none, before a digest of files
 REGISTERED = ("digest", "commit", "date")
 Stage = Literal["pilot", "tune", "final"]
@@ -51,16 +55,16 @@ class Job(NamedTuple):
 
 
 class Seeds(NamedTuple):
-    """The tuning seeds, and numbers of final seeds: at the first look, at most, and as chosen there (None: not yet)."""
+    """The tuning seeds, and numbers of final seeds: at least, at most, and as needed (None: not known yet)."""
 
     tune: tuple[int, ...]
-    look: int
-    most: int
+    min_seeds: int
+    max_seeds: int
     needed: int | None
 
 
 class Registered(NamedTuple):
-    """The rules of the campaign when its first final run began: its file without the part ``timing``.
+    """The rules of the campaign when its first tuning run began: its file without the part ``timing``.
 
     Attributes:
         digest: the digest of the rules.
@@ -88,6 +92,8 @@ class CampaignFile:
 
     Attributes:
         path: the file.
+        rules: the version of the rules by which it was planned and is decided.
+        supersedes: the name of an earlier campaign whose verdicts this one replaces, once it is decided.
         name, question: the campaign's name, and what it shall answer.
         command: the words after ``python -m rmsexp.campaign``, without those that say where and how runs are done; the
             name alone if the file does not have them.
@@ -101,10 +107,12 @@ class CampaignFile:
         seeds: the tuning seeds and the numbers of final seeds.
         claims: the claims; their margins are in the displayed unit, such as percentage points.
         jobs: the runs planned so far.
-        registered: None before the first final run.
+        registered: None before the first run after the pilot.
     """
 
     path: Path
+    rules: int
+    supersedes: str | None
     name: str
     question: str
     command: tuple[str, ...]
@@ -124,6 +132,15 @@ class CampaignFile:
     def task(self) -> str:
         """The task of all runs; "unknown" before there are any."""
         return next((job.folder.partition("/")[0] for job in self.jobs), str(self.runs.get("task", "unknown")))
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether rates are chosen; otherwise all norms have the only rate of the grid."""
+        return self.rules == OCTAVE_RULES or len(self.grid) > 1
+
+    @property
+    def tuning_rule(self) -> selection.Rule:
+        return selection.OCTAVES if self.rules == OCTAVE_RULES else selection.QUARTERS
 
 
 def find(root: Path) -> Iterator[Path]:
@@ -186,6 +203,10 @@ def _fields(stored: dict[str, Any]) -> dict[str, Any]:
     if len(tasks := {job.folder.partition("/")[0] for job in jobs}) > 1:
         raise ValueError(f"its jobs are of several tasks, {', '.join(sorted(tasks))}")
     norms = tuple(_text(norm, "norms") for norm in _list(stored, "norms"))
+    rules = stored.get("rules", OCTAVE_RULES)
+    if rules not in SEED_KEYS:
+        raise ValueError(f"its rules have the version {rules!r:.40}, and this version knows {RULES}")
+    supersedes = stored.get("supersedes")
     if unknown := {job.norm for job in jobs} - set(norms):
         raise ValueError(f"its jobs name {', '.join(sorted(unknown))}, which is not among its norms")
     return {
@@ -197,7 +218,9 @@ def _fields(stored: dict[str, Any]) -> dict[str, Any]:
         "score": _metric(stored, "score"),
         "norms": norms,
         "grid": tuple(_number(rate, "grid") for rate in _list(stored, "grid")),
-        "seeds": _seeds(stored["seeds"]),
+        "rules": rules,
+        "supersedes": None if supersedes is None else _text(supersedes, "supersedes"),
+        "seeds": _seeds(stored["seeds"], *SEED_KEYS[rules]),
         "claims": tuple(_claim(claim, norms) for claim in _list(stored, "claims")),
         "jobs": jobs,
         "registered": None if stored["registered"] is None else _registered(stored["registered"]),
@@ -217,10 +240,10 @@ def _job(stored: dict[str, Any]) -> Job:
     )
 
 
-def _seeds(stored: dict[str, Any]) -> Seeds:
+def _seeds(stored: dict[str, Any], least: str, most: str) -> Seeds:
     needed = None if stored["needed"] is None else _number_of_seeds(stored, "needed")
     tune = tuple(_count(seed, "tune") for seed in _list(stored, "tune"))
-    return Seeds(tune, _number_of_seeds(stored, "look"), _number_of_seeds(stored, "most"), needed)
+    return Seeds(tune, _number_of_seeds(stored, least), _number_of_seeds(stored, most), needed)
 
 
 def _number_of_seeds(stored: dict[str, Any], key: str) -> int:

@@ -296,7 +296,7 @@ def kill_and_compare(kills: int, root: Path, seed: int, words: Sequence[str] = (
     work("undisturbed", 1, 0)
     killed = work("killed", 2, kills).killed
     if len(killed) < kills:
-        errors.append(f"only {len(killed)} kills happened; make the campaign longer, for example by final.seeds.look=6")
+        errors.append(f"only {len(killed)} kills happened; make the campaign longer, for example by final.min_seeds=6")
     if again := work("killed", 1, 0).steps:
         errors.append(f"the command, typed again, trained {len(again)} steps")
     if errors:

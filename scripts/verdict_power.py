@@ -1,276 +1,306 @@
-"""Test the rules of campaigns (rmsexp.rules) on simulated campaigns with known answers: wrong verdicts and power.
+"""Test the rules of campaigns (rmsexp.rules) on simulated campaigns with known answers: intervals and verdicts.
 
-The unit of all differences is the margin. A campaign compares the norms a, b and c. b and c are equally good, and a is
-worse by 0, 1/2, 1 or 2 margins. Its claims: a equals b; a is not worse than b; b is better than a, and c is better than
-a, a family of two. A run's quality falls by the square of the distance, in octaves, of its rate from the norm's best
-one, so an octave costs a margin. Each run has noise, and the runs of a seed have an effect in common. Tuning is done on
-runs and noise of its own.
+Tuned campaigns compare two norms of a committed campaign, with its grid of rates. How often does the 90 % interval
+contain the difference of the norms at their best rates, and how often is a verdict wrong? A norm's score falls beside
+its best rate as its measured validation score does (:func:`curve`). The best rate is moved by up to half an octave to
+either side, at random and for each norm by itself. Runs scatter as much as the final runs of the campaign did.
 
-    python scripts/verdict_power.py                    # 4,000 campaigns per cell: some eight minutes
+Campaigns with known rates compare the norms a, b and c, of which b and c are equally good: wrong verdicts and power.
+The claims: a equals b; a is not worse than b; with known rates also that b and c are better than a, a family of two.
+The unit is the margin. With --results the numbers are written to a record, too.
+
+    python scripts/verdict_power.py                    # 3,000 campaigns per cell: some ten minutes
     python scripts/verdict_power.py --campaigns 200
-
-With --results the numbers are written to a record, too.
 """
 
 import argparse
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from check_record import Check, add_option, run
+from scipy.interpolate import PchipInterpolator
 
+from rmsexp import campaign_file
+from rmsexp.compare.records import campaigns, names
+from rmsexp.compare.tables import markup, verdicts
 from rmsexp.rules import claims, seeds, selection
 from rmsexp.rules.claims import Claim, Verdict
+from rmsexp.rules.pairs import pair, sign
 
-DIFFERENCES = {0.0: "0", 0.5: "½", 1.0: "1", 2.0: "2"}  # by which a is worse, in margins
-SLASHED = f"{' / '.join(DIFFERENCES.values())} margins"
-GRID = (1.0, 2.0, 4.0, 8.0)
+QUALITY = Path(__file__).parents[1] / "results/reference/quality"
+COVERED, WRONG = 0.88, 0.065  # targets: the smallest coverage, the largest share of wrong verdicts
+DIFFERENCES = {0.0: "0", 0.5: "½", 1.0: "1", 2.0: "2"}  # by which a is worse, with known rates
+SIDES = {0.0: "0", 1.0: "1", -1.0: "-1"}  # the same, tuned
+RULES = {"octaves": selection.OCTAVES, "quarters": selection.QUARTERS}
 TUNING = (1000, 1001, 1002)
-LOOK = 8  # seeds at the first look
-ONE_SIDE = ("a", "bc")  # norms that can diverge at a seed, if the other runs of the seed do not
+LOOK, MOST = 8, 16  # numbers of seeds
 SEED_EFFECT = 1.0  # standard deviation of what the runs of a seed have in common
-EQUAL = Claim("a equals b", "equivalence", "a", "b", margin=1.0)
-NOT_WORSE = Claim("a is not worse than b", "noninferiority", "a", "b", margin=1.0)
+EQUAL = Claim("a equals b", claims.EQUIVALENCE, "a", "b", margin=1.0)
+NOT_WORSE = Claim("a is not worse than b", claims.NONINFERIORITY, "a", "b", margin=1.0)
+TESTS = {"equivalence": (0,), "non-inferiority": (1,), "superiority": (2, 3)}  # places of the claims with known rates
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two norms of a campaign.
+
+    Attributes:
+        task: the campaign's task.
+        a, b: the names of the norms.
+        margin, unit: the margin of the campaign's claim about them, and its unit.
+        grid: the rates with which tuning starts.
+        sd: standard deviation of the difference between the norms at the same seed, in margins.
+        curves: the score of "a" and of "b" as a function of the binary logarithm of the rate (:func:`curve`).
+    """
+
+    task: str
+    a: str
+    b: str
+    margin: float
+    unit: str
+    grid: tuple[float, ...]
+    sd: float
+    curves: Mapping[str, Callable[[float], float]]
+
+
+def compared(root: Path = QUALITY) -> list[Compared]:
+    """Return the norms of which claims with a margin are made, of all campaigns that tried rates an octave apart."""
+    found = {}
+    for state in campaigns.states(root, []):
+        campaign, scores = state.campaign, state.campaign.scores(state.results)
+        values, unit = campaign.validation(state.results), verdicts.unit(campaign)
+        for claim in campaign.claims if campaign.rules == campaign_file.OCTAVE_RULES else ():
+            if (margin := claim.margin) is not None:
+                pairs = pair(scores[claim.a], scores[claim.b], campaign.final_seeds[: claim.seeds], campaign.mode)
+                sd = float(np.std(pairs.differences, ddof=1)) / margin
+                curves = {key: curve(values[getattr(claim, key)], campaign.mode, margin) for key in "ab"}
+                key = campaign.task, claim.a, claim.b
+                found[key] = Compared(*key, margin, unit, campaign.grid, sd, curves)
+    return list(found.values())
+
+
+def curve(values: selection.Rates, mode: str, margin: float) -> Callable[[float], float]:
+    """Return the score of a norm as a function of the binary logarithm of the rate, in margins, 0 at the best rate.
+
+    The means over seeds at the measured rates are interpolated by monotone cubics. Beyond these rates the score falls
+    as steeply as it changes at the last one.
+    """
+    places = np.log2(sorted(values))
+    means = np.array([sign(mode) * np.mean(list(values[rate].values())) / margin for rate in sorted(values)])
+    cubics = PchipInterpolator(places, means - means.max())
+
+    def score(place: float) -> float:
+        inside = min(max(place, places[0]), places[-1])
+        return float(cubics(inside) - abs(cubics(inside, 1)) * abs(place - inside))
+
+    return score
+
+
+class Tuned(NamedTuple):
+    """The result of a tuned campaign.
+
+    ``covered``: whether the interval contains the true difference. ``half``: half its width. ``wrong``: whether a
+    verdict is wrong, for each of ``SIDES``. ``runs``: the number of tuning runs per norm.
+    """
+
+    covered: bool
+    half: float
+    wrong: list[bool]
+    runs: float
+
+
+def tuned(norms: Compared, rule: selection.Rule, generator: np.random.Generator) -> Tuned:
+    """Return the result of a simulated campaign that chooses rates by ``rule``.
+
+    It is decided for each of ``SIDES``: a shift of the scores of a changes neither tuning nor the width of intervals.
+    """
+    moved = {norm: generator.uniform(-0.5, 0.5) for norm in "ab"}
+
+    def score(norm: str, rate: float) -> float:
+        noise = generator.normal(0, norms.sd / math.sqrt(2))
+        return norms.curves[norm](math.log2(rate) - moved[norm]) + noise
+
+    values: dict[str, dict[float, dict[int, float]]] = {"a": {}, "b": {}}
+    while (plan := selection.next_runs(norms.grid, values, "max", TUNING, rule)).runs:
+        for norm, rate, seed in plan.runs:
+            values[norm].setdefault(rate, {})[seed] = score(norm, rate)
+    choices = selection.choose(norms.grid, values, "max", TUNING, rule)
+    uncertainty = {norm: choice.uncertainty for norm, choice in choices.items()}
+    rates = {norm: choice.rate for norm, choice in choices.items() if choice.rate is not None}
+    scores = {norm: {seed: score(norm, rate) for seed in range(MOST)} for norm, rate in rates.items()}
+    tested = [EQUAL, NOT_WORSE]
+    used = range(seeds.needed(tested, scores, "max", range(LOOK), MOST, uncertainty))
+    wrong = []
+    for by in SIDES:
+        shifted = scores | {"a": {seed: value - by for seed, value in scores["a"].items()}}
+        found = claims.decide(tested, shifted, "max", used, uncertainty)
+        wrong.append(any(is_wrong(verdict, by) for verdict in found))
+    low, high = found[0].low + by, found[0].high + by  # of the difference minus the true one, the same for all sides
+    runs = sum(len(tried) for of_norm in values.values() for tried in of_norm.values()) / len(values)
+    return Tuned(low <= 0 <= high, (high - low) / 2, wrong, runs)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A kind of campaign.
+    """A kind of campaign with known rates.
 
     Attributes:
         title: the case in words.
         sd: standard deviation of the difference between two norms at the same seed.
-        best: the best rate of each norm, as its binary logarithm. The grid is 0, 1, 2, 3.
-        tuning: the tuning seeds; without any, the best rates are known.
         few: number of seeds of the claims of superiority.
         lost: the number of seeds at which runs diverged, drawn from the first ``few``.
         lost_norms: the norms of these runs; one of the texts is drawn for each seed.
-        most: the largest number of seeds.
     """
 
     title: str
     sd: float = 0.65
-    best: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    tuning: tuple[int, ...] = ()
     few: int = 5
     lost: int = 0
-    lost_norms: tuple[str, ...] = ONE_SIDE
-    most: int = 16
+    lost_norms: tuple[str, ...] = ("a", "bc")
 
     @property
-    def better(self) -> list[Claim]:
-        return [Claim(f"{a} is better than a", "superiority", a, "a", family="better", seeds=self.few) for a in "bc"]
+    def claims(self) -> list[Claim]:
+        better = [Claim(f"{a} is better than a", "superiority", a, "a", family="better", seeds=self.few) for a in "bc"]
+        return [EQUAL, NOT_WORSE, *better]
 
 
-class Outcome(NamedTuple):
-    """The result of a campaign.
-
-    ``count``: its number of seeds. ``change``: by how much the difference a - b is too high because the chosen rates
-    are not the best of the grid. ``bounded``: whether this is within the rate luck of both norms, that is, whether an
-    interval that is widened by it (``claims.with_luck``) is wide enough.
-    """
-
-    verdicts: list[Verdict]
-    count: int
-    change: float
-    bounded: bool
-
-
-Results = Mapping[tuple[Case, float], Sequence[Outcome]]
-TUNED = {"one seed per rate": TUNING[:1], "tuned by the rule": TUNING}
-BEST = {
-    "equal": (1.0, 1.0, 1.0),
-    "two octaves apart": (1.0, 3.0, 3.0),
-    "beyond the grid for b and c": (1.0, 4.0, 4.0),
-    "half an octave off the grid for b and c": (1.0, 1.5, 1.5),
-}
-CIFAR10 = "as spread as quality_cifar10"  # RMSNorm minus LayerNorm there, and its seeds for superiority
 CASES = [
-    Case("rates known"),
-    Case("rates known, more spread", sd=0.85),
-    *(
-        Case(f"best rates {where}, {name}", best=best, tuning=tuning)
-        for where, best in BEST.items()
-        for name, tuning in TUNED.items()
-    ),
-    Case("best rates equal, tuned by the rule, more spread", sd=0.85, tuning=TUNING),
-    Case("rates known, a run diverged", lost=1),
-    Case("rates known, a run diverged, 8 seeds for superiority", lost=1, few=8),
-    Case("rates known, runs of two seeds diverged", lost=2),
-    Case("rates known, runs of two seeds diverged, 8 seeds for superiority", lost=2, few=8),
-    Case("rates known, all runs of a seed diverged", lost=1, lost_norms=("abc",)),
-    Case("rates known, all runs of two seeds diverged", lost=2, lost_norms=("abc",)),
-    Case("rates known, always 8 seeds", most=8),
-    Case("rates known, always 8 seeds, more spread", sd=0.85, most=8),
-    Case(f"rates known, {CIFAR10}", sd=1.45, few=6),
-    Case(f"best rates equal, tuned by the rule, {CIFAR10}", sd=1.45, few=6, tuning=TUNING),
+    Case("little spread"),
+    Case("more spread", sd=0.85),
+    Case("as spread as quality_cifar10", sd=1.45, few=6),  # RMSNorm minus LayerNorm there, and its seeds
+    Case("a run diverged", lost=1),
+    Case("a run diverged, 8 seeds for superiority", lost=1, few=8),
+    Case("runs of two seeds diverged", lost=2),
+    Case("runs of two seeds diverged, 8 seeds for superiority", lost=2, few=8),
+    Case("all runs of a seed diverged", lost=1, lost_norms=("abc",)),
+    Case("all runs of two seeds diverged", lost=2, lost_norms=("abc",)),
 ]
 
 
-class Laboratory:
-    """Makes the runs of a campaign: numbers instead of trained models. Higher is better."""
-
-    def __init__(self, case: Case, difference: float, generator: np.random.Generator) -> None:
-        self._case, self._generator = case, generator
-        self._peaks = {"a": -difference, "b": 0.0, "c": 0.0}
-        self._best = dict(zip("abc", case.best, strict=True))
-        self._effects: dict[int, float] = {}
-
-    def quality(self, norm: str, rate: float) -> float:
-        return self._peaks[norm] - (math.log2(rate) - self._best[norm]) ** 2
-
-    def run(self, norm: str, rate: float, seed: int) -> float:
-        if seed not in self._effects:
-            self._effects[seed] = self._generator.normal(0, SEED_EFFECT)
-        return self.quality(norm, rate) + self._effects[seed] + self._generator.normal(0, self._case.sd / math.sqrt(2))
-
-    def tune(self) -> tuple[dict[str, float], float, bool]:
-        """Return the rate of each norm, and ``change`` and ``bounded`` of the result."""
-        if not self._case.tuning:
-            return {norm: 2.0**best for norm, best in self._best.items()}, 0.0, True
-        values: dict[str, dict[float, dict[int, float]]] = {norm: {} for norm in "abc"}
-        while (plan := selection.next_runs(GRID, values, "max", self._case.tuning)).runs:
-            for planned in plan.runs:
-                values[planned.norm].setdefault(planned.rate, {})[planned.seed] = self.run(*planned)
-        choices = selection.choose(GRID, values, "max", self._case.tuning)
-        rates = {norm: choice.rate for norm, choice in choices.items() if choice.rate is not None}
-        lost = {
-            norm: max(self.quality(norm, rate) for rate in plan.grid) - self.quality(norm, rates[norm]) for norm in "ab"
-        }
-        change = lost["b"] - lost["a"]
-        return rates, change, -choices["a"].luck - 1e-9 <= change <= choices["b"].luck + 1e-9
-
-    def diverged(self) -> list[tuple[str, int]]:
-        """Return the norms and seeds of the final runs that diverge."""
-        drawn = self._generator.choice(self._case.few, self._case.lost, replace=False)
-        sides = [str(self._generator.choice(self._case.lost_norms)) for _ in drawn]
-        return [(norm, int(seed)) for seed, side in zip(drawn, sides, strict=True) for norm in side]
+def known(case: Case, difference: float, generator: np.random.Generator) -> tuple[list[Verdict], int]:
+    """Return verdicts and number of seeds of a simulated campaign in which a is worse by ``difference``."""
+    common, scores = generator.normal(0, SEED_EFFECT, MOST), {}
+    for norm in "abc":
+        level = -difference if norm == "a" else 0.0
+        scores[norm] = dict(enumerate(level + common + generator.normal(0, case.sd / math.sqrt(2), MOST)))
+    for seed in generator.choice(case.few, case.lost, replace=False):
+        for norm in str(generator.choice(case.lost_norms)):
+            scores[norm][int(seed)] = math.nan
+    count = seeds.needed(case.claims, scores, "max", range(LOOK), MOST)
+    return claims.decide(case.claims, scores, "max", range(count)), count
 
 
-def campaign(case: Case, difference: float, generator: np.random.Generator) -> Outcome:
-    """Return the result of a simulated campaign in which a is worse by ``difference``."""
-    laboratory = Laboratory(case, difference, generator)
-    rates, change, bounded = laboratory.tune()
-    scores = {norm: {seed: laboratory.run(norm, rate, seed) for seed in range(LOOK)} for norm, rate in rates.items()}
-    for norm, seed in laboratory.diverged():
-        scores[norm][seed] = math.nan
-    tested = [EQUAL, NOT_WORSE, *case.better]
-    count = seeds.needed(tested, scores, "max", range(LOOK), case.most)
-    for norm, rate in rates.items():
-        scores[norm] |= {seed: laboratory.run(norm, rate, seed) for seed in range(LOOK, count)}
-    return Outcome(claims.decide(tested, scores, "max", range(count)), count, change, bounded)
-
-
-def share_wrong(outcomes: Sequence[Outcome], tested: Sequence[Claim], difference: float) -> float:
-    """Return the share of campaigns in which a claim is supported although false, or refuted although true."""
-    return float(np.mean([any(_wrong(found, difference) for found in _of(outcome, tested)) for outcome in outcomes]))
-
-
-def _wrong(found: Verdict, difference: float) -> bool:
-    true = difference > 0 if found.claim.test == claims.SUPERIORITY else difference < 1
+def is_wrong(found: Verdict, difference: float) -> bool:
+    """Return whether a claim is supported although false, or refuted although true, if a is worse by ``difference``."""
+    low, high = found.claim.bounds
+    true = low < (difference if found.claim.test == claims.SUPERIORITY else -difference) < high
     return found.outcome == (claims.REFUTED if true else claims.SUPPORTED)
 
 
-def share_supported(outcomes: Sequence[Outcome], claim: Claim) -> float:
-    return float(
-        np.mean([found.outcome == claims.SUPPORTED for outcome in outcomes for found in _of(outcome, [claim])])
-    )
+def of_tuned(norms: Compared, rule: str, found: Sequence[Tuned]) -> dict[str, Any]:
+    """Return a row of the record. ``half``: median and 90 % quantile of half the width, in the unit of the score."""
+    row: dict[str, Any] = {key: getattr(norms, key) for key in ("task", "a", "b", "margin", "unit", "sd")}
+    row |= {"rule": rule, "coverage": _mean(each.covered for each in found)}
+    row |= {"wrong": [_mean(each.wrong[place] for each in found) for place in range(len(SIDES))]}
+    row |= {"half": (norms.margin * np.quantile([each.half for each in found], [0.5, 0.9])).tolist()}
+    return row | {"runs": _mean(each.runs for each in found)}
 
 
-def _of(outcome: Outcome, tested: Sequence[Claim]) -> list[Verdict]:
-    return [found for found in outcome.verdicts if found.claim in tested]
+def of_known(case: Case, found: Mapping[float, Sequence[tuple[list[Verdict], int]]]) -> dict[str, Any]:
+    """Return a row of the record. Shares of campaigns are in the order of ``DIFFERENCES``.
+
+    ``wrong``: with a wrong verdict of a test. ``supported``: in which the first claim of a test is supported.
+    """
+    wrong, supported = {}, {}
+    for test, places in TESTS.items():
+        first = places[0]
+        wrong[test] = [_mean(any(is_wrong(got[i], by) for i in places) for got, _ in found[by]) for by in DIFFERENCES]
+        supported[test] = [_mean(got[first].outcome == claims.SUPPORTED for got, _ in found[by]) for by in DIFFERENCES]
+    mean = _mean(count for _, count in found[0.0])
+    return {"case": case.title, "seeds": mean, "wrong": wrong, "supported": supported}
 
 
-def computed_power(case: Case, outcomes: Sequence[Outcome], claim: Claim, difference: float) -> float:
-    """Return the power that seeds.py computes from the true spread, for the numbers of pairs that were tested."""
-    pairs = Counter(found.pairs for outcome in outcomes for found in _of(outcome, [claim]))
-    powers = {count: seeds.power(claim, case.sd, count, difference=-difference) for count in pairs}
-    return sum(number * powers[count] for count, number in pairs.items()) / len(outcomes)
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
 
 
-def summary(results: Results) -> list[dict[str, Any]]:
-    """Return the numbers of the tables, a row per case. Shares are between 0 and 1, in the order of ``DIFFERENCES``."""
-    return [_numbers(case, {by: results[case, by] for by in DIFFERENCES}) for case in CASES]
+def simulate(number: int, seed: int) -> dict[str, Any]:
+    """Return the results of the record, with ``number`` campaigns for each row (tuned) or cell (known rates)."""
+    rows: dict[str, list[dict[str, Any]]] = {"tuned": [], "known": []}
+    for place, norms in enumerate(compared()):
+        for name, rule in RULES.items():
+            generator = np.random.default_rng([seed, 0, place])
+            rows["tuned"].append(of_tuned(norms, name, [tuned(norms, rule, generator) for _ in range(number)]))
+    for place, case in enumerate(CASES):
+        generator = np.random.default_rng([seed, 1, place])
+        found = {by: [known(case, by, generator) for _ in range(number)] for by in DIFFERENCES}
+        rows["known"].append(of_known(case, found))
+    return {"campaigns": number, "seed": seed} | rows
 
 
-def _numbers(case: Case, outcomes: Mapping[float, Sequence[Outcome]]) -> dict[str, Any]:
-    """Return the numbers of a case: shares of wrong verdicts, and power, as found and as computed from the spread."""
-    tests = {"equivalence": [EQUAL], "noninferiority": [NOT_WORSE], "superiority": case.better}
-    power = {}
-    for name, claim, by in (("equivalence", EQUAL, 0.0), ("half", EQUAL, 0.5), ("noninferiority", NOT_WORSE, 0.0)):
-        one_sided = case.lost and case.lost_norms == ONE_SIDE
-        computed = None if one_sided else computed_power(case, outcomes[by], claim, by)
-        power[name] = {"found": share_supported(outcomes[by], claim), "computed": computed}
-    everything = [outcome for by in DIFFERENCES for outcome in outcomes[by]]
-    return {
-        "case": case.title,
-        "wrong": {
-            name: [share_wrong(outcomes[by], tested, by) for by in DIFFERENCES] for name, tested in tests.items()
-        },
-        "seeds": float(np.mean([outcome.count for outcome in outcomes[0.0]])),
-        "power": power,
-        "superiority": [share_supported(outcomes[by], case.better[0]) for by in (0.5, 1.0, 2.0)],
-        "change": float(np.mean([abs(outcome.change) for outcome in everything])) if case.tuning else None,
-        "bounded": float(np.mean([outcome.bounded for outcome in everything])) if len(case.tuning) > 1 else None,
-    }
+def tables(results: Mapping[str, Any]) -> list[str]:
+    """Return two Markdown tables: tuned campaigns, and campaigns with known rates."""
+    rows: dict[str, list[dict[str, str]]] = {"tuned": [], "known": []}
+    for row in results["tuned"]:
+        cells = {"task": f"`{row['task']}`", "a and b": f"{names.label(row['a'])}, {names.label(row['b'])}"}
+        cells |= {"margin": f"{row['margin']:g} {row['unit']}", "rates tuned by": row["rule"]}
+        cells |= {"coverage (%)": _percent(row["coverage"])}
+        cells |= {f"wrong verdicts (%), a worse by {' / '.join(SIDES.values())}": _percent(*row["wrong"])}
+        cells |= {"half width: median, 90 % quantile": ", ".join(f"{half:.2g}" for half in row["half"])}
+        rows["tuned"].append(cells | {"tuning runs per norm": f"{row['runs']:.1f}"})
+    by = list(DIFFERENCES.values())
+    for row in results["known"]:
+        cells = {"rates known": row["case"], "mean number of seeds": f"{row['seeds']:.1f}"}
+        for test in TESTS:
+            cells[f"{test}: wrong (%), a worse by {' / '.join(by)}"] = _percent(*row["wrong"][test])
+        for test, part in zip(TESTS, (slice(2), slice(2), slice(1, 4)), strict=True):  # where the claims are true
+            cells[f"{test}: supported (%), {' / '.join(by[part])}"] = _percent(*row["supported"][test][part])
+        rows["known"].append(cells)
+    return [markup.markdown(pd.DataFrame(part)) for part in rows.values()]
 
 
-def tables(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the lines of two Markdown tables of the rows of :func:`summary`: wrong verdicts, and power, in percent."""
-    yield f"| wrong verdicts (%), a worse by {SLASHED} | equivalence | non-inferiority | superiority, family of two |"
-    yield "| --- | --- | --- | --- |"
-    for row in rows:
-        yield f"| {row['case']} | {' | '.join(_percent(shares) for shares in row['wrong'].values())} |"
-    columns = (
-        *("power (%), found (computed)", "mean number of seeds", "equivalence, a worse by 0", "equivalence, ½"),
-        *(
-            "non-inferiority, 0",
-            "superiority, ½ / 1 / 2",
-            "mean change of a - b by the chosen rates (margins)",
-            "within rate luck",
-        ),
-    )
-    yield ""
-    yield f"| {' | '.join(columns)} |"
-    yield f"|{' --- |' * len(columns)}"
-    for row in rows:
-        yield f"| {row['case']} | {' | '.join(_power_cells(row))} |"
+def findings(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the tables show, a sentence each, and whether the targets are met."""
+    near = [100 * math.sqrt(share * (1 - share) / results["campaigns"]) for share in (0.9, 0.05)]
+    yield f"Each share is from {results['campaigns']:,} campaigns."
+    yield f"Its standard error is {near[0]:.1f} percentage points near 90 %, and {near[1]:.1f} near 5 %."
+    for rule in RULES:
+        rows = [row for row in results["tuned"] if row["rule"] == rule]
+        coverage, wrong = [row["coverage"] for row in rows], [max(row["wrong"]) for row in rows]
+        yield f"With rates tuned by {rule}, the coverage is {_percent(min(coverage))} to {_percent(max(coverage))} %."
+        yield f"At most {_percent(max(wrong))} % of the campaigns of a cell have a wrong verdict."
+    yield f"The target for quarters, at least {100 * COVERED:g} %, is {_met(rows, [c >= COVERED for c in coverage])}."
+    yield f"That for wrong verdicts, at most {100 * WRONG:g} %, is {_met(rows, [share <= WRONG for share in wrong])}."
+    known = max(share for row in results["known"] for shares in row["wrong"].values() for share in shares)
+    met = "met" if known <= WRONG else "**missed**"
+    yield f"With known rates at most {_percent(known)} % of a cell have a wrong verdict, and this target is {met}."
 
 
-def _percent(shares: Sequence[float]) -> str:
+def _met(rows: Sequence[Mapping[str, Any]], met: Sequence[bool]) -> str:
+    those = [row for row, well in zip(rows, met, strict=True) if not well]
+    where = ", ".join(f"`{row['task']}` ({names.label(row['a'])}, {names.label(row['b'])})" for row in those)
+    return f"**missed** on {where}" if those else "met in every row"
+
+
+def _percent(*shares: float) -> str:
     return " / ".join(f"{100 * share:.1f}" for share in shares)
-
-
-def _power_cells(row: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{row['seeds']:.1f}"
-    for power in row["power"].values():
-        computed = "" if power["computed"] is None else f" ({100 * power['computed']:.1f})"
-        yield f"{100 * power['found']:.1f}{computed}"
-    yield _percent(row["superiority"])
-    yield "" if row["change"] is None else f"{row['change']:.2f}"
-    yield "" if row["bounded"] is None else f"{100 * row['bounded']:.1f} %"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--campaigns", type=int, default=4000, help="number of campaigns per case and difference (4000)"
-    )
+    parser.add_argument("--campaigns", type=int, default=3000, help="number of campaigns per row or cell (3000)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the simulation (0)")
     add_option(parser, None)
     arguments = parser.parse_args()
     check = Check("verdict_power", arguments.results)
-    results = {}
-    for number, case in enumerate(CASES):
-        for difference in DIFFERENCES:
-            generator = np.random.default_rng([arguments.seed, number, int(2 * difference)])
-            results[case, difference] = [campaign(case, difference, generator) for _ in range(arguments.campaigns)]
-    rows = summary(results)
-    print("\n".join(tables(rows)))
-    check.write({"campaigns": arguments.campaigns, "seed": arguments.seed, "cases": rows})
+    results = simulate(arguments.campaigns, arguments.seed)
+    print("\n\n".join([*tables(results), "\n".join(findings(results))]))
+    check.write(results)
 
 
 if __name__ == "__main__":

@@ -184,7 +184,7 @@ def stages(root: Path) -> dict[str, dict[str, int]]:
 def test_a_campaign_has_the_states_of_its_runs_by_stage(tmp_path: Path, campaign: Campaign) -> None:
     campaign.gone, campaign.diverged = {("rms", 1)}, {("ln", 0)}
     campaign.write(tmp_path)
-    assert stages(tmp_path) == {"tune": {"finished": 12}, "final": {"finished": 2, "diverged": 1, "not started": 1}}
+    assert stages(tmp_path) == {"tune": {"finished": 26}, "final": {"finished": 2, "diverged": 1, "not started": 1}}
     (found,) = Reader(tmp_path).read().campaigns
     assert (found.name, found.question) == ("quality_cifar10", "Does RMSNorm match LayerNorm on cifar10?")
     assert [stage.left for stage in found.stages] == [0, 1]

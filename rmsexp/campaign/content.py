@@ -27,8 +27,8 @@ class Tune:
     """How learning rates are chosen.
 
     ``over``: the tuned key with its rates, ascending and an octave apart; by default those from half the recipe's rate
-    to twice it. ``first_seed``: the first of three seeds. ``by``: the metric by which rates are chosen, such as "valid
-    error"; by default the task's.
+    to twice it. With a single rate, all norms have this rate, and nothing is tuned. ``first_seed``: the first of three
+    seeds. ``by``: the metric by which rates are chosen, such as "valid error"; by default the task's.
     """
 
     over: dict[str, list[float]] = field(default_factory=dict)
@@ -42,23 +42,20 @@ class Tune:
 
 
 @dataclass
-class Seeds:
-    """Numbers of final seeds: ``look`` at first; then as many as the spread asks for, at most ``most``."""
+class Final:
+    """The runs that claims are about.
 
-    look: int = 8
-    most: int = 16
+    ``min_seeds``: the number of seeds at first; then as many as their spread asks for, at most ``max_seeds``.
+    ``score``: the metric, such as "test error"; by default the task's.
+    """
+
+    min_seeds: int = 8
+    max_seeds: int = 16
+    score: str | None = None
 
     def __post_init__(self) -> None:
-        checks.at_least("final.seeds.look", self.look, 2)
-        checks.at_least("final.seeds.most", self.most, self.look, seeds.MOST)
-
-
-@dataclass
-class Final:
-    """The runs that claims are about. ``score``: the metric, such as "test error"; by default the task's."""
-
-    seeds: Seeds = field(default_factory=Seeds)
-    score: str | None = None
+        checks.at_least("final.min_seeds", self.min_seeds, 2)
+        checks.at_least("final.max_seeds", self.max_seeds, self.min_seeds, seeds.MOST)
 
 
 @dataclass
@@ -81,13 +78,15 @@ class Content:
     """The keys of a campaign's file, except ``claims``.
 
     ``runs``: overrides of all runs. ``norms``: the norms, with options as in prms+p=0.5. ``margin``: of the claims that
-    are made if the file has none: each norm equals the first.
+    are made if the file has none: each norm equals the first. ``supersedes``: the name of an earlier campaign whose
+    verdicts this one replaces, once it is decided.
     """
 
     question: str = ""
     runs: dict[str, Any] = field(default_factory=dict)
     norms: list[str] = field(default_factory=list)
     margin: float | None = None
+    supersedes: str | None = None
     pilot: Pilot = field(default_factory=Pilot)
     tune: Tune = field(default_factory=Tune)
     final: Final = field(default_factory=Final)

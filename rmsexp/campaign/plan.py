@@ -29,7 +29,6 @@ from rmsexp.campaign_file import Job, Registered, Stage
 from rmsexp.command_line import command, report
 from rmsexp.compare.records.campaigns import Campaign, Result
 from rmsexp.lock import Lock, RunLockedError
-from rmsexp.rules import selection
 
 POLL_SECONDS = 0.1  # between two tries to lock the campaign's folder
 SILENT_TRIES = 50  # after so many, a line says that this process waits
@@ -110,9 +109,11 @@ def _state(folder: Path) -> tuple[int, ...]:
 
 def _campaign(question: Question, jobs: tuple[Job, ...], needed: int | None, registered: Registered | None) -> Campaign:
     content = question.content
-    final = content.final.seeds
+    final = content.final
     return Campaign(
         path=question.folder / campaign_file.FILE,
+        rules=question.version,
+        supersedes=content.supersedes,
         name=question.name,
         question=content.question,
         command=question.command(places=False),
@@ -123,7 +124,7 @@ def _campaign(question: Question, jobs: tuple[Job, ...], needed: int | None, reg
         score=question.score,
         norms=tuple(content.norms),
         grid=question.grid,
-        seeds=campaign_file.Seeds(question.tuning_seeds, final.look, final.most, needed),
+        seeds=campaign_file.Seeds(question.tuning_seeds, final.min_seeds, final.max_seeds, needed),
         claims=question.claims,
         jobs=jobs,
         registered=registered,
@@ -139,7 +140,7 @@ def _next_jobs(question: Question, campaign: Campaign, results: dict[Job, Result
     yield from (_job(question, "tune", *run) for run in tuning.runs)
     if tuning.runs or not all(result.ended for job, result in results.items() if job.stage == "tune"):
         return
-    count = campaign.seeds.look if needed is None else needed
+    count = campaign.seeds.min_seeds if needed is None else needed
     for norm, choice in campaign.choice(results).items():
         if choice.rate is not None:
             for seed in range(campaign.final_count(norm, count)):
@@ -160,9 +161,8 @@ def coming(campaign: Campaign, results: dict[Job, Result], extensions: int, seed
     tuned = any(stage == "final" for stage, _ in planned)
     for norm in campaign.norms:
         if not tuned:
-            rates = len({job.rate for job in campaign.jobs if (job.stage, job.norm) == ("tune", norm)})
-            rates = max(rates, len(campaign.grid) + extensions)
-            number = rates + selection.FINALISTS * (len(campaign.seeds.tune) - 1)
+            rates = max(len(campaign.tuning(results).grid), len(campaign.grid) + extensions)
+            number = rates + campaign.tuning_rule.runs if campaign.is_tuned else 0
             runs += [Job("tune", norm, campaign.grid[0], 0, "")] * max(0, number - planned["tune", norm])
         elif not planned["final", norm]:  # it diverged at every rate
             continue
@@ -181,7 +181,12 @@ def _write(campaign: Campaign) -> None:
     for key in ("name", "question", "command", "runs", "rate", "mode", "norms", "grid"):
         content[key] = getattr(campaign, key)
     content |= {"tuned_by": " ".join(campaign.tuned_by), "score": " ".join(campaign.score)}
-    content |= {"seeds": campaign.seeds._asdict(), "claims": [asdict(claim) for claim in campaign.claims]}
+    if campaign.rules != campaign_file.OCTAVE_RULES:
+        content |= {"rules": campaign.rules, "supersedes": campaign.supersedes}
+    least, most = campaign_file.SEED_KEYS[campaign.rules]
+    seeds = {"tune": campaign.seeds.tune, least: campaign.seeds.min_seeds, most: campaign.seeds.max_seeds}
+    content |= {"seeds": seeds | {"needed": campaign.seeds.needed}}
+    content |= {"claims": [asdict(claim) for claim in campaign.claims]}
     content["jobs"] = [job._asdict() for job in campaign.jobs]
     content["registered"] = None if campaign.registered is None else campaign.registered._asdict()
     text = json.dumps(content, indent=1) + "\n"

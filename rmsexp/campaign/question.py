@@ -27,15 +27,16 @@ from rmsexp.schema import fit
 
 GROUP = "campaign"
 # Keys of the campaign itself, not of its runs.
-KEYS = ("question", "norms", "margin", "pilot", "tune", "final", "timing", "claims")
+KEYS = ("question", "norms", "margin", "supersedes", "pilot", "tune", "final", "timing", "claims")
 # words that begin so say where runs are done, how they are logged and saved, but not which runs
 WHERE_AND_HOW = (
     *("results=", "data.root=", "threads=", "device="),
     *("log_every=", "checkpoint_every=", "logger", "distributed.timeout="),
 )
+OLD_KEYS = {"final.seeds.look": "final.min_seeds", "final.seeds.most": "final.max_seeds"}
 MANAGED = {  # keys of runs that the campaign sets itself -> what to do instead
     "norm": "write norms=[ln,rms]",
-    "seed": "set tune.first_seed, pilot.seed, final.seeds.look or final.seeds.most",
+    "seed": "set tune.first_seed, pilot.seed, final.min_seeds or final.max_seeds",
     "evaluation": "only final runs are evaluated on test splits",
     "max_steps": "set schedule.steps",
     "eval_every": "all runs are evaluated at twenty equally spaced steps",
@@ -48,7 +49,8 @@ class Question:
     """A checked campaign.
 
     ``file``: the name of its file. ``typed``: the words that were typed after it. ``words``: the overrides that all
-    runs have, from the file and from the typed words.
+    runs have, from the file and from the typed words. ``version``: that of the rules; a file that writes
+    ``final.seeds`` has the first.
     """
 
     file: str
@@ -57,6 +59,7 @@ class Question:
     claims: tuple[Claim, ...]
     words: tuple[str, ...]
     config_dir: str | None
+    version: int = campaign_file.RULES
 
     @cached_property
     def name(self) -> str:
@@ -184,6 +187,12 @@ class Question:
         words = sorted(word for word in self.words if not word.startswith(WHERE_AND_HOW))
         stated = asdict(self.content) | {"runs": words, "claims": [asdict(claim) for claim in self.claims]}
         del stated["timing"]
+        if self.version == campaign_file.OCTAVE_RULES:  # as they were registered
+            del stated["supersedes"]
+            keys = zip(campaign_file.SEED_KEYS[self.version], campaign_file.SEED_KEYS[campaign_file.RULES], strict=True)
+            stated["final"]["seeds"] = {old: stated["final"].pop(new) for old, new in keys}
+        else:
+            stated["rules"] = self.version
         return stated | {"grid": list(self.grid), "tuned_by": list(self.tuned_by), "score": list(self.score)}
 
     @property
@@ -231,7 +240,8 @@ def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) ->
 
 
 def _read(name: str, stored: dict[str, Any], typed: tuple[str, ...], config_dir: str | None) -> Question:
-    claims = stored.pop("claims", [])
+    claims, version = stored.pop("claims", []), _renamed(stored)
+    typed, given = tuple(map(_in_todays_words, typed)), typed
     own = [word for word in typed if re.split(r"[.=]", word, maxsplit=1)[0] in KEYS]
     if any(word.startswith("claims") for word in own):
         raise config.ConfigError("claims can be changed in its file only")
@@ -240,11 +250,28 @@ def _read(name: str, stored: dict[str, Any], typed: tuple[str, ...], config_dir:
     runs = {key: as_word(key, value) for key, value in config.flatten(content.runs).items()}
     changes = {word.partition("=")[0]: word for word in typed if word not in own}
     overrides = {"threads": "threads=1"} | runs | changes
-    question = Question(name, typed, content, _claims(content, claims), tuple(overrides.values()), config_dir)
+    question = Question(name, given, content, _claims(content, claims), tuple(overrides.values()), config_dir, version)
     _check_words(question)
     _check_runs(question)
     _check_seeds(content)
     return question
+
+
+def _renamed(stored: dict[str, Any]) -> int:
+    """Rename the keys of a file from before 28 November 2026 in place; return the version of the rules that it has."""
+    final = stored.get("final")
+    if not isinstance(final, dict) or not isinstance(final.get("seeds"), dict):
+        return campaign_file.RULES
+    seeds = final.pop("seeds")
+    stored["final"] = final | {
+        OLD_KEYS.get(f"final.seeds.{key}", f"final.seeds.{key}")[len("final.") :]: value for key, value in seeds.items()
+    }
+    return campaign_file.OCTAVE_RULES
+
+
+def _in_todays_words(word: str) -> str:
+    key, separator, value = word.partition("=")
+    return f"{OLD_KEYS.get(key, key)}{separator}{value}"
 
 
 def _content(stored: dict[str, Any], own: Sequence[str]) -> Content:
@@ -304,8 +331,8 @@ def _claim(content: Content, stored: dict[str, Any], place: str) -> Claim:
         if norm not in content.norms:
             known = ",".join(content.norms)
             raise config.ConfigError(f"{place} is about {norm}, which is not among norms=[{known}]; add it there")
-    if claim.seeds is not None and claim.seeds > (look := content.final.seeds.look):
-        raise config.ConfigError(f"{place} has seeds: {claim.seeds}, but every norm has {look}: raise final.seeds.look")
+    if claim.seeds is not None and claim.seeds > (least := content.final.min_seeds):
+        raise config.ConfigError(f"{place} has seeds: {claim.seeds}, but every norm has {least}: raise final.min_seeds")
     return claim
 
 
@@ -344,11 +371,12 @@ def _check_runs(question: Question) -> None:
 
 
 def _check_extensions(question: Question) -> None:
-    """Raise ConfigError if tuning could extend the grid to a rate that is refused, after many runs."""
+    """Raise ConfigError if tuning could ask for a rate that is refused, after many runs."""
+    if question.version != campaign_file.OCTAVE_RULES and len(question.grid) == 1:
+        return
     wider = 2**selection.EXTENSIONS
-    for norm, (which, rate) in itertools.product(
-        question.content.norms, {"lowest": question.grid[0] / wider, "highest": wider * question.grid[-1]}.items()
-    ):
+    rates = {"lowest": question.grid[0] / wider, "highest": wider * question.grid[-1]}
+    for norm, (which, rate) in itertools.product(question.content.norms, rates.items()):
         try:
             question.job("tune", norm, rate, question.tuning_seeds[0])
         except ValueError as error:  # ConfigError, too
@@ -372,7 +400,7 @@ def _check_seeds(content: Content) -> None:
     """Raise ConfigError if two stages share a seed."""
     first = content.tune.first_seed
     stages: dict[str, Sequence[int]] = {
-        "final": range(content.final.seeds.most),
+        "final": range(content.final.max_seeds),
         "tuning": range(first, first + selection.TUNING_SEEDS),
         "pilot": () if content.pilot.rate is None else (content.pilot.seed,),
         "timing": (content.timing.seed,) if content.timing.norms else (),

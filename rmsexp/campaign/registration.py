@@ -1,6 +1,8 @@
-"""The registration of a campaign: its rules and the commit of its code, written down before the first final run.
+"""The registration of a campaign: its rules and the commit of its code, written down before its first tuning run.
 
-Final runs of a campaign come from one commit. Rules that change afterwards are named in the verdicts.
+So the registration can be made public hours before the first final run. Tuning and final runs come from one commit;
+only runs that another campaign has done before may be of an earlier one. Rules that change afterwards are named in the
+verdicts.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ NOT_OF_RUNS = ("campaign", "item", "sweep")  # groups of configs that say which 
 
 
 class OtherCommitError(ReportedError):
-    """The final runs of the campaign come from another commit than this one. Its message has a command with paths."""
+    """The campaign was registered at another commit than this one. The message has a command with paths."""
 
     longest = LONGEST_WITH_PATHS
 
@@ -41,7 +43,7 @@ def code() -> dict[str, str]:
 
 
 def read(question: Question) -> Registered | None:
-    """Return how the campaign was registered, and what has changed since; None before the first final run.
+    """Return how the campaign was registered, and what has changed since; None before the first run after the pilot.
 
     Raises: ValueError if the file is damaged.
     """
@@ -79,13 +81,13 @@ def register(question: Question, own: dict[str, str]) -> None:
         folder = None if question.config_dir is None else str(Path(question.config_dir).absolute())
         words = [path_word("results", question.results.absolute()), *config_dir_words(folder)]
         raise OtherCommitError(
-            f"the final runs of {question.name} come from {'commit ' * of_git}{commit}, and this is {own['commit']}; "
-            f"all must come from one: {remedy} the command there with {shlex.join(words)}"
+            f"{question.name} was registered at {'commit ' * of_git}{commit}, and this is {own['commit']}; all of its "
+            f"runs must come from one commit: {remedy} the command there with {shlex.join(words)}"
         )
     if stored.get("code", own["code"]) != own["code"]:
         changed = stored["commit"].endswith("+")
         remedy = "restore the uncommitted changes that there were" if changed else "git stash the changes"
         raise OtherCommitError(
-            f"the files of the package or its configs have changed since the first final run of {question.name}; all "
-            f"final runs must come from the same code: {remedy}, or begin anew in another results folder"
+            f"the files of the package or its configs have changed since {question.name} was registered; all of its "
+            f"runs must come from the same code: {remedy}, or begin anew in another results folder"
         )

@@ -39,11 +39,11 @@ class CampaignRuns:
         return f"{STAGES[job.stage]} run {runs.index(job) + 1} of {len(runs)}: {where}"
 
     def begin(self, job: Job) -> config.Job:
-        """Return the run. If it is a final run, register the campaign first, unless that was done.
+        """Return the run. Unless it is a pilot run, register the campaign first, if that was not done.
 
-        Raises: registration.OtherCommitError if the final runs come from another commit.
+        Raises: registration.OtherCommitError if the campaign was registered with other code.
         """
-        if job.stage == "final":
+        if job.stage != "pilot":
             with plan.locked(self.question):
                 registration.register(self.question, registration.code())
         return self.question.job(job.stage, job.norm, job.rate, job.seed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
@@ -12,12 +11,10 @@ from rmsexp.campaign.question import Question
 from rmsexp.campaign_file import Job, Stage
 from rmsexp.command_line import command, inform
 from rmsexp.compare.records import names
-from rmsexp.compare.records.campaigns import Campaign, Result
+from rmsexp.compare.records.campaigns import Campaign, Result, state_of
 from rmsexp.compare.records.load import number
-from rmsexp.compare.tables import formats
-from rmsexp.compare.tables.verdicts import note_on_rates
-from rmsexp.rules import claims, score, seeds, selection
-from rmsexp.rules.claims import Verdict
+from rmsexp.compare.tables import verdicts
+from rmsexp.rules import score, seeds, selection
 
 
 def print_plan(question: Question) -> None:
@@ -28,8 +25,10 @@ def print_plan(question: Question) -> None:
     for job in campaign.jobs:
         print(f"  {job.stage:6}{results[job].status:13}{job.folder}")
     spent, planned = cost.spent(question, results), [job for job in campaign.jobs if not results[job].ended]
-    left = [*planned, *plan.coming(campaign, results, 0, campaign.seeds.look)]
-    most_seeds = campaign.seeds.most if any(map(seeds.may_need_more, campaign.claims)) else campaign.seeds.look
+    left = [*planned, *plan.coming(campaign, results, 0, campaign.seeds.min_seeds)]
+    most_seeds = (
+        campaign.seeds.max_seeds if any(map(seeds.may_need_more, campaign.claims)) else campaign.seeds.min_seeds
+    )
     most = left
     if campaign.seeds.needed is None and left:
         most = [*planned, *plan.coming(campaign, results, selection.EXTENSIONS, most_seeds)]
@@ -43,7 +42,7 @@ def print_plan(question: Question) -> None:
         print(f"  timing {f'left, about {timed.budget:.0f} s' if timed.is_left() else 'done'}")
     if len(most) > len(left):
         reasons = []
-        if most_seeds > campaign.seeds.look:
+        if most_seeds > campaign.seeds.min_seeds:
             reasons.append(f"the spread of scores asks for all {most_seeds} seeds")
         if not any(job.stage == "final" for job in campaign.jobs):
             reasons.append(f"best rates at its edge extend the grid by {selection.EXTENSIONS} rates")
@@ -108,29 +107,12 @@ def print_verdicts(question: Question) -> None:
     undecided = campaign.undecided(results)
     if undecided:
         print(f"not decided yet: {undecided}")
-    luck = {norm: choice.luck for norm, choice in choices.items()}
-    _print_lines([verdict_line(verdict, campaign.score.metric, luck) for verdict in campaign.verdicts(results)])
-    of_claims = [line for claim in campaign.claims for line in campaign.differing_models(claim, results)]
-    _print_lines([*problems, *campaign.remarks(results), *dict.fromkeys(of_claims)])
+    state = state_of(campaign, campaign.name, results)
+    if not undecided:
+        _print_lines([verdicts.line(row) for row in verdicts.table([state]).to_dict("records")])
+    of_claims = [line for claim in state.every_claim for line in campaign.differing_models(claim, results)]
+    _print_lines([*problems, *state.remarks, *dict.fromkeys(of_claims)])
     print(f"next    {_next(question, bool(left))}")
-
-
-def verdict_line(verdict: Verdict, metric: str, luck: Mapping[str, float]) -> str:
-    """Return a verdict in one line, with numbers as in the report; differences of fractions in percentage points.
-
-    ``luck``: the rate luck of each norm that has a rate. A verdict that it could change has the report's mark, "†".
-    """
-    if math.isnan(verdict.difference):
-        difference = ""
-    else:
-        margin = math.nan if verdict.claim.margin is None else verdict.claim.margin
-        ends = "" if math.isnan(verdict.low) else f" ({formats.ends(verdict.low, verdict.high, metric, margin)})"
-        difference = f"{formats.signed(verdict.difference, metric)}{ends} {names.unit_of_difference(metric)}, "
-    with_luck = claims.with_luck(verdict, *(luck.get(norm, math.nan) for norm in (verdict.claim.a, verdict.claim.b)))
-    marked, reason = verdict.outcome, verdict.reason
-    if text := note_on_rates({"outcome": verdict.outcome, "with_luck": with_luck, "low": verdict.low}):
-        marked, reason = f"{marked}†", f"{reason}; {text}"
-    return f"{marked}: {verdict.claim.claim}: {difference}{verdict.pairs} seeds; {reason}"
 
 
 def _next(question: Question, left: bool) -> str:

@@ -7,10 +7,10 @@ supported     the interval lies wholly within the bounds of the claim
 refuted       the interval lies wholly outside them
 inconclusive  the rest
 
-The interval is the two-sided t-interval at level 1 - 2 alpha, alpha = 0.05 for a claim without a family. So "supported"
-is the outcome of the one-sided test (equivalence: of two) at level alpha. Claims of a family are corrected together by
-Holm's method: alpha is that of the step at which Holm's method decided the claim, which for all claims that are not
-supported is the step at which it stopped. So outcome and interval always agree.
+The interval is two-sided at level 1 - 2 alpha. alpha is 0.05 for a claim without a family, and 0.05 / m for each claim
+of a family of m (Bonferroni), so that the intervals of a family hold together. So "supported" is the outcome of the
+one-sided test (equivalence: of two) at level alpha. The interval counts what the choice of the rates of both norms may
+have cost, as far as that is known (:class:`.selection.Choice`): mean ± sqrt((t s)² / n + z² (R_a² + R_b²) / 4).
 
 Diverged runs:
 
@@ -26,7 +26,8 @@ A claim is tested once, when all its runs are there.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -94,8 +95,12 @@ class Verdict:
         outcome: "supported", "refuted" or "inconclusive".
         difference: the mean difference of the finished pairs; NaN if there is none.
         low, high: the interval; an end is infinite where diverged runs leave no bound; NaN if there is no interval.
-        level: the confidence level of the interval, for example 0.9; with Holm's correction it is higher.
-        p, adjusted_p: the p-value of the test, before and after Holm's correction; 1 if the claim cannot be supported.
+        level: the confidence level of the interval: 0.9, in a family higher.
+        alone: the interval at level 0.9, as if the claim stood alone.
+        against_zero: "better" or "worse" if the two-sided interval at level 0.95 lies wholly above or below 0, else "".
+        p, adjusted_p: the p-value of the test, and with Bonferroni's correction; 1 if the claim cannot be supported.
+        rates: the standard deviation of the difference that comes from the choice of rates, sqrt(R_a² + R_b²) / 2, and
+            is counted in the interval; NaN if it is not known, and then the interval is that at the chosen rates.
         pairs: the number of pairs that were tested.
         seeds: the seeds of these pairs.
         diverged_a, diverged_b, diverged_both: the numbers of pairs of which only a, only b, or both diverged.
@@ -109,8 +114,11 @@ class Verdict:
     low: float
     high: float
     level: float
+    alone: tuple[float, float]
+    against_zero: str
     p: float
     adjusted_p: float
+    rates: float
     pairs: int
     seeds: tuple[int, ...]
     diverged_a: int
@@ -118,6 +126,16 @@ class Verdict:
     diverged_both: int
     missing: int
     reason: str
+
+    @property
+    def smallest_margin(self) -> float:
+        """The smallest margin with which a claim of equivalence or non-inferiority would be supported.
+
+        NaN for superiority and without an interval; infinite if diverged runs leave no bound.
+        """
+        if self.claim.margin is None:
+            return math.nan
+        return max(-self.low, self.high) if self.claim.test == EQUIVALENCE else max(0.0, -self.low)
 
 
 class Joint(NamedTuple):
@@ -132,10 +150,17 @@ class _Evidence(NamedTuple):
     claim: Claim
     pairs: Pairs
     by_ranks: bool
+    rates: float
     p: float
 
 
-def decide(claims: Sequence[Claim], scores: Scores, mode: str, seeds: Sequence[int]) -> list[Verdict]:
+def decide(
+    claims: Sequence[Claim],
+    scores: Scores,
+    mode: str,
+    seeds: Sequence[int],
+    uncertainty: Mapping[str, float] | None = None,
+) -> list[Verdict]:
     """Return the verdicts of the claims, in their order. Families are corrected within ``claims``.
 
     Args:
@@ -144,22 +169,24 @@ def decide(claims: Sequence[Claim], scores: Scores, mode: str, seeds: Sequence[i
             diverged. A norm that diverged at all rates has NaN at all seeds.
         mode: "min" or "max", the better direction of the score.
         seeds: the seeds of the final runs. A claim with a number of seeds uses the first ones.
+        uncertainty: R of each norm whose choice of a rate has a known uncertainty; 0 for a rate that was given.
     """
     evidence = []
+    known = uncertainty or {}
     for claim in claims:
         pairs = pair(scores.get(claim.a, {}), scores.get(claim.b, {}), seeds[: claim.seeds], mode)
         diverged = bool(pairs.diverged_a or pairs.diverged_b)
         by_ranks = claim.test == SUPERIORITY and diverged and not pairs.missing
-        evidence.append(_Evidence(claim, pairs, by_ranks, _p(claim, pairs, by_ranks)))
-    families: dict[str | int, list[int]] = {}
-    for number, claim in enumerate(claims):
-        families.setdefault(number if claim.family is None else claim.family, []).append(number)
-    verdicts: dict[int, Verdict] = {}
-    for members in families.values():
-        decided = significance.holm([evidence[number].p for number in members], ALPHA)
-        for number, (adjusted, alpha) in zip(members, decided, strict=True):
-            verdicts[number] = _verdict(evidence[number], adjusted, alpha)
-    return [verdicts[number] for number in range(len(claims))]
+        rates = math.hypot(known.get(claim.a, math.nan), known.get(claim.b, math.nan)) / 2
+        evidence.append(_Evidence(claim, pairs, by_ranks, rates, _p(claim, pairs, by_ranks, rates)))
+    sizes = family_sizes(claims)
+    return [_verdict(found, size) for found, size in zip(evidence, sizes, strict=True)]
+
+
+def family_sizes(claims: Sequence[Claim]) -> list[int]:
+    """Return for each claim the number of claims in its family; 1 without a family."""
+    sizes = Counter(claim.family for claim in claims)
+    return [1 if claim.family is None else sizes[claim.family] for claim in claims]
 
 
 def every(verdicts: Sequence[Verdict]) -> Joint:
@@ -183,22 +210,12 @@ def joint_outcome(outcomes: Sequence[str]) -> str:
     return SUPPORTED if set(outcomes) == {SUPPORTED} else INCONCLUSIVE
 
 
-def with_luck(verdict: Verdict, luck_a: float, luck_b: float) -> str | None:
-    """Return the outcome if the interval is widened by the rate luck of both norms (:class:`.selection.Choice`).
-
-    The difference is too low by at most the luck of a, and too high by at most that of b, so the interval becomes
-    [low - luck_b, high + luck_a]. The result is None if there is no interval or a luck is NaN.
-    """
-    low, high = verdict.low - luck_b, verdict.high + luck_a
-    return None if math.isnan(low) or math.isnan(high) else _outcome(verdict.claim, low, high)
-
-
 def ruled_out(claim: Claim, pairs: Pairs) -> bool:
     """Return whether diverged runs rule out that a claim of equivalence or non-inferiority is supported."""
     return bool(pairs.diverged_a or (pairs.diverged_b and claim.test == EQUIVALENCE))
 
 
-def _p(claim: Claim, pairs: Pairs, by_ranks: bool) -> float:
+def _p(claim: Claim, pairs: Pairs, by_ranks: bool, rates: float) -> float:
     """Return the p-value of a claim; 1 if diverged or missing runs rule out that it is supported."""
     if pairs.missing:
         return 1.0
@@ -206,12 +223,19 @@ def _p(claim: Claim, pairs: Pairs, by_ranks: bool) -> float:
         return significance.p_of_ranks(pairs.scores)
     if ruled_out(claim, pairs) or len(pairs.finished) < MIN_PAIRS:
         return 1.0
-    return significance.p_between(pairs.differences, *claim.bounds)
+    return significance.p_between(pairs.differences, *claim.bounds, _known(rates))
 
 
-def _verdict(evidence: _Evidence, adjusted_p: float, alpha: float) -> Verdict:
-    claim, pairs, by_ranks, p = evidence
-    low, high = (math.nan, math.nan) if by_ranks else _interval(claim, pairs, alpha)
+def _known(rates: float) -> float:
+    return 0.0 if math.isnan(rates) else rates
+
+
+def _verdict(evidence: _Evidence, size: int) -> Verdict:
+    """Return the verdict of a claim in a family of this size."""
+    claim, pairs, by_ranks, rates, p = evidence
+    alpha = ALPHA / size
+    low, high = _interval(evidence, alpha)
+    both = _interval(evidence, ALPHA / 2)
     outcome = _outcome_of_ranks(evidence, alpha) if by_ranks else _outcome(claim, low, high)
     used = pairs.finished + (pairs.diverged_a + pairs.diverged_b if by_ranks else ())
     return Verdict(
@@ -221,8 +245,11 @@ def _verdict(evidence: _Evidence, adjusted_p: float, alpha: float) -> Verdict:
         low=low,
         high=high,
         level=1 - 2 * alpha,
+        alone=_interval(evidence, ALPHA),
+        against_zero="better" if both[0] > 0 else "worse" if both[1] < 0 else "",
         p=p,
-        adjusted_p=adjusted_p,
+        adjusted_p=min(1.0, size * p),
+        rates=rates,
         pairs=len(used),
         seeds=tuple(sorted(used)),
         diverged_a=len(pairs.diverged_a),
@@ -233,11 +260,12 @@ def _verdict(evidence: _Evidence, adjusted_p: float, alpha: float) -> Verdict:
     )
 
 
-def _interval(claim: Claim, pairs: Pairs, alpha: float) -> tuple[float, float]:
-    """Return the interval of a claim that is not decided by ranks; NaN if there are too few pairs or one is missing."""
-    if pairs.missing or len(pairs.finished) < MIN_PAIRS:
+def _interval(evidence: _Evidence, alpha: float) -> tuple[float, float]:
+    """Return the interval of a claim; NaN if it is decided by ranks, there are too few pairs, or one is missing."""
+    claim, pairs = evidence.claim, evidence.pairs
+    if evidence.by_ranks or pairs.missing or len(pairs.finished) < MIN_PAIRS:
         return math.nan, math.nan
-    low, high = significance.interval(pairs.differences, alpha)
+    low, high = significance.interval(pairs.differences, alpha, _known(evidence.rates))
     either = bool(pairs.diverged_a or pairs.diverged_b) and claim.test == EQUIVALENCE
     return (-math.inf if pairs.diverged_a or either else low), (math.inf if pairs.diverged_b or either else high)
 
@@ -257,7 +285,7 @@ def _outcome_of_ranks(evidence: _Evidence, alpha: float) -> str:
 
 
 def _reason(evidence: _Evidence, outcome: str, low: float, alpha: float) -> str:
-    claim, pairs, by_ranks, p = evidence
+    claim, pairs, by_ranks, _, p = evidence
     if pairs.missing:
         return f"{len(pairs.missing)} of {pairs.total} pairs are not finished; the claim is tested when all are"
     if by_ranks:

@@ -7,13 +7,12 @@ the differences alone, not their mean, so it does not depend on which norm is ah
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy import special
 
-from rmsexp.rules.claims import ALPHA, MIN_PAIRS, SUPERIORITY, Claim, Verdict, ruled_out
+from rmsexp.rules.claims import ALPHA, MIN_PAIRS, SUPERIORITY, Claim, Verdict, family_sizes, ruled_out
 from rmsexp.rules.pairs import Scores, pair
 
 MOST = 1000  # seeds that a campaign may have
@@ -21,30 +20,38 @@ POWER = 0.9  # chance of supporting a claim whose true difference is 0
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(64)
 
 
-def needed(claims: Sequence[Claim], scores: Scores, mode: str, seeds: Sequence[int], most: int) -> int:
+def needed(
+    claims: Sequence[Claim],
+    scores: Scores,
+    mode: str,
+    seeds: Sequence[int],
+    most: int,
+    uncertainty: Mapping[str, float] | None = None,
+) -> int:
     """Return the smallest number of seeds, from ``len(seeds)`` to ``most``, with power 0.9 for every claim that counts.
 
     Claims of equivalence and non-inferiority without a number of seeds count (:func:`may_need_more`), if at least two
-    pairs are finished and diverged runs do not rule out that they are supported. Their power is computed for a true
-    difference of 0 and the standard deviation of the differences at these seeds; pairs that diverged so far are not
-    among the tested ones. A claim of a family of m is taken at level alpha / m, the strictest of Holm's method.
+    pairs are finished and neither diverged runs nor the uncertainty of the rates rule out that they are supported.
+    Their power is computed for a true difference of 0, the standard deviation of the differences at these seeds, and
+    the uncertainty of the rates; pairs that diverged so far are not among the tested ones.
 
     Args:
-        claims, scores, mode: as for :func:`rmsexp.rules.claims.decide`.
+        claims, scores, mode, uncertainty: as for :func:`rmsexp.rules.claims.decide`.
         seeds: the seeds of the first look.
         most: the largest number of seeds.
     """
-    sizes = Counter(claim.family for claim in claims)
-    count = len(seeds)
-    for claim in claims:
+    count, known = len(seeds), uncertainty or {}
+    for claim, size in zip(claims, family_sizes(claims), strict=True):
         pairs = pair(scores.get(claim.a, {}), scores.get(claim.b, {}), seeds, mode)
         if not may_need_more(claim) or ruled_out(claim, pairs):
             continue
         if len(pairs.finished) < MIN_PAIRS:
             continue
         sd, lost = float(np.std(pairs.differences, ddof=1)), len(seeds) - len(pairs.finished)
-        alpha = ALPHA / (1 if claim.family is None else sizes[claim.family])
-        while count < most and power(claim, sd, count - lost, alpha) < POWER:
+        alpha, rates = ALPHA / size, math.hypot(*(_known(known, norm) for norm in (claim.a, claim.b))) / 2
+        if power(claim, 0.0, count, alpha, rates=rates) == 0:  # no number of seeds is enough
+            continue
+        while count < most and power(claim, sd, count - lost, alpha, rates=rates) < POWER:
             count += 1
     return count
 
@@ -54,38 +61,49 @@ def may_need_more(claim: Claim) -> bool:
     return claim.test != SUPERIORITY and claim.seeds is None
 
 
-def power(claim: Claim, sd: float, count: int, alpha: float = ALPHA, difference: float = 0.0) -> float:
-    """Return the probability that a claim is supported.
+def _known(uncertainty: Mapping[str, float], norm: str) -> float:
+    known = uncertainty.get(norm, math.nan)
+    return 0.0 if math.isnan(known) else known
+
+
+def power(
+    claim: Claim, sd: float, count: int, alpha: float = ALPHA, difference: float = 0.0, rates: float = 0.0
+) -> float:
+    """Return the probability, over seeds, that a claim is supported.
 
     With n = ``count`` pairs, true mean difference D and true standard deviation σ the claim lower < D < upper is
-    supported if lower + t s / √n < mean < upper - t s / √n. The mean is normal, and u = s / σ is independent of it with
-    (n - 1) u² chi-squared, n - 1 degrees of freedom. So the power is the integral over u of the density of u times
-    Φ((upper - D) √n / σ - t u) - Φ((lower - D) √n / σ + t u), up to the u at which this is 0. It is computed by
-    Gauss-Legendre quadrature.
+    supported if lower + h < mean < upper - h, h² = (t s)² / n + (z r)², where r = ``rates`` is the standard deviation
+    that comes from the choice of rates. The mean is normal, and u = s / σ is independent of it with (n - 1) u²
+    chi-squared, n - 1 degrees of freedom. So the power is the integral over u of the density of u times
+    Φ((upper - D) √n / σ - k) - Φ((lower - D) √n / σ + k), k² = (t u)² + n (z r / σ)², up to the u at which this is 0.
+    It is computed by Gauss-Legendre quadrature.
     """
     low, high = (bound - difference for bound in claim.bounds)
-    if sd == 0:
-        return float(low < 0 < high)
+    fixed = float(special.ndtri(1 - alpha)) * rates
+    if sd == 0 or fixed >= (high - low) / 2:
+        return float(low + fixed < 0 < high - fixed)
     freedom = count - 1
     t = special.stdtrit(freedom, 1 - alpha)
-    low, high = (bound * math.sqrt(count) / sd for bound in (low, high))
-    end = min(math.sqrt(special.chdtri(freedom, 1e-14) / freedom), (high - low) / (2 * t))
+    low, high, fixed = (value * math.sqrt(count) / sd for value in (low, high, fixed))
+    widest = math.sqrt((high - low) ** 2 / 4 - fixed**2) / t  # infinite for a claim with one bound
+    end = min(math.sqrt(special.chdtri(freedom, 1e-14) / freedom), widest)
     u = end * (NODES + 1) / 2
     factor = math.log(2) + freedom / 2 * math.log(freedom / 2) - special.gammaln(freedom / 2)
     density = np.exp(factor + (freedom - 1) * np.log(u) - freedom * u**2 / 2)
-    inside = special.ndtr(high - t * u) - special.ndtr(low + t * u)
+    half = np.hypot(t * u, fixed)
+    inside = special.ndtr(high - half) - special.ndtr(low + half)
     return float(end / 2 * np.sum(WEIGHTS * density * inside))
 
 
 def power_of(verdict: Verdict) -> float:
-    """Return the power of a test with a margin, for a true difference of 0 and the spread of the tested differences.
+    """Return the power of a test with a margin, for a true difference of 0 and the interval of the tested differences.
 
-    The spread is that of the interval, whose lower half is t s / √n. NaN for superiority, without an interval, and
-    where diverged runs rule out that the claim is supported.
+    NaN for superiority, without an interval, and where diverged runs rule out that the claim is supported.
     """
     half = verdict.difference - verdict.low
     if verdict.claim.margin is None or not math.isfinite(half):
         return math.nan
-    alpha = (1 - verdict.level) / 2
-    sd = half * math.sqrt(verdict.pairs) / float(special.stdtrit(verdict.pairs - 1, 1 - alpha))
-    return power(verdict.claim, sd, verdict.pairs, alpha)
+    alpha, rates = (1 - verdict.level) / 2, 0.0 if math.isnan(verdict.rates) else verdict.rates
+    of_seeds = math.sqrt(max(0.0, half**2 - (float(special.ndtri(1 - alpha)) * rates) ** 2))
+    sd = of_seeds * math.sqrt(verdict.pairs) / float(special.stdtrit(verdict.pairs - 1, 1 - alpha))
+    return power(verdict.claim, sd, verdict.pairs, alpha, rates=rates)

@@ -1,13 +1,21 @@
-"""How the learning rate of each norm is chosen: which runs it takes, and the choice.
+"""How the learning rate of each norm is chosen: which runs it takes, the choice, and how uncertain it is.
 
-1. Every norm is run once at every rate of the grid, with the first tuning seed.
+Rates are counted in quarters of an octave; an octave is a factor of 2.
+
+1. Every norm is run once at every rate of the grid, octaves apart, with the first tuning seed.
 2. Where the best rate of a norm is at an edge of the grid, the grid is extended by an octave on that side, for every
    norm, and 1 is repeated. A norm that diverged at every rate counts as best at the lowest.
-3. The two best rates of each norm are run with the other tuning seeds, too. A rate that diverges there is replaced by
+3. Every norm is run once at the two half-octaves beside its best rate, then once at the two quarter-octaves beside the
+   best rate so far.
+4. The three best rates of each norm are run with the other tuning seeds, too. A rate that diverges there is replaced by
    the norm's next best.
-4. The rate of a norm is the one of these with the best mean over the seeds. Where it is at an edge, the grid is
-   extended as in 2, and the rates that were run with all seeds stay in the choice. The grid is extended at most twice
-   in all; one extension may be at both edges.
+5. The rate of a norm is the one of these with the best mean over the seeds. Where it is at or beyond an edge of the
+   grid, the grid is extended as in 2, and the rates that were run with all seeds stay in the choice. The grid is
+   extended at most twice in all; one extension may be at both edges.
+6. The quarter-octaves beside the chosen rate are run once, unless that was done, and 4 and 5 are repeated with them.
+
+Campaigns that began before 28 November 2026 have the rule ``OCTAVES``: without the steps 3 and 6, and with two rates
+in step 4.
 
 A rate at which any seed diverged ranks behind every rate at which none did. Everything is a function of the values so
 far and does not depend on the order in which the runs finish, so any number of workers agree on it.
@@ -19,24 +27,40 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
-
-import numpy as np
-from scipy import special
 
 from rmsexp import checks
 from rmsexp.rules.pairs import sign
 
 EXTENSIONS = 2
 TUNING_SEEDS = 3
-FINALISTS = 2  # rates of a norm that are run with all tuning seeds
-LUCK_LEVEL = 0.95  # of the bound of how much better another rate may be
+OCTAVE = 4  # quarters of an octave
+DIGITS = 4  # significant digits of a rate between octaves
 
 Seeds = Mapping[int, float]
 Rates = Mapping[float, Seeds]
 Values = Mapping[str, Rates]
+
+
+class Rule(NamedTuple):
+    """``steps``: the distances, in quarters of an octave, at which rates beside the best one are run, in this order.
+
+    ``finalists``: the number of rates of a norm that are run with all tuning seeds.
+    """
+
+    steps: tuple[int, ...]
+    finalists: int
+
+    @property
+    def runs(self) -> int:
+        """The number of runs of a norm beyond the grid, if nothing diverges and no best rate is at an edge."""
+        return 2 * len(self.steps) + self.finalists * (TUNING_SEEDS - 1)
+
+
+OCTAVES = Rule((), 2)
+QUARTERS = Rule((2, 1), 3)
 
 
 class Run(NamedTuple):
@@ -60,24 +84,24 @@ class Choice:
         rate: the chosen rate; None if the norm diverged at every rate.
         mean: the mean of the validation metric over the tuning seeds that did not diverge at this rate.
         diverged: the number of tuning seeds that diverged at this rate.
-        edge: "lowest" or "highest" if it is at an edge of the extended grid, otherwise None.
-        luck: how much better the norm would be at another rate of the grid, at most, in the unit of the metric: the
-            largest of max(0, t s / sqrt(n) - d) over the other rates at which no seed diverged. With n seeds common to
-            both rates, d is how much better the chosen rate is in their mean, and the first term of the difference
-            makes this a 95 % bound for the rate. s² is the variance over seeds of the difference between a norm's two
-            best rates, pooled over the m norms with k seeds, and t the 95 % quantile of the t distribution with
-            m (k - 1) degrees of freedom. 0 if no other rate remained, NaN if the chosen rate is not known to be stable
-            or there is a single seed.
+        edge: "lowest" or "highest" if it is at or beyond an edge of the extended grid, otherwise None.
+        uncertainty: R = min((d₋ + d₊) / 4, 2 d₋ d₊ / (d₋ + d₊)) in the unit of the metric. d₋ and d₊ are by how much
+            the chosen rate is better than the rates a quarter-octave below and above it, in the mean over the seeds
+            that both have, and at least 0; a rate at which a seed diverged is infinitely worse. R / 2 is taken as the
+            standard deviation of what the norm would gain at its best rate: of a parabola whose best rate lies anywhere
+            between the two midpoints, it is the largest possible gain. Beside a cliff, where one drop is far larger,
+            the second term limits R. NaN if it is not known: a neighbour was not run, both diverged, or the chosen rate
+            itself diverged.
     """
 
     rate: float | None
     mean: float
     diverged: int
     edge: str | None
-    luck: float
+    uncertainty: float
 
 
-def next_runs(grid: Sequence[float], values: Values, mode: str, seeds: Sequence[int]) -> Plan:
+def next_runs(grid: Sequence[float], values: Values, mode: str, seeds: Sequence[int], rule: Rule = QUARTERS) -> Plan:
     """Return the extended grid and the runs to be made now, which do not depend on each other.
 
     Args:
@@ -85,28 +109,24 @@ def next_runs(grid: Sequence[float], values: Values, mode: str, seeds: Sequence[
         values: the validation metric so far; its keys are all norms.
         mode: "min" or "max", the better direction of the metric.
         seeds: the tuning seeds. With a single one, a rate is chosen by one run.
+        rule: by which rates are chosen.
 
     Raises: ValueError if the rates are not an octave apart or there is no seed.
     """
-    return _replay(grid, values, mode, seeds)[0]
+    return _replay(grid, values, mode, seeds, rule)[0]
 
 
-def choose(grid: Sequence[float], values: Values, mode: str, seeds: Sequence[int]) -> dict[str, Choice]:
+def choose(
+    grid: Sequence[float], values: Values, mode: str, seeds: Sequence[int], rule: Rule = QUARTERS
+) -> dict[str, Choice]:
     """Return the choice of each norm. The arguments are those of :func:`next_runs`.
 
     Raises: ValueError if runs are missing, or as :func:`next_runs`.
     """
-    (_, runs), norms = _replay(grid, values, mode, seeds)
+    (_, runs), norms = _replay(grid, values, mode, seeds, rule)
     if runs:
         raise ValueError(f"tuning is not finished: {len(runs)} runs are missing, such as {runs[0]}")
-    leads = [lead for norm in norms.values() if (lead := norm.lead()) is not None]
-    freedom = len(leads) * (len(seeds) - 1)
-    if freedom:
-        deviation = math.sqrt(np.mean(np.var(leads, axis=1, ddof=1)))
-        bound = float(special.stdtrit(freedom, LUCK_LEVEL)) * deviation
-    else:
-        bound = math.nan
-    return {name: norm.choice(bound) for name, norm in norms.items()}
+    return {name: norm.choice() for name, norm in norms.items()}
 
 
 def ranked(tried: Rates, mode: str) -> list[float]:
@@ -123,99 +143,163 @@ def ranked(tried: Rates, mode: str) -> list[float]:
     return sorted(order, key=lambda rate: order[rate])
 
 
+def scale(grid: Sequence[float]) -> Callable[[int], float]:
+    """Return the function from a number of quarters of an octave above the lowest rate of the grid to the rate.
+
+    Rates between octaves are rounded to ``DIGITS`` significant digits.
+    """
+
+    def rate(place: int) -> float:
+        octave, quarters = divmod(place, OCTAVE)
+        known = min(max(octave, 0), len(grid) - 1)
+        lower = grid[known] * 2.0 ** (octave - known)
+        return float(f"{lower * 2 ** (quarters / OCTAVE):.{DIGITS}g}") if quarters else lower
+
+    return rate
+
+
 @dataclass(frozen=True)
 class _Norm:
     """The tuning runs of one norm.
 
     Attributes:
-        grid: the rates as extended so far.
+        tried: its values.
+        rate: the rate at a place, in quarters of an octave (:func:`scale`).
+        ends: the lowest and the highest place of the grid.
+        places: the places that are run with the first seed.
+        seeds: the tuning seeds.
         mode: "min" or "max", the better direction of the metric.
-        kept: the rates that were run with all seeds before the grid was last extended.
+        number: how many places are run with all seeds.
+        kept: the places that were run with all seeds before the grid was last extended.
     """
 
     tried: Rates
-    grid: tuple[float, ...]
+    rate: Callable[[int], float]
+    ends: tuple[int, int]
+    places: tuple[int, ...]
     seeds: tuple[int, ...]
     mode: str
-    kept: tuple[float, ...] = ()
+    number: int
+    kept: tuple[int, ...] = ()
 
-    def by_first_seed(self) -> list[float]:
-        """Return the rates at which the first seed did not diverge, best first; of equal ones the lowest first."""
-        return ranked({rate: {self.seeds[0]: self.tried[rate][self.seeds[0]]} for rate in self.grid}, self.mode)
+    def values(self, place: int) -> Seeds:
+        return self.tried.get(self.rate(place), {})
 
-    def finalists(self) -> list[float]:
-        """Return the rates that are run with all seeds: the two best, those kept, and the next best if they diverge."""
+    def on_grid(self, ends: tuple[int, int]) -> _Norm:
+        """Return the norm with the places of the grid between these ends, and those that it had."""
+        places = {*self.places, *range(ends[0], ends[1] + 1, OCTAVE)}
+        return replace(self, ends=ends, places=tuple(sorted(places)))
+
+    def beside(self, order: Sequence[int], step: int) -> _Norm:
+        """Return the norm with the places that are ``step`` quarters beside the first of ``order``, if there is one.
+
+        Places an octave beyond the grid, or further, are left out.
+        """
+        added = (place + side for place in order[:1] for side in (-step, step))
+        near = {place for place in added if self.ends[0] - OCTAVE < place < self.ends[1] + OCTAVE}
+        return replace(self, places=tuple(sorted({*self.places, *near})))
+
+    def unfinished(self, name: str, places: Iterable[int], seeds: Iterable[int]) -> tuple[Run, ...]:
+        runs = itertools.product(places, seeds)
+        return tuple(Run(name, self.rate(place), seed) for place, seed in runs if seed not in self.values(place))
+
+    def by_first_seed(self) -> list[int]:
+        """Return the places at which the first seed did not diverge, best first; of equal ones the lowest first."""
+        first = self.seeds[0]
+        return self._ranked({place: {first: self.values(place)[first]} for place in self.places})
+
+    def finalists(self) -> list[int]:
+        """Return the places that are run with all seeds: the best, those kept, and the next best if they diverge."""
         best = self.by_first_seed()
-        found = list(dict.fromkeys([*self.kept, *best[:FINALISTS]]))
-        rest = [rate for rate in best if rate not in found]
+        found = list(dict.fromkeys([*self.kept, *best[: self.number]]))
+        rest = [place for place in best if place not in found]
         while True:
-            lacking = FINALISTS - sum(self._share_diverged(rate) == 0 for rate in found)
-            unfinished = any(seed not in self.tried[rate] for rate in found for seed in self.seeds)
+            lacking = self.number - sum(self._share_diverged(place) == 0 for place in found)
+            unfinished = any(seed not in self.values(place) for place in found for seed in self.seeds)
             if unfinished or lacking <= 0 or not rest:
                 return found
             found, rest = found + rest[:lacking], rest[lacking:]
 
-    def ranked(self) -> list[float]:
-        """Return the rates that were run with all seeds, best first."""
-        finals = {rate: {seed: self.tried[rate][seed] for seed in self.seeds} for rate in self.finalists()}
-        return ranked(finals, self.mode)
+    def ranked(self) -> list[int]:
+        """Return the places that were run with all seeds, best first."""
+        return self._ranked({place: {seed: self.values(place)[seed] for seed in self.seeds} for place in self.kept})
 
-    def lead(self) -> list[float] | None:
-        """Return the second best rate's values minus the best one's, by seed; None if they are not both stable."""
-        best = self.ranked()[:FINALISTS]
-        if len(best) < FINALISTS or any(map(self._share_diverged, best)):
-            return None
-        return [self.tried[best[1]][seed] - self.tried[best[0]][seed] for seed in self.seeds]
-
-    def choice(self, bound: float) -> Choice:
-        """Return the choice. ``bound``: t s of :class:`Choice`."""
+    def choice(self) -> Choice:
         order = self.ranked()
         if not order:
             return Choice(None, math.nan, 0, None, math.nan)
-        rate = order[0]
-        edges = {self.grid[-1]: "highest", self.grid[0]: "lowest"}
-        diverged = sum(math.isnan(self.tried[rate][seed]) for seed in self.seeds)
-        return Choice(rate, self._mean(rate), diverged, edges.get(rate), self._luck(rate, bound))
+        place = order[0]
+        edge = "highest" if place >= self.ends[1] else "lowest" if place <= self.ends[0] else None
+        values = [self.values(place)[seed] for seed in self.seeds]
+        finished = [value for value in values if not math.isnan(value)]
+        mean, diverged = math.fsum(finished) / len(finished), len(values) - len(finished)
+        uncertainty = math.nan if diverged else _uncertainty(self._drop(place, place - 1), self._drop(place, place + 1))
+        return Choice(self.rate(place), mean, diverged, edge, uncertainty)
 
-    def _luck(self, chosen: float, bound: float) -> float:
-        """Return the rate luck of the chosen rate. ``bound``: t s of :class:`Choice`."""
-        if len(self.seeds) == 1 or self._share_diverged(chosen):
-            return math.nan
-        losses = [0.0]
-        for rate in self.grid:
-            if rate != chosen and not self._share_diverged(rate):
-                common = [seed for seed in self.seeds if seed in self.tried[rate]]
-                leads = [sign(self.mode) * (self.tried[chosen][seed] - self.tried[rate][seed]) for seed in common]
-                losses.append(bound / math.sqrt(len(common)) - math.fsum(leads) / len(leads))
-        return math.nan if any(map(math.isnan, losses)) else max(losses)
+    def _drop(self, chosen: int, other: int) -> float:
+        """Return by how much the chosen place is better than another one, at least 0; NaN if that was not run."""
+        ours, theirs = self.values(chosen), self.values(other)
+        common = [seed for seed in self.seeds if seed in theirs]
+        leads = [sign(self.mode) * (ours[seed] - theirs[seed]) for seed in common]
+        if any(map(math.isnan, leads)):
+            return math.inf
+        return max(0.0, math.fsum(leads) / len(leads)) if leads else math.nan
 
-    def _share_diverged(self, rate: float) -> float:
-        values = [self.tried[rate][seed] for seed in self.seeds if seed in self.tried[rate]]
+    def _ranked(self, values: Mapping[int, Seeds]) -> list[int]:
+        by_rate = {self.rate(place): place for place in values}
+        return [
+            by_rate[rate] for rate in ranked({self.rate(place): found for place, found in values.items()}, self.mode)
+        ]
+
+    def _share_diverged(self, place: int) -> float:
+        values = [value for seed, value in self.values(place).items() if seed in self.seeds]
         return sum(map(math.isnan, values)) / len(values)
 
-    def _mean(self, rate: float) -> float:
-        values = [self.tried[rate][seed] for seed in self.seeds if not math.isnan(self.tried[rate][seed])]
-        return math.fsum(values) / len(values)
+
+def _uncertainty(below: float, above: float) -> float:
+    """Return R of :class:`Choice`, or its limit if both drops are 0 or one is infinite; otherwise NaN."""
+    low, high = sorted((below, above))
+    if math.isnan(below + above) or low == math.inf:
+        return math.nan
+    return min((low + high) / 4, 2 * low / (1 + low / high)) if high else 0.0
 
 
-def _replay(grid: Sequence[float], values: Values, mode: str, seeds: Sequence[int]) -> tuple[Plan, dict[str, _Norm]]:
-    """Return the plan, and the norms with the plan's grid, by going through the steps from the beginning."""
-    rates, extensions = _checked(grid, seeds), EXTENSIONS
-    norms = {name: _Norm(tried, rates, tuple(seeds), mode) for name, tried in values.items()}
+def _replay(
+    grid: Sequence[float], values: Values, mode: str, seeds: Sequence[int], rule: Rule
+) -> tuple[Plan, dict[str, _Norm]]:
+    """Return the plan, and the norms as of now, by going through the steps from the beginning."""
+    rates, ends, extensions = _checked(grid, seeds), (0, OCTAVE * (len(grid) - 1)), EXTENSIONS
+    norms = {
+        name: _Norm(tried, scale(rates), ends, (), tuple(seeds), mode, rule.finalists) for name, tried in values.items()
+    }
     while True:
-        if runs := _unfinished(norms, dict.fromkeys(norms, rates), seeds[:1]):
-            return Plan(rates, runs), norms
-        wider = _extended(rates, [norm.by_first_seed() for norm in norms.values()], extensions)
-        if wider == rates:
-            finalists = {name: tuple(norm.finalists()) for name, norm in norms.items()}
-            if runs := _unfinished(norms, finalists, seeds):
-                return Plan(rates, runs), norms
-            wider = _extended(rates, [norm.ranked() for norm in norms.values()], extensions)
-            norms = {name: replace(norm, kept=finalists[name]) for name, norm in norms.items()}
-        if wider == rates:
-            return Plan(rates, ()), norms
-        rates, extensions = wider, extensions - 1
-        norms = {name: replace(norm, grid=rates) for name, norm in norms.items()}
+        norms = {name: norm.on_grid(ends) for name, norm in norms.items()}
+        runs = _first_runs(norms)
+        wider = ends if runs else _extended(ends, [norm.by_first_seed() for norm in norms.values()], extensions)
+        if wider == ends and not runs:
+            norms, runs = _refined(norms, rule)
+            wider = ends if runs else _extended(ends, [norm.ranked() for norm in norms.values()], extensions)
+        if wider == ends:
+            octaves = range(ends[0], ends[1] + 1, OCTAVE)
+            return Plan(tuple(map(scale(rates), octaves)), runs), norms
+        ends, extensions = wider, extensions - 1
+
+
+def _refined(norms: dict[str, _Norm], rule: Rule) -> tuple[dict[str, _Norm], tuple[Run, ...]]:
+    """Return the norms after the steps 3 to 6, as far as these have runs, and the runs to be made now."""
+    for step in rule.steps:
+        norms = {name: norm.beside(norm.by_first_seed(), step) for name, norm in norms.items()}
+        if runs := _first_runs(norms):
+            return norms, runs
+    while True:
+        norms = {name: replace(norm, kept=tuple(norm.finalists())) for name, norm in norms.items()}
+        if runs := tuple(run for name, norm in norms.items() for run in norm.unfinished(name, norm.kept, norm.seeds)):
+            return norms, runs
+        if not rule.steps:
+            return norms, ()
+        before, norms = norms, {name: norm.beside(norm.ranked(), 1) for name, norm in norms.items()}
+        if norms == before or (runs := _first_runs(norms)):
+            return norms, runs
 
 
 def _checked(grid: Sequence[float], seeds: Sequence[int]) -> tuple[float, ...]:
@@ -228,20 +312,18 @@ def _checked(grid: Sequence[float], seeds: Sequence[int]) -> tuple[float, ...]:
     return tuple(grid)
 
 
-def _unfinished(
-    norms: Mapping[str, _Norm], rates: Mapping[str, Sequence[float]], seeds: Sequence[int]
-) -> tuple[Run, ...]:
-    """Return the runs of each norm at its ``rates``, with all ``seeds``, that are not finished."""
-    runs = (Run(name, *at) for name in norms for at in itertools.product(rates[name], seeds))
-    return tuple(run for run in runs if run.seed not in norms[run.norm].tried.get(run.rate, {}))
+def _first_runs(norms: Mapping[str, _Norm]) -> tuple[Run, ...]:
+    """Return the runs of each norm at its places, with the first seed, that are not finished."""
+    return tuple(run for name, norm in norms.items() for run in norm.unfinished(name, norm.places, norm.seeds[:1]))
 
 
-def _extended(rates: tuple[float, ...], orders: Iterable[Sequence[float]], extensions: int) -> tuple[float, ...]:
-    """Return the grid, wider by an octave at each edge at which a norm is best, if extensions are left.
+def _extended(ends: tuple[int, int], orders: Iterable[Sequence[int]], extensions: int) -> tuple[int, int]:
+    """Return the ends of the grid, wider by an octave where a norm is best at or beyond one, if extensions are left.
 
-    ``orders``: of each norm, the rates at which it did not diverge, best first.
+    ``orders``: of each norm, the places at which it did not diverge, best first.
     """
-    best = {order[0] if order else rates[0] for order in orders} if extensions else set()
-    lower = (rates[0] / 2,) if rates[0] in best else ()
-    higher = (2 * rates[-1],) if rates[-1] in best else ()
-    return lower + rates + higher
+    (low, high), best = ends, [order[0] if order else ends[0] for order in orders] if extensions else []
+    return (
+        low - OCTAVE if any(place <= low for place in best) else low,
+        high + OCTAVE if any(place >= high for place in best) else high,
+    )

@@ -1,39 +1,48 @@
-"""Tests of paired differences, and the correction for several tests."""
+"""Tests of paired differences."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
-from scipy import special, stats
+from scipy import optimize, special, stats
 
 from rmsexp.rules.pairs import Array
 
+SMALLEST_P = 1e-12  # p-values below count as 0
 
-def interval(differences: Array, alpha: float) -> tuple[float, float]:
-    """Return the two-sided t-interval of the mean at confidence level 1 - 2 alpha, from at least two differences.
 
-    mean ± t s / sqrt(n), where t is the 1 - alpha quantile of the t distribution with n - 1 degrees of freedom and s is
-    the standard deviation (divisor n - 1). Each end is the bound of a one-sided test at level alpha.
+def interval(differences: Array, alpha: float, uncertainty: float = 0.0) -> tuple[float, float]:
+    """Return the two-sided interval of the mean at confidence level 1 - 2 alpha, from at least two differences.
+
+    mean ± sqrt((t s)² / n + (z u)²), where t is the 1 - alpha quantile of the t distribution with n - 1 degrees of
+    freedom, s is the standard deviation (divisor n - 1), z is the 1 - alpha quantile of the normal distribution, and u
+    is the standard deviation of an error that all differences have in common. Each end is the bound of a one-sided test
+    at level alpha.
     """
     count, mean = len(differences), float(np.mean(differences))
     half = float(special.stdtrit(count - 1, 1 - alpha) * np.std(differences, ddof=1)) / math.sqrt(count)
+    half = math.hypot(half, float(special.ndtri(1 - alpha)) * uncertainty)
     return mean - half, mean + half
 
 
-def p_between(differences: Array, lower: float, upper: float) -> float:
-    """Return the p-value of two one-sided t-tests of the claim lower < mean < upper, from at least two differences.
+def p_between(differences: Array, lower: float, upper: float, uncertainty: float = 0.0) -> float:
+    """Return the p-value of two one-sided tests of the claim lower < mean < upper, from at least two differences.
 
-    p = max(P(T >= (mean - lower) / se), P(T >= (upper - mean) / se)), se = s / sqrt(n). With an infinite bound this is
-    the p-value of the other test. If all differences are equal, p is 0 if the claim holds for them, otherwise 1.
+    This is the smallest alpha at which :func:`interval` lies wholly between the bounds; without ``uncertainty``, p =
+    max(P(T >= (mean - lower) / se), P(T >= (upper - mean) / se)), se = s / sqrt(n). With an infinite bound this is the
+    p-value of the other test. If the interval is a point, p is 0 if the claim holds for it, otherwise 1.
     """
-    count, mean = len(differences), float(np.mean(differences))
-    error = float(np.std(differences, ddof=1)) / math.sqrt(count)
+    mean = float(np.mean(differences))
     distance = min(mean - lower, upper - mean)
-    if error == 0:
+
+    def excess(alpha: float) -> float:
+        return interval(differences, alpha, uncertainty)[1] - mean - abs(distance)
+
+    if excess(SMALLEST_P) <= 0:
         return 0.0 if distance > 0 else 1.0
-    return float(special.stdtr(count - 1, -distance / error))
+    alpha = float(optimize.brentq(excess, SMALLEST_P, 0.5)) if distance else 0.5
+    return alpha if distance > 0 else 1 - alpha
 
 
 def p_of_ranks(scores: Array) -> float:
@@ -53,21 +62,3 @@ def p_of_ranks(scores: Array) -> float:
     for difference in differences:
         shares = (np.roll(shares, difference) + np.roll(shares, -difference)) / 2
     return float(shares[largest + int(differences.sum()) :].sum())
-
-
-def holm(p_values: Sequence[float], alpha: float) -> list[tuple[float, float]]:
-    """Return, for each p-value, the p-value adjusted by Holm's method and the level at which its test was decided.
-
-    The tests are taken in the order of their p-values. The first of m is decided at alpha / m, the next at
-    alpha / (m - 1), and so on up to the first that fails. That test and all after it fail at the level of that step.
-    So a test passes exactly if its p-value is below its level. (S. Holm, Scand. J. Statist. 6, 1979.)
-    """
-    decided: dict[int, tuple[float, float]] = {}
-    adjusted, level, passing = 0.0, alpha, True
-    for step, index in enumerate(np.argsort(p_values, kind="stable")):
-        remaining = len(p_values) - step
-        adjusted = max(adjusted, min(1.0, remaining * p_values[index]))
-        level = alpha / remaining if passing else level
-        passing = passing and p_values[index] < level
-        decided[int(index)] = adjusted, level
-    return [decided[index] for index in range(len(p_values))]

@@ -162,7 +162,7 @@ def _share(runs: Sequence[Spent]) -> float:
 def _least(campaign: Campaign) -> list[int]:
     """Return the least number of runs of each stage."""
     pilot = tuple(job for job in campaign.jobs if job.stage == "pilot")
-    coming = plan.coming(replace(campaign, jobs=pilot), {}, 0, campaign.seeds.look)
+    coming = plan.coming(replace(campaign, jobs=pilot), {}, 0, campaign.seeds.min_seeds)
     runs = Counter(job.stage for job in (*pilot, *coming))
     return [runs[stage] for stage in STAGES]
 

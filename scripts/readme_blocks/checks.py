@@ -27,65 +27,18 @@ MODELS = {
     "transformer256": "Transformer with 3 encoder and 3 decoder layers, width 256",
 }
 SINGLE = replication(1)
-NO_DIFFERENCE, AT_THE_MARGIN = 0, 2  # places of verdict_power.py's differences: a worse by 0, ½, 1, 2 margins
 OVERHEAD = "python scripts/trainer_overhead.py --rounds 30 norm=none model.dropout=0 model.noise=0"
 OVERHEAD_LM = "python scripts/trainer_overhead.py --steps 20 task=language_model scale=small norm=rms threads=1"
 JOEYNMT = "python scripts/compare_joeynmt.py --joeynmt ENVIRONMENT data.root=~/data"
 
 
 def verdict_rules(evidence: Evidence) -> str:
-    """Wrong verdicts and power of simulated campaigns: two tables, and what they show."""
+    """Intervals, wrong verdicts and power of simulated campaigns: two tables, and what they show."""
     found = evidence.checks("verdict_power")
     if not found:
         return not_recorded("python scripts/verdict_power.py --results results/reference/computed")
     results = next(iter(found.values()))["results"]
-    rows = results["cases"]
-    known = [row for row in rows if row["case"].startswith("rates known")]
-    tuned = [row for row in rows if "tuned by the rule" in row["case"] and "half" not in row["case"]]
-    spread = [row for row in tuned if row["case"].endswith("more spread")]
-    wide = [row for row in tuned if row["case"].endswith(verdict_power.CIFAR10)]
-    plain = [row for row in tuned if row not in (*spread, *wide)]
-    hasty = [row for row in rows if "one seed per rate" in row["case"] and "half" not in row["case"]]
-    off_grid = [row for row in rows if "half" in row["case"] and "tuned" in row["case"]]
-    worst = max(share for row in known for shares in row["wrong"].values() for share in shares)
-    return paragraphs(
-        "\n".join(verdict_power.tables(rows)),
-        f"Each share is from {results['campaigns']:,} campaigns.",
-        sentences(
-            f"- With the rates known, at most {100 * worst:.1f} % of the verdicts of any cell are wrong, where the "
-            "tests allow 5 %; the limit set for the rules is 6.5 %.",
-            f"- Tuned by the rule, {_falsely(plain)} of the campaigns find equivalence falsely at the margin, and its "
-            f"power is {_power(plain)}. With more spread these are {_falsely(spread)} and {_power(spread)}, and with "
-            f"the spread of `quality_cifar10` {_falsely(wide)} and {_power(wide)}. With this spread, "
-            f"{_falsely(wide, 'noninferiority')} find non-inferiority falsely at the margin, and "
-            f"{_falsely(wide, 'superiority', NO_DIFFERENCE)} superiority where there is no difference. One seed per "
-            f"rate gives {_falsely(hasty)} and {_power(hasty)}. The limit of 6.5 % is for known rates.",
-            f"- If the best rates of *b* and *c* alone lie between two rates of the grid, {_falsely(off_grid)} of "
-            "the campaigns find equivalence falsely at the margin. A verdict holds for rates chosen from a grid of "
-            "octaves.",
-            "- Rate luck does not cover this. It covers how the choice of rates within the grid changes the "
-            f"difference in {_bounded(plain)} of the tuned campaigns, in {_bounded(spread)} with more spread, and in "
-            f"{_bounded(wide)} with that of `quality_cifar10`. It should be 95 %.",
-        ),
-    )
-
-
-def _range(values: list[float], digits: int = 1) -> str:
-    """Return shares in percent, such as "7.0 to 7.3 %"."""
-    low, high = (f"{100 * value:.{digits}f}" for value in (min(values), max(values)))
-    return f"{low} %" if low == high else f"{low} to {high} %"
-
-
-def _falsely(rows: list[Mapping[str, Any]], claim: str = "equivalence", place: int = AT_THE_MARGIN) -> str:
-    return _range([row["wrong"][claim][place] for row in rows])
-
-
-def _power(rows: list[Mapping[str, Any]]) -> str:
-    return _range([row["power"]["equivalence"]["found"] for row in rows], 0)
-
-
-def _bounded(rows: list[Mapping[str, Any]]) -> str:
-    return _range([row["bounded"] for row in rows], 0)
+    return paragraphs(*verdict_power.tables(results), sentences(*verdict_power.findings(results)))
 
 
 def fuzz(evidence: Evidence) -> str:

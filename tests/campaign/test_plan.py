@@ -221,3 +221,38 @@ def test_whoever_waits_for_the_file_says_so_once(
         line = f"rmsexp: waiting: {asked.folder} is being written by another process (id {os.getpid()} on "
         assert capsys.readouterr().err.startswith(line)
     assert len(waits) == 2 * plan.SILENT_TRIES
+
+
+NEW = {"min_seeds": 2, "max_seeds": 4}
+
+
+def test_half_and_quarter_octaves_follow_the_octaves(tmp_path: Path) -> None:
+    asked = ask(tmp_path, final=NEW)
+    rounds = do(asked, value)
+    rates = [sorted({job.rate for job in jobs}) for jobs in rounds]
+    assert rates[:3] == [[1e-3, 2e-3, 4e-3], [1.414e-3, 2.828e-3], [1.682e-3, 2.378e-3]]
+    assert {job.seed for job in rounds[3]} == {1001, 1002}
+    assert [job.stage for job in rounds[4]] == ["final"] * 4
+    stored = json.loads((asked.folder / campaign_file.FILE).read_text())
+    assert (stored["rules"], stored["seeds"]["min_seeds"], stored["seeds"]["max_seeds"]) == (2, 2, 4)
+    campaign, results = plan.update(asked)
+    assert all(not math.isnan(verdict.rates) for verdict in campaign.verdicts(results))
+    assert campaign.remarks(results) == ["not registered: the campaign's file has no digest of its rules"]
+
+
+def test_the_cost_counts_half_and_quarter_octaves(tmp_path: Path) -> None:
+    asked = ask(tmp_path, final=NEW)
+    campaign, results = plan.update(asked)
+    coming = plan.coming(campaign, results, 0, 2)
+    planned = len(campaign.jobs) + sum(job.stage == "tune" for job in coming)
+    do(asked, value)
+    assert planned == sum(job.stage == "tune" for job in plan.update(asked)[0].jobs) == 2 * 13
+
+
+def test_a_single_rate_is_not_tuned(tmp_path: Path) -> None:
+    asked = ask(tmp_path, final=NEW, tune={"over": {"optim.lr": [2e-3]}})
+    (jobs,) = do(asked, value)
+    assert {(job.stage, job.rate) for job in jobs} == {("final", 2e-3)}
+    assert [
+        verdict.rates for verdict in campaigns.load(asked.folder / campaign_file.FILE).verdicts(plan.update(asked)[1])
+    ] == [0.0]

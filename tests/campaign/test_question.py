@@ -26,7 +26,7 @@ def test_the_parts_of_a_campaign(tmp_path: Path) -> None:
     assert asked.name == "tiny+batch_size=16+final.seeds.most=3"
     assert (asked.grid, asked.tuning_seeds) == ((0.001, 0.002, 0.004), (1000, 1001, 1002))
     assert (" ".join(asked.tuned_by), " ".join(asked.score)) == ("valid image_recall", "test image_recall")
-    assert (asked.content.final.seeds.look, asked.content.final.seeds.most) == (2, 3)
+    assert (asked.content.final.min_seeds, asked.content.final.max_seeds) == (2, 3)
     assert asked.recipe.config.batch_size == 16
     assert asked.recipe.config.threads == 1
     assert asked.folder == tmp_path / "results" / "campaigns" / asked.name
@@ -89,7 +89,7 @@ def test_the_grid_does_not_depend_on_the_order_of_the_norms(norms: str, tmp_path
         ([], {"nroms": ["ln"]}, "nroms is not known; did you mean norms?"),
         (["tune.bye=valid bleu"], {}, "tune.bye is not known; did you mean tune.by?"),
         (["pilot=3"], {}, "pilot is a group of keys; set a single key (pilot.rate, pilot.seed)"),
-        (["final.seeds.look=many"], {}, "final.seeds.look: Value 'many'"),
+        (["final.seeds.look=many"], {}, "final.min_seeds: Value 'many'"),
         (["norms=[ln"], {}, "while parsing a flow sequence"),
         (["norms=[ln,rms,rms]"], {}, "at least two norms, each once, as in norms=[ln,rms]"),
         (["norms=[rsm,ln]"], {"claims": [EQUAL | {"a": "rsm"}]}, "norm=rsm is not known; did you mean rms?"),
@@ -134,8 +134,8 @@ def test_the_grid_does_not_depend_on_the_order_of_the_norms(norms: str, tmp_path
         (["tune.first_seed=2"], {}, "final and tuning runs share seed 2, and each stage needs its own"),
         (["pilot.rate=1e-3", "pilot.seed=1001"], {}, "tuning and pilot runs share seed 1001"),
         (["tune.first_seed=-1"], {}, "tune.first_seed must be at least 0"),
-        (["final.seeds.look=5"], {}, "final.seeds.most must be at least 5, got 4"),
-        (["final.seeds.most=1000000000"], {}, "final.seeds.most must be at most 1000, got 1000000000"),
+        (["final.seeds.look=5"], {}, "final.max_seeds must be at least 5, got 4"),
+        (["final.seeds.most=1000000000"], {}, "final.max_seeds must be at most 1000, got 1000000000"),
         (["seed=3"], {}, "seed=3: the campaign sets seed itself; set tune.first_seed"),
         (["norm=rms"], {}, "norm=rms: the campaign sets norm itself; write norms=[ln,rms]"),
         (["optim.lr=1e-3"], {}, "sets optim.lr itself; set its rates with tune.over.optim.lr=[…]"),
@@ -197,7 +197,7 @@ def test_an_unknown_campaign(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_last_word_of_a_key_counts(tmp_path: Path) -> None:
     asked = ask(tmp_path, "batch_size=16", "batch_size=32", "final.seeds.most=3", "final.seeds.most=2")
-    assert (asked.recipe.config.batch_size, asked.content.final.seeds.most) == (32, 2)
+    assert (asked.recipe.config.batch_size, asked.content.final.max_seeds) == (32, 2)
     assert asked.name == "tiny+batch_size=32+final.seeds.most=2"
 
 

@@ -46,6 +46,13 @@ def test_changes_since_are_named(tmp_path: Path) -> None:
     assert found.changed == "final.seeds.most was 4 and is 3; claims[0].margin was 5.0 and is 4.0"
 
 
+def test_todays_words_are_registered_with_the_version_of_the_rules(tmp_path: Path) -> None:
+    asked = ask(tmp_path, final={"min_seeds": 2, "max_seeds": 4})
+    rules = asked.rules()
+    assert (rules["rules"], rules["final"]["min_seeds"]) == (2, 2)
+    assert "rules" not in ask(tmp_path).rules()  # an earlier file keeps its digest
+
+
 def test_timing_may_change(tmp_path: Path) -> None:
     asked = registered(tmp_path)
     changed = ask(tmp_path, timing={"norms": ["ln", "rms"], "budget": 7})
@@ -68,10 +75,11 @@ def test_a_commit_with_changes_or_perhaps_with_some_is_marked(
     [
         (
             {"commit": "decade"},
-            r"come from commit c0ffee1234567, and this is decade; all must come from one: git worktree add "
-            r"\.\./rmsexp-c0ffee1 c0ffee1234567, and repeat the command there with results=/.*/results --config-dir /",
+            r"registered at commit c0ffee1234567, and this is decade; all of its runs must come from one commit: "
+            r"git worktree add \.\./rmsexp-c0ffee1 c0ffee1234567, and repeat the command there with "
+            r"results=/.*/results --config-dir /",
         ),
-        ({"code": "another"}, "the files of the package or its configs have changed since the first final run of tiny"),
+        ({"code": "another"}, "the files of the package or its configs have changed since tiny was registered"),
     ],
 )
 def test_other_code_is_refused(other: dict[str, str], message: str, tmp_path: Path) -> None:
@@ -85,8 +93,8 @@ def test_other_code_is_refused(other: dict[str, str], message: str, tmp_path: Pa
     [
         ("c0ffee1", {"code": "another"}, "same code: git stash the changes, or begin anew"),
         ("c0ffee1+", {"code": "another"}, "same code: restore the uncommitted changes that there were, or begin anew"),
-        ("code 0123", {"commit": "code 4567"}, "come from code 0123, and this is code 4567; .* use that code: repeat"),
-        ("code 0123", {"commit": "decade"}, "come from code 0123, and this is decade; .* use that code: repeat"),
+        ("code 0123", {"commit": "code 4567"}, "at code 0123, and this is code 4567; .* use that code: repeat"),
+        ("code 0123", {"commit": "decade"}, "at code 0123, and this is decade; .* use that code: repeat"),
     ],
 )
 def test_the_remedy_is_named(registered_as: str, other: dict[str, str], remedy: str, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ damaged records
 campaign quality
 Does RMSNorm match LayerNorm on cifar10?
 stage  not started  left
-tune   12           12
+tune   26           26
 final  4            4
 time left  unknown, with one worker
 next       python -m rmsexp.campaign quality results={root}

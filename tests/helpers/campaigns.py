@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rmsexp import atomic, campaign_file, record
+from rmsexp.rules import selection
 
 STEPS = 1000
 POINTS = [STEPS * number // 20 for number in range(1, 21)]
@@ -36,6 +37,8 @@ class Campaign:
         seeds: the number of final seeds; ``needed`` that is written, None for a campaign before its first look.
         gone: (norm, final seed) of runs that were not done.
         diverged: (norm, final seed) of runs that diverged.
+        rules: the version of the rules: 1 for rates an octave apart, 2 for rates a quarter-octave apart.
+        gain: by how much the metric improves in the last fifth of the steps, in the displayed unit.
         setting: the scale of all runs, and the options that they share.
         changes: keys of ``campaign.json`` that are replaced.
     """
@@ -53,6 +56,8 @@ class Campaign:
     gone: set[tuple[str, int]] = field(default_factory=set)
     diverged: set[tuple[str, int]] = field(default_factory=set)
     commits: Sequence[str] = ("abc",)
+    rules: int = 2
+    gain: float = 0.0
     setting: str = "small"
     changes: Mapping[str, Any] = field(default_factory=dict)
 
@@ -71,8 +76,9 @@ class Campaign:
         path = root / "campaigns" / self.name / "campaign.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         content = self._content([*self._tune(), *self._final()]) | dict(self.changes)
-        seeds = {key: (content["seeds"] or {}).get(key) for key in ("look", "most")}
-        rules = {key: content[key] for key in ("claims", "norms", "grid")} | {"final": {"seeds": seeds}}
+        seeds = {key: (content["seeds"] or {}).get(key) for key in campaign_file.SEED_KEYS[self.rules]}
+        rules = {key: content[key] for key in ("claims", "norms", "grid")}
+        rules |= {"final": {"seeds": seeds}} if self.rules == 1 else {"final": seeds, "rules": 2}
         rules |= {key: content[key].split() for key in ("tuned_by", "score")}
         rules |= {"runs": sorted(f"{key}={value}" for key, value in content["runs"].items())}
         rules |= {"tune": {"first_seed": 1000}, "question": content["question"]}
@@ -85,8 +91,10 @@ class Campaign:
 
     def _content(self, jobs: list[dict[str, Any]]) -> dict[str, Any]:
         registered = {"digest": "d", "commit": self.commits[0], "date": "2026-11-22T00:00:00+00:00", "changed": None}
+        least, most = campaign_file.SEED_KEYS[self.rules]
         return {
             "format": 1,
+            **({} if self.rules == 1 else {"rules": self.rules}),
             "name": self.name,
             "question": f"Does RMSNorm match LayerNorm on {self.task}?",
             "runs": {"task": self.task, "scale": "small"},
@@ -96,21 +104,29 @@ class Campaign:
             "score": f"test {self.metric}",
             "norms": list(self.level),
             "grid": list(self.grid),
-            "seeds": {"tune": [1000, 1001, 1002], "look": self.seeds, "most": 16, "needed": self.needed},
+            "seeds": {"tune": [1000, 1001, 1002], least: self.seeds, most: 16, "needed": self.needed},
             "claims": [{"family": None, "seeds": None} | claim for claim in self.claims],
             "jobs": jobs,
             "registered": registered,
         }
 
     def _tune(self) -> list[dict[str, Any]]:
-        """One seed a rate, and two more at each norm's two best rates."""
-        jobs = []
-        for norm, best in self.best.items():
-            by_distance = sorted(self.grid, key=lambda rate: abs(math.log2(rate / best)))
-            for rate in self.grid:
-                seeds = 3 if rate in by_distance[:2] else 1
-                jobs += [self._job("tune", norm, rate, 1000 + number) for number in range(seeds)]
-        return jobs
+        """Return the tuning runs that the rules ask for if the scores are those of the formula."""
+        if self.rules > 1 and len(self.grid) == 1:
+            return []
+        rule = {1: selection.OCTAVES, 2: selection.QUARTERS}[self.rules]
+        values: dict[str, dict[float, dict[int, float]]] = {norm: {} for norm in self.best}
+        while runs := selection.next_runs(self.grid, values, self.mode, (1000, 1001, 1002), rule).runs:
+            for run in runs:
+                job = {"norm": run.norm, "rate": run.rate, "seed": run.seed}
+                score = sum(self.value(job, step, "valid") for step in POINTS[-3:]) / 3
+                values[run.norm].setdefault(run.rate, {})[run.seed] = score
+        return [
+            self._job("tune", norm, rate, seed)
+            for norm, tried in values.items()
+            for rate, seeds in sorted(tried.items())
+            for seed in sorted(seeds)
+        ]
 
     def _final(self) -> list[dict[str, Any]]:
         return [self._job("final", norm, rate, seed) for norm, rate in self.best.items() for seed in range(self.seeds)]
@@ -173,6 +189,7 @@ class Campaign:
         noise = 0.1 * math.sin(step + job["seed"] + len(split))
         early = (40 if self.mode == "min" else self.level[job["norm"]]) * math.exp(-step / 150)
         split_gap = 0.0 if split == "test" else -0.7
+        split_gap += self.gain * (split == "interim") * (1 - step / STEPS) * 5
         return (self.level[job["norm"]] + sign * (0.8 * distance**2 + early + split_gap) + seed + noise) / scale
 
 

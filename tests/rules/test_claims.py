@@ -59,26 +59,43 @@ def test_outcomes(test: str, difference: float, outcome: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("test", "difference", "luck", "outcome"),
+    ("test", "difference", "uncertainty", "outcome"),
     [
-        ("equivalence", 0.5, (0.1, 0.9), "supported"),  # a may be better by 0.1, b by 0.9
-        ("equivalence", 0.5, (0.5, 0), "inconclusive"),
-        ("equivalence", -0.5, (0.9, 0.1), "supported"),
-        ("equivalence", -0.5, (0, 0.5), "inconclusive"),
-        ("noninferiority", 0, (9, 0.5), "supported"),
-        ("noninferiority", 0, (0, 1), "inconclusive"),
-        ("noninferiority", -1.5, (0.1, 9), "refuted"),
-        ("superiority", 0.5, (9, 0.1), "supported"),
-        ("superiority", 0.5, (0, 0.5), "inconclusive"),
-        ("superiority", 0.5, (0, NAN), None),
+        ("equivalence", 0.5, (0.1, 0.2), "supported"),
+        ("equivalence", 0.5, (0.0, 0.6), "inconclusive"),
+        ("equivalence", 0.5, (0.6, 0.0), "inconclusive"),
+        ("noninferiority", 0, (0.8, 0.8), "supported"),
+        ("noninferiority", 0, (1.2, 0.8), "inconclusive"),
+        ("noninferiority", -1.5, (0.1, 0.1), "refuted"),
+        ("superiority", 0.5, (0.6, 0.5), "inconclusive"),
+        ("superiority", 0.5, (NAN, 0.5), "supported"),  # not known, so the verdict is about the chosen rates
     ],
 )
-def test_outcomes_with_rate_luck(test: str, difference: float, luck: tuple[float, float], outcome: str | None) -> None:
-    assert claims.with_luck(verdict(claim(test), *runs(difference)), *luck) == outcome
+def test_the_uncertainty_of_the_rates_is_in_the_interval(
+    test: str, difference: float, uncertainty: tuple[float, float], outcome: str
+) -> None:
+    a, b = runs(difference)
+    scores = {"a": dict(enumerate(a)), "b": dict(enumerate(b))}
+    found = decide([claim(test)], scores, "max", range(8), dict(zip("ab", uncertainty, strict=True)))[0]
+    alone = verdict(claim(test), a, b)
+    assert (found.outcome, math.isnan(alone.rates)) == (outcome, True)
+    rates = 0.0 if math.isnan(found.rates) else math.hypot(*uncertainty) / 2
+    half = math.hypot((alone.high - alone.low) / 2, stats.norm.ppf(0.95) * rates)
+    assert (found.low, found.high) == pytest.approx((difference - half, difference + half))
+    assert (found.p < 0.05) == (outcome == "supported")
 
 
-def test_without_an_interval_rate_luck_says_nothing() -> None:
-    assert claims.with_luck(verdict(claim("superiority"), *runs(1, b0=NAN)), 0, 0) is None
+def test_the_smallest_margin_is_that_at_which_a_claim_would_hold() -> None:
+    for test, difference in (("equivalence", 0.4), ("equivalence", -0.4), ("noninferiority", -0.4)):
+        found = verdict(claim(test), *runs(difference))
+        assert verdict(claim(test, margin=found.smallest_margin * 1.001), *runs(difference)).outcome == "supported"
+        assert verdict(claim(test, margin=found.smallest_margin * 0.999), *runs(difference)).outcome == "inconclusive"
+    assert verdict(claim("noninferiority"), *runs(5)).smallest_margin == 0
+    assert math.isnan(verdict(claim("superiority"), *runs(1)).smallest_margin)
+
+
+def test_a_verdict_says_whether_a_is_better_or_worse_than_b() -> None:
+    assert [verdict(claim("equivalence"), *runs(by)).against_zero for by in (-0.5, 0, 0.5)] == ["worse", "", "better"]
 
 
 def test_the_better_direction_of_the_metric_counts() -> None:
@@ -185,15 +202,14 @@ def test_claims_of_a_family_are_corrected_together() -> None:
     family = [claim("superiority", a=name, b="zero", family="better") for name in ("likely", "sure", "open")]
     alone = decide([claim("superiority", a="likely", b="zero")], scores, "max", range(8))[0]
     likely, sure, unsure = decide(family, scores, "max", range(8))
-    assert 0.025 < alone.p < 0.05
+    assert 0.05 / 3 < alone.p < 0.05
     assert (alone.outcome, sure.outcome) == ("supported", "supported")
     assert [likely.outcome, unsure.outcome] == ["inconclusive", "inconclusive"]
-    assert sure.level == pytest.approx(1 - 2 * 0.05 / 3)
-    assert likely.level == unsure.level == pytest.approx(1 - 2 * 0.05 / 2)
-    assert likely.adjusted_p == pytest.approx(2 * likely.p)
     for found in (likely, sure, unsure):
-        assert (found.low > 0) == (found.outcome == "supported")
-        assert found.outcome == "supported" or found.adjusted_p >= 0.05
+        assert found.level == pytest.approx(1 - 2 * 0.05 / 3)  # one level, so that their intervals can be compared
+        assert found.adjusted_p == pytest.approx(min(1, 3 * found.p))
+        assert (found.low > 0) == (found.outcome == "supported") == (found.adjusted_p < 0.05)
+    assert likely.alone == pytest.approx((alone.low, alone.high))
 
 
 def test_outcome_and_interval_agree_in_random_families() -> None:
@@ -209,6 +225,7 @@ def test_outcome_and_interval_agree_in_random_families() -> None:
             outside = found.low > upper or found.high < lower
             assert found.outcome == ("supported" if inside else "refuted" if outside else "inconclusive")
             assert inside == (found.adjusted_p < 0.05)
+            assert found.level == pytest.approx(1 - 0.1 / 3)
             seen.add((found.claim.test, found.outcome))
     assert len(seen) == 9
 

@@ -33,6 +33,14 @@ def test_power_of_equivalence_agrees_with_simulation(sd: float, count: int, diff
     assert seeds.power(EQUIVALENT, sd, count, difference=difference) == pytest.approx(supported, abs=0.02)
 
 
+def test_power_with_the_uncertainty_of_rates_agrees_with_simulation() -> None:
+    differences = np.random.default_rng(1).normal(0, 0.9, (4000, 8))
+    supported = np.mean([significance.p_between(row, -1, 1, 0.3) < 0.05 for row in differences])
+    assert seeds.power(EQUIVALENT, 0.9, 8, rates=0.3) == pytest.approx(supported, abs=0.02)
+    assert seeds.power(EQUIVALENT, 0.9, 8, rates=0.61) == 0  # 1.645 * 0.61 is more than the margin
+    assert seeds.power(EQUIVALENT, 0, 8, rates=0.6) == 1
+
+
 def test_power_without_spread() -> None:
     assert seeds.power(EQUIVALENT, 0, 8) == 1
     assert seeds.power(EQUIVALENT, 0, 8, difference=1) == 0
@@ -88,3 +96,10 @@ def test_claims_that_diverged_runs_rule_out_do_not_count() -> None:
     assert seeds.needed([NOT_WORSE], values, "max", range(8), 16) > 8
     values["b"] |= dict.fromkeys(range(1, 7), math.nan)
     assert seeds.needed([NOT_WORSE], values, "max", range(8), 16) == 8  # a single pair has no spread
+
+
+def test_the_uncertainty_of_rates_asks_for_more_seeds_unless_it_rules_the_claim_out() -> None:
+    few, more, most = (
+        seeds.needed([EQUIVALENT], scores(0.7), "max", range(8), 16, {"a": rates, "b": 0.0}) for rates in (0, 0.5, 1.3)
+    )
+    assert (8 <= few < more <= 16, most) == (True, 8)

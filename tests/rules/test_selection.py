@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from rmsexp.rules import selection
-from rmsexp.rules.selection import choose, next_runs
+from rmsexp.rules.selection import OCTAVES, QUARTERS, Rule
 
 GRID = (1.0, 2.0, 4.0, 8.0)
 SEEDS = (1000, 1001, 1002)
@@ -20,15 +19,21 @@ Result = Callable[[str, float, int], float]
 Values = dict[str, dict[float, dict[int, float]]]
 
 
-def tuned(result: Result, norms: str = "ab", workers: int = 1, mode: str = "max") -> tuple[Values, tuple[float, ...]]:
+def tuned(
+    result: Result, norms: str = "ab", workers: int = 1, mode: str = "max", rule: Rule = OCTAVES
+) -> tuple[Values, tuple[float, ...]]:
     """Make the runs until none is left, each time a random part of those that can be made now."""
     values: Values = {norm: {} for norm in norms}
     while True:
-        grid, runs = next_runs(GRID, values, mode, SEEDS)
+        grid, runs = selection.next_runs(GRID, values, mode, SEEDS, rule)
         if not runs:
             return values, grid
         for run in random.Random(workers).sample(runs, min(workers, len(runs))):
             values[run.norm].setdefault(run.rate, {})[run.seed] = result(*run)
+
+
+def choose(values: Values, mode: str = "max", rule: Rule = OCTAVES) -> dict[str, selection.Choice]:
+    return selection.choose(GRID, values, mode, SEEDS, rule)
 
 
 def peak(**best: float) -> Result:
@@ -41,13 +46,13 @@ def made(values: Mapping[float, Mapping[int, float]]) -> dict[float, int]:
 
 
 def test_one_seed_per_rate_and_two_more_for_the_two_best() -> None:
-    first = next_runs(GRID, {"a": {}, "b": {}}, "max", SEEDS)
+    first = selection.next_runs(GRID, {"a": {}, "b": {}}, "max", SEEDS, OCTAVES)
     assert first.grid == GRID
     assert first.runs == tuple((norm, rate, 1000) for norm in "ab" for rate in GRID)
     values, grid = tuned(peak(a=2.1, b=4.1))
     assert grid == GRID
     assert [made(values[norm]) for norm in "ab"] == [{1: 1, 2: 3, 4: 3, 8: 1}, {1: 1, 2: 1, 4: 3, 8: 3}]
-    choices = choose(GRID, values, "max", SEEDS)
+    choices = choose(values)
     assert [choices[norm].rate for norm in "ab"] == [2, 4]
     assert (choices["a"].edge, choices["a"].diverged) == (None, 0)
     assert choices["a"].mean == pytest.approx(np.mean(list(values["a"][2].values())))
@@ -55,23 +60,24 @@ def test_one_seed_per_rate_and_two_more_for_the_two_best() -> None:
 
 def test_low_values_can_be_better() -> None:
     values, _ = tuned(lambda *run: -peak(a=2.1, b=4.1)(*run), mode="min")
-    assert [choice.rate for choice in choose(GRID, values, "min", SEEDS).values()] == [2, 4]
+    assert [choice.rate for choice in choose(values, "min").values()] == [2, 4]
 
 
 def test_the_mean_over_seeds_decides() -> None:
     noise = {(2.0, 1000): 1.5, (2.0, 1001): -2.0, (2.0, 1002): -2.0}
     values, _ = tuned(lambda norm, rate, seed: peak(a=3.9)(norm, rate, seed) + noise.get((rate, seed), 0), "a")
     assert values["a"][2][1000] > values["a"][4][1000]
-    assert choose(GRID, values, "max", SEEDS)["a"].rate == 4
+    assert choose(values)["a"].rate == 4
 
 
+@pytest.mark.parametrize("rule", [OCTAVES, QUARTERS])
 @pytest.mark.parametrize("workers", [1, 3, 100])
-def test_the_order_of_runs_does_not_matter(workers: int) -> None:
+def test_the_order_of_runs_does_not_matter(workers: int, rule: Rule) -> None:
     def result(norm: str, rate: float, seed: int) -> float:
         noise = np.random.default_rng([ord(norm), int(16 * rate), seed]).normal(0, 2)
         return NAN if noise > 2 else peak(a=3.0, b=1.0, c=9.0)(norm, rate, seed) + noise
 
-    assert tuned(result, "abc", workers) == tuned(result, "abc", 2)
+    assert tuned(result, "abc", workers, rule=rule) == tuned(result, "abc", 2, rule=rule)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +94,7 @@ def test_the_grid_is_extended_for_every_norm(best: dict[str, float], extended: t
     values, grid = tuned(peak(**best))
     assert grid == extended
     assert all(set(values[norm]) == set(grid) for norm in "ab")
-    choices = choose(GRID, values, "max", SEEDS)
+    choices = choose(values)
     assert choices["b"].edge == ("highest" if best["b"] == 99 else None)
     assert choices["b"].rate == min(best["b"], 32)
 
@@ -96,7 +102,7 @@ def test_the_grid_is_extended_for_every_norm(best: dict[str, float], extended: t
 def test_the_lowest_edge_is_reported() -> None:
     values, grid = tuned(peak(a=0.01), "a")
     assert grid == (0.25, 0.5, 1, 2, 4, 8)
-    assert choose(GRID, values, "max", SEEDS)["a"].edge == "lowest"
+    assert choose(values)["a"].edge == "lowest"
 
 
 def test_the_edge_is_checked_again_after_the_means() -> None:
@@ -105,7 +111,7 @@ def test_the_edge_is_checked_again_after_the_means() -> None:
     assert values["a"][4][1000] > values["a"][8][1000]
     assert grid == (1, 2, 4, 8, 16)
     assert made(values["a"]) == {1: 1, 2: 1, 4: 3, 8: 3, 16: 3}  # 16 is second best by the first seed
-    assert choose(GRID, values, "max", SEEDS)["a"].rate == 8
+    assert choose(values)["a"].rate == 8
 
 
 def test_a_rate_at_which_a_seed_diverged_is_replaced_and_ranks_behind() -> None:
@@ -114,7 +120,7 @@ def test_a_rate_at_which_a_seed_diverged_is_replaced_and_ranks_behind() -> None:
 
     values, grid = tuned(result, "a")
     assert grid == GRID
-    choice = choose(GRID, values, "max", SEEDS)["a"]
+    choice = choose(values)["a"]
     assert made(values["a"]) == {1: 3, 2: 3, 4: 3, 8: 1}
     assert (choice.rate, choice.diverged) == (2, 0)
 
@@ -122,68 +128,87 @@ def test_a_rate_at_which_a_seed_diverged_is_replaced_and_ranks_behind() -> None:
 def test_a_rate_that_diverged_at_some_seeds_is_chosen_only_if_all_others_did() -> None:
     stable = {(1.0, 1000), (1.0, 1001), (2.0, 1000)}
     values, _ = tuned(lambda _, rate, seed: rate + seed if (rate, seed) in stable else NAN, "a")
-    choice = choose(GRID, values, "max", SEEDS)["a"]
+    choice = choose(values)["a"]
     assert (choice.rate, choice.diverged, choice.mean) == (1, 1, 1001.5)
-    assert math.isnan(choice.luck)
+    assert math.isnan(choice.uncertainty)
 
 
 def test_a_norm_that_diverges_everywhere_has_no_rate() -> None:
     values, grid = tuned(lambda norm, rate, seed: NAN if norm == "b" else peak(a=2.1)(norm, rate, seed))
     assert grid == (0.25, 0.5, 1, 2, 4, 8)  # it counts as best at the lowest rate
     assert made(values["b"]) == dict.fromkeys(grid, 1)
-    choices = choose(GRID, values, "max", SEEDS)
+    choices = choose(values)
     assert choices["a"].rate == 2
     assert choices["b"].rate is None
     assert choices["b"].edge is None
 
 
-def test_luck_is_the_bound_of_what_another_rate_may_gain() -> None:
-    def result(norm: str, rate: float, seed: int) -> float:
-        lead = {"a": [0.5, 0.1, 0.3], "b": [2.0, 2.5, 1.5]}[norm][SEEDS.index(seed)]
-        return {2.0: 10 + lead, 4.0: 10.0}.get(rate, 0.0)
-
-    values, _ = tuned(result)
-    choices = choose(GRID, values, "max", SEEDS)
-    deviation = math.sqrt((np.var([0.5, 0.1, 0.3], ddof=1) + np.var([2.0, 2.5, 1.5], ddof=1)) / 2)
-    bound = stats.t.ppf(0.95, 4) * deviation / math.sqrt(3)
-    assert choices["a"].luck == pytest.approx(bound - 0.3)
-    assert choices["b"].luck == 0
-
-
-def test_a_rate_that_was_run_once_counts_for_luck_with_the_spread_of_one_seed() -> None:
-    def result(_: str, rate: float, seed: int) -> float:
-        lead = [0.6, -0.8, 0.5][SEEDS.index(seed)]
-        return {2.0: 10 + lead, 4.0: 10.0, 1.0: 9.9}.get(rate, 0.0)
-
-    values, _ = tuned(result, "a")
-    assert made(values["a"]) == {1: 1, 2: 3, 4: 3, 8: 1}
-    spread = stats.t.ppf(0.95, 2) * np.std([0.6, -0.8, 0.5], ddof=1)
-    chosen = choose(GRID, values, "max", SEEDS)["a"]
-    assert chosen.rate == 2
-    assert chosen.luck == pytest.approx(spread - (10.6 - 9.9))
-    assert chosen.luck > spread / math.sqrt(3) - 0.1  # of the other rate with three seeds
+def test_half_and_quarter_octaves_follow_beside_the_best_rate_of_each_norm() -> None:
+    values, grid = tuned(peak(a=2.3, b=4.7), rule=QUARTERS)
+    assert grid == GRID
+    seeds = {1: 1, 1.414: 1, 1.682: 1, 2: 3, 2.378: 3, 2.828: 3, 4: 1, 8: 1}
+    assert made(values["a"]) == seeds
+    assert sum(made(values["b"]).values()) == len(GRID) + QUARTERS.runs == 14
+    choices = choose(values, rule=QUARTERS)
+    assert [choices[norm].rate for norm in "ab"] == [2.378, 4.757]
+    below, above = (
+        np.mean([values["a"][2.378][seed] - values["a"][rate][seed] for seed in SEEDS]) for rate in (2, 2.828)
+    )
+    assert choices["a"].uncertainty == pytest.approx(min((below + above) / 4, 2 * below * above / (below + above)))
 
 
-def test_without_a_second_rate_that_trains_there_is_no_luck() -> None:
-    def result(norm: str, rate: float, seed: int) -> float:  # noqa: ARG001
-        return 1.0 if rate == 2 else NAN
+def test_an_edge_extends_the_octaves_for_every_norm_before_they_are_refined() -> None:
+    values, grid = tuned(peak(a=9.0, b=2.1), rule=QUARTERS)
+    assert grid == (1, 2, 4, 8, 16)
+    assert {*GRID, 16.0} <= {*values["b"]}
+    assert max(values["b"]) == 16
+    assert choose(values, rule=QUARTERS)["a"].rate == 9.514
 
-    values, _ = tuned(result)
-    choice = choose(GRID, values, "max", SEEDS)["a"]
-    assert (choice.rate, choice.luck) == (2, 0)
+
+def test_the_neighbours_of_the_chosen_rate_are_run() -> None:
+    unlucky = {(4.0, 1000): -0.5}  # so that the first seed leads to the rates around 2
+    values, _ = tuned(
+        lambda norm, rate, seed: peak(a=4.0)(norm, rate, seed) / 4 + unlucky.get((rate, seed), 0), "a", rule=QUARTERS
+    )
+    choice = choose(values, rule=QUARTERS)["a"]
+    assert choice.rate in (3.364, 4)
+    assert not math.isnan(choice.uncertainty)
+
+
+@pytest.mark.parametrize(
+    ("below", "above", "expected"),
+    [(1, 1, 0.5), (1, 3, 1), (0.1, 100, 0.2), (1e-9, 3, 2e-9), (1, math.inf, 2), (math.inf, math.inf, NAN)],
+)
+def test_the_uncertainty_of_a_choice(below: float, above: float, expected: float) -> None:
+    def result(_: str, rate: float, __: int) -> float:
+        drop = {2.378: below, 3.364: above}.get(rate, 200.0)
+        return 0.0 if rate == 2.828 else NAN if drop == math.inf else -drop
+
+    values = {"a": {rate: {seed: result("a", rate, seed) for seed in SEEDS} for rate in (2.378, 2.828, 3.364, *GRID)}}
+    values["a"] |= {2.0: dict.fromkeys(SEEDS, -150.0), 1.414: dict.fromkeys(SEEDS, -180.0)}
+    found = choose(values, rule=QUARTERS)["a"]
+    assert found.rate == 2.828
+    assert found.uncertainty == pytest.approx(expected, rel=1e-2, nan_ok=True)
+
+
+def test_a_norm_that_is_best_beyond_the_last_extension_has_no_known_uncertainty() -> None:
+    values, grid = tuned(peak(a=99.0), "a", rule=QUARTERS)
+    choice = choose(values, rule=QUARTERS)["a"]
+    assert (grid[-1], choice.rate, choice.edge) == (32, 53.82, "highest")
+    assert math.isnan(choice.uncertainty)
+    octaves, _ = tuned(peak(a=2.1), "a")
+    assert math.isnan(choose(octaves)["a"].uncertainty)  # the neighbours were not run
 
 
 def test_with_a_single_seed_the_best_run_decides() -> None:
     values = {"a": {rate: {1000: peak(a=2.1)("a", rate, 1000)} for rate in GRID}}
-    assert next_runs(GRID, values, "max", SEEDS[:1]) == (GRID, ())
-    choice = choose(GRID, values, "max", SEEDS[:1])["a"]
-    assert choice.rate == 2
-    assert math.isnan(choice.luck)
+    assert selection.next_runs(GRID, values, "max", SEEDS[:1], OCTAVES) == (GRID, ())
+    assert selection.choose(GRID, values, "max", SEEDS[:1], OCTAVES)["a"].rate == 2
 
 
 def test_a_choice_needs_all_runs() -> None:
     with pytest.raises(ValueError, match="4 runs are missing"):
-        choose(GRID, {"a": {}}, "max", SEEDS)
+        choose({"a": {}})
 
 
 def test_rates_rank_by_diverged_seeds_and_then_by_the_mean() -> None:
@@ -195,4 +220,4 @@ def test_rates_rank_by_diverged_seeds_and_then_by_the_mean() -> None:
 @pytest.mark.parametrize("grid", [(1.0, 3.0), (2.0, 1.0), (1.0, 1.0), (0.0, 0.0), ()])
 def test_rates_that_are_not_an_octave_apart_are_refused(grid: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match=r"octave apart|at least one rate|greater than 0"):
-        next_runs(grid, {"a": {}}, "max", SEEDS)
+        selection.next_runs(grid, {"a": {}}, "max", SEEDS)

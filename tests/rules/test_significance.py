@@ -1,4 +1,4 @@
-"""Intervals and tests against scipy and against enumeration, and Holm's method by hand."""
+"""Intervals and tests against scipy and against enumeration."""
 
 from __future__ import annotations
 
@@ -56,11 +56,12 @@ def test_the_test_of_ranks_by_hand() -> None:
     assert significance.p_of_ranks(better) == 6 / 32
 
 
-def test_holm_by_hand() -> None:
-    decided = significance.holm([0.04, 0.001, 0.03, 0.6], 0.05)
-    assert [adjusted for adjusted, _ in decided] == pytest.approx([0.09, 0.004, 0.09, 0.6])
-    levels = [0.05 / 3, 0.05 / 4, 0.05 / 3, 0.05 / 3]  # 0.03 fails at 0.05 / 3, and all after it at the same level
-    assert [level for _, level in decided] == pytest.approx(levels)
-    assert significance.holm([0.02], 0.05) == [(0.02, 0.05)]
-    assert significance.holm([0.012, 0.04], 0.05) == [(0.024, 0.025), (0.04, 0.05)]
-    assert significance.holm([1, 1], 0.05)[0] == (1, 0.025)
+def test_an_uncertainty_that_all_differences_share_widens_the_interval() -> None:
+    low, high = significance.interval(DIFFERENCES, 0.05)
+    wide = significance.interval(DIFFERENCES, 0.05, 0.3)
+    half = math.hypot((high - low) / 2, stats.norm.ppf(0.95) * 0.3)
+    assert wide == pytest.approx((DIFFERENCES.mean() - half, DIFFERENCES.mean() + half))
+    p = significance.p_between(DIFFERENCES, -0.5, 0.9, 0.3)
+    assert significance.interval(DIFFERENCES, p, 0.3)[0] == pytest.approx(-0.5)
+    assert significance.p_between(np.zeros(3), -0.5, 0.5, 0.3) == pytest.approx(stats.norm.sf(0.5 / 0.3))
+    assert significance.p_between(DIFFERENCES, 0.5, math.inf, 0.3) > 0.5

@@ -117,7 +117,7 @@ def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, 
         is_adjusted = row["adjusted_interval"] > row["interval"]  # False for NaN
         half = factor * row["adjusted_interval" if is_adjusted else "interval"]
         seeds = _seeds(row["n"])
-        level = f"{100 * statistics.CONFIDENCE:.4g} %{', Holm' * is_adjusted}"
+        level = f"{100 * statistics.CONFIDENCE:.4g} %{', Bonferroni' * is_adjusted}"
         difference = _signed(value, value - half, value + half, level, row["metric"])
         text = f"{difference} {names.unit_of_difference(row['metric'])}"
         norms = "".join(f", {part}" for part in row["series"].split("+") if part.startswith("impl="))

@@ -22,12 +22,15 @@ from rmsexp.compare.records import names
 from rmsexp.compare.records.load import DAMAGE, number
 from rmsexp.identity import identity
 from rmsexp.readers import read_yaml
-from rmsexp.rules import claims, score, seeds, selection
+from rmsexp.rules import claims, pairs, score, seeds, selection
 from rmsexp.schema import flatten
 from rmsexp.train import clock
 
 SHORT = 10  # characters of a commit that are shown
 TUNED = "tune.over."  # in a registration, before the tuned key
+# The paper's claim about pRMSNorm: (claim, a, b). Campaigns before 28 November 2026 do not make it. It is decided from
+# their runs, and marked as not registered.
+PAPERS_CLAIM = ("pRMSNorm equals LayerNorm", "prms", "ln")
 CLOCKS_DIFFER = 60.0  # seconds by which the clocks of machines may differ
 
 
@@ -40,6 +43,8 @@ class Result(NamedTuple):
             status of a record, such as "running".
         validation: the score by which rates are chosen; NaN without its evaluations.
         test: the score that claims are about; NaN unless the run counts and is a final run.
+        gain: by how much the metric of the score, on the first validation examples, improved in the last fifth of the
+            steps, in the displayed unit; NaN unless the run counts and is a final run.
         code: the commit of each of its sessions, with "+" if there were uncommitted changes; without git, a digest of
             the code.
         data: the digest of its data.
@@ -51,6 +56,7 @@ class Result(NamedTuple):
     status: str
     validation: float = math.nan
     test: float = math.nan
+    gain: float = math.nan
     code: frozenset[str] = frozenset()
     data: str = ""
     own: frozenset[str] = frozenset()
@@ -117,8 +123,10 @@ class Campaign(CampaignFile):
             return result._replace(status="incomplete")
         if not all(map(math.isfinite, needed)):  # the loss or a metric became NaN or infinite
             return result._replace(status="diverged")
-        test = _score(of_test, self.score) if job.stage == "final" else math.nan
-        return result._replace(validation=_score(of_validation, self.tuned_by), test=test)
+        result = result._replace(validation=_score(of_validation, self.tuned_by))
+        if job.stage != "final":
+            return result
+        return result._replace(test=_score(of_test, self.score), gain=_gain(rows, self.score.metric, self.mode))
 
     def undecided(self, results: Results) -> str:
         """Return why the claims are not decided yet, such as "12 of 24 final runs"; "" if they are."""
@@ -139,13 +147,21 @@ class Campaign(CampaignFile):
 
     def tuning(self, results: Results) -> selection.Plan:
         """Return the rates of the grid as extended, and the tuning runs that are to be made now, if there are any."""
-        return selection.next_runs(self.grid, self.validation(results), self.mode, self.seeds.tune)
+        if not self.is_tuned:
+            return selection.Plan(self.grid, ())
+        return selection.next_runs(self.grid, self.validation(results), self.mode, self.seeds.tune, self.tuning_rule)
 
     def choice(self, results: Results) -> dict[str, selection.Choice]:
         """Return the chosen rate of each norm; none before the tuning is finished."""
+        if not self.is_tuned:
+            return dict.fromkeys(self.norms, selection.Choice(self.grid[0], math.nan, 0, None, 0.0))
         if not self.seeds.tune or self.tuning(results).runs:
             return {}
-        return selection.choose(self.grid, self.validation(results), self.mode, self.seeds.tune)
+        return selection.choose(self.grid, self.validation(results), self.mode, self.seeds.tune, self.tuning_rule)
+
+    def uncertainty(self, results: Results) -> dict[str, float]:
+        """Return the uncertainty of the chosen rate of each norm; NaN where it is not known."""
+        return {norm: choice.uncertainty for norm, choice in self.choice(results).items()}
 
     def validation(self, results: Results) -> dict[str, dict[float, dict[int, float]]]:
         """Return the validation scores of the tuning runs that ended, by norm, rate and seed; NaN for diverged runs."""
@@ -168,7 +184,7 @@ class Campaign(CampaignFile):
     @property
     def final_seeds(self) -> list[int]:
         """The seeds of the final runs; those of the first look if there are none."""
-        return sorted({job.seed for job in self.jobs if job.stage == "final"}) or list(range(self.seeds.look))
+        return sorted({job.seed for job in self.jobs if job.stage == "final"}) or list(range(self.seeds.min_seeds))
 
     def final_count(self, norm: str, count: int) -> int:
         """Return the number of final seeds of a norm: the most that a claim about it needs. ``count``: for most."""
@@ -177,7 +193,7 @@ class Campaign(CampaignFile):
 
     def needed_seeds(self, results: Results) -> int | None:
         """Return the number of seeds that the claims need; None before all runs of the first look have ended."""
-        look = range(self.seeds.look)
+        look = range(self.seeds.min_seeds)
         final = [job for job in self.jobs if job.stage == "final" and job.seed in look]
         if not final or not all(results[job].ended for job in final):
             return None
@@ -185,16 +201,32 @@ class Campaign(CampaignFile):
             norm: {seed: values[seed] for seed in look if seed in values}
             for norm, values in self.scores(results).items()
         }
-        return seeds.needed(self.claims, scores, self.mode, look, self.seeds.most)
+        uncertainty = self.uncertainty(results)
+        return seeds.needed(self.claims, scores, self.mode, look, self.seeds.max_seeds, uncertainty)
 
     def _ended(self, results: Results, stage: str) -> list[Job]:
         return [job for job in self.jobs if job.stage == stage and results[job].ended]
 
     def verdicts(self, results: Results) -> list[claims.Verdict]:
-        """Return the verdict on each claim, in their order; none while they are undecided, as they are tested once."""
+        """Return the verdict on each claim, in their order, and on those that are not registered.
+
+        There is none while they are undecided, as they are tested once.
+        """
         if self.undecided(results):
             return []
-        return claims.decide(self.claims, self.scores(results), self.mode, self.final_seeds)
+        uncertainty = self.uncertainty(results)
+        every, scores = (*self.claims, *self.unregistered()), self.scores(results)
+        return claims.decide(every, scores, self.mode, self.final_seeds, uncertainty)
+
+    def unregistered(self) -> list[claims.Claim]:
+        """Return the paper's claim about pRMSNorm, if the campaign has its norms and a margin and does not make it."""
+        text, a, b = PAPERS_CLAIM
+        margins = [claim.margin for claim in self.claims if claim.margin is not None]
+        made = any((claim.a, claim.b) == (a, b) for claim in self.claims)
+        if made or not margins or not {a, b} <= {*self.norms}:
+            return []
+        numbers = [len({job.seed for job in self.jobs if (job.stage, job.norm) == ("final", norm)}) for norm in (a, b)]
+        return [claims.Claim(text, claims.EQUIVALENCE, a, b, min(margins), seeds=max(min(numbers), claims.MIN_PAIRS))]
 
     def remarks(self, results: Results) -> list[str]:
         """Return what a reader of the verdicts must know.
@@ -205,11 +237,11 @@ class Campaign(CampaignFile):
         commits = {name.rstrip("+") for name in code}
         lines = []
         if self.registered is None and code:
-            lines.append("not registered: the campaign's file has no digest of the rules at the first final run")
+            lines.append("not registered: the campaign's file has no digest of its rules")
         if self.registered is not None and (line := _before(self.registered, results)):
             lines.append(line)
         if self.registered is not None and self.registered.changed is not None:
-            lines.append(f"the campaign's file has changed since its first final run: {self.registered.changed}")
+            lines.append(f"the campaign's file has changed since it was registered: {self.registered.changed}")
         lines += [*self._unlike_registration(), *self._unlike_rules(results)]
         if len(commits) > 1:
             listed = ", ".join(sorted(commit[:SHORT] for commit in commits))
@@ -251,7 +283,12 @@ class Campaign(CampaignFile):
         file: dict[str, Any] = {key: list(getattr(self, key)) for key in ("norms", "grid", "tuned_by", "score")}
         file |= {"question": self.question, "runs": sorted(f"{key}={value}" for key, value in self.runs.items())}
         file |= {"claims": [asdict(claim) for claim in self.claims], "rate": [TUNED + self.rate]}
-        file |= {"final": {"seeds": {"look": self.seeds.look, "most": self.seeds.most}}}
+        least, most = campaign_file.SEED_KEYS[self.rules]
+        numbers = {least: self.seeds.min_seeds, most: self.seeds.max_seeds}
+        if self.rules == campaign_file.OCTAVE_RULES:
+            file |= {"final": {"seeds": numbers}}
+        else:
+            file |= {"final": numbers, "rules": self.rules, "supersedes": self.supersedes}
         now = dict(campaign_file.leaves(file | {"tuning seeds": list(self.seeds.tune)}))
         now |= {key: getattr(self.registered, key) for key in campaign_file.REGISTERED}
         compared = dict.fromkeys([*now, *(key for key in then if key.startswith("claims"))])
@@ -268,7 +305,7 @@ class Campaign(CampaignFile):
         lines = []
         if {result.mode for result in results.values()} - {self.mode, None}:
             lines.append(f"{campaign_file.FILE} has mode={self.mode}, but the task of its runs has the other mode")
-        needed, count = self.needed_seeds(results), self.seeds.needed or self.seeds.look
+        needed, count = self.needed_seeds(results), self.seeds.needed or self.seeds.min_seeds
         if needed is not None and needed != count:
             lines.append(f"{campaign_file.FILE} has {count} as the number of seeds, and by its records it is {needed}")
         asked = {
@@ -336,6 +373,11 @@ class State(NamedTuple):
     verdicts: list[claims.Verdict]
     remarks: list[str]
 
+    @property
+    def every_claim(self) -> list[claims.Claim]:
+        """The campaign's claims, and those that are decided from its runs without being registered."""
+        return [*self.campaign.claims, *self.campaign.unregistered()]
+
     def remarks_on(self, claim: claims.Claim) -> list[str]:
         """Return the remarks on the campaign; on other differences between the claim's norms; on rates at an edge."""
         edges = {norm: self.choice[norm].edge for norm in (claim.a, claim.b) if norm in self.choice}
@@ -346,7 +388,7 @@ class State(NamedTuple):
 
     def all_remarks(self) -> list[str]:
         """Return the remarks on the campaign and, if it is decided, on each of its claims."""
-        of_claims = [line for claim in self.campaign.claims for line in self.remarks_on(claim) if not self.undecided]
+        of_claims = [line for claim in self.every_claim for line in self.remarks_on(claim) if not self.undecided]
         return list(dict.fromkeys([*self.remarks, *of_claims]))
 
     def jobs(self, stage: str, norm: str) -> list[tuple[Job, Result]]:
@@ -369,13 +411,17 @@ def states(root: Path, problems: list[str]) -> list[State]:
     for campaign in loaded:
         name = campaign.name + f" ({campaign.root})" * (count[campaign.name] > 1)
         lost: list[str] = []
-        results = campaign.results(lost)
-        verdicts, remarks = campaign.verdicts(results), campaign.remarks(results)
+        state = state_of(campaign, name, campaign.results(lost))
         if lost:
-            remarks.append(f"the records of {len(lost)} of its runs do not count: {lost[0]}")
-        undecided, choice = campaign.undecided(results), campaign.choice(results)
-        found.append(State(campaign, name, results, undecided, choice, verdicts, remarks))
+            state.remarks.append(f"the records of {len(lost)} of its runs do not count: {lost[0]}")
+        found.append(state)
     return sorted(found, key=lambda state: bool(state.undecided))
+
+
+def state_of(campaign: Campaign, name: str, results: Results) -> State:
+    """Return the state of a campaign with these results of its runs."""
+    undecided, choice = campaign.undecided(results), campaign.choice(results)
+    return State(campaign, name, results, undecided, choice, campaign.verdicts(results), campaign.remarks(results))
 
 
 def load(path: Path) -> Campaign:
@@ -409,6 +455,15 @@ def _values(rows: Sequence[record.Row], steps: Sequence[int], target: Metric) ->
     of_split = [row for row in rows if row["split"] == target.split and target.metric in row]
     values = {row["step"]: number(row[target.metric]) for row in of_split}
     return [values[step] for step in steps if step in values]
+
+
+def _gain(rows: Sequence[record.Row], metric: str, mode: str) -> float:
+    """Return by how much a metric on the first validation examples improved from evaluation 16 to evaluation 20."""
+    values = [number(row[metric]) for row in rows if row["split"] == score.INTERIM and metric in row]
+    if len(values) < score.EVALUATIONS:
+        return math.nan
+    gained = values[-1] - values[-1 - score.EVALUATIONS // 5]
+    return pairs.sign(mode) * names.scale_and_unit(metric)[0] * gained
 
 
 def _score(values: Sequence[float], target: Metric) -> float:

@@ -16,7 +16,7 @@ from rmsexp.rules.selection import Choice
 
 COLUMNS = (
     *("root", "task", "campaign", "norm", "key", "rate", "runs", "ended", "diverged", "mean", "values"),
-    *("chosen", "edge", "luck"),
+    *("chosen", "edge", "uncertainty"),
 )
 
 
@@ -25,7 +25,7 @@ def table(states: Sequence[State]) -> pd.DataFrame:
 
     ``runs``: the number of tuning runs; ``ended`` of them finished or diverged. ``mean``: the mean validation score of
     those that finished, in the displayed unit; ``values``: each of them. ``chosen``: whether the rate is the norm's
-    choice. ``edge``, ``luck``: see :class:`rmsexp.rules.selection.Choice`; empty at the other rates.
+    choice. ``edge``, ``uncertainty``: see :class:`rmsexp.rules.selection.Choice`; empty at the other rates.
     """
     rows = []
     for state in states:
@@ -45,10 +45,15 @@ def _rows(state: State, norm: str) -> list[dict[str, Any]]:
         values = [result.validation for result in results if result.status == "finished"]
         row: dict[str, Any] = {"rate": rate, "runs": len(results), "ended": sum(result.ended for result in results)}
         row |= {"diverged": sum(result.status == "diverged" for result in results)}
-        row |= {"mean": float(np.mean(values)) if values else math.nan, "chosen": False, "edge": "", "luck": math.nan}
+        row |= {
+            "mean": float(np.mean(values)) if values else math.nan,
+            "chosen": False,
+            "edge": "",
+            "uncertainty": math.nan,
+        }
         row["values"] = ", ".join(map(formats.four_digits, values))
         if choice is not None and choice.rate == rate:
-            row |= {"chosen": True, "edge": choice.edge or "", "luck": choice.luck}
+            row |= {"chosen": True, "edge": choice.edge or "", "uncertainty": choice.uncertainty}
         rows.append(row)
     return rows
 
@@ -78,16 +83,16 @@ def _cell(row: dict[str, Any]) -> str:
 
 
 def _choice(choice: Choice | None, unit: str) -> dict[str, str]:
-    """Return the chosen rate, and a bound of what another choice might have gained."""
+    """Return the chosen rate, and the uncertainty of its choice."""
     if choice is None:
         texts = ["not chosen yet", formats.NO_VALUE]
     elif choice.rate is None:
         texts = ["diverged at every rate", formats.NO_VALUE]
     else:
         edge = f", the {choice.edge} of the grid" if choice.edge else ""
-        luck = formats.NO_VALUE if math.isnan(choice.luck) else f"{choice.luck:.2g} {unit}"
-        texts = [f"{choice.rate:g}{edge}", luck]
-    return dict(zip(("chosen rate", "rate luck, at most (95 %)"), texts, strict=True))
+        known = not math.isnan(choice.uncertainty)
+        texts = [f"{choice.rate:g}{edge}", f"{choice.uncertainty:.2g} {unit}" if known else "not known"]
+    return dict(zip(("chosen rate", "uncertainty of tuning"), texts, strict=True))
 
 
 def _final(state: State, norm: str) -> str:

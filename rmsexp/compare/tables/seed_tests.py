@@ -31,8 +31,8 @@ def table(records: Records) -> pd.DataFrame:
     Columns: ``series``; ``metric``; ``seeds``, the number of seeds of either; ``n``, that of seeds at which both runs
     finished; ``difference``, the mean over them of the headline metric minus LN's, with fractions as fractions;
     ``interval``, half of its 95 % t-interval; ``p``, the p-value of the paired t-test; ``adjusted_p`` and
-    ``adjusted_interval``, the same with Holm's correction for all series of the table; ``diverged``, ``ln_diverged``,
-    ``both_diverged``, the numbers of common seeds at which only this run, only LN's, or both diverged.
+    ``adjusted_interval``, the same with Bonferroni's correction for all series of the table; ``diverged``,
+    ``ln_diverged``, ``both_diverged``, the numbers of common seeds at which only this run, only LN's, or both diverged.
 
     If only one run of a pair diverged, p is that of the exact sign-flip test of ranks, diverged runs last, and there is
     no interval. Interval and p are NaN below three pairs; p is also NaN if all differences are equal.
@@ -52,9 +52,10 @@ def table(records: Records) -> pd.DataFrame:
             row: dict[str, Any] = {"series": series, "metric": target.metric, "seeds": seeds}
             rows.append(row | _difference(series_runs, reference, target.mode))
     tested = [row for row in rows if not math.isnan(row["p"])]
-    for row, (adjusted, level) in zip(tested, significance.holm([row["p"] for row in tested], ALPHA), strict=True):
-        row["adjusted_p"] = adjusted
-        row["adjusted_interval"] = _half(row["differences"], level) if not math.isnan(row["interval"]) else math.nan
+    for row in tested:
+        row["adjusted_p"] = min(1.0, len(tested) * row["p"])
+        known = not math.isnan(row["interval"])
+        row["adjusted_interval"] = _half(row["differences"], ALPHA / len(tested)) if known else math.nan
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -127,6 +128,6 @@ def _row(row: dict[Any, Any]) -> dict[str, str]:
         "norm": names.label(row["series"]),
         "seeds at which both have a value": f"{row['n']} of {row['seeds']}",
         "diverged: norm / LayerNorm / both": " / ".join(str(row[count]) for count in COUNTS),
-        f"{names.metric_label(row['metric'])} minus LayerNorm's{points}, mean ± 95 % t-interval, Holm": difference,
-        "p, paired t-test, Holm": p,
+        f"{names.metric_label(row['metric'])} minus LayerNorm's{points}, mean ± 95 % interval, Bonferroni": difference,
+        "p, paired t-test, Bonferroni": p,
     }

@@ -11,31 +11,35 @@ from typing import Any
 
 import pandas as pd
 
-from rmsexp.compare.records import names
+from rmsexp.compare.records import names, strength
 from rmsexp.compare.records.campaigns import Campaign, State
 from rmsexp.compare.tables import formats
 from rmsexp.rules import claims, seeds
 
 UNDECIDED = "not decided yet"
 COLUMNS = (
-    *("root", "task", "campaign", "claim", "test", "a", "b", "family", "outcome", "score", "unit", "difference"),
-    *("low", "high", "level", "margin", "seeds", "p", "adjusted_p", "diverged_a", "diverged_b", "diverged_both"),
-    *("luck_a", "luck_b", "with_luck", "reason", "remarks"),
+    *("root", "task", "campaign", "claim", "test", "a", "b", "family", "registered", "outcome", "score", "unit"),
+    *("difference", "low", "high", "level", "alone_low", "alone_high", "against_zero", "margin", "smallest_margin"),
+    *("gain_over_none", "exceeds_margin", "blind", "improving", "untuned", "seeds", "p", "adjusted_p"),
+    *("diverged_a", "diverged_b", "diverged_both", "uncertainty_a", "uncertainty_b", "rates", "reason", "remarks"),
 )
 EVERY = "every task"
-CHOSEN_RATES = "only at the chosen learning rates; inconclusive with the uncertainty of their choice (rate luck)"
-LUCK_UNKNOWN = "only at the chosen learning rates; the uncertainty of their choice (rate luck) is not known"
+CHOSEN_RATES = "only at the chosen learning rates, because it is not known what their choice may have cost"
 
 
 def table(states: Sequence[State]) -> pd.DataFrame:
     """Return one row per campaign and claim, with columns ``COLUMNS``.
 
     ``campaign``: the name, as in :class:`rmsexp.compare.records.campaigns.State`, so that no two campaigns share it.
-    ``difference``, ``low``, ``high``: the mean difference and its interval at confidence ``level``, adjusted in a
-    family. ``seeds``: the number of pairs that were tested. ``luck_a``, ``luck_b``: a bound of how much better each
-    norm would be at another rate (:class:`rmsexp.rules.selection.Choice`); NaN without tuning. ``with_luck``:
-    the outcome of the interval widened by both, None if that is not known. ``remarks``: what a reader must know, such
-    as that the campaign's file has changed. A claim of an unfinished campaign has the outcome ``UNDECIDED`` and NaN.
+    ``registered``: whether the claim is in the campaign's file. ``difference``, ``low``, ``high``: the mean difference
+    and the interval at confidence ``level`` that decides the claim; ``alone_low``, ``alone_high``: the 90 % interval
+    without regard to other claims of its family. ``smallest_margin``: the smallest margin with which the claim would be
+    supported. ``gain_over_none``, ``exceeds_margin``, ``blind``, ``improving``, ``untuned``: see
+    :class:`rmsexp.compare.records.strength.Strength`. ``seeds``: the number of pairs that were tested.
+    ``uncertainty_a``, ``uncertainty_b``: of the choice of each norm's rate (:class:`rmsexp.rules.selection.Choice`);
+    ``rates``: the standard deviation that both add to the difference; NaN if it is not known. ``remarks``: what a
+    reader must know, such as that the campaign's file has changed. A claim of an unfinished campaign has the outcome
+    ``UNDECIDED`` and NaN.
     """
     rows = [row for state in states for row in _rows(state)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
@@ -46,45 +50,68 @@ def _rows(state: State) -> list[dict[str, Any]]:
     shared = {"root": str(campaign.root), "task": campaign.task, "campaign": state.name}
     shared |= {"score": " ".join(campaign.score), "unit": unit(campaign)}
     rows = []
-    for number, claim in enumerate(campaign.claims):
+    for number, claim in enumerate(state.every_claim):
         row = shared | {key: getattr(claim, key) for key in ("claim", "test", "a", "b", "family")}
-        row |= {"luck_a": _luck(state, claim.a), "luck_b": _luck(state, claim.b)}
+        row |= {f"uncertainty_{key}": _uncertainty(state, norm) for key, norm in (("a", claim.a), ("b", claim.b))}
+        row |= {"registered": claim in campaign.claims}
         row["margin"] = math.nan if claim.margin is None else claim.margin
         row["remarks"] = "; ".join(state.remarks_on(claim))
         if state.undecided:
             row |= {"outcome": UNDECIDED, "reason": state.undecided}
         else:
-            verdict = state.verdicts[number]
-            keys = ("outcome", "difference", "low", "high", "level", "p", "adjusted_p")
-            row |= {key: getattr(verdict, key) for key in (*keys, "diverged_a", "diverged_b", "diverged_both")}
-            row["seeds"], row["reason"] = verdict.pairs, "; ".join(filter(None, (verdict.reason, _power(verdict))))
-            row["with_luck"] = claims.with_luck(verdict, row["luck_a"], row["luck_b"])
+            row |= _decided(state, state.verdicts[number])
         rows.append(row)
     return rows
 
 
-def _luck(state: State, norm: str) -> float:
-    return state.choice[norm].luck if norm in state.choice else math.nan
+def _decided(state: State, verdict: claims.Verdict) -> dict[str, Any]:
+    keys = ("outcome", "difference", "low", "high", "level", "against_zero", "smallest_margin", "p", "adjusted_p")
+    row = {key: getattr(verdict, key) for key in (*keys, "diverged_a", "diverged_b", "diverged_both", "rates")}
+    found = strength.strength(state, verdict)
+    row |= {"alone_low": verdict.alone[0], "alone_high": verdict.alone[1]}
+    row |= {"gain_over_none": found.gain, "exceeds_margin": found.exceeds, "blind": found.blind}
+    gains = (f"{names.label(norm)} {value / found.margin:.1f}" for norm, value in found.improving.items())
+    row |= {"improving": ", ".join(gains), "untuned": ", ".join(found.untuned), "seeds": verdict.pairs}
+    return row | {"reason": "; ".join(filter(None, (verdict.reason, _power(verdict))))}
+
+
+def _uncertainty(state: State, norm: str) -> float:
+    return state.choice[norm].uncertainty if norm in state.choice else math.nan
 
 
 def marked(row: Mapping[Any, Any]) -> str:
-    """Return the outcome of a row, with "*" if it has remarks and "†" if it holds :func:`note_on_rates`."""
+    """Return the outcome of a row, with "*" if it has remarks and "†" if it holds at the chosen rates only."""
     return f"{row['outcome']}{'*' * bool(row['remarks'])}{'†' * bool(note_on_rates(row))}"
 
 
-def note_on_rates(row: Mapping[Any, Any]) -> str:
-    """Return what "†" means in a row; "" for a row without it.
+def qualified(row: Mapping[Any, Any]) -> str:
+    """Return the marked outcome of a row with what limits it in words, such as "supported, still improving"."""
+    if row["outcome"] == UNDECIDED:
+        return UNDECIDED
+    return ", ".join([marked(row), *_limits(row)])
 
-    The interval, widened by the rate luck, would leave the claim inconclusive, or the rate luck is not known.
-    """
-    if isinstance(row["with_luck"], str):
-        return CHOSEN_RATES * (row["with_luck"] != row["outcome"])
+
+def _limits(row: Mapping[Any, Any]) -> list[str]:
+    supported = row["outcome"] == claims.SUPPORTED
+    limits = []
+    if supported and row["test"] != claims.SUPERIORITY and row["against_zero"]:
+        limits.append(f"but {row['against_zero']}")
+    if supported and row["test"] == claims.SUPERIORITY and not row["exceeds_margin"]:
+        limits.append("not shown to exceed the margin")
+    limits += ["cannot see a difference"] * bool(row["blind"])
+    limits += ["still improving"] * bool(row["improving"])
+    limits += [f"{row['untuned']} not tuned"] * bool(row["untuned"])
+    return limits + ["not registered"] * (not row["registered"])
+
+
+def note_on_rates(row: Mapping[Any, Any]) -> str:
+    """Return what "†" means in a row; "" for a row without it: the uncertainty of the chosen rates is not known."""
     decided = row["outcome"] in (claims.SUPPORTED, claims.REFUTED) and not math.isnan(row["low"])
-    return LUCK_UNKNOWN * decided
+    return CHOSEN_RATES * (decided and math.isnan(row["rates"]))
 
 
 def notes_on_rates(table: pd.DataFrame) -> list[str]:
-    """Return what "†" means in the rows of :func:`table`: a text for each of its meanings there."""
+    """Return what "†" means in the rows of :func:`table`; nothing if no row has it."""
     return list(dict.fromkeys(filter(None, map(note_on_rates, table.to_dict("records")))))
 
 
@@ -113,33 +140,73 @@ def _readable(row: dict[Any, Any]) -> dict[str, str]:
         for key, name in (("diverged_a", row["a"]), ("diverged_b", row["b"]), ("diverged_both", "both"))
         if decided and row[key]
     ]
-    luck = " / ".join(_number(row[key]) for key in ("luck_a", "luck_b"))
-    family = f" (family {row['family']})" if isinstance(row["family"], str) else ""
+    uncertainty = " / ".join(_number(row[key]) for key in ("uncertainty_a", "uncertainty_b"))
+    in_family = isinstance(row["family"], str)
     return {
         "claim": row["claim"],
         "task": f"{row['task']} ({row['campaign']})",
-        "verdict": marked(row) if decided else UNDECIDED,
-        "difference (interval)": _difference(row) if decided else formats.NO_VALUE,
-        "test": f"{row['test']}{family}",
+        "verdict": qualified(row),
+        "difference (90 % interval)": _difference(row) if decided else formats.NO_VALUE,
+        "interval in its family": _interval(row) if decided and in_family else formats.NO_VALUE,
+        "test": f"{row['test']} (family {row['family']})" if in_family else row["test"],
         "margin": formats.NO_VALUE if math.isnan(row["margin"]) else f"{row['margin']:g} {row['unit']}",
+        "smallest margin": _smallest(row) if decided else formats.NO_VALUE,
         "seeds": f"{row['seeds']:.0f}" if decided else formats.NO_VALUE,
         "p, adjusted": f"{row['p']:.2g}, {row['adjusted_p']:.2g}" if decided else formats.NO_VALUE,
-        "rate luck of first / second norm, at most": f"{luck} {row['unit']}",
+        "uncertainty of the rates of first / second norm": f"{uncertainty} {row['unit']}",
         "diverged runs": ", ".join(diverged) or formats.NO_VALUE,
-        "why": "; ".join(filter(None, (row["reason"], note_on_rates(row), row["remarks"]))),
+        "why": "; ".join(filter(None, (row["reason"], *_explained(row), row["remarks"]))),
     }
+
+
+def line(row: Mapping[Any, Any]) -> str:
+    """Return a verdict in one line, for the terminal."""
+    difference = "" if math.isnan(row["difference"]) else f"{_difference(row)}, "
+    why = "; ".join(filter(None, (row["reason"], *_explained(row))))
+    return f"{qualified(row)}: {row['claim']}: {difference}{row['seeds']:.0f} seeds; {why}"
+
+
+def _explained(row: Mapping[Any, Any]) -> list[str]:
+    """Return what the words beside an outcome mean."""
+    if row["outcome"] == UNDECIDED:
+        return []
+    lines = [note_on_rates(row)]
+    if row["blind"]:
+        others = names.label(strength.NONE), names.label(row["b"])
+        lines.append("that {} equals {} would be supported with this margin, too".format(*others))
+    if row["improving"]:
+        lines.append(f"gains in the last fifth of the steps, in margins: {row['improving']}")
+    return lines
+
+
+def _smallest(row: Mapping[Any, Any]) -> str:
+    """Return the smallest margin of a claim, and its share of the gain over no norm, if it is known."""
+    if not math.isfinite(row["smallest_margin"]):
+        return formats.NO_VALUE
+    text = f"{row['smallest_margin']:.2g} {row['unit']}"
+    if math.isnan(row["gain_over_none"]):
+        return text
+    return f"{text} ({100 * row['smallest_margin'] / row['gain_over_none']:.0f} % of the gain over no norm)"
+
+
+def _interval(row: Mapping[Any, Any]) -> str:
+    """Return the interval by which a claim of a family was decided, with its level."""
+    if math.isnan(row["low"]):
+        return formats.NO_VALUE
+    ends = formats.ends(row["low"], row["high"], row["score"].split()[1], row["margin"])
+    return f"{ends} ({100 * row['level']:.3g} %)"
 
 
 def _number(value: float) -> str:
     return formats.NO_VALUE if math.isnan(value) else f"{value:.2g}"
 
 
-def _difference(row: dict[Any, Any]) -> str:
-    """Return a difference with its interval, such as "+0.11 (-0.03 to +0.25) points"."""
+def _difference(row: Mapping[Any, Any]) -> str:
+    """Return a difference with its 90 % interval, such as "+0.11 (-0.03 to +0.25) points"."""
     if math.isnan(row["difference"]):
         return formats.NO_VALUE
     metric = row["score"].split()[1]
-    interval = formats.ends(row["low"], row["high"], metric, row["margin"])
+    interval = formats.ends(row["alone_low"], row["alone_high"], metric, row["margin"])
     interval = "no interval" if math.isnan(row["low"]) else interval
     diverged = lost(row)
     among = f" among the pairs that finished ({', '.join(diverged)})" if diverged else ""
@@ -181,17 +248,16 @@ def _cell(row: dict[Any, Any], several: bool) -> str:
     name = f" [{row['campaign']}]" if several else ""
     if row["outcome"] == UNDECIDED:
         return f"{UNDECIDED}: {row['reason']}{name}"
-    return f"{marked(row)}: {_difference(row)}, {row['seeds']:.0f} seeds{name}"
+    return f"{qualified(row)}: {_difference(row)}, {row['seeds']:.0f} seeds{name}"
 
 
 def _every(states: Sequence[State], claim: str, rows: pd.DataFrame) -> str:
     """Return the outcome of a claim on every task, by an intersection-union test, with its marks.
 
     A claim that one campaign has refuted is refuted, whatever the others will find. It has "*" if one of the outcomes
-    has remarks, and "†" if with the rate luck of all of them it would be another. ``rows``: those of the claim in
-    :func:`table`.
+    has remarks, and "†" if one of the outcomes that decide it does. ``rows``: those of the claim in :func:`table`.
     """
-    concerned = [state for state in states if claim in [other.claim for other in state.campaign.claims]]
+    concerned = [state for state in states if claim in [other.claim for other in state.every_claim]]
     decided = [state for state in concerned if not state.undecided]
     verdicts = [verdict for state in decided for verdict in state.verdicts if verdict.claim.claim == claim]
     left = len(concerned) - len(decided)
@@ -199,7 +265,7 @@ def _every(states: Sequence[State], claim: str, rows: pd.DataFrame) -> str:
         return f"{UNDECIDED}: {left} of {len(concerned)} campaigns not finished"
     joint = claims.every(verdicts)
     of_joint = rows[rows["outcome"] != UNDECIDED].to_dict("records")
-    with_luck = [row["with_luck"] if note_on_rates(row) else row["outcome"] for row in of_joint]
-    marks = "*" * any(row["remarks"] for row in of_joint) + "†" * (claims.joint_outcome(with_luck) != joint.outcome)
+    deciding = [row for row in of_joint if row["outcome"] == joint.outcome]
+    marks = "*" * any(row["remarks"] for row in of_joint) + "†" * any(map(note_on_rates, deciding))
     unfinished = f", {left} of {len(concerned)} campaigns not finished" if left else ""
     return f"{joint.outcome}{marks}: {joint.reason}{unfinished}"

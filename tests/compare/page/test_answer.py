@@ -157,7 +157,7 @@ def test_intervals_are_those_of_the_paired_table(tmp_path: Path) -> None:
     row = tests["series"] == "rms"
     tests.loc[row, ["difference", "interval", "adjusted_interval"]] = [-0.02, 0.01, 0.03]
     (shown,) = answer.answer([replace(found, tests=tests)], pd.DataFrame(), NONE, NONE).table.to_dict("records")
-    assert shown[answer.QUALITY] == "+2.00 (95 %, Holm: -1.00 to +5.00) points, 3 seeds"
+    assert shown[answer.QUALITY] == "+2.00 (95 %, Bonferroni: -1.00 to +5.00) points, 3 seeds"
 
 
 def test_the_page_opens_on_the_answer(first: answer.Answer, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_verdicts_of_a_finished_campaign(tmp_path: Path) -> None:
     [
         ({"gone": {("rms", 2), ("ln", 5)}}, "22 of 24 final runs"),
         ({"needed": None}, "24 final runs, but the number of seeds is not chosen"),
-        ({"seeds": 0}, "no final runs, 24 of the 24 tuning runs planned so far"),
+        ({"seeds": 0}, "no final runs, 42 of the 42 tuning runs planned so far"),
     ],
 )
 def test_an_unfinished_campaign_has_no_verdicts(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
@@ -197,7 +197,7 @@ def test_remarks_beside_the_verdicts(tmp_path: Path) -> None:
     stored = json.loads(campaign.path.read_text())
     stored["registered"] |= {"changed": "margin 1.0 is 1.5 now"}
     atomic.write_json(campaign.path, stored)
-    assert campaigns.load(campaign.path).remarks(results)[0].endswith("first final run: margin 1.0 is 1.5 now")
+    assert campaigns.load(campaign.path).remarks(results)[0].endswith("it was registered: margin 1.0 is 1.5 now")
     atomic.write_json(campaign.path, stored | {"registered": None})
     assert campaigns.load(campaign.path).remarks(results)[0].startswith("not registered")
 
@@ -216,9 +216,9 @@ def test_remarks_beside_the_verdicts(tmp_path: Path) -> None:
             lambda stored: (
                 stored["registered"].update(changed="question was a and is b"),
                 stored.update(question="b"),
-                stored["seeds"].update(most=20),
+                stored["seeds"].update(max_seeds=20),
             ),
-            "differ in final.seeds.most, so",
+            "differ in final.max_seeds, so",
         ),
         ("campaign.json", lambda stored: stored["runs"].update(threads=1), "differ in runs, so"),
         ("campaign.json", lambda stored: stored["seeds"].update(tune=[1000]), "differ in tuning seeds, so"),
@@ -227,7 +227,7 @@ def test_remarks_beside_the_verdicts(tmp_path: Path) -> None:
             lambda stored: stored["rules"]["tune"].update(over={"optim.eps": [1]}),
             "differ in rate, digest, so",
         ),
-        ("campaign.json", lambda stored: stored["seeds"].update(most=20), "differ in final.seeds.most, so"),
+        ("campaign.json", lambda stored: stored["seeds"].update(max_seeds=20), "differ in final.max_seeds, so"),
         ("campaign.json", lambda stored: stored["registered"].update(date="2026"), "differ in date, so"),
         ("campaign.json", lambda stored: stored["runs"].update(batch_size="8"), "differ in runs, so"),
         ("registered.json", lambda stored: stored["rules"]["grid"].pop(), "differ in grid, digest, so"),
@@ -402,8 +402,9 @@ def _copied(root: Path, norm: str, rate: float) -> str:
         ({"norms": ["ln", "rms"]}, "none, which is not among its norms"),
         ({"grid": [0.001, math.nan]}, "its grid has nan"),
         ({"grid": [0.001, 0.003]}, "octave"),
-        ({"seeds": {"tune": [1], "look": -1, "most": 16, "needed": None}}, "its look has -1"),
-        ({"seeds": {"look": 8, "most": 16, "needed": None}}, "has no 'tune'"),
+        ({"seeds": {"tune": [1], "min_seeds": -1, "max_seeds": 16, "needed": None}}, "its min_seeds has -1"),
+        ({"seeds": {"min_seeds": 8, "max_seeds": 16, "needed": None}}, "has no 'tune'"),
+        ({"rules": 3}, "its rules have the version 3"),
         ({"seeds": None}, "NoneType"),
         ({"claims": [{"claim": "x", "test": "better", "a": "rms", "b": "ln"}]}, "test=better is not known"),
         ({"claims": [{"claim": 1, "test": "superiority", "a": "rms", "b": "ln"}]}, "the claim of a claim is 1"),
@@ -468,7 +469,7 @@ def test_the_fake_campaigns_of_other_tests(tmp_path: Path) -> None:
     assert states == [("cifar10", "", 2), ("order_embedding", "", 3), ("rnnsearch", "12 of 24 final runs", 0)]
 
 
-@pytest.mark.parametrize("key", ["look", "most", "needed"])
+@pytest.mark.parametrize("key", ["min_seeds", "max_seeds", "needed"])
 def test_a_number_of_seeds_that_no_campaign_has_is_refused(key: str, tmp_path: Path) -> None:
     campaign, _ = loaded(tmp_path)
     stored = json.loads(campaign.path.read_text())
@@ -476,3 +477,33 @@ def test_a_number_of_seeds_that_no_campaign_has_is_refused(key: str, tmp_path: P
     atomic.write_json(campaign.path, stored)
     with pytest.raises(ValueError, match=f"its {key} has 1000000000 instead of a number of at most 1000"):
         campaigns.load(campaign.path)
+
+
+def test_a_campaign_of_the_first_rules_is_read_and_its_rates_have_no_known_uncertainty(tmp_path: Path) -> None:
+    old = Campaign(rules=1)
+    campaign = campaigns.load(old.write(tmp_path))
+    results = campaign.results()
+    assert json.loads(campaign.path.read_text())["seeds"]["look"] == campaign.seeds.min_seeds == 8
+    assert campaign.remarks(results) == []
+    assert {norm: choice.rate for norm, choice in campaign.choice(results).items()} == old.best
+    assert all(math.isnan(verdict.rates) for verdict in campaign.verdicts(results))
+
+
+def test_a_single_rate_is_not_tuned(tmp_path: Path) -> None:
+    made = Campaign(grid=(0.004,), best=dict.fromkeys(("none", "ln", "rms"), 0.004))
+    campaign = campaigns.load(made.write(tmp_path))
+    results = campaign.results()
+    assert {job.stage for job in campaign.jobs} == {"final"}
+    assert {verdict.rates for verdict in campaign.verdicts(results)} == {0.0}
+    assert campaign.remarks(results) == []
+
+
+def test_the_papers_claim_about_prms_is_decided_without_being_registered(tmp_path: Path) -> None:
+    level = {"ln": 16.0, "rms": 16.1, "prms": 16.2}
+    made = Campaign(level=level, best=dict.fromkeys(level, 0.004), claims=(EQUAL,))
+    made.write(tmp_path)
+    (state,) = campaigns.states(tmp_path, [])
+    equal, papers = state.verdicts
+    assert (papers.claim.claim, papers.claim.margin, papers.outcome) == ("pRMSNorm equals LayerNorm", 1.5, "supported")
+    assert equal.claim in state.campaign.claims
+    assert papers.claim not in state.campaign.claims

@@ -38,10 +38,11 @@ def test_a_row_per_claim_and_campaign(tmp_path: Path) -> None:
     assert undecided["difference"].isna().all()
     assert set(undecided["reason"]) == {"12 of 24 final runs"}
     text = verdicts.readable(table)
-    assert text["difference (interval)"][0] == "-0.11 (-0.25 to +0.03) points"
-    assert "(no interval) points among the pairs" in text["difference (interval)"][3]
+    column = "difference (90 % interval)"
+    assert text[column][0] == "-0.11 (-0.25 to +0.03) points"
+    assert "(no interval) points among the pairs" in text[column][3]
     assert text["diverged runs"][3] == "1 none"
-    assert text["rate luck of first / second norm, at most"][0] == "0 / 0 points"
+    assert text["uncertainty of the rates of first / second norm"][0] == "0.025 / 0.025 points"
     assert text["margin"].tolist()[:2] == ["1.5 points", NO_VALUE]
 
 
@@ -71,23 +72,50 @@ def test_a_claim_that_one_task_refutes_is_refuted_on_every_task(tmp_path: Path) 
     assert matrix.loc[EQUAL["claim"], "every task"] == expected
 
 
+def unknown(state: campaigns.State) -> campaigns.State:
+    """Return the state with verdicts of which the uncertainty of the rates is not known."""
+    return state._replace(verdicts=[replace(verdict, rates=math.nan) for verdict in state.verdicts])
+
+
 def test_a_verdict_that_holds_for_the_chosen_rates_only_is_marked(tmp_path: Path) -> None:
     (state,) = states(tmp_path, Campaign())
-    choice = {norm: replace(chosen, luck=1.4) for norm, chosen in state.choice.items()}
-    found = [state._replace(choice=choice)]
-    table = verdicts.table(found)
-    assert table[["outcome", "with_luck"]].iloc[0].tolist() == ["supported", "inconclusive"]
-    text = verdicts.readable(table).iloc[0]
-    assert (text["verdict"], verdicts.CHOSEN_RATES in text["why"]) == ("supported†", True)
-    assert verdicts.matrix(found)["cifar10"][0].startswith("supported†: ")
+    table = verdicts.table([unknown(state)])
+    text = verdicts.readable(table)
+    assert text["verdict"].tolist() == ["supported†", "supported†"]
+    assert verdicts.CHOSEN_RATES in text["why"][0]
+    assert verdicts.notes_on_rates(table) == [verdicts.CHOSEN_RATES]
+    assert verdicts.matrix([unknown(state)])["cifar10"][0].startswith("supported†: ")
 
 
-def test_a_verdict_whose_rate_luck_is_not_known_is_marked(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("made", "verdict"),
+    [
+        (Campaign(), "supported"),
+        (Campaign(level=Campaign().level | {"rms": 16.6}), "supported, but worse"),
+        (Campaign(level=Campaign().level | {"none": 16.2}), "supported, cannot see a difference"),
+        (Campaign(gain=0.4), "supported"),
+        (Campaign(gain=0.8), "supported, still improving"),
+    ],
+)
+def test_what_limits_a_verdict_stands_beside_it(made: Campaign, verdict: str, tmp_path: Path) -> None:
+    (state,) = states(tmp_path, made)
+    assert verdicts.readable(verdicts.table([state]))["verdict"][0] == verdict
+
+
+def test_the_smallest_margin_and_its_share_of_the_gain(tmp_path: Path) -> None:
     (state,) = states(tmp_path, Campaign())
-    choice = {norm: replace(chosen, luck=math.nan) for norm, chosen in state.choice.items()}
-    table = verdicts.table([state._replace(choice=choice)])
-    assert verdicts.readable(table)["verdict"].tolist() == ["supported†", "supported†"]
-    assert verdicts.notes_on_rates(table) == [verdicts.LUCK_UNKNOWN]
+    row = verdicts.table([state]).iloc[0]
+    assert row["smallest_margin"] == -row["low"]
+    assert row["gain_over_none"] == pytest.approx(8, abs=0.5)
+    assert verdicts.readable(verdicts.table([state]))["smallest margin"].tolist() == [
+        "0.25 points (3 % of the gain over no norm)",
+        NO_VALUE,
+    ]
+
+
+def test_superiority_is_set_against_the_margin_too(tmp_path: Path) -> None:
+    (state,) = states(tmp_path, Campaign(level=Campaign().level | {"none": 17.0}))
+    assert verdicts.readable(verdicts.table([state]))["verdict"][1] == "supported, not shown to exceed the margin"
 
 
 def test_a_rate_at_the_edge_and_another_model_are_remarks_on_the_claims_of_the_norm(tmp_path: Path) -> None:
@@ -122,27 +150,20 @@ def test_a_difference_is_among_the_pairs_that_finished(tmp_path: Path) -> None:
     assert cell.endswith(" (no interval) points among the pairs that finished (1 with no norm diverged), 8 seeds")
 
 
-def test_the_outcome_on_every_task_has_the_marks_of_each(tmp_path: Path) -> None:
-    first, second = states(tmp_path, *three()[:2])
-    choice = {norm: replace(chosen, luck=1.4) for norm, chosen in first.choice.items()}
-    matrix = verdicts.matrix([first._replace(choice=choice), second._replace(remarks=["of two commits"])])
-    assert matrix["every task"][0].startswith("inconclusive*: 1 of 2")  # with rate luck, too
-
-
-def test_a_joint_outcome_is_marked_if_rate_luck_would_change_it(tmp_path: Path) -> None:
+def test_the_outcome_on_every_task_has_the_marks_of_those_that_decide_it(tmp_path: Path) -> None:
     first, second = states(tmp_path, Campaign(), Campaign(name="again", task="order_embedding"))
-    choice = {norm: replace(chosen, luck=1.4) for norm, chosen in first.choice.items()}
-    matrix = verdicts.matrix([first._replace(choice=choice), second]).set_index("claim")
-    assert matrix.loc[EQUAL["claim"], "every task"].startswith("supported†: 2 of 2")
+    matrix = verdicts.matrix([unknown(first), second._replace(remarks=["of two commits"])]).set_index("claim")
+    assert matrix.loc[EQUAL["claim"], "every task"].startswith("supported*†: 2 of 2")
 
 
-def test_a_refutation_that_rate_luck_does_not_touch_has_no_mark_on_every_task(tmp_path: Path) -> None:
-    equal, worse = states(  # in the order of their names
-        tmp_path, Campaign(level=Campaign().level | {"rms": 30.0}), Campaign(name="again", task="order_embedding")
+def test_a_refutation_at_known_rates_has_no_mark_on_every_task(tmp_path: Path) -> None:
+    worse, equal = states(
+        tmp_path,
+        Campaign(name="again", task="order_embedding", level=Campaign().level | {"rms": 30.0}),
+        Campaign(),
     )
-    choice = {norm: replace(chosen, luck=1.4) for norm, chosen in equal.choice.items()}
-    matrix = verdicts.matrix([worse, equal._replace(choice=choice)]).set_index("claim")
-    assert "†" in matrix.loc[EQUAL["claim"], "order_embedding"]
+    matrix = verdicts.matrix([worse, unknown(equal)]).set_index("claim")
+    assert "†" in matrix.loc[EQUAL["claim"], "cifar10"]
     assert matrix.loc[EQUAL["claim"], "every task"].startswith("refuted: ")
 
 
@@ -163,7 +184,7 @@ def test_two_campaigns_of_a_task_are_named(tmp_path: Path) -> None:
         ({"commits": ("abc", "def")}, "its final runs come from 2 commits: abc, def"),
         (
             {"changes": {"registered": {"digest": "d", "commit": "abc", "date": "", "changed": "margin 2"}}},
-            "the campaign's file has changed since its first final run: margin 2",
+            "the campaign's file has changed since it was registered: margin 2",
         ),
     ],
 )
@@ -176,12 +197,13 @@ def test_remarks_stand_beside_the_verdicts(tmp_path: Path, changes: dict[str, An
 def test_the_table_of_tuning(tmp_path: Path) -> None:
     (state,) = states(tmp_path, Campaign())
     table = campaign_rates.table([state])
-    assert len(table) == 3 * 4
+    assert len(table.groupby("norm")) == 3
     chosen = table[table["chosen"]].set_index("norm")
     assert chosen["rate"].to_dict() == Campaign().best
-    assert chosen["luck"].notna().all()
-    assert table[~table["chosen"]]["luck"].isna().all()
-    assert table["runs"].tolist()[4:8] == [1, 3, 3, 1]
+    assert chosen["uncertainty"].notna().all()
+    assert table[~table["chosen"]]["uncertainty"].isna().all()
+    ln = table[table["norm"] == "ln"].set_index("rate")["runs"]
+    assert ln[[0.001, 0.002, 0.003364, 0.004, 0.004757, 0.008]].tolist() == [1, 1, 3, 3, 3, 1]
     text = campaign_rates.readable(state).set_index("norm")
     assert text.loc["LayerNorm", "0.004"] == "15.85 (3 seeds), chosen"
     assert text.loc["LayerNorm", "chosen rate"] == "0.004"
@@ -198,3 +220,15 @@ def test_tuning_that_diverged_or_is_not_finished(tmp_path: Path) -> None:
     assert text[["0.001", "0.008"]].tolist() == ["1 diverged", "1 not finished"]
     assert text["chosen rate"] == "not chosen yet"
     assert math.isnan(campaign_rates.table([state]).query("norm == 'rms' and rate == 0.001")["mean"].iloc[0])
+
+
+def test_a_line_for_the_terminal(tmp_path: Path) -> None:
+    (state,) = states(tmp_path, Campaign())
+    row = verdicts.table([state]).iloc[0].to_dict()
+    start = "supported: RMSNorm equals LayerNorm: -0.11 (-0.25 to +0.03) points, 8 seeds; the 90 % interval lies"
+    assert verdicts.line(row).startswith(start)
+    one_sided = row | {"alone_low": -math.inf, "alone_high": math.inf, "score": "test bleu", "unit": "BLEU"}
+    assert ": -0.11 (no bound to no bound) BLEU, 8 seeds; " in verdicts.line(one_sided)
+    near = row | {"difference": 0.5, "alone_low": 0.0, "alone_high": 0.9963, "margin": 1.0}
+    assert " +0.50 (+0.00 to +0.996) points, " in verdicts.line(near)
+    assert ": RMSNorm equals LayerNorm: 8 seeds; " in verdicts.line(row | {"difference": math.nan, "low": math.nan})

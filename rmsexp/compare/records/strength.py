@@ -1,0 +1,79 @@
+"""How much a verdict says: what its runs still gained at their end, and whether its margin could see a difference.
+
+Everything is in the displayed unit and oriented: positive means better.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import NamedTuple
+
+from rmsexp.compare.records.campaigns import State
+from rmsexp.rules import claims
+from rmsexp.rules.claims import EQUIVALENCE, SUPERIORITY, SUPPORTED, Claim, Verdict
+
+NONE = "none"  # the norm that claims are measured by: no norm
+# Norms with a number of their own beside the learning rate, which the papers start at 0.5 and no campaign has tuned
+UNTUNED = {"dyt": "alpha", "derf": "alpha"}
+
+
+class Strength(NamedTuple):
+    """What stands beside a verdict.
+
+    Attributes:
+        margin: the claim's margin; for superiority, the smallest margin of the campaign, NaN if it has none.
+        exceeds: for a supported claim of superiority, whether the interval lies above the margin, too.
+        gain: by how much b is better than no norm; NaN if that is not known, or not shown by a two-sided 95 % interval.
+        blind: whether the claim that no norm equals b is supported with the same margin.
+        improving: of each norm of the claim whose runs still gained more than half a margin in the last fifth of their
+            steps, the mean gain.
+        untuned: options of the norms that matter and were not tuned, such as "alpha of dyt".
+    """
+
+    margin: float
+    exceeds: bool
+    gain: float
+    blind: bool
+    improving: dict[str, float]
+    untuned: tuple[str, ...]
+
+
+def strength(state: State, verdict: Verdict) -> Strength:
+    """Return what stands beside a verdict of a decided campaign."""
+    claim = verdict.claim
+    margins = [other.margin for other in state.campaign.claims if other.margin is not None]
+    margin = claim.margin if claim.margin is not None else min(margins, default=math.nan)
+    gains = {norm: gain(state, norm) for norm in (claim.a, claim.b)}
+    none = _against_none(state, claim.b, None)
+    parts = [(norm, *norm.split("+")) for norm in (claim.a, claim.b)]
+    untuned = [
+        f"{UNTUNED[name]} of {norm}"
+        for norm, name, *options in parts
+        if name in UNTUNED and not any(option.startswith(UNTUNED[name]) for option in options)
+    ]
+    blind = None if claim.margin is None else _against_none(state, claim.b, claim.margin)
+    return Strength(
+        margin=margin,
+        exceeds=claim.test == SUPERIORITY and verdict.outcome == SUPPORTED and verdict.low > margin,
+        gain=-none.difference if none is not None and none.against_zero == "worse" else math.nan,
+        blind=blind is not None and claim.a != NONE and blind.outcome == SUPPORTED,
+        improving={norm: value for norm, value in gains.items() if value > margin / 2},
+        untuned=tuple(untuned),
+    )
+
+
+def gain(state: State, norm: str) -> float:
+    """Return the mean gain of a norm's finished final runs in the last fifth of their steps; NaN without a run."""
+    found = [result.gain for _, result in state.jobs("final", norm) if result.status == "finished"]
+    return statistics.fmean(found) if found else math.nan
+
+
+def _against_none(state: State, norm: str, margin: float | None) -> Verdict | None:
+    """Return the verdict on the claim that no norm equals a norm, or without a margin is better; None without runs."""
+    scores = state.campaign.scores(state.results)
+    seeds = sorted({*scores.get(NONE, {})} & {*scores.get(norm, {})})
+    if norm == NONE or not seeds:
+        return None
+    claim = Claim("no norm", SUPERIORITY if margin is None else EQUIVALENCE, NONE, norm, margin)
+    return claims.decide([claim], scores, state.campaign.mode, seeds, state.campaign.uncertainty(state.results))[0]
