@@ -260,7 +260,7 @@ def _registered(stored: dict[str, Any]) -> Registered:
 def _claim(stored: dict[str, Any], norms: tuple[str, ...]) -> Claim:
     for key in ("a", "b"):
         _choice(stored[key], norms, key)
-    for key, expected in (("claim", str), ("family", str | None), ("seeds", int | None)):
+    for key, expected in (("claim", str), ("family", str | None), ("seeds", int | None), ("untrained", float | None)):
         if not isinstance(stored.get(key), expected):
             raise ValueError(f"the {key} of a claim is {stored.get(key)!r:.40}")
     return Claim(**stored)

@@ -2,6 +2,7 @@
 figure of the paper.
 
     --plan     print the runs, what they take, and which are done; train nothing but trials of 20 steps
+    --register write registered.json and end, so that it can be committed before the first run
     --jobs N   start N workers here, whose lines begin with their number; default: one worker
     --on ray   do the runs as tasks of a cluster of Ray (docs/clusters.md); --on ray=ADDRESS: of the one at ADDRESS
 
@@ -44,6 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.plan:
             goal.print_plan()
             return 0
+        if arguments.register:
+            print(f"registered  {goal.register()}")
+            return 0
         if arguments.jobs == 1:
             return _work(goal, arguments)
         from rmsexp.campaign import workers
@@ -65,12 +69,13 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
     parser.add_config_dir("a folder of your own configs, such as norms, tasks and campaigns")
     parser.add_argument("--plan", action="store_true", help="print runs and costs instead of training")
+    parser.add_argument("--register", action="store_true", help="register the campaign's rules, and end")
     parser.add_argument("--jobs", type=_count, default=1, metavar="N", help="number of workers to start here")
     parser.add_argument("--on", type=_address, metavar="ray[=ADDRESS]", help="do the runs as tasks of a cluster of Ray")
     parser.add_argument("--of", type=_count, default=1, help=argparse.SUPPRESS)  # of how many workers this is one
     arguments = parser.parse_intermixed_args(argv)
-    if arguments.plan and (arguments.on is not None or arguments.jobs > 1):
-        parser.error("--plan does no runs, so --jobs and --on do not go with it")
+    if (arguments.plan or arguments.register) and (arguments.on is not None or arguments.jobs > 1):
+        parser.error("--plan and --register do no runs, so --jobs and --on do not go with them")
     if arguments.on is not None and arguments.jobs > 1:
         parser.error("--jobs does not go with --on ray, which does as many runs at a time as the cluster has cores for")
     return arguments

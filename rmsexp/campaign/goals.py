@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
-from rmsexp import config
+from rmsexp import campaign_file, config
 from rmsexp.campaign import item_plan, items, question, summary, timing
 from rmsexp.campaign.items import Items
 from rmsexp.campaign.question import Question
@@ -29,6 +30,9 @@ class Goal(Protocol):
     def print_plan(self) -> None:
         """Print the runs, what they take, and which are done."""
 
+    def register(self) -> Path:
+        """Write down the rules before the first run, and return the file. Raises: ConfigError if there are none."""
+
     def conclude(self) -> None:
         """Print or write what the records show."""
 
@@ -50,6 +54,10 @@ class Verdicts:
     def print_plan(self) -> None:
         summary.print_plan(self.question)
 
+    def register(self) -> Path:
+        CampaignRuns(self.question).register()
+        return self.question.folder / campaign_file.REGISTRATION
+
     def conclude(self) -> None:
         summary.print_verdicts(self.question)
 
@@ -69,6 +77,9 @@ class PaperItems:
 
     def print_plan(self) -> None:
         item_plan.print_plan(self.asked)
+
+    def register(self) -> Path:
+        raise config.ConfigError("only campaigns with claims are registered")
 
     def conclude(self) -> None:
         item_plan.conclude(self.asked)

@@ -119,7 +119,7 @@ def _campaign(question: Question, jobs: tuple[Job, ...], needed: int | None, reg
         command=question.command(places=False),
         runs=dict(word.split("=", 1) for word in question.words if not word.startswith(WHERE_AND_HOW)),
         rate=question.rate,
-        mode=question.target.mode,
+        mode=question.mode,
         tuned_by=question.tuned_by,
         score=question.score,
         norms=tuple(content.norms),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -149,10 +149,15 @@ class Question:
             )
         return metric
 
+    @property
+    def mode(self) -> Literal["min", "max"]:
+        """The better direction of the score."""
+        return "max" if self.score.metric == self.target.metric and self.target.mode == "max" else "min"
+
     def _metric(self, key: str, words: str) -> Metric:
-        """Return a metric. Raises: ConfigError unless it is the task's or, where lower values are better, the loss."""
+        """Return a metric. Raises: ConfigError unless it is the task's or the loss."""
         split, _, name = words.partition(" ")
-        if name != self.target.metric and not (name == "loss" and self.target.mode == "min"):
+        if name not in (self.target.metric, "loss"):
             expected = f"{self.target.split} {self.target.metric}"
             raise config.ConfigError(f"{key}={words}: write a split and the task's metric, such as '{expected}'")
         return Metric(split, name)
@@ -351,7 +356,7 @@ def _check_words(question: Question) -> None:
 def _check_runs(question: Question) -> None:
     """Raise ConfigError or ValueError unless all runs can be composed and the rates and metrics fit the rules."""
     content, grid = question.content, question.grid
-    selection.next_runs(grid, {}, question.target.mode, question.tuning_seeds)
+    selection.next_runs(grid, {}, question.mode, question.tuning_seeds)
     if question.tuned_by.metric != question.score.metric:
         metrics = question.tuned_by.metric, question.score.metric
         raise config.ConfigError(

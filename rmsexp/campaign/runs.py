@@ -44,9 +44,16 @@ class CampaignRuns:
         Raises: registration.OtherCommitError if the campaign was registered with other code.
         """
         if job.stage != "pilot":
-            with plan.locked(self.question):
-                registration.register(self.question, registration.code())
+            self.register()
         return self.question.job(job.stage, job.norm, job.rate, job.seed)
+
+    def register(self) -> None:
+        """Register the campaign, unless that was done.
+
+        Raises: registration.OtherCommitError if it was registered with other code.
+        """
+        with plan.locked(self.question):
+            registration.register(self.question, registration.code())
 
     def why_left(self, job: Job) -> str:
         """Return why a run is left although it has ended."""

@@ -3,6 +3,9 @@
 d is the score of a minus the score of b at the same seed, oriented so that positive means that a is better. A claim
 states bounds for its mean: -margin < d < margin (equivalence), d > 0 (superiority), d > -margin (non-inferiority).
 
+A claim may give the score of a model that has learnt nothing. If the better norm is not better than that by more than
+the margin, both are equally bad, and the claim is inconclusive.
+
 supported     the interval lies wholly within the bounds of the claim
 refuted       the interval lies wholly outside them
 inconclusive  the rest
@@ -35,7 +38,7 @@ import numpy as np
 
 from rmsexp import checks
 from rmsexp.rules import significance
-from rmsexp.rules.pairs import Pairs, Scores, pair
+from rmsexp.rules.pairs import Pairs, Scores, pair, sign
 
 ALPHA = 0.05
 SUPPORTED, REFUTED, INCONCLUSIVE = "supported", "refuted", "inconclusive"
@@ -53,6 +56,7 @@ class Claim:
         margin: the largest difference that does not matter, in the unit of the scores; None for superiority.
         family: claims of the same family are corrected together; None stands for no correction.
         seeds: the claim is tested on this number of seeds; None stands for all.
+        untrained: the score of a model that has learnt nothing, such as the loss of one that knows word frequencies.
 
     Raises: ValueError for a value that does not fit.
     """
@@ -64,6 +68,7 @@ class Claim:
     margin: float | None = None
     family: str | None = None
     seeds: int | None = None
+    untrained: float | None = None
 
     def __post_init__(self) -> None:
         checks.choice("test", self.test, TESTS)
@@ -78,6 +83,8 @@ class Claim:
             checks.positive(f"margin of the claim {self.claim!r}", self.margin)
         if self.seeds is not None:
             checks.at_least(f"seeds of the claim {self.claim!r}", self.seeds, MIN_PAIRS)
+        if self.untrained is not None:
+            checks.finite(f"untrained of the claim {self.claim!r}", self.untrained)
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -152,6 +159,7 @@ class _Evidence(NamedTuple):
     by_ranks: bool
     rates: float
     p: float
+    trains: bool
 
 
 def decide(
@@ -178,7 +186,9 @@ def decide(
         diverged = bool(pairs.diverged_a or pairs.diverged_b)
         by_ranks = claim.test == SUPERIORITY and diverged and not pairs.missing
         rates = math.hypot(known.get(claim.a, math.nan), known.get(claim.b, math.nan)) / 2
-        evidence.append(_Evidence(claim, pairs, by_ranks, rates, _p(claim, pairs, by_ranks, rates)))
+        trains = _trains(claim, pairs, mode)
+        p = _p(claim, pairs, by_ranks, rates) if trains else 1.0
+        evidence.append(_Evidence(claim, pairs, by_ranks, rates, p, trains))
     sizes = family_sizes(claims)
     return [_verdict(found, size) for found, size in zip(evidence, sizes, strict=True)]
 
@@ -215,6 +225,14 @@ def ruled_out(claim: Claim, pairs: Pairs) -> bool:
     return bool(pairs.diverged_a or (pairs.diverged_b and claim.test == EQUIVALENCE))
 
 
+def _trains(claim: Claim, pairs: Pairs, mode: str) -> bool:
+    """Return whether one of the norms is better than a model that has learnt nothing, by more than the margin."""
+    if claim.untrained is None or not pairs.finished:
+        return True
+    best = float(np.max(np.mean(pairs.scores[: len(pairs.finished)], axis=0)))
+    return best - sign(mode) * claim.untrained > (claim.margin or 0.0)
+
+
 def _p(claim: Claim, pairs: Pairs, by_ranks: bool, rates: float) -> float:
     """Return the p-value of a claim; 1 if diverged or missing runs rule out that it is supported."""
     if pairs.missing:
@@ -232,11 +250,12 @@ def _known(rates: float) -> float:
 
 def _verdict(evidence: _Evidence, size: int) -> Verdict:
     """Return the verdict of a claim in a family of this size."""
-    claim, pairs, by_ranks, rates, p = evidence
+    claim, pairs, by_ranks, rates, p, trains = evidence
     alpha = ALPHA / size
     low, high = _interval(evidence, alpha)
     both = _interval(evidence, ALPHA / 2)
     outcome = _outcome_of_ranks(evidence, alpha) if by_ranks else _outcome(claim, low, high)
+    outcome = outcome if trains else INCONCLUSIVE
     used = pairs.finished + (pairs.diverged_a + pairs.diverged_b if by_ranks else ())
     return Verdict(
         claim=claim,
@@ -285,9 +304,13 @@ def _outcome_of_ranks(evidence: _Evidence, alpha: float) -> str:
 
 
 def _reason(evidence: _Evidence, outcome: str, low: float, alpha: float) -> str:
-    claim, pairs, by_ranks, _, p = evidence
+    claim, pairs, by_ranks, _, p, trains = evidence
     if pairs.missing:
         return f"{len(pairs.missing)} of {pairs.total} pairs are not finished; the claim is tested when all are"
+    if not trains:
+        return (
+            f"neither norm is better than a model that has learnt nothing ({claim.untrained:g}) by more than the margin"
+        )
     if by_ranks:
         return f"exact sign-flip test of ranks with diverged runs last, p {p:.3g} at level {alpha:.3g}, no interval"
     if math.isnan(low):

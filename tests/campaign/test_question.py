@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from helpers.campaign_runs import EQUAL, RUNS, ask, write_file
 
-from rmsexp import config
+from rmsexp import campaign_file, config
 from rmsexp.campaign import question
 from rmsexp.campaign.__main__ import main
 from rmsexp.campaign.question import folder_name
@@ -248,11 +248,23 @@ def test_the_question_about_any_norm() -> None:
 
 
 @pytest.mark.usefixtures("quick_folders")
-def test_claims_may_be_about_the_loss_where_lower_metrics_are_better(tmp_path: Path) -> None:
-    asked = question.read("quality_language_model", ["timing.norms=[]"])
-    assert (asked.tuned_by, asked.score) == (("valid", "loss"), ("test", "loss"))
-    with pytest.raises(ConfigError, match="the task's metric, such as 'test image_recall'"):
+def test_claims_may_be_about_the_loss(tmp_path: Path) -> None:
+    asked = ask(tmp_path, "final.score=test loss", "tune.by=valid loss")
+    assert (asked.tuned_by, asked.score, asked.mode) == (("valid", "loss"), ("test", "loss"), "min")
+    assert ask(tmp_path).mode == "max"
+    with pytest.raises(ConfigError, match=r"tune\.by is about image_recall and final\.score about loss"):
         ask(tmp_path, "final.score=test loss")
+
+
+def test_a_campaign_is_registered_before_its_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ask(tmp_path)
+    words = ["tiny", f"results={asked.results}", "--config-dir", str(tmp_path / "configs")]
+    assert main([*words, "--register"]) == 0
+    assert capsys.readouterr().out == f"registered  {asked.folder / campaign_file.REGISTRATION}\n"
+    assert not (asked.results / "order_embedding").exists()
+    with pytest.raises(SystemExit):
+        main([*words, "--register", "--jobs", "2"])
+    assert main(["table1", "--register"]) == 2
 
 
 @pytest.mark.parametrize("name", [name for name in config.options("campaign") if name != "quality"])

@@ -20,7 +20,7 @@ from rmsexp.tasks import cifar10
 
 PAGE = documents.ROOT / "docs/campaigns.md"
 # What a test has in place of the command's values, so that a campaign of some twenty runs takes seconds.
-SMALLER = {"schedule.steps": "21", "data.validation": "16", "final.seeds.look": "2", "final.seeds.most": "2"}
+SMALLER = {"schedule.steps": "21", "data.validation": "16", "final.min_seeds": "2", "final.max_seeds": "2"}
 
 
 def scaled(images: Images, *_: object) -> Whitened:
@@ -35,9 +35,9 @@ def smaller(word: str) -> str:
 
 
 def test_the_explained_file_is_the_committed_one(tmp_path: Path) -> None:
-    (explained,) = (block for block in documents.blocks(PAGE, "yaml") if "pilot:" in block)
+    (explained,) = (block for block in documents.blocks(PAGE, "yaml") if "supersedes:" in block)
     (tmp_path / "explained.yaml").write_text(explained)
-    assert read_yaml(tmp_path / "explained.yaml") == read_yaml(config.CONFIGS / "campaign/quality_cifar10.yaml")
+    assert read_yaml(tmp_path / "explained.yaml") == read_yaml(config.CONFIGS / "campaign/quality_transformer_2.yaml")
 
 
 @pytest.mark.minutes

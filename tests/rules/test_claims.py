@@ -94,6 +94,20 @@ def test_the_smallest_margin_is_that_at_which_a_claim_would_hold() -> None:
     assert math.isnan(verdict(claim("superiority"), *runs(1)).smallest_margin)
 
 
+@pytest.mark.parametrize(("untrained", "trains"), [(12.0, True), (13.4, False), (15.0, False)])
+def test_norms_that_have_both_learnt_nothing_decide_nothing(untrained: float, trains: bool) -> None:
+    """The means are 14 and 13.5, and 14 is not better than 13.4 by the margin of 1."""
+    a, b = runs(0.5)
+    found = verdict(claim("equivalence", untrained=untrained), a, b)
+    assert found.outcome == ("supported" if trains else "inconclusive")
+    assert found.reason.startswith("the 90 % interval" if trains else "neither norm is better than a model that has")
+    low = [-value for value in a], [-value for value in b]
+    assert verdict(claim("equivalence", untrained=-untrained), *low, mode="min").outcome == found.outcome
+    assert verdict(claim("superiority", untrained=untrained), a, b).outcome == (
+        "inconclusive" if untrained > 14 else "supported"
+    )
+
+
 def test_a_verdict_says_whether_a_is_better_or_worse_than_b() -> None:
     assert [verdict(claim("equivalence"), *runs(by)).against_zero for by in (-0.5, 0, 0.5)] == ["worse", "", "better"]
 

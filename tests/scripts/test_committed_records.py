@@ -11,6 +11,10 @@ from typing import Any
 
 import committed_records as audit
 import pytest
+from helpers.campaigns import Campaign
+
+from rmsexp import campaign_file
+from rmsexp.compare.records import campaigns
 
 KNOWN, OTHER = "a" * 40, "b" * 40
 HISTORY = frozenset({KNOWN})
@@ -40,6 +44,41 @@ def test_a_committed_run_has_at_most_30_kilobytes_and_no_checkpoints() -> None:
     sizes = {folder: sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) for folder in folders}
     assert not {folder: size for folder, size in sizes.items() if size > 30_000}
     assert not list(audit.REFERENCE.rglob("*.pt"))
+
+
+def committed(path: Path) -> float | None:
+    """Return when a file of the repository was first committed, in seconds since 1970; None if it was not."""
+    command = ["git", "log", "--diff-filter=A", "--follow", "--format=%ct", "--", str(path)]
+    dates = subprocess.run(command, cwd=audit.ROOT, capture_output=True, text=True, check=True).stdout.split()
+    return float(dates[-1]) if dates else None
+
+
+def late(campaign: campaigns.Campaign, registered: float | None) -> list[str]:
+    """Return the final runs that began before the campaign's registration was committed, at ``registered``."""
+    began = {job.folder: result.began for job, result in campaign.results().items() if job.stage == "final"}
+    return [folder for folder, at in began.items() if at is not None and (registered is None or at < registered)]
+
+
+def test_registrations_were_committed_before_the_first_final_run() -> None:
+    """Of campaigns of the first rules, six, two were not."""
+    found = [campaigns.load(path) for path in campaign_file.find(audit.REFERENCE)]
+    assert len(found) >= 6
+    if audit.commits(audit.ROOT) is None:
+        pytest.skip("the history of this checkout is not complete")
+    new = [campaign for campaign in found if campaign.rules > campaign_file.OCTAVE_RULES]
+    registrations = {one.name: committed(one.path.with_name(campaign_file.REGISTRATION)) for one in new}
+    assert {one.name: runs for one in new if (runs := late(one, registrations[one.name]))} == {}
+
+
+def test_a_registration_that_is_younger_than_a_final_run_is_found(tmp_path: Path) -> None:
+    campaign = campaigns.load(Campaign().write(tmp_path))
+    for path in tmp_path.rglob("run.json"):
+        run = json.loads(path.read_text())
+        run["sessions"][0]["started"] = "2026-11-28T12:00:00+00:00"
+        path.write_text(json.dumps(run))
+    noon = 1795867200.0
+    assert late(campaign, noon - 1) == []
+    assert len(late(campaign, noon + 1)) == len(late(campaign, None)) == 3 * 8
 
 
 def test_committed_configs_name_no_folder_of_a_machine() -> None:

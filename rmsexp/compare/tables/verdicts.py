@@ -222,9 +222,11 @@ def lost(row: Mapping[Any, Any]) -> list[str]:
 def matrix(states: Sequence[State]) -> pd.DataFrame:
     """Return the matrix as text, one row per claim and one column per task; campaigns share a row by the claim's text.
 
+    A verdict that a later campaign supersedes is left out.
+
     A cell begins with the outcome. The last column has the outcome on every task, if a claim is of two or more tasks.
     """
-    numbers = table(states)
+    numbers = newest(table(states), states)
     tasks = list(dict.fromkeys(numbers["task"]))
     rows = []
     for claim in dict.fromkeys(numbers["claim"]):
@@ -237,6 +239,18 @@ def matrix(states: Sequence[State]) -> pd.DataFrame:
             row[EVERY] = _every(states, str(claim), same) if same["task"].nunique() > 1 else formats.NO_VALUE
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def newest(numbers: pd.DataFrame, states: Sequence[State]) -> pd.DataFrame:
+    """Return the rows of :func:`table` without those that a decided campaign supersedes: of its claims and its task."""
+    superseded = {
+        (state.campaign.supersedes, state.campaign.task, claim.claim)
+        for state in states
+        if state.campaign.supersedes is not None and not state.undecided
+        for claim in state.every_claim
+    }
+    keys = zip(numbers["campaign"], numbers["task"], numbers["claim"], strict=True)
+    return numbers[[key not in superseded for key in keys]]
 
 
 def _of(numbers: pd.DataFrame, task: str) -> list[dict[Any, Any]]:
@@ -257,7 +271,8 @@ def _every(states: Sequence[State], claim: str, rows: pd.DataFrame) -> str:
     A claim that one campaign has refuted is refuted, whatever the others will find. It has "*" if one of the outcomes
     has remarks, and "†" if one of the outcomes that decide it does. ``rows``: those of the claim in :func:`table`.
     """
-    concerned = [state for state in states if claim in [other.claim for other in state.every_claim]]
+    left_in = {*rows["campaign"]}
+    concerned = [state for state in states if state.name in left_in]
     decided = [state for state in concerned if not state.undecided]
     verdicts = [verdict for state in decided for verdict in state.verdicts if verdict.claim.claim == claim]
     left = len(concerned) - len(decided)
