@@ -82,6 +82,8 @@ BLOCKS: Blocks = {
     "hidden-to-hidden": ablations.hidden_to_hidden,
     "metrics-of-language-model": quality.language_model,
     "norm-layers": layers.norms,
+    "torch-layers": layers.of_torch,
+    "answer": verdicts.answer,
     "trivial-answers": checks.trivial_answers,
     "planted-neighbours": checks.neighbours,
     "timing-power": checks.timing_power,

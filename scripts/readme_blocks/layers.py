@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from readme_blocks.evidence import Evidence
-from readme_blocks.text import machine, paragraphs, plural, sentences
+from readme_blocks.text import listed, machine, paragraphs, plural, sentences
 from rmsexp import bench
 from rmsexp.compare.records import benchmarks, timing_records
 from rmsexp.compare.records.benchmarks import Measured, Summary
@@ -26,6 +26,24 @@ def norms(evidence: Evidence) -> str:
 
 def recurrences(evidence: Evidence) -> str:
     return _tables(evidence, "recurrences")
+
+
+def of_torch(evidence: Evidence) -> str:
+    """How long torch's RMSNorm takes, relative to its LayerNorm, on each machine, as a sentence."""
+    found = {}
+    for contents in evidence.benchmarks("norms").values():
+        ratios = [
+            paired_ratio(case["seconds"]["nn.RMSNorm"], case["seconds"]["nn.LayerNorm"]).ratio
+            for case in contents[0]["measurements"]
+            if case["passes"] == "forward + backward" and {"nn.RMSNorm", "nn.LayerNorm"} <= {*case["seconds"]}
+        ]
+        if ratios and "cpu" in contents[0]["session"].get("device_type", "cpu"):
+            found[machine(contents[0])] = float(np.exp(np.mean(np.log(ratios))))
+    each = listed([f"{value:.1f} times ({name})" for name, value in found.items()])
+    return (
+        f"On CPUs PyTorch's own `nn.RMSNorm` is slower than its `nn.LayerNorm`. Forward and backward, it takes {each} "
+        "as long (geometric means over shapes). Who swaps these two layers there loses time."
+    )
 
 
 def _tables(evidence: Evidence, what: str) -> str:

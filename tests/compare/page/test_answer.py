@@ -76,9 +76,9 @@ def test_intervals_that_say_nothing_are_not_hidden(tmp_path: Path) -> None:
     write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.81]}, task="rnnsearch")
     savings = savings_by_task.rows(load_timings(tmp_path), "eager")
     shown = answer.answer([], pd.DataFrame(), savings, NONE)
-    assert "in 1 of 1 timings the whole interval is above 0." in shown.sentences[1]
+    assert "in 1 of 2 timings the whole interval is above 0." in shown.sentences[1]
     assert shown.sentences[1].endswith(
-        " Left out: 1 interval wider than 50 percentage points, none of them wholly above 0."
+        " Left out of the range: 1 interval wider than 50 percentage points, none of them wholly above 0."
     )
 
 
