@@ -7,9 +7,8 @@ import statistics
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import paragraphs, table
 from readme_blocks.verdicts import NONE
-from rmsexp import record
 from rmsexp.compare.records import names
-from rmsexp.compare.records.campaigns import Job, State
+from rmsexp.compare.records.campaigns import State
 from rmsexp.compare.tables import formats
 from rmsexp.rules import score
 
@@ -36,21 +35,8 @@ def _row(state: State, norms: list[str]) -> dict[str, str]:
     unit = names.unit_of_difference(campaign.score.metric)
     row = {"campaign": f"`{campaign.name}`", "margin": f"{', '.join(f'{margin:g}' for margin in margins)} {unit}"}
     for norm in norms:
-        final = [
-            job
-            for job, result in state.results.items()
-            if (job.stage, job.norm, result.status) == ("final", norm, "finished")
-        ]
-        gains = [_gain(state, job) for job in final]
+        gains = [result.gain for _, result in state.jobs("final", norm) if result.status == "finished"]
         mean_and_largest = [statistics.fmean(gains), max(gains)] if gains else []
         texts = [formats.signed(gain, campaign.score.metric) for gain in mean_and_largest]
         row[names.label(norm)] = "{} ({})".format(*texts) if texts else formats.NO_VALUE
     return row
-
-
-def _gain(state: State, job: Job) -> float:
-    campaign = state.campaign
-    metric, sign = campaign.score.metric, 1 if campaign.mode == "max" else -1
-    rows, _ = record.RunFolder(campaign.root / job.folder).read_metrics()
-    values = [row[metric] for row in rows if row["split"] == score.INTERIM]
-    return sign * names.scale_and_unit(metric)[0] * (values[-1] - values[-1 - LAST])

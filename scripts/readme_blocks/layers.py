@@ -30,7 +30,7 @@ def recurrences(evidence: Evidence) -> str:
 
 def of_torch(evidence: Evidence) -> str:
     """How long torch's RMSNorm takes, relative to its LayerNorm, on each machine, as a sentence."""
-    found = {}
+    found: dict[str, float] = {}
     for contents in evidence.benchmarks("norms").values():
         ratios = [
             paired_ratio(case["seconds"]["nn.RMSNorm"], case["seconds"]["nn.LayerNorm"]).ratio
@@ -38,11 +38,11 @@ def of_torch(evidence: Evidence) -> str:
             if case["passes"] == "forward + backward" and {"nn.RMSNorm", "nn.LayerNorm"} <= {*case["seconds"]}
         ]
         if ratios and "cpu" in contents[0]["session"].get("device_type", "cpu"):
-            found[machine(contents[0])] = float(np.exp(np.mean(np.log(ratios))))
+            found[str(contents[0]["session"]["device"])] = float(np.exp(np.mean(np.log(ratios))))
     each = listed([f"{value:.1f} times ({name})" for name, value in found.items()])
     return (
         f"On CPUs PyTorch's own `nn.RMSNorm` is slower than its `nn.LayerNorm`. Forward and backward, it takes {each} "
-        "as long (geometric means over shapes). Who swaps these two layers there loses time."
+        "as long (geometric means over shapes)."
     )
 
 

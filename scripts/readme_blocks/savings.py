@@ -117,8 +117,8 @@ def readme(evidence: Evidence) -> str:
     ]
     states = listed(sorted({state for record in group.records.values() for state in _states(record, ["eager"])}))
     heading = (
-        f"Time saved per training step against LayerNorm (95 % intervals), at `scale=small` on "
-        f"{plural(group.threads, 'thread')} of {group.machine}, unfused norms (`norm.impl=eager`), "
+        f"Time saved per training step against LayerNorm (95 % intervals), unfused, `scale=small`, "
+        f"{plural(group.threads, 'thread')} of {group.machine}, "
         f"[interleaved]({TIMING}#how-interleaved-timing-works), time state "
         f"[{states}]({TIMING}#what-contended-means). [Other machines and pRMSNorm]({TIMING}#results)."
     )

@@ -23,12 +23,9 @@ COLUMNS = [
     *("smallest margin", "seeds"),
 ]
 WORDS = {  # of an outcome's limits -> what they mean
-    "still improving": "the runs gained more than half a margin in the last fifth of their steps",
+    "still improving": "more than half a margin in the last fifth of the steps",
     "cannot see a difference": "no norm would pass, too",
-    "but better": "the two-sided 95 % interval excludes 0",
-    "but worse": "the two-sided 95 % interval excludes 0",
-    "not shown to exceed the margin": "the interval lies above 0, but not above the margin",
-    "not registered": "decided from runs of a campaign that does not make the claim",
+    "not registered": "not asked by the campaign",
 }
 
 
@@ -38,10 +35,9 @@ def readme(evidence: Evidence) -> str:
     scales = listed(sorted({f"`scale={state.campaign.runs.get('scale', 'demo')}`" for state in decided}))
     fused = all(state.campaign.runs.get("norm.impl") == "fused" for state in decided)
     conditions = (
-        f"Small models, short runs ({scales}{', fused norms' * fused}; [conditions]({CONDITIONS})). *Equals*: the "
-        f"difference's whole interval lies within a [margin]({WHOLE}); *not worse*: above minus the margin. Empty "
-        "cell: no such claim."
-    )
+        f"`{{scales}}`{', fused norms' * fused} ([conditions]({CONDITIONS}); [all claims, with intervals]({WHOLE})). "
+        "*Equals*: within a margin."
+    ).replace("`{scales}`", scales)
     lines = [*([conditions] if decided else []), *_remarks(evidence, brief=True)]
     return paragraphs(_outcomes(decided), " ".join(lines))
 
@@ -93,10 +89,15 @@ def _decided(evidence: Evidence) -> list[State]:
 
 
 def _outcomes(decided: list[State]) -> str:
-    """Return the matrix of claims and tasks, with the outcomes alone; an empty string without decided campaigns."""
+    """Return the matrix of claims and tasks, with the outcomes alone; an empty string without decided campaigns.
+
+    Claims that are made on one of several tasks only are left out.
+    """
     numbers, rows = verdicts.newest(verdicts.table(decided), decided), []
     for claim in dict.fromkeys(numbers["claim"]):
         row = {"claim": str(claim)}
+        if numbers.loc[numbers["claim"] == claim, "task"].nunique() < min(2, numbers["task"].nunique()):
+            continue
         for task in dict.fromkeys(numbers["task"]):
             same = numbers[(numbers["claim"] == claim) & (numbers["task"] == task)].to_dict("records")
             row[f"`{task}`"] = "; ".join(map(verdicts.qualified, same))
@@ -138,5 +139,5 @@ def _remarks(evidence: Evidence, brief: bool = False) -> list[str]:
     running = [f"{name} ({what})" for name, what in left.items()]
     lists = {"Not decided yet": running, "Not begun": waiting}
     if brief:
-        lists = {"Not decided yet": sorted([*left, *waiting])}
+        lists = {"Not decided yet": sorted([*left, *waiting], key=lambda name: name.strip("`"))}
     return [*remarks, *(f"{what}: {listed(names)}." for what, names in lists.items() if names)]

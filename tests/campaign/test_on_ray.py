@@ -93,8 +93,8 @@ def test_without_ray_a_line_says_how_to_install_it(
     [
         (["--on", "slurm"], "argument --on: 'slurm' is neither ray nor ray=ADDRESS"),
         (["--on", "ray", "--jobs", "2"], "--jobs does not go with --on ray"),
-        (["--plan", "--jobs", "2"], "--plan does no runs, so --jobs and --on do not go with it"),
-        (["--plan", "--on", "ray"], "--plan does no runs, so --jobs and --on do not go with it"),
+        (["--plan", "--jobs", "2"], "--plan and --register do no runs, so --jobs and --on do not go with them"),
+        (["--plan", "--on", "ray"], "--plan and --register do no runs, so --jobs and --on do not go with them"),
     ],
 )
 def test_mistakes(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,3 +49,10 @@ def test_a_single_measurement_has_no_medians(tmp_path: Path, codes: list[str]) -
     for number, code in enumerate(codes):
         write(tmp_path, number, 1.0, code)
     assert "such measurements" not in layers.norms(Evidence(tmp_path, tmp_path))
+
+
+def test_torchs_own_layers_are_compared(tmp_path: Path) -> None:
+    write(tmp_path, 0, 1.0, "code")
+    found = layers.of_torch(Evidence(tmp_path, tmp_path))
+    assert "`nn.RMSNorm` is slower than its `nn.LayerNorm`" in found
+    assert "it takes 2.0 times (AMD EPYC" in found

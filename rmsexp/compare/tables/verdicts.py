@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from rmsexp.compare.records import names, strength
@@ -250,7 +251,7 @@ def newest(numbers: pd.DataFrame, states: Sequence[State]) -> pd.DataFrame:
         for claim in state.every_claim
     }
     keys = zip(numbers["campaign"], numbers["task"], numbers["claim"], strict=True)
-    return numbers[[key not in superseded for key in keys]]
+    return numbers[np.array([key not in superseded for key in keys], dtype=bool)]
 
 
 def _of(numbers: pd.DataFrame, task: str) -> list[dict[Any, Any]]:
