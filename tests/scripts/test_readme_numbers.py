@@ -133,7 +133,7 @@ def test_machine_method_and_doubt_of_timings_are_named(tmp_path: Path) -> None:
         times = {"ln": 1.0, "rms": 0.8, "prms": 0.8, "ln+impl=fused": 0.5, "rms+impl=fused": 0.4}
         write_timing(tmp_path / "m", times, task=task, setting="small", state=state, session=session)
     evidence = Evidence(tmp_path, tmp_path)
-    assert "one thread of AMD EPYC (3f), unfused norms" in savings.readme(evidence)
+    assert "unfused, `scale=small`, one thread of AMD EPYC (3f), [interleaved]" in savings.readme(evidence)
     found = savings.readme(evidence)
     assert (
         "time state [clear and contended](docs/timing.md#what-contended-means). [Other machines and pRMSNorm](docs"
@@ -255,11 +255,9 @@ def test_verdicts_of_decided_campaigns_are_a_table(tmp_path: Path) -> None:
     lines = verdicts.readme(Evidence(tmp_path / "three", tmp_path)).splitlines()
     assert lines[0] == "| claim | `cifar10` | `order_embedding` |"
     assert lines[2] == "| RMSNorm equals LayerNorm | supported | inconclusive |"
-    assert lines[-1].startswith(
-        "Small models, short runs (`scale=small`; [conditions](results/README.md#campaigns)). *Equals*: the difference"
-    )
-    ends = "; *not worse*: above minus the margin. Empty cell: no such claim. *not shown to exceed the margin*: "
-    assert f"[margin]({verdicts.WHOLE}){ends}" in lines[-1]
+    links = f"[conditions]({verdicts.CONDITIONS}); [all claims, with intervals]({verdicts.WHOLE})"
+    start = f"`scale=small` ({links})."
+    assert lines[-1].startswith(f"{start} *Equals*: within a margin.")
     assert " Not decided yet: `quality_lang" in lines[-1]
 
 
