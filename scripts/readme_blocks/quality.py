@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-from readme_blocks.evidence import TASKS, Evidence
+from readme_blocks.evidence import Evidence
 from readme_blocks.text import listed, not_recorded, paragraphs, plural, sentences, table
 from rmsexp import record
 from rmsexp.compare.records import names
@@ -73,11 +73,6 @@ def of_task(evidence: Evidence, task: str, setting: str = "small") -> Runs | Non
     return max(found, key=lambda runs: len(runs.runs), default=None)
 
 
-def _digits(metric: str) -> int:
-    """Return the number of decimals: differences in bits per byte are small."""
-    return 3 if metric in names.FINE else 1
-
-
 def _mean(values: Mapping[int, float], metric: str, digits: int = 1) -> str:
     unit = names.scale_and_unit(metric)[1]
     return f"{_average(values):.{digits}f} {unit}".rstrip() if values else formats.NO_VALUE
@@ -85,73 +80,6 @@ def _mean(values: Mapping[int, float], metric: str, digits: int = 1) -> str:
 
 def _average(values: Mapping[int, float]) -> float:
     return float(np.mean([*values.values()]))
-
-
-def overview(evidence: Evidence) -> str:
-    """A table of each task's metric with each norm, and how LayerNorm, RMSNorm and pRMSNorm differ."""
-    rows, found = [], {}
-    for task in TASKS:
-        runs = of_task(evidence, task)
-        if runs is None:
-            continue
-        split, metric, mode = runs.target
-        found[task] = runs
-        cells = {names.label(norm): _each(runs.values(norm, metric, split), metric) for norm in NORMS}
-        label = names.metric_label(metric)
-        title = {"task and metric": f"`{task}`, {split} {label}, {'lower' if mode == 'min' else 'higher'} is better"}
-        rows.append(title | cells)
-    several = [f"{plural(runs.seeds, 'seed')} on `{task}`" for task, runs in found.items() if runs.seeds > 1]
-    seeds = f"The table has the values of {listed(several)}, and one seed otherwise." if several else ""
-    return paragraphs(
-        table(rows),
-        sentences(
-            seeds,
-            _pair(found, "rms", "ln"),
-            _pair(found, "prms", "rms"),
-            _recalls_of_prms(found.get("order_embedding")),
-            "The orders of norms in these runs prove nothing: they may be due to the seeds, to hyperparameters that "
-            "were tuned for RMSNorm alone, and to the early end of training. [Campaigns](campaigns.md) decide such "
-            "questions.",
-        ),
-    )
-
-
-def _each(values: Mapping[int, float], metric: str) -> str:
-    """Return the value of each seed: a mean of two seeds would hide how far they differ."""
-    if not values:
-        return formats.NO_VALUE
-    unit, digits = names.scale_and_unit(metric)[1], _digits(metric)
-    return f"{', '.join(f'{value:.{digits}f}' for value in values.values())} {unit}".rstrip()
-
-
-def _pair(found: dict[str, Runs], first: str, second: str) -> str:
-    """Return by how much two norms differ on each task where both have a value of the same seed; "" if on none."""
-    differences = []
-    for task, runs in found.items():
-        split, metric, _ = runs.target
-        pairs = runs.differences(first, second, metric, split)
-        if not pairs:
-            continue
-        unit = "points of " if names.scale_and_unit(metric)[1] == "%" else ""
-        quantity = f"{unit}{split} {names.metric_label(metric)}{_interval(pairs)}"
-        differences.append(f"{np.mean(pairs):+.{_digits(metric)}f} {quantity} on `{task}`")
-    pair = f"{names.label(first)} minus {names.label(second)}"
-    return f"In these runs {pair} is {listed(differences)}." if differences else ""
-
-
-def _recalls_of_prms(runs: Runs | None) -> str:
-    """Return in how many of the mean recalls of order-embedding pRMSNorm is better than RMSNorm."""
-    if runs is None:
-        return ""
-    kinds = [(f"{kind}_recall", split) for kind in ("image", "caption") for split in ("valid", "test")]
-    differences = [found for kind in kinds if (found := runs.differences("prms", "rms", *kind))]
-    if not differences:
-        return ""
-    better = sum(np.mean(found) > 0 for found in differences)
-    return (
-        f"Of the {len(differences)} mean recalls of `order_embedding` (of images and of captions, on validation and "
-        f"test data), pRMSNorm has the higher one in {better}."
-    )
 
 
 def _interval(values: Sequence[float]) -> str:
@@ -182,8 +110,12 @@ def cifar10(evidence: Evidence, setting: str = "small") -> str:
             {"norm": names.label(norm), f"test error at step {runs.steps}": ", ".join(last) or formats.NO_VALUE}
         )
         rows[-1] |= {"lowest test error of each run, and its step": ", ".join(lowest) or formats.NO_VALUE}
+    if runs.seeds == 1:
+        return paragraphs("The table has one seed.", table(rows))
     seeds = f"The table has one value for each seed, of {plural(runs.seeds, 'seed')}."
-    return paragraphs(seeds if runs.seeds > 1 else "The table has one seed.", table(rows))
+    differences = runs.differences("rms", "ln", metric, split)
+    apart = f"RMSNorm minus LayerNorm is {np.mean(differences or [0]):+.1f} points{_interval(differences)}."
+    return paragraphs(seeds, table(rows), apart if differences else "")
 
 
 def translation(evidence: Evidence) -> str:

@@ -104,12 +104,12 @@ def readme(evidence: Evidence) -> str:
     fused_group = _fused_group(evidence, group)
     fused_records = fused_group.records if fused_group else {}
     fused = {task: _saving(_fused_ratio(record)) for task, record in fused_records.items()}
-    every = _replicated(groups(evidence))
+    every = replicated(groups(evidence))
     rows = [
         {
             "task": f"`{task}`",
             "RMSNorm saves": _saving(ratio(record, "rms")),
-            "on all machines": _over(every, task),
+            "on all machines": range_of(ratios_of(every, task, "rms")),
             "in the paper": _paper(task, "rms"),
             **({FUSED: fused.get(task, formats.NO_VALUE)} if fused else {}),
         }
@@ -129,10 +129,15 @@ def readme(evidence: Evidence) -> str:
     return paragraphs(f"{heading} {replication(group)}", table(rows), " ".join(lines))
 
 
-def _over(found: Sequence[Group], task: str) -> str:
-    """Return the range of RMSNorm's saving on a task over groups, such as "3.1 to 5.0 %"."""
-    known = [ratio(group.records[task], "rms") for group in found if task in group.records]
-    saved = [100 * (1 - interval.ratio) for interval in known if interval]
+def ratios_of(found: Sequence[Group], task: str, norm: str) -> list[Interval]:
+    """Return the ratio of an eager norm to LayerNorm in each group that timed it on a task."""
+    known = [ratio(group.records[task], norm) for group in found if task in group.records]
+    return [interval for interval in known if interval]
+
+
+def range_of(intervals: Sequence[Interval]) -> str:
+    """Return the lowest and the highest saving, such as "3.1 to 5.0 %"."""
+    saved = [100 * (1 - interval.ratio) for interval in intervals]
     return f"{min(saved):.1f} to {max(saved):.1f} %"
 
 
@@ -141,22 +146,31 @@ def _cost(evidence: Evidence) -> list[str]:
     lines = []
     for name, suffix in (("Unfused", ""), ("Fused", "+impl=fused")):
         records = [
-            record
-            for group in _replicated(groups(evidence, needed=f"rms{suffix}"))
-            for record in group.records.values()
+            record for group in replicated(groups(evidence, needed=f"rms{suffix}")) for record in group.records.values()
         ]
-        costs, shares = [], []
-        for record in records:
-            rms, none = (ratio(record, f"{norm}{suffix}", f"ln{suffix}") for norm in ("rms", "none"))
-            if rms and none and none.high < 1:
-                costs.append(100 * (1 - none.ratio))
-                shares.append((1 - rms.ratio) / (1 - none.ratio))
-        if costs:
+        known = [found for record in records if (found := _cost_and_share(record, suffix))]
+        if known:
+            costs, shares = zip(*known, strict=True)
             lines.append(
-                f"{name}, LayerNorm takes {min(costs):.0f} to {max(costs):.0f} % of a step, and RMSNorm saves a median "
-                f"of {100 * median(shares):.0f} % of that."
+                f"{name}, LayerNorm takes {_range_of_shares(costs)} % of a step, of which RMSNorm saves "
+                f"{_range_of_shares(shares)} % (median {100 * median(shares):.0f} %)."
             )
     return lines
+
+
+def _range_of_shares(shares: Sequence[float]) -> str:
+    return f"{100 * min(shares):.0f} to {100 * max(shares):.0f}"
+
+
+def _cost_and_share(record: pd.DataFrame, suffix: str = "") -> tuple[float, float] | None:
+    """Return which share of a step LayerNorm takes, and which share of that RMSNorm saves, as fractions.
+
+    None if one is not known, or LayerNorm may cost nothing. ``suffix``: the implementation, such as "+impl=fused".
+    """
+    rms, none = (ratio(record, f"{norm}{suffix}", f"ln{suffix}") for norm in ("rms", "none"))
+    if rms is None or none is None or none.high >= 1:
+        return None
+    return 1 - none.ratio, (1 - rms.ratio) / (1 - none.ratio)
 
 
 def _fused_group(evidence: Evidence, group: Group) -> Group | None:
@@ -197,14 +211,14 @@ def _known(found: dict[str, Interval | None]) -> dict[str, Interval]:
     return {task: interval for task, interval in found.items() if interval is not None}
 
 
-def _replicated(found: list[Group]) -> list[Group]:
+def replicated(found: list[Group]) -> list[Group]:
     """Return the groups whose tasks were all timed in several processes; all groups if there are none."""
     return [group for group in found if min(group.processes.values()) > 1] or found
 
 
 def timing_page(evidence: Evidence) -> str:
     """A table for each group, and what they have in common."""
-    found = _replicated(groups(evidence))
+    found = replicated(groups(evidence))
     parts = [part for group in found for part in (_heading(group), _group_table(evidence, group), _shares(group))]
     return paragraphs(*parts, _common(found))
 
@@ -308,21 +322,14 @@ def _links(evidence: Evidence, text: str, records: pd.DataFrame) -> str:
 
 def _shares(group: Group) -> str:
     """Return which share of LayerNorm's cost RMSNorm saves, and where pRMSNorm is faster or slower than RMSNorm."""
-    shares = {}
-    for task, record in group.records.items():
-        rms, none = ratio(record, "rms"), ratio(record, "none")
-        if rms and none and none.high < 1:
-            shares[task] = 100 * (1 - rms.ratio) / (1 - none.ratio)
+    shares = {task: found[1] for task, record in group.records.items() if (found := _cost_and_share(record))}
     against = _known({task: ratio(record, "prms", "rms") for task, record in group.records.items()})
     faster = [task for task, interval in against.items() if interval.high < 1]
     slower = [task for task, interval in against.items() if interval.low > 1]
     lines = []
     if shares:
-        least, most = min(shares, key=lambda task: shares[task]), max(shares, key=lambda task: shares[task])
-        lines.append(
-            f"Of the time that LayerNorm adds to a step, RMSNorm saves {shares[least]:.0f} % (`{least}`) to "
-            f"{shares[most]:.0f} % (`{most}`)."
-        )
+        each = listed(f"{100 * share:.0f} % (`{task}`)" for task, share in shares.items())
+        lines.append(f"Of the time that LayerNorm adds to a step, RMSNorm saves {each}.")
     if against:
         words = [f"{word} on {tasks(names)}" for word, names in (("less", faster), ("more", slower)) if names]
         verb = f"takes {listed(words)}" if words else "is not separated from RMSNorm on any task"
@@ -347,20 +354,21 @@ def _common(found: list[Group]) -> str:
     published = [100 * value for task in TASKS for value in paper.savings(task).query("norm == 'rms'")["saving"]]
     clear = sum(interval.high < 1 for interval in intervals if interval)
     machines = plural(len({(group.place, group.machine) for group in found}), "machine")
+    timed = [task for task in TASKS if ratios_of(found, task, "rms")]
+    each = [f"{range_of(ratios_of(found, task, 'rms'))} (`{task}`)" for task in timed]
     return sentences(
         *_frameworks(),
         f"In these {len(intervals)} comparisons, on {machines}, RMSNorm saves {min(saved):.1f} to {max(saved):.1f} % "
         f"of LayerNorm's step time, and the interval lies above 0 in {clear} of them; in the paper it saves "
         f"{min(published):.1f} to {max(published):.1f} %.",
-        "The saving depends on how much of a step the norm takes: a norm can save at most what a model without norm "
-        "saves.",
+        f"An interval is of one machine. Over all of them RMSNorm saves {listed(each)}.",
     )
 
 
 def layers(evidence: Evidence) -> str:
     """The times of norm layers alone."""
     parts = []
-    for group in _replicated(groups(evidence, "layers")):
+    for group in replicated(groups(evidence, "layers")):
         rows = [
             {
                 "task": f"`{task}`",
@@ -376,11 +384,14 @@ def layers(evidence: Evidence) -> str:
 
 def fused(evidence: Evidence) -> str:
     """Fused and eager steps, relative to eager LayerNorm; fused norms relative to each other."""
+    found = replicated(groups(evidence, needed="rms+impl=fused"))
+    notes = [sentences(_quotients(group), _of_more(group)) for group in found]
+    shared = {note for note in notes if note}  # a note that is the same for all tables that need one stands once
     parts = []
-    for group in _replicated(groups(evidence, needed="rms+impl=fused")):
+    for group, note in zip(found, notes, strict=True):
         rows = [_fused_row(task, record) for task, record in group.records.items()]
-        parts += [_heading(group, ("eager", "fused")), table(rows), sentences(_quotients(group), _of_more(group))]
-    return paragraphs(*parts)
+        parts += [_heading(group, ("eager", "fused")), table(rows), note if len(shared) > 1 else ""]
+    return paragraphs(*parts, *(shared if len(shared) == 1 else ()), sentences(*_cost(evidence)))
 
 
 def _of_more(group: Group) -> str:
@@ -412,11 +423,12 @@ def _fused_row(task: str, record: pd.DataFrame) -> dict[str, str]:
         found = ratio(record, series, reference)
         return formats.NO_VALUE if found is None else formats.ratio(found)
 
+    known = _cost_and_share(record, "+impl=fused")
     return {
         "task": f"`{task}`",
         "RMSNorm fused / eager": text(*RMS_FUSED_AND_EAGER),
         "LayerNorm fused / eager": text("ln+impl=fused", "ln"),
         "RMSNorm / LayerNorm, both fused": text("rms+impl=fused", "ln+impl=fused"),
         "RMSNorm / no norm, both fused": text("rms+impl=fused", "none+impl=fused"),
-        "RMSNorm / LayerNorm, both eager": text("rms", "ln"),
+        "of LayerNorm's cost RMSNorm saves, fused": f"{100 * known[1]:.0f} %" if known else formats.NO_VALUE,
     }

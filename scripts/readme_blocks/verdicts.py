@@ -57,7 +57,7 @@ def answer(evidence: Evidence) -> str:
 
 def _count(rows: pd.DataFrame, norm: str) -> str:
     """Return on which tasks a norm equals LayerNorm, as a sentence."""
-    equal = rows[(rows["a"] == norm) & (rows["b"] == "ln") & (rows["test"] == "equivalence")]
+    equal = rows[rows["claim"] == f"{names.label(norm)} equals LayerNorm"]
     tasks = {outcome: [f"`{task}`" for task in own["task"]] for outcome, own in equal.groupby("outcome")}
     blind = [f"`{task}`" for task in equal.loc[equal["blind"] == True, "task"]]  # noqa: E712
     where = f"on {len(tasks.get('supported', []))} of {len(equal)} tasks"
