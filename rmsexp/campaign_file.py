@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
@@ -24,6 +24,7 @@ FORMAT = 1
 # Versions of the rules. Campaigns that began before 28 November 2026 have the first: rates an octave apart, and "look"
 # and "most" for the smallest and the largest number of seeds.
 OCTAVE_RULES, RULES = 1, 2
+TUNING = {OCTAVE_RULES: selection.OCTAVES, RULES: selection.QUARTERS}
 SEED_KEYS = {OCTAVE_RULES: ("look", "most"), RULES: ("min_seeds", "max_seeds")}
 NO_GIT = "code "  # in the place of a commit where there is none, before a digest of files
 REGISTERED = ("digest", "commit", "date")
@@ -136,11 +137,16 @@ class CampaignFile:
     @property
     def is_tuned(self) -> bool:
         """Whether rates are chosen; otherwise all norms have the only rate of the grid."""
-        return self.rules == OCTAVE_RULES or len(self.grid) > 1
+        return is_tuned(self.rules, self.grid)
 
     @property
     def tuning_rule(self) -> selection.Rule:
-        return selection.OCTAVES if self.rules == OCTAVE_RULES else selection.QUARTERS
+        return TUNING[self.rules]
+
+
+def is_tuned(rules: int, grid: Sequence[float]) -> bool:
+    """Return whether rates are chosen from a grid; a single rate is given, except by the first rules."""
+    return rules == OCTAVE_RULES or len(grid) > 1
 
 
 def find(root: Path) -> Iterator[Path]:

@@ -33,7 +33,8 @@ WHERE_AND_HOW = (
     *("results=", "data.root=", "threads=", "device="),
     *("log_every=", "checkpoint_every=", "logger", "distributed.timeout="),
 )
-OLD_KEYS = {"final.seeds.look": "final.min_seeds", "final.seeds.most": "final.max_seeds"}
+# of numbers of seeds: the keys before 28 November 2026 -> those of today
+SEED_KEYS = dict(zip(*(campaign_file.SEED_KEYS[rules] for rules in sorted(campaign_file.SEED_KEYS)), strict=True))
 MANAGED = {  # keys of runs that the campaign sets itself -> what to do instead
     "norm": "write norms=[ln,rms]",
     "seed": "set tune.first_seed, pilot.seed, final.min_seeds or final.max_seeds",
@@ -194,8 +195,7 @@ class Question:
         del stated["timing"]
         if self.version == campaign_file.OCTAVE_RULES:  # as they were registered
             del stated["supersedes"]
-            keys = zip(campaign_file.SEED_KEYS[self.version], campaign_file.SEED_KEYS[campaign_file.RULES], strict=True)
-            stated["final"]["seeds"] = {old: stated["final"].pop(new) for old, new in keys}
+            stated["final"]["seeds"] = {old: stated["final"].pop(new) for old, new in SEED_KEYS.items()}
         else:
             stated["rules"] = self.version
         return stated | {"grid": list(self.grid), "tuned_by": list(self.tuned_by), "score": list(self.score)}
@@ -268,15 +268,14 @@ def _renamed(stored: dict[str, Any]) -> int:
     if not isinstance(final, dict) or not isinstance(final.get("seeds"), dict):
         return campaign_file.RULES
     seeds = final.pop("seeds")
-    stored["final"] = final | {
-        OLD_KEYS.get(f"final.seeds.{key}", f"final.seeds.{key}")[len("final.") :]: value for key, value in seeds.items()
-    }
+    stored["final"] = final | {SEED_KEYS.get(key, f"seeds.{key}"): value for key, value in seeds.items()}
     return campaign_file.OCTAVE_RULES
 
 
 def _in_todays_words(word: str) -> str:
     key, separator, value = word.partition("=")
-    return f"{OLD_KEYS.get(key, key)}{separator}{value}"
+    new = SEED_KEYS.get(key.removeprefix("final.seeds.")) if key.startswith("final.seeds.") else None
+    return f"{f'final.{new}' if new else key}{separator}{value}"
 
 
 def _content(stored: dict[str, Any], own: Sequence[str]) -> Content:
@@ -377,17 +376,16 @@ def _check_runs(question: Question) -> None:
 
 def _check_extensions(question: Question) -> None:
     """Raise ConfigError if tuning could ask for a rate that is refused, after many runs."""
-    if question.version != campaign_file.OCTAVE_RULES and len(question.grid) == 1:
+    if not campaign_file.is_tuned(question.version, question.grid):
         return
-    wider = 2**selection.EXTENSIONS
-    rates = {"lowest": question.grid[0] / wider, "highest": wider * question.grid[-1]}
+    rates = selection.extremes(question.grid, campaign_file.TUNING[question.version])
     for norm, (which, rate) in itertools.product(question.content.norms, rates.items()):
         try:
             question.job("tune", norm, rate, question.tuning_seeds[0])
         except ValueError as error:  # ConfigError, too
             raise config.ConfigError(
-                f"tune.over.{question.rate}: tuning may extend the grid to {rate:g}, which is refused ({error}); "
-                f"leave out the {which} rates"
+                f"tune.over.{question.rate}: tuning may ask for {rate:g}, which is refused ({error}); "
+                + ("tune a key that takes any number" if which == "between octaves" else f"leave out the {which} rates")
             ) from None
 
 

@@ -180,17 +180,22 @@ def decide(
         uncertainty: R of each norm whose choice of a rate has a known uncertainty; 0 for a rate that was given.
     """
     evidence = []
-    known = uncertainty or {}
     for claim in claims:
         pairs = pair(scores.get(claim.a, {}), scores.get(claim.b, {}), seeds[: claim.seeds], mode)
         diverged = bool(pairs.diverged_a or pairs.diverged_b)
         by_ranks = claim.test == SUPERIORITY and diverged and not pairs.missing
-        rates = math.hypot(known.get(claim.a, math.nan), known.get(claim.b, math.nan)) / 2
+        rates = rates_of(claim, uncertainty)
         trains = _trains(claim, pairs, mode)
         p = _p(claim, pairs, by_ranks, rates) if trains else 1.0
         evidence.append(_Evidence(claim, pairs, by_ranks, rates, p, trains))
     sizes = family_sizes(claims)
     return [_verdict(found, size) for found, size in zip(evidence, sizes, strict=True)]
+
+
+def rates_of(claim: Claim, uncertainty: Mapping[str, float] | None) -> float:
+    """Return the standard deviation sqrt(R_a² + R_b²) / 2 that the choice of rates adds; NaN if one is not known."""
+    known = uncertainty or {}
+    return math.hypot(known.get(claim.a, math.nan), known.get(claim.b, math.nan)) / 2
 
 
 def family_sizes(claims: Sequence[Claim]) -> list[int]:
@@ -241,10 +246,11 @@ def _p(claim: Claim, pairs: Pairs, by_ranks: bool, rates: float) -> float:
         return significance.p_of_ranks(pairs.scores)
     if ruled_out(claim, pairs) or len(pairs.finished) < MIN_PAIRS:
         return 1.0
-    return significance.p_between(pairs.differences, *claim.bounds, _known(rates))
+    return significance.p_between(pairs.differences, *claim.bounds, counted(rates))
 
 
-def _known(rates: float) -> float:
+def counted(rates: float) -> float:
+    """Return what an interval counts for rates of this standard deviation: 0 if it is not known."""
     return 0.0 if math.isnan(rates) else rates
 
 
@@ -284,7 +290,7 @@ def _interval(evidence: _Evidence, alpha: float) -> tuple[float, float]:
     claim, pairs = evidence.claim, evidence.pairs
     if evidence.by_ranks or pairs.missing or len(pairs.finished) < MIN_PAIRS:
         return math.nan, math.nan
-    low, high = significance.interval(pairs.differences, alpha, _known(evidence.rates))
+    low, high = significance.interval(pairs.differences, alpha, counted(evidence.rates))
     either = bool(pairs.diverged_a or pairs.diverged_b) and claim.test == EQUIVALENCE
     return (-math.inf if pairs.diverged_a or either else low), (math.inf if pairs.diverged_b or either else high)
 

@@ -12,7 +12,17 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy import special
 
-from rmsexp.rules.claims import ALPHA, MIN_PAIRS, SUPERIORITY, Claim, Verdict, family_sizes, ruled_out
+from rmsexp.rules.claims import (
+    ALPHA,
+    MIN_PAIRS,
+    SUPERIORITY,
+    Claim,
+    Verdict,
+    counted,
+    family_sizes,
+    rates_of,
+    ruled_out,
+)
 from rmsexp.rules.pairs import Scores, pair
 
 MOST = 1000  # seeds that a campaign may have
@@ -40,7 +50,7 @@ def needed(
         seeds: the seeds of the first look.
         most: the largest number of seeds.
     """
-    count, known = len(seeds), uncertainty or {}
+    count = len(seeds)
     for claim, size in zip(claims, family_sizes(claims), strict=True):
         pairs = pair(scores.get(claim.a, {}), scores.get(claim.b, {}), seeds, mode)
         if not may_need_more(claim) or ruled_out(claim, pairs):
@@ -48,7 +58,7 @@ def needed(
         if len(pairs.finished) < MIN_PAIRS:
             continue
         sd, lost = float(np.std(pairs.differences, ddof=1)), len(seeds) - len(pairs.finished)
-        alpha, rates = ALPHA / size, math.hypot(*(_known(known, norm) for norm in (claim.a, claim.b))) / 2
+        alpha, rates = ALPHA / size, counted(rates_of(claim, uncertainty))
         if power(claim, 0.0, count, alpha, rates=rates) == 0:  # no number of seeds is enough
             continue
         while count < most and power(claim, sd, count - lost, alpha, rates=rates) < POWER:
@@ -59,11 +69,6 @@ def needed(
 def may_need_more(claim: Claim) -> bool:
     """Return whether a claim may need more seeds than those of the first look."""
     return claim.test != SUPERIORITY and claim.seeds is None
-
-
-def _known(uncertainty: Mapping[str, float], norm: str) -> float:
-    known = uncertainty.get(norm, math.nan)
-    return 0.0 if math.isnan(known) else known
 
 
 def power(
@@ -103,7 +108,7 @@ def power_of(verdict: Verdict) -> float:
     half = verdict.difference - verdict.low
     if verdict.claim.margin is None or not math.isfinite(half):
         return math.nan
-    alpha, rates = (1 - verdict.level) / 2, 0.0 if math.isnan(verdict.rates) else verdict.rates
+    alpha, rates = (1 - verdict.level) / 2, counted(verdict.rates)
     of_seeds = math.sqrt(max(0.0, half**2 - (float(special.ndtri(1 - alpha)) * rates) ** 2))
     sd = of_seeds * math.sqrt(verdict.pairs) / float(special.stdtrit(verdict.pairs - 1, 1 - alpha))
     return power(verdict.claim, sd, verdict.pairs, alpha, rates=rates)

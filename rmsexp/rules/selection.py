@@ -29,7 +29,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from rmsexp import checks
 from rmsexp.rules.pairs import sign
@@ -42,6 +42,7 @@ DIGITS = 4  # significant digits of a rate between octaves
 Seeds = Mapping[int, float]
 Rates = Mapping[float, Seeds]
 Values = Mapping[str, Rates]
+K = TypeVar("K")
 
 
 class Rule(NamedTuple):
@@ -129,10 +130,10 @@ def choose(
     return {name: norm.choice() for name, norm in norms.items()}
 
 
-def ranked(tried: Rates, mode: str) -> list[float]:
+def ranked(tried: Mapping[K, Seeds], mode: str) -> list[K]:
     """Return the rates by the share of seeds that diverged, then by the mean of the others, best first.
 
-    Rates at which no seed finished are left out.
+    The keys of ``tried`` are the rates, or stand for them. Rates at which no seed finished are left out.
     """
     orientation = sign(mode)
     order = {}
@@ -141,6 +142,14 @@ def ranked(tried: Rates, mode: str) -> list[float]:
         if finished:
             order[rate] = (1 - len(finished) / len(values), -orientation * math.fsum(finished) / len(finished))
     return sorted(order, key=lambda rate: order[rate])
+
+
+def extremes(grid: Sequence[float], rule: Rule) -> dict[str, float]:
+    """Return rates that tuning may ask for: one between octaves, if it asks for such, the lowest, and the highest."""
+    beyond = EXTENSIONS * OCTAVE + sum(rule.steps)
+    rate, last = scale(grid), OCTAVE * (len(grid) - 1)
+    between = {"between octaves": rate(rule.steps[0])} if rule.steps else {}
+    return between | {"lowest": rate(-beyond), "highest": rate(last + beyond)}
 
 
 def scale(grid: Sequence[float]) -> Callable[[int], float]:
@@ -170,7 +179,7 @@ class _Norm:
         seeds: the tuning seeds.
         mode: "min" or "max", the better direction of the metric.
         number: how many places are run with all seeds.
-        kept: the places that were run with all seeds before the grid was last extended.
+        kept: the places that are run with all seeds; none is given up when others are added.
     """
 
     tried: Rates
@@ -206,7 +215,7 @@ class _Norm:
     def by_first_seed(self) -> list[int]:
         """Return the places at which the first seed did not diverge, best first; of equal ones the lowest first."""
         first = self.seeds[0]
-        return self._ranked({place: {first: self.values(place)[first]} for place in self.places})
+        return ranked({place: {first: self.values(place)[first]} for place in self.places}, self.mode)
 
     def finalists(self) -> list[int]:
         """Return the places that are run with all seeds: the best, those kept, and the next best if they diverge."""
@@ -222,7 +231,8 @@ class _Norm:
 
     def ranked(self) -> list[int]:
         """Return the places that were run with all seeds, best first."""
-        return self._ranked({place: {seed: self.values(place)[seed] for seed in self.seeds} for place in self.kept})
+        values = {place: {seed: self.values(place)[seed] for seed in self.seeds} for place in self.kept}
+        return ranked(values, self.mode)
 
     def choice(self) -> Choice:
         order = self.ranked()
@@ -244,12 +254,6 @@ class _Norm:
         if any(map(math.isnan, leads)):
             return math.inf
         return max(0.0, math.fsum(leads) / len(leads)) if leads else math.nan
-
-    def _ranked(self, values: Mapping[int, Seeds]) -> list[int]:
-        by_rate = {self.rate(place): place for place in values}
-        return [
-            by_rate[rate] for rate in ranked({self.rate(place): found for place, found in values.items()}, self.mode)
-        ]
 
     def _share_diverged(self, place: int) -> float:
         values = [value for seed, value in self.values(place).items() if seed in self.seeds]

@@ -119,14 +119,20 @@ def readme(evidence: Evidence) -> str:
     heading = (
         f"Time saved per training step against LayerNorm (95 % intervals), unfused, `scale=small`, "
         f"{plural(group.threads, 'thread')} of {group.machine}, "
-        f"[interleaved]({TIMING}#how-interleaved-timing-works), time state "
-        f"[{states}]({TIMING}#what-contended-means). [Other machines and pRMSNorm]({TIMING}#results)."
+        f"[interleaved]({TIMING}#how-interleaved-timing-works), [{states}]({TIMING}#what-contended-means)."
     )
-    differences = _differences(group, fused_group) if fused_group else []
+    known = [one for one in (group, fused_group) if one]
+    single = [replication(one) for one in known if min(one.processes.values()) == 1]
+    doubts = [_time_state(fused_group, ["fused"])] if fused_group else []
     machines = plural(len({(one.place, one.machine) for one in every}), "machine")
-    over = f"On all machines: lowest to highest of {plural(len(every), 'measurement')} on {machines}."
-    lines = [over, *differences, *_frameworks(), *_cost(evidence)]
-    return paragraphs(f"{heading} {replication(group)}", table(rows), " ".join(lines))
+    over = f"On all machines: [lowest to highest]({TIMING}#results) of {len(every)} on {machines}."
+    lines = [
+        over,
+        *single,
+        *(f"Fused: {doubt[0].lower()}{doubt[1:]}" for doubt in doubts if doubt != CLEAR),
+        *_cost(evidence),
+    ]
+    return paragraphs(heading, table(rows), " ".join(lines))
 
 
 def ratios_of(found: Sequence[Group], task: str, norm: str) -> list[Interval]:
@@ -181,13 +187,6 @@ def _fused_group(evidence: Evidence, group: Group) -> Group | None:
     clock = (group.place, group.machine, group.threads)
     found = groups(evidence, needed=RMS_FUSED_AND_EAGER[0])
     return next((other for other in found if (other.place, other.machine, other.threads) == clock), None)
-
-
-def _differences(group: Group, fused_group: Group) -> list[str]:
-    """Return how the fused norms of a group were timed, where the group's heading does not say it."""
-    replicated, doubtful = replication(fused_group), _time_state(fused_group, ["fused"])
-    differing = [words for words in (replicated, doubtful) if words not in (replication(group), CLEAR)]
-    return [f"Fused norms: {words[0].lower()}{words[1:]}" for words in differing]
 
 
 def replication(group: Group) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
-
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import listed, paragraphs, table
 from rmsexp.compare.records import names
 from rmsexp.compare.records.campaigns import State
 from rmsexp.compare.tables import verdicts
+from rmsexp.rules import claims
 
 NONE = "No campaign is among the committed records yet."
 CAMPAIGNS = Path(__file__).parents[2] / "configs" / "campaign"
@@ -22,11 +21,6 @@ COLUMNS = [
     *("claim", "task", "verdict", "difference (90 % interval)", "interval in its family", "margin"),
     *("smallest margin", "seeds"),
 ]
-WORDS = {  # of an outcome's limits -> what they mean
-    "still improving": "more than half a margin in the last fifth of the steps",
-    "cannot see a difference": "no norm would pass, too",
-    "not registered": "not asked by the campaign",
-}
 
 
 def readme(evidence: Evidence) -> str:
@@ -43,32 +37,30 @@ def readme(evidence: Evidence) -> str:
 
 
 def answer(evidence: Evidence) -> str:
-    """What the verdicts on LayerNorm, RMSNorm and pRMSNorm are, in sentences."""
+    """On which tasks RMSNorm and pRMSNorm equal LayerNorm, in sentences."""
     decided = _decided(evidence)
     rows = verdicts.newest(verdicts.table(decided), decided)
-    marks = "" if rows["rates"].notna().all() else ", most at rates chosen from octaves only"
-    parts = [_count(rows, norm) for norm in ("rms", "prms")]
-    improving = sum(bool(row["improving"]) for row in rows.to_dict("records"))
+    records = rows.to_dict("records")
+    parts, blind = [], set()
+    for norm in ("rms", "prms"):
+        name = f"{names.label(norm)} equals {names.label('ln')}"
+        own = [row for row in records if row["claim"] == name]
+        tasks: dict[str, list[str]] = {}
+        for row in own:
+            tasks.setdefault(row["outcome"], []).append(f"`{row['task']}`")
+            blind |= {f"`{row['task']}`"} if row["blind"] else set()
+        words = {claims.INCONCLUSIVE: "open", claims.REFUTED: "not"}
+        others = "".join(f"; {words[key]}: {listed(found)}" for key, found in tasks.items() if key in words)
+        parts += own and [
+            f"{name} within a margin on {len(tasks.get(claims.SUPPORTED, []))} of {len(own)} tasks{others}."
+        ]
+    if blind:
+        parts.append(f"On {listed(sorted(blind))} no norm equals {names.label('ln')}, too.")
+    marks = "" if rows["rates"].notna().all() else ", rates chosen from octaves"
+    improving = sum(bool(row["improving"]) for row in records)
     return (
-        f"Small models, short runs{marks}: {parts[0]} {parts[1]} In {improving} of {len(rows)} verdicts the runs still "
+        f"Small models, short runs{marks}: {' '.join(parts)} In {improving} of {len(rows)} verdicts the runs still "
         "improved when they ended."
-    )
-
-
-def _count(rows: pd.DataFrame, norm: str) -> str:
-    """Return on which tasks a norm equals LayerNorm, as a sentence."""
-    equal = rows[rows["claim"] == f"{names.label(norm)} equals LayerNorm"]
-    tasks = {outcome: [f"`{task}`" for task in own["task"]] for outcome, own in equal.groupby("outcome")}
-    blind = [f"`{task}`" for task in equal.loc[equal["blind"] == True, "task"]]  # noqa: E712
-    where = f"on {len(tasks.get('supported', []))} of {len(equal)} tasks"
-    seen = f" (on {listed(blind)}, where no norm equals it, too)" if blind else ""
-    others = [
-        f"it is {'open' if outcome == 'inconclusive' else 'refuted'} on {listed(names)}"
-        for outcome, names in tasks.items()
-        if outcome != "supported"
-    ]
-    return (
-        f"{names.label(norm)} equals LayerNorm within a margin {where}{seen}{'; ' * bool(others)}{'; '.join(others)}."
     )
 
 
@@ -95,12 +87,13 @@ def _outcomes(decided: list[State]) -> str:
     """
     numbers, rows = verdicts.newest(verdicts.table(decided), decided), []
     for claim in dict.fromkeys(numbers["claim"]):
-        row = {"claim": str(claim)}
+        unasked = not numbers.loc[numbers["claim"] == claim, "registered"].any()
+        row = {"claim": f"{claim}{' (not registered)' * unasked}"}
         if numbers.loc[numbers["claim"] == claim, "task"].nunique() < min(2, numbers["task"].nunique()):
             continue
         for task in dict.fromkeys(numbers["task"]):
             same = numbers[(numbers["claim"] == claim) & (numbers["task"] == task)].to_dict("records")
-            row[f"`{task}`"] = "; ".join(map(verdicts.qualified, same))
+            row[f"`{task}`"] = "; ".join(verdicts.qualified(entry | {"registered": True}) for entry in same)
         rows.append(row)
     return table(rows) if rows else ""
 
@@ -130,9 +123,7 @@ def _remarks(evidence: Evidence, brief: bool = False) -> list[str]:
     notes = verdicts.notes_on_rates(table)
     remarks += [f"† {text.replace('what their choice may have cost', why)}." for text in notes]
     if brief:
-        shown = {word for row in table.to_dict("records") for word in verdicts.qualified(row).split(", ")}
-        words = "; ".join(f"*{word}*: {meaning}" for word, meaning in WORDS.items() if word in shown)
-        remarks += [f"{words} ([more]({CLAIMS}))."] if words else []
+        remarks += [f"[What the other words mean]({CLAIMS})."] if _decided(evidence) else []
     left = {f"`{state.campaign.name}`": state.undecided for state in evidence.campaigns if state.undecided}
     begun = {state.campaign.name for state in evidence.campaigns}
     waiting = [f"`{path.stem}`" for path in sorted(CAMPAIGNS.glob("quality_*.yaml")) if path.stem not in begun]

@@ -117,12 +117,17 @@ def test_the_grid_does_not_depend_on_the_order_of_the_norms(norms: str, tmp_path
         (
             [],
             {"tune": {"over": {"schedule.decay": [0.25, 0.5]}}},
-            "tune.over.schedule.decay: tuning may extend the grid to 2, which is refused",
+            "tune.over.schedule.decay: tuning may ask for 2, which is refused",
         ),
         (
             [],
             {"tune": {"over": {"batch_size": [2, 4]}}, "runs": ANY_BATCH},
-            "tuning may extend the grid to 0.5, which is refused (batch_size",
+            "tuning may ask for 0.5, which is refused (batch_size",
+        ),
+        (
+            [],
+            {"tune": {"over": {"batch_size": [8, 16]}}, "runs": ANY_BATCH, "final": {"min_seeds": 2, "max_seeds": 2}},
+            "tuning may ask for 11.31, which is refused (batch_size",
         ),
         (["tune.over.batch_size=[8,16]"], {}, "tune.over names 2 keys (optim.lr, batch_size); tune one of them"),
         (["tune.by=test image_recall"], {}, "rates are chosen on the split valid only"),

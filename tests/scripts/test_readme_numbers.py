@@ -136,7 +136,7 @@ def test_machine_method_and_doubt_of_timings_are_named(tmp_path: Path) -> None:
     assert "unfused, `scale=small`, one thread of AMD EPYC (3f), [interleaved]" in savings.readme(evidence)
     found = savings.readme(evidence)
     assert (
-        "time state [clear and contended](docs/timing.md#what-contended-means). [Other machines and pRMSNorm](docs"
+        "[interleaved](docs/timing.md#how-interleaved-timing-works), [clear and contended](docs/timing.md#what-cont"
         in found
     )
     for block in (savings.timing_page, savings.fused):
@@ -154,10 +154,9 @@ def test_fused_savings_come_from_the_records_that_are_best_for_them(tmp_path: Pa
     write_timing(tmp_path / "with/m", eager, setting="small")
     write_timing(tmp_path / "with/m", fused, setting="small", number=1, state="contended")
     found = savings.readme(Evidence(tmp_path / "with", tmp_path))
-    assert "[Other machines and pRMSNorm](docs/timing.md#results). Each value is the mean of 2 processes" in found
     assert "| 20.5 % | 20.0 % (20.0 to 20.0 %) |" in found
-    assert f"Fused norms: each value is from {timing_records.replication(1)}:" in found
-    assert "Fused norms: the time state is contended on `cifar10`" in found
+    assert f"Each value is from {timing_records.replication(1)}:" in found
+    assert "Fused: the time state is contended on `cifar10`" in found
 
 
 def test_the_cost_of_layernorm_and_the_range_over_machines(tmp_path: Path) -> None:
@@ -168,7 +167,7 @@ def test_the_cost_of_layernorm_and_the_range_over_machines(tmp_path: Path) -> No
     write_timing(tmp_path / "n", times | {"rms": [0.7, 0.701]}, setting="small", session=other)
     found = savings.readme(Evidence(tmp_path, tmp_path))
     assert "| 19.9 to 29.9 % | 20.5 % |" in found
-    assert "On all machines: lowest to highest of 2 measurements on 2 machines." in found
+    assert "On all machines: [lowest to highest](docs/timing.md#results) of 2 on 2 machines." in found
     assert "Unfused, LayerNorm takes 60 to 60 % of a step, of which RMSNorm saves 33 to 50 % (median 42 %)." in found
     assert "Fused, LayerNorm takes 6 to 6 % of a step, of which RMSNorm saves 33 to 33 % (median 33 %)." in found
 
@@ -178,7 +177,7 @@ def test_the_answer_counts_the_tasks(tmp_path: Path) -> None:
         campaign.write(tmp_path / "m")
     found = verdicts.answer(Evidence(tmp_path, tmp_path))
     assert found.startswith(
-        "Small models, short runs: RMSNorm equals LayerNorm within a margin on 1 of 2 tasks; it is open"
+        "Small models, short runs: RMSNorm equals LayerNorm within a margin on 1 of 2 tasks; open: "
     )
 
 

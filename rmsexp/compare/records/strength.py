@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rmsexp.compare.records.campaigns import State
 from rmsexp.rules import claims
-from rmsexp.rules.claims import EQUIVALENCE, SUPERIORITY, SUPPORTED, Claim, Verdict
+from rmsexp.rules.claims import SUPERIORITY, SUPPORTED, Claim, Verdict
 
 NONE = "none"  # the norm that claims are measured by: no norm
 # Norms with a number of their own beside the learning rate, which the papers start at 0.5 and no campaign has tuned
@@ -45,21 +45,15 @@ def strength(state: State, verdict: Verdict) -> Strength:
     margins = [other.margin for other in state.campaign.claims if other.margin is not None]
     margin = claim.margin if claim.margin is not None else min(margins, default=math.nan)
     gains = {norm: gain(state, norm) for norm in (claim.a, claim.b)}
-    none = _against_none(state, claim.b, None)
-    parts = [(norm, *norm.split("+")) for norm in (claim.a, claim.b)]
-    untuned = [
-        f"{UNTUNED[name]} of {norm}"
-        for norm, name, *options in parts
-        if name in UNTUNED and not any(option.startswith(UNTUNED[name]) for option in options)
-    ]
-    blind = None if claim.margin is None else _against_none(state, claim.b, claim.margin)
+    none = _none_against(state, claim.b)
+    within = none is not None and -margin < none.low and none.high < margin
     return Strength(
         margin=margin,
         exceeds=claim.test == SUPERIORITY and verdict.outcome == SUPPORTED and verdict.low > margin,
         gain=-none.difference if none is not None and none.against_zero == "worse" else math.nan,
-        blind=blind is not None and claim.a != NONE and blind.outcome == SUPPORTED,
+        blind=claim.margin is not None and claim.a != NONE and within,
         improving={norm: value for norm, value in gains.items() if value > margin / 2},
-        untuned=tuple(untuned),
+        untuned=tuple(option for norm in (claim.a, claim.b) for option in _untuned(norm)),
     )
 
 
@@ -69,11 +63,17 @@ def gain(state: State, norm: str) -> float:
     return statistics.fmean(found) if found else math.nan
 
 
-def _against_none(state: State, norm: str, margin: float | None) -> Verdict | None:
-    """Return the verdict on the claim that no norm equals a norm, or without a margin is better; None without runs."""
+def _untuned(norm: str) -> list[str]:
+    name, *options = norm.split("+")
+    key = UNTUNED.get(name)
+    return [] if key is None or any(option.startswith(key) for option in options) else [f"{key} of {norm}"]
+
+
+def _none_against(state: State, norm: str) -> Verdict | None:
+    """Return the verdict on the claim that no norm is better than a norm, with its 90 % interval; None without runs."""
     scores = state.campaign.scores(state.results)
     seeds = sorted({*scores.get(NONE, {})} & {*scores.get(norm, {})})
     if norm == NONE or not seeds:
         return None
-    claim = Claim("no norm", SUPERIORITY if margin is None else EQUIVALENCE, NONE, norm, margin)
+    claim = Claim("no norm", SUPERIORITY, NONE, norm)
     return claims.decide([claim], scores, state.campaign.mode, seeds, state.campaign.uncertainty(state.results))[0]

@@ -25,7 +25,7 @@ COLUMNS = (
     *("diverged_a", "diverged_b", "diverged_both", "uncertainty_a", "uncertainty_b", "rates", "reason", "remarks"),
 )
 EVERY = "every task"
-CHOSEN_RATES = "only at the chosen learning rates, because it is not known what their choice may have cost"
+CHOSEN_RATES = "at the chosen learning rates; what their choice may have cost is not known"
 
 
 def table(states: Sequence[State]) -> pd.DataFrame:
@@ -98,7 +98,7 @@ def _limits(row: Mapping[Any, Any]) -> list[str]:
     if supported and row["test"] != claims.SUPERIORITY and row["against_zero"]:
         limits.append(f"but {row['against_zero']}")
     if supported and row["test"] == claims.SUPERIORITY and not row["exceeds_margin"]:
-        limits.append("not shown to exceed the margin")
+        limits.append("not by the margin")
     limits += ["cannot see a difference"] * bool(row["blind"])
     limits += ["still improving"] * bool(row["improving"])
     limits += [f"{row['untuned']} not tuned"] * bool(row["untuned"])

@@ -115,7 +115,7 @@ def test_the_smallest_margin_and_its_share_of_the_gain(tmp_path: Path) -> None:
 
 def test_superiority_is_set_against_the_margin_too(tmp_path: Path) -> None:
     (state,) = states(tmp_path, Campaign(level=Campaign().level | {"none": 17.0}))
-    assert verdicts.readable(verdicts.table([state]))["verdict"][1] == "supported, not shown to exceed the margin"
+    assert verdicts.readable(verdicts.table([state]))["verdict"][1] == "supported, not by the margin"
 
 
 def test_a_rate_at_the_edge_and_another_model_are_remarks_on_the_claims_of_the_norm(tmp_path: Path) -> None:
