@@ -114,7 +114,7 @@ def _differences(task: str, rows: pd.DataFrame) -> Panel:
     for row in rows.to_dict("records"):
         name = f" [{row['campaign']}]" if several else ""
         value = "" if math.isnan(row["difference"]) else f", {formats.signed(row['difference'], metric)}"
-        lines = textwrap.wrap(f"{row['claim']}{name}: {verdicts.marked(row)}{value}", WRAP)
+        lines = textwrap.wrap(f"{row['claim']}{name}: {verdicts.qualified(row)}{value}", WRAP)
         texts.append(Text(y, lines))
         y -= LINE * len(lines) + GAP
         if not math.isnan(row["margin"]):
@@ -154,8 +154,9 @@ def _rates(state: State) -> Panel:
     values = [value for points in found.values() for values in points.values() for value in values]
     y_range = padded([value for value in values if not math.isnan(value)])
     marks = [entry for number, norm in enumerate(campaign.norms) for entry in _rate_marks(state, norm, number, y_range)]
-    ticks = sorted({rate for points in found.values() for rate in points})
-    x_range = (ticks[0] / 1.3, ticks[-1] * 1.3) if ticks else (0.5, 2.0)
+    tried = sorted({rate for points in found.values() for rate in points})
+    x_range = (tried[0] / 1.3, tried[-1] * 1.3) if tried else (0.5, 2.0)
+    ticks = campaign.tuning(state.results).grid if tried else ()  # labels between octaves would overlap
     title = quantities.title(quantities.usual(*campaign.tuned_by))
     return Panel(_title(state), campaign.rate, title, marks, x_range, y_range, ticks=ticks)
 
