@@ -246,7 +246,7 @@ def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) ->
 
 def _read(name: str, stored: dict[str, Any], typed: tuple[str, ...], config_dir: str | None) -> Question:
     claims, version = stored.pop("claims", []), _renamed(stored)
-    typed, given = tuple(map(_in_todays_words, typed)), typed
+    typed, given = tuple(map(_renamed_word, typed)), typed
     own = [word for word in typed if re.split(r"[.=]", word, maxsplit=1)[0] in KEYS]
     if any(word.startswith("claims") for word in own):
         raise config.ConfigError("claims can be changed in its file only")
@@ -272,7 +272,8 @@ def _renamed(stored: dict[str, Any]) -> int:
     return campaign_file.OCTAVE_RULES
 
 
-def _in_todays_words(word: str) -> str:
+def _renamed_word(word: str) -> str:
+    """Return a typed word with the key of today, such as final.min_seeds=4 for final.seeds.look=4."""
     key, separator, value = word.partition("=")
     new = SEED_KEYS.get(key.removeprefix("final.seeds.")) if key.startswith("final.seeds.") else None
     return f"{f'final.{new}' if new else key}{separator}{value}"

@@ -250,7 +250,7 @@ def _p(claim: Claim, pairs: Pairs, by_ranks: bool, rates: float) -> float:
 
 
 def counted(rates: float) -> float:
-    """Return what an interval counts for rates of this standard deviation: 0 if it is not known."""
+    """Return the standard deviation that an interval contains for the choice of rates: 0 where it is not known."""
     return 0.0 if math.isnan(rates) else rates
 
 

@@ -89,10 +89,10 @@ class Choice:
         uncertainty: R = min((d₋ + d₊) / 4, 2 d₋ d₊ / (d₋ + d₊)) in the unit of the metric. d₋ and d₊ are by how much
             the chosen rate is better than the rates a quarter-octave below and above it, in the mean over the seeds
             that both have, and at least 0; a rate at which a seed diverged is infinitely worse. R / 2 is taken as the
-            standard deviation of what the norm would gain at its best rate: of a parabola whose best rate lies anywhere
-            between the two midpoints, it is the largest possible gain. Beside a cliff, where one drop is far larger,
-            the second term limits R. NaN if it is not known: a neighbour was not run, both diverged, or the chosen rate
-            itself diverged.
+            standard deviation of what the norm would gain at its best rate. If the metric is a parabola in the
+            logarithm of the rate, and the best rate is at most an eighth of an octave away, the gain is at most R / 2.
+            Where one drop is far larger than the other, the second term limits R. NaN if R is not known: a neighbour
+            was not run, both diverged, or the chosen rate itself diverged.
     """
 
     rate: float | None

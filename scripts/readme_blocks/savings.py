@@ -119,13 +119,15 @@ def readme(evidence: Evidence) -> str:
     heading = (
         f"Time saved per training step against LayerNorm (95 % intervals), unfused, `scale=small`, "
         f"{plural(group.threads, 'thread')} of {group.machine}, "
-        f"[interleaved]({TIMING}#how-interleaved-timing-works), [{states}]({TIMING}#what-contended-means)."
+        f"[interleaved]({TIMING}#how-interleaved-timing-works), time state [{states}]({TIMING}#what-contended-means)."
     )
     known = [one for one in (group, fused_group) if one]
     single = [replication(one) for one in known if min(one.processes.values()) == 1]
     doubts = [_time_state(fused_group, ["fused"])] if fused_group else []
     machines = plural(len({(one.place, one.machine) for one in every}), "machine")
-    over = f"On all machines: [lowest to highest]({TIMING}#results) of {len(every)} on {machines}."
+    over = (
+        f"On all machines: [lowest to highest]({TIMING}#results) of {plural(len(every), 'measurement')} on {machines}."
+    )
     lines = [
         over,
         *single,

@@ -14,7 +14,7 @@ from rmsexp.rules import claims
 from rmsexp.rules.claims import SUPERIORITY, SUPPORTED, Claim, Verdict
 
 NONE = "none"  # the norm that claims are measured by: no norm
-# Norms with a number of their own beside the learning rate, which the papers start at 0.5 and no campaign has tuned
+# Norms whose quality depends on the initial value of an option that no campaign has tuned
 UNTUNED = {"dyt": "alpha", "derf": "alpha"}
 
 
@@ -64,6 +64,7 @@ def gain(state: State, norm: str) -> float:
 
 
 def _untuned(norm: str) -> list[str]:
+    """Return the option of a norm that was not tuned, if there is one, such as ["alpha of dyt"]."""
     name, *options = norm.split("+")
     key = UNTUNED.get(name)
     return [] if key is None or any(option.startswith(key) for option in options) else [f"{key} of {norm}"]
