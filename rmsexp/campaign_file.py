@@ -8,14 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from rmsexp import record
 from rmsexp.readers import read_json
-from rmsexp.rules import seeds, selection
+from rmsexp.rules import measures, seeds, selection
 from rmsexp.rules.claims import Claim
 
 FILE = "campaign.json"
@@ -37,7 +37,8 @@ class Job(NamedTuple):
 
     Attributes:
         stage: "pilot", "tune" or "final".
-        norm: the name of the norm in the campaign, such as "rms" or "prms+p=0.5".
+        norm: the name of the norm in the campaign, such as "rms" or "prms+p=0.5"; on a ladder, with the values there
+            (:func:`on_ladder`).
         rate: the value of the tuned key.
         seed: the run's seed.
         folder: its folder below the results, ``<task>/<setting>/<series>/seed<k>``.
@@ -99,11 +100,14 @@ class CampaignFile:
         command: the words after ``python -m rmsexp.campaign``, without those that say where and how runs are done; the
             name alone if the file does not have them.
         runs: the overrides that all runs have.
+        tuning_runs: those that tuning runs alone have.
         rate: the key that is tuned, such as "optim.lr".
         mode: "min" or "max", the better direction of both metrics.
         tuned_by: the metric by which rates are chosen.
         score: the metric that claims are about.
         norms: the names of the norms.
+        ladder: keys with their values on the ladder on which the norms are compared; empty for none.
+        tolerance: by how much a score may be worse within a stable range, if claims are about such ranges.
         grid: the rates that tuning starts with, ascending; :mod:`rmsexp.rules.selection` extends them.
         seeds: the tuning seeds and the numbers of final seeds.
         claims: the claims; their margins are in the displayed unit, such as percentage points.
@@ -118,11 +122,14 @@ class CampaignFile:
     question: str
     command: tuple[str, ...]
     runs: dict[str, Any]
+    tuning_runs: dict[str, Any]
     rate: str
     mode: Literal["min", "max"]
     tuned_by: Metric
     score: Metric
     norms: tuple[str, ...]
+    ladder: dict[str, tuple[float, ...]]
+    tolerance: float | None
     grid: tuple[float, ...]
     seeds: Seeds
     claims: tuple[Claim, ...]
@@ -136,17 +143,43 @@ class CampaignFile:
 
     @property
     def is_tuned(self) -> bool:
-        """Whether rates are chosen; otherwise all norms have the only rate of the grid."""
-        return is_tuned(self.rules, self.grid)
+        """Whether rates are chosen; otherwise all norms have the only rate of the grid, or every rate."""
+        return is_tuned(self.rules, self.grid, self.tolerance)
+
+    @property
+    def arms(self) -> dict[str, tuple[str, ...]]:
+        """For each norm, the names of those that are run: its places on the ladder, or the norm itself."""
+        return {norm: on_ladder(norm, self.ladder) for norm in self.norms}
+
+    @property
+    def measure(self) -> str:
+        """What the claims are about: "score", "slope" or "stable range" (:mod:`rmsexp.rules.measures`)."""
+        if self.tolerance is not None:
+            return measures.RANGE
+        return measures.SLOPE if self.ladder else measures.SCORE
 
     @property
     def tuning_rule(self) -> selection.Rule:
         return TUNING[self.rules]
 
 
-def is_tuned(rules: int, grid: Sequence[float]) -> bool:
-    """Return whether rates are chosen from a grid; a single rate is given, except by the first rules."""
-    return rules == OCTAVE_RULES or len(grid) > 1
+def is_tuned(rules: int, grid: Sequence[float], tolerance: float | None) -> bool:
+    """Return whether rates are chosen from a grid.
+
+    A single rate is given, except by the first rules; with a tolerance, every rate of the grid is run.
+    """
+    return tolerance is None and (rules == OCTAVE_RULES or len(grid) > 1)
+
+
+def on_ladder(norm: str, ladder: Mapping[str, Sequence[float]]) -> tuple[str, ...]:
+    """Return the names of a norm on a ladder, such as "rms+schedule.steps=500"; the norm itself without a ladder."""
+    places = zip(*ladder.values(), strict=True) if ladder else [()]
+    return tuple("+".join([norm, *map("{}={}".format, ladder, map(plain, values))]) for values in places)
+
+
+def plain(value: float) -> str:
+    """Return a number as it is typed: keys of integers refuse 16.0, and keys of numbers take 16, too."""
+    return repr(int(value) if value.is_integer() else value)
 
 
 def find(root: Path) -> Iterator[Path]:
@@ -193,7 +226,7 @@ def fields(path: Path) -> dict[str, Any]:
     stored = read_json(path)
     try:
         found = _fields(stored)
-        if found["seeds"].tune:
+        if found["seeds"].tune and found["tolerance"] is None:
             selection.next_runs(found["grid"], {}, found["mode"], found["seeds"].tune)  # checks the grid
         return {"path": path} | found
     except KeyError as error:
@@ -212,19 +245,23 @@ def _fields(stored: dict[str, Any]) -> dict[str, Any]:
     rules = stored.get("rules", OCTAVE_RULES)
     if rules not in SEED_KEYS:
         raise ValueError(f"its rules have the version {rules!r:.40}, and this version knows {RULES}")
-    supersedes = stored.get("supersedes")
-    if unknown := {job.norm for job in jobs} - set(norms):
+    supersedes, tolerance = stored.get("supersedes"), stored.get("tolerance")
+    ladder = {key: tuple(_number(value, key) for value in values) for key, values in stored.get("ladder", {}).items()}
+    if unknown := {job.norm for job in jobs} - {arm for norm in norms for arm in on_ladder(norm, ladder)}:
         raise ValueError(f"its jobs name {', '.join(sorted(unknown))}, which is not among its norms")
     return {
         **{key: _text(stored[key], key) for key in ("name", "question", "rate")},
         "command": tuple(_text(word, "command") for word in _list({"command": [stored["name"]]} | stored, "command")),
         "runs": _typed(stored["runs"], dict, "runs"),
+        "tuning_runs": _typed(stored.get("tuning_runs", {}), dict, "tuning_runs"),
         "mode": _choice(stored["mode"], ("min", "max"), "mode"),
         "tuned_by": _metric(stored, "tuned_by"),
         "score": _metric(stored, "score"),
         "norms": norms,
         "grid": tuple(_number(rate, "grid") for rate in _list(stored, "grid")),
         "rules": rules,
+        "ladder": ladder,
+        "tolerance": None if tolerance is None else _number(tolerance, "tolerance"),
         "supersedes": None if supersedes is None else _text(supersedes, "supersedes"),
         "seeds": _seeds(stored["seeds"], *SEED_KEYS[rules]),
         "claims": tuple(_claim(claim, norms) for claim in _list(stored, "claims")),

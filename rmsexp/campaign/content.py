@@ -28,12 +28,14 @@ class Tune:
 
     ``over``: the tuned key with its rates, ascending and an octave apart; by default those from half the recipe's rate
     to twice it. With a single rate, all norms have this rate, and nothing is tuned. ``first_seed``: the first of three
-    seeds. ``by``: the metric by which rates are chosen, such as "valid error"; by default the task's.
+    seeds. ``by``: the metric by which rates are chosen, such as "valid error"; by default the task's. ``runs``: options
+    of the tuning runs alone, such as fewer steps.
     """
 
     over: dict[str, list[float]] = field(default_factory=dict)
     first_seed: int = 1000
     by: str | None = None
+    runs: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.over) > 1:
@@ -46,16 +48,21 @@ class Final:
     """The runs that claims are about.
 
     ``min_seeds``: the number of seeds at first; then as many as their spread asks for, at most ``max_seeds``.
-    ``score``: the metric, such as "test error"; by default the task's.
+    ``score``: the metric, such as "test error"; by default the task's. ``tolerance``: claims are about the stable
+    ranges of rates, within which the score is at most this much worse than at the best rate
+    (:mod:`rmsexp.rules.measures`); then ``tune.over`` has all rates, and there are ``min_seeds`` seeds.
     """
 
     min_seeds: int = 8
     max_seeds: int = 16
     score: str | None = None
+    tolerance: float | None = None
 
     def __post_init__(self) -> None:
         checks.at_least("final.min_seeds", self.min_seeds, 2)
         checks.at_least("final.max_seeds", self.max_seeds, self.min_seeds, seeds.MOST)
+        if self.tolerance is not None:
+            checks.positive("final.tolerance", self.tolerance)
 
 
 @dataclass
@@ -79,7 +86,9 @@ class Content:
 
     ``runs``: overrides of all runs. ``norms``: the norms, with options as in prms+p=0.5. ``margin``: of the claims that
     are made if the file has none: each norm equals the first. ``supersedes``: the name of an earlier campaign whose
-    verdicts this one replaces, once it is decided.
+    verdicts this one replaces, once it is decided. ``ladder``: keys of the runs with their values, such as
+    ``{schedule.steps: [500, 1000, 2000], schedule.warmup: [50, 100, 200]}``; then claims are about the slope of the
+    score over the first key (:mod:`rmsexp.rules.measures`).
     """
 
     question: str = ""
@@ -87,6 +96,7 @@ class Content:
     norms: list[str] = field(default_factory=list)
     margin: float | None = None
     supersedes: str | None = None
+    ladder: dict[str, list[float]] = field(default_factory=dict)
     pilot: Pilot = field(default_factory=Pilot)
     tune: Tune = field(default_factory=Tune)
     final: Final = field(default_factory=Final)
@@ -96,3 +106,16 @@ class Content:
         checks.not_empty("question", self.question)
         if len(self.norms) < 2 or len(set(self.norms)) < len(self.norms):
             raise ValueError("norms must name at least two norms, each once, as in norms=[ln,rms]")
+        if self.ladder:
+            self._check_ladder()
+
+    def _check_ladder(self) -> None:
+        sizes = next(iter(self.ladder.values()))
+        if len(sizes) < 2 or sorted({*sizes}) != sizes or sizes[0] <= 0:
+            raise ValueError(
+                f"ladder: the values of {next(iter(self.ladder))} must be at least two, ascending, above 0"
+            )
+        if uneven := [key for key, values in self.ladder.items() if len(values) != len(sizes)]:
+            raise ValueError(f"ladder.{uneven[0]} needs {len(sizes)} values, one for each of {next(iter(self.ladder))}")
+        if self.final.tolerance is not None:
+            raise ValueError("claims are about slopes or about stable ranges: leave out ladder or final.tolerance")

@@ -17,11 +17,11 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rmsexp import atomic, config, machine_lock, record, runner
 from rmsexp.campaign.question import Question
-from rmsexp.campaign_file import Job
+from rmsexp.campaign_file import Job, Stage
 from rmsexp.command_line import ReportedError, path_word, report
 from rmsexp.compare.records.campaigns import Result
 from rmsexp.rules import score
@@ -115,6 +115,9 @@ def estimates(
                 report(f"trying {TRIAL_STEPS} steps of {norm}, to estimate the cost")
                 known[norm, False] = [trial(question, norm)]
             costs, tests = known[norm, False], score.SCORED if final else 0
+            if final and question.tuning_words:  # which may have fewer steps
+                longer = _schedule(question, "final", norm).steps / _schedule(question, "tune", norm).steps
+                costs = [Cost(seconds * longer, evaluation) for seconds, evaluation in costs]
         means[norm, final] = statistics.fmean(seconds + tests * evaluation for seconds, evaluation in costs)
     return {job: means[job.norm, job.stage == "final"] for job in jobs}
 
@@ -125,14 +128,21 @@ def trial(question: Question, norm: str) -> Cost:
     Raises: ReportedError if it fails; SystemExit if a signal stops it.
     """
 
-    schedule = question.recipe.config.schedule
+    schedule = _schedule(question, "tune", norm)
+    content = replace(question.content, tune=replace(question.content.tune, runs={}))
+    without = "+".join(part for part in norm.split("+") if not part.startswith("schedule."))
 
     def job(words: Sequence[str]) -> config.Job:
-        changed = replace(question, words=(*unlogged(question.words), *trial_words(schedule), *words))
-        return changed.job("tune", norm, question.grid[0], question.tuning_seeds[0])
+        own = unlogged([*question.words, *question.tuning_words])
+        changed = replace(question, content=content, words=(*own, *trial_words(schedule), *words))
+        return changed.job("tune", without, question.grid[0], question.tuning_seeds[0])
 
     with tried(question.folder, norm, job) as files:
         return extrapolated(files, schedule.steps)
+
+
+def _schedule(question: Question, stage: Stage, norm: str) -> Any:
+    return question.job(stage, norm, question.grid[0], question.tuning_seeds[0]).config.schedule
 
 
 def unlogged(words: Iterable[str]) -> list[str]:

@@ -118,11 +118,14 @@ def _campaign(question: Question, jobs: tuple[Job, ...], needed: int | None, reg
         question=content.question,
         command=question.command(places=False),
         runs=dict(word.split("=", 1) for word in question.words if not word.startswith(WHERE_AND_HOW)),
+        tuning_runs=dict(word.split("=", 1) for word in question.tuning_words),
         rate=question.rate,
         mode=question.mode,
         tuned_by=question.tuned_by,
         score=question.score,
         norms=tuple(content.norms),
+        ladder={key: tuple(values) for key, values in content.ladder.items()},
+        tolerance=final.tolerance,
         grid=question.grid,
         seeds=campaign_file.Seeds(question.tuning_seeds, final.min_seeds, final.max_seeds, needed),
         claims=question.claims,
@@ -135,16 +138,13 @@ def _next_jobs(question: Question, campaign: Campaign, results: dict[Job, Result
     """Yield the runs that the rules ask for now; those of earlier stages come first."""
     pilot = question.content.pilot
     if pilot.rate is not None:
-        yield from (_job(question, "pilot", norm, pilot.rate, pilot.seed) for norm in campaign.norms)
+        yield from (_job(question, "pilot", arm, pilot.rate, pilot.seed) for arm in question.arms)
     tuning = campaign.tuning(results)
     yield from (_job(question, "tune", *run) for run in tuning.runs)
     if tuning.runs or not all(result.ended for job, result in results.items() if job.stage == "tune"):
         return
     count = campaign.seeds.min_seeds if needed is None else needed
-    for norm, choice in campaign.choice(results).items():
-        if choice.rate is not None:
-            for seed in range(campaign.final_count(norm, count)):
-                yield _job(question, "final", norm, choice.rate, seed)
+    yield from (_job(question, "final", *run) for run in campaign.final_runs(results, count))
 
 
 def coming(campaign: Campaign, results: dict[Job, Result], extensions: int, seeds: int) -> list[Job]:
@@ -159,14 +159,16 @@ def coming(campaign: Campaign, results: dict[Job, Result], extensions: int, seed
     runs: list[Job] = []
     planned = Counter((job.stage, job.norm) for job in campaign.jobs)
     tuned = any(stage == "final" for stage, _ in planned)
-    for norm in campaign.norms:
+    for norm, of_norm, norm_is_tuned in campaign.every_arm():
         if not tuned:
             rates = max(len(campaign.tuning(results).grid), len(campaign.grid) + extensions)
-            number = rates + campaign.tuning_rule.runs if campaign.is_tuned else 0
+            number = rates + campaign.tuning_rule.runs if campaign.is_tuned and norm_is_tuned else 0
             runs += [Job("tune", norm, campaign.grid[0], 0, "")] * max(0, number - planned["tune", norm])
         elif not planned["final", norm]:  # it diverged at every rate
             continue
-        count = campaign.final_count(norm, seeds)
+        count = campaign.final_count(of_norm, seeds)
+        if campaign.tolerance is not None:  # the best rate and two beside each end of the range have all seeds
+            count = len(campaign.grid) + 5 * (count - 1)
         runs += [Job("final", norm, campaign.grid[0], seed, "") for seed in range(planned["final", norm], count)]
     return runs
 
@@ -183,6 +185,9 @@ def _write(campaign: Campaign) -> None:
     content |= {"tuned_by": " ".join(campaign.tuned_by), "score": " ".join(campaign.score)}
     if campaign.rules != campaign_file.OCTAVE_RULES:
         content |= {"rules": campaign.rules, "supersedes": campaign.supersedes}
+    content |= {"tuning_runs": campaign.tuning_runs} if campaign.tuning_runs else {}
+    content |= {"ladder": campaign.ladder} if campaign.ladder else {}
+    content |= {} if campaign.tolerance is None else {"tolerance": campaign.tolerance}
     least, most = campaign_file.SEED_KEYS[campaign.rules]
     seeds = {"tune": campaign.seeds.tune, least: campaign.seeds.min_seeds, most: campaign.seeds.max_seeds}
     content |= {"seeds": seeds | {"needed": campaign.seeds.needed}}

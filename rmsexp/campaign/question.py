@@ -27,7 +27,7 @@ from rmsexp.schema import fit
 
 GROUP = "campaign"
 # Keys of the campaign itself, not of its runs.
-KEYS = ("question", "norms", "margin", "supersedes", "pilot", "tune", "final", "timing", "claims")
+KEYS = ("question", "norms", "margin", "supersedes", "ladder", "pilot", "tune", "final", "timing", "claims")
 # words that begin so say where runs are done, how they are logged and saved, but not which runs
 WHERE_AND_HOW = (
     *("results=", "data.root=", "threads=", "device="),
@@ -78,8 +78,17 @@ class Question:
 
     @cached_property
     def recipe(self) -> config.Job:
-        """A run of the first norm at the recipe's rate."""
-        return self.job("final", self.content.norms[0], None, 0)
+        """A run of the first norm, at the recipe's rate."""
+        return self.job("final", self.arms[0], None, 0)
+
+    @property
+    def arms(self) -> list[str]:
+        """The names of the norms that are run: the norms, or each of them at every place of the ladder."""
+        return [arm for norm in self.content.norms for arm in campaign_file.on_ladder(norm, self.content.ladder)]
+
+    @property
+    def is_tuned(self) -> bool:
+        return campaign_file.is_tuned(self.version, self.grid, self.content.final.tolerance)
 
     @property
     def results(self) -> Path:
@@ -107,6 +116,11 @@ class Question:
     def tuning_seeds(self) -> tuple[int, ...]:
         first = self.content.tune.first_seed
         return tuple(range(first, first + selection.TUNING_SEEDS))
+
+    @property
+    def tuning_words(self) -> tuple[str, ...]:
+        """The overrides that tuning runs alone have."""
+        return tuple(as_word(key, value) for key, value in config.flatten(self.content.tune.runs).items())
 
     @cached_property
     def target(self) -> Any:
@@ -166,9 +180,10 @@ class Question:
     def job(self, stage: Stage, norm: str, rate: float | None, seed: int) -> config.Job:
         """Return a run. ``rate`` None: at the recipe's rate. Only final runs are evaluated on test splits."""
         evaluation = score.PLANS[0] if stage == "final" else score.PLANS[1]
-        words = [f"evaluation={evaluation}", *config.norm_words(norm), f"seed={seed}"]
-        if rate is not None:  # keys of integers refuse 16.0, and keys of numbers take 16, too
-            words.append(f"{self.rate}={int(rate) if rate.is_integer() else rate!r}")
+        own = self.tuning_words if stage == "tune" else ()
+        words = [*own, f"evaluation={evaluation}", *config.norm_words(norm), f"seed={seed}"]
+        if rate is not None:
+            words.append(f"{self.rate}={campaign_file.plain(rate)}")
         return config.job([*self.words, *words], self.config_dir)
 
     def timed(self) -> dict[str, config.Job]:
@@ -193,6 +208,12 @@ class Question:
         words = sorted(word for word in self.words if not word.startswith(WHERE_AND_HOW))
         stated = asdict(self.content) | {"runs": words, "claims": [asdict(claim) for claim in self.claims]}
         del stated["timing"]
+        if not self.content.ladder:  # as campaigns without one were registered, also below
+            del stated["ladder"]
+        if self.content.final.tolerance is None:
+            del stated["final"]["tolerance"]
+        if not self.content.tune.runs:
+            del stated["tune"]["runs"]
         if self.version == campaign_file.OCTAVE_RULES:  # as they were registered
             del stated["supersedes"]
             stated["final"]["seeds"] = {old: stated["final"].pop(new) for old, new in SEED_KEYS.items()}
@@ -291,6 +312,8 @@ def _content(stored: dict[str, Any], own: Sequence[str]) -> Content:
     tune = merged.get("tune")
     if isinstance(tune, dict) and isinstance(tune.get("over"), dict):  # tune.over.optim.lr=[…] makes nested dicts
         tune["over"] = {key: _floats(rates) for key, rates in config.flatten(tune["over"]).items()}
+    if isinstance(ladder := merged.get("ladder"), dict):
+        merged["ladder"] = {key: _floats(values) for key, values in config.flatten(ladder).items()}
     checked: Content = fit(Content, OmegaConf.create(merged), "")
     return checked
 
@@ -343,12 +366,12 @@ def _claim(content: Content, stored: dict[str, Any], place: str) -> Claim:
 
 def _check_words(question: Question) -> None:
     """Raise ConfigError for an override of the runs that the campaign sets itself."""
-    for override in config.parse(question.words):
+    for override in config.parse((*question.words, *question.tuning_words)):
         key = override.key_or_group
         if key in MANAGED or key == question.rate:
             instead = MANAGED.get(key, f"set its rates with tune.over.{key}=[…]")
             raise config.ConfigError(f"{override.input_line}: the campaign sets {key} itself; {instead}")
-    for norm in question.content.norms:
+    for norm in question.arms:
         if any(override.key_or_group == question.rate for override in config.parse(config.norm_words(norm))):
             raise config.ConfigError(f"norms: {norm} sets {question.rate}, which is tuned; leave it out there")
 
@@ -356,15 +379,18 @@ def _check_words(question: Question) -> None:
 def _check_runs(question: Question) -> None:
     """Raise ConfigError or ValueError unless all runs can be composed and the rates and metrics fit the rules."""
     content, grid = question.content, question.grid
-    selection.next_runs(grid, {}, question.mode, question.tuning_seeds)
-    if question.tuned_by.metric != question.score.metric:
+    if content.final.tolerance is None:
+        selection.next_runs(grid, {}, question.mode, question.tuning_seeds)
+    elif sorted({*grid}) != list(grid) or len(grid) < 3:
+        raise config.ConfigError(f"tune.over.{question.rate}: a stable range needs at least three rates, ascending")
+    if content.final.tolerance is None and question.tuned_by.metric != question.score.metric:
         metrics = question.tuned_by.metric, question.score.metric
         raise config.ConfigError(
             f"tune.by is about {metrics[0]} and final.score about {metrics[1]}; rates are chosen by the metric of the "
             "claims, so that both are in its unit"
         )
     folders: dict[str, str] = {}
-    for norm in content.norms:
+    for norm in question.arms:
         folder = _series_folder(question, True, norm, grid[0])
         if folder in folders:
             raise config.ConfigError(f"norms: {folders[folder]} and {norm} are the same norm; leave one out")
@@ -377,10 +403,10 @@ def _check_runs(question: Question) -> None:
 
 def _check_extensions(question: Question) -> None:
     """Raise ConfigError if tuning could ask for a rate that is refused, after many runs."""
-    if not campaign_file.is_tuned(question.version, question.grid):
+    if not question.is_tuned:
         return
     rates = selection.extremes(question.grid, campaign_file.TUNING[question.version])
-    for norm, (which, rate) in itertools.product(question.content.norms, rates.items()):
+    for norm, (which, rate) in itertools.product(question.arms, rates.items()):
         try:
             question.job("tune", norm, rate, question.tuning_seeds[0])
         except ValueError as error:  # ConfigError, too

@@ -19,12 +19,14 @@ from rmsexp.compare.tables import campaign_rates, markup, verdicts
 from rmsexp.rules import score
 
 FOREST, RATES, TIME = "Differences and margins", "Quality against the tuned rate", "Quality at equal time"
-FILES = {FOREST: "differences", RATES: "rates", TIME: "equal_time"}
+LADDER = "Differences along the ladder"
+FILES = {FOREST: "differences", RATES: "rates", LADDER: "ladder", TIME: "equal_time"}
 READING = {
     FOREST: "positive: the norm named first is better; bars: interval by which the claim was decided; "
     "shaded: differences at which a claim with a margin holds; arrow: the difference lies beyond the panel",
     RATES: "points: seeds; lines: means; ring: chosen rate, the best of those with all tuning seeds; "
-    "x at the edge: diverged",
+    "x at the edge: diverged; horizontal bar: stable range, at the tolerance from the best mean",
+    LADDER: "positive: the norm named first is better; band: 90 % interval over seeds at each size",
 }
 
 
@@ -48,6 +50,7 @@ def write(
     figures = {
         FOREST: verdict_panels.differences(states),
         RATES: verdict_panels.rates(states),
+        LADDER: verdict_panels.ladders(states),
         TIME: verdict_panels.equal_time(states, records, times),
     }
     figures = {title: panels for title, panels in figures.items() if panels}

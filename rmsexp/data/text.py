@@ -54,11 +54,12 @@ def files(train: str, valid: str, test: str) -> PlainText:
     return _of_files(paths["train"].name, paths, digest_of_contents(paths.values()))
 
 
-def lambada(root: Path, held_out: int) -> PlainText:
+def lambada(root: Path, held_out: int, rest: bool) -> PlainText:
     """Return the passages in ``<root>/lambada/lambada_{development,test}_plain_text.txt``, one per line.
 
     The ``held_out`` last passages of development are the validation text, and the others the training text. The
-    ``held_out`` first passages of test are the test text.
+    ``held_out`` first passages of test are the test text. With ``rest``, the other passages of test are training text,
+    too.
 
     Raises: DataError if a file is missing, empty, or cannot be read; ValueError if ``held_out`` leaves no training
     passage, or if there are fewer test passages.
@@ -70,8 +71,11 @@ def lambada(root: Path, held_out: int) -> PlainText:
     if held_out > len(test):
         raise ValueError(f"data.held_out={held_out} is more than the {len(test)} test passages")
     passages = {"train": development[:-held_out], "valid": development[-held_out:], "test": test[:held_out]}
+    if rest:
+        passages["train"] += test[held_out:]
     texts = {split: b"".join(line + b"\n" for line in lines) for split, lines in passages.items()}
-    digest = hashlib.sha256(f"{digest_of(paths)}, held out {held_out}".encode()).hexdigest()
+    content = f"{digest_of(paths)}, held out {held_out}{', and the rest of test' * rest}"
+    digest = hashlib.sha256(content.encode()).hexdigest()
     return PlainText("LAMBADA", digest, False, {split: partial(texts.__getitem__, split) for split in SPLITS})
 
 

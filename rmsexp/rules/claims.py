@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -160,6 +160,7 @@ class _Evidence(NamedTuple):
     rates: float
     p: float
     trains: bool
+    at_least: tuple[bool, bool]
 
 
 def decide(
@@ -168,6 +169,7 @@ def decide(
     mode: str,
     seeds: Sequence[int],
     uncertainty: Mapping[str, float] | None = None,
+    at_least: Collection[str] = (),
 ) -> list[Verdict]:
     """Return the verdicts of the claims, in their order. Families are corrected within ``claims``.
 
@@ -178,6 +180,8 @@ def decide(
         mode: "min" or "max", the better direction of the score.
         seeds: the seeds of the final runs. A claim with a number of seeds uses the first ones.
         uncertainty: R of each norm whose choice of a rate has a known uncertainty; 0 for a rate that was given.
+        at_least: the norms whose scores are only known to be at least as good as given, such as the width of a range
+            that reaches the end of a grid. The interval has no upper bound if a is one of them, no lower if b is.
     """
     evidence = []
     for claim in claims:
@@ -186,8 +190,10 @@ def decide(
         by_ranks = claim.test == SUPERIORITY and diverged and not pairs.missing
         rates = rates_of(claim, uncertainty)
         trains = _trains(claim, pairs, mode)
-        p = _p(claim, pairs, by_ranks, rates) if trains else 1.0
-        evidence.append(_Evidence(claim, pairs, by_ranks, rates, p, trains))
+        open_ends = claim.a in at_least, claim.b in at_least
+        possible = trains and not open_ends[1] and not (open_ends[0] and claim.test == EQUIVALENCE)
+        p = _p(claim, pairs, by_ranks, rates) if possible else 1.0
+        evidence.append(_Evidence(claim, pairs, by_ranks, rates, p, trains, open_ends))
     sizes = family_sizes(claims)
     return [_verdict(found, size) for found, size in zip(evidence, sizes, strict=True)]
 
@@ -256,7 +262,7 @@ def counted(rates: float) -> float:
 
 def _verdict(evidence: _Evidence, size: int) -> Verdict:
     """Return the verdict of a claim in a family of this size."""
-    claim, pairs, by_ranks, rates, p, trains = evidence
+    claim, pairs, by_ranks, rates, p, trains, _ = evidence
     alpha = ALPHA / size
     low, high = _interval(evidence, alpha)
     both = _interval(evidence, ALPHA / 2)
@@ -292,7 +298,11 @@ def _interval(evidence: _Evidence, alpha: float) -> tuple[float, float]:
         return math.nan, math.nan
     low, high = significance.interval(pairs.differences, alpha, counted(evidence.rates))
     either = bool(pairs.diverged_a or pairs.diverged_b) and claim.test == EQUIVALENCE
-    return (-math.inf if pairs.diverged_a or either else low), (math.inf if pairs.diverged_b or either else high)
+    a_open, b_open = evidence.at_least
+    return (
+        -math.inf if pairs.diverged_a or either or b_open else low,
+        math.inf if pairs.diverged_b or either or a_open else high,
+    )
 
 
 def _outcome(claim: Claim, low: float, high: float) -> str:
@@ -310,7 +320,7 @@ def _outcome_of_ranks(evidence: _Evidence, alpha: float) -> str:
 
 
 def _reason(evidence: _Evidence, outcome: str, low: float, alpha: float) -> str:
-    claim, pairs, by_ranks, _, p, trains = evidence
+    claim, pairs, by_ranks, _, p, trains, _ = evidence
     if pairs.missing:
         return f"{len(pairs.missing)} of {pairs.total} pairs are not finished; the claim is tested when all are"
     if not trains:

@@ -39,7 +39,8 @@ class DataConfig(config.DataConfig):
     """Options of the text and of its tokens.
 
     ``train``, ``valid`` and ``test``: for ``name=files``, the paths of the text files. ``held_out``: for
-    ``name=lambada``, the number of passages of the validation text, and of the test text. ``tokens``: "bytes", or
+    ``name=lambada``, the number of passages of the validation text, and of the test text; ``name=lambada_all`` also
+    trains on the test passages that are not held out. ``tokens``: "bytes", or
     "sentencepiece" for ``vocabulary`` pieces that are learnt on the training text.
     """
 
@@ -59,7 +60,7 @@ class DataConfig(config.DataConfig):
         checks.at_least("data.vocabulary", self.vocabulary, 2, checks.LARGEST_WIDTH)
         if missing := missing_own_file(self.name, self.own_files):
             raise ValueError(f"data.name=files needs data.{missing}, the path of a text file")
-        self.check_options_of("name", ["lambada"], ["held_out"])
+        self.check_options_of("name", ["lambada", "lambada_all"], ["held_out"])
         self.check_options_of("tokens", ["sentencepiece"], ["vocabulary"])
 
     @property
@@ -73,7 +74,8 @@ class DataConfig(config.DataConfig):
 
 SOURCES: dict[str, Callable[[DataConfig, Path], text.PlainText]] = {
     "sentences": lambda data, root: text.sentences(),  # noqa: ARG005
-    "lambada": lambda data, root: text.lambada(root, data.held_out),
+    "lambada": lambda data, root: text.lambada(root, data.held_out, rest=False),
+    "lambada_all": lambda data, root: text.lambada(root, data.held_out, rest=True),
     "wikitext103": lambda data, root: text.wikitext103(root, inform),  # noqa: ARG005
     "files": lambda data, root: text.files(data.train, data.valid, data.test),  # noqa: ARG005
 }

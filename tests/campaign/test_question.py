@@ -284,7 +284,7 @@ def test_the_campaigns_of_the_package(name: str, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(question, "_series_folder", folder)
     asked = question.read(name)
-    assert checked == list(asked.content.norms)
+    assert checked == asked.arms
     assert asked.name == name
     assert asked.recipe.config.evaluation == "scored"
 

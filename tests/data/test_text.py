@@ -59,29 +59,33 @@ def lambada(root: Path, development: int = 5, test: int = 4) -> None:
 
 def test_passages_of_lambada(tmp_path: Path) -> None:
     lambada(tmp_path)
-    plain = text.lambada(tmp_path, 2)
+    plain = text.lambada(tmp_path, 2, rest=False)
     assert read(plain) == {
         "train": b"development 0 .\ndevelopment 1 .\ndevelopment 2 .\n",
         "valid": b"development 3 .\ndevelopment 4 .\n",
         "test": b"test 0 .\ntest 1 .\n",
     }
-    assert text.lambada(tmp_path, 2).digest == plain.digest != text.lambada(tmp_path, 1).digest
+    assert text.lambada(tmp_path, 2, rest=False).digest == plain.digest != text.lambada(tmp_path, 1, rest=False).digest
+    every = text.lambada(tmp_path, 2, rest=True)
+    added = b"".join(b"test %d .\n" % number for number in range(2, 4))
+    assert read(every) == read(plain) | {"train": read(plain)["train"] + added}
+    assert every.digest != plain.digest
     with pytest.raises(ValueError, match=r"^data.held_out=5 leaves none of the 5 training passages$"):
-        text.lambada(tmp_path, 5)
+        text.lambada(tmp_path, 5, rest=False)
     test = tmp_path / "lambada/lambada_test_plain_text.txt"
     test.write_text("test 0 .\n")
     with pytest.raises(ValueError, match=r"^data.held_out=2 is more than the 1 test passages$"):
-        text.lambada(tmp_path, 2)
+        text.lambada(tmp_path, 2, rest=False)
     test.write_text("")
     with pytest.raises(DataError, match=r"lambada_test_plain_text.txt is empty"):
-        text.lambada(tmp_path, 2)
+        text.lambada(tmp_path, 2, rest=False)
 
 
 def test_missing_files_of_lambada_are_named(tmp_path: Path) -> None:
     lambada(tmp_path)
     (tmp_path / "lambada/lambada_test_plain_text.txt").unlink()
     with pytest.raises(DataError, match=r"^LAMBADA is incomplete: in .* there is no lambada_test_plain_text.txt"):
-        text.lambada(tmp_path, 2)
+        text.lambada(tmp_path, 2, rest=False)
 
 
 @pytest.fixture

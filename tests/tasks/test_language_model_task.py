@@ -272,7 +272,10 @@ def test_evaluation_with_statistics_of_the_batch_is_refused(norm: str) -> None:
             "data.name=files needs data.test, the path of a text file",
         ),
         (["data.held_out=0"], "data.held_out must be at least 1, got 0"),
-        (["data.held_out=20"], "data.held_out is an option of data.name=lambada, and data.name is sentences"),
+        (
+            ["data.held_out=20"],
+            "data.held_out is an option of data.name=lambada or lambada_all, and data.name is sentences",
+        ),
         (["data.vocabulary=1"], "data.vocabulary must be at least 2, got 1"),
         (
             ["data.vocabulary=300"],

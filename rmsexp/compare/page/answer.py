@@ -14,7 +14,7 @@ from rmsexp.compare.plots import savings_by_task
 from rmsexp.compare.plots.verdict_panels import LINE, Marks, Panel, Text, padded
 from rmsexp.compare.records import comparable, names, statistics, timing_records
 from rmsexp.compare.tables import formats, verdicts
-from rmsexp.rules import pairs
+from rmsexp.rules import measures, pairs
 from rmsexp.rules.ratios import FEWEST_ROUNDS
 
 NORM, REFERENCE = "rms", "ln"
@@ -64,8 +64,8 @@ def answer(
 
 
 def about(verdicts: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of claims about RMSNorm against LayerNorm."""
-    return verdicts[(verdicts["a"] == NORM) & (verdicts["b"] == REFERENCE)]
+    """Return the rows of claims about the scores of RMSNorm against LayerNorm."""
+    return verdicts[(verdicts["a"] == NORM) & (verdicts["b"] == REFERENCE) & (verdicts["of"] == measures.SCORE)]
 
 
 def _shown(claims: pd.DataFrame) -> list[dict[Any, Any]]:

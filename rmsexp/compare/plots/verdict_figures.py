@@ -15,6 +15,7 @@ from rmsexp.compare.plots import canvas, marks, style
 from rmsexp.compare.plots.verdict_panels import GAP, Marks, Panel
 from rmsexp.compare.records import names
 
+LEGEND = 22  # characters in a line of the legend
 TITLE = 60  # characters in a line of the title of a panel
 LINE_HEIGHT = 0.5  # inches per line of a panel whose y axis counts lines of text
 LOOKS: dict[str, dict[str, Any]] = {
@@ -42,7 +43,7 @@ def draw(panels: Sequence[Panel], title: str, lines: Sequence[str]) -> Figure:
             axes.set_ylim(panel.y_range[1] - extent, panel.y_range[1])
     handles = [Line2D([], [], linewidth=style.THICK, **_look(norm, norms)) for norm in norms]
     if panels[0].y_title:
-        labels = [names.label(norm) for norm in norms]
+        labels = [textwrap.fill(names.label(norm), LEGEND) for norm in norms]
         last = grid[min(len(grid), canvas.COLUMNS) - 1]
         last.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=9)
     return figure

@@ -1,7 +1,7 @@
 """The panels of the figures of campaigns, computed once for matplotlib and for the HTML page.
 
-There are three figures: the differences that claims are about, with a panel per task; quality against the tuned rate,
-and quality against time, with a panel per campaign. All have the same kinds of marks.
+There are four figures: the differences that claims are about, with a panel per task; quality against the tuned rate,
+differences along a ladder, and quality against time, with a panel per campaign. All have the same kinds of marks.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rmsexp.compare.records.campaign_times import Timed
 from rmsexp.compare.records.campaigns import Job, State
 from rmsexp.compare.records.load import Records
 from rmsexp.compare.tables import formats, verdicts
+from rmsexp.rules import claims, measures, pairs, significance
 
 Kind = Literal["points", "line", "chosen", "cross", "interval", "left", "right", "paper"]
 WRAP = 44  # characters of a line of text in a panel: it has to fit a telephone
@@ -93,10 +94,12 @@ class Panel(NamedTuple):
 
 
 def differences(states: Sequence[State]) -> list[Panel]:
-    """Return a panel per task and score: the differences of decided claims, their intervals and, shaded, margins."""
+    """Return a panel per task, score and unit: the differences of decided claims, their intervals, shaded margins."""
     table = verdicts.table(states)
     decided = table[table["outcome"] != verdicts.UNDECIDED]
-    return [_differences(str(task), rows) for (task, _), rows in decided.groupby(["task", "score"], sort=False)]
+    return [
+        _differences(str(task), rows) for (task, *_), rows in decided.groupby(["task", "score", "unit"], sort=False)
+    ]
 
 
 def _differences(task: str, rows: pd.DataFrame) -> Panel:
@@ -123,7 +126,8 @@ def _differences(task: str, rows: pd.DataFrame) -> Panel:
         marks += _difference(row, y, x_range)
         y -= GAP
     label, unit = names.metric_label(metric), rows["unit"].iloc[0]
-    x_title = f"advantage in {split} {label}" + f" ({unit})" * (unit != label)
+    of = f"{split} {label}" if rows["of"].iloc[0] != measures.RANGE else "width of the stable range"
+    x_title = "\n".join(textwrap.wrap(f"advantage in {of}" + f" ({unit})" * (unit != label), WRAP))
     return Panel(task, x_title, "", marks, x_range, (y, 0.0), zero=True, bands=bands, texts=texts)
 
 
@@ -143,30 +147,35 @@ def _difference(row: dict[Any, Any], y: float, x_range: tuple[float, float]) -> 
 
 
 def rates(states: Sequence[State]) -> list[Panel]:
-    """Return a panel per campaign that has tuning runs: the validation score against the tuned rate, for each norm."""
+    """Return a panel per campaign with runs at several rates: the score against the rate, for each norm.
+
+    The score is that on validation examples; for claims about stable ranges that of the claims, with the ranges.
+    """
     panels = [_rates(state) for state in states]
     return [panel for panel in panels if panel.marks]
 
 
 def _rates(state: State) -> Panel:
     campaign = state.campaign
-    found = {norm: _by_rate(state, norm) for norm in campaign.norms}
+    arms = [arm for arm, _, _ in campaign.every_arm()]
+    found = {norm: _by_rate(state, norm) for norm in arms}
     values = [value for points in found.values() for values in points.values() for value in values]
     y_range = padded([value for value in values if not math.isnan(value)])
-    marks = [entry for number, norm in enumerate(campaign.norms) for entry in _rate_marks(state, norm, number, y_range)]
+    marks = [entry for number, norm in enumerate(arms) for entry in _rate_marks(state, norm, number, y_range)]
     tried = sorted({rate for points in found.values() for rate in points})
     x_range = (tried[0] / 1.3, tried[-1] * 1.3) if tried else (0.5, 2.0)
-    ticks = campaign.tuning(state.results).grid if tried else ()  # labels between octaves would overlap
-    title = quantities.title(quantities.usual(*campaign.tuned_by))
+    grid = campaign.tuning(state.results).grid if campaign.tolerance is None else campaign.grid[::2]
+    ticks = grid if tried else ()  # labels between octaves would overlap
+    title = quantities.title(quantities.usual(*(campaign.tuned_by if campaign.tolerance is None else campaign.score)))
     return Panel(_title(state), campaign.rate, title, marks, x_range, y_range, ticks=ticks)
 
 
 def _by_rate(state: State, norm: str) -> dict[float, list[float]]:
-    """Return the validation scores of a norm's tuning runs that ended, by rate; NaN for those that diverged."""
+    """Return the scores of a norm's runs that ended, by rate; NaN for those that diverged."""
     points: dict[float, list[float]] = {}
-    for job, result in state.jobs("tune", norm):
+    for job, result in state.rated(norm):
         if result.ended:
-            points.setdefault(job.rate, []).append(result.validation)
+            points.setdefault(job.rate, []).append(state.rated_score(result))
     return dict(sorted(points.items()))
 
 
@@ -190,7 +199,44 @@ def _rate_marks(state: State, norm: str, number: int, y_range: tuple[float, floa
         Marks(norm, f"{label}, chosen", "chosen", chosen, [means[rate] for rate in chosen]),
         Marks(norm, f"{label}, diverged", "cross", crosses, [height] * len(crosses)),
     ]
+    if (stable := state.campaign.ranges(state.results).get(norm)) is not None:
+        worst = means[stable.best] + edge_of_range(state)
+        marks.append(
+            Marks(norm, f"{label}, stable range", "interval", [stable.best], [worst], [stable.low], [stable.high])
+        )
     return [entry for entry in marks if entry.x]
+
+
+def edge_of_range(state: State) -> float:
+    """Return the difference between the score at the ends of a stable range and the best."""
+    return -pairs.sign(state.campaign.mode) * (state.campaign.tolerance or 0.0)
+
+
+def ladders(states: Sequence[State]) -> list[Panel]:
+    """Return a panel per decided campaign with a ladder: differences of scores against the size, with 90 % bands."""
+    return [_ladder(state) for state in states if state.campaign.ladder and not state.undecided]
+
+
+def _ladder(state: State) -> Panel:
+    campaign = state.campaign
+    scores, marks = campaign.scores(state.results), []
+    for claim in campaign.claims:
+        arms = zip(campaign.arms[claim.a], campaign.arms[claim.b], strict=True)
+        found = [pairs.pair(scores[a], scores[b], campaign.final_seeds, campaign.mode).differences for a, b in arms]
+        drawn = [(size, values) for size, values in zip(campaign.sizes, found, strict=True) if len(values) > 1]
+        ends = [significance.interval(values, claims.ALPHA) for _, values in drawn]
+        label = f"{names.label(claim.a)} against {names.label(claim.b)}"
+        means = [float(np.mean(values)) for _, values in drawn]
+        bands = [low for low, _ in ends], [high for _, high in ends]
+        marks.append(Marks(claim.a, label, "line", [size for size, _ in drawn], means, *bands))
+    split, metric = campaign.score
+    references = {claim.b for claim in campaign.claims}
+    over = f" over {names.label(references.pop())}" if len(references) == 1 else ""
+    y_title = f"advantage{over} in {split} {names.metric_label(metric)} ({names.unit_of_difference(metric)})"
+    y_range = padded([0.0, *(y for entry in marks for y in (*entry.low, *entry.high))])
+    x_range = campaign.sizes[0] / 1.1, campaign.sizes[-1] * 1.1
+    y_title = "\n".join(textwrap.wrap(y_title, WRAP_Y))
+    return Panel(_title(state), next(iter(campaign.ladder)), y_title, marks, x_range, y_range, ticks=campaign.sizes)
 
 
 def equal_time(states: Sequence[State], records: Records, timed: dict[str, Timed]) -> list[Panel]:

@@ -22,7 +22,7 @@ from rmsexp.compare.records import names
 from rmsexp.compare.records.load import DAMAGE, number
 from rmsexp.identity import identity
 from rmsexp.readers import read_yaml
-from rmsexp.rules import claims, pairs, score, seeds, selection
+from rmsexp.rules import claims, measures, pairs, score, seeds, selection
 from rmsexp.schema import flatten
 from rmsexp.train import clock
 
@@ -152,34 +152,119 @@ class Campaign(CampaignFile):
         return selection.next_runs(self.grid, self.validation(results), self.mode, self.seeds.tune, self.tuning_rule)
 
     def choice(self, results: Results) -> dict[str, selection.Choice]:
-        """Return the chosen rate of each norm; none before the tuning is finished."""
+        """Return the chosen rate of each arm; none before the tuning is finished, and none for stable ranges."""
+        if self.tolerance is not None:
+            return {}
+        arms = [arm for arm, _, _ in self.every_arm()]
         if not self.is_tuned:
-            return dict.fromkeys(self.norms, selection.Choice(self.grid[0], math.nan, 0, None, 0.0))
+            return dict.fromkeys(arms, selection.Choice(self.grid[0], math.nan, 0, None, 0.0))
         if not self.seeds.tune or self.tuning(results).runs:
             return {}
-        return selection.choose(self.grid, self.validation(results), self.mode, self.seeds.tune, self.tuning_rule)
+        tuned = selection.choose(self.grid, self.validation(results), self.mode, self.seeds.tune, self.tuning_rule)
+        between = {arm: choice for of_norm in self.arms.values() for arm, choice in self._between(of_norm, tuned)}
+        return {arm: (tuned | between)[arm] for arm in arms}
+
+    def _between(
+        self, arms: Sequence[str], tuned: Mapping[str, selection.Choice]
+    ) -> list[tuple[str, selection.Choice]]:
+        """Return the choices of a norm between the ends of its ladder: no rate if an end has none."""
+        first, last = tuned[arms[0]].rate, tuned[arms[-1]].rate
+        rates: Sequence[float | None] = [None] * len(arms[1:-1])
+        if first is not None and last is not None and len(arms) > 2:
+            rates = measures.rates_between(self.sizes, first, last)
+        choices = [selection.Choice(rate, math.nan, 0, None, math.nan) for rate in rates]
+        return list(zip(arms[1:-1], choices, strict=True))
+
+    @property
+    def sizes(self) -> tuple[float, ...]:
+        """The values of the first key of the ladder; empty without one."""
+        return next(iter(self.ladder.values()), ())
+
+    def every_arm(self) -> list[tuple[str, str, bool]]:
+        """Return each name that is run, its norm, and whether it is tuned: on a ladder, whether it is at an end."""
+        return [(arm, norm, arm in (arms[0], arms[-1])) for norm, arms in self.arms.items() for arm in arms]
 
     def uncertainty(self, results: Results) -> dict[str, float]:
-        """Return the uncertainty of the chosen rate of each norm; NaN where it is not known."""
-        return {norm: choice.uncertainty for norm, choice in self.choice(results).items()}
+        """Return the uncertainty of the chosen rate of each arm; NaN where it is not known.
+
+        On a ladder also that of each slope: rates between the ends follow those at the ends, so that it is
+        sqrt(R_first² + R_last²) over the number of doublings. A stable range has none.
+        """
+        if self.tolerance is not None:
+            return dict.fromkeys(self.norms, 0.0)
+        known = {norm: choice.uncertainty for norm, choice in self.choice(results).items()}
+        if not self.ladder or not known:
+            return known
+        doublings = math.log2(self.sizes[-1] / self.sizes[0])
+        return known | {
+            norm: math.hypot(known[arms[0]], known[arms[-1]]) / doublings for norm, arms in self.arms.items()
+        }
 
     def validation(self, results: Results) -> dict[str, dict[float, dict[int, float]]]:
         """Return the validation scores of the tuning runs that ended, by norm, rate and seed; NaN for diverged runs."""
-        scores: dict[str, dict[float, dict[int, float]]] = {norm: {} for norm in self.norms}
+        scores: dict[str, dict[float, dict[int, float]]] = {arm: {} for arm, _, tuned in self.every_arm() if tuned}
         for job in self._ended(results, "tune"):
             scores[job.norm].setdefault(job.rate, {})[job.seed] = results[job].validation
         return scores
 
-    def scores(self, results: Results) -> dict[str, dict[int, float]]:
-        """Return the test scores of the final runs that ended, by norm and seed; NaN for diverged runs.
-
-        A norm that diverged at every rate has no final runs; its scores are NaN.
-        """
-        scores: dict[str, dict[int, float]] = {norm: {} for norm in self.norms}
+    def by_rate(self, results: Results) -> dict[str, dict[float, dict[int, float]]]:
+        """Return the test scores of the final runs that ended, by norm, rate and seed; NaN for diverged runs."""
+        scores: dict[str, dict[float, dict[int, float]]] = {arm: {} for arm, _, _ in self.every_arm()}
         for job in self._ended(results, "final"):
-            scores[job.norm][job.seed] = results[job].test
+            scores[job.norm].setdefault(job.rate, {})[job.seed] = results[job].test
+        return scores
+
+    def scores(self, results: Results) -> dict[str, dict[int, float]]:
+        """Return what claims are about, by norm and seed, from the final runs that ended; NaN for diverged runs.
+
+        These are the test scores; on a ladder also the slopes of the norms; or the widths of the stable ranges, with
+        the sign with which :attr:`mode` is their better direction, too. A norm that diverged at every rate has NaN.
+        """
+        by_rate = self.by_rate(results)
+        if self.tolerance is not None:
+            better = pairs.sign(self.mode)
+            seeds = range(self.seeds.min_seeds)
+            found = {norm: measures.widths(rates, seeds, self.mode, self.tolerance) for norm, rates in by_rate.items()}
+            return {norm: {seed: better * width for seed, width in widths.items()} for norm, widths in found.items()}
+        scores = {
+            arm: {seed: value for of_rate in rates.values() for seed, value in of_rate.items()}
+            for arm, rates in by_rate.items()
+        }
         lost = [norm for norm, choice in self.choice(results).items() if choice.rate is None]
-        return scores | {norm: dict.fromkeys(self.final_seeds, math.nan) for norm in lost}
+        scores |= {norm: dict.fromkeys(self.final_seeds, math.nan) for norm in lost}
+        if not self.ladder:
+            return scores
+        return scores | {
+            norm: measures.slopes(self.sizes, [scores[arm] for arm in arms]) for norm, arms in self.arms.items()
+        }
+
+    def ranges(self, results: Results) -> dict[str, measures.Range | None]:
+        """Return the stable range of each norm; None for one that diverged at every rate. Empty for other claims."""
+        if self.tolerance is None or self.undecided(results):
+            return {}
+        scores = self.by_rate(results)
+        return {norm: measures.stable_range(scores[norm], self.mode, self.tolerance) for norm in self.norms}
+
+    def final_runs(self, results: Results, count: int) -> list[tuple[str, float, int]]:
+        """Return the final runs that the rules ask for by the results so far: norm, rate and seed.
+
+        ``count``: the number of seeds of norms that no claim limits to fewer.
+        """
+        if self.tolerance is not None:
+            seeds = range(self.seeds.min_seeds)
+            by_rate = self.by_rate(results)
+            return [
+                (norm, rate, seed)
+                for norm in self.norms
+                for rate, seed in measures.runs_of_range(by_rate[norm], self.grid, seeds, self.mode, self.tolerance)
+            ]
+        choices = self.choice(results)
+        return [
+            (arm, rate, seed)
+            for arm, norm, _ in self.every_arm()
+            if arm in choices and (rate := choices[arm].rate) is not None
+            for seed in range(self.final_count(norm, count))
+        ]
 
     @property
     def final_seeds(self) -> list[int]:
@@ -194,6 +279,9 @@ class Campaign(CampaignFile):
     def needed_seeds(self, results: Results) -> int | None:
         """Return the number of seeds that the claims need; None before all runs of the first look have ended."""
         look = range(self.seeds.min_seeds)
+        if self.tolerance is not None:
+            asked = {(job.norm, job.rate, job.seed) for job in self._ended(results, "final")}
+            return len(look) if asked.issuperset(self.final_runs(results, len(look))) else None
         final = [job for job in self.jobs if job.stage == "final" and job.seed in look]
         if not final or not all(results[job].ended for job in final):
             return None
@@ -216,14 +304,15 @@ class Campaign(CampaignFile):
             return []
         uncertainty = self.uncertainty(results)
         every, scores = (*self.claims, *self.unregistered()), self.scores(results)
-        return claims.decide(every, scores, self.mode, self.final_seeds, uncertainty)
+        open_ranges = {norm for norm, found in self.ranges(results).items() if found is not None and found.at_least}
+        return claims.decide(every, scores, self.mode, self.final_seeds, uncertainty, open_ranges)
 
     def unregistered(self) -> list[claims.Claim]:
         """Return the paper's claim about pRMSNorm, if the campaign has its norms and a margin and does not make it."""
         text, a, b = PAPERS_CLAIM
         margins = [claim.margin for claim in self.claims if claim.margin is not None]
         made = any((claim.a, claim.b) == (a, b) for claim in self.claims)
-        if made or not margins or not {a, b} <= {*self.norms}:
+        if made or not margins or not {a, b} <= {*self.norms} or self.measure != measures.SCORE:
             return []
         numbers = [len({job.seed for job in self.jobs if (job.stage, job.norm) == ("final", norm)}) for norm in (a, b)]
         return [claims.Claim(text, claims.EQUIVALENCE, a, b, min(margins), seeds=max(min(numbers), claims.MIN_PAIRS))]
@@ -256,6 +345,9 @@ class Campaign(CampaignFile):
             judged = [result for stage in ("tune", "final") for _, result in of_stage(results, stage, norm)]
             if len({own for result in judged for own in result.own}) > 1:
                 lines.append(f"the Python module of {norm} changed between its runs")
+        if self.tuning_runs:
+            stated = ", ".join(f"{key}={value}" for key, value in self.tuning_runs.items())
+            lines.append(f"its rates were chosen with {stated}")
         if self.score.split == self.tuned_by.split:
             lines.append(f"its claims are about the examples by which its rates were chosen ({self.score.split})")
         data = {result.data for job, result in results.items() if result.ended and job.stage != "pilot"}
@@ -283,12 +375,14 @@ class Campaign(CampaignFile):
         file: dict[str, Any] = {key: list(getattr(self, key)) for key in ("norms", "grid", "tuned_by", "score")}
         file |= {"question": self.question, "runs": sorted(f"{key}={value}" for key, value in self.runs.items())}
         file |= {"claims": [asdict(claim) for claim in self.claims], "rate": [TUNED + self.rate]}
+        file |= {"ladder": {key: list(values) for key, values in self.ladder.items()}} if self.ladder else {}
         least, most = campaign_file.SEED_KEYS[self.rules]
         numbers = {least: self.seeds.min_seeds, most: self.seeds.max_seeds}
+        stated: dict[str, Any] = numbers | ({} if self.tolerance is None else {"tolerance": self.tolerance})
         if self.rules == campaign_file.OCTAVE_RULES:
-            file |= {"final": {"seeds": numbers}}
+            file |= {"final": {"seeds": stated}}
         else:
-            file |= {"final": numbers, "rules": self.rules, "supersedes": self.supersedes}
+            file |= {"final": stated, "rules": self.rules, "supersedes": self.supersedes}
         now = dict(campaign_file.leaves(file | {"tuning seeds": list(self.seeds.tune)}))
         now |= {key: getattr(self.registered, key) for key in campaign_file.REGISTERED}
         compared = dict.fromkeys([*now, *(key for key in then if key.startswith("claims"))])
@@ -308,12 +402,7 @@ class Campaign(CampaignFile):
         needed, count = self.needed_seeds(results), self.seeds.needed or self.seeds.min_seeds
         if needed is not None and needed != count:
             lines.append(f"{campaign_file.FILE} has {count} as the number of seeds, and by its records it is {needed}")
-        asked = {
-            (norm, choice.rate, seed)
-            for norm, choice in self.choice(results).items()
-            if choice.rate is not None
-            for seed in range(self.final_count(norm, count))
-        }
+        asked = {*self.final_runs(results, count)}
         listed = {(job.norm, job.rate, job.seed) for job in self.jobs if job.stage == "final"}
         if asked != listed:
             norm, rate, seed = min(asked ^ listed)
@@ -347,13 +436,15 @@ class Campaign(CampaignFile):
     def _mixed(self, results: Results) -> list[str]:
         """Return which values differ among the configs of the tuning and final runs, except rates and evaluations.
 
+        The keys of a ladder and those that tuning runs have of their own may differ, too.
         Norms may have options of their own and of the model, so these are compared among the runs of a norm only.
         """
-        recipes: dict[str, list[dict[str, Any]]] = {norm: [] for norm in self.norms}
+        recipes: dict[str, list[dict[str, Any]]] = {arm: [] for arm, _, _ in self.every_arm()}
+        left_out = {self.rate, "evaluation", *self.ladder, *self.tuning_runs}
         for job in (job for job, result in results.items() if result.ended and job.stage != "pilot"):
             with suppress(*DAMAGE):  # which is reported when the run is loaded
                 values = identity(read_yaml(self.root / job.folder / record.CONFIG))
-                recipes[job.norm].append({key: values[key] for key in values.keys() - {self.rate, "evaluation"}})
+                recipes[job.norm].append({key: values[key] for key in values.keys() - left_out})
         every = [recipe for same in recipes.values() for recipe in same]
         groups = [("all norms", every, False), *((norm, same, True) for norm, same in recipes.items())]
         return [line for name, same, own in groups if (line := _differing(name, same, own))]
@@ -384,6 +475,12 @@ class State(NamedTuple):
         at_edge = [
             f"the chosen rate of {norm} is the {edge} of the extended grid" for norm, edge in edges.items() if edge
         ]
+        ranges = self.campaign.ranges(self.results)
+        at_edge += [
+            f"the stable range of {norm} reaches an end of the grid, so it is at least this wide"
+            for norm in (claim.a, claim.b)
+            if (found := ranges.get(norm)) is not None and found.at_least
+        ]
         return [*self.remarks, *self.campaign.differing_models(claim, self.results), *at_edge]
 
     def all_remarks(self) -> list[str]:
@@ -393,6 +490,14 @@ class State(NamedTuple):
 
     def jobs(self, stage: str, norm: str) -> list[tuple[Job, Result]]:
         return of_stage(self.results, stage, norm)
+
+    def rated(self, norm: str) -> list[tuple[Job, Result]]:
+        """Return the runs of a norm at several rates: of tuning or, for claims about stable ranges, the final runs."""
+        return self.jobs("tune" if self.campaign.tolerance is None else "final", norm)
+
+    def rated_score(self, result: Result) -> float:
+        """Return the score of one of the runs of :meth:`rated`."""
+        return result.validation if self.campaign.tolerance is None else result.test
 
 
 def of_stage(results: Results, stage: str, norm: str) -> list[tuple[Job, Result]]:

@@ -51,7 +51,8 @@ def norm_of(series: str) -> str:
 def label(series: str) -> str:
     """Return the name of a series for people, such as "pRMSNorm p=0.5" for "prms+p=0.5"."""
     norm, *overrides = series.split("+")
-    return " ".join([NAMES.get(norm, norm), *(override.removeprefix("model.") for override in overrides)])
+    shown = (override.removeprefix("model.").removeprefix("schedule.") for override in overrides)
+    return " ".join([NAMES.get(norm, norm), *shown])
 
 
 def without_impl(series: str) -> str:

@@ -10,7 +10,7 @@ import statistics
 from typing import NamedTuple
 
 from rmsexp.compare.records.campaigns import State
-from rmsexp.rules import claims
+from rmsexp.rules import claims, measures
 from rmsexp.rules.claims import SUPERIORITY, SUPPORTED, Claim, Verdict
 
 NONE = "none"  # the norm that claims are measured by: no norm
@@ -58,7 +58,12 @@ def strength(state: State, verdict: Verdict) -> Strength:
 
 
 def gain(state: State, norm: str) -> float:
-    """Return the mean gain of a norm's finished final runs in the last fifth of their steps; NaN without a run."""
+    """Return the mean gain of a norm's finished final runs in the last fifth of their steps; NaN without a run.
+
+    NaN, too, if claims are not about scores.
+    """
+    if state.campaign.measure != measures.SCORE:
+        return math.nan
     found = [result.gain for _, result in state.jobs("final", norm) if result.status == "finished"]
     return statistics.fmean(found) if found else math.nan
 

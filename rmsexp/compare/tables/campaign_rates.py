@@ -12,6 +12,7 @@ import pandas as pd
 from rmsexp.compare.records import names, statistics
 from rmsexp.compare.records.campaigns import State
 from rmsexp.compare.tables import formats, verdicts
+from rmsexp.rules import claims, significance
 from rmsexp.rules.selection import Choice
 
 COLUMNS = (
@@ -24,25 +25,26 @@ def table(states: Sequence[State]) -> pd.DataFrame:
     """Return one row per campaign, norm and rate, with columns ``COLUMNS``.
 
     ``runs``: the number of tuning runs; ``ended`` of them finished or diverged. ``mean``: the mean validation score of
-    those that finished, in the displayed unit; ``values``: each of them. ``chosen``: whether the rate is the norm's
-    choice. ``edge``, ``uncertainty``: see :class:`rmsexp.rules.selection.Choice`; empty at the other rates.
+    those that finished, in the displayed unit; ``values``: each of them. In campaigns about stable ranges these are the
+    final runs and their test scores. ``chosen``: whether the rate is the norm's choice. ``edge``, ``uncertainty``: see
+    :class:`rmsexp.rules.selection.Choice`; empty at the other rates.
     """
     rows = []
     for state in states:
         campaign = state.campaign
         shared = {"root": str(campaign.root), "task": campaign.task, "campaign": state.name, "key": campaign.rate}
-        for norm in campaign.norms:
+        for norm, _, _ in campaign.every_arm():
             rows += [shared | {"norm": norm} | row for row in _rows(state, norm)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def _rows(state: State, norm: str) -> list[dict[str, Any]]:
-    jobs = state.jobs("tune", norm)
+    jobs = state.rated(norm)
     choice = state.choice.get(norm)
     rows = []
     for rate in sorted({job.rate for job, _ in jobs}):
         results = [result for job, result in jobs if job.rate == rate]
-        values = [result.validation for result in results if result.status == "finished"]
+        values = [state.rated_score(result) for result in results if result.status == "finished"]
         row: dict[str, Any] = {"rate": rate, "runs": len(results), "ended": sum(result.ended for result in results)}
         row |= {"diverged": sum(result.status == "diverged" for result in results)}
         row |= {
@@ -60,13 +62,15 @@ def _rows(state: State, norm: str) -> list[dict[str, Any]]:
 
 def readable(state: State) -> pd.DataFrame:
     """Return the tuning of one campaign as text: one row per norm, and one column per rate."""
-    return pd.DataFrame([_readable(state, norm) for norm in state.campaign.norms])
+    return pd.DataFrame([_readable(state, norm) for norm, _, _ in state.campaign.every_arm()])
 
 
 def _readable(state: State, norm: str) -> dict[str, str]:
     rows, choice = {row["rate"]: row for row in _rows(state, norm)}, state.choice.get(norm)
-    rates = sorted({job.rate for job in state.campaign.jobs if job.stage == "tune"})
+    rates = sorted({job.rate for arm, _, _ in state.campaign.every_arm() for job, _ in state.rated(arm)})
     cells = {f"{rate:g}": _cell(rows[rate]) if rate in rows else formats.NO_VALUE for rate in rates}
+    if state.campaign.tolerance is not None:
+        return {"norm": names.label(norm)} | cells | {f"stable range of {state.campaign.rate}": _range(state, norm)}
     split, metric = state.campaign.score
     final = {f"{split} {names.metric_label(metric)}, final runs": _final(state, norm)}
     unit = verdicts.unit(state.campaign)
@@ -93,6 +97,20 @@ def _choice(choice: Choice | None, unit: str) -> dict[str, str]:
         known = not math.isnan(choice.uncertainty)
         texts = [f"{choice.rate:g}{edge}", f"{choice.uncertainty:.2g} {unit}" if known else "not known"]
     return dict(zip(("chosen rate", "uncertainty of tuning"), texts, strict=True))
+
+
+def _range(state: State, norm: str) -> str:
+    """Return the stable range of a norm, such as "0.0011 to 0.0071 (2.7 octaves, 90 % interval 2.2 to 3.1)"."""
+    if state.undecided:
+        return formats.NO_VALUE
+    if (found := state.campaign.ranges(state.results)[norm]) is None:
+        return "diverged at every rate"
+    widths = np.abs([*state.campaign.scores(state.results)[norm].values()])
+    low, high = significance.interval(widths, claims.ALPHA)
+    least = "at least " * found.at_least
+    return (
+        f"{found.low:.2g} to {found.high:.2g} ({least}{found.width:.2f} octaves, 90 % interval {low:.2f} to {high:.2f})"
+    )
 
 
 def _final(state: State, norm: str) -> str:

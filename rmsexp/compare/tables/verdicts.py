@@ -15,11 +15,11 @@ import pandas as pd
 from rmsexp.compare.records import names, strength
 from rmsexp.compare.records.campaigns import Campaign, State
 from rmsexp.compare.tables import formats
-from rmsexp.rules import claims, seeds
+from rmsexp.rules import claims, measures, seeds
 
 UNDECIDED = "not decided yet"
 COLUMNS = (
-    *("root", "task", "campaign", "claim", "test", "a", "b", "family", "registered", "outcome", "score", "unit"),
+    *("root", "task", "campaign", "claim", "of", "test", "a", "b", "family", "registered", "outcome", "score", "unit"),
     *("difference", "low", "high", "level", "alone_low", "alone_high", "against_zero", "margin", "smallest_margin"),
     *("gain_over_none", "exceeds_margin", "blind", "improving", "untuned", "seeds", "p", "adjusted_p"),
     *("diverged_a", "diverged_b", "diverged_both", "uncertainty_a", "uncertainty_b", "rates", "reason", "remarks"),
@@ -32,10 +32,11 @@ def table(states: Sequence[State]) -> pd.DataFrame:
     """Return one row per campaign and claim, with columns ``COLUMNS``.
 
     ``campaign``: the name, as in :class:`rmsexp.compare.records.campaigns.State`, so that no two campaigns share it.
-    ``registered``: whether the claim is in the campaign's file. ``difference``, ``low``, ``high``: the mean difference
-    and the interval at confidence ``level`` that decides the claim; ``alone_low``, ``alone_high``: the 90 % interval
-    without regard to other claims of its family. ``smallest_margin``: the smallest margin with which the claim would be
-    supported. ``gain_over_none``, ``exceeds_margin``, ``blind``, ``improving``, ``untuned``: see
+    ``of``: what is compared, "score", "slope" or "stable range" (:mod:`rmsexp.rules.measures`). ``registered``: whether
+    the claim is in the campaign's file. ``difference``, ``low``, ``high``: the mean difference and the interval at
+    confidence ``level`` that decides the claim; ``alone_low``, ``alone_high``: the 90 % interval without regard to
+    other claims of its family. ``smallest_margin``: the smallest margin with which the claim would be supported.
+    ``gain_over_none``, ``exceeds_margin``, ``blind``, ``improving``, ``untuned``: see
     :class:`rmsexp.compare.records.strength.Strength`. ``seeds``: the number of pairs that were tested.
     ``uncertainty_a``, ``uncertainty_b``: of the choice of each norm's rate (:class:`rmsexp.rules.selection.Choice`);
     ``rates``: the standard deviation that both add to the difference; NaN if it is not known. ``remarks``: what a
@@ -49,11 +50,12 @@ def table(states: Sequence[State]) -> pd.DataFrame:
 def _rows(state: State) -> list[dict[str, Any]]:
     campaign = state.campaign
     shared = {"root": str(campaign.root), "task": campaign.task, "campaign": state.name}
-    shared |= {"score": " ".join(campaign.score), "unit": unit(campaign)}
+    shared |= {"of": campaign.measure, "score": " ".join(campaign.score), "unit": unit(campaign)}
+    uncertainty = campaign.uncertainty(state.results)
     rows = []
     for number, claim in enumerate(state.every_claim):
         row = shared | {key: getattr(claim, key) for key in ("claim", "test", "a", "b", "family")}
-        row |= {f"uncertainty_{key}": _uncertainty(state, norm) for key, norm in (("a", claim.a), ("b", claim.b))}
+        row |= {f"uncertainty_{key}": uncertainty.get(getattr(claim, key), math.nan) for key in ("a", "b")}
         row |= {"registered": claim in campaign.claims}
         row["margin"] = math.nan if claim.margin is None else claim.margin
         row["remarks"] = "; ".join(state.remarks_on(claim))
@@ -74,10 +76,6 @@ def _decided(state: State, verdict: claims.Verdict) -> dict[str, Any]:
     gains = (f"{names.label(norm)} {value / found.margin:.1f}" for norm, value in found.improving.items())
     row |= {"improving": ", ".join(gains), "untuned": ", ".join(found.untuned), "seeds": verdict.pairs}
     return row | {"reason": "; ".join(filter(None, (verdict.reason, _power(verdict))))}
-
-
-def _uncertainty(state: State, norm: str) -> float:
-    return state.choice[norm].uncertainty if norm in state.choice else math.nan
 
 
 def marked(row: Mapping[Any, Any]) -> str:
@@ -125,8 +123,11 @@ def _power(verdict: claims.Verdict) -> str:
 
 
 def unit(campaign: Campaign) -> str:
-    """Return the unit of differences of scores."""
-    return names.unit_of_difference(campaign.score.metric)
+    """Return the unit of differences of what claims are about."""
+    if campaign.measure == measures.RANGE:
+        return "octaves"
+    of_score = names.unit_of_difference(campaign.score.metric)
+    return f"{of_score} per doubling of {next(iter(campaign.ladder))}" if campaign.ladder else of_score
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
