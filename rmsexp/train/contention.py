@@ -26,6 +26,8 @@ from rmsexp.train.probe import Times, probe
 
 # A probe is a spike if it takes more than SPIKE times the median of up to RECENT probes before it (at least FEWEST).
 SPIKE, RECENT, FEWEST = 2.0, 50, 5
+# A run says that others take its cores if its threads waited for this share of the time, after so many nanoseconds
+CROWDED, CROWDED_AFTER = 0.25, 5e9
 
 
 def _schedstat(processes: Iterable[int | str]) -> dict[str, tuple[int, int]]:
@@ -84,7 +86,7 @@ class Contention:
         self._on_gpu = device.type == "cuda"
         self._gpu_shared: bool | None = False
         self._ran = self._waited = self._stolen = self._ticks = 0
-        self._readable, self._suspended = True, False
+        self._readable, self._suspended, self._said = True, False, False
         self._probes: list[Times] = []
         self._spikes = 0
 
@@ -129,6 +131,22 @@ class Contention:
         with process.handling(lambda number, _: continued.append(number), numbers):
             yield
         self._suspended |= bool(continued)
+
+    def crowded(self, threads: int) -> str:
+        """Return, at most once, that other processes take this run's cores and what would be faster; otherwise "".
+
+        Threads that compute a step together wait for the slowest of them, so that one core less makes all wait.
+        """
+        both = self._ran + self._waited
+        if self._said or threads < 2 or both < CROWDED_AFTER or self._waited < CROWDED * both:
+            return ""
+        self._said = True
+        faster = max(1, int(threads * self._ran / both))
+        return (
+            f"other processes use this run's cores: its {threads} threads waited for one "
+            f"{100 * self._waited / both:.0f} % of the time; to go on faster, stop it and repeat the command with "
+            f"threads={faster}"
+        )
 
     def probe(self) -> bool:
         """Take a probe, and return whether it is a spike: something else ran at this moment.
