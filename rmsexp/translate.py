@@ -52,9 +52,12 @@ def _translate(arguments: argparse.Namespace) -> None:
 
 
 def _lines() -> list[str]:
-    """Return the lines of standard input. Raises: ValueError if it is not UTF-8; OSError if it cannot be read."""
+    """Return the lines of standard input, without a byte order mark.
+
+    Raises: ValueError if it is not UTF-8; OSError if it cannot be read.
+    """
     try:
-        text = sys.stdin.buffer.read().decode("utf-8")
+        text = sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"the input is not UTF-8 (byte {error.start})") from None
     return text.removesuffix("\n").split("\n") if text else []

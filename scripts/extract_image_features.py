@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from rmsexp.data import DataError
+from rmsexp.data.files import read_lines
 from rmsexp.data.image_features import KINDS, extract
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -27,15 +28,18 @@ def main() -> None:
         "--names", type=Path, help="text file with one image name per line (default: all images of the folder)"
     )
     arguments = parser.parse_args()
-    if arguments.names:
-        if not arguments.names.is_file():
-            parser.error(f"--names {arguments.names} is no file")
-        images = [arguments.images / name for name in arguments.names.read_text().splitlines()]
-    else:
-        images = sorted(path for path in arguments.images.glob("*") if path.suffix.lower() in SUFFIXES)
-    if not images:
-        sys.exit(f"There are no images in {arguments.images} ({', '.join(SUFFIXES)}).")
+    if arguments.names and not arguments.names.is_file():
+        parser.error(f"--names {arguments.names} is no file")
     try:
+        if arguments.names:
+            images = [arguments.images / line.rstrip("\r") for line in read_lines(arguments.names)]
+        else:
+            files = sorted(path for path in arguments.images.glob("*") if path.is_file())
+            images = [path for path in files if path.suffix.lower() in SUFFIXES]
+            if others := [path.name for path in files if path not in images]:
+                print(f"left out: {len(others)} files that do not end in {', '.join(SUFFIXES)}, such as {others[0]}")
+        if not images:
+            sys.exit(f"There are no images in {arguments.images} ({', '.join(SUFFIXES)}).")
         extract(images, arguments.kind, arguments.target, lambda text: print(text, flush=True))
     except DataError as error:
         sys.exit(str(error))

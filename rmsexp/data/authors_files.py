@@ -80,7 +80,7 @@ def cifar10_rows(path: Path) -> list[Row]:
     previous_seconds = 0.0
     for number, line in enumerate(lines, 2):
         try:
-            epoch, seconds, train_error, test_error = map(float, line.split(","))
+            epoch, seconds, train_error, test_error = map(_number, line.split(","))
         except ValueError:
             raise DataError(f"{path}, line {number}: not four numbers ({line[:60]!r}).\n{REMEDY}") from None
         epochs = number - 1
@@ -98,6 +98,13 @@ def cifar10_rows(path: Path) -> list[Row]:
         for split, error in (("train", train_error), ("test", test_error)):
             rows.append(progress | {"split": split, "error": error, "seconds": {"train": seconds}})
     return rows
+
+
+def _number(text: str) -> float:
+    """Return a number in decimal notation. Raises: ValueError, for 1_0 as well, which Python takes for 10."""
+    if "_" in text:
+        raise ValueError
+    return float(text)
 
 
 def reader_rows(path: Path) -> list[Row]:
@@ -172,7 +179,9 @@ def _numbers(path: Path, stats: Mapping[str, Any], name: str) -> list[float | No
         raise DataError(f"{path} has no list {name!r} (it has {', '.join(map(str, stats))}).\n{REMEDY}")
     values = stats[name]
     try:
-        if not isinstance(values, list | np.ndarray) or any(isinstance(value, str | bytes) for value in values):
+        if not isinstance(values, list | np.ndarray) or any(
+            np.asarray(value).dtype.kind not in "iuf" for value in values
+        ):
             raise TypeError
         numbers = [float(value) for value in values]  # a value may be an array without axes
     except (TypeError, ValueError):

@@ -16,6 +16,9 @@ import numpy.typing as npt
 from rmsexp.data import DataError, UnreadableError
 
 FLOAT32 = np.dtype("<f4")  # little-endian on every machine
+COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"BZh")  # gzip, xz, zstd, zip, bzip2
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # its byte order marks; one begins UTF-32, too
+HEAD = 1024  # bytes by which a compressed file, UTF-16 and UTF-32 are noticed
 
 
 def missing_own_file(name: str, paths: Mapping[str, str]) -> str | None:
@@ -51,12 +54,25 @@ def read_lines(path: Path) -> list[str]:
     Raises: UnreadableError; DataError if the file is not UTF-8.
     """
     content = read_bytes(path)
+    check_text(path, content)
     try:
         return content.decode().removeprefix("\ufeff").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         byte = error.start - content.rfind(b"\n", 0, error.start)
         raise not_utf8(path, line, byte, error) from None
+
+
+def check_text(path: Path, content: bytes) -> None:
+    """Raise DataError if a file's content, or its beginning, is compressed or text in UTF-16 or UTF-32.
+
+    Without a byte order mark, these have null bytes in every character of ASCII; text in UTF-8 has few, if any.
+    """
+    head = content[:HEAD]
+    if head.startswith(COMPRESSED) and not head.isascii():
+        raise DataError(f"{path} is compressed.\nUnpack it, and name the unpacked file.")
+    if head.startswith(UTF_16) or 3 * head.count(0) > len(head) > 3:
+        raise DataError(f"{path} is in UTF-16 or UTF-32, not in UTF-8.\nConvert the file to UTF-8.")
 
 
 def sha256_of(path: Path) -> str:

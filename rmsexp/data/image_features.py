@@ -8,6 +8,9 @@ A vector has 4096 non-negative numbers and is scaled to a Euclidean norm of 1. T
 - ``descriptor`` needs no weights. It has histograms of colour, texture and gradients in 1x1, 2x2 and 4x4 cells of the
   image, and the image in grey, shrunk to 8x8 pixels.
 
+Images are read as :func:`upright_rgb` describes. Version 1 of both kinds ignored EXIF orientation and transparency, cut
+pixels of more than 8 bits off at 255, and read the first image of an animation. Its stored features are still used.
+
 Deviation: COCO, network of the VGG-19 features
     original: the Caffe model (order-embedding:extract_cnn_features.py:42)
     ours: the torchvision model; data.name=coco_release reads the released features
@@ -53,6 +56,9 @@ CONTRAST = 0.03  # a neighbour counts as brighter if it exceeds the pixel by mor
 SCALES, ORIENTATIONS = 4, 16  # scales and directions in a histogram of gradients: SCALES * ORIENTATIONS = BINS
 LAYOUT = 8  # pixels per side of the grey image in the descriptor
 
+WHITE = {"I;16": 65535, "I": 65535, "F": 1}  # mode of grey pixels of more than 8 bits -> the value of white
+TIFF_BITS, TIFF_MEANING = 258, 262  # numbers of TIFF's tags: bits per pixel; which value is white (0: the lowest)
+
 RESIZED, CROP = 256, 224  # for vgg19, in pixels: the short side of the resized image; the side of a crop
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # statistics of ImageNet's channels, for pixels in [0, 1]
 
@@ -62,10 +68,10 @@ def extract(images: Sequence[Path], kind: str, target: Path, report: Report) -> 
 
     A .json file beside ``target`` records the origin of the features: ``kind``, the number of ``images``, and
     ``digest``, a SHA-256 of the images' names and sizes and of the extractor's version. It also has ``content``, a
-    digest of ``target``. If ``target`` already has this origin and is undamaged, nothing is done; otherwise it is
-    replaced. Rows are first stored in shards of SHARD images; if the process is killed, the next call with the same
-    images computes only the missing shards. If several processes need the same target, one computes it and the others
-    wait.
+    digest of ``target``. If ``target`` already has this origin, or that of version 1, which is reported, and is
+    undamaged, nothing is done; otherwise it is replaced. Rows are first stored in shards of SHARD images; if the
+    process is killed, the next call with the same images computes only the missing shards. If several processes need
+    the same target, one computes it and the others wait.
 
     Raises: ValueError for an unknown kind; DataError if ``target`` is no .npy file, if an image is missing or damaged,
     if the weights are neither stored nor downloadable, or if the features cannot be stored.
@@ -74,16 +80,19 @@ def extract(images: Sequence[Path], kind: str, target: Path, report: Report) -> 
     if target.suffix != ".npy" or target.is_dir():
         raise DataError(f"{target} is no .npy file.\nName the .npy file to write.")
     version, extractor = KINDS[kind]
-    digest = hashlib.sha256(repr((version, sizes(images))).encode()).hexdigest()
+    listing = sizes(images)
+    digest, former = (
+        hashlib.sha256(repr((number, listing)).encode()).hexdigest() for number in (version, FORMER.get(kind, version))
+    )
     origin = {"kind": kind, "images": len(images), "digest": digest}
-    if _is_stored(target, origin, report):
+    if _is_stored(target, origin, report, former):
         return
     size_bytes = 2 * len(images) * SIZE * FLOAT32.itemsize  # twice: shards, and the file that they are joined into
     with (
         cache.storing(f"The features of {len(images):,} images", target, size_bytes),
         cache.staging(target) as temporary,
     ):
-        if not _is_stored(target, origin, lambda _: None):  # otherwise another process stored them meanwhile
+        if not _is_stored(target, origin, lambda _: None, former):  # otherwise another process did meanwhile
             shards = target.with_suffix(".shards") / digest[:16]
             progress = partial(_report_progress, report, kind, target.stem, len(images))
             rows = _shards(images, extractor, shards, progress, report)
@@ -115,8 +124,10 @@ def _unreadable(path: Path, error: Exception) -> DataError:
     return unreadable(f"The image {path}", error, "Replace it; scale=demo needs no images.")
 
 
-def _is_stored(target: Path, origin: dict[str, Any], report: Report) -> bool:
-    """Return whether ``target`` has features of this origin. If they cannot be used, or not be checked, report it.
+def _is_stored(target: Path, origin: dict[str, Any], report: Report, former: str) -> bool:
+    """Return whether ``target`` has features of this origin, or else with the digest ``former``, of version 1.
+
+    If they are of version 1, cannot be used, or cannot be checked, report it.
 
     Raises: DataError if they may be intact, but cannot be read now.
     """
@@ -126,7 +137,7 @@ def _is_stored(target: Path, origin: dict[str, Any], report: Report) -> bool:
     try:
         stored = readers.read_json(path)
         recorded = stored.pop("content", None)
-        if stored != origin:
+        if stored not in (origin, origin | {"digest": former}):
             raise ValueError("they are of other images, or of another version")
         content = cache.content_digest([target])
         if recorded not in (None, content):
@@ -138,7 +149,12 @@ def _is_stored(target: Path, origin: dict[str, Any], report: Report) -> bool:
     if recorded is None:  # an older version stored the features
         report(f"{target}: these features have no digest, so they could not be checked for damage")
         with suppress(OSError):  # the folder may be read-only
-            atomic.write_json(path, origin | {"content": content})
+            atomic.write_json(path, stored | {"content": content})
+    if stored != origin:
+        report(
+            f"{target}: these features are of version 1, which ignored EXIF orientation and transparency and clipped "
+            "pixels of more than 8 bits; delete the file to compute them again"
+        )
     return True
 
 
@@ -179,10 +195,45 @@ def _row(extractor: Extractor, path: Path) -> np.ndarray:
 
     try:
         with Image.open(path) as image:
-            pixels = image.convert("RGB")
+            pixels = upright_rgb(image)
     except Exception as error:  # a damaged image may raise any exception
         raise _unreadable(path, error) from None
     return _unit(extractor(pixels)).astype(FLOAT32)
+
+
+def upright_rgb(image: Image) -> Image:
+    """Return an image, as it was opened, in RGB of 8 bits, turned as its EXIF orientation says.
+
+    Grey pixels of 16 bits, or floats from 0 to 1, are scaled to 8 bits. Transparent pixels are drawn on white.
+
+    Raises: ValueError for an animation or several pages, and for pixels whose value of white is not known.
+    """
+    from PIL import Image, ImageOps
+
+    frames = getattr(image, "n_frames", 1)
+    if frames > 1 and image.format != "MPO":  # cameras write MPO: the photograph, then previews of it
+        raise ValueError(f"it has {frames} frames or pages, and one is needed")
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode.startswith(tuple(WHITE)):
+        upright = Image.fromarray(_eight_bits(np.asarray(upright), image))
+    if upright.mode.endswith(("A", "a")) or "transparency" in upright.info:
+        opaque = upright.convert("RGBA")
+        upright = Image.alpha_composite(Image.new("RGBA", opaque.size, "white"), opaque)
+    return upright.convert("RGB")
+
+
+def _eight_bits(pixels: np.ndarray, image: Image) -> np.ndarray:
+    """Return grey pixels of more than 8 bits scaled to uint8. Raises: ValueError if ``image`` does not say how."""
+    mode, tags = image.mode.rstrip("BLN"), getattr(image, "tag_v2", {})
+    if mode == "I" and image.format not in ("PNG", "PPM"):  # these have 16 bits
+        raise ValueError("its pixels have 32 bits (mode I), of which none is known to be white; store 8 or 16 bits")
+    white = 2 ** tags[TIFF_BITS][0] - 1 if mode == "I;16" and TIFF_BITS in tags else WHITE[mode]
+    if not (pixels.min() >= 0 and pixels.max() <= white):  # true for NaN, too
+        raise ValueError(
+            f"its pixels (mode {image.mode}) are from {pixels.min():g} to {pixels.max():g}, not 0 to {white}"
+        )
+    scaled = np.rint(pixels * (255 / white)).astype(np.uint8)
+    return 255 - scaled if tags.get(TIFF_MEANING) == 0 else scaled
 
 
 def _unit(vector: np.ndarray) -> np.ndarray:
@@ -331,6 +382,7 @@ def ten_crops(network: nn.Module, device: Any, image: Image) -> np.ndarray:
 
 # name -> (version, function that makes the extractor); code changes that change the features must raise the version
 KINDS: dict[str, tuple[int, Callable[[], Extractor]]] = {
-    "descriptor": (1, _descriptor),
-    "vgg19": (1, _vgg19),
+    "descriptor": (2, _descriptor),
+    "vgg19": (2, _vgg19),
 }
+FORMER = {"descriptor": 1, "vgg19": 1}  # versions whose stored features are still used: most images are read alike

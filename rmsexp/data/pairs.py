@@ -9,7 +9,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 
 from rmsexp.data import DataError
-from rmsexp.data.files import not_utf8, unreadable
+from rmsexp.data.files import check_text, not_utf8, unreadable
 
 Pair = tuple[str, str]  # a source line and its target line, without line ends
 Pairs = tuple[list[str], list[str]]  # source lines and as many target lines
@@ -45,8 +45,10 @@ def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
 def _lines(path: Path) -> Iterator[str]:
     number = 0
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
             for number, line in enumerate(file, 1):
+                if number == 1:
+                    check_text(path, line)
                 yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8" if number > 1 else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise not_utf8(path, number, error.start + 1, error) from None

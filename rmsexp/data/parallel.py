@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import re
 import shutil
@@ -16,7 +17,8 @@ from rmsexp.atomic import sync_folder
 from rmsexp.data import DataError, Report, cache
 from rmsexp.data.download import fetched, unavailable
 from rmsexp.data.files import known_sha256_of, read_bytes, sha256_of
-from rmsexp.data.pairs import Pair, Pairs, in_chunks, read_pairs
+from rmsexp.data.languages import language
+from rmsexp.data.pairs import SIDES, Pair, Pairs, in_chunks, read_pairs
 
 MULTI30K_URL = (
     "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw"
@@ -45,10 +47,11 @@ LINE_ENDS = re.compile(r"[\r\n]+")
 class Corpus:
     """Parallel text in two languages.
 
-    ``source`` and ``target`` are language codes such as "en". ``splits`` maps train, valid, test and further test sets
-    such as test2017 to functions that return an iterator over (source line, target line). If the text is in files, it
-    reads and checks the files, and raises DataError if they are damaged. ``digest`` is a SHA-256, in hexadecimal, that
-    identifies the content and the direction of translation. ``builtin`` is true if this package generates the text.
+    ``source`` and ``target`` are languages such as "en", to which other spellings of their codes are reduced.
+    ``splits`` maps train, valid, test and further test sets such as test2017 to functions that return an iterator over
+    (source line, target line). If the text is in files, it reads and checks the files, and raises DataError if they are
+    damaged. ``digest`` is a SHA-256, in hexadecimal, that identifies the content and the direction of translation.
+    ``builtin`` is true if this package generates the text.
     """
 
     name: str
@@ -57,6 +60,10 @@ class Corpus:
     source: str
     target: str
     splits: Mapping[str, Callable[[], Iterator[Pair]]]
+
+    def __post_init__(self) -> None:
+        for side in SIDES:
+            object.__setattr__(self, side, language(getattr(self, side)))
 
     def text(self, split: str) -> Pairs:
         """Return all lines of a split: those of the source, and those of the target."""
@@ -71,7 +78,7 @@ def multi30k(root: Path, source: str, target: str) -> Corpus:
 
     Raises: ValueError if the languages are not en and de; DataError if a file is damaged, or if a download fails.
     """
-    _check_languages("Multi30k", source, target)
+    source, target = _english_and_german("Multi30k", source, target)
     folder = root / "multi30k" / "task1" / "raw"
     for name, digest in MULTI30K_SHA256.items():
         path = folder / name
@@ -97,7 +104,7 @@ def wmt14(root: Path, source: str, target: str, report: Report) -> Corpus:
     Raises: ValueError if the languages are not en and de; DataError if a file cannot be read or downloaded, if a
     downloaded file has changed, or if a split has only one of its two files.
     """
-    _check_languages("WMT14", source, target)
+    source, target = _english_and_german("WMT14", source, target)
     folder = root / "wmt14"
     for split, (test_set, sentences) in WMT14_TESTS.items():
         _provide(root, folder / split, f"sacreBLEU's {test_set}", partial(_write_test, test_set, sentences))
@@ -109,8 +116,9 @@ def files(prefixes: Mapping[str, str], source: str, target: str) -> Corpus:
     """Return the parallel text in files of the user.
 
     ``prefixes`` maps each split to the common part of the paths of its two files: text/train for text/train.en and
-    text/train.de, each of which may be compressed (.gz). The splits are train, valid, test and any further test sets.
-    The corpus has the name of train's prefix, without folders, followed by the languages: "train en-de".
+    text/train.de, each of which may be compressed (.gz). If there is none with the code as given, the file with another
+    spelling of it is read, such as text/train.de_DE. The splits are train, valid, test and any further test sets. The
+    corpus has the name of train's prefix, without folders, followed by the languages: "train en-de".
 
     Raises: DataError if files are missing or cannot be read.
     """
@@ -131,7 +139,7 @@ def _corpus(name: str, prefixes: Mapping[str, Path], source: str, target: str) -
     for split, prefix in prefixes.items():
         _check_download(prefix, dict(zip(pairs[split], digests[split], strict=True)))
     return Corpus(
-        name=f"{name} {source}-{target}",
+        name=f"{name} {language(source)}-{language(target)}",
         digest=hashlib.sha256(repr(sorted(digests.items())).encode()).hexdigest(),
         builtin=False,
         source=source,
@@ -144,9 +152,9 @@ def pairs_of_files(prefixes: Mapping[str, Path], source: str, target: str) -> di
     """Return the paths of each split's two files. Raises: DataError that names all missing files."""
     candidates = {split: [_find(prefix, source), _find(prefix, target)] for split, prefix in prefixes.items()}
     missing = [
-        f"{prefixes[split]}.{language} ({split})"
+        f"{prefixes[split]}.{code} ({split})"
         for split, paths in candidates.items()
-        for language, path in zip((source, target), paths, strict=True)
+        for code, path in zip((source, target), paths, strict=True)
         if path is None
     ]
     if missing:
@@ -176,16 +184,39 @@ def _check_download(prefix: Path, digests: Mapping[Path, str]) -> None:
         )
 
 
-def _find(prefix: Path, language: str) -> Path | None:
-    candidates = (Path(f"{prefix}.{language}{ending}") for ending in ("", ".gz"))
-    return next((path for path in candidates if path.exists()), None)
+def _find(prefix: Path, code: str) -> Path | None:
+    """Return the file of a language, or None: with the code as it is spelt, or else with the same language's code.
+
+    Raises: DataError if files have several other spellings of the code; ValueError if it is no language code.
+    """
+    candidates = (Path(f"{prefix}.{code}{ending}") for ending in ("", ".gz"))
+    if exact := next((path for path in candidates if path.exists()), None):
+        return exact
+    paths = sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}.*"))
+    found = [path for path in paths if _language_of(path.name.removeprefix(f"{prefix.name}.")) == language(code)]
+    if len(found) > 1:
+        names = " and ".join(path.name for path in found)
+        raise DataError(f"{names} in {prefix.parent} are both of the language {code}.\nName the one by its full code.")
+    return found[0] if found else None
 
 
-def _check_languages(name: str, source: str, target: str) -> None:
-    if {source, target} != {"en", "de"}:
+def _language_of(ending: str) -> str | None:
+    """Return the language of the ending of a file's name, perhaps with .gz, or None if it is more or no code."""
+    code = re.sub(r"(?i)\.gz$", "", ending)
+    try:
+        return None if "." in code else language(code)
+    except ValueError:
+        return None
+
+
+def _english_and_german(name: str, source: str, target: str) -> tuple[str, str]:
+    """Return the languages of two codes. Raises: ValueError if they are not English and German."""
+    languages = language(source, "data.source"), language(target, "data.target")
+    if set(languages) != {"en", "de"}:
         raise ValueError(
             f"data.source={source} data.target={target}: {name} needs en for one of them and de for the other"
         )
+    return languages
 
 
 def _fetch_multi30k(path: Path, sha256: str, root: Path) -> None:
@@ -212,7 +243,7 @@ def _provide(root: Path, prefix: Path, origin: str, write: Callable[[Path], None
         return
     try:
         with cache.staging(prefix) as temporary:
-            paths = [path for language in ("en", "de") if (path := _find(prefix, language))]
+            paths = [path for code in ("en", "de") if (path := _find(prefix, code))]
             if len(paths) == 1:
                 raise DataError(
                     f"Of {prefix}.en and {prefix}.de only {paths[0].name} exists.\n"
@@ -266,8 +297,8 @@ def _write_test(test_set: str, sentences: int, prefix: Path) -> None:
         if error.code != 1:  # a signal's, while sacreBLEU exits with 1
             raise
         raise OSError(f"sacreBLEU printed the reason; {remedy}") from None
-    for language, name in stored.items():
+    for code, name in stored.items():
         lines = Path(name).read_bytes().count(b"\n")
         if lines != sentences:
             raise OSError(f"{name} has {lines:,} sentences, not {sentences:,}; {remedy}")
-        shutil.copyfile(name, prefix.with_suffix(f".{language}"))
+        shutil.copyfile(name, prefix.with_suffix(f".{code}"))

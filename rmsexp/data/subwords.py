@@ -91,12 +91,12 @@ def learnt_digest(corpus: Corpus, options: SubwordOptions, root: Path) -> str:
 
 
 def fingerprint(corpus: Corpus, options: SubwordOptions) -> str:
-    """Return 16 hexadecimal digits: a hash of the corpus' digest and languages, the options, and the modules' code.
+    """Return 16 hexadecimal digits: a hash of the corpus' digest and languages, the options, and the code of the kind.
 
     They do not depend on the versions of the packages that learn the subwords; :func:`learnt_digest` does.
     """
     languages, chosen = (corpus.source, corpus.target), (options.kind, options.vocabulary, options.threshold)
-    code = [cache.key(file) for file in (moses.__file__, merges.__file__, pieces.__file__)]
+    code = [cache.key(file) for file in KINDS[options.kind].modules]
     return cache.key(__file__, *code, corpus.digest, languages, *chosen)
 
 
@@ -141,14 +141,18 @@ def _sentencepiece_digest(folder: Path) -> str:
 
 
 class Kind(NamedTuple):
-    """How subwords of a kind are learnt and stored in a folder, read from it as codecs, and told apart by a digest."""
+    """How subwords of a kind are learnt and stored in a folder, read from it as codecs, and told apart by a digest.
 
+    ``modules``: the files of the code that learns them; other files may change without learning them again.
+    """
+
+    modules: tuple[str, ...]
     learn: Callable[..., None]
     load: Callable[[Path, Corpus], tuple[Codec, Codec]]
     digest: Callable[[Path], str]
 
 
 KINDS = {
-    "sentencepiece": Kind(_learn_sentencepiece, _load_sentencepiece, _sentencepiece_digest),
-    "moses_bpe": Kind(_learn_moses_bpe, _load_moses_bpe, moses.digest),
+    "sentencepiece": Kind((pieces.__file__,), _learn_sentencepiece, _load_sentencepiece, _sentencepiece_digest),
+    "moses_bpe": Kind((moses.__file__, merges.__file__), _learn_moses_bpe, _load_moses_bpe, moses.digest),
 }

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
+
+from rmsexp.command_line import inform
+from rmsexp.data.languages import CHINESE, LANGUAGES, WITHOUT_SPACES, language
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
@@ -22,11 +26,12 @@ class Scores:
 def score(hypotheses: Sequence[str], references: Sequence[str], target: str = "") -> Scores:
     """Return BLEU and chrF2 of a corpus of detokenised lines, with one reference per line. Both are case-sensitive.
 
-    ``target``: the code of the language, by which sacreBLEU chooses the tokeniser of BLEU: one of its own for ``zh``,
-    ``ja`` and ``ko``, whose words are not separated by spaces.
+    ``target``: the code of the language in any spelling, such as ``zh_CN``, or "". By the language sacreBLEU chooses
+    the tokeniser of BLEU: one of its own for Chinese, Japanese and Korean. Other languages without spaces between
+    words, and codes that are not known, are named in a warning.
 
-    Raises: ValueError if there are no lines, if the numbers of hypotheses and references differ, or if a package that
-    the tokeniser needs is missing.
+    Raises: ValueError if there are no lines, if the numbers of hypotheses and references differ, if ``target`` is no
+    code of a language, or if a package that the tokeniser needs is missing.
     """
     if len(hypotheses) != len(references):
         raise ValueError(f"{len(hypotheses)} hypotheses cannot be scored against {len(references)} references")
@@ -41,10 +46,11 @@ def signatures(source: str, target: str) -> dict[str, str]:
 
     ``source`` and ``target`` are language codes such as ``de``. Raises: ValueError as :func:`score`.
     """
+    languages = f"{language(source)}-{language(target)}"
     signature_texts = {}
     for name, metric in zip(("bleu", "chrf"), _metrics([""], target), strict=True):
         signature = metric.get_signature()
-        signature.update("lang", f"{source}-{target}")
+        signature.update("lang", languages)
         signature_texts[name] = str(signature)
     return signature_texts
 
@@ -53,8 +59,19 @@ def _metrics(references: Sequence[str], target: str) -> tuple[BLEU, CHRF]:
     from sacrebleu.metrics.bleu import BLEU  # sacreBLEU is imported here because only evaluations need it
     from sacrebleu.metrics.chrf import CHRF
 
+    code = language(target) if target else ""
+    _warn_about_words(code)
     try:
-        bleu = BLEU(references=[references], trg_lang=target)
+        bleu = BLEU(references=[references], trg_lang="zh" if code in CHINESE else code)
     except RuntimeError:
-        raise ValueError(f"BLEU of the language {target} needs: pip install 'sacrebleu[{target}]'") from None
+        raise ValueError(f"BLEU of the language {code} needs: pip install 'sacrebleu[{code}]'") from None
     return bleu, CHRF(references=[references])
+
+
+@cache
+def _warn_about_words(code: str) -> None:
+    """Print a warning, once, if BLEU may count whole sentences of this language as words."""
+    if code in WITHOUT_SPACES:
+        inform(f"warning: {code} has no spaces between words and sacreBLEU no tokeniser for it; use chrF, not BLEU")
+    elif code and code not in CHINESE and code not in LANGUAGES:
+        inform(f"warning: the language code {code} is not known; its BLEU splits words at spaces and punctuation")

@@ -21,6 +21,7 @@ from rmsexp.data import parallel, translation
 from rmsexp.data.batching import padded
 from rmsexp.data.codec import EOS, PAD
 from rmsexp.data.files import digest_of_contents, missing_own_file
+from rmsexp.data.languages import language
 from rmsexp.data.synthetic import phrases
 from rmsexp.metrics import bleu
 from rmsexp.metrics.beam_search import SearchOptions, beam_search
@@ -41,10 +42,10 @@ SAMPLES = 10  # largest number of translations per split in a run's translations
 class DataConfig(config.DataConfig):
     """Options of the parallel text and of its tokenisation.
 
-    ``source`` and ``target``: language codes. ``train``, ``valid`` and ``test``: for ``name=files``, the path of each
-    split's two files without the ending, such as ``.en``. ``tests``: names of the test sets that are scored; summaries
-    and claims use the first, which must be ``test``. For the options from ``subwords`` on see
-    :class:`rmsexp.data.translation.TextOptions`.
+    ``source`` and ``target``: language codes, in any spelling (:mod:`rmsexp.data.languages`). ``train``, ``valid`` and
+    ``test``: for ``name=files``, the path of each split's two files without the ending, such as ``.en``. ``tests``:
+    names of the test sets that are scored; summaries and claims use the first, which must be ``test``. For the options
+    from ``subwords`` on see :class:`rmsexp.data.translation.TextOptions`.
     """
 
     name: str = "multi30k"
@@ -64,12 +65,13 @@ class DataConfig(config.DataConfig):
         super().__post_init__()
         checks.choice("data.name", self.name, tuple(SOURCES))
         self.text_options()  # checks the options of the tokenisation
+        languages = language(self.source, "data.source"), language(self.target, "data.target")
         others = self.tests[1:]
         if self.tests[:1] != ["test"] or len(set(self.tests)) < len(self.tests):
             raise ValueError("data.tests must begin with test and name each set once, as in [test,test2017]")
         if wrong := [name for name in others if not name.startswith("test")]:
             raise ValueError(f"data.tests: {wrong[0]} is not a test set; names of test sets begin with test")
-        if self.name == "phrases" and (self.source, self.target) != ("en", "de"):
+        if self.name == "phrases" and languages != ("en", "de"):
             raise ValueError(
                 f"data.source={self.source} data.target={self.target}: "
                 "the built-in text needs data.source=en data.target=de"

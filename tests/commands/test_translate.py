@@ -156,6 +156,7 @@ def test_every_input_line_gives_one_output_line(runs: dict[str, Path], translate
     assert len(lines) == 8
     assert "8 lines" in done.err
     assert (lines[1], lines[4], lines[6]) == tuple(alone)
+    assert translated("\ufeff" + "\n".join(sources[:3]), runs[task]).out.splitlines() == alone  # a byte order mark
 
 
 def test_empty_input_gives_no_output(runs: dict[str, Path], translated: Translate) -> None:

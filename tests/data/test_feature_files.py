@@ -94,6 +94,24 @@ def test_features_are_computed_once_and_again_when_their_origin_changes(
     assert counted() == [*expected, *range(7)]
 
 
+def test_features_of_version_1_are_kept_and_named(
+    images: list[Path], counted: Callable[[], list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "a.npy"
+    extract(images, "red", target, silent)
+    monkeypatch.setitem(image_features.KINDS, "red", (2, image_features.KINDS["red"][1]))
+    monkeypatch.setitem(image_features.FORMER, "red", 1)
+    reports: list[str] = []
+    extract(images, "red", target, reports.append)
+    assert counted() == [*range(7)]
+    (report,) = reports
+    assert report.startswith(f"{target}: these features are of version 1, which ignored EXIF orientation")
+    target.unlink()
+    extract(images, "red", target, silent)
+    extract(images, "red", target, reports.append)
+    assert (counted(), reports) == ([*range(7), *range(7)], [report])
+
+
 @pytest.mark.parametrize("damage", ["truncated", "empty", "no json", "broken json", "another shape"])
 def test_damaged_features_are_computed_again(
     damage: str, images: list[Path], counted: Callable[[], list[int]], tmp_path: Path

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +12,9 @@ import pytest
 
 from rmsexp.data import DataError
 from rmsexp.data.files import FLOAT32, StoredArray, digest_of, digest_of_contents, read_lines, write_array
+from rmsexp.data.pairs import read_pairs
+from rmsexp.tasks.language_model import SOURCES
+from rmsexp.tasks.language_model import DataConfig as LanguageModelData
 
 
 def test_only_line_feeds_end_lines(tmp_path: Path) -> None:
@@ -29,6 +35,34 @@ def test_bytes_that_are_not_utf8_are_named(content: bytes, line: int, byte: int,
         read_lines(path)
     assert f"{path}, line {line}: not UTF-8" in str(error.value)
     assert f"at byte {byte} of the line" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("Größe\nzwei".encode("utf-16"), "in UTF-16 or UTF-32, not in UTF-8"),
+        ("size\ntwo".encode("utf-16-le"), "in UTF-16 or UTF-32, not in UTF-8"),
+        ("size\ntwo".encode("utf-16-be"), "in UTF-16 or UTF-32, not in UTF-8"),
+        ("size\ntwo".encode("utf-32-be"), "in UTF-16 or UTF-32, not in UTF-8"),
+        *((compress(b"a line\n"), "compressed") for compress in (gzip.compress, lzma.compress, bz2.compress)),
+    ],
+)
+def test_compressed_text_and_utf_16_are_named(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=f"{path} is {message}"):
+        read_lines(path)
+    data = LanguageModelData(name="files", train=str(path), valid=str(path), test=str(path))
+    with pytest.raises(DataError, match=f"{path} is {message}"):
+        SOURCES["files"](data, tmp_path)
+    with pytest.raises(DataError, match=f"{path} is {message}"):
+        next(read_pairs(path, path))
+
+
+def test_null_bytes_alone_are_text(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"a\0b\nBZh is a name\n")
+    assert read_lines(path) == ["a\0b", "BZh is a name"]
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:

@@ -249,3 +249,25 @@ def test_missing_package_is_named(package: str, tmp_path: Path, monkeypatch: pyt
     with pytest.raises(ValueError, match=r"needs sacremoses and subword-nmt: pip install .rmsexp\[parity\]"):
         learn(KINDS[1], tmp_path)
     assert learn(KINDS[0], tmp_path)[0].size == KINDS[0].vocabulary
+
+
+@pytest.mark.parametrize(
+    ("language", "line", "tokens"),
+    [
+        # what tokenizer.perl -a prints since August 2014, after normalize-punctuation.perl
+        ("en", "a rug of 8' x 10'", "a rug of 8 &apos; x 10&apos;"),
+        ("en", "the toys of the dogs'", "the toys of the dogs&apos;"),
+        ("en", "he said 'yes.'", "he said &apos; yes . &apos;"),
+        ("de", "Er ruft: „Ja, bitte.“", "Er ruft : &quot; Ja , bitte &quot; ."),
+        ("de", '"Ja." "Nein."', "&quot; Ja &quot; . &quot; Nein &quot; ."),
+        ("es", 'Dice: "Vale..."', "Dice : &quot; Vale &quot; ..."),
+        ("en", 'He says: "Yes."', "He says : &quot; Yes . &quot;"),
+    ],
+)
+def test_ends_of_lines_are_tokenised_as_by_moses_scripts(language: str, line: str, tokens: str) -> None:
+    assert moses._tokeniser(language)(line).split() == tokens.split()
+
+
+def test_subwords_do_not_depend_on_the_code_of_the_other_kind() -> None:
+    assert moses.__file__ not in KINDS_OF_SUBWORDS["sentencepiece"].modules
+    assert pieces.__file__ not in KINDS_OF_SUBWORDS["moses_bpe"].modules

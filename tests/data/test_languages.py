@@ -1,0 +1,120 @@
+"""A language's code in any spelling gives the same language, tokeniser, files and metric."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from rmsexp.data import DataError, moses, parallel
+from rmsexp.data.languages import LANGUAGES, language
+from rmsexp.data.parallel import files
+from rmsexp.metrics import bleu
+from rmsexp.tasks.translation import DataConfig
+
+CHINESE = ("zh", "ZH", "zh_CN", "zh-CN", "zh_Hans", "zh-Hant-TW", "zho", "chi", "cmn", "zho_Hans", "zh_CN.UTF-8")
+REFERENCES = ["一只小狗在公园里跑步", "天气很好我们去散步"]
+HYPOTHESES = ["一只小狗在公园里走路", "天气很好他们去散步"]
+
+
+@pytest.mark.parametrize("code", CHINESE)
+def test_each_spelling_of_chinese(code: str) -> None:
+    assert language(code) == "zh"
+    assert bleu.score(HYPOTHESES, REFERENCES, code).bleu == bleu.score(HYPOTHESES, REFERENCES, "zh").bleu > 60
+    assert bleu.signatures("en_GB", code) == bleu.signatures("en", "zh")
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        *(
+            ("jpn", "ja"),
+            ("ja_JP", "ja"),
+            ("kor", "ko"),
+            ("KO-KR", "ko"),
+            ("ger", "de"),
+            ("deu", "de"),
+            ("de@euro", "de"),
+        ),
+        *(("arb", "ar"), ("eng_Latn", "en"), ("pt-BR", "pt"), ("cz", "cs"), ("iw", "he"), ("nb", "nb"), ("yue", "yue")),
+        *(("sr@latin", "sr"), ("FRA", "fr"), (" en ", "en"), ("ast_Latn", "ast")),
+    ],
+)
+def test_region_script_and_case_do_not_count(code: str, expected: str) -> None:
+    assert language(code) == expected
+
+
+def test_codes_of_two_letters_are_those_of_iso_639() -> None:
+    assert len(set(LANGUAGES.values())) == 184
+    assert all(len(code) == 2 for code in LANGUAGES.values())
+
+
+@pytest.mark.parametrize("code", ["", "cn", "chinese", "d", "12", "zh1", "../de"])
+def test_what_is_no_code_is_refused(code: str) -> None:
+    with pytest.raises(ValueError, match=f"data.target={code} is no language code; use one of ISO 639"):
+        language(code, "data.target")
+    with pytest.raises(ValueError, match=f"data.target={code} is no language code"):
+        DataConfig(name="files", target=code, train="a", valid="a", test="a")
+
+
+@pytest.mark.parametrize("code", ["th", "THA", "km_KH", "lao", "mya_Mymr", "bod"])
+def test_languages_that_sacrebleu_cannot_segment_are_named(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    bleu._warn_about_words.cache_clear()
+    bleu.score(["ab"], ["ab"], code)
+    bleu.score(["ab"], ["ab"], code)
+    assert capsys.readouterr().err == (
+        f"warning: {language(code)} has no spaces between words and sacreBLEU no tokeniser for it; use chrF, not BLEU\n"
+    )
+
+
+def test_languages_that_are_not_known_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    bleu._warn_about_words.cache_clear()
+    bleu.signatures("en", "xqz")
+    assert "warning: the language code xqz is not known" in capsys.readouterr().err
+    bleu.signatures("en", "de")
+    assert not capsys.readouterr().err
+
+
+def test_cantonese_is_segmented_as_chinese() -> None:
+    assert bleu.score(HYPOTHESES, REFERENCES, "yue").bleu == bleu.score(HYPOTHESES, REFERENCES, "zh").bleu
+
+
+@pytest.mark.parametrize(
+    ("code", "same"), [("fr_CA", "fr"), ("fra", "fr"), ("EN", "en"), ("de-AT", "de"), ("zh_CN", "zh")]
+)
+def test_moses_tokenises_alike_for_each_spelling(code: str, same: str) -> None:
+    pytest.importorskip("sacremoses")
+    for line in ("L'amitié, c'est Mr. Smith's 10'.", 'Er sagte: "Ja." 5 000', "你好world"):
+        assert moses._tokeniser(code)(line) == moses._tokeniser(same)(line)
+
+
+def write(folder: Path, *names: str) -> dict[str, str]:
+    for name in names:
+        compress = gzip.compress if name.lower().endswith(".gz") else bytes
+        (folder / name).write_bytes(compress(f"{name}\n".encode()))
+    return dict.fromkeys(("train", "valid", "test"), str(folder / "text"))
+
+
+@pytest.mark.parametrize(
+    "name", ["text.de", "text.DE", "text.de_DE", "text.deu", "text.de-AT.gz", "text.de.GZ", "text.de.gz"]
+)
+@pytest.mark.parametrize("code", ["de", "de_CH", "ger"])
+def test_files_of_another_spelling_are_found(name: str, code: str, tmp_path: Path) -> None:
+    corpus = files(write(tmp_path, "text.en", "text.fr", "text.de.old", "text.txt", name), "eng", code)
+    assert (corpus.name, corpus.source, corpus.target) == ("text en-de", "en", "de")
+    assert corpus.text("train") == (["text.en"], [name])
+
+
+def test_the_exact_spelling_comes_first(tmp_path: Path) -> None:
+    prefixes = write(tmp_path, "text.zh_CN", "text.zh_TW")
+    assert files(prefixes, "zh_CN", "zh_TW").text("train") == (["text.zh_CN"], ["text.zh_TW"])
+    with pytest.raises(DataError, match=r"text.zh_CN and text.zh_TW in .* are both of the language zh"):
+        files(prefixes, "zh", "zh_TW")
+
+
+def test_builtin_data_take_every_spelling_of_their_languages() -> None:
+    DataConfig(name="phrases", source="en-GB", target="deu")
+    assert parallel._english_and_german("WMT14", "DE", "eng") == ("de", "en")
+    with pytest.raises(ValueError, match="WMT14 needs en for one of them and de for the other"):
+        parallel._english_and_german("WMT14", "de", "de_AT")
