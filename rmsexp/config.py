@@ -394,7 +394,7 @@ def own_folder(group: str, name: str, config_dir: str | None, results: str = "re
     if not re.fullmatch(r"[\w.+-]+", name):
         return ""
     for folder in map(Path, _folders_near(config_dir, results)):
-        if os.path.isfile(folder / group / f"{name}.yaml"):
+        if os.access(folder / group / f"{name}.yaml", os.R_OK):
             return f"; add --config-dir {folder}, which has {group}/{name}.yaml"
     runs = {"norm": f"*/*/{name}", "task": name, "scale": f"*/{name}"}.get(group)
     made = next((path for path in Path(results).glob(runs) if path.is_dir()), None) if runs else None

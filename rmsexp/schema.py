@@ -304,9 +304,10 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
         key, given = f"{prefix}{place}", OmegaConf.select(content, place)
         is_list = isinstance(OmegaConf.select(typed, place), ListConfig) or "is not a ListConfig" in str(error)
         if is_list and isinstance(given, str | int | float):
-            values = ",".join(map(str, listed(str(given)))) or given
-            raise ConfigError(f"{key} must be a list, in brackets: {key}=[{values}]") from None
-        hint = several(f"{key}={','.join(map(str, given)) if isinstance(given, ListConfig) else given}")
+            items = ",".join(map(str, listed(str(given)))) or given
+            raise ConfigError(f"{key} must be a list, in brackets: {key}=[{items}]") from None
+        text = ",".join(map(str, given)) if isinstance(given, ListConfig) else given
+        hint = several(f"{key}={text}")
         raise ConfigError(f"{key}: {_first_line(error)}{'; ' * bool(hint)}{hint}") from None
     except OverflowError:
         values = flatten(_container(content)).items()

@@ -31,6 +31,10 @@ TUNED = "tune.over."  # in a registration, before the tuned key
 # The paper's claim about pRMSNorm: (claim, a, b). Campaigns before 28 November 2026 do not make it. It is decided from
 # their runs, and marked as not registered.
 PAPERS_CLAIM = ("pRMSNorm equals LayerNorm", "prms", "ln")
+UNCOMMITTED = (
+    "its final runs were made with uncommitted changes, so they cannot be repeated from the commit alone; "
+    "the verdicts stand, marked *"
+)
 CLOCKS_DIFFER = 60.0  # seconds by which the clocks of machines may differ
 
 
@@ -340,7 +344,7 @@ class Campaign(CampaignFile):
                 f"its final runs come from commit {min(commits)[:SHORT]}, but {registered[:SHORT]} is registered"
             )
         if any(name.endswith("+") for name in code):
-            lines.append("its final runs were made with uncommitted changes")
+            lines.append(UNCOMMITTED)
         for norm in self.norms:
             judged = [result for stage in ("tune", "final") for _, result in of_stage(results, stage, norm)]
             if len({own for result in judged for own in result.own}) > 1:

@@ -47,7 +47,11 @@ def caveats(records: Records, times: bool = True, tables: bool = True) -> list[s
             timed[times & (timed["time_state"] != "clear")],
             "{time_state}",
         ),
-        _run_list("made with uncommitted changes", runs[runs["dirty"].eq(True)], "commit {commits}"),
+        _run_list(
+            "made with uncommitted changes, so they cannot be repeated from the commit alone",
+            runs[runs["dirty"].eq(True)],
+            "commit {commits}",
+        ),
         quantities.missing(records),
         _compared(statistics.target(records), step) if tables else "",
     ]
