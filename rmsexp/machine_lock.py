@@ -3,7 +3,7 @@
 There are two files, which all processes of this user on this machine share. The process that measures locks
 ``measuring.lock``. Each worker checks this file before each step, and shares a lock of ``working.lock`` while it
 trains. The process that measures also locks ``working.lock``, for which it waits until all workers have paused. The
-kernel frees the locks of a process that dies. ``measuring.lock`` has the id, host, command and time of who measured last.
+kernel frees the locks of a process that dies. ``measuring.lock`` holds id, host, command and time of the last one.
 
 The files are in the folder of temporary files, not in XDG_RUNTIME_DIR: that is removed when the user logs out, even if
 workers go on, and processes that cron or a container starts lack it. Processes with different TMPDIR do not meet.
