@@ -341,7 +341,7 @@ def read_campaign(path: Path, runs: Mapping[Path, Run], coming: Coming) -> Campa
     if not over:
         ended = sum(numbers.total() for numbers in states.values()) - sum(stage.left for stage in stages)
         later = [Planned(job, results / job.folder, None) for job in coming(path, ended)]
-        numbers_later = Counter(job.stage for job, _, _ in later)
+        numbers_later = Counter[str](job.stage for job, _, _ in later)
         stages = [
             Stage(stage, states[stage], numbers_later[stage]) for stage in dict.fromkeys([*states, *numbers_later])
         ]
