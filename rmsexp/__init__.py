@@ -50,7 +50,8 @@ def run(
     """
     from rmsexp import config, result, runner, words
 
-    typed = [f"task={task}", f"norm={norm}", *overrides, *(words.override(key, value) for key, value in values.items())]
+    chosen = [words.override(key, value) for key, value in {"task": task, "norm": norm}.items()]
+    typed = [*chosen, *overrides, *(words.override(key, value) for key, value in values.items())]
     job = config.job(words.overrides(typed, config_dir), config_dir)
     outcome = runner.execute(job, runner.Around(quiet=quiet))
     if outcome.signum is not None:

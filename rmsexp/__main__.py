@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from rmsexp.command_line import entry_point, report
+from rmsexp.command_line import command, entry_point, report
 
 
 @entry_point
@@ -42,6 +42,8 @@ def _suggestion(word: str, following: Sequence[str], commands: Sequence[str]) ->
 
     if word in config.GROUPS and following:
         return f"; did you mean {word}={following[0]}?"
+    if word in ("train", "run", "fit"):
+        return f"; training needs no word: {command('rmsexp', *following)}"
     choices = [f"{group}={word}" for group in ("task", "norm", "scale", "sweep") if word in config.options(group)]
     return f"; did you mean {choices[0]}?" if choices else nearest(word, commands)
 

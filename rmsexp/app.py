@@ -34,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if arguments.cfg or arguments.info or arguments.hydra_help or arguments.shell_completion:
         return _show(arguments)
+    if warning := words.repeated(arguments.overrides):
+        report(warning)
     try:
         overrides = words.overrides(arguments.overrides, arguments.config_dir)
         runs, swept = words.expand(overrides, arguments.multirun, arguments.config_dir)

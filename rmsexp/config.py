@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -21,20 +23,20 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from rmsexp.checks import nearest
+from rmsexp.checks import nearest, right_key
 from rmsexp.classes import imported, loaded, make_importable
 from rmsexp.command_line import path_word
 from rmsexp.identity import DIGITS, suffix
 from rmsexp.identity import differences as differences
 from rmsexp.identity import digest as digest
-from rmsexp.readers import read_yaml
+from rmsexp.readers import read_json, read_yaml
 from rmsexp.schema import LARGEST_SEED as LARGEST_SEED
 from rmsexp.schema import MOST_THREADS as MOST_THREADS
 from rmsexp.schema import ConfigError as ConfigError
 from rmsexp.schema import DataConfig as DataConfig
 from rmsexp.schema import LoggerConfig as LoggerConfig
 from rmsexp.schema import RunConfig as RunConfig
-from rmsexp.schema import check_missing, checked, fit, normalised
+from rmsexp.schema import check_missing, checked, fit, normalised, several
 from rmsexp.schema import expanded as expanded
 from rmsexp.schema import flatten as flatten
 from rmsexp.schema import plain_values as plain_values
@@ -314,7 +316,7 @@ def _compose(overrides: tuple[str, ...], config_dir: str | None, state: OwnFiles
         if missing := re.search(r"Could not find 'recipe/(\w+)/(\w+)'", failure):
             task, scale, scales = *missing.groups(), ", ".join(options(f"recipe/{missing[1]}", config_dir))
             known = f"its scales are {scales}" if scales else f"write recipe/{task}/{scale}.yaml beside its config"
-            failure = f"task={task} has no scale={scale} ({known})"
+            failure = f"task={task} has no scale={scale}{own_folder(f'recipe/{task}', scale, config_dir)} ({known})"
     finally:
         GlobalHydra.instance().hydra = outer
     parsed = parse(overrides)
@@ -349,6 +351,7 @@ def _parsed(word: str) -> Override:
         return OverridesParser.create().parse_overrides([word])[0]
     except (HydraException, ValueError) as error:
         reason = " ".join(str(error).split("\nSee http")[0].split())
+        reason = several(word) or reason
         raise ConfigError(f"{word!r} is no GROUP=CHOICE and no KEY=VALUE ({reason})") from None
 
 
@@ -377,8 +380,36 @@ def file(group: str, name: str, config_dir: str | None = None) -> Path:
     """Return the file of a choice of a config group. Raises: ConfigError if there is no such choice."""
     known = _files(group, config_dir)
     if name not in known:
-        raise ConfigError(f"{group} {name} is not known{nearest(name, known)} (one of {', '.join(sorted(known))})")
+        hint = own_folder(group, name, config_dir) or nearest(name, known)
+        raise ConfigError(f"{group} {name} is not known{hint} (one of {', '.join(sorted(known))})")
     return known[name]
+
+
+def own_folder(group: str, name: str, config_dir: str | None, results: str = "results") -> str:
+    """Return "; add --config-dir DIR, …" for an unknown choice that a folder of own configs has, or runs were made of.
+
+    Such folders are looked for here, beside ``config_dir`` and, by the commands of sweeps and campaigns, in
+    ``results``. "" if there is none.
+    """
+    if not re.fullmatch(r"[\w.+-]+", name):
+        return ""
+    for folder in map(Path, _folders_near(config_dir, results)):
+        if os.access(folder / group / f"{name}.yaml", os.R_OK):
+            return f"; add --config-dir {folder}, which has {group}/{name}.yaml"
+    runs = {"norm": f"*/*/{name}", "task": name, "scale": f"*/{name}"}.get(group)
+    made = next((path for path in Path(results).glob(runs) if path.is_dir()), None) if runs else None
+    return f"; as for {made}, add --config-dir DIR with the folder that has {group}/{name}.yaml" if made else ""
+
+
+def _folders_near(config_dir: str | None, results: str) -> Iterator[str | Path]:
+    for parent in (Path(), *([Path(config_dir), Path(config_dir).parent] if config_dir else [])):
+        yield parent
+        with suppress(OSError):
+            yield from sorted(path for path in parent.iterdir() if path.is_dir())
+    for path in (*Path(results).glob("sweeps/*/sweep.json"), *Path(results).glob("campaigns/*/campaign.json")):
+        with suppress(OSError, ValueError, LookupError, TypeError):  # damaged records
+            command = read_json(path)["command"]
+            yield str(command[command.index("--config-dir") + 1])
 
 
 def papers_scale(task: str) -> str:
@@ -425,13 +456,17 @@ def _check_choices(parsed: Sequence[Override], config_dir: str | None) -> None:
         if group not in GROUPS or (value is None and not required):
             continue
         if required and not isinstance(value, str):
-            raise ConfigError(f"{group} takes one of {', '.join(options(group, config_dir))}")
+            several = f"; for several -m {group}={','.join(map(str, value))}" if isinstance(value, list) else ""
+            raise ConfigError(f"{group} takes one of {', '.join(options(group, config_dir))}{several}")
         for name in value if isinstance(value, list) else [value]:
             known = options(group, config_dir)
             if str(name) not in known:
                 others = ALIASES if group == "norm" else ()
-                hint = nearest(str(name), [*(f"{group}={choice}" for choice in known), *known, *others])
-                raise ConfigError(f"{group}={name} is not known{hint} (one of {', '.join(known)})")
+                results = next((str(o.value()) for o in parsed if o.key_or_group == "results"), "results")
+                hint = own_folder(group, str(name), config_dir, results)
+                hint = hint or nearest(str(name), [*(f"{group}={choice}" for choice in known), *known, *others])
+                own = "" if config_dir else "; your own: --config-dir DIR"
+                raise ConfigError(f"{group}={name} is not known{hint} (one of {', '.join(known)}){own}")
 
 
 def _explain(parsed: Sequence[Override], config_dir: str | None) -> None:
@@ -453,7 +488,7 @@ def _explain(parsed: Sequence[Override], config_dir: str | None) -> None:
             continue
         if key.startswith("norm."):
             _explain_norm_option(key.removeprefix("norm."), composed.norm, config_dir)
-        raise ConfigError(f"{key} is not known{nearest(key, [*known, *GROUPS])}")
+        raise ConfigError(f"{key} is not known{right_key(key, [*known, *GROUPS])}")
 
 
 def _about_launcher(name: object) -> str:

@@ -3,7 +3,7 @@
 There are two files, which all processes of this user on this machine share. The process that measures locks
 ``measuring.lock``. Each worker checks this file before each step, and shares a lock of ``working.lock`` while it
 trains. The process that measures also locks ``working.lock``, for which it waits until all workers have paused. The
-kernel frees the locks of a process that dies.
+kernel frees the locks of a process that dies. ``measuring.lock`` holds id, host, command and time of the last one.
 
 The files are in the folder of temporary files, not in XDG_RUNTIME_DIR: that is removed when the user logs out, even if
 workers go on, and processes that cron or a container starts lack it. Processes with different TMPDIR do not meet.
@@ -14,20 +14,27 @@ This module imports only modules of the standard library, ``file_lock`` and ``pr
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import platform
+import shlex
+import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from rmsexp import file_lock
 from rmsexp.file_lock import try_to_lock, wait_for_lock
 from rmsexp.private import private_folder
 
 FOLDER = Path(tempfile.gettempdir(), f"rmsexp-{os.geteuid()}")
 MEASURING, WORKING = "measuring.lock", "working.lock"
 PATIENCE = 10  # number of polls before a line reports the waiting
+LONGEST_COMMAND = 100  # characters of the command of a process that measures, in messages
 
 Report = Callable[[str], None]
 
@@ -46,9 +53,11 @@ def measuring(report: Report) -> Iterator[None]:
         stack.callback(delattr, _this_thread, "measures")
         try:
             own = stack.enter_context(_open(MEASURING))
-            wait_for_lock(own, lambda: report(f"waiting until process {_owner(own)} has measured"), patience=PATIENCE)
+            _wait(own, fcntl.LOCK_EX, lambda measurement: report(f"waiting for {measurement}"), PATIENCE)
             own.truncate(0)
-            own.write(str(os.getpid()))
+            command = shlex.join(sys.orig_argv)[:LONGEST_COMMAND]
+            about = {"process": os.getpid(), "host": platform.node(), "since": time.time(), "command": command}
+            own.write(json.dumps(about))
             own.flush()
             workers = stack.enter_context(_open(WORKING))
             wait_for_lock(
@@ -101,9 +110,9 @@ class Pause:
         try:
             self._measuring, self._working = _open(MEASURING), _open(WORKING)
             if not try_to_lock(self._measuring, fcntl.LOCK_SH):
-                report(f"paused while process {_owner(self._measuring)} measures on this machine")
-                wait_for_lock(self._measuring, kind=fcntl.LOCK_SH)
-                report("going on after the pause")
+                begun = time.monotonic()
+                _wait(self._measuring, fcntl.LOCK_SH, lambda measurement: report(f"paused for {measurement}"))
+                report(f"going on after a pause of {time.monotonic() - begun:.0f} s")
             wait_for_lock(self._working, kind=fcntl.LOCK_SH)
             fcntl.flock(self._measuring, fcntl.LOCK_UN)
         except OSError as error:
@@ -123,7 +132,38 @@ def _open(name: str) -> IO[str]:
     return (private_folder(FOLDER) / name).open("a+")
 
 
+def _wait(file: IO[str], kind: int, waiting: Callable[[str], None], patience: int = 0) -> None:
+    """Lock the file of measurements. Report who measures if that takes long, and again if that process is stopped.
+
+    The kernel frees the lock of a process that ends, however it ends, but not that of one that SIGSTOP or Ctrl-Z has
+    stopped.
+    """
+    shown, polls = "", 0
+    while not try_to_lock(file, kind):
+        if polls >= patience and (owner := _owner(file)) != shown:
+            shown = owner
+            waiting(owner)
+        polls += 1
+        threading.Event().wait(file_lock.POLL_SECONDS)
+
+
 def _owner(file: IO[str]) -> str:
-    """Return the id of the process that wrote it to a lock's file."""
+    """Return the measurement of the process that has locked its file, by what it wrote there, and how to go on."""
     file.seek(0)
-    return file.read(20).strip() or "unknown"
+    try:
+        about = json.loads(file.read(2000))
+        process, host = int(about["process"]), str(about["host"])
+        since = time.strftime("%H:%M:%S", time.localtime(about["since"]))
+        text = f"the measurement of process {process} on {host} ({about['command']}, since {since})"
+    except (ValueError, LookupError, TypeError, OverflowError, OSError):
+        return "the measurement of an unknown process; goes on when that ends"
+    if host == platform.node() and _is_stopped(process):
+        return f"{text}; it is stopped: kill -CONT {process} lets it go on, kill -KILL {process} ends it"
+    return f"{text}; goes on when that ends{f' (kill {process} ends it)' * (host == platform.node())}"
+
+
+def _is_stopped(process: int) -> bool:
+    """Return whether a process is stopped, as far as Linux says so."""
+    with suppress(OSError, IndexError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    return False

@@ -43,9 +43,12 @@ def next_command(job: config.Job, config_dir: str | None) -> str:
 
     If all have one, the command is a sweep over these norms with three seeds. All other words are those of the job.
     """
+    from rmsexp.train.device import lacks_gpu
+
+    left_out = ("norm=", "norm.", "force=", *["device="] * lacks_gpu(job.config))
     words = [
         *config_dir_words(config_dir),
-        *(word for word in job.overrides if not word.lstrip("+~").startswith(("norm=", "norm.", "force="))),
+        *(word for word in job.overrides if not word.lstrip("+~").startswith(left_out)),
     ]
     existing = {path.name for path in job.setting_folder.iterdir() if path.is_dir()}
     # model.qk_norm=true is refused with norms that do not act on activations

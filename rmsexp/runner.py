@@ -24,7 +24,7 @@ from rmsexp.models.recurrent import impl_of
 from rmsexp.train import loggers, provenance
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import Contention
-from rmsexp.train.device import compile_model, set_up_device
+from rmsexp.train.device import compile_model, lacks_gpu, set_up_device
 from rmsexp.train.distributed.group import Group
 from rmsexp.train.distributed.joint import JointContention, JointTrainer, share_start, stepper_of
 from rmsexp.train.failures import Failures
@@ -210,6 +210,11 @@ def _already(earlier: Earlier, job: config.Job) -> Outcome:
     now = provenance.own_modules(job.resolved, edited=True)
     if earlier.sessions and earlier.sessions[-1].get(record.OWN_CODE, "") != now:
         notices.append("the module of your own norm or task has changed since; these numbers are of the earlier code")
+    idle = ["device=cuda"] * lacks_gpu(job.config)
+    idle += [f"logger={name}" for name in ("wandb", "tensorboard") if getattr(job.config.logger, name) is not None]
+    if idle:
+        seen = "; torch sees no CUDA device here, so a new run needs device=cpu" * lacks_gpu(job.config)
+        notices.append(f"nothing was trained, so {' and '.join(idle)} had no effect{seen}")
     return Outcome(status["status"], earlier.step, status.get("error"), already=True, notices=tuple(notices))
 
 

@@ -5,6 +5,7 @@ A task's schema is the class ``Config`` in its module; a norm's is the class tha
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import Any
 from omegaconf import MISSING, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from rmsexp.checks import at_least, choice, nearest, not_empty, positive
+from rmsexp.checks import at_least, choice, not_empty, positive, right_key
 from rmsexp.classes import Find, config_class, loaded, norm_class, task_class
 from rmsexp.command_line import ConfigError as ConfigError
 from rmsexp.rules import score
@@ -290,19 +291,24 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
     for name, value in typed.items_ex(resolve=False):
         if isinstance(value, DictConfig) and not isinstance(content.get(name, value), DictConfig):
             keys = ", ".join(f"{prefix}{name}.{key}" for key in map(str, value))
-            raise ConfigError(f"{prefix}{name} is a group of keys; set a single key ({keys})")
+            other = {"model": "; another task has another model", "data": "; data.name chooses the data"}
+            raise ConfigError(f"{prefix}{name} is a group of keys; set a single key ({keys}){other.get(name, '')}")
     try:
         merged: DictConfig = OmegaConf.merge(typed, content)  # type: ignore[assignment]
     except ConfigKeyError as error:
         key = f"{prefix}{error.full_key}"
         known = {f"{prefix}{name}" for config in (typed, content) for name in flatten(OmegaConf.to_container(config))}
-        raise ConfigError(f"{key} is not known{nearest(key, sorted(known - {key}))}") from None
+        raise ConfigError(f"{key} is not known{right_key(key, sorted(known - {key}))}") from None
     except OmegaConfBaseException as error:
         place = error.full_key or ""
         key, given = f"{prefix}{place}", OmegaConf.select(content, place)
-        if isinstance(OmegaConf.select(typed, place), ListConfig) and isinstance(given, str | int | float):
-            raise ConfigError(f"{key} must be a list, in brackets: {key}=[{given}]") from None
-        raise ConfigError(f"{key}: {_first_line(error)}") from None
+        is_list = isinstance(OmegaConf.select(typed, place), ListConfig) or "is not a ListConfig" in str(error)
+        if is_list and isinstance(given, str | int | float):
+            items = ",".join(map(str, listed(str(given)))) or given
+            raise ConfigError(f"{key} must be a list, in brackets: {key}=[{items}]") from None
+        text = ",".join(map(str, given)) if isinstance(given, ListConfig) else given
+        hint = several(f"{key}={text}")
+        raise ConfigError(f"{key}: {_first_line(error)}{'; ' * bool(hint)}{hint}") from None
     except OverflowError:
         values = flatten(_container(content)).items()
         key = next(name for name, value in values if isinstance(value, int) and abs(value) > sys.float_info.max)
@@ -311,6 +317,26 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
         if isinstance(value, list) and any(isinstance(item, list | dict) for item in value):  # OmegaConf allows these
             raise ConfigError(f"{prefix}{name} must be a list of single values, got {value}")
     return merged
+
+
+def listed(text: str) -> Sequence[int]:
+    """Return the integers in a text such as 0..3, 0-3, 0:3 or range(4); nothing for any other text or a long range."""
+    match = re.fullmatch(r"(?:range\(|\[)?(?:(\d{1,9})(?:\.{2,3}|-|:|to))?(\d{1,9})[\])]?", text.replace(" ", ""))
+    if match is None or (match[1] is None and "range" not in text):
+        return ()
+    first, last = int(match[1] or 0), int(match[2]) - ("range" in text)
+    return range(first, last + 1) if 0 < last - first < 1000 else ()
+
+
+def several(word: str) -> str:
+    """Return how to write KEY=VALUE for several runs, or "" if the value is not a range or list of numbers."""
+    key, _, value = word.partition("=")
+    values = [*map(str, listed(value))] or re.split(r"[\s,;|]+", value.strip("[]{}() "))
+    if len(values) < 2 or not all(re.fullmatch(r"[\d.][\d.e+-]*", one) for one in values):
+        return ""
+    if len(values) > 8:
+        return f"for several runs write -m {key}=range({values[0]},{int(values[-1]) + 1})"
+    return f"for several runs write -m {key}={','.join(values)}"
 
 
 @cache

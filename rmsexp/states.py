@@ -10,6 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from rmsexp.checks import MOST
 from rmsexp.command_line import command, path_word
 from rmsexp.readers import read_yaml
 
+Coming = Callable[[Path, int], Sequence[campaign_file.Job]]
 LONGEST_SECONDS = 1e12  # a longer time in a record is damaged
 UNKNOWN = "unknown"  # the state of a run whose status.json is missing or damaged
 NOT_STARTED = "not started"  # the state of a run without a folder, of a campaign or sweep
@@ -76,10 +78,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Stage:
-    """The number of runs of a campaign's stage in each state, by state."""
+    """The number of runs of a campaign's stage in each state, by state, and of those that come but are not planned."""
 
     name: str
     states: Mapping[str, int]
+    coming: int = 0
 
     @property
     def left(self) -> int:
@@ -89,13 +92,19 @@ class Stage:
 
 @dataclass(frozen=True)
 class Campaign:
-    """The state of a campaign. ``seconds_left``: of the listed runs, one after the other. ``next``: a command."""
+    """The state of a campaign. ``seconds_left``: of all runs that come, one after the other. ``next``: a command."""
 
     name: str
     question: str
     stages: Sequence[Stage]
     seconds_left: float | None
     next: str
+
+    @property
+    def total(self) -> str:
+        """How many of its runs have ended, such as "17 of about 45 runs"."""
+        runs, left, coming = (sum(numbers) for numbers in zip(*map(_numbers, self.stages), strict=True))
+        return f"{runs - left} of {'about ' * (coming > 0)}{runs + coming} runs"
 
 
 @dataclass(frozen=True)
@@ -150,8 +159,9 @@ class RunReader:
 class Reader:
     """Reads the overview of a folder again and again."""
 
-    def __init__(self, results: Path) -> None:
-        self._results, self._runs = results, RunReader()
+    def __init__(self, results: Path, coming: Coming = lambda *_: ()) -> None:
+        """``coming``: returns the runs that a campaign will ask for, by its file and the number of its ended runs."""
+        self._results, self._runs, self._coming = results, RunReader(), coming
 
     def read(self) -> Overview:
         """Return the overview. Raises: ValueError if there is no such folder."""
@@ -168,7 +178,8 @@ class Reader:
                 except (OSError, ValueError) as error:
                     problems.append(str(error))
 
-        campaigns = list(all_of(campaign_file.find(self._results), read_campaign))
+        reading = partial(read_campaign, coming=self._coming)
+        campaigns = list(all_of(campaign_file.find(self._results), reading))
         sweeps = list(all_of(sweep_file.find(self._results), read_sweep))
         return Overview(self._results, campaigns, sweeps, list(runs.values()), problems)
 
@@ -259,6 +270,10 @@ def seconds_left(runs: Sequence[Run | None], at_once: int = 1) -> float | None:
     return max(sum(left) / at_once, *left)
 
 
+def _numbers(stage: Stage) -> tuple[int, int, int]:
+    return sum(stage.states.values()), stage.left, stage.coming
+
+
 def _left(states: Mapping[str, int]) -> int:
     """Return the number of runs that have not ended. ``states``: numbers of runs by state."""
     return sum(count for state, count in states.items() if state not in record.ENDED)
@@ -309,8 +324,8 @@ class Planned(NamedTuple):
     run: Run | None
 
 
-def read_campaign(path: Path, runs: Mapping[Path, Run]) -> Campaign:
-    """Return the state of a campaign from its file and the runs below its results, by folder.
+def read_campaign(path: Path, runs: Mapping[Path, Run], coming: Coming) -> Campaign:
+    """Return the state of a campaign from its file and the runs below its results, by folder. ``coming``: see Reader.
 
     Raises: OSError if the file cannot be opened; ValueError if it is damaged.
     """
@@ -323,6 +338,14 @@ def read_campaign(path: Path, runs: Mapping[Path, Run]) -> Campaign:
     decided = "final" in states and stored["seeds"].needed is not None
     diverged = "final" not in states and states.get("tune", {}).keys() == {"diverged"}  # at every rate
     over = (decided or diverged) and not any(stage.left for stage in stages)
+    if not over:
+        ended = sum(numbers.total() for numbers in states.values()) - sum(stage.left for stage in stages)
+        later = [Planned(job, results / job.folder, None) for job in coming(path, ended)]
+        numbers_later = Counter[str](job.stage for job, _, _ in later)
+        stages = [
+            Stage(stage, states[stage], numbers_later[stage]) for stage in dict.fromkeys([*states, *numbers_later])
+        ]
+        planned += later
     goes_on = ["rmsexp.campaign", *stored["command"], *_results_word(results)]
     words = ["rmsexp.report", str(results)] if over else goes_on
     seconds = _seconds_left(planned, runs.values())

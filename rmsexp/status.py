@@ -15,6 +15,7 @@ import sys
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rmsexp import record
+from rmsexp.campaign_file import Job
 from rmsexp.command_line import LONGEST_WITH_PATHS, Parser, brief, documentation, duration, entry_point
 from rmsexp.schema import results_folder
 from rmsexp.states import NOT_STARTED, STATES, Campaign, Overview, Reader, Run, Sweep
@@ -48,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     form.add_argument("--watch", action="store_true", help="show this until Ctrl-C, again every 2 seconds")
     form.add_argument("--json", action="store_true", help="print a JSON document; docs/campaigns.md explains its keys")
     arguments = parser.parse_args(argv)
-    reader, console = Reader(results_folder(arguments.results)), Console(highlight=False)
+    reader, console = Reader(results_folder(arguments.results), _coming), Console(highlight=False)
     if arguments.watch:
         if not console.is_terminal:
             parser.error("--watch needs a terminal; leave it out")
@@ -61,6 +63,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         print(plain(overview))
     return 0
+
+
+@lru_cache(maxsize=64)
+def _coming(path: Path, ended: int) -> Sequence[Job]:  # noqa: ARG001
+    """Return the runs that a campaign will ask for, as far as that is known when this number of its runs has ended."""
+    from rmsexp.compare.records import campaigns  # imports SciPy, which only campaigns that go on need
+
+    campaign = campaigns.load(path)
+    return campaign.coming(campaign.results(), 0, campaign.seeds.min_seeds)
 
 
 def _watch(reader: Reader, console: Console) -> None:
@@ -101,7 +112,10 @@ def document(overview: Overview) -> dict[str, Any]:
 
 
 def _campaign_document(campaign: Campaign) -> dict[str, Any]:
-    stages = [{"stage": stage.name, "states": stage.states, "left": stage.left} for stage in campaign.stages]
+    stages = [
+        {"stage": stage.name, "states": stage.states, "left": stage.left, "coming": stage.coming}
+        for stage in campaign.stages
+    ]
     keys = ("name", "question", "seconds_left", "next")
     return {key: getattr(campaign, key) for key in keys} | {"stages": stages}
 
@@ -149,11 +163,14 @@ def _campaign(campaign: Campaign) -> Iterator[RenderableType]:
     yield _text(f"\ncampaign {campaign.name}", "bold")
     yield _text(campaign.question)
     shown = [state for state in (*STATES, NOT_STARTED) if any(stage.states.get(state) for stage in campaign.stages)]
-    table = _table("stage", *shown, "left")
+    later = ["coming"] * any(stage.coming for stage in campaign.stages)
+    table = _table("stage", *shown, "left", *later)
     for stage in campaign.stages:
-        table.add_row(*map(_text, [stage.name, *(str(stage.states.get(state, 0)) for state in shown), str(stage.left)]))
+        numbers = [*(stage.states.get(state, 0) for state in shown), stage.left, *[stage.coming] * len(later)]
+        table.add_row(*map(_text, [stage.name, *map(str, numbers)]))
     yield table
-    yield from _left_and_next(campaign, any(stage.left for stage in campaign.stages), "with one worker")
+    unfinished = any(stage.left or stage.coming for stage in campaign.stages)
+    yield from _left_and_next(campaign, unfinished, f"with one worker; {campaign.total} have ended")
 
 
 def _sweep(sweep: Sweep) -> Iterator[RenderableType]:

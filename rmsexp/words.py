@@ -43,6 +43,15 @@ def overrides(words: Sequence[str], config_dir: str | None = None) -> list[str]:
     return [_with_names(config.expand_home(word), known) for word in words]
 
 
+def repeated(words: Sequence[str]) -> str:
+    """Return a warning about a key that is given several times in a row, as the shell makes of seed={0,1,2}, or ""."""
+    for key, same in itertools.groupby(words, lambda word: word.partition("=")[0]):
+        if len(values := list(dict.fromkeys(word.partition("=")[2] for word in same))) > 1:
+            every = f"for a run with each, write -m {key}={','.join(values)}"
+            return f"{key} is given {len(values)} times, of which {key}={values[-1]} counts; {every}"
+    return ""
+
+
 def override(key: str, value: object) -> str:
     """Return the override that sets a key to a value of Python: None, or a number, truth value, text, path or list.
 
@@ -94,6 +103,9 @@ def expand(
     multirun = multirun or mode == "RunMode.MULTIRUN"
     swept = [override for override in parsed if override.is_sweep_override()]
     if swept and not multirun:
+        config.compose(
+            [_choices(override)[0] for override in parsed], config_dir
+        )  # a key that is not known comes first
         raise config.ConfigError(f"{swept[0].input_line} names several runs: add -m for a sweep")
     if chdir and multirun:
         raise config.ConfigError("hydra.job.chdir=true would change the folder that relative paths start from")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
+import platform
+import re
 import signal
 import subprocess
 import sys
@@ -65,6 +68,17 @@ def wait_until_locked(name: str) -> None:
             threading.Event().wait(0.001)
 
 
+def assert_paused(lines: list[str], process: int) -> None:
+    """Check that the lines name the process that measures, its host, command and time, and how to go on."""
+    paused, *_, goes_on = lines
+    assert re.fullmatch(
+        rf"paused for the measurement of process {process} on {re.escape(platform.node())} "
+        rf"\(.*python.*, since \d\d:\d\d:\d\d\); goes on when that ends \(kill {process} ends it\)",
+        paused.replace("\n", " "),
+    )
+    assert re.fullmatch(r"going on after a pause of \d+ s", goes_on)
+
+
 def test_a_worker_pauses_while_somebody_measures(folder: Path) -> None:
     lines: list[str] = []
     with working(lines.append) as pause:
@@ -91,7 +105,7 @@ def test_a_worker_pauses_while_somebody_measures(folder: Path) -> None:
         assert measurer.started.is_set()
         ender.join()
         assert not pause.is_due()
-    assert lines == [f"paused while process {os.getpid()} measures on this machine", "going on after the pause"]
+    assert_paused(lines, os.getpid())
     assert folder.stat().st_mode & 0o777 == 0o700
     with measuring(lines.append):  # the worker's lock is free again
         pass
@@ -119,7 +133,9 @@ def test_a_second_measurer_waits_and_reports_who_measures() -> None:
     first.end()
     assert second.started.wait(60)
     second.end()
-    assert (first.lines, second.lines) == ([], [f"waiting until process {os.getpid()} has measured"])
+    (line,) = second.lines
+    assert first.lines == []
+    assert line.startswith(f"waiting for the measurement of process {os.getpid()} on {platform.node()} (")
 
 
 def test_a_measurer_reports_that_it_waits_for_workers() -> None:
@@ -156,7 +172,42 @@ def test_a_killed_measurer_frees_the_workers(folder: Path) -> None:
 
         with working(kill) as pause:
             assert not pause.is_due()
-    assert lines == [f"paused while process {process.pid} measures on this machine", "going on after the pause"]
+    assert_paused(lines, process.pid)
+
+
+def test_a_stopped_measurer_is_named_and_its_end_frees_the_workers(folder: Path) -> None:
+    """SIGSTOP keeps the lock; SIGKILL frees it."""
+    with subprocess.Popen([sys.executable, "-c", MEASURE, folder], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "measuring\n"
+        lines: list[str] = []
+
+        def report(text: str) -> None:
+            lines.append(text)
+            process.send_signal(signal.SIGSTOP if len(lines) == 1 else signal.SIGKILL)
+
+        with working(report):
+            pass
+    first, stopped, goes_on = lines
+    assert first.endswith(f"; goes on when that ends (kill {process.pid} ends it)")
+    assert stopped.endswith(f"stopped: kill -CONT {process.pid} lets it go on, kill -KILL {process.pid} ends it")
+    assert goes_on.startswith("going on after a pause of ")
+
+
+@pytest.mark.parametrize("content", ["", "1753", '{"process": 1, "host": "h", "since": 1e300, "command": ""}', "[]"])
+def test_who_measures_may_be_unknown(content: str, tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text(content)
+    with (tmp_path / "lock").open() as file:
+        assert machine_lock._owner(file).startswith("the measurement of an unknown process; ")
+
+
+def test_a_measurer_on_another_host_is_named_without_a_command_that_would_end_another(tmp_path: Path) -> None:
+    about = {"process": 1, "host": "elsewhere", "since": 0, "command": "python -m rmsexp.timing"}
+    (tmp_path / "lock").write_text(json.dumps(about))
+    with (tmp_path / "lock").open() as file:
+        owner = machine_lock._owner(file)
+    assert owner.startswith("the measurement of process 1 on elsewhere (python -m rmsexp.timing, since ")
+    assert "kill" not in owner
 
 
 @pytest.mark.parametrize("name", ["measuring.lock", "working.lock"])
@@ -271,7 +322,7 @@ def test_a_run_pauses_within_a_step_and_its_clock_excludes_the_pause(
         trainer, files = trainer_that_is_measured(tmp_path / "run", pause, measurers, report)
         trainer.run()
     assert (steps, trainer.state.step) == ([2], 4)
-    assert lines == [f"paused while process {os.getpid()} measures on this machine", "going on after the pause"]
+    assert_paused(lines, os.getpid())
     assert trainer.clock.seconds == dict.fromkeys(record.BUCKETS, 0.0)
     rows, damage = files.read_metrics()
     assert ([row["step"] for row in rows if row["split"] == "train"], damage) == ([1, 2, 3, 4], None)

@@ -12,6 +12,7 @@ from helpers.campaigns import Campaign
 from helpers.records import make_row, write_run
 
 from rmsexp import atomic, record, sweep_file
+from rmsexp.campaign_file import Job
 from rmsexp.states import NOT_STARTED, Evaluation, Reader, Run, read_run
 
 SECONDS = 40 / 9 + 0.3  # in the evaluation, checkpoints and log of a run of 400 steps, as write_run writes them
@@ -222,6 +223,25 @@ def test_time_left_without_finished_runs_of_the_stage_is_that_of_other_stages(
     campaign.write(tmp_path)
     (found,) = Reader(tmp_path).read().campaigns
     assert found.seconds_left == pytest.approx(4 * 110)
+
+
+def test_runs_that_come_count_in_the_total_and_in_the_time_left(tmp_path: Path, campaign: Campaign) -> None:
+    """All tuning runs but one are there, and no final runs: two more of each norm come, which take 110 s."""
+    campaign.needed = None
+    path = campaign.write(tmp_path)
+    content = json.loads(path.read_text())
+    content["jobs"] = [job for job in content["jobs"] if job["stage"] == "tune"]
+    path.write_text(json.dumps(content))
+    (tmp_path / content["jobs"][0]["folder"] / record.STATUS).write_text('{"status": "failed", "step": 0, "error": ""}')
+
+    def coming(file: Path, ended: int) -> list[Job]:
+        assert (file, ended) == (path, 25)
+        return [Job("final", norm, 0.001, seed, "") for norm in ("ln", "rms") for seed in range(2)]
+
+    (found,) = Reader(tmp_path, coming).read().campaigns
+    assert [(stage.name, stage.left, stage.coming) for stage in found.stages] == [("tune", 1, 0), ("final", 0, 4)]
+    assert found.total == "25 of about 30 runs"
+    assert found.seconds_left == pytest.approx(5 * 110)
 
 
 def test_time_left_of_an_interrupted_run_is_at_its_own_pace(tmp_path: Path, campaign: Campaign) -> None:

@@ -95,5 +95,8 @@ def read(name: str, words: Sequence[str], config_dir: str | None) -> Goal:
         return PaperItems(items.read(name, words, config_dir))
     if name not in campaigns:
         listed = ", ".join([*campaigns, *known])
-        raise config.ConfigError(f"campaign {name} is not known{nearest(name, [*campaigns, *known])} (one of {listed})")
+        results = next((word.partition("=")[2] for word in words if word.startswith("results=")), "results")
+        hint = config.own_folder(question.GROUP, name, config_dir, results) or nearest(name, [*campaigns, *known])
+        own = "" if config_dir else "; your own: --config-dir DIR"
+        raise config.ConfigError(f"campaign {name} is not known{hint}{own} (one of {listed})")
     return Verdicts(question.read(name, words, config_dir))

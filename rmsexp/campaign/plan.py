@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -145,32 +144,6 @@ def _next_jobs(question: Question, campaign: Campaign, results: dict[Job, Result
         return
     count = campaign.seeds.min_seeds if needed is None else needed
     yield from (_job(question, "final", *run) for run in campaign.final_runs(results, count))
-
-
-def coming(campaign: Campaign, results: dict[Job, Result], extensions: int, seeds: int) -> list[Job]:
-    """Return the runs that come but are not planned yet, at the lowest rate, with empty folders.
-
-    None come if all norms diverged at every rate. ``extensions``: how often the grid is extended, by a rate each time.
-    ``seeds``: the number of final seeds.
-    """
-    choice = campaign.choice(results)
-    if choice and all(chosen.rate is None for chosen in choice.values()):
-        return []
-    runs: list[Job] = []
-    planned = Counter((job.stage, job.norm) for job in campaign.jobs)
-    tuned = any(stage == "final" for stage, _ in planned)
-    for norm, of_norm, norm_is_tuned in campaign.every_arm():
-        if not tuned:
-            rates = max(len(campaign.tuning(results).grid), len(campaign.grid) + extensions)
-            number = rates + campaign.tuning_rule.runs if campaign.is_tuned and norm_is_tuned else 0
-            runs += [Job("tune", norm, campaign.grid[0], 0, "")] * max(0, number - planned["tune", norm])
-        elif not planned["final", norm]:  # it diverged at every rate
-            continue
-        count = campaign.final_count(of_norm, seeds)
-        if campaign.tolerance is not None:  # the best rate and two beside each end of the range have all seeds
-            count = len(campaign.grid) + 5 * (count - 1)
-        runs += [Job("final", norm, campaign.grid[0], seed, "") for seed in range(planned["final", norm], count)]
-    return runs
 
 
 def _job(question: Question, stage: Stage, norm: str, rate: float, seed: int) -> Job:

@@ -37,7 +37,7 @@ WHERE_AND_HOW = (
 SEED_KEYS = dict(zip(*(campaign_file.SEED_KEYS[rules] for rules in sorted(campaign_file.SEED_KEYS)), strict=True))
 MANAGED = {  # keys of runs that the campaign sets itself -> what to do instead
     "norm": "write norms=[ln,rms]",
-    "seed": "set tune.first_seed, pilot.seed, final.min_seeds or final.max_seeds",
+    **dict.fromkeys(("seed", "seeds"), "set tune.first_seed, pilot.seed, final.min_seeds or final.max_seeds"),
     "evaluation": "only final runs are evaluated on test splits",
     "max_steps": "set schedule.steps",
     "eval_every": "all runs are evaluated at twenty equally spaced steps",

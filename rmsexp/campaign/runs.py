@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rmsexp import config
-from rmsexp.campaign import plan, registration, summary
+from rmsexp.campaign import cost, plan, registration, summary
 from rmsexp.campaign.question import Question
 from rmsexp.campaign_file import Job
+from rmsexp.command_line import duration
+from rmsexp.compare.records.campaigns import Campaign, Result
 
 STAGES = {"pilot": "pilot", "tune": "tuning", "final": "final"}
 
@@ -18,7 +22,9 @@ class CampaignRuns:
     """The runs of a campaign. The class implements :class:`rmsexp.campaign.worker.Runs`."""
 
     question: Question
-    _planned: tuple[Job, ...] = field(default=(), init=False)  # all runs, as of the last call of ``left``
+    _planned: tuple[Campaign, dict[Job, Result]] | None = field(
+        default=None, init=False
+    )  # by the last call of ``left``
     _known: plan.Known = field(default_factory=dict, init=False)
     _problems: list[str] = field(default_factory=list, init=False)  # damaged records, as of the last call of ``left``
 
@@ -30,13 +36,28 @@ class CampaignRuns:
         """Write the plan for the records so far, and return its runs that have not ended."""
         self._problems.clear()
         campaign, results = plan.update(self.question, self._problems, self._known)
-        self._planned = campaign.jobs
+        self._planned = campaign, results
         return [job for job in campaign.jobs if not results[job].ended]
 
     def headline(self, job: Job) -> str:
-        runs = [other for other in self._planned if other.stage == job.stage]
+        assert self._planned is not None
+        campaign, results = self._planned
+        runs = [other for other in campaign.jobs if other.stage == job.stage]
         where = f"{job.norm} {self.question.rate}={job.rate:g} seed={job.seed}"
-        return f"{STAGES[job.stage]} run {runs.index(job) + 1} of {len(runs)}: {where}"
+        return (
+            f"{STAGES[job.stage]} run {runs.index(job) + 1} of {len(runs)} · {self._total(campaign, results)}: {where}"
+        )
+
+    def _total(self, campaign: Campaign, results: Mapping[Job, Result]) -> str:
+        """Return how far the whole campaign is, such as "18 of about 45 runs, 3:20:00 left with one worker"."""
+        left = [job for job in campaign.jobs if not results[job].ended]
+        coming = campaign.coming(results, 0, campaign.seeds.min_seeds)
+        about = "about " * (campaign.seeds.needed is None)
+        count = f"{len(results) - len(left) + 1} of {about}{len(results) + len(coming)} runs"
+        with suppress(OSError, ValueError):  # of a damaged record, which the plan reports
+            seconds = cost.seconds_left([*left, *coming], cost.spent(self.question, results))
+            return count if seconds is None else f"{count}, {duration(seconds)} left with one worker"
+        return count
 
     def begin(self, job: Job) -> config.Job:
         """Return the run. Unless it is a pilot run, register the campaign first, if that was not done.

@@ -25,13 +25,13 @@ def print_plan(question: Question) -> None:
     for job in campaign.jobs:
         print(f"  {job.stage:6}{results[job].status:13}{job.folder}")
     spent, planned = cost.spent(question, results), [job for job in campaign.jobs if not results[job].ended]
-    left = [*planned, *plan.coming(campaign, results, 0, campaign.seeds.min_seeds)]
+    left = [*planned, *campaign.coming(results, 0, campaign.seeds.min_seeds)]
     most_seeds = (
         campaign.seeds.max_seeds if any(map(seeds.may_need_more, campaign.claims)) else campaign.seeds.min_seeds
     )
     most = left
     if campaign.seeds.needed is None and left:
-        most = [*planned, *plan.coming(campaign, results, selection.EXTENSIONS, most_seeds)]
+        most = [*planned, *campaign.coming(results, selection.EXTENSIONS, most_seeds)]
     estimated = cost.estimates(question, most, spent, results, inform)
     print("runs and uncontended hours, one after the other:")
     for stage in get_args(Stage):

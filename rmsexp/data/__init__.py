@@ -27,7 +27,7 @@ class UnreadableError(DataError):
 
 
 class UnavailableError(DataError):
-    """Raised if data is missing and could not be downloaded. The message has an address and a command to copy."""
+    """Raised if data is missing and could not be downloaded, or is elsewhere. The message has something to copy."""
 
     longest = LONGEST_WITH_PATHS
 

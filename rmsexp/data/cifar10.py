@@ -15,7 +15,7 @@ import numpy as np
 
 from rmsexp.data import DataError, Images
 from rmsexp.data.download import fetched, unavailable
-from rmsexp.data.files import read_bytes
+from rmsexp.data.files import check_root, read_bytes
 from rmsexp.data.unpickle import UnpicklingError, unpickle
 
 EXTRAS = ("batches.meta", "readme.html")  # files of the archive that are unpacked, but not read
@@ -32,6 +32,7 @@ def load(root: Path) -> Images:
 
     folder = root / "cifar10" / CIFAR10.base_folder
     if not folder.is_dir():
+        check_root("CIFAR-10", root, [folder / name for name, _ in CIFAR10.train_list + CIFAR10.test_list])
         _download(folder, root)
     train_x, train_y = _split(folder, CIFAR10.train_list)
     test_x, test_y = _split(folder, CIFAR10.test_list)

@@ -113,7 +113,7 @@ def _files(folder: Path) -> dict[str, list[tuple[str, int, int]]]:
                 if found := sorted((file, stat.st_size, stat.st_mtime_ns) for file, stat in stats):
                     files[split] = found
     if absent := [folder / SPLITS[split] / "*.question" for split in ("train", "valid") if split not in files]:
-        raise missing("CNN", folder, absent, ORIGIN)
+        raise missing("CNN", folder, absent, ORIGIN, folder.parents[1])
     return files
 
 

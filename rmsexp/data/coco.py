@@ -24,7 +24,7 @@ from rmsexp.data.captions import (
     read_features,
     tokenise,
 )
-from rmsexp.data.files import missing, read_bytes, read_lines, unreadable
+from rmsexp.data.files import check_root, missing, read_bytes, read_lines, unreadable
 from rmsexp.data.image_features import sizes
 
 RELEASE = {"train": "train", "valid": "val", "test": "test"}  # our name of a split -> its name in the released files
@@ -106,6 +106,8 @@ def coco(root: Path, features: str) -> Source[Captions]:
     files = next((paths for paths in official if all(path.exists() for path in paths)), None)
     if files is None:
         absent = next(path for path in official[0] if not path.exists())
+        for paths in ([karpathy], official[1]):
+            check_root("COCO", root, paths)
         raise missing("COCO", folder, [absent], f"There is no dataset_coco.json either. {ORIGIN}")
     train, test = (read_official(path, folder / path.stem.removeprefix("captions_")) for path in files)
     splits = {"train": train[:-VALID_IMAGES], "valid": train[-VALID_IMAGES:], "test": test}

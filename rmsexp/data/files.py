@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rmsexp.data import DataError, UnreadableError
+from rmsexp.command_line import path_word
+from rmsexp.data import DataError, UnavailableError, UnreadableError
 
 FLOAT32 = np.dtype("<f4")  # little-endian on every machine
 COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"BZh")  # gzip, xz, zstd, zip, bzip2
@@ -183,12 +184,46 @@ def write_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], blocks: Ite
             file.write(np.ascontiguousarray(block, dtype=dtype).data)
 
 
-def missing(name: str, folder: Path, paths: Iterable[Path], origin: str) -> DataError:
+def other_root(root: Path, paths: Iterable[Path]) -> str:
+    """Return a sentence that says where missing files are if ``root``, the value of data.root, is a folder too deep or
+    too high; "" if they are not there. ``paths``: the files below ``root``, in which * stands for any name.
+    """
+    top = root.absolute()
+    wanted = [path.relative_to(root).parts for path in paths]
+    for skipped in range(1, max(map(len, wanted))):
+        here = [parts for parts in wanted if len(parts) > skipped and any(top.glob(str(Path(*parts[skipped:]))))]
+        for parts in here:
+            if parts[:skipped] == top.parts[-skipped:]:
+                right = path_word("data.root", top.parents[skipped - 1])
+                return f"{top} itself has {Path(*parts[skipped:])}: write {right}."
+        if len(here) == len(wanted):
+            name, above = Path(*here[0][skipped:]), Path(*here[0][:skipped])
+            return f"{top} itself has {name}: move it, and what is beside it, to {top / above}."
+    folders = sorted(path for path in top.glob("*") if path.is_dir())
+    below = (path for path in folders if all(any(path.glob(str(Path(*parts)))) for parts in wanted))
+    found = next(below, None)
+    return "" if found is None else f"{found} has {Path(*wanted[0])}: write {path_word('data.root', found)}."
+
+
+def check_root(name: str, root: Path, paths: Sequence[Path]) -> None:
+    """Raise DataError if data that would be downloaded are there, but data.root names a folder of them or beside them.
+
+    The arguments are as in :func:`other_root`; ``name`` is the data set.
+    """
+    if place := other_root(root, paths):
+        raise UnavailableError(f"{name} is not in {paths[0].parent}.\n{place}")
+
+
+def missing(name: str, folder: Path, paths: Iterable[Path], origin: str, root: Path | None = None) -> DataError:
     """Return the error for missing files, ``paths`` below ``folder``, that the user has to get.
 
     ``name`` is the data set. ``origin`` is a full sentence that says where to get the files and where to put them.
+    ``root`` is data.root; None: the folder above ``folder``.
     """
+    paths = list(paths)
     first, *others = [path.relative_to(folder) for path in paths]
+    if place := other_root(root or folder.parent, paths):
+        return UnavailableError(f"{name} is not in {folder}.\n{place}")
     more = f", nor {len(others)} other files" if others else ""
     return DataError(
         f"{name} is incomplete: in {folder} there is no {first}{more}.\n{origin} scale=demo needs no data."

@@ -16,7 +16,7 @@ from pathlib import Path
 from rmsexp.atomic import sync_folder
 from rmsexp.data import DataError, Report, cache
 from rmsexp.data.download import fetched, unavailable
-from rmsexp.data.files import known_sha256_of, read_bytes, sha256_of
+from rmsexp.data.files import check_root, known_sha256_of, read_bytes, sha256_of
 from rmsexp.data.languages import language
 from rmsexp.data.pairs import SIDES, Pair, Pairs, in_chunks, read_pairs
 
@@ -83,6 +83,7 @@ def multi30k(root: Path, source: str, target: str) -> Corpus:
     for name, digest in MULTI30K_SHA256.items():
         path = folder / name
         if not path.exists():
+            check_root("Multi30k", root, [folder / file for file in MULTI30K_SHA256])
             _fetch_multi30k(path, digest, root)
         elif (actual := sha256_of(path)) != digest:
             raise DataError(
@@ -241,6 +242,7 @@ def _provide(root: Path, prefix: Path, origin: str, write: Callable[[Path], None
     """
     if _find(prefix, "en") and _find(prefix, "de"):
         return
+    check_root("WMT14", root, [prefix.with_name(f"{prefix.name}.{code}*") for code in ("en", "de")])
     try:
         with cache.staging(prefix) as temporary:
             paths = [path for code in ("en", "de") if (path := _find(prefix, code))]

@@ -11,7 +11,7 @@ from pathlib import Path
 from rmsexp.atomic import sync_folder
 from rmsexp.data import DataError, Report, cache
 from rmsexp.data.download import unavailable
-from rmsexp.data.files import digest_of, digest_of_contents, missing, read_bytes
+from rmsexp.data.files import check_root, digest_of, digest_of_contents, missing, read_bytes
 from rmsexp.data.lambada import files as lambada_files
 from rmsexp.data.synthetic import phrases
 
@@ -89,6 +89,7 @@ def wikitext103(root: Path, report: Report) -> PlainText:
     """
     folder = root / "wikitext103"
     if not folder.exists():
+        check_root("WikiText-103", root, [folder / f"{split}.txt" for split in SPLITS])
         _download(folder, root, report)
     paths = {split: folder / f"{split}.txt" for split in SPLITS}
     if absent := [path for path in paths.values() if not path.is_file()]:

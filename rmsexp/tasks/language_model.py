@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -147,6 +147,9 @@ class Task:
                 f"{context} tokens; lower batch_size or context"
             )
         self._epoch = lru_cache(maxsize=2)(self._starts)
+        held_out = self._tokens.splits[self.target.split]
+        bytes_per_token = self._tokens.tokeniser.lengths[held_out].mean()
+        self.target = replace(self.target, chance=math.log2(self.vocabulary) / float(bytes_per_token))
         self.notes["unigram entropy"] = self._unigram_entropy()
         report(self.notes["unigram entropy"])
 

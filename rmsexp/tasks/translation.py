@@ -201,7 +201,7 @@ class Model(Protocol):
 class TranslationTask(ABC):
     """Base class of both translation tasks. :class:`rmsexp.train.task.Task` describes the attributes and methods."""
 
-    target = Target(split="test", metric="bleu", mode="max", selection="valid")
+    target = Target(split="test", metric="bleu", mode="max", selection="valid", chance=0.0)
     predictions = "target tokens"
     quantities = (loss("train"), loss("valid"), Quantity("valid", "bleu", "BLEU"))
 

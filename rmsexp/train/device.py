@@ -25,7 +25,7 @@ def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
     asks for determinism and the environment prevents it.
     """
     name = cfg.device if cfg.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
+    if lacks_gpu(cfg):
         raise ValueError("device=cuda, but torch sees no CUDA device here; use device=cpu or device=auto")
     memory.keep_freed()
     torch.set_num_threads(cfg.threads or cores.threads(n_jobs))
@@ -48,6 +48,11 @@ def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
         torch.cuda.set_device(rank)
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device(name)
+
+
+def lacks_gpu(cfg: RunConfig) -> bool:
+    """Return whether a config asks for CUDA and torch sees no CUDA device here."""
+    return cfg.device == "cuda" and not torch.cuda.is_available()
 
 
 def compile_model(model: nn.Module, cfg: RunConfig) -> None:

@@ -32,13 +32,15 @@ class Target:
     """The metric by which runs are compared, and its split.
 
     ``mode``: whether the smallest ("min") or largest ("max") value is best. ``selection``: the split on which the best
-    model of a run is chosen by this metric.
+    model of a run is chosen by this metric. ``chance``: the metric of a model that has learnt nothing, such as 0.9 for
+    the error with ten classes; None: not known. Norms that are both about as bad are not compared.
     """
 
     split: str
     metric: str
     mode: str
     selection: str
+    chance: float | None = None
 
 
 @dataclass(frozen=True)

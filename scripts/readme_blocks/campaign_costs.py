@@ -13,7 +13,7 @@ from readme_blocks.evidence import Evidence
 from readme_blocks.text import counted, paragraphs, processor, table
 from readme_blocks.verdicts import NONE
 from rmsexp import record
-from rmsexp.campaign import cost, plan
+from rmsexp.campaign import cost
 from rmsexp.campaign_file import Job, Stage
 from rmsexp.compare.records.campaigns import Campaign, State
 from rmsexp.compare.records.time_states import run_state, time_state
@@ -162,7 +162,7 @@ def _share(runs: Sequence[Spent]) -> float:
 def _least(campaign: Campaign) -> list[int]:
     """Return the least number of runs of each stage."""
     pilot = tuple(job for job in campaign.jobs if job.stage == "pilot")
-    coming = plan.coming(replace(campaign, jobs=pilot), {}, 0, campaign.seeds.min_seeds)
+    coming = replace(campaign, jobs=pilot).coming({}, 0, campaign.seeds.min_seeds)
     runs = Counter(job.stage for job in (*pilot, *coming))
     return [runs[stage] for stage in STAGES]
 

@@ -243,7 +243,7 @@ def test_half_and_quarter_octaves_follow_the_octaves(tmp_path: Path) -> None:
 def test_the_cost_counts_half_and_quarter_octaves(tmp_path: Path) -> None:
     asked = ask(tmp_path, final=NEW)
     campaign, results = plan.update(asked)
-    coming = plan.coming(campaign, results, 0, 2)
+    coming = campaign.coming(results, 0, 2)
     planned = len(campaign.jobs) + sum(job.stage == "tune" for job in coming)
     do(asked, value)
     assert planned == sum(job.stage == "tune" for job in plan.update(asked)[0].jobs) == 2 * 13

@@ -14,10 +14,12 @@ import termios
 from pathlib import Path
 
 import pytest
+from helpers import campaign_runs
 from helpers.campaigns import Campaign
 from helpers.records import write_run
 
 from rmsexp import record, status, sweep_file
+from rmsexp.campaign import plan, question
 from rmsexp.command_line import command
 
 PLAIN = """\
@@ -39,7 +41,7 @@ Does RMSNorm match LayerNorm on cifar10?
 stage  not started  left
 tune   26           26
 final  4            4
-time left  unknown, with one worker
+time left  unknown, with one worker; 0 of 30 runs have ended
 next       python -m rmsexp.campaign quality results={root}
 
 sweep {name}
@@ -213,3 +215,17 @@ def test_lines_fit_a_terminal_of_80_columns(results: Path) -> None:
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output)
     assert max(map(len, plain.splitlines())) <= 80
     assert "the loss is not finite" in " ".join(plain.split())
+
+
+def test_a_campaign_counts_the_runs_that_its_rules_will_ask_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six tuning runs are planned at first; eight more and four final runs come."""
+    folder = "order_embedding/demo+evaluation=validation+optim.lr={:g}/{}"
+    monkeypatch.setattr(question, "_series_folder", lambda *asked: folder.format(*asked[:1:-1]))
+    asked = campaign_runs.ask(tmp_path)
+    campaign_runs.write_run(asked, plan.update(asked)[0].jobs[0])
+    assert status.main([str(asked.results)]) == 0
+    shown = capsys.readouterr().out
+    assert "left  coming\n" in shown
+    assert "with one worker; 1 of about 18 runs have ended\n" in shown

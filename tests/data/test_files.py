@@ -5,12 +5,13 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rmsexp.data import DataError
+from rmsexp.data import DataError, cifar10, cnn, coco, flickr8k, lambada, parallel, text
 from rmsexp.data.files import FLOAT32, StoredArray, digest_of, digest_of_contents, read_lines, write_array
 from rmsexp.data.pairs import read_pairs
 from rmsexp.tasks.language_model import SOURCES
@@ -69,6 +70,67 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     for function in (read_lines, lambda path: digest_of([path]), lambda path: digest_of_contents([path])):
         with pytest.raises(DataError, match=rf"{tmp_path}/absent cannot be read \(No such file"):
             function(tmp_path / "absent")
+
+
+CIFAR = [f"cifar10/cifar-10-batches-py/{name}" for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")]
+MULTI30K = [f"multi30k/task1/raw/{name}" for name in parallel.MULTI30K_SHA256]
+WMT14 = [f"wmt14/{split}.{side}.gz" for split in ("train", *parallel.WMT14_TESTS) for side in ("en", "de")]
+TOP4 = [f"top4/{name}" for name in cnn.TOP4_FILES]
+CNN = ["cnn/questions/training/a.question", "cnn/questions/validation/b.question"]
+LAMBADA = [f"lambada/lambada_{name}_plain_text.txt" for name in ("development", "test")]
+RELEASE = [f"coco/{path}" for name in ("train", "val", "test") for path in (f"{name}.txt", f"images/10crop/{name}.npy")]
+FLICKR8K = ["flickr8k/Flickr8k_text/Flickr8k.token.txt", "flickr8k/Flicker8k_Dataset/1.jpg"]
+OFFICIAL = [f"coco/annotations/captions_{part}2014.json" for part in ("train", "val")]
+WIKITEXT = [f"wikitext103/{split}.txt" for split in ("train", "valid", "test")]
+DATA_SETS: dict[str, tuple[list[str], Callable[[Path], object]]] = {
+    "cifar10": (CIFAR, cifar10.load),
+    "multi30k": (MULTI30K, lambda root: parallel.multi30k(root, "en", "de")),
+    "wmt14": (WMT14, lambda root: parallel.wmt14(root, "en", "de", print)),
+    "wikitext103": (WIKITEXT, lambda root: text.wikitext103(root, print)),
+    "lambada": (LAMBADA, lambda root: lambada.lambada(root, 10, 10)),
+    "lambada as text": (LAMBADA, lambda root: text.lambada(root, 1, rest=False)),
+    "cnn": (CNN, lambda root: cnn.cnn(root, None, "refuse")),
+    "top4": (TOP4, cnn.top4),
+    "coco_release": (RELEASE, coco.coco_release),
+    "coco": (OFFICIAL, lambda root: coco.coco(root, "descriptor")),
+    "coco, Karpathy": (["coco/dataset_coco.json"], lambda root: coco.coco(root, "descriptor")),
+    "flickr8k": (FLICKR8K, lambda root: flickr8k.flickr8k(root, "descriptor")),
+}
+
+
+def message_for(name: str, files: Sequence[str], right: Path, root: Path) -> str:
+    """Return the message of a data set whose files lie below ``right``, with data.root=``root``."""
+    for file in files:
+        (right / file).parent.mkdir(parents=True, exist_ok=True)
+        (right / file).touch()
+    before = sorted(right.rglob("*"))
+    with pytest.raises(DataError) as error:
+        DATA_SETS[name][1](root)
+    assert sorted(right.rglob("*")) == before  # nothing was made or downloaded
+    assert str(error.value).count("\n") == 1
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", DATA_SETS)
+def test_a_root_that_is_too_deep_is_corrected(name: str, tmp_path: Path) -> None:
+    files, right = DATA_SETS[name][0], tmp_path / "data"
+    for folder in list(Path(files[0]).parents)[:-1]:
+        message = message_for(name, files, right, right / folder)
+        assert message.endswith(f": write data.root={right}."), folder
+
+
+@pytest.mark.parametrize("name", ["cifar10", "multi30k", "wmt14", "cnn", "coco"])
+def test_a_root_that_is_too_high_is_corrected(name: str, tmp_path: Path) -> None:
+    right = tmp_path / "data"
+    right.mkdir()
+    message = message_for(name, DATA_SETS[name][0], right, tmp_path)
+    assert message.endswith(f": write data.root={right}.")
+
+
+def test_files_in_a_folder_of_another_name_are_to_be_moved(tmp_path: Path) -> None:
+    unpacked = ["cifar-10-batches-py/" + file.rpartition("/")[2] for file in CIFAR]
+    message = message_for("cifar10", unpacked, tmp_path, tmp_path)
+    assert message.endswith(f"beside it, to {tmp_path}/cifar10.")
 
 
 def test_digest_depends_on_names_and_content(tmp_path: Path) -> None:

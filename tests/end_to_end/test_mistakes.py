@@ -94,6 +94,26 @@ OUTSIDE = ("--config-dir", "DIR")
         (["~optim.lr"], "~optim.lr: a value can be set, but not removed"),
         (["seed=0.5"], "seed: Value '0.5' of type 'float' could not be converted to Integer"),
         (["lr=0.1"], "lr is not known; did you mean optim.lr?"),
+        (["epochs=3"], "epochs is not known; write max_steps=N (the run ends there) or schedule.steps=N (the whole"),
+        (["trainer.max_epochs=3"], "trainer.max_epochs is not known; write max_steps=N"),
+        (["learning_rate=0.1"], "learning_rate is not known; write optim.lr\n"),
+        (["n_steps=5"], "n_steps is not known; write max_steps=N"),
+        (["bs=8"], "bs is not known; write batch_size\n"),
+        (["gpus=2"], "gpus is not known; write device=cuda; for several GPUs torchrun --nproc-per-node=N -m rmsexp"),
+        (["wandb=true"], "wandb is not known; write logger=wandb\n"),
+        (["seeds=0,1"], "seeds is not known; write -m seed=0,1,2\n"),
+        (["dataset=mnist"], "dataset is not known; write data.name (other data for the task) or task\n"),
+        (["weight_decay=0.1"], "weight_decay is not known; write optim.lr and the like: this task has no weight decay"),
+        (["task=language_model", "wd=0.1"], "wd is not known; write optim.weight_decay\n"),
+        (["model=resnet"], "model is a group of keys; set a single key (model.width,"),
+        (["seed=0..3"], "to Integer; for several runs write -m seed=0,1,2,3\n"),
+        (["seed=0-3"], "to Integer; for several runs write -m seed=0,1,2,3\n"),
+        (["-m", "seed=0..20"], "to Integer; for several runs write -m seed=range(0,21)\n"),
+        (["seed=[0,1,2]"], "to Integer; for several runs write -m seed=0,1,2\n"),
+        (["seed=range(0..3)"], "(for several runs write -m seed=0,1,2)"),
+        (["seed=range(3)"], "seed=range(3) names several runs: add -m for a sweep"),
+        (["optim.lr=[1e-3,2e-3]"], "to Float; for several runs write -m optim.lr=0.001,0.002\n"),
+        (["norm.axes=1..3"], "norm.axes must be a list, in brackets: norm.axes=[1,2,3]"),
         (["sede=1"], "sede is not known; did you mean seed?"),
         (["-m", "hydra/launcher=slurmy"], "hydra/launcher=slurmy is not known; did you mean slurm? (one of joblib,"),
         (["-m", "hydra/launcher=slurm", "sede=1"], "sede is not known; did you mean seed?"),
@@ -160,6 +180,39 @@ def test_a_mistake_is_reported_in_one_line(words: list[str], message: str, bench
     done = bench(*(outside if word == "DIR" else word for word in words))
     done.assert_refused(message)
     assert not bench.results.exists()
+
+
+def test_a_value_for_each_run_that_the_shell_makes_several_words_of_is_reported(bench: Bench) -> None:
+    """As of seed={0,1}, of which the last word alone would count."""
+    done = bench("seed=0", "seed=1", "max_steps=0")
+    warning = "rmsexp: seed is given 2 times, of which seed=1 counts; for a run with each, write -m seed=0,1\n"
+    assert done.err.startswith(warning)
+
+
+@pytest.mark.parametrize("command", ["norm=mine", "-m norm=ln,mine", "norm=mine --config-dir own/norm"])
+def test_a_forgotten_folder_of_own_configs_is_named(
+    command: str, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "own" / "norm" / "mine.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("name: mine\n")
+    bench(*command.split()).assert_refused("norm=mine is not known; add --config-dir own, which has norm/mine.yaml")
+
+
+def test_a_forgotten_folder_is_found_by_the_commands_of_sweeps(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "task").mkdir()
+    (tmp_path / "task" / "spirals.yaml").write_text("task: spirals\n")
+    runs = {"spirals/demo/rms/seed0": 10}
+    sweep_file.write(bench.results, ["-m", "--config-dir", str(tmp_path), "task=spirals"], runs)
+    bench("task=spirals").assert_refused(f"add --config-dir {tmp_path}, which has task/spirals.yaml")
+
+
+def test_own_configs_of_which_only_runs_are_known(bench: Bench) -> None:
+    folder = bench.results / "cifar10" / "demo" / "mine"
+    folder.mkdir(parents=True)
+    bench("norm=mine").assert_refused(f"as for {folder}, add --config-dir DIR with the folder that has norm/mine.yaml")
+    bench("norm=other").assert_refused("; your own: --config-dir DIR\n")
 
 
 @pytest.mark.parametrize("word", ["hydra.sweeper.max_batch_size=0", "hydra.launcher.n_jobs=0"])

@@ -125,3 +125,23 @@ def test_a_task_names_the_quantities_that_are_drawn(task: str) -> None:
 def test_splits_that_the_data_lack_have_no_quantities(words: list[str], lacks: set[str]) -> None:
     found = tasks.make(config.job([*words, "norm=ln", "scale=demo"]), torch.device("cpu")).quantities
     assert {"train", "valid", "test"} - {quantity.split for quantity in found} == lacks
+
+
+# --- the task's chance level
+
+
+@pytest.mark.parametrize(("task", "chance"), [("cifar10", 0.9), ("rnnsearch", 0.0), ("transformer", 0.0)])
+def test_tasks_state_what_a_model_that_has_learnt_nothing_reaches(task: str, chance: float) -> None:
+    assert tasks.task_class(task).target.chance == chance
+
+
+@pytest.mark.parametrize("name", ["language_model", "order_embedding", "attentive_reader"])
+def test_of_other_tasks_this_depends_on_the_data(name: str, tmp_path: Path) -> None:
+    """The uniform distribution over 256 bytes has 8 bits per byte; the others have a share of the answers."""
+    job = config.job([f"task={name}", f"data.root={tmp_path}", *["data.tokens=bytes"] * (name == "language_model")])
+    task = tasks.make(job, torch.device("cpu"))
+    task.prepare(lambda _: None)
+    if name == "language_model":
+        assert 7.9 < task.target.chance < 8.1
+    else:
+        assert 0 < task.target.chance < 1

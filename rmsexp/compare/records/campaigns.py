@@ -31,6 +31,10 @@ TUNED = "tune.over."  # in a registration, before the tuned key
 # The paper's claim about pRMSNorm: (claim, a, b). Campaigns before 28 November 2026 do not make it. It is decided from
 # their runs, and marked as not registered.
 PAPERS_CLAIM = ("pRMSNorm equals LayerNorm", "prms", "ln")
+UNCOMMITTED = (
+    "its final runs were made with uncommitted changes, so they cannot be repeated from the commit alone; "
+    "the verdicts stand, marked *"
+)
 CLOCKS_DIFFER = 60.0  # seconds by which the clocks of machines may differ
 
 
@@ -292,6 +296,31 @@ class Campaign(CampaignFile):
         uncertainty = self.uncertainty(results)
         return seeds.needed(self.claims, scores, self.mode, look, self.seeds.max_seeds, uncertainty)
 
+    def coming(self, results: Results, extensions: int, seeds: int) -> list[Job]:
+        """Return the runs that come but are not planned yet, at the lowest rate, with empty folders.
+
+        None come if all norms diverged at every rate. ``extensions``: how often the grid is extended, by a rate each
+        time. ``seeds``: the number of final seeds.
+        """
+        choice = self.choice(results)
+        if choice and all(chosen.rate is None for chosen in choice.values()):
+            return []
+        runs: list[Job] = []
+        planned = Counter((job.stage, job.norm) for job in self.jobs)
+        tuned = any(stage == "final" for stage, _ in planned)
+        for norm, of_norm, norm_is_tuned in self.every_arm():
+            if not tuned:
+                rates = max(len(self.tuning(results).grid), len(self.grid) + extensions)
+                number = rates + self.tuning_rule.runs if self.is_tuned and norm_is_tuned else 0
+                runs += [Job("tune", norm, self.grid[0], 0, "")] * max(0, number - planned["tune", norm])
+            elif not planned["final", norm]:  # it diverged at every rate
+                continue
+            count = self.final_count(of_norm, seeds)
+            if self.tolerance is not None:  # the best rate and two beside each end of the range have all seeds
+                count = len(self.grid) + 5 * (count - 1)
+            runs += [Job("final", norm, self.grid[0], seed, "") for seed in range(planned["final", norm], count)]
+        return runs
+
     def _ended(self, results: Results, stage: str) -> list[Job]:
         return [job for job in self.jobs if job.stage == stage and results[job].ended]
 
@@ -340,7 +369,7 @@ class Campaign(CampaignFile):
                 f"its final runs come from commit {min(commits)[:SHORT]}, but {registered[:SHORT]} is registered"
             )
         if any(name.endswith("+") for name in code):
-            lines.append("its final runs were made with uncommitted changes")
+            lines.append(UNCOMMITTED)
         for norm in self.norms:
             judged = [result for stage in ("tune", "final") for _, result in of_stage(results, stage, norm)]
             if len({own for result in judged for own in result.own}) > 1:

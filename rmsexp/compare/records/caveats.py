@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 
 import pandas as pd
@@ -26,6 +27,7 @@ def caveats(records: Records, times: bool = True, tables: bool = True) -> list[s
     runs, step = records.runs, statistics.common_step(records)
     status = runs["status"]
     short = (runs["step"] < runs["recipe_steps"]) & (status != "diverged")
+    ends = _last_evaluations(records)
     timed = runs.assign(time_state=speed.states_on_one_clock(runs))
     lines = [
         _data(runs),
@@ -41,17 +43,38 @@ def caveats(records: Records, times: bool = True, tables: bool = True) -> list[s
             runs[status == "failed"],
             "{error}",
         ),
+        _run_list(
+            f"not compared, since too short (the others are compared at step {step})",
+            runs[tables & (ends < (step or 0))],
+            "step {step}",
+        ),
+        _run_list(
+            f"longer than the shortest runs, where the tables compare (step {step})",
+            runs[tables & (ends > (step or math.inf)) & (not statistics.target(records).scored)],
+            "step {step}",
+        ),
         _run_list("shorter than the recipe", runs[short], "{status}, {step} of {recipe_steps:.0f} steps"),
         _run_list(
             "time excluded from savings, and from means if the norm has other runs (dashed)",
             timed[times & (timed["time_state"] != "clear")],
             "{time_state}",
         ),
-        _run_list("made with uncommitted changes", runs[runs["dirty"].eq(True)], "commit {commits}"),
+        _run_list(
+            "made with uncommitted changes, so they cannot be repeated from the commit alone",
+            runs[runs["dirty"].eq(True)],
+            "commit {commits}",
+        ),
         quantities.missing(records),
         _compared(statistics.target(records), step) if tables else "",
     ]
     return [line for line in lines if line]
+
+
+def _last_evaluations(records: Records) -> pd.Series:
+    """Return the step of each run's last evaluation of the target, in the order of ``runs``; NaN without one."""
+    target = statistics.target(records)
+    last = statistics.evaluations(records, target.split, target.metric).groupby("folder")["step"].max()
+    return records.runs["folder"].map(last)
 
 
 def brief(records: Records) -> list[str]:

@@ -28,7 +28,7 @@ RUN_COLUMNS = (
     *("started", "time_state"),
     *("recipe_steps", "evaluation"),
     *("target_split", "target_metric", "target_mode", "target_selection", "target_loss_unit", "quantities"),
-    *("predictions", "parameters"),
+    *("predictions", "parameters", "chance"),
 )
 IDENTITY = ("folder", "task", "setting", "series", "seed")
 METRIC_COLUMNS = (*IDENTITY, "split", "step", "time", *(f"seconds_{bucket}" for bucket in record.BUCKETS))
@@ -43,7 +43,8 @@ class Records:
             processor in older records. ``code``: the digest of the code. ``commits``: the commits that trained the run.
             ``dirty``: whether there were uncommitted changes. ``started``: when the last session began.
             ``quantities``: those that the task names, a tuple, or None in older records. ``predictions``: what the loss
-            is averaged over, such as tokens; None in older records. ``precision``: in which runs
+            is averaged over, such as tokens; None in older records. ``chance``: the target metric of a model that has
+            learnt nothing; NaN if it is not known. ``precision``: in which runs
             compute; if the runs of a setting differ in it, it is part of the ``series`` of those without float32, such
             as ln+precision=float16, so that they are neither averaged nor compared with the others.
         metrics: one row per readable line of ``metrics.jsonl``, columns ``METRIC_COLUMNS`` and one column per metric.

@@ -104,6 +104,7 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
     row = {key: stored[key] for key in identity} | {
         **{f"target_{key}": target[key] for key in ("split", "metric", "mode", "selection")},
         "target_loss_unit": target.get("loss_unit", "nats"),  # only some older records have this key
+        "chance": number(target.get("chance")),  # older records lack it
         "quantities": _quantities(stored),
         "predictions": stored.get("predictions"),  # older records lack it
         "precision": stored.get("precision") or precision_of(stored["setting"]),  # older records lack it

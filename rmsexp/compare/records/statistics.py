@@ -20,12 +20,14 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from rmsexp.compare.records import names
 from rmsexp.compare.records.load import Records
 from rmsexp.rules import pairs, score
 
 Array = NDArray[np.float64]
 LOST = ("diverged", "failed")  # statuses of runs that are excluded from means
 CONFIDENCE = 0.95
+NEAR_CHANCE = 0.03  # a result is near chance below this share of the way from chance to the best possible value
 RECENT = 8  # number of results that are remembered
 
 
@@ -81,6 +83,22 @@ def target(records: Records) -> Target:
 def folder(records: Records) -> str:
     """Return the folder of the setting, for messages."""
     return str(Path(records.runs["folder"].iloc[0]).parents[1]) if len(records.runs) else "no runs"
+
+
+def near_chance(records: Records, values: pd.Series) -> set[str]:
+    """Return the series whose mean is near what a model that has learnt nothing has, or worse.
+
+    ``values``: the target's metric, by the runs' folders. No series if the task does not state this level. The best
+    value is 0 if low values are better, 100 for BLEU and chrF, and 1 for others.
+    """
+    reported = target(records)
+    levels, sign = records.runs["chance"].dropna(), pairs.sign(reported.mode)
+    if levels.empty:
+        return set()
+    level = float(levels.iloc[0])
+    room = level if sign < 0 else (100 if reported.metric in names.SEARCHED else 1) - level
+    means = values.groupby(records.runs.set_index("folder")["series"].reindex(values.index)).mean()
+    return {str(series) for series, mean in means.items() if sign * (mean - level) < NEAR_CHANCE * room}
 
 
 def headline(reported: Target) -> Literal["final", "best"]:
@@ -144,13 +162,17 @@ def common_step(records: Records) -> int | None:
     """Return the last step at which every run has a value of the target metric; None if there is no such step.
 
     Runs that diverged, failed or were never evaluated are left out. So are those that were only evaluated before
-    training, at step 0, such as runs that have just begun, unless this holds for all.
+    training, at step 0, such as runs that have just begun, unless this holds for all; and the shortest ones, as long as
+    the others share no step with them after the training has begun.
     """
     reported = target(records)
-    steps = evaluations(records, reported.split, reported.metric).groupby("folder")["step"].agg(set)
-    trained = [found for found in steps if max(found) > 0]
-    shared: set[float] = set.intersection(*(trained or steps)) if len(steps) else set()
-    return int(max(shared)) if shared else None
+    steps = list(evaluations(records, reported.split, reported.metric).groupby("folder")["step"].agg(set))
+    ends = sorted({max(found) for found in steps})
+    for end in [end for end in ends if end > 0] or ends:
+        last = max(set.intersection(*(found for found in steps if max(found) >= end)), default=-1)
+        if last > 0 or last == end:
+            return int(last)
+    return None
 
 
 def final_metric(records: Records, step: int | None, split: str | None = None, metric: str | None = None) -> pd.Series:

@@ -35,10 +35,12 @@ def table(records: Records) -> pd.DataFrame:
     ``ln_diverged``, ``both_diverged``, the numbers of common seeds at which only this run, only LN's, or both diverged.
 
     If only one run of a pair diverged, p is that of the exact sign-flip test of ranks, diverged runs last, and there is
-    no interval. Interval and p are NaN below three pairs; p is also NaN if all differences are equal.
+    no interval. Interval and p are NaN below three pairs; p is also NaN if all differences are equal. A series has no
+    row if its runs and those of LN are near chance (:func:`rmsexp.compare.records.statistics.near_chance`).
     """
     target, step = statistics.target(records), statistics.common_step(records)
     runs = records.runs.set_index("folder").assign(value=statistics.headline_metric(records, step))
+    untrained = statistics.near_chance(records, runs["value"].dropna())
     impls = {series: speed.impl_of(own) for series, own in runs.groupby("series")}  # of runs with damaged files, too
     rows = []
     for series in names.in_order(runs["series"]):
@@ -47,6 +49,8 @@ def table(records: Records) -> pd.DataFrame:
             runs["series"].map(names.precision_of) == names.precision_of(series)
         )
         reference = runs[runs["series"].map(names.is_plain_ln) & same]
+        if untrained.issuperset({series, *reference["series"]}):
+            continue
         if series not in set(reference["series"]) and not reference.empty:
             seeds = len({*series_runs["seed"], *reference["seed"]})
             row: dict[str, Any] = {"series": series, "metric": target.metric, "seeds": seeds}
@@ -62,9 +66,17 @@ def table(records: Records) -> pd.DataFrame:
 def title(records: Records, table: pd.DataFrame) -> str:
     """Return the title of the :func:`table`, with the series that have no row."""
     others = [series for series in names.in_order(records.runs["series"]) if not names.is_plain_ln(series)]
-    lost = ", ".join(names.label(series) for series in others if series not in set(table["series"]))
-    note = f" (without {lost}: no LayerNorm of the same implementation and precision)" if lost else ""
-    return f"Against LayerNorm, seed by seed{note}"
+    lost = [series for series in others if series not in set(table["series"])]
+    untrained = statistics.near_chance(records, statistics.headline_metric(records, statistics.common_step(records)))
+    known = any(map(names.is_plain_ln, untrained))
+    reasons = {
+        "near chance, as LayerNorm, so too short to decide": [one for one in lost if known and one in untrained],
+        "no LayerNorm of the same implementation and precision": [
+            one for one in lost if not (known and one in untrained)
+        ],
+    }
+    notes = "; ".join(f"without {', '.join(map(names.label, left))}: {why}" for why, left in reasons.items() if left)
+    return f"Against LayerNorm, seed by seed{f' ({notes})' if notes else ''}"
 
 
 def _difference(runs: pd.DataFrame, reference: pd.DataFrame, mode: str) -> dict[str, Any]:

@@ -26,7 +26,8 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     standard deviation over seeds; ``…_interval``: half of the 95 % t-interval, from three seeds on; ``…_median``: the
     median with the diverged runs, see :func:`rmsexp.compare.records.statistics.median`; ``saving_vs_ln``: the unpaired
     saving; ``predictions_per_second``: of what ``predictions`` names, at this speed, absent if no run has recorded
-    their number; ``clock``: the machine, threads, precision, torch version and code of its times where they differ
+    their number; ``near_chance``: whether ``final`` is near that of a model that has learnt nothing, absent if none is;
+    ``clock``: the machine, threads, precision, torch version and code of its times where they differ
     between series; ``seconds_<bucket>``: seconds in a bucket of the clock, mean over the
     :func:`rmsexp.compare.records.speed.timed_runs`.
     """
@@ -36,6 +37,7 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     clocks = speed.differences(speeds)
     final, best = statistics.final_metric(records, step), statistics.best_metric(records, step)
     seconds = records.metrics.groupby("folder", observed=True)[SECONDS].last()
+    untrained = statistics.near_chance(records, final)
     per_step, predictions = _predictions_per_step(records), records.runs["predictions"].dropna()
     rows = []
     for series in speeds:
@@ -67,6 +69,8 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
             "saving_vs_ln": saving,
             "saving_note": note,
         }
+        if untrained:  # otherwise there is no such column
+            row["near_chance"] = series.series in untrained
         timed = speed.timed_runs(records.runs, series.series)
         rows.append(row | seconds.reindex(timed["folder"]).mean().to_dict())
     rates = ["predictions", "predictions_per_second"]
@@ -143,6 +147,8 @@ def _quality(row: dict[str, Any], name: str) -> str:
         remarks.append("the median run diverged")
     elif count + row["diverged"] > 2:
         remarks.append(f"median {formats.four_digits(median * factor)}")
+    if row.get("near_chance"):
+        remarks.append("near chance")
     if count < row["seeds"]:
         remarks.append(f"{count} of {row['seeds']} runs")
     return formats.quality(row[name], metric, row[f"{name}_interval"], remarks)
@@ -194,6 +200,23 @@ def to_markdown(table: pd.DataFrame, title: str, caveats: list[str]) -> str:
     return markup.document(parts)
 
 
+def remarks(table: pd.DataFrame) -> list[str]:
+    """Return what limits the comparison: runs of other lengths than the compared ones, and results near chance."""
+    step, scored = table["compared_at_step"].iloc[0], table["scored"].iloc[0]
+    lines = []
+    if not scored and pd.notna(step):
+        left = table[(table["final_n"] == 0) & (table["steps_max"] < step)]
+        longest = table["steps_max"].max()
+        if len(left):
+            lines.append(f"not compared, since shorter than {step:.0f} steps: {', '.join(left['label'])}")
+        if longest > step:
+            lines.append(f"compared at step {step:.0f}, where the shorter runs end; others have up to {longest:.0f}")
+    untrained = list(table["label"][table["near_chance"]]) if "near_chance" in table else []
+    if len(untrained) > 1:
+        lines.append(f"too short to decide between {', '.join(untrained)}: they are near chance")
+    return lines
+
+
 def for_terminal(table: pd.DataFrame) -> Table:
     """Return the main columns of the summary, to be printed at the end of a sweep; ``summary.md`` has the others."""
     text = readable(table).drop(columns="steps")
@@ -204,7 +227,7 @@ def for_terminal(table: pd.DataFrame) -> Table:
         " ".join(filter(None, (formats.number(row["seconds_per_1k_steps"]), _excluded(row)))) for row in _rows(table)
     ]
     text["vs LN"] = text["vs LN"].str.split(" \\(").str[0]
-    columns = Table()
+    columns = Table(caption="\n".join(remarks(table)), caption_justify="left")
     for column in text:
         columns.add_column(str(column))
     for row in text.to_numpy().tolist():

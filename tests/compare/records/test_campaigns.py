@@ -356,7 +356,10 @@ def test_runs_with_uncommitted_changes_are_of_their_commit(dirty: bool | None, t
     run = json.loads(path.read_text())
     run["sessions"][0]["git"]["dirty"] = dirty
     atomic.write_json(path, run)
-    assert campaign.remarks(campaign.results()) == ["its final runs were made with uncommitted changes"]
+    assert campaign.remarks(campaign.results()) == [
+        "its final runs were made with uncommitted changes, so they cannot be repeated from the commit alone; "
+        "the verdicts stand, marked *"
+    ]
     register(campaign.path, "abc+")
     assert len(campaigns.load(campaign.path).remarks(campaign.results())) == 1
 

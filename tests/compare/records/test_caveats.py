@@ -33,7 +33,8 @@ def test_caveats_name_runs_with_uncommitted_changes(tmp_path: Path) -> None:
     path = write_run(tmp_path, "ln") / "run.json"
     path.write_text(path.read_text().replace('"dirty": false', '"dirty": true'))
     lines = [line for line in caveats.caveats(load(tmp_path)) if "uncommitted" in line]
-    assert lines == ["made with uncommitted changes: LayerNorm seed 0 (commit abc)"]
+    what_follows = "so they cannot be repeated from the commit alone"
+    assert lines == [f"made with uncommitted changes, {what_follows}: LayerNorm seed 0 (commit abc)"]
 
 
 def test_caveats_name_commits_and_uncommitted_changes(tmp_path: Path) -> None:
@@ -43,7 +44,7 @@ def test_caveats_name_commits_and_uncommitted_changes(tmp_path: Path) -> None:
     write_run(tmp_path, "bn", sessions=[{"contention": {"state": "clear"}}])
     text = "\n".join(caveats.caveats(load(tmp_path)))
     assert "commits: 0123456, abc, fedcba9, unknown for 1 of 3 runs" in text
-    assert "made with uncommitted changes: RMSNorm seed 0 (commit 0123456, fedcba9)" in text
+    assert "from the commit alone: RMSNorm seed 0 (commit 0123456, fedcba9)" in text
 
 
 def test_caveats_tell_machines_of_one_name_apart(tmp_path: Path) -> None:

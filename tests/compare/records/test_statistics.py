@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from helpers.comparisons import summary
 from helpers.records import write_run
 
 from rmsexp import record
 from rmsexp.compare import load
-from rmsexp.compare.records import statistics
+from rmsexp.compare.records import caveats, statistics
+from rmsexp.compare.tables import seed_tests
+from rmsexp.compare.tables import summary as summary_table
 
 
 def test_intervals_need_three_seeds() -> None:
@@ -53,6 +57,76 @@ def test_runs_that_were_evaluated_only_before_training_do_not_hold_the_others_ba
     row = summary(results).loc["ln"]
     others = records.metrics.query("series == 'ln' and split == 'test' and step == 400")["error"]
     assert row["final_n"] == row["best_on_test_n"] == len(others) == row["seeds"] - 1
+
+
+def test_short_runs_are_left_out_by_name_if_the_others_share_no_trained_step_with_them(tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run(tmp_path, "ln", seed)
+        write_run(tmp_path, "rms", seed, steps=20, every=2)
+    records = load(tmp_path)
+    assert statistics.common_step(records) == 400
+    table = summary(tmp_path)
+    assert (table.loc["ln", "final_n"], table.loc["rms", "final_n"]) == (3, 0)
+    text = "\n".join(caveats.caveats(records))
+    assert "not compared, since too short (the others are compared at step 400): RMSNorm seed 0 (step 20), " in text
+    assert summary_table.remarks(table) == ["not compared, since shorter than 400 steps: RMSNorm"]
+
+
+def test_runs_that_went_on_after_the_compared_step_are_named(tmp_path: Path) -> None:
+    write_run(tmp_path, "ln")
+    write_run(tmp_path, "rms", steps=200)
+    assert statistics.common_step(load(tmp_path)) == 200
+    text = "\n".join(caveats.caveats(load(tmp_path)))
+    assert "longer than the shortest runs, where the tables compare (step 200): LayerNorm seed 0 (step 400)" in text
+    line = "compared at step 200, where the shorter runs end; others have up to 400"
+    assert summary_table.remarks(summary(tmp_path)) == [line]
+
+
+def test_runs_of_one_length_that_share_no_step_but_the_last_are_compared_there(tmp_path: Path) -> None:
+    write_run(tmp_path, "ln", steps=120, every=3)
+    write_run(tmp_path, "rms", steps=120, every=4)
+    assert statistics.common_step(load(tmp_path)) == 120
+    assert summary_table.remarks(summary(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("metric", "chance", "values", "near"),
+    [
+        ("error", 0.9, {"ln": 0.89, "rms": 0.875}, {"ln", "rms"}),
+        ("error", 0.9, {"ln": 0.89, "rms": 0.85}, {"ln"}),
+        ("loss", math.log(500), {"ln": 6.1, "rms": 5.9}, {"ln"}),
+        ("bleu", 0.0, {"ln": 0.4, "rms": 20.0}, {"ln"}),
+        ("bleu", 0.0, {"ln": 0.0, "rms": 0.0}, {"ln", "rms"}),
+        ("image_recall", 0.005, {"ln": 0.02, "rms": 0.2}, {"ln"}),
+        ("error", None, {"ln": 0.9, "rms": 0.9}, set()),
+    ],
+)
+def test_near_chance(
+    metric: str, chance: float | None, values: dict[str, float], near: set[str], tmp_path: Path
+) -> None:
+    mode = "min" if metric in ("error", "loss") else "max"
+    target: dict[str, Any] = {"split": "test", "metric": metric, "mode": mode, "selection": "test", "chance": chance}
+    of_runs = {str(write_run(tmp_path, series, target=target)): value for series, value in values.items()}
+    assert statistics.near_chance(load(tmp_path), pd.Series(of_runs)) == near
+
+
+def test_no_test_of_norms_that_are_both_near_chance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = {"split": "test", "metric": "error", "mode": "min", "selection": "test", "chance": 0.9}
+    for series in ("ln", "rms", "none"):
+        for seed in range(3):
+            write_run(tmp_path, series, seed, target=target)
+    values = {"ln": 0.89, "rms": 0.88, "none": 0.5}
+    headline = {path: values[Path(path).parent.name] for path in load(tmp_path).runs["folder"]}
+    for name in ("headline_metric", "final_metric"):
+        monkeypatch.setattr(statistics, name, lambda *_: pd.Series(headline))
+    table = seed_tests.table(load(tmp_path))
+    assert list(table["series"]) == ["none"]
+    reason = "without RMSNorm: near chance, as LayerNorm, so too short to decide"
+    assert reason in seed_tests.title(load(tmp_path), table)
+    shown = summary(tmp_path)
+    assert shown["near_chance"].to_dict() == {"ln": True, "rms": True, "none": False}
+    line = "too short to decide between LayerNorm, RMSNorm: they are near chance"
+    assert summary_table.remarks(shown)[-1] == line
 
 
 def test_runs_that_were_all_evaluated_only_before_training_are_compared_there(tmp_path: Path) -> None:
