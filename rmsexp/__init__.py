@@ -40,7 +40,7 @@ def run(
 
     ``overrides``: GROUP=CHOICE and KEY=VALUE words as on the command line. ``config_dir``: a folder with your own
     configs, as for ``--config-dir``. ``quiet``: show no progress. ``values``: values of the config by their keys, such
-    as ``max_steps=20``; keys with dots are written ``**{"optim.lr": 0.01}``.
+    as ``max_steps=20``; keys with dots are written ``**{"optim.lr": 0.01}``. Text is taken as it is.
 
     The process keeps the run's settings of torch: the number of threads and, on CUDA, deterministic algorithms.
 
@@ -50,7 +50,8 @@ def run(
     """
     from rmsexp import config, result, runner, words
 
-    typed = [f"task={task}", f"norm={norm}", *overrides, *(words.override(key, value) for key, value in values.items())]
+    chosen = [words.override("task", task), words.override("norm", norm)]
+    typed = [*chosen, *overrides, *(words.override(key, value) for key, value in values.items())]
     job = config.job(words.overrides(typed, config_dir), config_dir)
     outcome = runner.execute(job, runner.Around(quiet=quiet))
     if outcome.signum is not None:

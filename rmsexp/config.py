@@ -23,7 +23,7 @@ from yaml import YAMLError
 
 from rmsexp.checks import nearest
 from rmsexp.classes import imported, loaded, make_importable
-from rmsexp.command_line import path_word
+from rmsexp.command_line import value_word
 from rmsexp.identity import DIGITS, suffix
 from rmsexp.identity import differences as differences
 from rmsexp.identity import digest as digest
@@ -34,7 +34,7 @@ from rmsexp.schema import ConfigError as ConfigError
 from rmsexp.schema import DataConfig as DataConfig
 from rmsexp.schema import LoggerConfig as LoggerConfig
 from rmsexp.schema import RunConfig as RunConfig
-from rmsexp.schema import check_missing, checked, fit, normalised
+from rmsexp.schema import as_config, check_missing, checked, fit, normalised
 from rmsexp.schema import expanded as expanded
 from rmsexp.schema import flatten as flatten
 from rmsexp.schema import plain_values as plain_values
@@ -298,8 +298,7 @@ def _state_of_own_files(config_dir: str | None) -> OwnFiles:
 @lru_cache(maxsize=256)
 def _compose(overrides: tuple[str, ...], config_dir: str | None, state: OwnFiles) -> DictConfig:  # noqa: ARG001
     """Return the composed config, including Hydra's own part. ``state``: see :func:`_state_of_own_files`."""
-    outside = str(Path(config_dir or "").absolute()).replace("'", r"\'")
-    extra = [f"hydra.searchpath=['file://{outside}']"] if config_dir else []
+    extra = [value_word("hydra.searchpath", [f"file://{Path(config_dir).absolute()}"])] if config_dir else []
     outer = GlobalHydra.instance().hydra  # in a sweep Hydra has already been initialised
     GlobalHydra.instance().clear()
     try:
@@ -329,7 +328,7 @@ def from_words(schema: type, words: Sequence[str]) -> Any:
     for word in words:
         check_size(word)
     try:
-        content = OmegaConf.create(plain_values(OmegaConf.from_dotlist(list(words))))
+        content = as_config(plain_values(OmegaConf.from_dotlist(list(words))))
     except (OmegaConfBaseException, YAMLError) as error:
         raise ConfigError(" ".join(str(error).split())) from None
     check_missing(content)
@@ -354,7 +353,8 @@ def _parsed(word: str) -> Override:
 
 def check_size(word: str) -> None:
     """Raise ConfigError for a word that would take Hydra and YAML long or exceed Python's limit of recursion."""
-    depth = max(itertools.accumulate((char in "[({") - (char in "])}") for char in word), default=0)
+    bare = re.sub(r"'(\\.|[^'\\])*'|\"(\\.|[^\"\\])*\"", "", word)  # text in quotes has no brackets of its own
+    depth = max(itertools.accumulate((char in "[({") - (char in "])}") for char in bare), default=0)
     if len(word) > LONGEST_WORD or depth > DEEPEST_WORD:
         limits = f"at most {LONGEST_WORD} characters and {DEEPEST_WORD} levels of brackets"
         raise ConfigError(f"{word} is too long ({limits})")
@@ -365,7 +365,8 @@ def expand_home(word: str) -> str:
     key, is_value, value = word.partition("=")
     if not is_value or not value.startswith("~"):
         return word
-    return f"{key}={expanded(value)}" if "," in value else path_word(key, expanded(value))  # a comma: perhaps a sweep
+    # a comma: perhaps a sweep; ${: perhaps a reference
+    return f"{key}={expanded(value)}" if re.search(r",|\$\{", value) else value_word(key, expanded(value))
 
 
 def options(group: str, config_dir: str | None = None) -> list[str]:

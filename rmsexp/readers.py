@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import yaml
 from yaml.composer import Composer
 
-from rmsexp.command_line import brief
+from rmsexp.command_line import brief, escaped
 
 LARGEST_JSON, LARGEST_YAML = 1 << 24, 1 << 15  # bytes; run.json has some thousands, config.yaml about two thousand
 # errors of the system that show no damage, such as missing permissions: the file must not be replaced
@@ -43,7 +44,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a file that holds a run's resolved config.
 
     Such a file has values only, so aliases (``*name``) and interpolations (``${name}``) are refused. A few lines of
-    either can stand for gigabytes, and some interpolations read environment variables.
+    either can stand for gigabytes, and some interpolations read environment variables. In text ``${`` is written
+    ``\\${`` (:func:`yaml_text`).
 
     Raises: OSError if the file cannot be opened; ValueError if it does not hold such a mapping in UTF-8.
     """
@@ -60,6 +62,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{path} does not consist of keys and values")
     return value
+
+
+def yaml_text(values: dict[str, Any]) -> str:
+    """Return the content of a file from which :func:`read_yaml` reads these values."""
+    return yaml.safe_dump(escaped(values), sort_keys=False)
 
 
 class _ValuesOnly:
@@ -79,8 +86,9 @@ class _ValuesOnly:
         return node
 
     def construct_scalar(self, node: Any) -> Any:
-        value = super().construct_scalar(node)  # type: ignore[misc]
-        if "${" in str(value):
+        text = super().construct_scalar(node)  # type: ignore[misc]
+        value = re.sub(r"(\\*)\\\$\{", lambda match: match[1][::2] + "${", text)  # the reverse of escaped
+        if escaped(value) != text:
             raise yaml.MarkedYAMLError(problem="an interpolation is not allowed", problem_mark=node.start_mark)
         return value
 

@@ -18,6 +18,7 @@ from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBas
 from rmsexp.checks import at_least, choice, nearest, not_empty, positive
 from rmsexp.classes import Find, config_class, loaded, norm_class, task_class
 from rmsexp.command_line import ConfigError as ConfigError
+from rmsexp.command_line import escaped
 from rmsexp.rules import score
 
 LARGEST_SEED = 2**63 - 1  # tables of runs hold seeds as integers of 64 bits
@@ -184,7 +185,7 @@ def checked(resolved: dict[str, Any], find: Find) -> tuple[Any, Any, dict[str, A
 
     ``find``: returns the class that a ``_target_`` names. Raises: ConfigError.
     """
-    content = _created(resolved)
+    content = as_config(resolved)
     check_missing(content)
     typed = _merge(_schema(content, find), content, "")
     config = _instance(typed, "")
@@ -199,14 +200,15 @@ def normalised(resolved: dict[str, Any], find: Find) -> dict[str, Any]:
 
     Raises: ConfigError for unknown keys and for values of another type.
     """
-    content = _created(resolved)
+    content = as_config(resolved)
     typed = _merge(_schema(content, find), content, "")
     return _normalised(resolved, typed, _typed_norm(content.get("norm"), find))
 
 
-def _created(resolved: dict[str, Any]) -> DictConfig:
+def as_config(values: dict[str, Any]) -> DictConfig:
+    """Return plain values, such as those of a resolved config, as a config; text stays text. Raises: ConfigError."""
     try:
-        return OmegaConf.create(resolved)
+        return OmegaConf.create(escaped(values))
     except OmegaConfBaseException as error:
         raise ConfigError(_first_line(error)) from None
 
@@ -250,7 +252,7 @@ def respelled(recorded: dict[str, Any]) -> dict[str, Any]:
 
 
 def _container(typed: DictConfig) -> dict[str, Any]:
-    return OmegaConf.to_container(typed)  # type: ignore[return-value]
+    return OmegaConf.to_container(typed, resolve=True)  # type: ignore[return-value]
 
 
 def _values_of(keys: Any, values: Any) -> Any:

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rmsexp import atomic, config, readers
-from rmsexp.command_line import Parser, command, documentation, entry_point, inform, report
+from rmsexp.command_line import Parser, command, documentation, entry_point, inform, report, value_word
 from rmsexp.compare.records import timing_records
 from rmsexp.measure.options import TimingConfig
 from rmsexp.words import overrides
@@ -103,7 +103,7 @@ def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
 
 def _job(name: str, impl: str, overrides: Sequence[str], config_dir: str | None) -> config.Job:
     norm, *options = config.norm_words(name)
-    return config.job([*overrides, norm, f"norm.impl={impl}", *options], config_dir)
+    return config.job([*overrides, norm, value_word("norm.impl", impl), *options], config_dir)
 
 
 def _check(options: Options, jobs: Sequence[config.Job]) -> None:
