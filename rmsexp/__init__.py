@@ -25,6 +25,8 @@ __version__ = "0.1.0"
 # In "python -m rmsexp…" sys.argv[0] is "-m" until the command's module has been found, which is then imported.
 if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) == signal.default_int_handler:
     signal.signal(signal.SIGINT, process.end_during_imports)
+if process.is_command():
+    process.draw_for_files()
 
 
 def run(
