@@ -27,7 +27,7 @@ from rmsexp.command_line import value_word
 from rmsexp.identity import DIGITS, suffix
 from rmsexp.identity import differences as differences
 from rmsexp.identity import digest as digest
-from rmsexp.readers import read_yaml
+from rmsexp.readers import check_own_config, check_yaml, read_yaml
 from rmsexp.schema import LARGEST_SEED as LARGEST_SEED
 from rmsexp.schema import MOST_THREADS as MOST_THREADS
 from rmsexp.schema import ConfigError as ConfigError
@@ -221,14 +221,29 @@ def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: b
 
 
 def _check_own_files(config_dir: str) -> None:
-    """Raise ConfigError if a file of the user's has the name of one of the package's: only one would be used."""
-    for group in (*GROUPS, "campaign"):
+    """Raise ConfigError for a file that would take Hydra long, or has the name of one of the package's.
+
+    Of two files with the same name only one would be used.
+    """
+    for own in Path(config_dir).glob("*.yaml"):
+        _check_own_file(str(own), own.stat().st_size, own.stat().st_mtime_ns)
+    for group in sorted({*_folders(), *GROUPS}):
         for own in sorted(Path(config_dir, group).rglob("*.yaml")):
+            _check_own_file(str(own), own.stat().st_size, own.stat().st_mtime_ns)
             packaged = CONFIGS / own.relative_to(config_dir)
             if packaged.exists() and not packaged.samefile(own):
                 raise ConfigError(
                     f"{own} has the name of a file of rmsexp, and only one of them would be used; rename it"
                 )
+
+
+@lru_cache(maxsize=1024)
+def _check_own_file(path: str, size: int, time: int) -> None:  # noqa: ARG001
+    """Raise ConfigError for a file that Hydra must not load. ``size`` and ``time`` show whether it has changed."""
+    try:
+        check_own_config(Path(path))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _without_hydra(overrides: tuple[str, ...], config_dir: str | None) -> DictConfig:
@@ -325,14 +340,20 @@ def _compose(overrides: tuple[str, ...], config_dir: str | None, state: OwnFiles
 
 def from_words(schema: type, words: Sequence[str]) -> Any:
     """Return an instance of a dataclass from ``KEY=VALUE`` words. Raises: ConfigError."""
-    for word in words:
-        check_size(word)
-    try:
-        content = as_config(plain_values(OmegaConf.from_dotlist(list(words))))
-    except (OmegaConfBaseException, YAMLError) as error:
-        raise ConfigError(" ".join(str(error).split())) from None
+    content = as_config(plain_values(from_dotlist(words)))
     check_missing(content)
     return fit(schema, content, "")
+
+
+def from_dotlist(words: Sequence[str]) -> DictConfig:
+    """Return ``KEY=VALUE`` words, whose values are YAML, as a config. Raises: ConfigError."""
+    try:
+        for word in words:
+            check_size(word)
+            check_yaml(word.partition("=")[2], word)
+        return OmegaConf.from_dotlist(list(words))
+    except (OmegaConfBaseException, YAMLError, ValueError) as error:
+        raise ConfigError(" ".join(str(error).split())) from None
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:

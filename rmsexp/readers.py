@@ -64,6 +64,43 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return value
 
 
+def check_yaml(text: str, name: object) -> None:
+    """Raise ValueError for YAML of the user's own that would take OmegaConf much time or memory.
+
+    Aliases are allowed here, but not of a part within itself, and what they stand for counts as often as it is used.
+    Text that is no YAML is left to OmegaConf.
+    """
+    sizes, open_parts, problem = dict[str, int](), [("", 0)], ""
+    try:
+        for event in yaml.parse(text, yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):
+            anchor, size = getattr(event, "anchor", None) or "", 1
+            if isinstance(event, yaml.CollectionStartEvent):
+                open_parts.append((anchor, 1))
+                continue
+            if isinstance(event, yaml.AliasEvent):
+                problem = f"*{anchor} stands for a part that it is in" * (anchor in dict(open_parts))
+                anchor, size = "", sizes.get(anchor, 0)
+            elif isinstance(event, yaml.CollectionEndEvent):
+                anchor, size = open_parts.pop()
+            elif not isinstance(event, yaml.ScalarEvent):
+                continue
+            sizes |= {anchor: size} if anchor else {}
+            open_parts[-1] = open_parts[-1][0], open_parts[-1][1] + size
+            if max(sum(size for _, size in open_parts), len(text)) > LARGEST_YAML:
+                problem = f"more than {LARGEST_YAML:,} values or bytes, with those that aliases stand for"
+            if len(open_parts) > DEEPEST_YAML:
+                problem = f"more than {DEEPEST_YAML} levels of nesting"
+            if problem:
+                raise ValueError(f"{name}: {problem}")
+    except yaml.YAMLError:
+        return
+
+
+def check_own_config(path: Path) -> None:
+    """Raise ValueError for a config file of the user's own that OmegaConf must not load (:func:`check_yaml`)."""
+    check_yaml(_text(path, LARGEST_YAML), path)
+
+
 def yaml_text(values: dict[str, Any]) -> str:
     """Return the content of a file from which :func:`read_yaml` reads these values."""
     return yaml.safe_dump(escaped(values), sort_keys=False)
@@ -123,7 +160,7 @@ def _text(path: Path, largest: int) -> str:
     with path.open("rb") as file:
         content = file.read(largest + 1)
     if len(content) > largest:
-        raise ValueError(f"{path} has more than {largest:,} bytes, so it is not a file of a run")
+        raise ValueError(f"{path} has more than {largest:,} bytes, so it is no config and no file of a run")
     try:
         return content.decode()
     except UnicodeDecodeError as error:

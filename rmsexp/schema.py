@@ -293,6 +293,8 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
         if isinstance(value, DictConfig) and not isinstance(content.get(name, value), DictConfig):
             keys = ", ".join(f"{prefix}{name}.{key}" for key in map(str, value))
             raise ConfigError(f"{prefix}{name} is a group of keys; set a single key ({keys})")
+        if isinstance(value, ListConfig) and isinstance(content.get(name), DictConfig):
+            raise ConfigError(f"{prefix}{name} must be a list, in brackets: {prefix}{name}=[…]")
     try:
         merged: DictConfig = OmegaConf.merge(typed, content)  # type: ignore[assignment]
     except ConfigKeyError as error:
@@ -301,6 +303,8 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
         raise ConfigError(f"{key} is not known{nearest(key, sorted(known - {key}))}") from None
     except OmegaConfBaseException as error:
         place = error.full_key or ""
+        if not place and "Cannot merge" in str(error):
+            raise ConfigError("a list stands where keys belong, or keys where a list does") from None
         key, given = f"{prefix}{place}", OmegaConf.select(content, place)
         if isinstance(OmegaConf.select(typed, place), ListConfig) and isinstance(given, str | int | float):
             raise ConfigError(f"{key} must be a list, in brackets: {key}=[{given}]") from None

@@ -91,6 +91,8 @@ def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
     if idle := next((word for word in others if word.startswith(WITHOUT_EFFECT)), None):
         raise config.ConfigError(f"{idle} has no effect on a timing; timing.budget sets how long it takes")
     for key, names in (("norms", options.norms), ("impl", options.impl)):
+        if not names:
+            raise config.ConfigError(f"{key} must name at least one: {key}=[{','.join(getattr(Options(), key))}]")
         if repeated := [name for name in names if names.count(name) > 1]:
             raise config.ConfigError(f"{key} names {repeated[0]} twice")
     jobs = [_job(name, impl, others, arguments.config_dir) for impl in options.impl for name in options.norms]

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from rmsexp import campaign_file, classes, config, identity
 from rmsexp.campaign.content import Content
@@ -303,12 +302,12 @@ def _renamed_word(word: str) -> str:
 
 def _content(stored: dict[str, Any], own: Sequence[str]) -> Content:
     """Return the content of a file, changed by the typed words about the campaign itself."""
-    for word in own:
-        config.check_size(word)
     try:
-        merged = OmegaConf.to_container(OmegaConf.merge(as_config(stored), OmegaConf.from_dotlist(list(own))))
-    except (OmegaConfBaseException, YAMLError) as error:
-        raise config.ConfigError(" ".join(str(error).partition("\n")[0].split())) from None
+        merged = OmegaConf.to_container(OmegaConf.merge(as_config(stored), config.from_dotlist(own)))
+    except OmegaConfBaseException:
+        raise config.ConfigError(
+            f"{' '.join(own)}: a list stands where keys belong, or keys where a list does"
+        ) from None
     assert isinstance(merged, dict)
     tune = merged.get("tune")
     if isinstance(tune, dict) and isinstance(tune.get("over"), dict):  # tune.over.optim.lr=[…] makes nested dicts
