@@ -25,6 +25,8 @@ __version__ = "0.1.0"
 # In "python -m rmsexp…" sys.argv[0] is "-m" until the command's module has been found, which is then imported.
 if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) == signal.default_int_handler:
     signal.signal(signal.SIGINT, process.end_during_imports)
+if process.is_command():
+    process.draw_for_files()
 
 
 def run(
@@ -40,7 +42,7 @@ def run(
 
     ``overrides``: GROUP=CHOICE and KEY=VALUE words as on the command line. ``config_dir``: a folder with your own
     configs, as for ``--config-dir``. ``quiet``: show no progress. ``values``: values of the config by their keys, such
-    as ``max_steps=20``; keys with dots are written ``**{"optim.lr": 0.01}``.
+    as ``max_steps=20``; keys with dots are written ``**{"optim.lr": 0.01}``. Text is taken as it is.
 
     The process keeps the run's settings of torch: the number of threads and, on CUDA, deterministic algorithms.
 
@@ -50,7 +52,7 @@ def run(
     """
     from rmsexp import config, result, runner, words
 
-    chosen = [words.override(key, value) for key, value in {"task": task, "norm": norm}.items()]
+    chosen = [words.override("task", task), words.override("norm", norm)]
     typed = [*chosen, *overrides, *(words.override(key, value) for key, value in values.items())]
     job = config.job(words.overrides(typed, config_dir), config_dir)
     outcome = runner.execute(job, runner.Around(quiet=quiet))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmsexp import atomic, checks, config
-from rmsexp.command_line import Parser, ReportedError, documentation, entry_point, inform, recorded, report
+from rmsexp.command_line import Parser, ReportedError, documentation, entry_point, inform, recorded, report, value_word
 from rmsexp.compare.records import benchmarks
 from rmsexp.compare.records.benchmarks import Measured, Summary
 from rmsexp.compare.records.timing_records import new_folder
@@ -178,7 +178,7 @@ def _own_norms(arguments: argparse.Namespace) -> list[Any]:
     if config_dir is None:
         return []
     names = sorted({*config.options("norm", config_dir)} - {*config.options("norm")})
-    found = [config.job([f"norm={name}"], config_dir).norm for name in names]
+    found = [config.job([value_word("norm", name)], config_dir).norm for name in names]
     if arguments.what != "norms":
         return found
     features = int(arguments.shapes[0].split("x")[1])

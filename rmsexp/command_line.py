@@ -6,6 +6,7 @@ import argparse
 import ast
 import functools
 import itertools
+import json
 import re
 import shlex
 import shutil
@@ -19,6 +20,8 @@ from rmsexp import process
 PLACES = ("results=", "data.root=", "--results", "--folder", "--data-root", "--joeynmt", "--records")
 LONGEST_MESSAGE = 300  # largest number of characters of a message
 LONGEST_WITH_PATHS = 1000  # the same for messages that have a command with paths, or several paths and addresses
+# what Hydra takes for null, a truth value or a number
+NO_TEXT = re.compile(r"null|true|false|[+-]?(nan|inf|[\d_.]*\d[\d_.]*(e[+-]?[\d_]+)?)", re.ASCII | re.IGNORECASE)
 SHORTENED_WORD = 60  # least number of characters that remain of a word in a message that is too long
 
 
@@ -211,13 +214,38 @@ def recorded(words: Sequence[str]) -> str:
     return shlex.join(word for before, word in following if before not in PLACES and not word.startswith(PLACES))
 
 
-def path_word(key: str, path: str | Path) -> str:
-    """Return the word ``key=path``, with quotes if Hydra would not take all characters of the path as they are."""
-    if re.fullmatch(r"~?[\w./+-]+", str(path), re.ASCII):
-        return f"{key}={path}"
+def value_word(key: str, value: object) -> str:
+    """Return the word ``key=value`` that sets a key to a value of Python: Hydra and OmegaConf take text as it is.
+
+    Raises: TypeError or ValueError for a value that is no text, path, number, truth value, None, list or dict of them.
+    """
+    return f"{key}={_literal(value)}"
+
+
+def _literal(value: object) -> str:
+    """Return a value as it is written in Hydra's grammar; text has quotes if Hydra would not take it as it is."""
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) and re.fullmatch(r"[A-Za-z_]\w*", key, re.ASCII) for key in value):
+            raise ValueError("keys must be names")
+        return f"{{{', '.join(f'{key}: {_literal(each)}' for key, each in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    if not isinstance(value, str | Path):
+        return json.dumps(value).replace("Infinity", "inf")
+    text = str.__str__(value) if isinstance(value, str) else str(value)
+    if re.fullmatch(r"[\w./+-]+", text, re.ASCII) and not NO_TEXT.fullmatch(text):
+        return text
     # a backslash before a quote, or at the end, is doubled
-    quoted = re.sub(r"(\\*)('|$)", lambda match: 2 * match[1] + (match[2] and r"\'"), str(path))
-    return f"{key}='{quoted}'"
+    return "'" + re.sub(r"(\\*)('|\Z)", lambda match: 2 * match[1] + (match[2] and r"\'"), escaped(text)) + "'"
+
+
+def escaped(value: Any) -> Any:
+    """Return a value with each ``${`` of its texts as ``\\${``, so that OmegaConf resolves no reference in them."""
+    if isinstance(value, dict):
+        return {key: escaped(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [escaped(each) for each in value]
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 def duration(seconds: float) -> str:

@@ -25,18 +25,18 @@ from yaml import YAMLError
 
 from rmsexp.checks import nearest, right_key
 from rmsexp.classes import imported, loaded, make_importable
-from rmsexp.command_line import path_word
+from rmsexp.command_line import value_word
 from rmsexp.identity import DIGITS, suffix
 from rmsexp.identity import differences as differences
 from rmsexp.identity import digest as digest
-from rmsexp.readers import read_json, read_yaml
+from rmsexp.readers import check_own_config, check_yaml, read_json, read_yaml
 from rmsexp.schema import LARGEST_SEED as LARGEST_SEED
 from rmsexp.schema import MOST_THREADS as MOST_THREADS
 from rmsexp.schema import ConfigError as ConfigError
 from rmsexp.schema import DataConfig as DataConfig
 from rmsexp.schema import LoggerConfig as LoggerConfig
 from rmsexp.schema import RunConfig as RunConfig
-from rmsexp.schema import check_missing, checked, fit, normalised, several
+from rmsexp.schema import as_config, check_missing, checked, fit, normalised, several
 from rmsexp.schema import expanded as expanded
 from rmsexp.schema import flatten as flatten
 from rmsexp.schema import plain_values as plain_values
@@ -223,14 +223,29 @@ def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: b
 
 
 def _check_own_files(config_dir: str) -> None:
-    """Raise ConfigError if a file of the user's has the name of one of the package's: only one would be used."""
-    for group in (*GROUPS, "campaign"):
+    """Raise ConfigError for a file that would take Hydra long, or has the name of one of the package's.
+
+    Of two files with the same name only one would be used.
+    """
+    for own in Path(config_dir).glob("*.yaml"):
+        _check_own_file(str(own), own.stat().st_size, own.stat().st_mtime_ns)
+    for group in sorted({*_folders(), *GROUPS}):
         for own in sorted(Path(config_dir, group).rglob("*.yaml")):
+            _check_own_file(str(own), own.stat().st_size, own.stat().st_mtime_ns)
             packaged = CONFIGS / own.relative_to(config_dir)
             if packaged.exists() and not packaged.samefile(own):
                 raise ConfigError(
                     f"{own} has the name of a file of rmsexp, and only one of them would be used; rename it"
                 )
+
+
+@lru_cache(maxsize=1024)
+def _check_own_file(path: str, size: int, time: int) -> None:  # noqa: ARG001
+    """Raise ConfigError for a file that Hydra must not load. ``size`` and ``time`` show whether it has changed."""
+    try:
+        check_own_config(Path(path))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _without_hydra(overrides: tuple[str, ...], config_dir: str | None) -> DictConfig:
@@ -300,8 +315,7 @@ def _state_of_own_files(config_dir: str | None) -> OwnFiles:
 @lru_cache(maxsize=256)
 def _compose(overrides: tuple[str, ...], config_dir: str | None, state: OwnFiles) -> DictConfig:  # noqa: ARG001
     """Return the composed config, including Hydra's own part. ``state``: see :func:`_state_of_own_files`."""
-    outside = str(Path(config_dir or "").absolute()).replace("'", r"\'")
-    extra = [f"hydra.searchpath=['file://{outside}']"] if config_dir else []
+    extra = [value_word("hydra.searchpath", [f"file://{Path(config_dir).absolute()}"])] if config_dir else []
     outer = GlobalHydra.instance().hydra  # in a sweep Hydra has already been initialised
     GlobalHydra.instance().clear()
     try:
@@ -328,14 +342,20 @@ def _compose(overrides: tuple[str, ...], config_dir: str | None, state: OwnFiles
 
 def from_words(schema: type, words: Sequence[str]) -> Any:
     """Return an instance of a dataclass from ``KEY=VALUE`` words. Raises: ConfigError."""
-    for word in words:
-        check_size(word)
-    try:
-        content = OmegaConf.create(plain_values(OmegaConf.from_dotlist(list(words))))
-    except (OmegaConfBaseException, YAMLError) as error:
-        raise ConfigError(" ".join(str(error).split())) from None
+    content = as_config(plain_values(from_dotlist(words)))
     check_missing(content)
     return fit(schema, content, "")
+
+
+def from_dotlist(words: Sequence[str]) -> DictConfig:
+    """Return ``KEY=VALUE`` words, whose values are YAML, as a config. Raises: ConfigError."""
+    try:
+        for word in words:
+            check_size(word)
+            check_yaml(word.partition("=")[2], word)
+        return OmegaConf.from_dotlist(list(words))
+    except (OmegaConfBaseException, YAMLError, ValueError) as error:
+        raise ConfigError(" ".join(str(error).split())) from None
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:
@@ -357,7 +377,8 @@ def _parsed(word: str) -> Override:
 
 def check_size(word: str) -> None:
     """Raise ConfigError for a word that would take Hydra and YAML long or exceed Python's limit of recursion."""
-    depth = max(itertools.accumulate((char in "[({") - (char in "])}") for char in word), default=0)
+    bare = re.sub(r"'(\\.|[^'\\])*'|\"(\\.|[^\"\\])*\"", "", word)  # text in quotes has no brackets of its own
+    depth = max(itertools.accumulate((char in "[({") - (char in "])}") for char in bare), default=0)
     if len(word) > LONGEST_WORD or depth > DEEPEST_WORD:
         limits = f"at most {LONGEST_WORD} characters and {DEEPEST_WORD} levels of brackets"
         raise ConfigError(f"{word} is too long ({limits})")
@@ -368,7 +389,8 @@ def expand_home(word: str) -> str:
     key, is_value, value = word.partition("=")
     if not is_value or not value.startswith("~"):
         return word
-    return f"{key}={expanded(value)}" if "," in value else path_word(key, expanded(value))  # a comma: perhaps a sweep
+    # a comma: perhaps a sweep; ${: perhaps a reference
+    return f"{key}={expanded(value)}" if re.search(r",|\$\{", value) else value_word(key, expanded(value))
 
 
 def options(group: str, config_dir: str | None = None) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmsexp import atomic, compare, config, readers, record, tasks
-from rmsexp.command_line import Parser, command, documentation, entry_point, path_word
+from rmsexp.command_line import Parser, command, documentation, entry_point, value_word
 from rmsexp.compare.records import names
 from rmsexp.data import authors_files, cache
 
@@ -131,9 +131,9 @@ def evaluate(stored: authors_files.OrderModel, norm: str, root: Path) -> dict[st
     from rmsexp.tasks.order_embedding import Task
 
     embedding, hidden = stored.arrays["Wemb"].shape[1], stored.arrays["ff_image_W"].shape[1]
-    overrides = [f"task={TASKS['.npz']}", f"scale={SCALE}", f"norm={norm}", path_word("data.root", root)]
+    overrides = [f"task={TASKS['.npz']}", f"scale={SCALE}", f"norm={norm}", value_word("data.root", root)]
     overrides += [f"model.embedding={embedding}", f"model.hidden={hidden}"]
-    overrides += [path_word("penalty", str(stored.options.get("method")))]
+    overrides += [value_word("penalty", str(stored.options.get("method")))]
     overrides += ["norm.bias=true"] if norm != "ln" and "gru_b1" in stored.arrays else []
     job = config.job(overrides)
     task = Task(job.config, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
@@ -221,7 +221,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         metrics = evaluate(authors_files.order_model(arguments.file), arguments.norm, root)
         table = beside_table_7(metrics, arguments.file.name)
         print(table.to_string(float_format="{:.1f}".format, na_rep=""))
-    root_override = path_word("results", results) if task in LOGS else path_word("data.root", root)
+    root_override = value_word("results", results) if task in LOGS else value_word("data.root", root)
     words = [f"task={task}", f"norm={arguments.norm}", f"scale={SCALE}", root_override]
     print(f"next    {command('rmsexp', *words)}")
     return 0

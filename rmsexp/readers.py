@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import yaml
 from yaml.composer import Composer
 
-from rmsexp.command_line import brief
+from rmsexp.command_line import brief, escaped
 
 LARGEST_JSON, LARGEST_YAML = 1 << 24, 1 << 15  # bytes; run.json has some thousands, config.yaml about two thousand
 # errors of the system that show no damage, such as missing permissions: the file must not be replaced
@@ -43,7 +44,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a file that holds a run's resolved config.
 
     Such a file has values only, so aliases (``*name``) and interpolations (``${name}``) are refused. A few lines of
-    either can stand for gigabytes, and some interpolations read environment variables.
+    either can stand for gigabytes, and some interpolations read environment variables. In text ``${`` is written
+    ``\\${`` (:func:`yaml_text`).
 
     Raises: OSError if the file cannot be opened; ValueError if it does not hold such a mapping in UTF-8.
     """
@@ -60,6 +62,48 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{path} does not consist of keys and values")
     return value
+
+
+def check_yaml(text: str, name: object) -> None:
+    """Raise ValueError for YAML of the user's own that would take OmegaConf much time or memory.
+
+    Aliases are allowed here, but not of a part within itself, and what they stand for counts as often as it is used.
+    Text that is no YAML is left to OmegaConf.
+    """
+    sizes, open_parts, problem = dict[str, int](), [("", 0)], ""
+    try:
+        for event in yaml.parse(text, yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):
+            anchor, size = getattr(event, "anchor", None) or "", 1
+            if isinstance(event, yaml.CollectionStartEvent):
+                open_parts.append((anchor, 1))
+                continue
+            if isinstance(event, yaml.AliasEvent):
+                problem = f"*{anchor} stands for a part that it is in" * (anchor in dict(open_parts))
+                anchor, size = "", sizes.get(anchor, 0)
+            elif isinstance(event, yaml.CollectionEndEvent):
+                anchor, size = open_parts.pop()
+            elif not isinstance(event, yaml.ScalarEvent):
+                continue
+            sizes |= {anchor: size} if anchor else {}
+            open_parts[-1] = open_parts[-1][0], open_parts[-1][1] + size
+            if max(sum(size for _, size in open_parts), len(text)) > LARGEST_YAML:
+                problem = f"more than {LARGEST_YAML:,} values or bytes, with those that aliases stand for"
+            if len(open_parts) > DEEPEST_YAML:
+                problem = f"more than {DEEPEST_YAML} levels of nesting"
+            if problem:
+                raise ValueError(f"{name}: {problem}")
+    except yaml.YAMLError:
+        return
+
+
+def check_own_config(path: Path) -> None:
+    """Raise ValueError for a config file of the user's own that OmegaConf must not load (:func:`check_yaml`)."""
+    check_yaml(_text(path, LARGEST_YAML), path)
+
+
+def yaml_text(values: dict[str, Any]) -> str:
+    """Return the content of a file from which :func:`read_yaml` reads these values."""
+    return yaml.safe_dump(escaped(values), sort_keys=False)
 
 
 class _ValuesOnly:
@@ -79,8 +123,9 @@ class _ValuesOnly:
         return node
 
     def construct_scalar(self, node: Any) -> Any:
-        value = super().construct_scalar(node)  # type: ignore[misc]
-        if "${" in str(value):
+        text = super().construct_scalar(node)  # type: ignore[misc]
+        value = re.sub(r"(\\*)\\\$\{", lambda match: match[1][::2] + "${", text)  # the reverse of escaped
+        if escaped(value) != text:
             raise yaml.MarkedYAMLError(problem="an interpolation is not allowed", problem_mark=node.start_mark)
         return value
 
@@ -115,7 +160,7 @@ def _text(path: Path, largest: int) -> str:
     with path.open("rb") as file:
         content = file.read(largest + 1)
     if len(content) > largest:
-        raise ValueError(f"{path} has more than {largest:,} bytes, so it is not a file of a run")
+        raise ValueError(f"{path} has more than {largest:,} bytes, so it is no config and no file of a run")
     try:
         return content.decode()
     except UnicodeDecodeError as error:

@@ -26,6 +26,7 @@ from typing import Any, Literal, get_args
 from rmsexp import atomic
 from rmsexp.command_line import ReportedError, command
 from rmsexp.lock import Lock
+from rmsexp.mounts import mounts
 from rmsexp.readers import read_json
 
 Status = Literal["running", "finished", "diverged", "failed", "interrupted"]
@@ -48,6 +49,9 @@ STEAL_LIMIT = 0.02  # It is contended, too, if the host takes away more than thi
 # than one of these factors. A single probe says little: beside a process that streams memory, about half are fast.
 SLOWDOWN_LIMITS = {"arithmetic": 1.15, "memory": 1.2}
 FEWEST_PROBES = 20
+MOST_FOLDERS = 20_000  # in a row without a record: what is searched is then no folder of results
+# kinds of file systems whose files the kernel makes up, some of them without end
+KERNEL = ("proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "debugfs", "tracefs", "securityfs", "configfs")
 
 
 class MetricsChangedError(ReportedError, ValueError):
@@ -387,16 +391,27 @@ def find(root: Path, pattern: str) -> list[Path]:
     """Return the files below ``root`` that match, sorted.
 
     Hidden folders and the committed records in ``<root>/reference`` are left out. Links to folders are followed, unless
-    they lead to a folder below ``root``, or to one that was searched already.
+    they lead to a folder below ``root``, or to one that was searched already. File systems of the kernel are left out.
+
+    Raises: ValueError if ``root`` is in such a file system or is ``/``, or if ``MOST_FOLDERS`` folders in a row have no
+    record.
     """
     found, name, real = list[Path](), PurePath(pattern).name, root.resolve()
-    linked = set[Path]()
+    linked, without = set[Path](), 0
+    of_kernel = [mount.point for mount in mounts() if mount.kind in KERNEL]
+    mounted = {root / point.relative_to(real) for point in of_kernel if point.is_relative_to(real)}
+    hint = "name the folder of your results"
+    if real == real.parent:
+        raise ValueError(f"{root} is all that this machine has; {hint}")
+    if any(real.is_relative_to(point) for point in of_kernel):
+        raise ValueError(f"{root} is in a file system of the kernel, which has no runs; {hint}")
 
     def is_searched(folder: Path) -> bool:
         if not folder.is_symlink():
-            return True
+            return folder not in mounted
         target = folder.resolve()
-        known = real.is_relative_to(target) or any(target.is_relative_to(other) for other in (real, *linked))
+        searched = (real, *linked, *of_kernel)
+        known = real.is_relative_to(target) or any(target.is_relative_to(other) for other in searched)
         if not known:
             linked.add(target)
         return not known
@@ -405,6 +420,9 @@ def find(root: Path, pattern: str) -> list[Path]:
     for folder, folders, files in os.walk(root, followlinks=True):
         is_root = Path(folder) == root
         own = [each for each in folders if not each.startswith(".") and not (is_root and each == REFERENCE)]
+        without = 0 if {RUN, METRICS, STATUS, name} & {*files} else without + 1
+        if without > MOST_FOLDERS:
+            raise ValueError(f"{root} has more than {MOST_FOLDERS:,} folders without runs, as in {folder}; {hint}")
         folders[:] = [each for each in own if is_searched(Path(folder, each))]
         if name in files and (path := Path(folder, name)).match(pattern):
             found.append(path)

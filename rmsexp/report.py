@@ -19,7 +19,7 @@ import pandas as pd
 
 from rmsexp import atomic, config, cores, process, record
 from rmsexp.checks import nearest
-from rmsexp.command_line import Parser, documentation, entry_point
+from rmsexp.command_line import Parser, command, documentation, entry_point, value_word
 from rmsexp.compare import campaign_report, overview, setting_report
 from rmsexp.compare.records import campaigns, timing_records
 from rmsexp.compare.records.load import Records, load_stored
@@ -82,7 +82,8 @@ def _run(results: Path, task: str | None, setting: str | None, out: Path, pool: 
     settings = _settings(records, timings)
     if not settings:
         raise ValueError(
-            f"{results} contains neither runs nor timings; train: python -m rmsexp -m norm=ln,rms results={results}"
+            f"{results} contains neither runs nor timings; train: "
+            + command("rmsexp", "-m", "norm=ln,rms", value_word("results", results))
         )
     selected = _select(settings, results, task, setting)
     states = [state for state in campaigns.states(results, problems) if task in (None, state.campaign.task)]

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from torch import nn
 
 from rmsexp import atomic, config, lock, process, record, tasks
@@ -21,6 +20,7 @@ from rmsexp.data import DataError
 from rmsexp.earlier import Earlier, RefusedError, name_of
 from rmsexp.machine_lock import Pause
 from rmsexp.models.recurrent import impl_of
+from rmsexp.readers import yaml_text
 from rmsexp.train import loggers, provenance
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import Contention
@@ -318,7 +318,7 @@ def _run(
             run_file.write()
             status.write("running")
 
-        atomic.write_atomic(folder.config_path, yaml.safe_dump(job.resolved, sort_keys=False))
+        atomic.write_atomic(folder.config_path, yaml_text(job.resolved))
         update_record()
         facts = run_file.identity | {"sessions": sessions}
         views = loggers.make(cfg.logger, loggers.Run(folder.path, job.resolved, facts, start.state.step), failures)

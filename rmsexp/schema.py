@@ -19,6 +19,7 @@ from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBas
 from rmsexp.checks import at_least, choice, not_empty, positive, right_key
 from rmsexp.classes import Find, config_class, loaded, norm_class, task_class
 from rmsexp.command_line import ConfigError as ConfigError
+from rmsexp.command_line import escaped
 from rmsexp.rules import score
 
 LARGEST_SEED = 2**63 - 1  # tables of runs hold seeds as integers of 64 bits
@@ -185,7 +186,7 @@ def checked(resolved: dict[str, Any], find: Find) -> tuple[Any, Any, dict[str, A
 
     ``find``: returns the class that a ``_target_`` names. Raises: ConfigError.
     """
-    content = _created(resolved)
+    content = as_config(resolved)
     check_missing(content)
     typed = _merge(_schema(content, find), content, "")
     config = _instance(typed, "")
@@ -200,14 +201,15 @@ def normalised(resolved: dict[str, Any], find: Find) -> dict[str, Any]:
 
     Raises: ConfigError for unknown keys and for values of another type.
     """
-    content = _created(resolved)
+    content = as_config(resolved)
     typed = _merge(_schema(content, find), content, "")
     return _normalised(resolved, typed, _typed_norm(content.get("norm"), find))
 
 
-def _created(resolved: dict[str, Any]) -> DictConfig:
+def as_config(values: dict[str, Any]) -> DictConfig:
+    """Return plain values, such as those of a resolved config, as a config; text stays text. Raises: ConfigError."""
     try:
-        return OmegaConf.create(resolved)
+        return OmegaConf.create(escaped(values))
     except OmegaConfBaseException as error:
         raise ConfigError(_first_line(error)) from None
 
@@ -251,7 +253,7 @@ def respelled(recorded: dict[str, Any]) -> dict[str, Any]:
 
 
 def _container(typed: DictConfig) -> dict[str, Any]:
-    return OmegaConf.to_container(typed)  # type: ignore[return-value]
+    return OmegaConf.to_container(typed, resolve=True)  # type: ignore[return-value]
 
 
 def _values_of(keys: Any, values: Any) -> Any:
@@ -293,6 +295,8 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
             keys = ", ".join(f"{prefix}{name}.{key}" for key in map(str, value))
             other = {"model": "; another task has another model", "data": "; data.name chooses the data"}
             raise ConfigError(f"{prefix}{name} is a group of keys; set a single key ({keys}){other.get(name, '')}")
+        if isinstance(value, ListConfig) and isinstance(content.get(name), DictConfig):
+            raise ConfigError(f"{prefix}{name} must be a list, in brackets: {prefix}{name}=[…]")
     try:
         merged: DictConfig = OmegaConf.merge(typed, content)  # type: ignore[assignment]
     except ConfigKeyError as error:
@@ -301,6 +305,8 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
         raise ConfigError(f"{key} is not known{right_key(key, sorted(known - {key}))}") from None
     except OmegaConfBaseException as error:
         place = error.full_key or ""
+        if not place and "Cannot merge" in str(error):
+            raise ConfigError("a list stands where keys belong, or keys where a list does") from None
         key, given = f"{prefix}{place}", OmegaConf.select(content, place)
         is_list = isinstance(OmegaConf.select(typed, place), ListConfig) or "is not a ListConfig" in str(error)
         if is_list and isinstance(given, str | int | float):

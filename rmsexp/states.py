@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from rmsexp import campaign_file, record, sweep_file
 from rmsexp.checks import MOST
-from rmsexp.command_line import command, path_word
+from rmsexp.command_line import command, value_word
 from rmsexp.readers import read_yaml
 
 Coming = Callable[[Path, int], Sequence[campaign_file.Job]]
@@ -313,7 +313,7 @@ def until(run: Run | None, steps: int) -> Run | None:
 
 def _results_word(results: Path) -> list[str]:
     """Return the word that names a folder of results in a command; none for the default folder."""
-    return [] if str(results) == "results" else [path_word("results", results)]
+    return [] if str(results) == "results" else [value_word("results", results)]
 
 
 class Planned(NamedTuple):

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rmsexp import atomic, config, readers
-from rmsexp.command_line import Parser, command, documentation, entry_point, inform, report
+from rmsexp.command_line import Parser, command, documentation, entry_point, inform, report, value_word
 from rmsexp.compare.records import timing_records
 from rmsexp.measure.options import TimingConfig
 from rmsexp.words import overrides
@@ -91,6 +91,8 @@ def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
     if idle := next((word for word in others if word.startswith(WITHOUT_EFFECT)), None):
         raise config.ConfigError(f"{idle} has no effect on a timing; timing.budget sets how long it takes")
     for key, names in (("norms", options.norms), ("impl", options.impl)):
+        if not names:
+            raise config.ConfigError(f"{key} must name at least one: {key}=[{','.join(getattr(Options(), key))}]")
         if repeated := [name for name in names if names.count(name) > 1]:
             raise config.ConfigError(f"{key} names {repeated[0]} twice")
     jobs = [_job(name, impl, others, arguments.config_dir) for impl in options.impl for name in options.norms]
@@ -103,7 +105,7 @@ def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
 
 def _job(name: str, impl: str, overrides: Sequence[str], config_dir: str | None) -> config.Job:
     norm, *options = config.norm_words(name)
-    return config.job([*overrides, norm, f"norm.impl={impl}", *options], config_dir)
+    return config.job([*overrides, norm, value_word("norm.impl", impl), *options], config_dir)
 
 
 def _check(options: Options, jobs: Sequence[config.Job]) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 from hydra.core.override_parser.types import Override, RangeSweep
 from hydra.errors import HydraException
 from omegaconf.errors import MissingMandatoryValue
 
 from rmsexp import config
-from rmsexp.command_line import path_word
+from rmsexp.command_line import value_word
 
 MOST_RUNS = 10_000  # of a sweep
 NAMES_OF_NORMS = ("norm", "norms", "timing.norms", "timing.reference")  # keys whose values name norms
@@ -53,16 +51,17 @@ def repeated(words: Sequence[str]) -> str:
 
 
 def override(key: str, value: object) -> str:
-    """Return the override that sets a key to a value of Python: None, or a number, truth value, text, path or list.
+    """Return the override that sets a key to a value of Python.
 
-    Raises: ConfigError for a value of another type.
+    This is None, or a number, truth value, text or path, or a list or dict of such values. Text is taken as it is, and
+    never as a list, a number or a reference.
+
+    Raises: ConfigError for a value of another type, and for a key that is none.
     """
-    if isinstance(value, str):
-        return f"{key}={value}"
-    if isinstance(value, Path):
-        return path_word(key, value)
+    if not re.fullmatch(r"\+{0,2}[\w./@-]+", key):
+        raise config.ConfigError(f"{key!r} is no key of the config")
     try:
-        return f"{key}={json.dumps(value.item() if hasattr(value, 'item') else value)}"  # NumPy's numbers have item
+        return value_word(key, value.item() if hasattr(value, "item") else value)  # NumPy's numbers have item
     except (TypeError, ValueError):
         raise config.ConfigError(f"{key}: a {type(value).__name__} cannot be a value of the config") from None
 

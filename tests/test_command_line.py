@@ -199,7 +199,7 @@ def test_a_command_is_typed_with_this_interpreter(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("path", ["/mnt/données", "/tmp/out~1", "a b", "it's", "a\\'b", "a\\", "plain/p-1.0"])
 def test_hydra_takes_a_word_with_any_path(path: str) -> None:
-    (override,) = config.parse([command_line.path_word("results", path)])
+    (override,) = config.parse([command_line.value_word("results", path)])
     assert str(override.value()) == path
 
 

@@ -75,7 +75,7 @@ def test_too_large_a_file_is_refused_without_reading_it(read: Reader, largest: i
     path = tmp_path / "file"
     path.write_bytes(b'{"a": 1}')
     os.truncate(path, 1 << 40)  # a sparse file of a terabyte
-    assert refusal(read, path) == f" has more than {largest:,} bytes, so it is not a file of a run"
+    assert refusal(read, path) == f" has more than {largest:,} bytes, so it is no config and no file of a run"
 
 
 def aliases(levels: int) -> str:

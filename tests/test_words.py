@@ -6,8 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
 from rmsexp import config, words
+from rmsexp.readers import read_yaml, yaml_text
+from rmsexp.schema import as_config
 
 
 @pytest.mark.parametrize(
@@ -55,3 +58,51 @@ def test_values_of_python_become_overrides(value: object, expected: str) -> None
 def test_other_values_of_python_are_refused(value: object) -> None:
     with pytest.raises(config.ConfigError, match=r"k: a \w+ cannot be a value of the config"):
         words.override("k", value)
+
+
+TEXTS = [
+    *("runs/lr=0.1", "it's", "${seed}", "\\${seed}", "\\\\${seed}\\", "a${", "1e3", "007", "1_0", "-inf", "NaN"),
+    *("null", "True", "a#b", "1,2", "é", 'q"w', "a\\'b", "a\\", "a\\\n", "\n", "\t", " a ", "", "~", "~/x", "%", "*"),
+    *("[x]", "{y}", "(z)", "(" * 40, "range(1,3)", "choice(a,b)", "a: b", "&x", "!x", "@", "<x>", "\u2028", "'\"'"),
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_text_of_python_arrives_as_it_is(text: str, tmp_path: Path) -> None:
+    (typed,) = words.overrides([words.override("data.train", text)])
+    nested = words.override("optim", {"texts": [text]})
+    composed = OmegaConf.create({"seed": 0, "data": {"train": ""}, "optim": {}})
+    for override in config.parse([typed, nested]):
+        OmegaConf.update(composed, override.key_or_group, override.value())
+    values = config.plain_values(composed)
+    assert values["data"]["train"] == text
+    assert values["optim"] == {"texts": [text]}
+    assert config.plain_values(as_config(values)) == values  # no reference is resolved when types are checked
+    (tmp_path / "config.yaml").write_text(yaml_text(values))
+    assert read_yaml(tmp_path / "config.yaml") == values
+
+
+@pytest.mark.parametrize("text", ["runs/lr=0.1", "it's", "${seed}", "null", "1e3", "1,2", "a\nb", " a ", "é"])
+def test_the_results_of_python_are_any_text(text: str) -> None:
+    job = config.job(words.overrides([words.override("results", text)]))
+    assert job.config.results == job.resolved["results"] == text
+    assert job.folder == Path(text, "cifar10", "demo", "rms", "seed0")
+
+
+@pytest.mark.parametrize("value", ["ln,rms", "[ln]", "norm=ln", "${seed}", "null", "rms seed=1"])
+def test_text_of_python_chooses_one_norm(value: str) -> None:
+    with pytest.raises(config.ConfigError, match="is not known"):
+        config.job(words.overrides([words.override("norm", value)]))
+
+
+def test_choices_of_python_may_have_other_names_and_be_lists() -> None:
+    chosen = {"norm": "LayerNorm", "scale": "small", "logger": ["wandb", "tensorboard"]}
+    job = config.job(words.overrides([words.override(key, value) for key, value in chosen.items()]))
+    assert (job.norm.name, job.config.scale) == ("ln", "small")
+    assert None not in vars(job.config.logger).values()
+
+
+@pytest.mark.parametrize("key", ["", "results=x", "a b", "~results", "seed=1,results"])
+def test_a_key_of_python_is_no_command_line(key: str) -> None:
+    with pytest.raises(config.ConfigError, match="is no key of the config"):
+        words.override(key, 1)

@@ -2,3 +2,5 @@
 
 An analysis returns a :class:`rmsexp.analysis.finding.Finding`; :mod:`rmsexp.analysis.__main__` writes and prints it.
 """
+
+import rmsexp.compare.plots  # noqa: F401  # before modules that import matplotlib

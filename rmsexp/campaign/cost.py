@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from rmsexp import atomic, config, machine_lock, record, runner
 from rmsexp.campaign.question import Question
 from rmsexp.campaign_file import Job, Stage
-from rmsexp.command_line import ReportedError, path_word, report
+from rmsexp.command_line import ReportedError, report, value_word
 from rmsexp.compare.records.campaigns import Result
 from rmsexp.rules import score
 from rmsexp.train import quiet
@@ -181,7 +181,7 @@ def tried(folder: Path, name: str, job: Callable[[Sequence[str]], config.Job]) -
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".trial-", dir=folder) as results:
-        run = job([path_word("results", results)])
+        run = job([value_word("results", results)])
         with (
             machine_lock.working(report) as pause,  # a timing on this machine is not disturbed
             redirect_stdout(StringIO()),

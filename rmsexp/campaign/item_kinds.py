@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from rmsexp.analysis import hidden_stats, invariance
 from rmsexp.compare.paper.items import Found, Item, Part
@@ -16,6 +15,9 @@ from rmsexp.compare.records import names
 from rmsexp.compare.tables import formats
 from rmsexp.compare.tables import items as item_tables
 from rmsexp.compare.tables.items import OURS, PAPER, Heading, Sheet
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MAPPING = "both"  # of those that Table 5 may be about, which the paper does not say: gates and candidate together
 

@@ -14,16 +14,15 @@ from typing import Any, Literal
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from rmsexp import campaign_file, classes, config, identity
 from rmsexp.campaign.content import Content
 from rmsexp.campaign_file import Metric, Stage
-from rmsexp.command_line import config_dir_words, path_word
+from rmsexp.command_line import config_dir_words, value_word
 from rmsexp.readers import read_yaml
 from rmsexp.rules import score, selection
 from rmsexp.rules.claims import EQUIVALENCE, Claim
-from rmsexp.schema import fit
+from rmsexp.schema import as_config, fit
 
 GROUP = "campaign"
 # Keys of the campaign itself, not of its runs.
@@ -33,6 +32,7 @@ WHERE_AND_HOW = (
     *("results=", "data.root=", "threads=", "device="),
     *("log_every=", "checkpoint_every=", "logger", "distributed.timeout="),
 )
+EXPONENT = re.compile(r"[-+]?\d+e[-+]?\d+", re.IGNORECASE)  # numbers that YAML takes for text, such as 1e-3
 # of numbers of seeds: the keys before 28 November 2026 -> those of today
 SEED_KEYS = dict(zip(*(campaign_file.SEED_KEYS[rules] for rules in sorted(campaign_file.SEED_KEYS)), strict=True))
 MANAGED = {  # keys of runs that the campaign sets itself -> what to do instead
@@ -302,12 +302,12 @@ def _renamed_word(word: str) -> str:
 
 def _content(stored: dict[str, Any], own: Sequence[str]) -> Content:
     """Return the content of a file, changed by the typed words about the campaign itself."""
-    for word in own:
-        config.check_size(word)
     try:
-        merged = OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(stored), OmegaConf.from_dotlist(list(own))))
-    except (OmegaConfBaseException, YAMLError) as error:
-        raise config.ConfigError(" ".join(str(error).partition("\n")[0].split())) from None
+        merged = OmegaConf.to_container(OmegaConf.merge(as_config(stored), config.from_dotlist(own)))
+    except OmegaConfBaseException:
+        raise config.ConfigError(
+            f"{' '.join(own)}: a list stands where keys belong, or keys where a list does"
+        ) from None
     assert isinstance(merged, dict)
     tune = merged.get("tune")
     if isinstance(tune, dict) and isinstance(tune.get("over"), dict):  # tune.over.optim.lr=[…] makes nested dicts
@@ -325,9 +325,11 @@ def _floats(values: Any) -> Any:
 
 def as_word(key: str, value: Any) -> str:
     """Return ``key=value`` as it is typed, with the home folder for ``~``, and with quotes where Hydra needs them."""
-    if isinstance(value, str):
-        return path_word(key, config.expanded(value) if value.startswith("~") else value)
-    return f"{key}={json.dumps(value) if value is None or isinstance(value, bool | list) else value}"
+    if not isinstance(value, str | bool | list | dict | None):  # numbers, and what YAML takes for a date
+        return f"{key}={value}"
+    if isinstance(value, str) and EXPONENT.fullmatch(value) and not key.startswith(WHERE_AND_HOW):
+        return f"{key}={value}"
+    return value_word(key, str(config.expanded(value)) if isinstance(value, str) and value.startswith("~") else value)
 
 
 def _claims(content: Content, stored: Any) -> tuple[Claim, ...]:
@@ -354,7 +356,7 @@ def _claims(content: Content, stored: Any) -> tuple[Claim, ...]:
 def _claim(content: Content, stored: dict[str, Any], place: str) -> Claim:
     if missing := [key for key in ("claim", "test", "a", "b") if key not in stored]:
         raise config.ConfigError(f"{place} has no {missing[0]}; a claim has claim, test, a and b")
-    claim: Claim = fit(Claim, OmegaConf.create(stored), f"{place}.")
+    claim: Claim = fit(Claim, as_config(stored), f"{place}.")
     for norm in (claim.a, claim.b):
         if norm not in content.norms:
             known = ",".join(content.norms)

@@ -15,7 +15,7 @@ from pathlib import Path
 from rmsexp import atomic, campaign_file, config
 from rmsexp.campaign.question import Question
 from rmsexp.campaign_file import NO_GIT, Registered
-from rmsexp.command_line import LONGEST_WITH_PATHS, ReportedError, config_dir_words, path_word
+from rmsexp.command_line import LONGEST_WITH_PATHS, ReportedError, config_dir_words, value_word
 from rmsexp.train import clock, provenance
 
 NOT_OF_RUNS = ("campaign", "item", "sweep")  # groups of configs that say which runs are made, not what a run does
@@ -79,7 +79,7 @@ def register(question: Question, own: dict[str, str]) -> None:
         remedy = f"git worktree add ../rmsexp-{commit[:7]} {commit}, and repeat" if of_git else "use that code: repeat"
         # relative paths would be others there
         folder = None if question.config_dir is None else str(Path(question.config_dir).absolute())
-        words = [path_word("results", question.results.absolute()), *config_dir_words(folder)]
+        words = [value_word("results", question.results.absolute()), *config_dir_words(folder)]
         raise OtherCommitError(
             f"{question.name} was registered at {'commit ' * of_git}{commit}, and this is {own['commit']}; all of its "
             f"runs must come from one commit: {remedy} the command there with {shlex.join(words)}"

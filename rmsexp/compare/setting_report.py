@@ -8,10 +8,9 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from rmsexp import atomic, record
 from rmsexp.compare import comparison, paper
@@ -29,6 +28,9 @@ from rmsexp.compare.tables import quantities as quantities_table
 from rmsexp.compare.tables import savings as savings_table
 from rmsexp.compare.tables import summary as summary_table
 from rmsexp.readers import read_yaml
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 P_TITLE = "The fraction of units p"
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from rmsexp.command_line import path_word
+from rmsexp.command_line import value_word
 from rmsexp.data import DataError, UnavailableError
 
 TIMEOUT_SECONDS = 30  # longest wait for the connection, and for each further part of the response
@@ -49,7 +49,7 @@ def unavailable(
     """
     return UnavailableError(
         f"{name} is not in {folder}, and the download from {source} failed ({error}).\n"
-        f"Run `python -m rmsexp.prepare {task} {path_word('data.root', root)}` where there is a network, or put an "
+        f"Run `python -m rmsexp.prepare {task} {value_word('data.root', root)}` where there is a network, or put an "
         f"existing copy of {files} there; "
         "scale=demo needs no data."
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rmsexp.command_line import path_word
+from rmsexp.command_line import value_word
 from rmsexp.data import DataError, UnavailableError, UnreadableError
 
 FLOAT32 = np.dtype("<f4")  # little-endian on every machine
@@ -194,7 +194,7 @@ def other_root(root: Path, paths: Iterable[Path]) -> str:
         here = [parts for parts in wanted if len(parts) > skipped and any(top.glob(str(Path(*parts[skipped:]))))]
         for parts in here:
             if parts[:skipped] == top.parts[-skipped:]:
-                right = path_word("data.root", top.parents[skipped - 1])
+                right = value_word("data.root", top.parents[skipped - 1])
                 return f"{top} itself has {Path(*parts[skipped:])}: write {right}."
         if len(here) == len(wanted):
             name, above = Path(*here[0][skipped:]), Path(*here[0][:skipped])
@@ -202,7 +202,7 @@ def other_root(root: Path, paths: Iterable[Path]) -> str:
     folders = sorted(path for path in top.glob("*") if path.is_dir())
     below = (path for path in folders if all(any(path.glob(str(Path(*parts)))) for parts in wanted))
     found = next(below, None)
-    return "" if found is None else f"{found} has {Path(*wanted[0])}: write {path_word('data.root', found)}."
+    return "" if found is None else f"{found} has {Path(*wanted[0])}: write {value_word('data.root', found)}."
 
 
 def check_root(name: str, root: Path, paths: Sequence[Path]) -> None:

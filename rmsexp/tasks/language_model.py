@@ -66,7 +66,8 @@ class DataConfig(config.DataConfig):
     @property
     def own_files(self) -> dict[str, str]:
         """The paths of the user's own files by split."""
-        return {"train": self.train, "valid": self.valid, "test": self.test}
+        paths = {"train": self.train, "valid": self.valid, "test": self.test}
+        return {split: path and str(config.expanded(path)) for split, path in paths.items()}
 
     def digest_of_own_files(self) -> str:
         return digest_of_contents(map(Path, self.own_files.values())) if self.name == "files" else ""

@@ -16,7 +16,7 @@ from helpers.command_bench import TINY, Bench, assert_same_end, at_step, not_fin
 from helpers.tasks import Main
 
 from rmsexp import config, cores, record, runner, states, sweep, sweep_display
-from rmsexp.command_line import path_word
+from rmsexp.command_line import value_word
 from rmsexp.tasks.cifar10 import Task
 from rmsexp.train.contention import Contention
 from rmsexp.train.task import Extent
@@ -116,7 +116,7 @@ def test_a_signal_ends_the_whole_sweep(bench: Bench, monkeypatch: pytest.MonkeyP
     assert (state.states, state.left) == ({"interrupted": 1, states.NOT_STARTED: 1}, 2)
     *command, folder = shlex.split(state.next)[1:]
     assert command == ["-m", "rmsexp", "-m", *bench.words[1:], "norm=rms,ln"]
-    assert folder == path_word("results", bench.results)
+    assert folder == value_word("results", bench.results)
     assert bench("-m", "norm=rms,ln", "force=false").status == 0
     assert bench.status()["status"] == bench.status("ln")["status"] == "finished"
     (state,) = states.Reader(bench.results).read().sweeps

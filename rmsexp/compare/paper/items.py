@@ -9,13 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from omegaconf import OmegaConf
-
 from rmsexp import checks, config
 from rmsexp.compare.records.comparable import Comparison
 from rmsexp.compare.records.load import Records
 from rmsexp.readers import read_yaml
-from rmsexp.schema import fit
+from rmsexp.schema import as_config, fit
 
 GROUP = "item"
 TIME = "time"  # the quantity of columns with the time of training steps
@@ -205,7 +203,7 @@ def read(name: str, config_dir: str | None = None) -> Item:
     try:
         stored = read_yaml(path)
         groups, columns, panels = (stored.pop(key, []) for key in ("groups", "columns", "panels"))
-        content: Content = fit(Content, OmegaConf.create(stored), "")
+        content: Content = fit(Content, as_config(stored), "")
         item = Item(name, content, _fitted(Group, groups), _fitted(Column, columns), _fitted(Panel, panels))
         _check(item)
         return item
@@ -228,4 +226,4 @@ def _fitted(schema: type[T], entries: Any) -> tuple[T, ...]:
     name = f"{schema.__name__.lower()}s"
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise config.ConfigError(f"{name} must be a list of entries with keys and values")
-    return tuple(fit(schema, OmegaConf.create(entry), f"{name}[{place}].") for place, entry in enumerate(entries))
+    return tuple(fit(schema, as_config(entry), f"{name}[{place}].") for place, entry in enumerate(entries))

@@ -36,5 +36,6 @@ def key(draw: Callable[[], Figure]) -> str:
 def _software() -> bytes:
     """Return a digest of the package's files, and of matplotlib's version and settings."""
     sources = sorted(path for path in PACKAGE.rglob("*") if path.suffix in SOURCES)
-    settings = [matplotlib.__version__.encode(), Path(matplotlib.matplotlib_fname()).read_bytes()]
+    style = sorted(f"{key}={value}" for key, value in matplotlib.rcParams.items() if key != "backend")
+    settings = [matplotlib.__version__.encode(), "\n".join(style).encode()]
     return hashlib.sha256(b"\0".join([*settings, *(path.read_bytes() for path in sources)])).digest()

@@ -1,0 +1,115 @@
+"""Empty, nested and recursive lists, config files that stand for gigabytes, and folders that hold no results."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rmsexp import app, config, readers, record, report, status, timing
+from rmsexp.campaign import __main__ as campaign
+from rmsexp.campaign import question
+from rmsexp.classes import load_own
+from rmsexp.mounts import Mount
+
+BOMB = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("impl=[]", "impl must name at least one: impl=[eager]"),
+        ("norms=[]", "norms must name at least one: norms=[none,ln,rms,prms]"),
+        ("norms=&a [ln,*a]", "norms=&a [ln,*a]: *a stands for a part that it is in"),
+        ("timing.target_width=&a {b: *a}", "*a stands for a part that it is in"),
+        ("norms=[&a [ln], [*a, *a]]", "norms must be a list of single values"),
+        ("norms={a: 1}", "norms must be a list, in brackets"),
+        ("norms=[ln,rms", "while parsing a flow sequence"),
+    ],
+)
+def test_a_timing_of_no_list_is_refused(word: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert timing.main(["task=order_embedding", word]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") <= 2
+
+
+@pytest.mark.parametrize(
+    "word", ["norms=[]", "norms=&a [*a]", "norms={a: 1}", "tune.over=[]", "tune.runs=[]", "pilot=[]"]
+)
+def test_a_campaign_of_no_list_is_refused(word: str) -> None:
+    with pytest.raises(config.ConfigError, match=r"norms must|a part that it is in|a list stands where keys belong"):
+        question.read("quality_order_embedding", [word])
+
+
+def test_seeds_of_no_list_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for word in ("seeds=[]", "seeds=&a [*a]", "seeds={a: 1}"):
+        assert campaign.main(["table2", word, f"results={tmp_path}", "--plan"]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (BOMB, "more than 32,768 values or bytes, with those that aliases stand for"),
+        (
+            "a: &a {x: 1}\n" + "b: &b {<<: [" + "*a," * 9 + "]}\n" + "c: [" + "*b," * 9000 + "]\n",
+            "more than 32,768 values",
+        ),
+        ("a: &a [*a]\n", "*a stands for a part that it is in"),
+        ("a: " + "[" * 900 + "]" * 900, "more than 20 levels of nesting"),
+        ("a: " + "x" * 40_000, "more than 32,768 bytes"),
+    ],
+)
+def test_a_config_of_the_users_own_has_a_limited_size(content: str, message: str, tmp_path: Path) -> None:
+    for place in ("norm", "task", "scale", "sweep", "logger", "recipe/order_embedding", "pair", "hydra/launcher", "."):
+        folder = tmp_path / place.replace("/", "_").replace(".", "top")
+        (folder / place).mkdir(parents=True)
+        (folder / place / "own.yaml").write_text(content)
+        with pytest.raises(config.ConfigError, match=r"own\.yaml") as caught:
+            config.compose([], str(folder))
+        assert message in str(caught.value)
+    with pytest.raises(ValueError, match=r"own\.yaml"):
+        load_own(str(tmp_path / "norm"))
+    (tmp_path / "pipe/norm").mkdir(parents=True)
+    os.mkfifo(tmp_path / "pipe/norm/own.yaml")
+    with pytest.raises(config.ConfigError, match="is not a regular file"):
+        config.compose([], str(tmp_path / "pipe"))
+
+
+def test_aliases_are_allowed_where_they_stand_for_little() -> None:
+    readers.check_yaml("a: &a {b: 1}\nc: {<<: *a, d: [*a, *a]}\ne: &a 2\nf: *a\n", "file")
+    readers.check_yaml("a: [", "no YAML, which OmegaConf reports")
+
+
+def test_what_is_no_folder_of_results_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernel = Mount(Path("/"), tmp_path / "kernel", "proc", frozenset())
+    monkeypatch.setattr(record, "mounts", lambda: [kernel])
+    (tmp_path / "kernel/1/cwd").mkdir(parents=True)
+    (tmp_path / "kernel/run.json").touch()
+    for command in (report.main, status.main):
+        assert command([str(tmp_path / "kernel/1")]) == command(["/"]) == 1
+        assert capsys.readouterr().err.count("name the folder of your results") == 2
+    assert record.find(tmp_path, record.RUN) == []
+    (tmp_path / "link").symlink_to(tmp_path / "kernel/1")
+    assert record.find(tmp_path, record.RUN) == []
+
+
+def test_many_folders_without_a_record_are_no_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "MOST_FOLDERS", 10)
+    for number in range(30):
+        run = tmp_path / f"results/task/setting/rms/seed{number}"
+        (run / "checkpoints").mkdir(parents=True)
+        (run / record.STATUS).touch()
+        (tmp_path / f"others/{number}").mkdir(parents=True)
+    assert len(record.find(tmp_path / "results", record.STATUS)) == 30
+    assert record.find(tmp_path / "results", "timing/*/timing.json") == []
+    with pytest.raises(ValueError, match="has more than 10 folders without runs"):
+        record.find(tmp_path / "others", record.STATUS)
+
+
+def test_a_run_of_an_empty_list_is_refused(main: object) -> None:  # noqa: ARG001
+    assert app.main(["norm=[]"]) == app.main(["-m", "seed=range(0,0)"]) == 2
