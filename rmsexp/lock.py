@@ -1,4 +1,4 @@
-"""A lock that lets only one process at a time write a run. It imports only the standard library, and ``file_lock``."""
+"""A lock that lets only one process at a time write a run. It imports nothing that takes time to import."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from rmsexp.file_lock import NoLocksError, try_to_lock
+from rmsexp.regular_file import open_regular
 
 LOOKS, LOOK_SECONDS = 4, 0.05  # repeated tries to lock, and the time before each
 
@@ -39,10 +40,10 @@ class Lock:
         """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            opened = self.path.open("a+")
+            opened = open_regular(self.path, "a+")
         except OSError as error:
             what = "be written" if self.path.parent.is_dir() else "be made"
-            message = f"{self.path.parent} cannot {what} ({error.strerror}); results=DIR names another folder"
+            message = f"{self.path.parent} cannot {what} ({error.strerror or error}); results=DIR names another folder"
             raise type(error)(message) from None
         with opened as file:
             if not self._try(file):
@@ -90,7 +91,7 @@ class Lock:
     def is_held(self) -> bool:
         """Return whether a living process, possibly this one, holds the lock."""
         try:
-            file = self.path.open()
+            file = open_regular(self.path, "r")
         except FileNotFoundError:
             return False
         with file:

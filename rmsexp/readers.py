@@ -17,6 +17,7 @@ import yaml
 from yaml.composer import Composer
 
 from rmsexp.command_line import brief, escaped
+from rmsexp.regular_file import open_regular
 
 LARGEST_JSON, LARGEST_YAML = 1 << 24, 1 << 15  # bytes; run.json has some thousands, config.yaml about two thousand
 # errors of the system that show no damage, such as missing permissions: the file must not be replaced
@@ -155,9 +156,7 @@ else:
 
 def _text(path: Path, largest: int) -> str:
     """Return the text of a file of at most ``largest`` bytes. Raises: OSError; ValueError if it is no such file."""
-    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would wait for somebody who writes to it
-        raise ValueError(f"{path} is not a regular file")
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         content = file.read(largest + 1)
     if len(content) > largest:
         raise ValueError(f"{path} has more than {largest:,} bytes, so it is no config and no file of a run")

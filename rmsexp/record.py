@@ -21,13 +21,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 from rmsexp import atomic
 from rmsexp.command_line import ReportedError, command
 from rmsexp.lock import Lock
 from rmsexp.mounts import mounts
 from rmsexp.readers import read_json
+from rmsexp.regular_file import open_regular, read_regular
 
 Status = Literal["running", "finished", "diverged", "failed", "interrupted"]
 ENDED = ("finished", "diverged")  # the statuses of runs that are not continued, unless with a larger max_steps
@@ -44,6 +45,7 @@ TIMED = ("data", "train")  # the buckets whose sum is the time axis of every cur
 # A run is contended if its threads wait for a core for more than this, times their CPU time. Measured on two machines:
 # 0.002 to 0.006 without other busy processes, 0.01 to 0.05 beside one on another core, 1.0 beside one on the same core.
 WAITED_LIMIT = 0.015
+LARGEST = 1e150  # a larger value of a metric, or its negative, is damage: sums of squares would overflow
 STEAL_LIMIT = 0.02  # It is contended, too, if the host takes away more than this share of the time of all cores.
 # It is contended, too, if the median of at least FEWEST_PROBES probes takes longer than on the quiet machine by more
 # than one of these factors. A single probe says little: beside a process that streams memory, about half are fast.
@@ -206,7 +208,7 @@ class RunFolder:
         """
         lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
         self.check_lock()
-        with self.metrics_path.open("ab") as file:
+        with open_regular(self.metrics_path, "ab") as file:
             if length is not None and file.tell() != length:
                 changed = f"{self.metrics_path} has {file.tell()} bytes instead of {length}"
                 raise MetricsChangedError(f"{changed}: another program has changed it; repeat the command to continue")
@@ -221,7 +223,7 @@ class RunFolder:
         Raises: ValueError if the file is shorter.
         """
         try:
-            content = self.metrics_path.read_bytes()
+            content = read_regular(self.metrics_path)
         except FileNotFoundError:
             content = b""
         if len(content) < length:
@@ -238,7 +240,7 @@ class RunFolder:
         """
         if self.metrics_digest(length)["digest"] != digest and digest != "":
             raise ValueError(f"{self.metrics_path} has changed since its last checkpoint")
-        with self.metrics_path.open("ab") as file:
+        with open_regular(self.metrics_path, "ab") as file:
             file.truncate(length)
             os.fsync(file.fileno())
 
@@ -251,7 +253,7 @@ class RunFolder:
             status = self.read_status()  # first, since a living process may append rows before the metrics are read
         except (OSError, ValueError):
             status = {}
-        content = self.metrics_path.read_bytes()
+        content = read_regular(self.metrics_path)
         rows, damaged = _rows(content)
         if damaged is not None:
             problem = "not a row of metrics; this line and those after it are left out"
@@ -263,7 +265,7 @@ class RunFolder:
     def read_intact_metrics(self) -> bytes | None:
         """Return the content of the metrics of a run that has ended; None if it is not known to be unchanged since."""
         try:
-            status, content = self.read_status(), self.metrics_path.read_bytes()
+            status, content = self.read_status(), read_regular(self.metrics_path)
         except (OSError, ValueError):
             return None
         ended = status["status"] in ENDED and status.get("metrics") is not None
@@ -272,11 +274,9 @@ class RunFolder:
     def read_last_rows(self, length: int) -> list[Row]:
         """Return the rows in the last ``length`` bytes of the metrics, unchecked. Lines that are no rows are left out.
 
-        Raises: OSError if the file cannot be opened; ValueError if it is not a regular file.
+        Raises: OSError if the file cannot be opened.
         """
-        if self.metrics_path.exists() and not self.metrics_path.is_file():
-            raise ValueError(f"{self.metrics_path} is not a regular file")
-        with self.metrics_path.open("rb") as file:
+        with open_regular(self.metrics_path) as file:
             start = max(0, file.seek(0, os.SEEK_END) - length)
             file.seek(start)
             lines = file.read(length).splitlines()[1 if start else 0 :]  # the first may lack its beginning
@@ -324,7 +324,9 @@ def _rows(content: bytes) -> tuple[list[Row], int | None]:
     """
     lines = content.splitlines()
     try:
-        rows: list[Row] = json.loads(b"[%b]" % b",".join(lines))  # a third faster than line by line
+        rows: list[Row] = json.loads(
+            b"[%b]" % b",".join(lines), parse_constant=_refuse
+        )  # a third faster than line by line
         if len(rows) == len(lines) and all(_is_row(row) for row in rows):
             return rows, None
     except (ValueError, RecursionError):
@@ -332,13 +334,18 @@ def _rows(content: bytes) -> tuple[list[Row], int | None]:
     rows = []
     for number, line in enumerate(lines, 1):
         try:
-            row = json.loads(line)
+            row = json.loads(line, parse_constant=_refuse)
         except (ValueError, RecursionError):
             row = None
         if not _is_row(row):
             return rows, number
         rows.append(row)
     return rows, None
+
+
+def _refuse(constant: str) -> NoReturn:
+    """Refuse NaN, Infinity and -Infinity, which Python's parser of JSON takes for numbers. Raises: ValueError."""
+    raise ValueError(f"{constant} is no JSON value")
 
 
 def _is_row(value: object) -> bool:
@@ -391,13 +398,32 @@ def find(root: Path, pattern: str) -> list[Path]:
     """Return the files below ``root`` that match, sorted.
 
     Hidden folders and the committed records in ``<root>/reference`` are left out. Links to folders are followed, unless
-    they lead to a folder below ``root``, or to one that was searched already. File systems of the kernel are left out.
+    they lead to a folder below ``root``, or to one that was searched already. File systems of the kernel, and folders
+    whose names are not UTF-8 (see :func:`misnamed`), are left out.
 
-    Raises: ValueError if ``root`` is in such a file system or is ``/``, or if ``MOST_FOLDERS`` folders in a row have no
-    record.
+    Raises: ValueError if ``root`` is in a file system of the kernel or is ``/``, or if ``MOST_FOLDERS`` folders in a
+    row have no record.
     """
-    found, name, real = list[Path](), PurePath(pattern).name, root.resolve()
-    linked, without = set[Path](), 0
+    name = PurePath(pattern).name
+    found = [Path(folder, name) for folder, _, files in _walk(root, name) if name in files]
+    return sorted(path for path in found if path.match(pattern))
+
+
+def misnamed(root: Path) -> list[str]:
+    """Return a line for each folder below ``root`` that :func:`find` leaves out because its name is not UTF-8."""
+    left_out = sorted(Path(folder, name) for folder, names, _ in _walk(root) for name in names)
+    return [
+        f"{os.fsencode(path).decode(errors='backslashreplace')} is left out: its name is not UTF-8; rename it"
+        for path in left_out
+    ]
+
+
+def _walk(root: Path, name: str = RUN) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield each folder that :func:`find` searches, its folders whose names are not UTF-8, and its files.
+
+    ``name``: that of the files that are searched. Raises: as :func:`find`.
+    """
+    real, linked, without = root.resolve(), set[Path](), 0
     of_kernel = [mount.point for mount in mounts() if mount.kind in KERNEL]
     mounted = {root / point.relative_to(real) for point in of_kernel if point.is_relative_to(real)}
     hint = "name the folder of your results"
@@ -423,10 +449,13 @@ def find(root: Path, pattern: str) -> list[Path]:
         without = 0 if {RUN, METRICS, STATUS, name} & {*files} else without + 1
         if without > MOST_FOLDERS:
             raise ValueError(f"{root} has more than {MOST_FOLDERS:,} folders without runs, as in {folder}; {hint}")
-        folders[:] = [each for each in own if is_searched(Path(folder, each))]
-        if name in files and (path := Path(folder, name)).match(pattern):
-            found.append(path)
-    return sorted(found)
+        folders[:] = [each for each in own if _is_text(each) and is_searched(Path(folder, each))]
+        yield folder, [each for each in own if not _is_text(each)], files
+
+
+def _is_text(name: str) -> bool:
+    """Return whether a name of a file is UTF-8. Python has half of a surrogate pair for each byte that is not."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def find_runs(root: Path, files: Sequence[str] = (RUN, METRICS)) -> Iterator[Path]:

@@ -23,6 +23,7 @@ from rmsexp.command_line import Parser, command, documentation, entry_point, val
 from rmsexp.compare import campaign_report, overview, setting_report
 from rmsexp.compare.records import campaigns, timing_records
 from rmsexp.compare.records.load import Records, load_stored
+from rmsexp.regular_file import read_regular
 
 OVERVIEW = "report"
 FILES = "files.txt"  # in the folder of a report: the paths of its files, one a line
@@ -77,7 +78,7 @@ def _place(folder: Path, results: Path, out: Path) -> Path:
 
 
 def _run(results: Path, task: str | None, setting: str | None, out: Path, pool: Executor) -> list[Path]:
-    problems: list[str] = []
+    problems = record.misnamed(results)
     records, timings = load_stored(results, pool), timing_records.load(results, problems)
     settings = _settings(records, timings)
     if not settings:
@@ -96,17 +97,20 @@ def _run(results: Path, task: str | None, setting: str | None, out: Path, pool: 
         family, place = families.get(folder, {}), _place(folder, results, out)
         try:
             written.append(setting_report.write(folder, settings[folder], family, timings, pool, place))
-        except ValueError as error:
-            raise ValueError(f"{folder}: {error}") from error
+        except Exception as error:  # the other settings are reported
+            problems += [*settings[folder].problems, f"{folder}: this setting is not reported: {error!r}"]
+    problems += [line for result in written if result.drawing for line in result.drawing.result()]
     reports = [result.report for result in written]
     problems += [problem for report in reports for problem in report.records.problems]
-    verdicts = campaign_report.write(states, records, timings, len(tuning), out) if states else None
+    try:
+        verdicts = campaign_report.write(states, records, timings, len(tuning), out) if states else None
+    except Exception as error:  # the settings are reported without verdicts
+        verdicts, names = None, ", ".join(str(state.campaign.path) for state in states)
+        problems.append(f"{names}: the verdicts cannot be reported: {error!r}")
     if task is not None:
         timings = timings[timings["task"] == task]
     paths = overview.write(reports, verdicts, timings, problems, out)
-    for number, (report, drawing, _) in enumerate(written, 1):
-        if drawing:
-            drawing.result()
+    for number, report in enumerate(reports, 1):
         print(f"{number}/{len(selected)}  runs: {len(report.records.runs)}  {report.folder}", flush=True)
     if task is None and setting is None:
         of_figures = [path.with_suffix(".svg") for path in paths if path.suffix == ".png"]
@@ -124,7 +128,7 @@ def _remove_former(out: Path, files: Sequence[Path]) -> None:
     """
     listed, own = out / FILES, sorted({path.relative_to(out).as_posix() for path in files})
     try:
-        former = set(listed.read_text().splitlines()) - set(own)
+        former = set(read_regular(listed).decode().splitlines()) - set(own)
     except (OSError, ValueError):  # there is none, or it is damaged
         former = set()
     for name in sorted(former):

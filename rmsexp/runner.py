@@ -21,6 +21,7 @@ from rmsexp.earlier import Earlier, RefusedError, name_of
 from rmsexp.machine_lock import Pause
 from rmsexp.models.recurrent import impl_of
 from rmsexp.readers import yaml_text
+from rmsexp.regular_file import read_regular
 from rmsexp.train import loggers, provenance
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import Contention
@@ -232,7 +233,7 @@ def _run_and_report(
     folder, before = earlier.folder, earlier.status or {}
     status = StatusFile(folder, name_of(job), earlier.step, before.get("checkpoint"), before.get("metrics"))
     interrupt = Interrupt() if around.group is None else around.group.interrupt
-    written = folder.status_path.read_bytes() if folder.status_path.exists() else None
+    written = read_regular(folder.status_path) if folder.status_path.exists() else None
     try:
         with interrupt.install():
             if before.get("status") not in record.ENDED:  # a finished run stays so until it goes on, even after SIGKILL

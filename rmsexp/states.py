@@ -169,7 +169,7 @@ class Reader:
             raise ValueError(f"{self._results} is no folder; name the folder of your results")
         files = (record.STATUS, record.RUN, record.METRICS)
         runs = {folder: self._runs.read(folder) for folder in record.find_runs(self._results, files)}
-        problems = [problem for run in runs.values() for problem in run.problems]
+        problems = [problem for run in runs.values() for problem in run.problems] + record.misnamed(self._results)
 
         def all_of(found: Iterable[Path], read: Callable[[Path, Mapping[Path, Run]], Any]) -> Iterator[Any]:
             for path in found:

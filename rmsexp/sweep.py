@@ -18,6 +18,7 @@ from rich.console import Console
 from rmsexp import atomic, config, lock, outcomes, process, record, states, submission, sweep_display, sweep_file
 from rmsexp.command_line import ReportedError, config_dir_words, report
 from rmsexp.earlier import Earlier, RefusedError
+from rmsexp.regular_file import read_regular
 from rmsexp.words import not_swept
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def _listed(jobs: Sequence[config.Job], typed: Sequence[str]) -> Iterator[None]:
     try:
         for results, runs in by_results.items():
             file = sweep_file.place(results, runs)
-            earlier[file] = file.read_bytes() if file.exists() else None
+            earlier[file] = read_regular(file) if file.exists() else None
             sweep_file.write(results, command, runs)
     except OSError as error:
         report(f"rmsexp.status will not show this sweep: {error}")

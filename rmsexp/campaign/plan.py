@@ -28,6 +28,7 @@ from rmsexp.campaign_file import Job, Registered, Stage
 from rmsexp.command_line import command, report
 from rmsexp.compare.records.campaigns import Campaign, Result
 from rmsexp.lock import Lock, RunLockedError
+from rmsexp.regular_file import read_regular
 
 POLL_SECONDS = 0.1  # between two tries to lock the campaign's folder
 SILENT_TRIES = 50  # after so many, a line says that this process waits
@@ -168,5 +169,5 @@ def _write(campaign: Campaign) -> None:
     content["jobs"] = [job._asdict() for job in campaign.jobs]
     content["registered"] = None if campaign.registered is None else campaign.registered._asdict()
     text = json.dumps(content, indent=1) + "\n"
-    if not campaign.path.exists() or campaign.path.read_bytes() != text.encode():
+    if not campaign.path.exists() or read_regular(campaign.path) != text.encode():
         atomic.write_atomic(campaign.path, text)

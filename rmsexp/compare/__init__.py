@@ -19,6 +19,7 @@ from pathlib import Path
 from rmsexp.command_line import inform
 from rmsexp.compare.records.load import Records, load
 from rmsexp.file_lock import POLL_SECONDS, wait_for_lock
+from rmsexp.regular_file import open_regular
 
 __all__ = ["Records", "draw", "load"]
 
@@ -38,6 +39,6 @@ def draw(results: Path, task: str, setting: str) -> Path:
     if not folder.is_dir():
         raise comparison.NoMetricsError(f"there is no folder {folder}, so there is nothing to draw")
     # Of two runs that end together, the one that loads the records first must not write its figures last.
-    with (folder / ".comparison.lock").open("a") as lock:
+    with open_regular(folder / ".comparison.lock", "a") as lock:
         wait_for_lock(lock, lambda: inform(f"waiting for another process that draws {folder}"), patience=PATIENCE)
         return comparison.draw(load(folder).select(task, setting), folder / "comparison")

@@ -38,11 +38,12 @@ P_TITLE = "The fraction of units p"
 class WrittenReport(NamedTuple):
     """The report of a setting.
 
-    ``drawing`` ends when its figures are written; None: nothing is written. ``files``: the paths of its files.
+    ``drawing`` ends when its figures are written, and returns a line for each that cannot be drawn; None: nothing is
+    written. ``files``: the paths of its files.
     """
 
     report: SettingReport
-    drawing: Future[None] | None
+    drawing: Future[list[str]] | None
     files: list[Path]
 
 
@@ -136,7 +137,7 @@ def write(
     atomic.write_atomic(to / "tables.tex", markdown.latex(report))
     texts = [*(f"{part.name}.csv" for part in parts), "report.md", "tables.tex"]
     files = [to / name for name in (*texts, *(f"{figure}.png" for figure in figures))]
-    return WrittenReport(report, pool.submit(_draw, figures, to), files)
+    return WrittenReport(report, pool.submit(_draw, figures, folder, to), files)
 
 
 def _about_paper(task: str, parts: Sequence[Part]) -> list[str]:
@@ -177,10 +178,18 @@ def _timings_of(folder: Path, records: Records, timings: pd.DataFrame) -> pd.Dat
     return timings[is_own]
 
 
-def _draw(figures: dict[str, Callable[[], Figure]], to: Path) -> None:
-    """Write the figures of a setting that have changed, as PNG, which takes most of the time of a report."""
+def _draw(figures: dict[str, Callable[[], Figure]], folder: Path, to: Path) -> list[str]:
+    """Write the figures of a setting that have changed, as PNG, which takes most of the time of a report.
+
+    Return a line for each that cannot be drawn, with the ``folder`` of the setting.
+    """
+    problems = []
     for name, draw in figures.items():
-        unchanged.write(draw, to / name)
+        try:
+            unchanged.write(draw, to / name)
+        except Exception as error:  # the other figures and settings are drawn
+            problems.append(f"{folder}: the figure {to / name}.png cannot be drawn: {error!r}")
+    return problems
 
 
 def _missing_configs(records: Records) -> list[str]:
@@ -194,6 +203,8 @@ def _missing_configs(records: Records) -> list[str]:
         path = Path(folder, record.CONFIG)
         if not path.exists():
             lines.append(f"{path} is missing")
+        elif not path.is_file():
+            lines.append(f"{path} is not a regular file")
         elif norm == p_table.PARTIAL:
             try:
                 read_yaml(path)

@@ -13,10 +13,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 from torch.nn import functional as F
 
 from rmsexp import kernels
 from rmsexp.norms import Linear, Norm, Normaliser
+from rmsexp.norms.base import fx_leaf
 
 State = tuple[Tensor, ...]  # (batch, hidden_size) each; the first is the hidden state, which is the output
 Part = tuple[Tensor, ...]  # the terms of a step that depend on the input alone, for one time step or for all
@@ -57,6 +59,8 @@ class Recurrence(nn.Module, ABC, Generic[W]):
         ``initial`` is the state before the first step; None means zeros. With ``reverse`` each sequence is read from
         its last real position to its first; the output on padding is then undefined.
         """
+        if isinstance(x, Proxy):
+            return fx_leaf(self, x, mask=mask, initial=initial, reverse=reverse)
         if self.fused:
             return self.run_fused(x, mask, self.zeros(x) if initial is None else initial, reverse=reverse)
         order = reversal(mask, x) if reverse else None

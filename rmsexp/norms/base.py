@@ -31,6 +31,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 from torch.nn import functional as F
 
 from rmsexp import checks, kernels
@@ -72,6 +73,11 @@ class Site:
 
 class Normaliser(nn.Module):
     """Base class of the modules that normalise activations.
+
+    Keys of state dicts are those of torch's layers. As there, the state of a layer with a bias, such as LayerNorm's,
+    does not load into a layer without one, nor the reverse ("Unexpected key", "Missing key"): make the layer with
+    ``bias=True`` or ``bias=False`` as the state has it, or use ``strict=False``, which leaves the bias out.
+    ``torch.fx`` records each layer as one call.
 
     Args:
         shape: Shape of gain and shift.
@@ -128,6 +134,8 @@ class Normaliser(nn.Module):
 
     def check_input(self, x: Tensor) -> None:
         """Raise TypeError if the dtype of ``x`` is no key of ``EPS``, ValueError if its shape does not fit the norm."""
+        if isinstance(x, Proxy):  # torch.fx traces the forward method of a subclass: there are no values to check
+            return
         if x.dtype not in EPS:
             raise TypeError(f"{type(self).__name__} expects input in {', '.join(map(str, EPS))}; got {x.dtype}")
         shape, expected = x.shape, self.shape
@@ -137,6 +145,22 @@ class Normaliser(nn.Module):
                 raise ValueError(f"{type(self).__name__} expects feature maps {sizes}, got shape {tuple(shape)}")
         elif shape[-len(expected) :] != expected:
             raise ValueError(f"expected input whose shape ends with {expected}, got {tuple(shape)}")
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        """Return the layer that torch.jit.script compiles in the place of this one, with the same parameters.
+
+        It takes this layer's place in the model, too. Raises: TypeError if torch has no such layer.
+        """
+        layer = None if self._forward_hooks or self._forward_pre_hooks else self.torch_layer()
+        if layer is None:
+            raise TypeError(f"torch.jit.script cannot compile this {type(self).__name__}; use torch.export")
+        layer.register_parameter("weight", self.weight)
+        layer.register_parameter("bias", self.bias)
+        return layer.train(self.training)
+
+    def torch_layer(self) -> nn.Module | None:
+        """Return a layer of torch.nn that computes the same, up to its parameters; None if there is no such layer."""
+        return None
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:
         """Return ``x`` normalised, with the same shape and dtype.
@@ -178,7 +202,8 @@ class Normaliser(nn.Module):
             return None
         if vector.shape != self.shape:
             name = type(self).__name__
-            raise ValueError(f"{name} expects weight and bias of shape {self.shape}, got {tuple(vector.shape)}")
+            message = f"{name} expects weight and bias of shape {self.shape}, got {tuple(vector.shape)}"
+            raise ValueError(f"{message}; for more gains, such as one per head, multiply the result of {name} by them")
         return vector.view(-1, 1, 1) if self.maps else vector
 
 
@@ -221,6 +246,20 @@ class Identity(Normaliser):
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:  # noqa: ARG002
         return x
+
+
+def fx_leaf(layer: nn.Module, x: Any, *args: Any, **options: Any) -> Any:
+    """Return the result, in a graph that torch.fx traces, of calling ``layer``: one node, as for layers of torch.nn.
+
+    ``x``: the input, a proxy. Options that are None are left out.
+    """
+    tracer, options = x.tracer, {name: value for name, value in options.items() if value is not None}
+    path = tracer.path_of_module(layer)
+    if not path:  # the layer is all that is traced: the graph calls it as the submodule of a module
+        path, tracer.root = "layer", nn.Sequential()
+        tracer.root.add_module(path, layer)
+        tracer.root.train(layer.training)
+    return tracer.create_proxy("call_module", path, (x, *args), options)
 
 
 def without_kernel(layer: Normaliser) -> str:
@@ -311,6 +350,8 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:
         """Return ``norm(W x + b)``. For ``mask`` and ``steps`` see :meth:`Normaliser.forward`."""
+        if isinstance(x, Proxy):
+            return fx_leaf(self, x, mask=mask, steps=steps)
         return self.norm(self.map(x, self.effective_weight()), mask=mask, steps=steps)
 
     def leaky_relu(self, x: Tensor, slope: float) -> Tensor:

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from rmsexp import checks
-from rmsexp.norms.base import Linear, Norm, Normaliser, Site, affine, compute_dtype
+from rmsexp.norms.base import Linear, Norm, Normaliser, Site, affine, compute_dtype, fx_leaf
 
 STATISTICS = ("running", "batch")
 # why a model that predicts tokens cannot be evaluated with statistics of batches
@@ -134,6 +135,8 @@ class BatchNorm(Normaliser):
         maps: Whether the input is feature maps.
         initial_gain: Initial value of the gain.
         options: Gives ``momentum``, ``min_examples``, ``padding`` and ``eval``; None uses the defaults.
+        device: Device of parameters and running statistics.
+        dtype: Dtype of parameters and running statistics.
     """
 
     running_mean: Tensor
@@ -150,15 +153,19 @@ class BatchNorm(Normaliser):
         maps: bool = False,
         initial_gain: float = 1.0,
         options: BatchNormOptions | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         checks.at_least("eps", eps, 0)
-        super().__init__(features, gain=self.has_gain, shift=shift, maps=maps, initial_gain=initial_gain)
+        place: dict[str, Any] = {"device": device, "dtype": dtype}
+        super().__init__(features, gain=self.has_gain, shift=shift, maps=maps, initial_gain=initial_gain, **place)
         self.eps = eps
         self.options = options or BN(name="bn")
         self.statistics = self.options.eval
-        self.register_buffer("running_mean", torch.zeros(1, features))
-        self.register_buffer("running_var", torch.ones(1, features))
-        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))  # number of batches that updated a row
+        self.register_buffer("running_mean", torch.zeros(1, features, **place))
+        self.register_buffer("running_var", torch.ones(1, features, **place))
+        count = torch.zeros(1, dtype=torch.int64, device=device)  # number of batches that updated a row
+        self.register_buffer("count", count)
         self._before: tuple[Tensor, Tensor, Tensor] | None = None  # the buffers at hold_updates
         self._held: list[Update] = []
 
@@ -168,6 +175,8 @@ class BatchNorm(Normaliser):
         torch.compile traces this method whole, except with a mask whose padding is excluded: how many examples a
         statistic has is then known only after the mask was read.
         """
+        if isinstance(x, Proxy):
+            return fx_leaf(self, x, mask=mask, steps=steps)
         self.check_input(x)
         if mask is not None and mask.dim() < x.dim() - 1:  # (batch, time) for queries (batch, time, heads, n)
             mask = mask.view(*mask.shape, *[1] * (x.dim() - 1 - mask.dim())).expand(x.shape[:-1])
@@ -376,9 +385,16 @@ class MeanOnlyBatchNorm(BatchNorm):
     has_gain = False
 
     def __init__(
-        self, features: int, *, shift: bool = True, maps: bool = False, options: BatchNormOptions | None = None
+        self,
+        features: int,
+        *,
+        shift: bool = True,
+        maps: bool = False,
+        options: BatchNormOptions | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(features, shift=shift, maps=maps, options=options)
+        super().__init__(features, shift=shift, maps=maps, options=options, device=device, dtype=dtype)
 
     def scale(self, var: Tensor) -> None:  # noqa: ARG002
         return None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rmsexp import kernels
 from rmsexp.norms.base import IMPLS, Site
@@ -17,12 +17,13 @@ class LayerNorm(PerExampleNorm):
     """``y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias``, with the biased variance (Ba et al. 2016, Eq. 3).
 
     It can replace ``torch.nn.LayerNorm``. That class is always one fused kernel, whereas this class composes elementary
-    tensor operations, as all norms of this package do, unless ``impl`` is "fused".
+    tensor operations, as all norms of this package do, unless ``impl`` is "fused". ``torch.jit.script`` puts
+    ``torch.nn.LayerNorm`` in its place, unless it normalises feature maps.
 
     Args:
         normalized_shape: Shape of the last axes of the input, over which mean and variance are taken. With ``axes``,
             the number of channels.
-        eps: Added to the variance, at least 0.
+        eps: Added to the variance.
         elementwise_affine: Whether there is a gain, ``weight``.
         bias: Whether there is a shift, ``bias``; no effect without ``elementwise_affine``.
 
@@ -37,11 +38,11 @@ class LayerNorm(PerExampleNorm):
         eps: float = 1e-5,
         elementwise_affine: bool = True,
         bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
         *,
         impl: str = "eager",
         axes: Sequence[int] | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
     ) -> None:
         shift = elementwise_affine and bias
         super().__init__(
@@ -54,6 +55,10 @@ class LayerNorm(PerExampleNorm):
             device=device,
             dtype=dtype,
         )
+
+    def torch_layer(self) -> nn.LayerNorm | None:
+        plain = type(self) is LayerNorm and not self.maps
+        return nn.LayerNorm(list(self.normalized_shape), self.eps or 0.0, elementwise_affine=False) if plain else None
 
     def standardise(self, x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
         centred = x - x.mean(axes, keepdim=True)

@@ -11,10 +11,21 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 from torch.nn import functional as F
 
 from rmsexp import checks, kernels
-from rmsexp.norms.base import EPS, FusedNormaliser, Norm, Normaliser, Site, affine, compute_dtype, without_kernel
+from rmsexp.norms.base import (
+    EPS,
+    FusedNormaliser,
+    Norm,
+    Normaliser,
+    Site,
+    affine,
+    compute_dtype,
+    fx_leaf,
+    without_kernel,
+)
 
 AXES = ((2, 3), (1, 2, 3))  # the normalised axes of feature maps: per channel of an example, or per example
 
@@ -31,7 +42,8 @@ class PerExampleNorm(FusedNormaliser):
     Args:
         normalized_shape: Shape of the normalised axes, and of ``weight`` and ``bias``, as in ``torch.nn.LayerNorm``.
             With ``axes``, the number of channels.
-        eps: Added to the statistic, at least 0. None uses the machine epsilon of the dtype in which the norm computes.
+        eps: Added to the statistic. None uses the machine epsilon of the dtype in which the norm computes. As in torch,
+            it may be negative; the result is NaN where a root would be of a negative number.
         gain: Whether there is a gain, ``weight``.
         shift: Whether there is a shift, ``bias``.
         impl: "eager" for elementary tensor operations, "fused" for one kernel. "eager" is used instead of "fused" for
@@ -72,7 +84,7 @@ class PerExampleNorm(FusedNormaliser):
     ) -> None:
         shape = _shape(normalized_shape)
         if eps is not None:
-            checks.at_least("eps", eps, 0)
+            checks.finite("eps", eps)
         if axes is not None and tuple(axes) not in AXES:
             raise ValueError(f"axes must be (2, 3) (per channel) or (1, 2, 3) (per example), got {tuple(axes)}")
         if axes is not None and len(shape) != 1:
@@ -116,14 +128,16 @@ class PerExampleNorm(FusedNormaliser):
     def forward(
         self,
         x: Tensor,
-        mask: Tensor | None = None,  # noqa: ARG002
-        steps: int | range | None = None,  # noqa: ARG002
+        mask: Tensor | None = None,
+        steps: int | range | None = None,
         slope: float = 1.0,
     ) -> Tensor:
         """Normalise ``x``, then apply a leaky ReLU of this ``slope``, in (0, 1]; a slope of 1 means no leaky ReLU.
 
         ``mask`` and ``steps`` have no effect.
         """
+        if isinstance(x, Proxy):
+            return fx_leaf(self, x, mask=mask, steps=steps, slope=slope)
         self.check_input(x)
         if slope != 1:
             checks.fraction("slope", slope)
@@ -141,7 +155,7 @@ class PerExampleNorm(FusedNormaliser):
         If the layer has hooks, the sum is computed first, because hooks get the input of the norm.
         """
         hooked = self._forward_pre_hooks or self._forward_hooks or self._backward_pre_hooks or self._backward_hooks
-        if addend is None or hooked or not self._fuses_addition(x, addend):
+        if isinstance(x, Proxy) or addend is None or hooked or not self._fuses_addition(x, addend):
             return super().add(x, addend, mask)
         self.check_input(x)
         return kernels.add_normalise(x, addend, self.effective_gain, self.bias, self._form(x))
@@ -165,7 +179,12 @@ class PerExampleNorm(FusedNormaliser):
     def _fused(self, x: Tensor, slope: float) -> Tensor:
         form = self._form(x)
         if self.maps or self.dims == 1:
-            return kernels.normalise(x, self.effective_gain, self.bias, form, maps=self.maps, slope=slope)
+            try:
+                return kernels.normalise(x, self.effective_gain, self.bias, form, maps=self.maps, slope=slope)
+            except ValueError:
+                for vector in (self.effective_gain, self.bias):
+                    self.broadcast(vector)  # raises an error that says what to do about a vector of another shape
+                raise
         gain, shift = (
             None if v is None else v.flatten() for v in map(self.broadcast, (self.effective_gain, self.bias))
         )

@@ -17,10 +17,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 from torch.nn import functional as F
 
 from rmsexp import checks, kernels
-from rmsexp.norms.base import IMPLS, FusedNormaliser, Norm, Site, compute_dtype
+from rmsexp.norms.base import IMPLS, FusedNormaliser, Norm, Site, compute_dtype, fx_leaf
 
 ALPHA = 0.5  # initial value of alpha in both papers
 
@@ -81,14 +82,16 @@ class DynamicTanh(FusedNormaliser):
     def forward(
         self,
         x: Tensor,
-        mask: Tensor | None = None,  # noqa: ARG002
-        steps: int | range | None = None,  # noqa: ARG002
+        mask: Tensor | None = None,
+        steps: int | range | None = None,
         slope: float = 1.0,
     ) -> Tensor:
         """Return the result, after a leaky ReLU of this ``slope``, in (0, 1]; a slope of 1 means no leaky ReLU.
 
         ``mask`` and ``steps`` have no effect.
         """
+        if isinstance(x, Proxy):
+            return fx_leaf(self, x, mask=mask, steps=steps, slope=slope)
         self.check_input(x)
         if slope != 1:
             checks.fraction("slope", slope)

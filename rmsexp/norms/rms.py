@@ -18,9 +18,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rmsexp import checks, kernels
 from rmsexp.norms.base import IMPLS, Site
@@ -36,17 +37,19 @@ class RMSNorm(PerExampleNorm):
     default of ``eps`` is None, as in that class, so that results stay the same up to rounding. In experiments, the
     options of the norm (:class:`RMS`) give ``eps=1e-5``, so that RMSNorm and LayerNorm are compared at the same eps.
 
+    State dicts of the authors' class, with the keys ``scale`` and ``offset``, can be loaded, too. ``torch.jit.script``
+    puts ``torch.nn.RMSNorm`` in its place if the options are those of that class, and refuses others.
+
     With ``p < 1`` it is the paper's pRMSNorm: the mean is over the first ``k = ceil(n * p)`` of the n normalised units,
     in row-major order of the normalised axes.
 
     Args:
         normalized_shape: Shape of the normalised axes, which are the last of the input. With ``axes``, the number of
             channels.
-        eps: Added to the mean of the squares, at least 0. None uses the machine epsilon of the dtype in which the norm
-            computes, as ``torch.nn.RMSNorm`` does.
+        eps: Added to the mean of the squares. None uses the machine epsilon of the dtype in which the norm computes, as
+            ``torch.nn.RMSNorm`` does.
         elementwise_affine: Whether there is a gain, ``weight``.
-        bias: Whether there is a shift, ``bias``. It is given by its name: the next argument of ``torch.nn.RMSNorm`` is
-            ``device``.
+        bias: Whether there is a shift, ``bias``.
         p: Share of the units that enter the mean, in (0, 1]. It can be set later, too.
         eps_inside: True adds ``eps`` inside the root. False computes ``x / (rms + eps)``, as the authors' PyTorch class
             does.
@@ -66,6 +69,8 @@ class RMSNorm(PerExampleNorm):
         normalized_shape: int | Sequence[int],
         eps: float | None = None,
         elementwise_affine: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
         *,
         bias: bool = False,
         p: float = 1.0,
@@ -74,8 +79,6 @@ class RMSNorm(PerExampleNorm):
         weight_offset: bool = False,
         impl: str = "eager",
         axes: Sequence[int] | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
     ) -> None:
         checks.choice("k_rounding", k_rounding, ROUNDING)
         super().__init__(
@@ -113,6 +116,11 @@ class RMSNorm(PerExampleNorm):
     def form(self, n: int, dtype: torch.dtype = torch.float32) -> kernels.Form:
         return kernels.Form(self._kind(), self.k(n), self.eps_inside, self._eps(dtype))
 
+    def torch_layer(self) -> nn.RMSNorm | None:
+        is_default = self.p == 1 and self.eps_inside and not self.gain_offset and self.bias is None
+        plain = type(self) is RMSNorm and is_default and not self.maps
+        return nn.RMSNorm(list(self.normalized_shape), self.eps, elementwise_affine=False) if plain else None
+
     def divisor(self, k: int) -> int:
         """Return the number by which the sum of ``k`` squares is divided to give the statistic."""
         return k
@@ -134,6 +142,12 @@ class RMSNorm(PerExampleNorm):
         zero = statistic == 0
         root = statistic.masked_fill(zero, 1.0).sqrt().masked_fill(zero, 0.0)
         return x, 1.0 / (root + eps)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        for name, authors_name in (("weight", "scale"), ("bias", "offset")):
+            if prefix + authors_name in state_dict and prefix + name not in state_dict:
+                state_dict[prefix + name] = state_dict.pop(prefix + authors_name)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def options(self) -> dict[str, object]:
         offset = bool(self.gain_offset)

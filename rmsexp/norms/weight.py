@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from rmsexp import checks
-from rmsexp.norms.base import IMPLS, Norm, Site
+from rmsexp.norms.base import IMPLS, Norm, Site, fx_leaf
 from rmsexp.norms.batch import BatchNormOptions, MeanOnlyBatchNorm
 
 
@@ -18,11 +19,20 @@ class Gain(nn.Module):
     Args:
         features: Number of units.
         trainable: Whether the gain is trained.
+        device: Device of the gain.
+        dtype: Dtype of the gain.
     """
 
-    def __init__(self, features: int, *, trainable: bool = True) -> None:
+    def __init__(
+        self,
+        features: int,
+        *,
+        trainable: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
-        self.gain = nn.Parameter(torch.ones(features), requires_grad=trainable)
+        self.gain = nn.Parameter(torch.ones(features, device=device, dtype=dtype), requires_grad=trainable)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -34,6 +44,8 @@ class Gain(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return the effective weight; ``weight`` is ``(features, …)``, one row per unit."""
+        if isinstance(weight, Proxy):
+            return fx_leaf(self, weight)
         return weight * self.gain.view(-1, *[1] * (weight.dim() - 1))
 
 
@@ -48,12 +60,27 @@ class WeightNorm(Gain):
         eps: Added to the squared norm, at least 0; 0 in the paper.
         keep_scale: Whether :meth:`start_from` sets the gain, so that training starts from the weight that was drawn.
         inverse: Whether the weight is divided by the gain instead of multiplied.
+        device: Device of the gain.
+        dtype: Dtype of the gain.
     """
 
-    def __init__(self, features: int, eps: float = 0.0, *, keep_scale: bool = False, inverse: bool = False) -> None:
+    def __init__(
+        self,
+        features: int,
+        eps: float = 0.0,
+        *,
+        keep_scale: bool = False,
+        inverse: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         checks.at_least("eps", eps, 0)
-        super().__init__(features)
+        super().__init__(features, device=device, dtype=dtype)
         self.eps, self.keep_scale, self.inverse = eps, keep_scale, inverse
+
+    def extra_repr(self) -> str:
+        """Return the arguments with which the constructor makes an equal layer, up to the values of its parameters."""
+        return f"{len(self.gain)}, eps={self.eps}, keep_scale={self.keep_scale}, inverse={self.inverse}"
 
     @torch.no_grad()
     def start_from(self, weight: Tensor) -> None:
@@ -63,6 +90,8 @@ class WeightNorm(Gain):
             self.gain.copy_(1 / lengths if self.inverse else lengths)
 
     def forward(self, weight: Tensor) -> Tensor:
+        if isinstance(weight, Proxy):
+            return fx_leaf(self, weight)
         inverse_lengths = torch.rsqrt(self._squares(weight) + self.eps)
         scale = inverse_lengths / self.gain if self.inverse else self.gain * inverse_lengths
         return weight * scale.view(-1, *[1] * (weight.dim() - 1))

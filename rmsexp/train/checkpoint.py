@@ -20,6 +20,7 @@ import torch
 from rmsexp.atomic import move_aside, sync_folder, write_atomic
 from rmsexp.command_line import ReportedError, memory_message
 from rmsexp.readers import NOT_DAMAGE
+from rmsexp.regular_file import read_regular
 
 LAST, PREVIOUS, BEST, DAMAGED = "last.pt", "previous.pt", "best.pt", "damaged.pt"
 FORMAT = 1
@@ -116,7 +117,7 @@ def read(path: Path, identity: Identity | None = None) -> Payload:
     cannot be read now.
     """
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None
     except OSError as error:

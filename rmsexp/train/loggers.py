@@ -18,6 +18,7 @@ from rmsexp import atomic
 from rmsexp.config import LoggerConfig, flatten
 from rmsexp.identity import ADDED, identity, shortened
 from rmsexp.record import TIMED, Row
+from rmsexp.regular_file import read_regular
 from rmsexp.train import clock
 from rmsexp.train.failures import Failures
 
@@ -193,7 +194,7 @@ def _id(run: Run) -> str:
     if run.step == 0 or not path.exists():
         path.parent.mkdir(exist_ok=True)
         atomic.write_atomic(path, uuid.uuid4().hex)
-    return path.read_text()
+    return read_regular(path).decode()
 
 
 KINDS = {"wandb": WandbLogger, "tensorboard": TensorBoardLogger}

@@ -317,19 +317,14 @@ MISTAKES: dict[str, tuple[Callable[[str], object], type[Exception], str]] = {
         )
         for shape in ((), [], -1, (3, -4))
     },
-    "a device in the place of torch's": (
-        lambda impl: norms.RMSNorm(4, 1e-5, True, "meta", impl=impl),
-        TypeError,
-        "positional arguments",
-    ),
     "normalized_shape 4.0": (lambda impl: norms.RMSNorm((4.0,), impl=impl), TypeError, "integer"),
     **{
         f"eps {eps}": (
             lambda impl, eps=eps: norms.RMSNorm(4, eps, impl=impl),
             ValueError,
-            "eps must be a finite number of at least 0",
+            "eps must be a finite number",
         )
-        for eps in (-1e-5, float("nan"), float("inf"))
+        for eps in (float("nan"), float("inf"))
     },
     "eps of batch norm": (lambda impl: norms.BatchNorm(4, -1.0), ValueError, "eps must be"),  # noqa: ARG005
     "eps of weight norm": (lambda impl: norms.WeightNorm(4, -1.0), ValueError, "eps must be"),  # noqa: ARG005

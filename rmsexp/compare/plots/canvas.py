@@ -13,10 +13,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import LogFormatter
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from rmsexp import atomic
+from rmsexp.regular_file import open_regular
 
 DPI = 150
 COMPRESSION = 3  # of PNG files: from 1, fast, to 9
@@ -34,6 +37,7 @@ def write(figure: Figure, path: Path, suffixes: Sequence[str] = ("png", "svg"), 
 
     ``key``: a text that is stored in the PNG file, see :func:`key`.
     """
+    _without_formulas(figure)
     for suffix in suffixes:
         content = _png(figure, key) if suffix == "png" else _svg(figure)
         atomic.write_atomic(path.with_name(f"{path.name}.{suffix}"), content)
@@ -42,11 +46,21 @@ def write(figure: Figure, path: Path, suffixes: Sequence[str] = ("png", "svg"), 
 def key(path: Path) -> str:
     """Return the key that is stored in a PNG file; "" if it has none, is damaged, or is missing."""
     try:
-        with Image.open(path) as image:
+        with open_regular(path) as file, Image.open(file) as image:
             image.verify()  # the checksums of the file
             return str(image.info.get(KEY, ""))
     except (OSError, SyntaxError, ValueError):  # what Pillow raises for damaged files
         return ""
+
+
+def _without_formulas(figure: Figure) -> None:
+    """Make dollar signs in texts from records appear as they are. Matplotlib's own powers at ticks stay formulas."""
+    all_axes = [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]
+    with_powers = [axis for axis in all_axes if isinstance(axis.get_major_formatter(), LogFormatter)]
+    powers = {id(text) for axis in with_powers for text in axis.findobj(Text) if text is not axis.label}
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and id(text) not in powers:
+            text.set_parse_math(False)
 
 
 def _png(figure: Figure, key: str) -> bytes:

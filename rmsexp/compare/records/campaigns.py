@@ -545,7 +545,11 @@ def states(root: Path, problems: list[str]) -> list[State]:
     for campaign in loaded:
         name = campaign.name + f" ({campaign.root})" * (count[campaign.name] > 1)
         lost: list[str] = []
-        state = state_of(campaign, name, campaign.results(lost))
+        try:
+            state = state_of(campaign, name, campaign.results(lost))
+        except Exception as error:  # the other campaigns are reported
+            problems.append(f"{campaign.path}: campaign left out: {error!r}")
+            continue
         if lost:
             state.remarks.append(f"the records of {len(lost)} of its runs do not count: {lost[0]}")
         found.append(state)

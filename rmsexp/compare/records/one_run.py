@@ -16,6 +16,7 @@ import pyarrow.json
 from numpy.typing import NDArray
 
 from rmsexp import machine, readers, record
+from rmsexp.checks import MOST
 from rmsexp.compare.records.names import norm_of, precision_of
 from rmsexp.compare.records.time_states import run_state, trained
 from rmsexp.rules import quantities, score
@@ -61,6 +62,10 @@ def _read(folder: Path) -> LoadedRun:
     run, problems = description(folder)
     metrics = _by_table(folder) or _by_rows(folder, problems)
     columns = _columns(metrics)
+    possible = {name: _is_possible(name, values) for name, values in columns.items()}
+    if damaged := sorted(name for name, each in possible.items() if not each.all()):
+        problems.append(f"{folder / record.METRICS}: impossible values of {', '.join(damaged)} are left out")
+        columns |= {name: np.where(possible[name], columns[name], math.nan) for name in damaged}
     run["step"] = int(max([run["step"], *columns["step"][np.isfinite(columns["step"])]]))
     return LoadedRun(run, columns, pd.Categorical(pd.Series(metrics.splits, dtype=str)), problems)
 
@@ -123,8 +128,12 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
         "time_state": run_state(sessions),
     }
     for key, value in row.items():
-        if key == "seed":
-            valid = type(value) is int
+        if key == "target_mode":
+            valid = value in ("min", "max")
+        elif key == "recipe_steps":
+            valid = not _is_beyond(stored[key], MOST)
+        elif key == "seed":
+            valid = type(value) is int and abs(value) < 1 << 63
         elif key in (*identity, "precision") or key.startswith("target_"):
             valid = isinstance(value, str)
         elif key == "predictions":
@@ -132,7 +141,7 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
         elif key == "evaluation":
             valid = value is None or value in score.PLANS
         else:
-            valid = not isinstance(value, dict | list)
+            valid = not isinstance(value, dict | list) and not _is_beyond(value)
         if not valid:
             raise ValueError(f"its {key} is {value!r:.40}")
     return row
@@ -181,6 +190,8 @@ def _by_table(folder: Path) -> _Metrics | None:
     if not all(map(_is_number, values.schema.types)):
         return None
     numbers = {name: values[name].cast(pyarrow.float64(), safe=False).to_numpy() for name in values.column_names}
+    if any(np.isnan(numbers[name]).sum() != values[name].null_count for name in numbers):
+        return None  # PyArrow takes NaN for a number, and JSON does not have it
     buckets = [name for name in numbers if name.startswith("seconds.")]
     seconds = {name.removeprefix("seconds."): numbers.pop(name) for name in buckets}
     return _Metrics(numbers, seconds, table["split"].to_pylist())
@@ -206,8 +217,15 @@ def _columns(metrics: _Metrics) -> dict[str, Numbers]:
     """Return the numeric columns of ``Records.metrics`` for one run, by name, each of shape ``(rows,)``."""
     rows = len(metrics.splits)
     seconds_in = {bucket: metrics.seconds.get(bucket, np.full(rows, math.nan)) for bucket in record.BUCKETS}
-    time = sum((seconds_in[bucket] for bucket in record.TIMED), np.zeros(rows))
+    with np.errstate(over="ignore", invalid="ignore"):  # of impossible values
+        time = sum((seconds_in[bucket] for bucket in record.TIMED), np.zeros(rows))
     return metrics.columns | {"time": time} | {f"seconds_{bucket}": values for bucket, values in seconds_in.items()}
+
+
+def _is_possible(name: str, values: Numbers) -> NDArray[np.bool_]:
+    """Return where the values of a column are NaN or such as runs record; larger ones overflow in statistics."""
+    is_count = name in ("step", "epoch", "examples", "predictions", "time") or name.startswith("seconds_")
+    return ~(np.abs(values) > (MOST if is_count else record.LARGEST))
 
 
 def _arrays(rows: list[dict[str, Any]]) -> dict[str, Numbers]:
@@ -227,21 +245,25 @@ def _arrays(rows: list[dict[str, Any]]) -> dict[str, Numbers]:
 
 
 def _numbers(values: tuple[Any, ...]) -> Numbers:
-    """Return the values as floats, with NaN for each that is not a finite number; records store inf and NaN as null."""
+    """Return the values as floats, infinite ones for numbers beyond their range; NaN for null, which stands for NaN."""
     if set(map(type, values)) <= {int, float, NoneType}:
         with suppress(OverflowError):
-            numbers = np.array(values, dtype=float)
-            return np.where(np.isfinite(numbers), numbers, math.nan)
-    return np.array([number(value) for value in values], dtype=float)
+            return np.array(values, dtype=float)
+    return np.array([math.inf if _is_beyond(value) else number(value) for value in values], dtype=float)
+
+
+def _is_beyond(value: object, most: float = record.LARGEST) -> bool:
+    """Return whether a value is a number that is larger than every value that runs record."""
+    return isinstance(value, int | float) and abs(value) > most
 
 
 def number(value: object) -> float:
-    """Return a value of a record as a float; NaN for anything but a finite number."""
+    """Return a value of a record as a float; NaN for anything but a finite number that is not impossibly large."""
     try:
         converted = float(value) if isinstance(value, int | float) else math.nan
     except OverflowError:  # an integer beyond the range of floats
         return math.nan
-    return converted if math.isfinite(converted) else math.nan
+    return converted if abs(converted) <= record.LARGEST else math.nan
 
 
 def _problem(path: Path, error: Exception) -> str:

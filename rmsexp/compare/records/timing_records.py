@@ -30,6 +30,7 @@ FOLDER, FILE = "timing", "timing.json"
 KINDS = {"steps": "whole training steps", "layers": "the calls of norm layers that training steps make"}
 NOT_MEASURED = "not_measured"  # the key of a record with the series whose turn did not come; older records lack it
 PARTS = ("forward", "backward", "update")
+LONGEST = 1e9  # seconds of a step: longer times are damage
 SLOWED = "other work may have slowed the steps"
 COLUMNS = (
     *("folder", "task", "setting", "scale", "kind", "impl", "series", "norm", "reference"),
@@ -176,6 +177,8 @@ def _processes(stored: dict[str, Any]) -> list[dict[str, Any]]:
 def _row(series: dict[str, Any], measured: Sequence[dict[str, Any]], reference: str) -> dict[str, Any]:
     """Return what belongs to a series alone. ``measured``: seconds by series, of each process with both."""
     seconds = [np.array(each[series["series"]], float) for each in measured]
+    if not all(np.all((each > 0) & (each < LONGEST)) for each in seconds):
+        raise ValueError(f"the times of {series['series']} are not all positive numbers")
     ratios = [paired_ratio(own, each[reference]) for own, each in zip(seconds, measured, strict=True)]
     estimates = tuple(ratio.ratio for ratio in ratios)
     interval = ratios[0] if len(ratios) == 1 else over_processes(estimates)

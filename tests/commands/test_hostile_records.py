@@ -1,0 +1,318 @@
+"""One bad record takes neither the report nor the status of the others, and nothing waits for a pipe in its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import pandas as pd
+import pytest
+from helpers.records import write_run, write_timing
+
+from rmsexp import atomic, compare, lock, record, report, sweep_file
+from rmsexp.compare.plots import canvas, unchanged
+from rmsexp.record import RunFolder
+from rmsexp.regular_file import NotRegularError
+from rmsexp.states import Reader
+from rmsexp.train import checkpoint
+
+pytestmark = pytest.mark.slow
+
+BAD = Path("cifar10/demo/rms/seed1")
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    for name in ("ln", "rms"):
+        for seed in range(2):
+            folder = write_run(tmp_path / "results", name, seed)
+            (folder / record.CONFIG).write_text("norm:\n  p: 0.5\noptim:\n  lr: 0.003\n")
+    return tmp_path / "results"
+
+
+@contextmanager
+def no_waiting(seconds: int = 60) -> Iterator[None]:
+    def fail(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        raise AssertionError("waits for a file")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def reported(results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """Write the report; check that it lists the other runs, and return what it says of damaged records."""
+    monkeypatch.setattr(sys, "argv", ["report", str(results)])
+    with no_waiting():
+        assert report.main() == 0
+    summary = pd.read_csv(results / "report/summary.csv")
+    assert set(summary.loc[summary["setting"] == "demo", "series"]) >= {"ln", "rms"}
+    problems = capsys.readouterr().err
+    assert "Traceback" not in problems
+    return problems
+
+
+def with_rows(folder: Path, change: Callable[[str], str]) -> None:
+    """Change the rows of a run, with the status that belongs to them."""
+    files = RunFolder(folder)
+    content = change(files.metrics_path.read_text())
+    files.metrics_path.write_text(content)
+    files.write_status("finished", files.read_status()["step"], metrics=files.metrics_digest(len(content.encode())))
+
+
+# --- values
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e308", "-1e308", "1e400", "1" + "0" * 400])
+@pytest.mark.parametrize("key", ["loss", "error", "step", "seconds"])
+def test_an_impossible_value_is_listed(
+    results: Path, key: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(unchanged, "write", lambda draw, path: canvas.write(draw(), path, ["png"]))
+
+    def change(text: str) -> str:
+        rows = [json.loads(line) for line in text.splitlines()]
+        for row in rows[-2:]:
+            row[key] = dict.fromkeys(row["seconds"], "VALUE") if key == "seconds" else "VALUE"
+        return "".join(json.dumps(row) + "\n" for row in rows).replace('"VALUE"', value)
+
+    with_rows(results / BAD, change)
+    problems = reported(results, monkeypatch, capsys)
+    assert str(results / BAD / record.METRICS) in problems
+    assert str(results / BAD / record.METRICS) in (results / "report/report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"target": {"split": "test", "metric": "error", "mode": "best", "selection": "valid"}},
+        {"recipe_steps": 1e308},
+        {"seed": 10**400},
+        {"parameters": {"total": 10**400}},
+        {"quantities": [{"split": "test", "metric": "error", "label": 3, "unit": "", "log": True}]},
+    ],
+    ids=["mode", "steps", "seed", "parameters", "quantity"],
+)
+def test_a_run_json_with_an_unknown_value_is_listed(
+    results: Path, changes: dict[str, object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(unchanged, "write", lambda *_: None)
+    path = results / BAD / record.RUN
+    atomic.write_json(path, json.loads(path.read_text()) | changes)
+    assert f"{path}: " in reported(results, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "1e308", "-1.0"])
+def test_a_timing_with_impossible_times_is_listed(
+    results: Path, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(unchanged, "write", lambda *_: None)
+    path = write_timing(results, {"ln": 1.0, "rms": 0.9}) / "timing.json"
+    stored = json.loads(path.read_text())
+
+    def damaged(of: dict[str, list[object]]) -> dict[str, list[object]]:
+        return {series: ["VALUE", *seconds[1:]] for series, seconds in of.items()}
+
+    for process in stored["processes"]:
+        process["seconds"] = damaged(process["seconds"])
+    path.write_text(json.dumps(stored).replace('"VALUE"', value))
+    assert f"{path}: timing record ignored" in reported(results, monkeypatch, capsys)
+
+
+# --- names
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_listed(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(unchanged, "write", lambda *_: None)
+    for place in (b"cifar10/demo/rms\xff", b"cifar10/d\xe9mo", b"\xff", b"campaigns/\xfe"):
+        (results / os.fsdecode(place) / "seed0").mkdir(parents=True)
+    problems, status = reported(results, monkeypatch, capsys), Reader(results).read()
+    for name in (r"cifar10/demo/rms\xff", r"cifar10/d\xe9mo", r"\xff", r"campaigns/\xfe"):
+        line = f"{results}/{name} is left out: its name is not UTF-8; rename it"
+        assert line in problems
+        assert line in status.problems
+    assert len(status.runs) == 4
+    (results / "report/report.md").read_bytes().decode()
+
+
+def test_dollar_signs_of_records_are_no_formulas(tmp_path: Path) -> None:
+    for name in ("ln", "rms+x=$x^{2$_", "rms+$\\frac$"):
+        write_run(tmp_path, name, 0, steps=80)
+        write_run(tmp_path, name, 1, steps=80, setting="$\\demo$ $x^{2$_")
+    for setting in ("demo", "$\\demo$ $x^{2$_"):
+        folder = compare.draw(tmp_path, "cifar10", setting)
+        assert (folder / "curves.png").is_file()
+
+
+def test_every_text_of_a_figure_may_have_dollar_signs(tmp_path: Path) -> None:
+    figure, axes = canvas.bars(["$a^{$", "b$_$"], "title $x^{2$_", ["caption $x^{2$_"])
+    axes.plot([1, 1000], [0, 1], label="$x^{2$_")
+    axes.set_xscale("log")
+    axes.set_xlabel("$x^{2$_")
+    axes.set_title("$x^{2$_")
+    axes.legend(title="$x^{2$_")
+    axes.text(1, 0, "$x^{2$_")
+    canvas.write(figure, tmp_path / "figure")
+    svg = (tmp_path / "figure.svg").read_text()
+    texts = re.findall(r"<text[^>]*>([^<]+)</text>", svg)
+    assert sum("$x^{2$_" in text for text in texts) == 7
+    assert not [text for text in texts if "mathdefault" in text]  # powers of ten at the ticks are drawn as such
+
+
+def test_what_a_setting_or_a_figure_raises_is_listed_with_its_folder(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("ln", "rms"):
+        write_run(results, name, 0, setting="other")
+    folder = results / "cifar10/other"
+    write = report.setting_report.write
+
+    def refuse(path: Path, *arguments: object) -> object:
+        if path == folder:
+            raise OverflowError("too large")
+        return write(path, *arguments)  # type: ignore[arg-type]
+
+    def fail(*_: object) -> None:
+        raise IndexError("no such panel")
+
+    monkeypatch.setattr(report.setting_report, "write", refuse)
+    monkeypatch.setattr(unchanged, "write", fail)
+    problems = reported(results, monkeypatch, capsys)
+    assert f"{folder}: this setting is not reported: OverflowError('too large')" in problems
+    figure = results / "report/cifar10/demo/curves.png"
+    assert f"{results / 'cifar10/demo'}: the figure {figure} cannot be drawn: IndexError" in problems
+
+
+# --- what is in the place of a file
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def bound_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        here = Path.cwd()
+        os.chdir(path.parent)  # the path of a socket has at most 107 bytes
+        bound.bind(path.name)
+        os.chdir(here)
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def dangling(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+def looping(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+THINGS = (pipe, bound_socket, device, Path.mkdir, dangling, looping)
+things = pytest.mark.parametrize("thing", THINGS, ids=[thing.__name__ for thing in THINGS])
+
+
+@things
+@pytest.mark.parametrize("name", [record.METRICS, record.RUN, record.STATUS, record.CONFIG])
+def test_something_else_in_the_place_of_a_file_of_a_run(
+    results: Path,
+    name: str,
+    thing: Callable[[Path], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(unchanged, "write", lambda *_: None)
+    path = results / BAD / name
+    path.unlink()
+    thing(path)
+    assert str(path) in reported(results, monkeypatch, capsys)
+    with no_waiting():
+        status = Reader(results).read()
+    assert len(status.runs) == 4
+    assert any(str(path) in line for line in status.problems) or name == record.CONFIG  # of ended runs it is not read
+
+
+@things
+@pytest.mark.parametrize(
+    "place", ["campaigns/a/campaign.json", "sweeps/a/sweep.json", "cifar10/demo/timing/steps0/timing.json"]
+)
+def test_something_else_in_the_place_of_another_record(
+    results: Path,
+    place: str,
+    thing: Callable[[Path], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(unchanged, "write", lambda *_: None)
+    path = results / place
+    path.parent.mkdir(parents=True)
+    thing(path)
+    problems = reported(results, monkeypatch, capsys)
+    with no_waiting():
+        status = "\n".join(Reader(results).read().problems)
+    if thing is not Path.mkdir:  # a folder of this name is no record
+        assert str(path) in (status if sweep_file.FILE in place else problems)
+
+
+@things
+def test_something_else_in_the_place_of_a_lock(tmp_path: Path, thing: Callable[[Path], None]) -> None:
+    folder = RunFolder(tmp_path / "seed0")
+    folder.path.mkdir()
+    folder.write_status("running", 3)
+    thing(folder.lock_path)
+    with no_waiting(5):
+        if thing is not dangling:
+            with pytest.raises(OSError, match=r"\.seed0\.lock|cannot be written"):
+                folder.read_status()
+            with pytest.raises(OSError, match="cannot be written"), lock.Lock(folder.lock_path, folder.path).held():
+                pass
+
+
+@things
+@pytest.mark.parametrize("at_end", [False, True])
+def test_something_else_in_the_place_of_the_metrics_of_a_run_that_goes_on(
+    tmp_path: Path, thing: Callable[[Path], None], at_end: bool
+) -> None:
+    folder = RunFolder(tmp_path)
+    thing(folder.metrics_path)
+    with no_waiting(5):
+        if thing is not dangling:
+            with pytest.raises(OSError, match=r"metrics\.jsonl"):
+                folder.append([{"step": 1, "split": "train"}]) if at_end else folder.cut_metrics(0)
+
+
+@things
+def test_something_else_in_the_place_of_a_checkpoint(tmp_path: Path, thing: Callable[[Path], None]) -> None:
+    thing(tmp_path / checkpoint.LAST)
+    with no_waiting(5), pytest.raises(checkpoint.CheckpointError, match=checkpoint.LAST):
+        checkpoint.read(tmp_path / checkpoint.LAST)
+
+
+@pytest.mark.parametrize("thing", [pipe, bound_socket, device])
+def test_something_else_in_the_place_of_a_file_of_a_report(
+    results: Path, thing: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = results / "report/cifar10/demo"
+    folder.mkdir(parents=True)
+    for path in (folder / "curves.png", results / "report/files.txt", results / "cifar10/demo/.comparison.lock"):
+        thing(path)
+    reported(results, monkeypatch, capsys)
+    assert (folder / "curves.png").is_file()
+    with no_waiting(), pytest.raises(NotRegularError):
+        compare.draw(results, "cifar10", "demo")
