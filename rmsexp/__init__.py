@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import warnings
@@ -14,6 +15,11 @@ if sys.platform == "win32":
     )
 
 from rmsexp import process
+
+# Threads of libgomp spin for milliseconds before they sleep. If two runs share the cores, each then waits for threads
+# that wait for cores: both took 10 times as long. So short a spin costs a run that is alone a few percent at most.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "500")
 
 if TYPE_CHECKING:
     from rmsexp.result import Result
