@@ -45,7 +45,8 @@ def test_bytes_that_are_not_utf8_are_named(content: bytes, line: int, byte: int,
         ("size\ntwo".encode("utf-16-le"), "in UTF-16 or UTF-32, not in UTF-8"),
         ("size\ntwo".encode("utf-16-be"), "in UTF-16 or UTF-32, not in UTF-8"),
         ("size\ntwo".encode("utf-32-be"), "in UTF-16 or UTF-32, not in UTF-8"),
-        *((compress(b"a line\n"), "compressed") for compress in (gzip.compress, lzma.compress, bz2.compress)),
+        (gzip.compress(b"a line\n", mtime=0), "compressed"),
+        *((compress(b"a line\n"), "compressed") for compress in (lzma.compress, bz2.compress)),
     ],
 )
 def test_compressed_text_and_utf_16_are_named(content: bytes, message: str, tmp_path: Path) -> None:
