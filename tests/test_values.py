@@ -77,7 +77,13 @@ def test_committed_results_keep_their_folder_and_config(run: Path) -> None:
     task, setting, series, seed = run.parts[-4:]
     scale, *options = setting.split("+")
     norm, *norm_options = series.split("+")
-    words = [f"task={task}", f"scale={scale}", *options, f"norm={norm}", *(f"norm.{word}" for word in norm_options)]
+    words = [
+        f"task={task}",
+        f"scale={scale}",
+        *(option.replace("=None", "=null") for option in options),
+        f"norm={norm}",
+        *(f"norm.{word}" for word in norm_options),
+    ]
     job = config.job([*words, f"seed={seed.removeprefix('seed')}"])
     assert job.folder.parts[-4:] == run.parts[-4:]
     recorded = flatten(read_yaml(run / "config.yaml"))  # without the keys that did not exist yet

@@ -1,4 +1,4 @@
-"""Stopwatch, clock, spans of time and date. No other module of the package reads the time."""
+"""Stopwatch, clock, spans of time and date. Nothing else that is recorded reads the time."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def _differing(state: State) -> list[str]:
 def _remarks(evidence: Evidence, brief: bool = False) -> list[str]:
     """Return remarks on the decided campaigns, and which campaigns are not decided, one sentence each.
 
-    With ``brief``, there is a link to the remarks on campaigns, and undecided campaigns are only named; otherwise it is
+    With ``brief``, there is a link to the remarks on campaigns, and undecided campaigns are counted; otherwise it is
     said which have begun and what is left.
     """
     if not evidence.campaigns:
@@ -130,5 +130,6 @@ def _remarks(evidence: Evidence, brief: bool = False) -> list[str]:
     running = [f"{name} ({what})" for name, what in left.items()]
     lists = {"Not decided yet": running, "Not begun": waiting}
     if brief:
-        lists = {"Not decided yet": sorted([*left, *waiting], key=lambda name: name.strip("`"))}
+        count = len(left) + len(waiting)
+        lists = {"Not decided yet": [f"{count} campaign{'s' * (count > 1)}"] * (count > 0)}
     return [*remarks, *(f"{what}: {listed(names)}." for what, names in lists.items() if names)]

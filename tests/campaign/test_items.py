@@ -156,7 +156,9 @@ def test_an_option_that_an_item_gives_its_norms_is_refused(tmp_path: Path) -> No
 def test_an_unknown_name_lists_campaigns_and_items(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tabel2"]) == 2
     shown = capsys.readouterr().err
-    assert "campaign tabel2 is not known; did you mean table2? (one of cifar10_long, " in shown
+    assert (
+        "campaign tabel2 is not known; did you mean table2?; your own: --config-dir DIR (one of cifar10_long, " in shown
+    )
     assert "table10, paper)" in shown
 
 

@@ -84,7 +84,10 @@ def _rows(job: Job, step: int, total: int, value: float) -> list[record.Row]:
     if step in score.steps(total)[-score.SCORED :]:
         splits += ["valid", "test"] if job.stage == "final" else ["valid"]
     seconds = dict.fromkeys(record.BUCKETS, 1.0 * step)
-    return [{"step": step, "split": split, "image_recall": value, "seconds": seconds} for split in splits]
+    return [
+        {"step": step, "split": split, "image_recall": None if value != value else value, "seconds": seconds}
+        for split in splits
+    ]
 
 
 def do(asked: Question, values: Values, stages: Mapping[str, int] | None = None) -> list[list[Job]]:

@@ -241,7 +241,7 @@ def test_verdicts_of_decided_campaigns_are_a_table(tmp_path: Path) -> None:
     unfinished.write(tmp_path / "one")
     evidence = Evidence(tmp_path / "one", tmp_path)
     waiting = sorted(path.stem for path in verdicts.CAMPAIGNS.glob("quality_*.yaml"))
-    assert verdicts.readme(evidence) == f"Not decided yet: {text.tasks(waiting)}."
+    assert verdicts.readme(evidence) == f"Not decided yet: {len(waiting)} campaigns."
     waiting.remove("quality_rnnsearch")
     assert verdicts.whole(evidence) == (
         f"Not decided yet: `quality_rnnsearch` ({evidence.campaigns[0].undecided}). Not begun: {text.tasks(waiting)}."
@@ -254,7 +254,7 @@ def test_verdicts_of_decided_campaigns_are_a_table(tmp_path: Path) -> None:
     links = f"[conditions]({verdicts.CONDITIONS}); [all claims, with intervals]({verdicts.WHOLE})"
     start = f"`scale=small` ({links})."
     assert lines[-1].startswith(f"{start} *Equals*: within a margin.")
-    assert " Not decided yet: `quality_lang" in lines[-1]
+    assert " Not decided yet: " in lines[-1]
 
 
 def test_all_verdicts_have_their_differences(tmp_path: Path) -> None:
