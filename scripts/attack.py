@@ -154,7 +154,7 @@ class Attack:
             subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", str(place)], check=True)
             try:
                 status, shown = self.train("disk", place / "results", what=what)
-                if status and "No space left" not in shown:
+                if status and "space" not in shown:
                     self.tally.fault("disk", "other", f"{what}: no message names the full disk: {shown[-200:]}")
                 subprocess.run(["mount", "-o", "remount,size=64m", str(place)], check=True)
                 status, shown = self.train("disk", place / "results", what=what)
