@@ -16,8 +16,9 @@ if sys.platform == "win32":
 
 from rmsexp import process
 
-# Threads of libgomp spin for milliseconds before they sleep. If two runs share the cores, each then waits for threads
-# that wait for cores: both took 10 times as long. So short a spin costs a run that is alone a few percent at most.
+# PyTorch's OpenMP threads spin for milliseconds before they sleep. If two runs share the cores, the threads of one spin
+# on cores that the other needs: both took 4 to 9 times as long as one alone, and take about twice as long with this
+# spin. It cost a run alone up to 12 % (two cores, small layers), within the noise of that machine.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "500")
 

@@ -11,58 +11,54 @@ LARGEST_FLOAT = 3e38  # PyTorch cannot convert much larger numbers to float32
 LARGEST_WIDTH = 10**6  # of a layer: a square weight of this width has 4 terabytes
 LARGEST_BEAM = 1000  # a larger beam takes minutes for a single sentence
 MOST_LAYERS = 10_000  # of a model: to construct as many takes minutes
-# What to write here for keys of other programs: (a key of ours, what to write, the names elsewhere, without dots).
 STEPS = "max_steps=N (the run ends there) or schedule.steps=N (the whole schedule); a step is a batch"
-ELSEWHERE = (
+# Keys of other programs: (their names, without dots; ours; what to write, if that is not the key alone).
+ELSEWHERE: tuple[tuple[str, ...], ...] = (
     (
+        "epochs epoch max_epochs num_epochs n_epochs nepochs num_train_epochs steps n_steps num_steps",
         "max_steps",
         STEPS,
-        "epochs epoch max_epochs num_epochs n_epochs nepochs num_train_epochs steps n_steps num_steps",
     ),
-    ("max_steps", STEPS, "nsteps total_steps train_steps iters iter iterations max_iters n_iters num_iterations"),
-    ("optim.lr", "optim.lr", "learning_rate base_lr init_lr max_lr"),
-    ("batch_size", "batch_size", "bs batch train_batch_size"),
-    ("micro_batches", "micro_batches", "grad_accum accumulation accumulate_grad_batches gradient_accumulation_steps"),
-    ("optim.clip", "optim.clip", "grad_clip clip_grad clip_norm max_norm max_grad_norm gradient_clip_val"),
-    ("optim.weight_decay", "optim.weight_decay", "wd weight_decay"),
-    ("optim.lr", "optim.lr and the like: this task has no weight decay", "wd weight_decay"),
-    ("optim.beta1", "optim.beta1", "momentum"),
-    ("optim.lr", "optim.lr and the like: each task has one optimiser", "optimizer optimiser"),
-    ("schedule.warmup", "schedule.warmup", "warmup_steps warmup_iters num_warmup_steps"),
-    ("seed", "-m seed=0,1,2", "seeds n_seeds num_seeds random_seeds repeats"),
-    ("seed", "seed", "random_seed rng_seed manual_seed random_state"),
-    ("norm", "-m norm=ln,rms", "norms"),
-    ("norm", "norm", "normalization normalisation normalizer norm_type norm_layer normalization_type"),
-    ("norm.eps", "norm.eps", "eps epsilon norm_epsilon layer_norm_eps rms_norm_eps"),
-    ("norm.impl", "norm.impl", "impl implementation fused"),
-    ("task", "task=NAME, which brings its model and data", "model arch architecture network model_name experiment"),
-    ("data.name", "data.name (other data for the task) or task", "data dataset dataset_name"),
-    ("data.root", "data.root", "data_dir datadir data_path data_root data_folder dataset_dir"),
-    ("results", "results", "output output_dir out out_dir outdir save_dir log_dir logdir run_dir work_dir exp_dir"),
+    ("nsteps total_steps train_steps iters iter iterations max_iters n_iters num_iterations", "max_steps", STEPS),
+    ("learning_rate base_lr init_lr max_lr", "optim.lr"),
+    ("bs batch train_batch_size", "batch_size"),
+    ("grad_accum accumulation accumulate_grad_batches gradient_accumulation_steps", "micro_batches"),
+    ("grad_clip clip_grad clip_norm max_norm max_grad_norm gradient_clip_val", "optim.clip"),
+    ("wd weight_decay", "optim.weight_decay"),
+    ("wd weight_decay", "optim.lr", "optim.lr and the like: this task has no weight decay"),
+    ("momentum", "optim.beta1"),
+    ("optimizer optimiser", "optim.lr", "optim.lr and the like: each task has one optimiser"),
+    ("warmup_steps warmup_iters num_warmup_steps", "schedule.warmup"),
+    ("seeds n_seeds num_seeds random_seeds repeats", "seed", "-m seed=0,1,2"),
+    ("random_seed rng_seed manual_seed random_state", "seed"),
+    ("norms", "norm", "-m norm=ln,rms"),
+    ("normalization normalisation normalizer norm_type norm_layer normalization_type", "norm"),
+    ("eps epsilon norm_epsilon layer_norm_eps rms_norm_eps", "norm.eps"),
+    ("impl implementation fused", "norm.impl"),
+    ("model arch architecture network model_name experiment", "task", "task=NAME, which brings its model and data"),
+    ("data dataset dataset_name", "data.name", "data.name (other data for the task) or task"),
+    ("data_dir datadir data_path data_root data_folder dataset_dir", "data.root"),
+    ("output output_dir out out_dir outdir save_dir log_dir logdir run_dir work_dir exp_dir", "results"),
     (
+        "resume checkpoint ckpt restart overwrite",
         "force",
         "the same command again: it continues; force=true begins anew",
-        "resume checkpoint ckpt restart overwrite",
     ),
+    ("eval_interval eval_steps eval_freq val_every val_interval val_freq val_check_interval", "eval_every"),
+    ("log_interval log_freq log_steps logging_steps print_every print_freq", "log_every"),
+    ("save_every save_interval save_steps save_freq ckpt_every", "checkpoint_every"),
+    ("wandb use_wandb log_wandb report_to", "logger", "logger=wandb"),
+    ("tensorboard tb use_tensorboard", "logger", "logger=tensorboard"),
     (
-        "eval_every",
-        "eval_every",
-        "eval_interval eval_steps eval_freq val_every val_interval val_freq val_check_interval",
-    ),
-    ("log_every", "log_every", "log_interval log_freq log_steps logging_steps print_every print_freq"),
-    ("checkpoint_every", "checkpoint_every", "save_every save_interval save_steps save_freq ckpt_every"),
-    ("logger", "logger=wandb", "wandb use_wandb log_wandb report_to"),
-    ("logger", "logger=tensorboard", "tensorboard tb use_tensorboard"),
-    (
+        "gpu gpus n_gpus num_gpus ngpu ngpus",
         "device",
         "device=cuda; for several GPUs torchrun --nproc-per-node=N -m rmsexp",
-        "gpu gpus n_gpus num_gpus ngpu ngpus",
     ),
-    ("device", "device=cuda", "cuda use_cuda use_gpu accelerator devices"),
-    ("precision", "precision", "amp use_amp fp16 bf16 half mixed_precision dtype"),
-    ("threads", "threads", "num_threads n_threads cpus n_cpus cores num_workers n_workers workers"),
-    ("threads", "-m hydra/launcher=joblib hydra.launcher.n_jobs=N, for runs at the same time", "jobs n_jobs parallel"),
-    ("scale", "scale", "size preset debug"),
+    ("cuda use_cuda use_gpu accelerator devices", "device", "device=cuda"),
+    ("amp use_amp fp16 bf16 half mixed_precision dtype", "precision"),
+    ("num_threads n_threads cpus n_cpus cores num_workers n_workers workers", "threads"),
+    ("jobs n_jobs parallel", "threads", "-m hydra/launcher=joblib hydra.launcher.n_jobs=N, for runs at the same time"),
+    ("size preset debug", "scale"),
 )
 
 
@@ -78,8 +74,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def right_key(key: str, known: Iterable[str]) -> str:
     """Return "; write X" for a key that other programs have (``ELSEWHERE``), or as :func:`nearest`."""
     known, name = list(known), key.rpartition(".")[2].lower().replace("-", "_")
-    ours = (written for of_ours, written, names in ELSEWHERE if name in names.split() and of_ours in known)
-    written = next(ours, None)
+    found = (entry[1:] for entry in ELSEWHERE if name in entry[0].split() and entry[1] in known)
+    written = next((entry[-1] for entry in found), None)
     return nearest(key, known) if written is None else f"; write {written}"
 
 

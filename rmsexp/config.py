@@ -227,16 +227,12 @@ def _check_own_files(config_dir: str) -> None:
 
     Of two files with the same name only one would be used.
     """
-    for own in Path(config_dir).glob("*.yaml"):
+    in_groups = [own for group in {*_folders(), *GROUPS} for own in Path(config_dir, group).rglob("*.yaml")]
+    for own in sorted([*Path(config_dir).glob("*.yaml"), *in_groups]):
         _check_own_file(str(own), own.stat().st_size, own.stat().st_mtime_ns)
-    for group in sorted({*_folders(), *GROUPS}):
-        for own in sorted(Path(config_dir, group).rglob("*.yaml")):
-            _check_own_file(str(own), own.stat().st_size, own.stat().st_mtime_ns)
-            packaged = CONFIGS / own.relative_to(config_dir)
-            if packaged.exists() and not packaged.samefile(own):
-                raise ConfigError(
-                    f"{own} has the name of a file of rmsexp, and only one of them would be used; rename it"
-                )
+        packaged = CONFIGS / own.relative_to(config_dir)
+        if packaged.exists() and not packaged.samefile(own):
+            raise ConfigError(f"{own} has the name of a file of rmsexp, and only one of them would be used; rename it")
 
 
 @lru_cache(maxsize=1024)

@@ -102,9 +102,8 @@ def expand(
     multirun = multirun or mode == "RunMode.MULTIRUN"
     swept = [override for override in parsed if override.is_sweep_override()]
     if swept and not multirun:
-        config.compose(
-            [_choices(override)[0] for override in parsed], config_dir
-        )  # a key that is not known comes first
+        first = [_choices(override)[0] for override in parsed]
+        config.compose(first, config_dir)  # so that an unknown key is named rather than its several values
         raise config.ConfigError(f"{swept[0].input_line} names several runs: add -m for a sweep")
     if chdir and multirun:
         raise config.ConfigError("hydra.job.chdir=true would change the folder that relative paths start from")

@@ -92,19 +92,6 @@ def _evaluations(rows: Iterable[record.Row]) -> tuple[float, float]:
     return interim, max(0.0, statistics.median(both) - interim) if both else 0.0
 
 
-def seconds_left(jobs: Iterable[Job], spent: Mapping[Job, Cost]) -> float | None:
-    """Return the estimated seconds of the jobs, one after the other, without trials; None before any run has ended.
-
-    A run takes as long as the mean of those of its norm in its stage; if there are none, of its norm, or of all norms.
-    """
-    known: dict[tuple[str, str], list[float]] = {}
-    for job, found in spent.items():
-        for key in ((job.stage, job.norm), ("", job.norm), ("", "")):
-            known.setdefault(key, []).append(found.seconds)
-    keys = (((job.stage, job.norm), ("", job.norm), ("", "")) for job in jobs)
-    return sum(statistics.fmean(next(known[key] for key in of if key in known)) for of in keys) if known else None
-
-
 def estimates(
     question: Question,
     jobs: Iterable[Job],

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rmsexp import config
-from rmsexp.campaign import cost, plan, registration, summary
+from rmsexp import config, states
+from rmsexp.campaign import plan, registration, summary
 from rmsexp.campaign.question import Question
 from rmsexp.campaign_file import Job
 from rmsexp.command_line import duration
@@ -22,11 +21,11 @@ class CampaignRuns:
     """The runs of a campaign. The class implements :class:`rmsexp.campaign.worker.Runs`."""
 
     question: Question
-    _planned: tuple[Campaign, dict[Job, Result]] | None = field(
-        default=None, init=False
-    )  # by the last call of ``left``
+    # by the last call of ``left``
+    _planned: tuple[Campaign, dict[Job, Result]] | None = field(default=None, init=False)
     _known: plan.Known = field(default_factory=dict, init=False)
     _problems: list[str] = field(default_factory=list, init=False)  # damaged records, as of the last call of ``left``
+    _reader: states.RunReader = field(default_factory=states.RunReader, init=False)
 
     @property
     def results(self) -> Path:
@@ -44,20 +43,17 @@ class CampaignRuns:
         campaign, results = self._planned
         runs = [other for other in campaign.jobs if other.stage == job.stage]
         where = f"{job.norm} {self.question.rate}={job.rate:g} seed={job.seed}"
-        return (
-            f"{STAGES[job.stage]} run {runs.index(job) + 1} of {len(runs)} · {self._total(campaign, results)}: {where}"
-        )
+        total = self._total(campaign, results)
+        return f"{STAGES[job.stage]} run {runs.index(job) + 1} of {len(runs)} · {total}: {where}"
 
     def _total(self, campaign: Campaign, results: Mapping[Job, Result]) -> str:
-        """Return how far the whole campaign is, such as "18 of about 45 runs, 3:20:00 left with one worker"."""
-        left = [job for job in campaign.jobs if not results[job].ended]
+        """Return how far the whole campaign is, such as "17 of about 45 runs ended, 3:20:00 left with one worker"."""
+        folders = [folder for job in campaign.jobs if (folder := self.results / job.folder).exists()]
+        runs = {folder: self._reader.read(folder) for folder in folders}
         coming = campaign.coming(results, 0, campaign.seeds.min_seeds)
-        about = "about " * (campaign.seeds.needed is None)
-        count = f"{len(results) - len(left) + 1} of {about}{len(results) + len(coming)} runs"
-        with suppress(OSError, ValueError):  # of a damaged record, which the plan reports
-            seconds = cost.seconds_left([*left, *coming], cost.spent(self.question, results))
-            return count if seconds is None else f"{count}, {duration(seconds)} left with one worker"
-        return count
+        state = states.read_campaign(campaign.path, runs, lambda *_: coming)
+        left = "" if state.seconds_left is None else f", {duration(state.seconds_left)} left with one worker"
+        return f"{state.total} ended{left}"
 
     def begin(self, job: Job) -> config.Job:
         """Return the run. Unless it is a pilot run, register the campaign first, if that was not done.

@@ -11,7 +11,7 @@ from pathlib import Path
 from rmsexp.atomic import sync_folder
 from rmsexp.data import DataError, Report, cache
 from rmsexp.data.download import unavailable
-from rmsexp.data.files import check_root, digest_of, digest_of_contents, missing, read_bytes
+from rmsexp.data.files import check_root, check_text, digest_of, digest_of_contents, missing, read_bytes
 from rmsexp.data.lambada import files as lambada_files
 from rmsexp.data.synthetic import phrases
 
@@ -110,6 +110,7 @@ def _of_files(name: str, paths: Mapping[str, Path], digest: str) -> PlainText:
 
 def _read(path: Path, lines: int | None = None) -> bytes:
     content = read_bytes(path)
+    check_text(path, content)
     if not content:
         raise DataError(f"{path} is empty.\nReplace the file.")
     if lines is not None and (count := content.count(b"\n")) != lines:

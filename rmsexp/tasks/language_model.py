@@ -17,7 +17,7 @@ from rmsexp import checks, config, record
 from rmsexp.command_line import inform
 from rmsexp.data import text, tokens
 from rmsexp.data.batching import even_parts
-from rmsexp.data.files import HEAD, check_text, digest_of_contents, missing_own_file
+from rmsexp.data.files import digest_of_contents, missing_own_file
 from rmsexp.models import init
 from rmsexp.models.language_model import Cache, LanguageModel, Sizes
 from rmsexp.models.noise import Noise
@@ -73,21 +73,12 @@ class DataConfig(config.DataConfig):
         return digest_of_contents(map(Path, self.own_files.values())) if self.name == "files" else ""
 
 
-def _own_text(data: DataConfig) -> text.PlainText:
-    """Return the text of the user's own files. Raises: DataError if one cannot be read, is compressed or in UTF-16."""
-    found = text.files(data.train, data.valid, data.test)
-    for path in map(Path, data.own_files.values()):
-        with path.open("rb") as file:
-            check_text(path, file.read(HEAD))
-    return found
-
-
 SOURCES: dict[str, Callable[[DataConfig, Path], text.PlainText]] = {
     "sentences": lambda data, root: text.sentences(),  # noqa: ARG005
     "lambada": lambda data, root: text.lambada(root, data.held_out, rest=False),
     "lambada_all": lambda data, root: text.lambada(root, data.held_out, rest=True),
     "wikitext103": lambda data, root: text.wikitext103(root, inform),  # noqa: ARG005
-    "files": lambda data, root: _own_text(data),  # noqa: ARG005
+    "files": lambda data, root: text.files(**data.own_files),  # noqa: ARG005
 }
 
 

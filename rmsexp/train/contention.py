@@ -86,7 +86,7 @@ class Contention:
         self._on_gpu = device.type == "cuda"
         self._gpu_shared: bool | None = False
         self._ran = self._waited = self._stolen = self._ticks = 0
-        self._readable, self._suspended, self._said = True, False, False
+        self._readable, self._suspended, self._said_crowded = True, False, False
         self._probes: list[Times] = []
         self._spikes = 0
 
@@ -133,14 +133,14 @@ class Contention:
         self._suspended |= bool(continued)
 
     def crowded(self, threads: int) -> str:
-        """Return, at most once, that other processes take this run's cores and what would be faster; otherwise "".
+        """Return, at most once, that other processes use this run's cores, and how many threads are faster; else "".
 
-        Threads that compute a step together wait for the slowest of them, so that one core less makes all wait.
+        ``threads``: their number now. All threads of a step wait for the one that waits longest for a core.
         """
         both = self._ran + self._waited
-        if self._said or threads < 2 or both < CROWDED_AFTER or self._waited < CROWDED * both:
+        if self._said_crowded or threads < 2 or both < CROWDED_AFTER or self._waited < CROWDED * both:
             return ""
-        self._said = True
+        self._said_crowded = True
         faster = max(1, int(threads * self._ran / both))
         return (
             f"other processes use this run's cores: its {threads} threads waited for one "

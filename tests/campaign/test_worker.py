@@ -99,9 +99,10 @@ def test_a_worker_does_all_runs(simulation: Simulation) -> None:
     assert [job.stage for job in simulation.tried] == ["tune"] * 14 + ["final"] * 4
     assert all(registered)
     assert len(set(simulation.tried)) == 18
-    assert simulation.lines[0] == "tuning run 1 of 6 · 1 of about 18 runs: ln optim.lr=0.001 seed=1000"
-    left = f"{20 * len(record.BUCKETS) // 60}:{20 * len(record.BUCKETS) % 60:02} left with one worker"  # a run's time
-    assert simulation.lines[-1] == f"final run 4 of 4 · 18 of about 18 runs, {left}: rms optim.lr=0.002 seed=1"
+    assert simulation.lines[0] == "tuning run 1 of 6 · 0 of about 18 runs ended: ln optim.lr=0.001 seed=1000"
+    seconds = 20 * (len(record.BUCKETS) - 1)  # of a run, without its warm-up
+    left = f"{seconds // 60}:{seconds % 60:02} left with one worker"
+    assert simulation.lines[-1] == f"final run 4 of 4 · 17 of 18 runs ended, {left}: rms optim.lr=0.002 seed=1"
 
 
 def test_a_run_whose_files_cannot_be_used_does_not_end_the_worker(
@@ -134,7 +135,7 @@ def test_the_pilot_is_reported_once_when_its_runs_have_ended(simulation: Simulat
     simulation.finish(simulation.planned()[0])
     assert simulation.worker().work() is None
     told = [number for number, line in enumerate(simulation.lines) if line.startswith("pilot ln: image_recall 20 at")]
-    total = "2 of about 20 runs, 38:00 left with one worker"  # 19 runs of 120 s, as the one that has ended
+    total = "1 of about 20 runs ended"  # a pilot does not show how long the others take
     assert [simulation.lines[number - 1] for number in told] == [
         f"pilot run 2 of 2 · {total}: rms optim.lr=0.001 seed=2000"
     ]

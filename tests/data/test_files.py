@@ -56,7 +56,7 @@ def test_compressed_text_and_utf_16_are_named(content: bytes, message: str, tmp_
         read_lines(path)
     data = LanguageModelData(name="files", train=str(path), valid=str(path), test=str(path))
     with pytest.raises(DataError, match=f"{path} is {message}"):
-        SOURCES["files"](data, tmp_path)
+        SOURCES["files"](data, tmp_path).splits["train"]()
     with pytest.raises(DataError, match=f"{path} is {message}"):
         next(read_pairs(path, path))
 

@@ -137,7 +137,10 @@ def test_a_parametrised_bias_is_no_missing_bias() -> None:
     layers = [norms.LayerNorm(N) for _ in range(2)]
     for layer in layers:
         nn.utils.parametrize.register_parametrization(layer, "bias", nn.Identity())
+    with torch.no_grad():
+        layers[1].parametrizations.bias.original.fill_(3.0)
     layers[0].load_state_dict(layers[1].state_dict())
+    assert torch.equal(layers[0].bias, torch.full((N,), 3.0))
 
 
 # --- arguments

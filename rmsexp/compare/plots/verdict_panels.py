@@ -157,11 +157,10 @@ def rates(states: Sequence[State]) -> list[Panel]:
 
 def _rates(state: State) -> Panel:
     campaign = state.campaign
-    arms = [arm for arm, _, _ in campaign.every_arm()]
-    found = {norm: _by_rate(state, norm) for norm in arms}
+    found = {norm: _by_rate(state, norm) for norm in campaign.every_arm}
     values = [value for points in found.values() for values in points.values() for value in values]
     y_range = padded([value for value in values if not math.isnan(value)])
-    marks = [entry for number, norm in enumerate(arms) for entry in _rate_marks(state, norm, number, y_range)]
+    marks = [entry for number, norm in enumerate(found) for entry in _rate_marks(state, norm, number, y_range)]
     tried = sorted({rate for points in found.values() for rate in points})
     x_range = (tried[0] / 1.3, tried[-1] * 1.3) if tried else (0.5, 2.0)
     grid = campaign.tuning(state.results).grid if campaign.tolerance is None else campaign.grid[::2]
@@ -186,7 +185,7 @@ def _rate_marks(state: State, norm: str, number: int, y_range: tuple[float, floa
     """
     points, label = _by_rate(state, norm), names.label(norm)
     finished = {rate: [value for value in values if not math.isnan(value)] for rate, values in points.items()}
-    pairs = [(rate, value) for rate, values in finished.items() for value in values]
+    each = [(rate, value) for rate, values in finished.items() for value in values]
     means = {rate: float(np.mean(values)) for rate, values in finished.items() if values}
     crosses = [rate for rate, values in points.items() if any(map(math.isnan, values))]
     edge, inward = (y_range[1], -1) if state.campaign.mode == "min" else (y_range[0], 1)
@@ -194,22 +193,17 @@ def _rate_marks(state: State, norm: str, number: int, y_range: tuple[float, floa
     choice = state.choice.get(norm)
     chosen = [rate for rate in means if choice is not None and rate == choice.rate]
     marks = [
-        Marks(norm, f"{label}, each seed", "points", [rate for rate, _ in pairs], [value for _, value in pairs]),
+        Marks(norm, f"{label}, each seed", "points", [rate for rate, _ in each], [value for _, value in each]),
         Marks(norm, f"{label}, mean", "line", list(means), list(means.values())),
         Marks(norm, f"{label}, chosen", "chosen", chosen, [means[rate] for rate in chosen]),
         Marks(norm, f"{label}, diverged", "cross", crosses, [height] * len(crosses)),
     ]
     if (stable := state.campaign.ranges(state.results).get(norm)) is not None:
-        worst = means[stable.best] + edge_of_range(state)
+        worst = means[stable.best] - pairs.sign(state.campaign.mode) * (state.campaign.tolerance or 0.0)
         marks.append(
             Marks(norm, f"{label}, stable range", "interval", [stable.best], [worst], [stable.low], [stable.high])
         )
     return [entry for entry in marks if entry.x]
-
-
-def edge_of_range(state: State) -> float:
-    """Return the difference between the score at the ends of a stable range and the best."""
-    return -pairs.sign(state.campaign.mode) * (state.campaign.tolerance or 0.0)
 
 
 def ladders(states: Sequence[State]) -> list[Panel]:

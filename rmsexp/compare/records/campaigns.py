@@ -159,14 +159,13 @@ class Campaign(CampaignFile):
         """Return the chosen rate of each arm; none before the tuning is finished, and none for stable ranges."""
         if self.tolerance is not None:
             return {}
-        arms = [arm for arm, _, _ in self.every_arm()]
         if not self.is_tuned:
-            return dict.fromkeys(arms, selection.Choice(self.grid[0], math.nan, 0, None, 0.0))
+            return dict.fromkeys(self.every_arm, selection.Choice(self.grid[0], math.nan, 0, None, 0.0))
         if not self.seeds.tune or self.tuning(results).runs:
             return {}
         tuned = selection.choose(self.grid, self.validation(results), self.mode, self.seeds.tune, self.tuning_rule)
         between = {arm: choice for of_norm in self.arms.values() for arm, choice in self._between(of_norm, tuned)}
-        return {arm: (tuned | between)[arm] for arm in arms}
+        return {arm: (tuned | between)[arm] for arm in self.every_arm}
 
     def _between(
         self, arms: Sequence[str], tuned: Mapping[str, selection.Choice]
@@ -184,9 +183,20 @@ class Campaign(CampaignFile):
         """The values of the first key of the ladder; empty without one."""
         return next(iter(self.ladder.values()), ())
 
-    def every_arm(self) -> list[tuple[str, str, bool]]:
-        """Return each name that is run, its norm, and whether it is tuned: on a ladder, whether it is at an end."""
-        return [(arm, norm, arm in (arms[0], arms[-1])) for norm, arms in self.arms.items() for arm in arms]
+    @property
+    def every_arm(self) -> list[str]:
+        """All arms: the norms, or each of them at every place of the ladder."""
+        return [arm for arms in self.arms.values() for arm in arms]
+
+    @property
+    def tuned_arms(self) -> list[str]:
+        """The arms for which rates are tuned: on a ladder, those at its ends."""
+        return [arm for arms in self.arms.values() for arm in dict.fromkeys((arms[0], arms[-1]))]
+
+    @property
+    def better(self) -> str:
+        """The better direction of what claims are about: "min" or "max". Stable ranges had better be wide."""
+        return "max" if self.tolerance is not None else self.mode
 
     def uncertainty(self, results: Results) -> dict[str, float]:
         """Return the uncertainty of the chosen rate of each arm; NaN where it is not known.
@@ -206,14 +216,14 @@ class Campaign(CampaignFile):
 
     def validation(self, results: Results) -> dict[str, dict[float, dict[int, float]]]:
         """Return the validation scores of the tuning runs that ended, by norm, rate and seed; NaN for diverged runs."""
-        scores: dict[str, dict[float, dict[int, float]]] = {arm: {} for arm, _, tuned in self.every_arm() if tuned}
+        scores: dict[str, dict[float, dict[int, float]]] = {arm: {} for arm in self.tuned_arms}
         for job in self._ended(results, "tune"):
             scores[job.norm].setdefault(job.rate, {})[job.seed] = results[job].validation
         return scores
 
     def by_rate(self, results: Results) -> dict[str, dict[float, dict[int, float]]]:
         """Return the test scores of the final runs that ended, by norm, rate and seed; NaN for diverged runs."""
-        scores: dict[str, dict[float, dict[int, float]]] = {arm: {} for arm, _, _ in self.every_arm()}
+        scores: dict[str, dict[float, dict[int, float]]] = {arm: {} for arm in self.every_arm}
         for job in self._ended(results, "final"):
             scores[job.norm].setdefault(job.rate, {})[job.seed] = results[job].test
         return scores
@@ -221,15 +231,13 @@ class Campaign(CampaignFile):
     def scores(self, results: Results) -> dict[str, dict[int, float]]:
         """Return what claims are about, by norm and seed, from the final runs that ended; NaN for diverged runs.
 
-        These are the test scores; on a ladder also the slopes of the norms; or the widths of the stable ranges, with
-        the sign with which :attr:`mode` is their better direction, too. A norm that diverged at every rate has NaN.
+        These are the test scores, and on a ladder also the slopes of the norms; or the widths of the stable ranges. A
+        norm that diverged at every rate has NaN.
         """
         by_rate = self.by_rate(results)
         if self.tolerance is not None:
-            better = pairs.sign(self.mode)
             seeds = range(self.seeds.min_seeds)
-            found = {norm: measures.widths(rates, seeds, self.mode, self.tolerance) for norm, rates in by_rate.items()}
-            return {norm: {seed: better * width for seed, width in widths.items()} for norm, widths in found.items()}
+            return {norm: measures.widths(rates, seeds, self.mode, self.tolerance) for norm, rates in by_rate.items()}
         scores = {
             arm: {seed: value for of_rate in rates.values() for seed, value in of_rate.items()}
             for arm, rates in by_rate.items()
@@ -265,7 +273,8 @@ class Campaign(CampaignFile):
         choices = self.choice(results)
         return [
             (arm, rate, seed)
-            for arm, norm, _ in self.every_arm()
+            for norm, arms in self.arms.items()
+            for arm in arms
             if arm in choices and (rate := choices[arm].rate) is not None
             for seed in range(self.final_count(norm, count))
         ]
@@ -308,17 +317,17 @@ class Campaign(CampaignFile):
         runs: list[Job] = []
         planned = Counter((job.stage, job.norm) for job in self.jobs)
         tuned = any(stage == "final" for stage, _ in planned)
-        for norm, of_norm, norm_is_tuned in self.every_arm():
+        for norm, arm in ((norm, arm) for norm, arms in self.arms.items() for arm in arms):
             if not tuned:
                 rates = max(len(self.tuning(results).grid), len(self.grid) + extensions)
-                number = rates + self.tuning_rule.runs if self.is_tuned and norm_is_tuned else 0
-                runs += [Job("tune", norm, self.grid[0], 0, "")] * max(0, number - planned["tune", norm])
-            elif not planned["final", norm]:  # it diverged at every rate
+                number = rates + self.tuning_rule.runs if self.is_tuned and arm in self.tuned_arms else 0
+                runs += [Job("tune", arm, self.grid[0], 0, "")] * max(0, number - planned["tune", arm])
+            elif not planned["final", arm]:  # it diverged at every rate
                 continue
-            count = self.final_count(of_norm, seeds)
+            count = self.final_count(norm, seeds)
             if self.tolerance is not None:  # the best rate and two beside each end of the range have all seeds
                 count = len(self.grid) + 5 * (count - 1)
-            runs += [Job("final", norm, self.grid[0], seed, "") for seed in range(planned["final", norm], count)]
+            runs += [Job("final", arm, self.grid[0], seed, "") for seed in range(planned["final", arm], count)]
         return runs
 
     def _ended(self, results: Results, stage: str) -> list[Job]:
@@ -334,7 +343,7 @@ class Campaign(CampaignFile):
         uncertainty = self.uncertainty(results)
         every, scores = (*self.claims, *self.unregistered()), self.scores(results)
         open_ranges = {norm for norm, found in self.ranges(results).items() if found is not None and found.at_least}
-        return claims.decide(every, scores, self.mode, self.final_seeds, uncertainty, open_ranges)
+        return claims.decide(every, scores, self.better, self.final_seeds, uncertainty, open_ranges)
 
     def unregistered(self) -> list[claims.Claim]:
         """Return the paper's claim about pRMSNorm, if the campaign has its norms and a margin and does not make it."""
@@ -468,7 +477,7 @@ class Campaign(CampaignFile):
         The keys of a ladder and those that tuning runs have of their own may differ, too.
         Norms may have options of their own and of the model, so these are compared among the runs of a norm only.
         """
-        recipes: dict[str, list[dict[str, Any]]] = {arm: [] for arm, _, _ in self.every_arm()}
+        recipes: dict[str, list[dict[str, Any]]] = {arm: [] for arm in self.every_arm}
         left_out = {self.rate, "evaluation", *self.ladder, *self.tuning_runs}
         for job in (job for job, result in results.items() if result.ended and job.stage != "pilot"):
             with suppress(*DAMAGE):  # which is reported when the run is loaded

@@ -82,4 +82,4 @@ def _none_against(state: State, norm: str) -> Verdict | None:
     if norm == NONE or not seeds:
         return None
     claim = Claim("no norm", SUPERIORITY, NONE, norm)
-    return claims.decide([claim], scores, state.campaign.mode, seeds, state.campaign.uncertainty(state.results))[0]
+    return claims.decide([claim], scores, state.campaign.better, seeds, state.campaign.uncertainty(state.results))[0]

@@ -33,7 +33,7 @@ def table(states: Sequence[State]) -> pd.DataFrame:
     for state in states:
         campaign = state.campaign
         shared = {"root": str(campaign.root), "task": campaign.task, "campaign": state.name, "key": campaign.rate}
-        for norm, _, _ in campaign.every_arm():
+        for norm in campaign.every_arm:
             rows += [shared | {"norm": norm} | row for row in _rows(state, norm)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
@@ -62,12 +62,12 @@ def _rows(state: State, norm: str) -> list[dict[str, Any]]:
 
 def readable(state: State) -> pd.DataFrame:
     """Return the tuning of one campaign as text: one row per norm, and one column per rate."""
-    return pd.DataFrame([_readable(state, norm) for norm, _, _ in state.campaign.every_arm()])
+    return pd.DataFrame([_readable(state, norm) for norm in state.campaign.every_arm])
 
 
 def _readable(state: State, norm: str) -> dict[str, str]:
     rows, choice = {row["rate"]: row for row in _rows(state, norm)}, state.choice.get(norm)
-    rates = sorted({job.rate for arm, _, _ in state.campaign.every_arm() for job, _ in state.rated(arm)})
+    rates = sorted({job.rate for arm in state.campaign.every_arm for job, _ in state.rated(arm)})
     cells = {f"{rate:g}": _cell(rows[rate]) if rate in rows else formats.NO_VALUE for rate in rates}
     if state.campaign.tolerance is not None:
         return {"norm": names.label(norm)} | cells | {f"stable range of {state.campaign.rate}": _range(state, norm)}
@@ -105,7 +105,7 @@ def _range(state: State, norm: str) -> str:
         return formats.NO_VALUE
     if (found := state.campaign.ranges(state.results)[norm]) is None:
         return "diverged at every rate"
-    widths = np.abs([*state.campaign.scores(state.results)[norm].values()])
+    widths = np.array([*state.campaign.scores(state.results)[norm].values()])
     low, high = significance.interval(widths, claims.ALPHA)
     least = "at least " * found.at_least
     return (

@@ -26,8 +26,9 @@ def output(*words: str, cwd: Path, **environment: str) -> str:
 @pytest.mark.parametrize("backend", ["nonsense", "module://ipympl.backend_nbagg", "module://no.such_module"])
 def test_a_backend_that_is_not_installed_stops_no_import(backend: str, tmp_path: Path) -> None:
     imports = "; ".join(f"import {module}" for module in MODULES)
-    output("-c", imports, cwd=tmp_path, MPLBACKEND=backend)
-    output("-m", "rmsexp.report", "--help", cwd=tmp_path, MPLBACKEND=backend, SOURCE_DATE_EPOCH="text")
+    assert output("-c", f"{imports}; print('imported')", cwd=tmp_path, MPLBACKEND=backend) == "imported\n"
+    shown = output("-m", "rmsexp.report", "--help", cwd=tmp_path, MPLBACKEND=backend, SOURCE_DATE_EPOCH="text")
+    assert shown.startswith("usage: python -m rmsexp.report")
 
 
 def test_programs_and_notebooks_keep_the_backend_and_the_style_of_the_user(tmp_path: Path) -> None:
