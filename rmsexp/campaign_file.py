@@ -148,7 +148,9 @@ class CampaignFile:
 
     @property
     def arms(self) -> dict[str, tuple[str, ...]]:
-        """For each norm, the names of those that are run: its places on the ladder, or the norm itself."""
+        """For each norm, its arms: what is trained and tuned. Without a ladder this is the norm itself; with one it is
+        the norm with each of the ladder's values, such as "rms+schedule.steps=500".
+        """
         return {norm: on_ladder(norm, self.ladder) for norm in self.norms}
 
     @property

@@ -78,7 +78,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Stage:
-    """The number of runs of a campaign's stage in each state, by state, and of those that come but are not planned."""
+    """A stage of a campaign: the number of its runs by state, and how many more (``coming``) it will need."""
 
     name: str
     states: Mapping[str, int]
@@ -92,7 +92,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Campaign:
-    """The state of a campaign. ``seconds_left``: of all runs that come, one after the other. ``next``: a command."""
+    """The state of a campaign. ``seconds_left``: of all runs that it still needs. ``next``: a command."""
 
     name: str
     question: str

@@ -25,7 +25,7 @@ READING = {
     FOREST: "positive: the norm named first is better; bars: interval by which the claim was decided; "
     "shaded: differences at which a claim with a margin holds; arrow: the difference lies beyond the panel",
     RATES: "points: seeds; lines: means; ring: chosen rate, the best of those with all tuning seeds; "
-    "x at the edge: diverged; horizontal bar: stable range, at the tolerance from the best mean",
+    "x at the edge: diverged",
     LADDER: "positive: the norm named first is better; band: 90 % interval over seeds at each size",
 }
 
@@ -55,6 +55,8 @@ def write(
     }
     figures = {title: panels for title, panels in figures.items() if panels}
     captions = READING | {FOREST: "; ".join([READING[FOREST], *_marks(states, table)])}
+    if any(state.campaign.tolerance is not None for state in states):
+        captions[RATES] += "; horizontal bar: rates at which the interpolated mean is within the tolerance of the best"
     captions |= {TIME: _reading_times(states, times, figures.get(TIME, []))}
     for title, panels in figures.items():
         canvas.write(verdict_figures.draw(panels, title, [captions[title]]), folder / FILES[title])

@@ -206,7 +206,7 @@ def other_root(root: Path, paths: Iterable[Path]) -> str:
 
 
 def check_root(name: str, root: Path, paths: Sequence[Path]) -> None:
-    """Raise DataError if data that would be downloaded are there, but data.root names a folder of them or beside them.
+    """Raise DataError if files that would be downloaded exist, but data.root is the wrong folder.
 
     The arguments are as in :func:`other_root`; ``name`` is the data set.
     """

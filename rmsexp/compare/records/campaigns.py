@@ -185,12 +185,12 @@ class Campaign(CampaignFile):
 
     @property
     def every_arm(self) -> list[str]:
-        """All arms: the norms, or each of them at every place of the ladder."""
+        """The arms of all norms."""
         return [arm for arms in self.arms.values() for arm in arms]
 
     @property
     def tuned_arms(self) -> list[str]:
-        """The arms for which rates are tuned: on a ladder, those at its ends."""
+        """The arms whose rates are tuned: with a ladder, those with its first and its last values."""
         return [arm for arms in self.arms.values() for arm in dict.fromkeys((arms[0], arms[-1]))]
 
     @property
@@ -306,10 +306,11 @@ class Campaign(CampaignFile):
         return seeds.needed(self.claims, scores, self.mode, look, self.seeds.max_seeds, uncertainty)
 
     def coming(self, results: Results, extensions: int, seeds: int) -> list[Job]:
-        """Return the runs that come but are not planned yet, at the lowest rate, with empty folders.
+        """Return the runs that will be needed beside those planned so far, as far as that is known now.
 
-        None come if all norms diverged at every rate. ``extensions``: how often the grid is extended, by a rate each
-        time. ``seeds``: the number of final seeds.
+        Their rates and folders are not known yet: they have the lowest rate and no folder. None is needed if all norms
+        diverged at every rate. ``extensions``: how often the grid is extended, by a rate each time. ``seeds``: the
+        number of final seeds.
         """
         choice = self.choice(results)
         if choice and all(chosen.rate is None for chosen in choice.values()):

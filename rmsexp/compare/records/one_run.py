@@ -223,7 +223,7 @@ def _columns(metrics: _Metrics) -> dict[str, Numbers]:
 
 
 def _is_possible(name: str, values: Numbers) -> NDArray[np.bool_]:
-    """Return where the values of a column are NaN or such as runs record; larger ones overflow in statistics."""
+    """Return for each value of a column whether a run can have recorded it: NaN, or not too large for sums."""
     is_count = name in ("step", "epoch", "examples", "predictions", "time") or name.startswith("seconds_")
     return ~(np.abs(values) > (MOST if is_count else record.LARGEST))
 
