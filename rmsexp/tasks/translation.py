@@ -123,6 +123,7 @@ SOURCES: dict[str, Callable[[DataConfig], parallel.Corpus]] = {
 
 
 LONGEST_TRANSLATION = 10_000  # tokens; the search keeps memory for as many
+LONGEST_LINE = 2_000  # tokens of a line to translate; attention keeps memory for the square of it
 
 
 @dataclass
@@ -284,8 +285,18 @@ class TranslationTask(ABC):
         return results
 
     def translate(self, model: Any, lines: Sequence[str], beam: int) -> list[str]:
-        """Return detokenised translations of the lines. The model must be in evaluation mode."""
-        return self._search(model, [np.array([*ids, EOS]) for ids in self.text.source.encode(lines)], beam)
+        """Return detokenised translations of the lines. The model must be in evaluation mode.
+
+        Raises: ValueError for a line of more than ``LONGEST_LINE`` tokens.
+        """
+        sources = [np.array([*ids, EOS]) for ids in self.text.source.encode(lines)]
+        for number, source in enumerate(sources, 1):
+            if len(source) > LONGEST_LINE + 1:
+                raise ValueError(
+                    f"line {number} has {len(source) - 1:,} tokens, and a translation takes lines of at most "
+                    f"{LONGEST_LINE:,}; write each sentence in a line of its own"
+                )
+        return self._search(model, sources, beam)
 
     def held_out_batches(self, held_out: translation.HeldOut) -> Iterator[Batch]:
         """Yield batches of those pairs of a held-out split that have a loss, in descending order of target length.

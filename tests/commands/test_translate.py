@@ -181,6 +181,14 @@ def test_mistakes_give_one_line_and_no_output(runs: dict[str, Path], translated:
         assert translated("a\n", *words).status == 2
 
 
+def test_a_line_of_too_many_tokens_is_refused_before_it_takes_the_memory(
+    runs: dict[str, Path], translated: Translate
+) -> None:
+    done = translated(f"a man\n{'a man ' * 1500}\n", runs["transformer"])
+    assert (done.status, done.out) == (1, "")
+    assert "line 2 has 6,000 tokens, and a translation takes lines of at most 2,000" in done.err
+
+
 def test_missing_and_damaged_checkpoints_are_named(runs: dict[str, Path], translated: Translate) -> None:
     best = runs["transformer"] / record.CHECKPOINTS / "best.pt"
     content = best.read_bytes()
