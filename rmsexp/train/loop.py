@@ -111,8 +111,10 @@ def _drop_metrics(folder: record.RunFolder, saved_step: int | None) -> list[str]
     Unless there never was a checkpoint (``saved_step`` is 0), the file is kept under another name.
     """
     path = folder.metrics_path
-    if saved_step == 0 or not path.exists():
-        path.unlink(missing_ok=True)
+    if not path.exists():
+        return []
+    if saved_step == 0 and path.is_file():  # a folder of this name is kept, too
+        path.unlink()
         return []
     kept = atomic.move_aside(path).name
     return [f"{folder.checkpoints} has no checkpoint: the run begins again at step 0; its metrics are kept as {kept}"]
