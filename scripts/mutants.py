@@ -12,7 +12,8 @@ tested with all tests of the files ``CPP_TESTS`` that use no interpreter, and fa
 ``TRITON_TESTS`` and with the tests in tests/kernels that run their file in the interpreter.
 
 Prints two lines per fault and writes all faults as JSON to ``--output``. Repeated with the same output file, the
-command plants only the faults that were not detected before.
+command plants only the faults that were not detected before. ``--again FILE`` plants the faults of an earlier output,
+in code that may have moved since: each is found by its function's qualified name, its line and its kind.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import coverage
@@ -74,6 +77,9 @@ class Mutant:
     Attributes:
         area, kind: the area of the file (a key of ``AREAS``) and the kind of fault, such as "sign".
         file, line: where the fault is; ``file`` is relative to the repository.
+        function: the qualified name of the function or class around it; the file's name for C++ and for other lines.
+        code: its line, without indentation.
+        number: its place among the equal faults in such lines of this function.
         tests: the number of tests selected for it.
         result: "" before it is tested, then a text that begins with "killed" or "survived".
         test: the first test that failed.
@@ -87,9 +93,17 @@ class Mutant:
     end: int
     old: str
     new: str
+    function: str = ""
+    code: str = ""
+    number: int = 0
     tests: int = 0
     result: str = ""
     test: str = ""
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What the fault has in common with itself in code that has moved."""
+        return self.kind, self.function, self.code, self.old, self.new, self.number
 
 
 def python_mutants(area: str, file: str, text: str) -> Iterator[Mutant]:
@@ -158,6 +172,54 @@ def cpp_mutants(area: str, file: str, text: str) -> Iterator[Mutant]:
         position += len(line)
 
 
+def faults(root: Path, area: str, pattern: str) -> Iterator[Mutant]:
+    """Yield every fault that can be planted in the files of an area."""
+    for path in sorted((root / "rmsexp").rglob("*")):
+        file = path.relative_to(root).as_posix()
+        if not re.fullmatch(rf"rmsexp/{pattern}", file):
+            continue
+        text = path.read_text()
+        lines, seen = text.splitlines(), Counter[tuple[object, ...]]()
+        names = functions(text) if path.suffix == ".py" else {}
+        for mutant in (python_mutants if path.suffix == ".py" else cpp_mutants)(area, file, text):
+            mutant.function = names.get(mutant.line, path.stem)
+            mutant.code = lines[mutant.line - 1].strip()
+            mutant.number = seen[mutant.identity]
+            seen[mutant.identity] += 1
+            yield mutant
+
+
+def functions(text: str) -> dict[int, str]:
+    """Return the qualified name of the innermost function or class around each line of a Python file."""
+    found: dict[int, str] = {}
+
+    def visit(node: ast.AST, outer: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            name = outer
+            if isinstance(child, ast.FunctionDef | ast.ClassDef):
+                name = f"{outer}.{child.name}".lstrip(".")
+                found.update(dict.fromkeys(range(child.lineno, (child.end_lineno or child.lineno) + 1), name))
+            visit(child, name)
+
+    visit(ast.parse(text), "")
+    return found
+
+
+def again(root: Path, earlier: list[dict[str, Any]]) -> list[Mutant]:
+    """Return the faults of an earlier output as they are in this tree; the result of one that is gone says so."""
+    here: dict[tuple[object, ...], list[Mutant]] = {}
+    for mutant in faults(root, "", r"(\w+/)*\w+\.(py|cpp)"):
+        here.setdefault(mutant.identity, []).append(mutant)
+    found = []
+    for entry in earlier:
+        old = Mutant(**entry | {"tests": 0, "result": "", "test": ""})
+        same = here.get(old.identity, [])
+        of_name = [mutant for mutant in same if Path(mutant.file).name == Path(old.file).name]
+        (mutant,) = of_name if len(of_name) == 1 else same if len(same) == 1 else [replace(old, result="gone")]
+        found.append(replace(mutant, area=old.area))
+    return found
+
+
 def draw(root: Path, seed: int, count: int) -> list[Mutant]:
     """Draw about ``count`` faults: each area gets its share; within an area, each kind of fault is equally likely."""
     generator = random.Random(seed)
@@ -165,14 +227,8 @@ def draw(root: Path, seed: int, count: int) -> list[Mutant]:
     drawn: list[Mutant] = []
     for area, (share, pattern) in AREAS.items():
         kinds: dict[str, list[Mutant]] = {}
-        for path in sorted((root / "rmsexp").rglob("*")):
-            file = path.relative_to(root).as_posix()
-            if not re.fullmatch(rf"rmsexp/{pattern}", file):
-                continue
-            text = path.read_text()
-            find = python_mutants if path.suffix == ".py" else cpp_mutants
-            for candidate in find(area, file, text):
-                kinds.setdefault(candidate.kind, []).append(candidate)
+        for candidate in faults(root, area, pattern):
+            kinds.setdefault(candidate.kind, []).append(candidate)
         for _ in range(round(count * share / shares)):
             kind = generator.choice(sorted(kinds))
             drawn.append(kinds[kind].pop(generator.randrange(len(kinds[kind]))))
@@ -320,6 +376,7 @@ def main() -> None:
         help="the name of a test not to run, because it fails without a fault, too; may be repeated",
     )
     parser.add_argument("--output", type=Path, default=Path("mutants.json"), help="file to write (mutants.json)")
+    parser.add_argument("--again", type=Path, metavar="FILE", help="an earlier output, whose faults are planted again")
     parser.add_argument("--suite", action="store_true", help="run the whole suite for faults not detected otherwise")
     parser.add_argument("--list", action="store_true", help="print the faults and plant none")
     arguments = parser.parse_args()
@@ -328,11 +385,14 @@ def main() -> None:
         git = ["git", "-C", str(arguments.tree), "worktree"]
         subprocess.run([*git, "add", "--quiet", "--detach", str(root), "HEAD"], check=True)
         try:
-            mutants = draw(root, arguments.seed, arguments.count)
+            if arguments.again:
+                mutants = again(root, json.loads(arguments.again.read_text()))
+            else:
+                mutants = draw(root, arguments.seed, arguments.count)
             take_over(mutants, arguments.output)
             tests = Tests(arguments.coverage, arguments.durations, root)
             for number, mutant in enumerate(mutants, 1):
-                if not arguments.list and not mutant.result.startswith("killed"):
+                if not arguments.list and not mutant.result.startswith(("killed", "gone")):
                     judge(mutant, root, tests, arguments.deselect, arguments.suite)
                     arguments.output.write_text(json.dumps([asdict(row) for row in mutants], indent=1) + "\n")
                 change = f"{mutant.old.strip()} -> {mutant.new.strip()}".replace("\n", " ")
@@ -342,7 +402,8 @@ def main() -> None:
             subprocess.run([*git, "remove", "--force", str(root)], check=True)
     if not arguments.list:
         killed = sum(mutant.result.startswith("killed") for mutant in mutants)
-        print(f"{killed} of {len(mutants)} detected")
+        gone = sum(mutant.result == "gone" for mutant in mutants)
+        print(f"{killed} of {len(mutants)} detected" + f", {gone} gone with their code" * (gone > 0))
 
 
 if __name__ == "__main__":
