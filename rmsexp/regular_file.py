@@ -7,7 +7,7 @@ from typing import IO, Any
 
 
 class NotRegularError(OSError, ValueError):
-    """There is a pipe, socket or device in the place of a file."""
+    """There is a folder, pipe, socket or device in the place of a file."""
 
 
 def open_regular(path: Path, mode: str = "rb") -> IO[Any]:
@@ -24,5 +24,5 @@ def read_regular(path: Path) -> bytes:
 
 def _check(path: Path) -> None:
     # opening a pipe would wait for somebody at its other end, and reading a device may never end
-    if path.exists() and not (path.is_file() or path.is_dir()):
+    if path.exists() and not path.is_file():
         raise NotRegularError(f"{path} is not a regular file")

@@ -87,7 +87,7 @@ def test_a_file_that_cannot_be_opened_is_a_problem_of_its_setting(tmp_path: Path
     path.unlink()
     path.mkdir()
     (setting,) = load(tmp_path).settings().values()
-    assert setting.problems == [f"{path}: [Errno 21] Is a directory: '{path}'"]
+    assert setting.problems == [f"{path} is not a regular file"]
 
 
 def test_a_setting_has_the_problems_of_its_own_runs(tmp_path: Path) -> None:
