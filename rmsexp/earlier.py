@@ -76,7 +76,7 @@ class Earlier:
         found = name(*(self.run.get(key) for key in ("task", "setting", "series", "seed")))
         if found != name_of(job):
             raise RefusedError(
-                f"{self.folder.path} holds the run {found:.80}; give the folder its old name back, "
+                f"{self.folder.path} holds the run {found:.200}; give the folder its old name back, "
                 "or start a new run with force=true, which keeps this one beside it"
             )
 
