@@ -9,7 +9,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 UV := $(BIN)/uv
-CPP := $(wildcard rmsexp/kernels/cpp/*)
+CPP := $(wildcard rmsexp/norms/kernels/cpp/*)
 # one worker per core, up to 8; an idle worker takes over tests of busy ones
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 

@@ -14,7 +14,7 @@ if sys.platform == "win32":
         "rmsexp: it needs Linux (macOS is untested); on Windows, use the Windows Subsystem for Linux (WSL)"
     )
 
-from rmsexp import process
+from rmsexp.system import process
 
 # PyTorch's OpenMP threads spin for milliseconds before they sleep. If two runs share the cores, the threads of one spin
 # on cores that the other needs: both took 4 to 9 times as long as one alone, and take about twice as long with this
@@ -23,7 +23,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "500")
 
 if TYPE_CHECKING:
-    from rmsexp.result import Result
+    from rmsexp.commands.result import Result
 
 __all__ = ["__version__", "run"]
 
@@ -57,7 +57,10 @@ def run(
     writes the run; KeyboardInterrupt if Ctrl-C, SIGTERM, SIGHUP or SIGUSR2 stops it; in a job of submitit SIGUSR2
     raises what submitit does.
     """
-    from rmsexp import config, result, runner, words
+    from rmsexp import config
+    from rmsexp.commands import result
+    from rmsexp.config import words
+    from rmsexp.work import runner
 
     chosen = [words.override("task", task), words.override("norm", norm)]
     typed = [*chosen, *overrides, *(words.override(key, value) for key, value in values.items())]

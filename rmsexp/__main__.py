@@ -9,13 +9,13 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from rmsexp.command_line import command, entry_point, report
+from rmsexp.system.command_line import command, entry_point, report
 
 
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv``, by default that of the process, and return its exit status."""
-    from rmsexp import app, usage
+    from rmsexp.commands import app, usage
 
     words = sys.argv[1:] if argv is None else list(argv)
     if not words or words[0].startswith(("-", "+", "~")) or "=" in words[0]:
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         report(f"{name!r} is no command and no KEY=VALUE{hint} (commands: {names})")
         return 2
     # import only this command, so that rmsexp --help and rmsexp report do not load torch
-    module = import_module(f"rmsexp.{name}.__main__" if name in ("analysis", "campaign") else f"rmsexp.{name}")
+    module = import_module(f"rmsexp.commands.{name}")
     status: int = module.main(arguments)
     return status
 
@@ -38,7 +38,7 @@ def _suggestion(word: str, following: Sequence[str], commands: Sequence[str]) ->
     X is GROUP=next word if ``word`` is a group, GROUP=word if it is a choice of a group, and else a similar command.
     """
     from rmsexp import config
-    from rmsexp.checks import nearest
+    from rmsexp.system.checks import nearest
 
     if word in config.GROUPS and following:
         return f"; did you mean {word}={following[0]}?"

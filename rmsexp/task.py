@@ -10,12 +10,27 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from rmsexp.command_line import ReportedError
-from rmsexp.models.noise import Noise
-from rmsexp.rules import score
+from rmsexp.config import score
 from rmsexp.rules.quantities import Quantity
+from rmsexp.system.command_line import ReportedError
 
 T = TypeVar("T")
+
+
+class Noise(Protocol):
+    """A source of random noise for one forward pass; runs with different norms get the same.
+
+    In evaluation a model gets None instead and applies no noise.
+    """
+
+    def gaussian(self, x: Tensor, std: float) -> Tensor:
+        """Return ``x`` plus normal noise of mean 0 and standard deviation ``std``."""
+
+    def dropout(self, x: Tensor, p: float) -> Tensor:
+        """Return ``x`` with each element set to 0 with probability ``p``, and divided by ``1 - p`` otherwise."""
+
+    def seed_default(self, device: torch.device) -> None:
+        """Seed torch's default generator on ``device``, which the dropout inside torch's attention draws from."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +138,8 @@ class Task(Protocol):
     shows their number per second. ``quantities``: what reports draw and tabulate against steps and time, in this order;
     :mod:`rmsexp.rules.quantities` has functions for losses and errors. ``steps_per_epoch``: number of steps in which
     training sees as many examples as the training set has. ``notes``: remarks on the metrics, for the record; if one is
-    named ``rmsexp.record.SUBWORDS`` or ``WORDS``, a digest of learnt subwords or of the vocabulary, that of a continued
-    run must be the same.
+    named ``rmsexp.records.record.SUBWORDS`` or ``WORDS``, a digest of learnt subwords or of the vocabulary,
+    that of a continued run must be the same.
     ``files``: texts from the last evaluation that are written to the run's folder, by file name.
     """
 

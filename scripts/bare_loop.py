@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 
 class TorchNoise:
-    """Draws a model's training noise (:class:`rmsexp.models.noise.Noise`) from torch's global generator."""
+    """Draws a model's training noise (:class:`rmsexp.task.Noise`) from torch's global generator."""
 
     def gaussian(self, x: Tensor, std: float) -> Tensor:
         return x + std * torch.randn_like(x) if std else x

@@ -36,8 +36,8 @@ import chaos_sweep
 import yaml
 from check_record import Check, add_option
 
-from rmsexp import record
-from rmsexp.readers import read_json
+from rmsexp.records import record
+from rmsexp.system.readers import read_json
 
 NAME = "kills"
 CAMPAIGN = {
@@ -119,7 +119,7 @@ def be_worker(descriptor: int, argv: Sequence[str]) -> int:
     Before each training step, warm-up excluded, a line "TIME FOLDER STEP" is written to ``descriptor``, and a shorter
     one each time the process waits for a file to be written through to the disk.
     """
-    from rmsexp.campaign.__main__ import main
+    from rmsexp.commands.campaign import main
     from rmsexp.train import loop
 
     original_fsync, original_update, original_warm_up = os.fsync, loop.Trainer._update, loop.Trainer._warm_up
@@ -227,7 +227,7 @@ def repeated(report: Report) -> list[str]:
 
 def content(results: Path) -> dict[str, Any]:
     """Return what a campaign has written, without times, process ids and the folder of the results."""
-    from rmsexp.compare.records import campaigns
+    from rmsexp.campaign import campaigns
 
     (path,) = results.glob("campaigns/*/campaign.json")
     campaign = campaigns.load(path)

@@ -28,7 +28,7 @@ from typing import Any
 
 from check_record import Check, add_option, at_least
 
-from rmsexp import record
+from rmsexp.records import record
 
 # SHARES: how many of 20 kills hit each place. COUNTS: a child is killed when it reaches its place for the n-th time,
 # with n drawn between these numbers. They are small enough for the kill to come before the run ends, and large enough
@@ -101,10 +101,10 @@ def run(words: Sequence[str], log: Path, kill: Kill | None = None, delay_seconds
 
 def be_child(fault: str, words: Sequence[str]) -> int:
     """Run the command line, print each step for the parent process, and kill this process at ``fault``, POINT:COUNT."""
-    from rmsexp import app
+    from rmsexp.commands import app
+    from rmsexp.task import Extent
     from rmsexp.tasks import cifar10
     from rmsexp.train import loop
-    from rmsexp.train.task import Extent
 
     point, count = fault.split(":")
     remaining, updates, metrics_size = int(count), 0, sys.maxsize

@@ -26,7 +26,7 @@ from typing import Any
 
 from fuzzing import damage
 
-from rmsexp import record
+from rmsexp.records import record
 
 SIGNALS = {name: getattr(signal, name) for name in ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT")}
 FILES = {  # fault -> files that it damages
@@ -175,7 +175,7 @@ def be_child(descriptor: int, error: str, first: int, count: int, command: Seque
     From the ``first`` time on that the process waits for a file to be written through to the disk, ``count`` such calls
     fail with the error ``error``, such as ENOSPC.
     """
-    from rmsexp import app, outcomes
+    from rmsexp.commands import app, outcomes
     from rmsexp.train import loop
 
     remaining, failures = first, count
@@ -245,7 +245,7 @@ def contents(root: Path) -> dict[str, dict[str, Any]]:
 def refusal(folder: Path) -> str | None:
     """Return why ``best.pt`` of a run is refused whenever it is read, or None if it is not. A run goes on anyway."""
     from rmsexp import config
-    from rmsexp.readers import read_yaml
+    from rmsexp.system.readers import read_yaml
     from rmsexp.train import checkpoint
 
     files = record.RunFolder(folder)

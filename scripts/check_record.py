@@ -18,11 +18,12 @@ from typing import Any, NoReturn
 
 import torch
 
-from rmsexp import atomic, config
-from rmsexp.command_line import entry_point, inform, recorded
-from rmsexp.compare.records.timing_records import new_folder
-from rmsexp.machine_lock import measuring
-from rmsexp.readers import read_json
+from rmsexp import config
+from rmsexp.records.frames.timing_records import new_folder
+from rmsexp.system import atomic
+from rmsexp.system.command_line import entry_point, inform, recorded
+from rmsexp.system.machine_lock import measuring
+from rmsexp.system.readers import read_json
 from rmsexp.train import provenance, quiet
 from rmsexp.train.contention import Contention
 from rmsexp.train.probe import probe
@@ -164,14 +165,14 @@ def _files() -> str:
 
 
 def command(words: list[str]) -> str:
-    """Return the command line of a script for its record (:func:`rmsexp.command_line.recorded`)."""
+    """Return the command line of a script for its record (:func:`rmsexp.system.command_line.recorded`)."""
     return recorded(["python", f"scripts/{Path(words[0]).name}", *words[1:]])
 
 
 def run(main: Callable[[], int | None]) -> NoReturn:
     """Run the function of a script and exit; mistakes and failures are reported as those of commands are.
 
-    See :func:`rmsexp.command_line.entry_point`.
+    See :func:`rmsexp.system.command_line.entry_point`.
     """
     sys.exit(entry_point(lambda _: main() or 0)([]))
 

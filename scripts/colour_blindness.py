@@ -22,8 +22,8 @@ import numpy as np
 from matplotlib import colors, image
 from numpy.typing import NDArray
 
-from rmsexp.compare.page.colours import on_dark
-from rmsexp.compare.plots import style
+from rmsexp.report.page.colours import on_dark
+from rmsexp.report.plots import style
 
 Array = NDArray[np.float64]
 VISIONS = {

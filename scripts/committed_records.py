@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rmsexp.readers import read_json
+from rmsexp.system.readers import read_json
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "results/reference"

@@ -26,8 +26,9 @@ import check_record
 import numpy as np
 import torch
 
-from rmsexp import config, cores
+from rmsexp import config
 from rmsexp.rules.ratios import paired_ratio
+from rmsexp.system import cores
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,7 +42,7 @@ from rmsexp.train.step import Settings, Stepper
 try:
     from rmsexp.train.device import set_up_device
 except ImportError:
-    from rmsexp.runner import set_up_device
+    from rmsexp.work.runner import set_up_device
 job = config.job(sys.argv[1:])
 cfg = job.config
 device = set_up_device(cfg)

@@ -32,10 +32,10 @@ import parallel_corpus
 import psutil
 from check_record import FILE, Check, add_option, is_done, run
 
-from rmsexp.command_line import inform
-from rmsexp.compare.plots import canvas
 from rmsexp.data.files import FLOAT32, write_array
-from rmsexp.machine_lock import measuring
+from rmsexp.report.plots import canvas
+from rmsexp.system.command_line import inform
+from rmsexp.system.machine_lock import measuring
 
 NAME = "data_at_size"
 KINDS = ("sentencepiece", "moses_bpe")

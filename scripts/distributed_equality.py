@@ -42,7 +42,8 @@ import fast_steps
 from check_record import Check, Parts, add_option
 from forked_run import END_SECONDS, KILLED_AT, Kill, run
 
-from rmsexp import process, record
+from rmsexp.records import record
+from rmsexp.system import process
 from rmsexp.train import provenance, quiet
 
 NAME, HANG = "distributed_equality", "distributed_hang"

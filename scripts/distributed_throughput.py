@@ -30,17 +30,18 @@ import as_torchrun
 import check_record
 from torch.distributed import TCPStore
 
-from rmsexp import config, process
+from rmsexp import config
 from rmsexp.measure.interleaved import BLOCK_SECONDS, FEWEST_STEPS
 from rmsexp.measure.steps import make_stepper
 from rmsexp.rules.ratios import Interval, over_processes, paired_ratio
+from rmsexp.system import process
+from rmsexp.task import ALL
 from rmsexp.train.contention import Contention
 from rmsexp.train.device import set_up_device
 from rmsexp.train.distributed.group import Group, joined
 from rmsexp.train.distributed.joint import JointContention
 from rmsexp.train.randomness import permutation
 from rmsexp.train.step import WARMUP_STEPS
-from rmsexp.train.task import ALL
 
 TASKS = ("cifar10", "attentive_reader", "order_embedding", "rnnsearch", "transformer", "language_model")
 PAIR, WIDE, SINGLE = "two processes", "one process of two threads", "one process of one thread"

@@ -20,9 +20,10 @@ import torch._dynamo  # which the first optimiser would import, in each process
 from torch import nn
 from torch.distributed import TCPStore
 
-from rmsexp import config, joint_runner, tasks
+from rmsexp import config, tasks
 from rmsexp.tasks import translation
 from rmsexp.train.loop import Trainer
+from rmsexp.work import joint_runner
 
 END_SECONDS = 60  # after a failure all processes must end within this time
 GRACE_SECONDS = 30  # as torchrun's: between SIGTERM and SIGKILL for the other processes when one has failed

@@ -39,25 +39,18 @@ import coverage
 
 UNKNOWN_NAME, NO_TESTS = 4, 5  # exit statuses of pytest
 SECONDS = 60.0  # time limit of the tests that are selected for a fault
-# An area's share of the faults, relative to the other areas, and a pattern of its files. Some patterns name files of
-# older commits, for --tree.
+# An area's share of the faults, relative to the other areas, and a pattern of its files
 AREAS = {
-    "norms": (12, r"norms/(?!calls)\w+\.py"),
+    "norms": (12, r"norms/\w+\.py"),
     "models": (10, r"models/\w+\.py"),
-    "loop": (8, r"train/(loop|step|optim|schedule|clock|randomness|device)\.py"),
-    "checkpoint": (6, r"(train/(checkpoint|interrupt)|record|runner|run_folder)\.py"),
-    "statistics": (
-        6,
-        r"(rules/\w+|compare/(stats|paired|rates|targets|records/(statistics|curves|speed)|tables/\w+))\.py",
-    ),
-    "campaigns": (5, r"(campaign/\w+|lock|file_lock|earlier|states)\.py"),
-    "timing": (
-        5,
-        r"(train/(interleaved|contention)|norms/calls|measure/\w+|compare/timing|compare/records/(tim\w+|ratios))\.py",
-    ),
-    "readers": (5, r"(data/\w+|compare/load|compare/records/load)\.py"),
-    "kernels": (5, r"kernels/(\w+/)?(?!__init__)\w+\.py"),
-    "C++": (3, r"kernels/cpp/\w+\.cpp"),
+    "loop": (8, r"(train/(loop|step|optim|schedule|randomness|device)|system/clock)\.py"),
+    "checkpoint": (6, r"(train/(checkpoint|interrupt)|records/record|work/runner)\.py"),
+    "statistics": (6, r"(rules/\w+|records/frames/(statistics|curves|speed)|report/tables/\w+)\.py"),
+    "campaigns": (5, r"(campaign/\w+|system/(lock|file_lock)|records/(earlier|states))\.py"),
+    "timing": (5, r"(train/contention|measure/\w+|records/frames/(time_states|timing_records))\.py"),
+    "readers": (5, r"(data/\w+|records/frames/load)\.py"),
+    "kernels": (5, r"norms/kernels/(\w+/)?(?!__init__)\w+\.py"),
+    "C++": (3, r"norms/kernels/cpp/\w+\.cpp"),
 }
 # kinds of faults in C++: pattern and replacement
 CPP = ((r" \+ ", " - "), (r" - ", " + "), (r" < ", " <= "), (r" \* ", " + "), (r"\beps\b", "0"))
@@ -322,7 +315,7 @@ def judge(mutant: Mutant, root: Path, tests: Tests, deselected: list[str], suite
     mutant.tests = len(selected)
     try:
         if path.suffix == ".cpp":  # build the kernels first, because the 60 seconds are meant for the tests
-            load = [sys.executable, "-c", "from rmsexp import kernels; raise SystemExit(not kernels.load())"]
+            load = [sys.executable, "-c", "from rmsexp.norms import kernels; raise SystemExit(not kernels.load())"]
             if subprocess.run(
                 load, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True
             ).returncode:

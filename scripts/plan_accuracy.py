@@ -19,9 +19,10 @@ from typing import Any
 
 from check_record import Check, add_option, run
 
-from rmsexp.campaign import cost, plan, question
-from rmsexp.campaign_file import Job
-from rmsexp.command_line import inform
+from rmsexp.campaign import plan, question
+from rmsexp.campaign.campaign_file import Job
+from rmsexp.system.command_line import inform
+from rmsexp.work import cost
 
 RECORDS = Path(__file__).parents[1] / "results/reference/quality"
 

@@ -31,9 +31,11 @@ from typing import Any
 
 import check_record
 
-from rmsexp import config, machine, process, record
-from rmsexp.command_line import ReportedError, inform
-from rmsexp.machine_lock import measuring
+from rmsexp import config
+from rmsexp.records import record
+from rmsexp.system import machine, process
+from rmsexp.system.command_line import ReportedError, inform
+from rmsexp.system.machine_lock import measuring
 from rmsexp.train import quiet
 
 NAME = "planted_neighbours"

@@ -31,7 +31,7 @@ import chaos
 import chaos_sweep
 from check_record import Check, add_option
 
-from rmsexp import record
+from rmsexp.records import record
 
 STEPS = 300
 WORDS = (

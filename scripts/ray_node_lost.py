@@ -35,7 +35,7 @@ from check_record import Check, add_option
 from preempted_sweep import NORMS, STEPS
 from ray.cluster_utils import Cluster
 
-from rmsexp import record
+from rmsexp.records import record
 
 NAME = "twelve_runs"
 SEEDS = (0, 1, 2)

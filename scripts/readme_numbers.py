@@ -41,8 +41,8 @@ from readme_blocks import (
 )
 from readme_blocks.evidence import Evidence
 
-from rmsexp import atomic
-from rmsexp.readers import read_yaml
+from rmsexp.system import atomic
+from rmsexp.system.readers import read_yaml
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "results/reference"
@@ -90,8 +90,6 @@ BLOCKS: Blocks = {
     "timing-power": checks.timing_power,
     "timing-coverage": checks.timing_coverage,
     "commits": checks.commits,
-    "joeynmt": checks.joeynmt,
-    "words-per-second": checks.words,
     "trainer-overhead": checks.trainer_overhead,
     "verdict-rules": checks.verdict_rules,
     "fuzz": checks.fuzz,
@@ -101,7 +99,6 @@ BLOCKS: Blocks = {
     "ray-node-lost": checks.ray_node_lost,
     "distributed-equality": processes.equality,
     "distributed-hang": processes.hang,
-    "report-at-size": checks.report_at_size,
     "distributed-throughput": checks.distributed_throughput,
     "recurrences": layers.recurrences,
     "data-at-size": size.data_at_size,

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rmsexp.kernels import build
+from rmsexp.norms.kernels import build
 
 ROOT = Path(__file__).parents[1]
 # With -O1 and -g1, reports name lines. The check of vptr would need type information that torch's libraries hide.

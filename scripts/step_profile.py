@@ -22,8 +22,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from rmsexp import config
-from rmsexp.command_line import inform
 from rmsexp.measure.steps import make_stepper
+from rmsexp.system.command_line import inform
 from rmsexp.train import provenance
 from rmsexp.train.device import set_up_device
 from rmsexp.train.step import WARMUP_STEPS, Stepper

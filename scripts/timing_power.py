@@ -22,11 +22,11 @@ import check_record
 from scipy.stats import binomtest
 
 from rmsexp import config
-from rmsexp.command_line import inform
-from rmsexp.compare.records import timing_records
+from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import processes, steps
 from rmsexp.measure.interleaved import Contestant
-from rmsexp.measure.options import TimingConfig
+from rmsexp.records.frames import timing_records
+from rmsexp.system.command_line import inform
 
 NAME = "timing_power"
 WORDS = ("task=order_embedding", "norm=rms", "threads=1", "device=cpu")

@@ -31,9 +31,9 @@ import numpy as np
 import torch
 
 from rmsexp import config, tasks
-from rmsexp.compare.tables import formats
 from rmsexp.norms import Norm
-from rmsexp.record import RunFolder
+from rmsexp.records.record import RunFolder
+from rmsexp.report.tables import formats
 from rmsexp.rules.ratios import paired_ratio
 from rmsexp.train.contention import Contention
 from rmsexp.train.device import set_up_device

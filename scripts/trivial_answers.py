@@ -13,7 +13,7 @@ import check_record
 import numpy as np
 
 from rmsexp import config, tasks
-from rmsexp.command_line import inform
+from rmsexp.system.command_line import inform
 
 
 def main() -> None:

@@ -25,9 +25,9 @@ import pandas as pd
 from check_record import Check, add_option, run
 from scipy.interpolate import PchipInterpolator
 
-from rmsexp import campaign_file
-from rmsexp.compare.records import campaigns, names
-from rmsexp.compare.tables import markup, verdicts
+from rmsexp.campaign import campaign_file, campaigns
+from rmsexp.records.frames import names
+from rmsexp.report.tables import markup, verdicts
 from rmsexp.rules import claims, seeds, selection
 from rmsexp.rules.claims import Claim, Verdict
 from rmsexp.rules.pairs import pair, sign

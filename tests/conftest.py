@@ -87,7 +87,7 @@ def threads_of_torch() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def machine_lock_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep tests that measure from waiting for, and pausing, campaign workers and measurements on this machine."""
-    from rmsexp import machine_lock
+    from rmsexp.system import machine_lock
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine_lock, "FOLDER", tmp_path_factory.mktemp("machine"))
@@ -97,7 +97,7 @@ def machine_lock_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @pytest.fixture(scope="session", autouse=True)
 def store_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep the metrics that reports store away from those of this user."""
-    from rmsexp.compare.records import store
+    from rmsexp.records.frames import store
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "STORE", tmp_path_factory.mktemp("store"))
@@ -159,7 +159,7 @@ def config_files_parsed_once() -> Iterator[None]:
 @pytest.fixture
 def unwritten_figures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Replace the writing of figures, which takes most of their time; return a list that gets the name of each."""
-    from rmsexp.compare.plots import canvas
+    from rmsexp.report.plots import canvas
 
     names: list[str] = []
     monkeypatch.setattr(canvas, "write", lambda _, path, *__: names.append(path.name))
@@ -255,7 +255,7 @@ def main(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     """
     from helpers.tasks import Ended
 
-    from rmsexp import app, outcomes
+    from rmsexp.commands import app, outcomes
 
     monkeypatch.setattr(sys, "argv", ["rmsexp"])  # app sets sys.argv for Hydra; this restores it after the test
     folders = (f"results={tmp_path / 'results'}", f"data.root={tmp_path / 'data'}")

@@ -17,7 +17,7 @@ PACKAGE = Path(rmsexp.__file__).parent
 FILES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 CLOCKS = {"time", "datetime", "timeit"}
-TIME_READERS = {"train/clock.py", "machine_lock.py"}  # the latter for messages alone, below the trainer
+TIME_READERS = {"system/clock.py", "system/machine_lock.py"}  # the latter for messages alone
 # Synthetic data are drawn from a seed. Initialisers draw from a generator that their caller passes. The loggers, and
 # the processes of a run when they meet, draw ids that must never repeat. Timings draw the number from which their
 # orders follow, and record it.
@@ -36,7 +36,7 @@ DRAWING_METHODS = {
     *("Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "default_rng", "RandomState"),
 }
 TAKES_GENERATOR = {"uniform_", "normal_"}  # allowed in GIVEN_A_GENERATOR with generator=
-OWN_METHODS = {"noise.dropout"}  # rmsexp.models.noise.Noise, drawn by randomness.py
+OWN_METHODS = {"noise.dropout"}  # rmsexp.task.Noise, drawn by randomness.py
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
@@ -101,17 +101,18 @@ def test_what_is_used_without_training_imports_neither_torch_nor_more_than_it_ne
     Campaign().write(tmp_path)
     code = f"""
 import pathlib, sys
-import rmsexp.rules.score
+import rmsexp.config.score
 assert not {{"numpy", "scipy"}} & set(sys.modules), "the score"
-from rmsexp import status
+from rmsexp.commands import status
 status.main([{str(tmp_path)!r}])
 assert not {{"torch", "pandas"}} & set(sys.modules), "status"
-from rmsexp import bench
+from rmsexp.commands import bench
 bench.parse(["norms"])
 assert "torch" not in sys.modules, "bench"
 import rmsexp.report
-from rmsexp.analysis import __main__, init_center, p_sweep
-from rmsexp.compare.records import campaigns
+from rmsexp.analysis import init_center, p_sweep
+from rmsexp.commands import analysis
+from rmsexp.campaign import campaigns
 (state,) = campaigns.states(pathlib.Path({str(tmp_path)!r}), [])
 assert state.verdicts
 assert "torch" not in sys.modules, "reports"

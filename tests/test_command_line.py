@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from rmsexp import command_line, config, usage
-from rmsexp.command_line import LONGEST_MESSAGE, Parser, ReportedError, brief, duration, entry_point
+from rmsexp import config
+from rmsexp.commands import usage
 from rmsexp.config import ConfigError
 from rmsexp.data import DataError, UnavailableError
+from rmsexp.system import command_line
+from rmsexp.system.command_line import LONGEST_MESSAGE, Parser, ReportedError, brief, duration, entry_point
 
 NUMBERS = ", ".join(map(str, range(1000)))
 
@@ -135,7 +137,7 @@ def test_a_character_that_the_output_cannot_show_becomes_a_question_mark(monkeyp
 @pytest.mark.parametrize("command", usage.COMMANDS)
 def test_help_depends_neither_on_docstrings_nor_on_the_terminal(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     written = ascii_output(monkeypatch)
-    module = import_module(f"rmsexp.{command}.__main__" if command in ("analysis", "campaign") else f"rmsexp.{command}")
+    module = import_module(f"rmsexp.commands.{command}")
     expected = (module.__doc__ or "").replace("…", "?").split()
     monkeypatch.setattr(module, "__doc__", None)
     with contextlib.suppress(SystemExit):

@@ -12,8 +12,9 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from rmsexp import classes, config, identity
-from rmsexp import words as words_module
+from rmsexp import config
+from rmsexp.config import classes, identity
+from rmsexp.config import words as words_module
 from rmsexp.data import DataError
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from helpers.campaign_runs import write_file
 
-from rmsexp import cores, mounts, record
 from rmsexp.data import parts
+from rmsexp.records import record
+from rmsexp.system import cores, mounts
 
 
 @pytest.fixture

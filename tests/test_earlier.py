@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from rmsexp import atomic, config, readers, record
+from rmsexp import config
 from rmsexp.config import Job
-from rmsexp.earlier import UNCHECKED, Earlier, RefusedError, name_of
+from rmsexp.records import record
+from rmsexp.records.earlier import UNCHECKED, Earlier, RefusedError, name_of
+from rmsexp.system import atomic, readers
 
 ROWS: list[record.Row] = [{"step": step, "split": "test", "loss": 1.0} for step in (0, 4)]
 FILES = (record.STATUS, record.RUN, record.CONFIG)

@@ -10,8 +10,8 @@ from typing import NoReturn
 
 import pytest
 
-from rmsexp import mounts
-from rmsexp.file_lock import NO_LOCKS, NoLocksError, host_only, try_to_lock, wait_for_lock
+from rmsexp.system import mounts
+from rmsexp.system.file_lock import NO_LOCKS, NoLocksError, host_only, try_to_lock, wait_for_lock
 
 MOUNTED = """\
 21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard

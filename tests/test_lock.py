@@ -11,8 +11,8 @@ from typing import NoReturn
 
 import pytest
 
-from rmsexp.file_lock import NoLocksError
-from rmsexp.lock import Lock, RunLockedError
+from rmsexp.system.file_lock import NoLocksError
+from rmsexp.system.lock import Lock, RunLockedError
 
 
 @pytest.fixture

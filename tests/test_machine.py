@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmsexp import machine
+from rmsexp.system import machine
 
 CPUINFO = """processor	: 0
 vendor_id	: AuthenticAMD

@@ -22,10 +22,10 @@ import torch
 from helpers.slopes import slopes_trainer
 from torch import nn
 
-from rmsexp import file_lock, machine_lock, record
-from rmsexp.machine_lock import Pause, measuring, working
 from rmsexp.measure import layers
-from rmsexp.train import clock
+from rmsexp.records import record
+from rmsexp.system import clock, file_lock, machine_lock
+from rmsexp.system.machine_lock import Pause, measuring, working
 from rmsexp.train.interrupt import Interrupted
 from rmsexp.train.loop import Trainer
 
@@ -152,7 +152,7 @@ def test_a_measurer_reports_that_it_waits_for_workers() -> None:
 MEASURE = """
 import sys, time
 from pathlib import Path
-from rmsexp import machine_lock
+from rmsexp.system import machine_lock
 machine_lock.FOLDER = Path(sys.argv[1])
 with machine_lock.measuring(print):
     print("measuring", flush=True)
@@ -323,7 +323,7 @@ def test_a_run_pauses_within_a_step_and_its_clock_excludes_the_pause(
         trainer.run()
     assert (steps, trainer.state.step) == ([2], 4)
     assert_paused(lines, os.getpid())
-    assert trainer.clock.seconds == dict.fromkeys(record.BUCKETS, 0.0)
+    assert trainer.clock.seconds == dict.fromkeys(clock.BUCKETS, 0.0)
     rows, damage = files.read_metrics()
     assert ([row["step"] for row in rows if row["split"] == "train"], damage) == ([1, 2, 3, 4], None)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from helpers.records import write_run
 
-from rmsexp import config, outcomes
+from rmsexp import config
+from rmsexp.commands import outcomes
 
 
 def test_options_of_the_norm_are_left_out_of_the_suggested_command(tmp_path: Path) -> None:

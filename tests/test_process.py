@@ -17,8 +17,8 @@ import pytest
 from helpers.processes import is_running, wait_until
 from submitit.core.utils import UncompletedJobError
 
-from rmsexp import process
-from rmsexp.command_line import entry_point
+from rmsexp.system import process
+from rmsexp.system.command_line import entry_point
 
 ROOT = Path(__file__).parents[1]
 
@@ -95,7 +95,7 @@ def test_files_do_not_get_the_numbers_of_closed_streams(tmp_path: Path) -> None:
     """Otherwise what a library writes to standard error would be written into a file of the run."""
     code = f"""
 import os
-from rmsexp.command_line import entry_point
+from rmsexp.system.command_line import entry_point
 @entry_point
 def main(argv=None):
     with open({str(tmp_path / "file")!r}, "w") as file:
@@ -193,7 +193,7 @@ import os, signal, sys, time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from joblib import Parallel, delayed
-from rmsexp import process
+from rmsexp.system import process
 
 folder = Path({folder!r})
 
@@ -263,7 +263,7 @@ TWO_RUNS = """
 import os, signal, time
 from pathlib import Path
 from joblib import Parallel, delayed
-from rmsexp import process
+from rmsexp.system import process
 
 folder = Path({folder!r})
 
@@ -310,7 +310,7 @@ POOL = """
 import os, time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from rmsexp import process
+from rmsexp.system import process
 
 if __name__ == "__main__":
     pool = ProcessPoolExecutor(1, get_context("forkserver"), process.follow_parent)
@@ -342,7 +342,7 @@ def test_a_stopped_command_cleans_up(signum: signal.Signals, tmp_path: Path) -> 
 
 def test_after_nohup_the_loss_of_the_terminal_stops_nothing() -> None:
     assert process.stopping_signals() == list(process.STOPPING)
-    code = "from rmsexp import process; print(process.stopping_signals() == [2, 15, 12])"
+    code = "from rmsexp.system import process; print(process.stopping_signals() == [2, 15, 12])"
     ignoring = run_python(code, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     assert ignoring.stdout == "True\n", ignoring.stderr
 
@@ -368,7 +368,7 @@ def test_in_a_job_of_submitit_sigterm_is_left_alone(module: str, inside: bool, m
 
 def test_a_signal_is_handed_on_to_the_handler_that_was_there() -> None:
     handler, ours = Handler(), Handler()
-    ours.__module__ = "rmsexp.process"
+    ours.__module__ = "rmsexp.system.process"
     with process.handling(handler, [signal.SIGUSR2, signal.SIGTERM]):
         process.hand_on(signal.SIGUSR2)
         process.hand_on(signal.SIGTERM)

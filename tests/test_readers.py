@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rmsexp import readers
-from rmsexp.readers import DEEPEST_YAML, LARGEST_JSON, LARGEST_YAML, read_json, read_yaml
+from rmsexp.system import readers
+from rmsexp.system.readers import DEEPEST_YAML, LARGEST_JSON, LARGEST_YAML, read_json, read_yaml
 
 Reader = Callable[[Path], dict[str, Any]]
 VALUES = {"text": "a: ü\n", "number": 1e-05, "none": None, "list": [1, [2.5, "x"]], "mapping": {"yes": True, "1": "2"}}

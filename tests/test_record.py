@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 from helpers.records import write_run
 
-from rmsexp import atomic, lock, readers, record
+from rmsexp.records import record
+from rmsexp.system import atomic, lock, readers
 
 HOLDER = """
 import sys
 from pathlib import Path
-from rmsexp import record
+from rmsexp.records import record
 with record.RunFolder(Path(sys.argv[1])).locked():
     print("held", flush=True)
     sys.stdin.read()

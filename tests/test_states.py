@@ -11,9 +11,11 @@ import pytest
 from helpers.campaigns import Campaign
 from helpers.records import make_row, write_run
 
-from rmsexp import atomic, record, sweep_file
-from rmsexp.campaign_file import Job
-from rmsexp.states import NOT_STARTED, Evaluation, Reader, Run, read_run
+from rmsexp.campaign.campaign_file import Job
+from rmsexp.campaign.state import Reader
+from rmsexp.records import record, sweep_file
+from rmsexp.records.states import NOT_STARTED, Evaluation, Run, read_run
+from rmsexp.system import atomic, clock
 
 SECONDS = 40 / 9 + 0.3  # in the evaluation, checkpoints and log of a run of 400 steps, as write_run writes them
 
@@ -105,7 +107,7 @@ def test_an_ended_run_is_read_again_only_after_a_change(tmp_path: Path, monkeypa
     folder, reader = write_run(tmp_path, steps=40), Reader(tmp_path)
     first = reader.read().runs
     with monkeypatch.context() as patch:
-        patch.setattr("rmsexp.states.read_run", lambda _: pytest.fail("read again"))
+        patch.setattr("rmsexp.records.states.read_run", lambda _: pytest.fail("read again"))
         assert reader.read().runs == first
     record.RunFolder(folder).write_status("interrupted", 40, "stopped")
     assert [run.state for run in reader.read().runs] == ["interrupted"]
@@ -147,7 +149,7 @@ VALUES: tuple[Any, ...] = (None, True, -1, 1e308, 10**400, "x", [], {}, [{}], {"
 def test_strange_values_in_records_are_no_mistake_of_the_program(tmp_path: Path, value: Any) -> None:
     folder = write_run(tmp_path, steps=40, target={"metric": value, "split": value, "selection": value})
     changes: list[dict[str, Any]] = [{key: value} for key in ("step", "split", "seconds", "error")]
-    changes += [{"seconds": dict.fromkeys(record.BUCKETS, value)}, {"step": 1e308}]
+    changes += [{"seconds": dict.fromkeys(clock.BUCKETS, value)}, {"step": 1e308}]
     for change in changes:
         atomic.write_json(folder / record.STATUS, {"status": "running", "step": 7, "error": value})
         (folder / record.CONFIG).write_text(f"max_steps: {json.dumps(value)}\n")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rmsexp import config, sweep_display
-from rmsexp.states import Evaluation, Run
+from rmsexp import config
+from rmsexp.commands import sweep_display
+from rmsexp.records.states import Evaluation, Run
 
 DONE = Run(Path("a"), "finished", 10, 10, Evaluation(10, "test", "error", 0.125), 20.0, 2.0)
 HALF = Run(Path("b"), "running", 5, 10, None, 20.0, 4.0)

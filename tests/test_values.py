@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rmsexp import config, record, timing
-from rmsexp.earlier import Earlier, RefusedError
-from rmsexp.readers import read_yaml
-from rmsexp.schema import flatten
+from rmsexp import config
+from rmsexp.commands import timing
+from rmsexp.config.schema import flatten
+from rmsexp.records import record
+from rmsexp.records.earlier import Earlier, RefusedError
+from rmsexp.system.readers import read_yaml
 
 REFERENCE = Path(__file__).parents[1] / "results" / "reference"
 ALL_RUNS = [path.parent for path in sorted(REFERENCE.rglob("run.json")) if (path.parent / "config.yaml").exists()]

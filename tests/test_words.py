@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from rmsexp import config, words
-from rmsexp.readers import read_yaml, yaml_text
-from rmsexp.schema import as_config
+from rmsexp import config
+from rmsexp.config import words
+from rmsexp.config.schema import as_config
+from rmsexp.system.readers import read_yaml, yaml_text
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from torch.nn import functional as F
 
 from rmsexp.analysis.finding import Finding, Table, captioned
 from rmsexp.analysis.site import EXAMPLES, N_IN, N_OUT, NORMS, SPREAD, draw, norm, site
-from rmsexp.compare.plots import canvas, style
-from rmsexp.compare.records import names
 from rmsexp.norms import Norm
+from rmsexp.records.frames import names
+from rmsexp.report.plots import canvas, style
 
 STEPS = 500
 LEARNING_RATE = 15.0  # large, so that the effect shows within few steps

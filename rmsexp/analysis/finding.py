@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from rich import box
 from rich import table as rich_table
 
-from rmsexp import atomic
-from rmsexp.compare import Records, load
-from rmsexp.compare.plots import canvas
-from rmsexp.compare.tables import markup
+from rmsexp.report import Records, load
+from rmsexp.report.plots import canvas
+from rmsexp.report.tables import markup
+from rmsexp.system import atomic
 
 HEADING_WIDTH = 9  # characters to which column headings are wrapped
 

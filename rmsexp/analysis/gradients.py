@@ -19,9 +19,9 @@ from torch.func import functional_call
 from rmsexp.analysis import adaptation
 from rmsexp.analysis.finding import Finding, Table, captioned
 from rmsexp.analysis.site import EXAMPLES, LATER, N_IN, N_OUT, NORMS, draw, norm, site
-from rmsexp.compare.plots import canvas, style
-from rmsexp.compare.records import names
 from rmsexp.norms import Linear
+from rmsexp.records.frames import names
+from rmsexp.report.plots import canvas, style
 
 DELTAS = np.logspace(-2, 2, 9)
 CHANGED, VARIABLES = ("W", "x"), ("W", "x", "g", "b")  # the variables that are scaled; each v in dL/dv

@@ -12,16 +12,18 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
-from rmsexp import readers, record, trained
 from rmsexp.analysis.finding import Finding, Table, captioned
-from rmsexp.compare import paper
-from rmsexp.compare.plots import canvas, style
-from rmsexp.compare.records import names
 from rmsexp.models.rnnsearch import RNNSearch
 from rmsexp.models.translation import Batch
+from rmsexp.records import record
+from rmsexp.records.frames import names
+from rmsexp.report import paper
+from rmsexp.report.plots import canvas, style
+from rmsexp.system import readers
 from rmsexp.tasks import rnnsearch
 from rmsexp.train.checkpoint import CheckpointError
 from rmsexp.train.step import autocast
+from rmsexp.work import trained
 
 POSITIONS = 4  # the first positions of the target, as in Table 5, which also has a row for all positions
 MARKERS = "osD^v"  # matplotlib markers, one per run, because runs of one norm have the same colour

@@ -13,10 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rmsexp.analysis.finding import Finding, Table, built_in, captioned, settings
-from rmsexp.compare import Records
-from rmsexp.compare.plots import canvas, panels, setting_curves, style
-from rmsexp.compare.records import curves, names, quantities, statistics
-from rmsexp.compare.tables import formats
+from rmsexp.records.frames import curves, names, quantities, statistics
+from rmsexp.report import Records
+from rmsexp.report.plots import canvas, panels, setting_curves, style
+from rmsexp.report.tables import formats
 
 TASK, KEY = "rnnsearch", "+model.init_center="  # the task, and what the setting's name must contain
 

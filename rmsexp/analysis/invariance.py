@@ -19,10 +19,10 @@ from torch.func import functional_call
 from rmsexp import config
 from rmsexp.analysis.finding import Finding, Table, captioned
 from rmsexp.analysis.site import EXAMPLES, GAINLESS, N_IN, N_OUT, draw, norm, site
-from rmsexp.compare import paper
-from rmsexp.compare.records import names
 from rmsexp.models import init
 from rmsexp.norms import Norm
+from rmsexp.records.frames import names
+from rmsexp.report import paper
 
 DRAWS = 8  # random layers and data sets over which a change is averaged
 THRESHOLD = 1e-6  # a smaller relative change is "invariant"; rounding changes about 1e-15, other changes are above 1e-2

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rmsexp import atomic
-from rmsexp.campaign import item_kinds
+from rmsexp.analysis import item_kinds
+from rmsexp.campaign.item_file import Found, Group, Item, Part
 from rmsexp.campaign.items import Items
 from rmsexp.campaign.timing import Timing
-from rmsexp.compare.paper.items import Found, Group, Item, Part
-from rmsexp.compare.plots import canvas
-from rmsexp.compare.records import comparable, timing_records
-from rmsexp.compare.records.load import load
-from rmsexp.compare.tables import items as item_tables
-from rmsexp.compare.tables import markup
+from rmsexp.records.frames import comparable, timing_records
+from rmsexp.records.frames.load import load
+from rmsexp.report.plots import canvas
+from rmsexp.report.tables import items as item_tables
+from rmsexp.report.tables import markup
+from rmsexp.system import atomic
 
 
 def write(asked: Items, item: Item) -> Path:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 
 from rmsexp.analysis import hidden_stats, invariance
-from rmsexp.compare.paper.items import Found, Item, Part
-from rmsexp.compare.plots import items as item_plots
-from rmsexp.compare.records import names
-from rmsexp.compare.tables import formats
-from rmsexp.compare.tables import items as item_tables
-from rmsexp.compare.tables.items import OURS, PAPER, Heading, Sheet
+from rmsexp.campaign.item_file import Found, Item, Part
+from rmsexp.records.frames import names
+from rmsexp.report.plots import items as item_plots
+from rmsexp.report.tables import formats
+from rmsexp.report.tables import items as item_tables
+from rmsexp.report.tables.items import OURS, PAPER, Heading, Sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from rmsexp.analysis.finding import Finding, Table, built_in, settings
-from rmsexp.compare.plots import p_sweep as p_plot
-from rmsexp.compare.tables import p_sweep as p_table
+from rmsexp.report.plots import p_sweep as p_plot
+from rmsexp.report.tables import p_sweep as p_table
 
 
 def analyse(results: Path) -> Finding:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
-from rmsexp import record
-from rmsexp.readers import read_json
+from rmsexp.records import record
 from rmsexp.rules import measures, seeds, selection
 from rmsexp.rules.claims import Claim
+from rmsexp.system.readers import read_json
 
 FILE = "campaign.json"
 REGISTRATION = "registered.json"  # beside the file, from the first tuning run on: the rules, and the commit of the code

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from rmsexp.campaign_file import Job
-from rmsexp.compare.records import comparable, names
-from rmsexp.compare.records.campaigns import State
-from rmsexp.compare.records.comparable import Comparison
-from rmsexp.compare.records.load import Records
+from rmsexp.campaign.campaign_file import Job
+from rmsexp.campaign.campaigns import State
+from rmsexp.records.frames import comparable, names
+from rmsexp.records.frames.comparable import Comparison
+from rmsexp.records.frames.load import Records
 
 BASELINE = "ln"  # times of other norms are computed from their ratio to this norm's, if the campaign has it
 NOT_OF_A_STEP = ("evaluation=", "optim.lr=", "schedule.")  # options of runs that do not change the time of a step
@@ -30,7 +30,7 @@ def timed(state: State, records: Records, timings: pd.DataFrame) -> Timed | None
     """Return the times of the norms of a campaign, or None if no timing record has at least two of them.
 
     The records are of whole training steps, and of the task and scale of the campaign's final runs. Of several
-    comparisons (:mod:`rmsexp.compare.records.comparable`), it is one of a setting with the options of these runs that
+    comparisons (:mod:`rmsexp.records.frames.comparable`), it is one of a setting with the options of these runs that
     change a step and no others, then one with their implementation, machine and threads, in this order, then the one
     with the highest rank and most of the norms.
 

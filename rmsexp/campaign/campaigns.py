@@ -1,6 +1,6 @@
 """What the records of a campaign's runs say: their scores, the chosen rates, and the verdicts.
 
-A campaign writes ``<results>/campaigns/<name>/campaign.json`` (:mod:`rmsexp.campaign_file`). All else
+A campaign writes ``<results>/campaigns/<name>/campaign.json`` (:mod:`rmsexp.campaign.campaign_file`). All else
 is computed here from the records of its runs, by the rules in :mod:`rmsexp.rules`. Scores and differences are in the
 displayed unit, in which campaigns state margins: percent or percentage points for metrics that are stored as fractions.
 """
@@ -15,16 +15,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rmsexp import campaign_file, record
-from rmsexp.campaign_file import NO_GIT, CampaignFile, Metric, Registered, fields, find
-from rmsexp.campaign_file import Job as Job
-from rmsexp.compare.records import names
-from rmsexp.compare.records.load import DAMAGE, number
-from rmsexp.identity import identity
-from rmsexp.readers import read_yaml
-from rmsexp.rules import claims, measures, pairs, score, seeds, selection
-from rmsexp.schema import flatten
-from rmsexp.train import clock
+from rmsexp.campaign import campaign_file
+from rmsexp.campaign.campaign_file import NO_GIT, CampaignFile, Metric, Registered, fields, find
+from rmsexp.campaign.campaign_file import Job as Job
+from rmsexp.config import score
+from rmsexp.config.identity import identity
+from rmsexp.config.schema import flatten
+from rmsexp.records import record
+from rmsexp.records.frames import names
+from rmsexp.records.frames.load import DAMAGE, number
+from rmsexp.rules import claims, measures, pairs, seeds, selection
+from rmsexp.system import clock
+from rmsexp.system.readers import read_yaml
 
 SHORT = 10  # characters of a commit that are shown
 TUNED = "tune.over."  # in a registration, before the tuned key

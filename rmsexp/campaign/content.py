@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from rmsexp import checks
-from rmsexp.measure.options import ProcessOptions
+from rmsexp.config.schema import LARGEST_SEED
+from rmsexp.config.timing import ProcessOptions
 from rmsexp.rules import seeds, selection
-from rmsexp.schema import LARGEST_SEED
+from rmsexp.system import checks
 
 
 @dataclass

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from rmsexp import checks, config
-from rmsexp.compare.records.comparable import Comparison
-from rmsexp.compare.records.load import Records
-from rmsexp.readers import read_yaml
-from rmsexp.schema import as_config, fit
+from rmsexp import config
+from rmsexp.config.schema import as_config, fit
+from rmsexp.records.frames.comparable import Comparison
+from rmsexp.records.frames.load import Records
+from rmsexp.system import checks
+from rmsexp.system.readers import read_yaml
 
 GROUP = "item"
 TIME = "time"  # the quantity of columns with the time of training steps

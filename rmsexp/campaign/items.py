@@ -13,15 +13,17 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from rmsexp import checks, config, record
+from rmsexp import config
+from rmsexp.campaign import item_file as items
+from rmsexp.campaign.item_file import Group, Item
 from rmsexp.campaign.question import WHERE_AND_HOW, as_word, folder_name
 from rmsexp.campaign.timing import Timing, reference
-from rmsexp.command_line import config_dir_words
-from rmsexp.compare.paper import items
-from rmsexp.compare.paper.items import Group, Item
-from rmsexp.earlier import Earlier
-from rmsexp.measure.options import ProcessOptions, TimingConfig
-from rmsexp.schema import LARGEST_SEED, flatten
+from rmsexp.config.schema import LARGEST_SEED, flatten
+from rmsexp.config.timing import ProcessOptions, TimingConfig
+from rmsexp.records import record
+from rmsexp.records.earlier import Earlier
+from rmsexp.system import checks
+from rmsexp.system.command_line import config_dir_words
 
 ALL = "paper"  # the name that stands for all items
 FOLDER = "paper"  # of tables and figures, below the results
@@ -56,7 +58,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Items:
-    """Items that a command is to make. The class implements :class:`rmsexp.campaign.worker.Runs`.
+    """Items that a command is to make. The class implements :class:`rmsexp.work.worker.Runs`.
 
     ``name``: the name that was typed, ``typed``: the words after it.
     """

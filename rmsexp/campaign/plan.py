@@ -21,14 +21,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from rmsexp import atomic, campaign_file, record
-from rmsexp.campaign import registration
+from rmsexp.campaign import campaign_file, registration
+from rmsexp.campaign.campaign_file import Job, Registered, Stage
+from rmsexp.campaign.campaigns import Campaign, Result
 from rmsexp.campaign.question import WHERE_AND_HOW, Question
-from rmsexp.campaign_file import Job, Registered, Stage
-from rmsexp.command_line import command, report
-from rmsexp.compare.records.campaigns import Campaign, Result
-from rmsexp.lock import Lock, RunLockedError
-from rmsexp.regular_file import read_regular
+from rmsexp.records import record
+from rmsexp.system import atomic
+from rmsexp.system.command_line import command, report
+from rmsexp.system.lock import Lock, RunLockedError
+from rmsexp.system.regular_file import read_regular
 
 POLL_SECONDS = 0.1  # between two tries to lock the campaign's folder
 SILENT_TRIES = 50  # after so many, a line says that this process waits

@@ -15,14 +15,16 @@ from typing import Any, Literal
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rmsexp import campaign_file, classes, config, identity
+from rmsexp import config
+from rmsexp.campaign import campaign_file
+from rmsexp.campaign.campaign_file import Metric, Stage
 from rmsexp.campaign.content import Content
-from rmsexp.campaign_file import Metric, Stage
-from rmsexp.command_line import config_dir_words, value_word
-from rmsexp.readers import read_yaml
-from rmsexp.rules import score, selection
+from rmsexp.config import classes, identity, score
+from rmsexp.config.schema import as_config, fit
+from rmsexp.rules import selection
 from rmsexp.rules.claims import EQUIVALENCE, Claim
-from rmsexp.schema import as_config, fit
+from rmsexp.system.command_line import config_dir_words, value_word
+from rmsexp.system.readers import read_yaml
 
 GROUP = "campaign"
 # Keys of the campaign itself, not of its runs.

@@ -12,11 +12,13 @@ import json
 import shlex
 from pathlib import Path
 
-from rmsexp import atomic, campaign_file, config
+from rmsexp import config
+from rmsexp.campaign import campaign_file
+from rmsexp.campaign.campaign_file import NO_GIT, Registered
 from rmsexp.campaign.question import Question
-from rmsexp.campaign_file import NO_GIT, Registered
-from rmsexp.command_line import LONGEST_WITH_PATHS, ReportedError, config_dir_words, value_word
-from rmsexp.train import clock, provenance
+from rmsexp.system import atomic, clock
+from rmsexp.system.command_line import LONGEST_WITH_PATHS, ReportedError, config_dir_words, value_word
+from rmsexp.train import provenance
 
 NOT_OF_RUNS = ("campaign", "item", "sweep")  # groups of configs that say which runs are made, not what a run does
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rmsexp import config, states
-from rmsexp.campaign import plan, registration, summary
+from rmsexp import config
+from rmsexp.campaign import plan, registration, state
+from rmsexp.campaign.campaign_file import Job
+from rmsexp.campaign.campaigns import Campaign, Result
 from rmsexp.campaign.question import Question
-from rmsexp.campaign_file import Job
-from rmsexp.command_line import duration
-from rmsexp.compare.records.campaigns import Campaign, Result
+from rmsexp.config import score
+from rmsexp.records import record, states
+from rmsexp.records.frames import names
+from rmsexp.records.frames.load import number
+from rmsexp.system.command_line import duration
 
 STAGES = {"pilot": "pilot", "tune": "tuning", "final": "final"}
 
 
 @dataclass
 class CampaignRuns:
-    """The runs of a campaign. The class implements :class:`rmsexp.campaign.worker.Runs`."""
+    """The runs of a campaign. The class implements :class:`rmsexp.work.worker.Runs`."""
 
     question: Question
     # by the last call of ``left``
@@ -51,9 +55,9 @@ class CampaignRuns:
         folders = [folder for job in campaign.jobs if (folder := self.results / job.folder).exists()]
         runs = {folder: self._reader.read(folder) for folder in folders}
         coming = campaign.coming(results, 0, campaign.seeds.min_seeds)
-        state = states.read_campaign(campaign.path, runs, lambda *_: coming)
-        left = "" if state.seconds_left is None else f", {duration(state.seconds_left)} left with one worker"
-        return f"{state.total} ended{left}"
+        status = state.read_campaign(campaign.path, runs, lambda *_: coming)
+        left = "" if status.seconds_left is None else f", {duration(status.seconds_left)} left with one worker"
+        return f"{status.total} ended{left}"
 
     def begin(self, job: Job) -> config.Job:
         """Return the run. Unless it is a pilot run, register the campaign first, if that was not done.
@@ -86,4 +90,42 @@ class CampaignRuns:
             return []
         campaign, results = plan.update(self.question)
         ended = all(results[job].ended for job in campaign.jobs if job.stage == "pilot")
-        return summary.pilot(campaign, results, self.question) if ended else []
+        return pilot(campaign, results, self.question) if ended else []
+
+
+def pilot(campaign: Campaign, results: Mapping[Job, Result], question: Question) -> list[str]:
+    """Return a line for each pilot run that has ended: how its metric moved, and by how much in the last fifth of the
+    steps; or that it diverged.
+
+    The metric is that of tuning, on the first 256 validation examples.
+    """
+    lines = []
+    metric = campaign.tuned_by.metric
+    factor = names.scale_and_unit(metric)[0]
+    for job in (job for job in campaign.jobs if job.stage == "pilot"):
+        files = record.RunFolder(question.results / job.folder)
+        rows = files.read_metrics()[0] if files.metrics_path.exists() else []
+        values = [factor * number(row.get(metric)) for row in rows if row["split"] == score.INTERIM]
+        if results[job].status == "diverged":
+            lines.append(f"pilot {job.norm}: diverged at step {rows[-1]['step'] if rows else 0}")
+        elif len(values) == score.EVALUATIONS:
+            lines.append(f"pilot {job.norm}: {metric} {_movement(campaign, values)}")
+    return lines
+
+
+def _movement(campaign: Campaign, values: Sequence[float]) -> str:
+    """Return the beginning and the end of a pilot run, and its gain beside half of the smallest margin of the claims.
+
+    One evaluation is noisy. So the end is the mean of the last three, and the gain is the difference between it and the
+    mean of the three a fifth of the steps earlier.
+    """
+    fifth = score.EVALUATIONS // 5
+    end, before = score.score(values[-score.SCORED :]), score.score(values[-score.SCORED - fifth : -fifth])
+    gain = end - before if campaign.mode == "max" else before - end
+    ends = f"{values[0]:.4g} at first, {end:.4g} {names.scale_and_unit(campaign.tuned_by.metric)[1]}".rstrip()
+    text = f"{ends} at the end; it {'lost' if gain < 0 else 'gained'} {abs(gain):.2g} in the last fifth of the steps"
+    margins = [claim.margin for claim in campaign.claims if claim.margin is not None]
+    if not margins:
+        return text
+    half = min(margins) / 2
+    return f"{text}; half of the smallest margin is {half:g}{': longer runs may differ' * (abs(gain) > half)}"

@@ -9,7 +9,7 @@ import math
 import statistics
 from typing import NamedTuple
 
-from rmsexp.compare.records.campaigns import State
+from rmsexp.campaign.campaigns import State
 from rmsexp.rules import claims, measures
 from rmsexp.rules.claims import SUPERIORITY, SUPPORTED, Claim, Verdict
 

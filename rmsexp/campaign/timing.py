@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rmsexp import config
 from rmsexp.campaign.question import Question
-from rmsexp.compare.records import comparable, names, timing_records
-from rmsexp.lock import Lock, RunLockedError
-from rmsexp.measure import processes, steps
-from rmsexp.measure.options import TimingConfig
+from rmsexp.config.timing import TimingConfig
+from rmsexp.records.frames import comparable, names, timing_records
+from rmsexp.train import provenance
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Timing:
     @property
     def budget(self) -> float:
         """The seconds for all processes."""
-        return self.options.seconds(len(processes.grouped(self.jobs, self.options.reference)))
+        return self.options.seconds(len(comparable.grouped(self.jobs, self.options.reference)))
 
     def is_left(self) -> bool:
         """Return whether some series was measured in fewer processes than asked for, in the records so far.
@@ -45,34 +43,13 @@ class Timing:
         """
         records = timing_records.load(self.folder)
         records = records[(records["kind"] == "steps") & records["series"].isin(list(self.jobs))]
-        asked = records["series"].map({series: steps.workload(job) for series, job in self.jobs.items()})
+        asked = records["series"].map({series: provenance.workload(job) for series, job in self.jobs.items()})
         records = records[records["workload"].isna() | (records["workload"] == asked)]
         for _, same in records.groupby([*comparable.CLOCK, "code"], dropna=False):
             measured = same.groupby("series")["processes"].sum()
             if len(measured) == len(self.jobs) and measured.min() >= self.options.processes:
                 return False
         return True
-
-    def measure(self, report: Callable[[str], None], typed: Sequence[str]) -> int | None:
-        """Time the steps and write the record, unless another worker is doing so or has done so.
-
-        Return the number of the signal that stopped it, or None. If it is stopped or fails, the record has the
-        processes that have measured, and the timing is left to the next command.
-
-        The caller must not be a worker that others wait for (:func:`rmsexp.machine_lock.working`). ``typed``: the
-        words of the command line, for the record.
-
-        Raises: ProcessError as :func:`rmsexp.measure.processes.measure`.
-        """
-        with suppress(RunLockedError), Lock(self.lock, self.lock.parent).held():
-            if self.is_left():
-
-                def show(folder: Path) -> None:
-                    report(f"timing  {folder / timing_records.FILE}")
-
-                stop = processes.record(self.jobs, self.options, report, typed, show)
-                return None if stop is None else stop.signum
-        return None
 
 
 def of_campaign(question: Question) -> Timing | None:

@@ -10,9 +10,12 @@ from importlib.metadata import version
 from omegaconf import OmegaConf
 
 import rmsexp
-from rmsexp import config, lock, outcomes, process, words
-from rmsexp.command_line import Parser, config_dir_words, entry_point, report
-from rmsexp.usage import help_text
+from rmsexp import config
+from rmsexp.commands import outcomes
+from rmsexp.commands.usage import help_text
+from rmsexp.config import words
+from rmsexp.system import lock, process
+from rmsexp.system.command_line import Parser, config_dir_words, entry_point, report
 
 UNSUPPORTED = (("-cp", "--config-path"), ("-cn", "--config-name"), ("--experimental-rerun",))  # flags of Hydra
 INFORMATION = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")  # that Hydra can print
@@ -44,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         jobs = [config.job(run, arguments.config_dir) for run in runs]
         if swept is None:
             return _single_run(jobs[0], arguments)
-        from rmsexp import sweep  # which imports pandas; --help and a mistake need not wait for it
+        from rmsexp.commands import sweep  # which imports pandas; --help and a mistake need not wait for it
 
         return sweep.do(jobs, swept, arguments.overrides, arguments.config_dir, quiet=arguments.quiet)
     except lock.RunLockedError as error:
@@ -91,7 +94,7 @@ def _single_run(job: config.Job, arguments: argparse.Namespace) -> int:
     Unless the run fails or is stopped, redraw the figures of its setting and suggest a next command. Of the processes
     that torchrun started for the run, process 0 alone does this.
     """
-    from rmsexp import joint_runner
+    from rmsexp.work import joint_runner
 
     outcome = joint_runner.execute(job, arguments.quiet)
     rank, _ = process.rank_and_size()
@@ -126,6 +129,6 @@ def _show(arguments: argparse.Namespace) -> int:
     flags = ("resolve", "hydra_help", "shell_completion")
     options = [word for name, value in values.items() if value is not None for word in (name, value)]
     options += [f"--{name.replace('_', '-')}" for name in flags if getattr(arguments, name)]
-    from rmsexp import sweep
+    from rmsexp.commands import sweep
 
     return sweep.hydra([*options, *config_dir_words(folder), *overrides])

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from rmsexp import campaign_file, config
-from rmsexp.campaign import item_plan, items, question, summary, timing
+from rmsexp import config
+from rmsexp.campaign import campaign_file, items, question, timing
+from rmsexp.campaign.item_file import options
 from rmsexp.campaign.items import Items
 from rmsexp.campaign.question import Question
 from rmsexp.campaign.runs import CampaignRuns
 from rmsexp.campaign.timing import Timing
-from rmsexp.campaign.worker import Runs
-from rmsexp.checks import nearest
-from rmsexp.compare.paper.items import options
+from rmsexp.commands import item_plan, summary
+from rmsexp.system.checks import nearest
+from rmsexp.work.worker import Runs
 
 
 class Goal(Protocol):

@@ -11,12 +11,15 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
-from rmsexp import atomic, config, record
-from rmsexp.campaign import cost, item_drawing
+from rmsexp import config
+from rmsexp.analysis import item_drawing
+from rmsexp.campaign.item_file import Item
 from rmsexp.campaign.items import Items, Run
-from rmsexp.command_line import ReportedError, command, duration, inform
-from rmsexp.compare.paper.items import Item
-from rmsexp.rules import score
+from rmsexp.config import score
+from rmsexp.records import record
+from rmsexp.system import atomic
+from rmsexp.system.command_line import ReportedError, command, duration, inform
+from rmsexp.work import cost
 
 TRIAL_WORDS = [f"{key}={cost.TRIAL_STEPS}" for key in ("max_steps", "log_every", "eval_every", "checkpoint_every")]
 

@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rmsexp import config, record
-from rmsexp.command_line import command, config_dir_words, report
+from rmsexp import config
+from rmsexp.records import record
+from rmsexp.system.command_line import command, config_dir_words, report
 
 if TYPE_CHECKING:
-    from rmsexp.runner import Outcome
+    from rmsexp.work.runner import Outcome
 
 PAPER_NORMS = ("ln", "rms", "none", "prms", "bn", "wn")  # norms that are suggested for the next run, in this order
 
@@ -66,11 +67,11 @@ def draw(job: config.Job) -> Path | None:
 
     Return None if no run has metrics yet, or if they cannot be drawn, which is reported.
     """
-    from rmsexp import compare
-    from rmsexp.compare.comparison import NoMetricsError
+    from rmsexp.report import draw as draw_setting
+    from rmsexp.report.comparison import NoMetricsError
 
     try:
-        return compare.draw(config.expanded(job.config.results), job.config.task, job.setting) / "curves.png"
+        return draw_setting(config.expanded(job.config.results), job.config.task, job.setting) / "curves.png"
     except NoMetricsError:
         return None
     except (OSError, ValueError) as error:

@@ -17,13 +17,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from rmsexp import atomic, config, cores, process, record
-from rmsexp.checks import nearest
-from rmsexp.command_line import Parser, command, documentation, entry_point, value_word
-from rmsexp.compare import campaign_report, overview, setting_report
-from rmsexp.compare.records import campaigns, timing_records
-from rmsexp.compare.records.load import Records, load_stored
-from rmsexp.regular_file import read_regular
+from rmsexp import config
+from rmsexp.campaign import campaigns
+from rmsexp.records import record
+from rmsexp.records.frames import timing_records
+from rmsexp.records.frames.load import Records, load_stored
+from rmsexp.report import campaign_report, overview, setting_report
+from rmsexp.system import atomic, cores, process
+from rmsexp.system.checks import nearest
+from rmsexp.system.command_line import Parser, command, documentation, entry_point, value_word
+from rmsexp.system.regular_file import read_regular
 
 OVERVIEW = "report"
 FILES = "files.txt"  # in the folder of a report: the paths of its files, one a line
@@ -171,7 +174,7 @@ def _pool(runs: int) -> Executor:
     if runs <= FEW_RUNS:
         return ThreadPoolExecutor(1)
     context = get_context("forkserver")
-    context.set_forkserver_preload(["rmsexp.compare.setting_report"])  # imported once for all processes
+    context.set_forkserver_preload(["rmsexp.report.setting_report"])  # imported once for all processes
     return ProcessPoolExecutor(cores.threads(), context, process.follow_parent)
 
 
@@ -196,7 +199,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"wrote   {path}")
     print(f"next    open {paths[0]} in a browser")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rmsexp import compare, record
+from rmsexp.records import record
+from rmsexp.report import load
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Result(record.Record):
-    """The record of a run; :func:`read` makes it. Its attributes are those of :class:`rmsexp.record.Record`."""
+    """The record of a run; :func:`read` makes it. Its attributes are those of :class:`rmsexp.records.record.Record`."""
 
     def __repr__(self) -> str:
         last = next((row for row in reversed(self.metrics) if row["split"] == self.run["target"]["split"]), None)
@@ -25,14 +26,14 @@ class Result(record.Record):
 
     def curves(self) -> pd.DataFrame:
         """Return the metrics: a row per step and split that was logged, with ``step`` and ``time`` (seconds)."""
-        return compare.load(self.folder).metrics.dropna(axis="columns", how="all")
+        return load(self.folder).metrics.dropna(axis="columns", how="all")
 
     def plot(self) -> Figure:
         """Return a figure of the run's quantities against steps and against time."""
-        from rmsexp.compare.plots import setting_curves
-        from rmsexp.compare.records import quantities
+        from rmsexp.records.frames import quantities
+        from rmsexp.report.plots import setting_curves
 
-        records = compare.load(self.folder)
+        records = load(self.folder)
         return setting_curves.draw(records, quantities.recorded(records))
 
 

@@ -1,20 +1,19 @@
-"""What a campaign prints: its plan with costs, how its pilot went, and its verdicts."""
+"""What a campaign prints: its plan with costs, and its verdicts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import get_args
 
-from rmsexp import record
-from rmsexp.campaign import cost, plan, timing
+from rmsexp.campaign import plan, timing
+from rmsexp.campaign.campaign_file import Stage
+from rmsexp.campaign.campaigns import state_of
 from rmsexp.campaign.question import Question
-from rmsexp.campaign_file import Job, Stage
-from rmsexp.command_line import command, inform
-from rmsexp.compare.records import names
-from rmsexp.compare.records.campaigns import Campaign, Result, state_of
-from rmsexp.compare.records.load import number
-from rmsexp.compare.tables import verdicts
-from rmsexp.rules import score, seeds, selection
+from rmsexp.campaign.runs import pilot
+from rmsexp.report.tables import verdicts
+from rmsexp.rules import seeds, selection
+from rmsexp.system.command_line import command, inform
+from rmsexp.work import cost
 
 
 def print_plan(question: Question) -> None:
@@ -54,44 +53,6 @@ def print_plan(question: Question) -> None:
 
 def _hours(seconds: Iterable[float]) -> str:
     return f"{sum(seconds) / 3600:.2f} h"
-
-
-def pilot(campaign: Campaign, results: Mapping[Job, Result], question: Question) -> list[str]:
-    """Return a line for each pilot run that has ended: how its metric moved, and by how much in the last fifth of the
-    steps; or that it diverged.
-
-    The metric is that of tuning, on the first 256 validation examples.
-    """
-    lines = []
-    metric = campaign.tuned_by.metric
-    factor = names.scale_and_unit(metric)[0]
-    for job in (job for job in campaign.jobs if job.stage == "pilot"):
-        files = record.RunFolder(question.results / job.folder)
-        rows = files.read_metrics()[0] if files.metrics_path.exists() else []
-        values = [factor * number(row.get(metric)) for row in rows if row["split"] == score.INTERIM]
-        if results[job].status == "diverged":
-            lines.append(f"pilot {job.norm}: diverged at step {rows[-1]['step'] if rows else 0}")
-        elif len(values) == score.EVALUATIONS:
-            lines.append(f"pilot {job.norm}: {metric} {_movement(campaign, values)}")
-    return lines
-
-
-def _movement(campaign: Campaign, values: Sequence[float]) -> str:
-    """Return the beginning and the end of a pilot run, and its gain beside half of the smallest margin of the claims.
-
-    One evaluation is noisy. So the end is the mean of the last three, and the gain is the difference between it and the
-    mean of the three a fifth of the steps earlier.
-    """
-    fifth = score.EVALUATIONS // 5
-    end, before = score.score(values[-score.SCORED :]), score.score(values[-score.SCORED - fifth : -fifth])
-    gain = end - before if campaign.mode == "max" else before - end
-    ends = f"{values[0]:.4g} at first, {end:.4g} {names.scale_and_unit(campaign.tuned_by.metric)[1]}".rstrip()
-    text = f"{ends} at the end; it {'lost' if gain < 0 else 'gained'} {abs(gain):.2g} in the last fifth of the steps"
-    margins = [claim.margin for claim in campaign.claims if claim.margin is not None]
-    if not margins:
-        return text
-    half = min(margins) / 2
-    return f"{text}; half of the smallest margin is {half:g}{': longer runs may differ' * (abs(gain) > half)}"
 
 
 def print_verdicts(question: Question) -> None:

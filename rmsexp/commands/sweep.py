@@ -15,16 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from rmsexp import atomic, config, lock, outcomes, process, record, states, submission, sweep_display, sweep_file
-from rmsexp.command_line import ReportedError, config_dir_words, report
-from rmsexp.earlier import Earlier, RefusedError
-from rmsexp.regular_file import read_regular
-from rmsexp.words import not_swept
+from rmsexp import config
+from rmsexp.commands import outcomes, sweep_display
+from rmsexp.config.words import not_swept
+from rmsexp.records import record, states, sweep_file
+from rmsexp.records.earlier import Earlier, RefusedError
+from rmsexp.system import atomic, lock, process
+from rmsexp.system.command_line import ReportedError, config_dir_words, report
+from rmsexp.system.regular_file import read_regular
+from rmsexp.work import submission
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from rmsexp.compare import Records
+    from rmsexp.report import Records
 
 REFUSED = (config.ConfigError, submission.NotSubmittedError, lock.RunLockedError)  # before any run has begun
 NOT_OF_A_FILE = ("results=", "force=")  # words that the file of a sweep does not have: results may be moved
@@ -70,7 +74,7 @@ def _set_aside(jobs: Sequence[config.Job]) -> Iterator[None]:
     If the sweep is interrupted, its command without ``force=true`` then does the runs that are left, because no earlier
     run is in their folders. If the sweep ends by an error before a run has begun, the earlier runs are moved back.
     """
-    from rmsexp import runner
+    from rmsexp.work import runner
 
     moved: dict[Path, Path] = {}  # the folder of a run -> that of the earlier run
     try:
@@ -153,13 +157,13 @@ def _at_once(n_jobs: int) -> int:
 
 def _stopped_early(jobs: Sequence[config.Job]) -> None:
     """After a signal, print the tables of the sweep's settings, and how many of its runs are in which state."""
-    from rmsexp import compare
+    from rmsexp.report import load
 
     runs = sweep_display.read(jobs, _runs)
     console = Console(highlight=False)
     for job in {job.setting_folder: job for job in jobs}.values():
         with suppress(ValueError):  # without metrics there is no table
-            _print_table(compare.load(job.setting_folder), job, console)
+            _print_table(load(job.setting_folder), job, console)
     console.print(f"stopped: {sweep_display.counts(runs)}; {jobs[0].again} to continue", soft_wrap=True)
 
 
@@ -234,9 +238,9 @@ def do_run(overrides: Sequence[str], config_dir: str | None, n_jobs: int = 1) ->
 
     A run that fails has the status "failed"; an exception would end the sweep.
 
-    Raises: SystemExit if a signal stopped this run; as :func:`rmsexp.runner.execute` after SIGUSR2.
+    Raises: SystemExit if a signal stopped this run; as :func:`rmsexp.work.runner.execute` after SIGUSR2.
     """
-    from rmsexp import runner
+    from rmsexp.work import runner
 
     quiet = bool(_quiet) or _is_of_joblib()
     with process.safe_output():
@@ -274,14 +278,14 @@ def _end(jobs: Sequence[config.Job]) -> int:
 
     Return the exit status: 0 if all runs have finished or diverged, otherwise 1.
     """
-    from rmsexp import compare
+    from rmsexp.report import load
 
     console = Console()
     for job in {job.setting_folder: job for job in jobs}.values():
         curves = outcomes.draw(job)
         if curves is None:
             continue
-        records = compare.load(job.setting_folder)
+        records = load(job.setting_folder)
         _print_table(records, job, console)
         console.print(f"curves  {curves}", soft_wrap=True)
     unfinished = {job.folder: status for job in jobs if (status := _result(job))["status"] != "finished"}
@@ -295,7 +299,7 @@ def _end(jobs: Sequence[config.Job]) -> int:
 
 
 def _print_table(records: Records, job: config.Job, console: Console) -> None:
-    from rmsexp.compare.tables import summary
+    from rmsexp.report.tables import summary
 
     console.print(summary.for_terminal(summary.table(records, job.config.task, job.setting)))
 

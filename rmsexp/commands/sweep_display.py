@@ -12,9 +12,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rmsexp import config, record, states
-from rmsexp.command_line import duration
-from rmsexp.states import NOT_STARTED, Run
+from rmsexp import config
+from rmsexp.records import record, states
+from rmsexp.records.states import NOT_STARTED, Run
+from rmsexp.system.command_line import duration
 
 REFRESH_SECONDS = 1.0
 

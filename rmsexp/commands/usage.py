@@ -7,8 +7,7 @@ from pathlib import Path
 
 from rmsexp import config
 
-# The commands other than runs, with their help. ``rmsexp NAME`` calls main(argv) of the module rmsexp.NAME, or of
-# rmsexp.NAME.__main__.
+# The commands other than runs, with their help. ``rmsexp NAME`` calls main(argv) of the module rmsexp.commands.NAME.
 COMMANDS = {
     "campaign": "do all runs that answer a question, tuned alike for every norm, and decide its claims",
     "timing": "time training steps with several norms, interleaved, to compare what the norms cost",

@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
-from rmsexp import readers
-from rmsexp.command_line import ConfigError
+from rmsexp.system import readers
+from rmsexp.system.command_line import ConfigError
 
 # Of each module that :func:`imported` has imported, the content of its file then: the code that runs in this process,
 # also if the file is edited afterwards.

@@ -23,32 +23,31 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from rmsexp.checks import nearest, right_key
-from rmsexp.classes import imported, loaded, make_importable
-from rmsexp.command_line import value_word
-from rmsexp.identity import DIGITS, suffix
-from rmsexp.identity import differences as differences
-from rmsexp.identity import digest as digest
-from rmsexp.readers import check_own_config, check_yaml, read_json, read_yaml
-from rmsexp.schema import LARGEST_SEED as LARGEST_SEED
-from rmsexp.schema import MOST_THREADS as MOST_THREADS
-from rmsexp.schema import ConfigError as ConfigError
-from rmsexp.schema import DataConfig as DataConfig
-from rmsexp.schema import LoggerConfig as LoggerConfig
-from rmsexp.schema import RunConfig as RunConfig
-from rmsexp.schema import as_config, check_missing, checked, fit, normalised, several
-from rmsexp.schema import expanded as expanded
-from rmsexp.schema import flatten as flatten
-from rmsexp.schema import plain_values as plain_values
-from rmsexp.schema import respelled as respelled
-from rmsexp.schema import results_folder as results_folder
+from rmsexp.config.classes import imported, loaded, make_importable
+from rmsexp.config.identity import DIGITS, differences, suffix
+from rmsexp.config.schema import (
+    ConfigError,
+    as_config,
+    check_missing,
+    checked,
+    expanded,
+    fit,
+    flatten,
+    normalised,
+    plain_values,
+    results_folder,
+    several,
+)
+from rmsexp.system.checks import nearest, right_key
+from rmsexp.system.command_line import value_word
+from rmsexp.system.readers import check_own_config, check_yaml, read_json, read_yaml
 
 # ${if_equal:a,b,x,y} in a config is x if a equals b, otherwise y; a is a reference such as ${model.variant}.
 OmegaConf.register_new_resolver("if_equal", lambda a, b, x, y: x if a == b else y, replace=True)
 
 OwnFiles = tuple[tuple[str, int, int], ...]
 
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).parents[1]
 CONFIGS = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / "configs"
 GROUPS = {
     "task": "the model and its data",
@@ -191,7 +190,8 @@ def read(path: Path) -> tuple[Any, Any]:
     """Return the task's config and the norm of a recorded run from its ``config.yaml``.
 
     The run may be somebody else's, so its file is read as data: no module that it names is imported. Its norm and its
-    task must be classes that are loaded already, as all norms of the package are (:func:`rmsexp.classes.loaded`).
+    task must be classes that are loaded already, as all norms of the package are
+    (:func:`rmsexp.config.classes.loaded`).
 
     Raises: ConfigError if the file cannot be opened; ValueError, with the file's name, if its content is not valid.
     """

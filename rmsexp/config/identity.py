@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rmsexp.schema import flatten
+from rmsexp.config.schema import flatten
 
 # Keys that are not part of a run's identity: changing one adds no +key=value to the name of the run's folder, and does
 # not prevent the run from continuing. They do not change what is trained, or the folder's path contains them anyway.

@@ -16,11 +16,11 @@ from typing import Any
 from omegaconf import MISSING, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from rmsexp.checks import at_least, choice, not_empty, positive, right_key
-from rmsexp.classes import Find, config_class, loaded, norm_class, task_class
-from rmsexp.command_line import ConfigError as ConfigError
-from rmsexp.command_line import escaped
-from rmsexp.rules import score
+from rmsexp.config import score
+from rmsexp.config.classes import Find, config_class, loaded, norm_class, task_class
+from rmsexp.system.checks import at_least, choice, not_empty, positive, right_key
+from rmsexp.system.command_line import ConfigError as ConfigError
+from rmsexp.system.command_line import escaped
 
 LARGEST_SEED = 2**63 - 1  # tables of runs hold seeds as integers of 64 bits
 REDUCE = ("ordered", "fast")
@@ -120,7 +120,7 @@ class RunConfig:
 
     ``_target_``: the class of the task, such as ``spirals.Task``; None: ``Task`` of the module ``rmsexp.tasks.<task>``.
     ``norm_eps`` and ``keep_scale``: defaults of these options of norms, whose config files refer to them.
-    ``evaluation``: one of :data:`rmsexp.rules.score.PLANS`, which takes the place of ``eval_every``; or None.
+    ``evaluation``: one of :data:`rmsexp.config.score.PLANS`, which takes the place of ``eval_every``; or None.
     ``micro_batches``: number of parts of a step's batch, whose gradients are computed one after the other and added.
     ``reduce``: how several processes add up gradients, one of ``REDUCE``. ``precision``: one of ``PRECISIONS``.
 

@@ -11,8 +11,9 @@ from hydra.core.override_parser.types import Override, RangeSweep
 from hydra.errors import HydraException
 from omegaconf.errors import MissingMandatoryValue
 
-from rmsexp import config
-from rmsexp.command_line import value_word
+from rmsexp.config import composition
+from rmsexp.config.schema import ConfigError
+from rmsexp.system.command_line import value_word
 
 MOST_RUNS = 10_000  # of a sweep
 NAMES_OF_NORMS = ("norm", "norms", "timing.norms", "timing.reference")  # keys whose values name norms
@@ -20,7 +21,7 @@ WITHOUT_EFFECT = {  # keys of Hydra that would have none -> what to do
     "hydra.run.dir": "results=DIR sets the folder of results",
     "hydra.sweep.dir": "results=DIR sets the folder of results",
     "hydra.sweep.subdir": "results=DIR sets the folder of results",
-    "hydra.output_subdir": "config.yaml in the folder of a run has its config",
+    "hydra.output_subdir": "composition.yaml in the folder of a run has its config",
     "hydra.mode": "-m makes a sweep",
 }
 
@@ -33,12 +34,12 @@ def overrides(words: Sequence[str], config_dir: str | None = None) -> list[str]:
 
     Raises: ConfigError for a key of Hydra that has no effect here.
     """
-    known = config.options("norm", config_dir)
+    known = composition.options("norm", config_dir)
     for word in words:
         key = word.partition("=")[0].lstrip("+~")
         if key in WITHOUT_EFFECT:
-            raise config.ConfigError(f"{word} has no effect: {WITHOUT_EFFECT[key]}")
-    return [_with_names(config.expand_home(word), known) for word in words]
+            raise ConfigError(f"{word} has no effect: {WITHOUT_EFFECT[key]}")
+    return [_with_names(composition.expand_home(word), known) for word in words]
 
 
 def repeated(words: Sequence[str]) -> str:
@@ -59,18 +60,18 @@ def override(key: str, value: object) -> str:
     Raises: ConfigError for a value of another type, and for a key that is none.
     """
     if not re.fullmatch(r"\+{0,2}[\w./@-]+", key):
-        raise config.ConfigError(f"{key!r} is no key of the config")
+        raise ConfigError(f"{key!r} is no key of the config")
     try:
         return value_word(key, value.item() if hasattr(value, "item") else value)  # NumPy's numbers have item
     except (TypeError, ValueError):
-        raise config.ConfigError(f"{key}: a {type(value).__name__} cannot be a value of the config") from None
+        raise ConfigError(f"{key}: a {type(value).__name__} cannot be a value of the config") from None
 
 
 def _with_names(word: str, known: Sequence[str]) -> str:
     """Return an override with the names of norms in the place of other names."""
 
     def name(match: re.Match[str]) -> str:
-        return match[0] if match[0] in known else (config.ALIASES | plain).get(_plain(match[0]), match[0])
+        return match[0] if match[0] in known else (composition.ALIASES | plain).get(_plain(match[0]), match[0])
 
     plain = {_plain(norm): norm for norm in known}
     key, sign, value = word.partition("=")
@@ -92,32 +93,32 @@ def expand(
 
     Raises: ConfigError for a mistake in the overrides, or if a key has several values without a sweep.
     """
-    parsed = config.parse(overrides)
-    of_hydra = [word for word in overrides if config.is_for_sweeps(word)]
-    hydra = config.compose(of_hydra, config_dir, hydra=True).hydra
+    parsed = composition.parse(overrides)
+    of_hydra = [word for word in overrides if composition.is_for_sweeps(word)]
+    hydra = composition.compose(of_hydra, config_dir, hydra=True).hydra
     try:
         mode, chdir, params = str(hydra.mode), hydra.job.chdir, dict(hydra.sweeper.params or {})
     except MissingMandatoryValue as error:
-        raise config.ConfigError(f"{error.full_key} has no value (??? stands for a missing one)") from None
+        raise ConfigError(f"{error.full_key} has no value (??? stands for a missing one)") from None
     multirun = multirun or mode == "RunMode.MULTIRUN"
     swept = [override for override in parsed if override.is_sweep_override()]
     if swept and not multirun:
         first = [_choices(override)[0] for override in parsed]
-        config.compose(first, config_dir)  # so that an unknown key is named rather than its several values
-        raise config.ConfigError(f"{swept[0].input_line} names several runs: add -m for a sweep")
+        composition.compose(first, config_dir)  # so that an unknown key is named rather than its several values
+        raise ConfigError(f"{swept[0].input_line} names several runs: add -m for a sweep")
     if chdir and multirun:
-        raise config.ConfigError("hydra.job.chdir=true would change the folder that relative paths start from")
+        raise ConfigError("hydra.job.chdir=true would change the folder that relative paths start from")
     preset = [f"{key}={value}" for key, value in params.items()] if multirun else []
     ordered = sort_for_sweep([*preset, *overrides])
     # the last override of a key wins
-    axes = {override.get_key_element(): _choices(override) for override in config.parse(ordered)}
+    axes = {override.get_key_element(): _choices(override) for override in composition.parse(ordered)}
     count = math.prod(len(choices) for choices in axes.values())
     if count > MOST_RUNS:
-        raise config.ConfigError(f"these are {count} runs; a sweep has at most {MOST_RUNS}")
+        raise ConfigError(f"these are {count} runs; a sweep has at most {MOST_RUNS}")
     runs = [list(run) for run in itertools.product(*axes.values())]
     if not multirun:
         return runs, None
-    runs = [[word for word in run if not config.is_for_sweeps(word)] for run in runs]
+    runs = [[word for word in run if not composition.is_for_sweeps(word)] for run in runs]
     return runs, [*map(_for_hydra, ordered), "hydra.sweeper.params=null"]
 
 
@@ -127,16 +128,16 @@ def _for_hydra(word: str) -> str:
     Hydra first composes a config of the words that have one value, with the default task and norm, which may lack the
     key of the word. What it then does with a choice of one value is the same.
     """
-    (override,) = config.parse([word])
+    (override,) = composition.parse([word])
     kept = override.is_sweep_override() or override.value() is None  # null cannot be a choice
-    if kept or config.is_for_sweeps(word) or word.startswith(("~", "results=")):
+    if kept or composition.is_for_sweeps(word) or word.startswith(("~", "results=")):
         return word
     return f"{override.get_key_element()}=choice({override.get_value_element_as_str()})"
 
 
 def not_swept(overrides: Sequence[str]) -> list[str]:
     """Return the overrides that have one value."""
-    parsed = config.parse(overrides)
+    parsed = composition.parse(overrides)
     return [override.input_line for override in parsed if not override.is_sweep_override() and override.input_line]
 
 
@@ -151,13 +152,13 @@ def _choices(override: Override) -> list[str]:
     # the length of a range is compared before Hydra lists its values, which for 10^9 takes minutes
     length = abs((values.stop or 0) - (values.start or 0)) if isinstance(values, RangeSweep) else 0
     if isinstance(values, RangeSweep) and length > MOST_RUNS * abs(values.step) > 0:
-        raise config.ConfigError(f"{word} has too many values; a sweep has at most {MOST_RUNS} runs")
+        raise ConfigError(f"{word} has too many values; a sweep has at most {MOST_RUNS} runs")
     try:
         choices = [f"{key}={value}" for value in override.sweep_string_iterator()]
     except (HydraException, ValueError):
-        raise config.ConfigError(f"{word}: write the values with commas between them") from None
+        raise ConfigError(f"{word}: write the values with commas between them") from None
     if not choices:
-        raise config.ConfigError(f"{word} has no values")
+        raise ConfigError(f"{word} has no values")
     return choices
 
 

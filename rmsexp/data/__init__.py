@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from rmsexp.command_line import LONGEST_WITH_PATHS, ReportedError
+from rmsexp.system.command_line import LONGEST_WITH_PATHS, ReportedError
 
 T = TypeVar("T")
 Report = Callable[[str], None]  # is called with one line of text: progress, or a summary of the data

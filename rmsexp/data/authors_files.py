@@ -5,7 +5,7 @@
 - ``<model>.npz`` with ``<model>.pkl``: order-embedding, written by train.py of ivendrov/order-embedding.
 
 Python 2 programs wrote these files. Logs are converted to rows of metrics (see
-:meth:`rmsexp.record.RunFolder.append`).
+:meth:`rmsexp.records.record.RunFolder.append`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from rmsexp.data import DataError
 from rmsexp.data.captions import EOS, UNK
 from rmsexp.data.files import read_bytes
 from rmsexp.data.unpickle import UnpicklingError, unpickle
-from rmsexp.record import Row
+
+Row = dict[str, Any]  # of metrics.jsonl
 
 EPOCH_STEPS, EPOCH_IMAGES = 500, 50_000  # updates and training images per epoch of the authors' CIFAR-10 runs
 CIFAR10_COLUMNS = ["epoch", "time", "train_error", "test_error"]

@@ -17,12 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from rmsexp import cores
-from rmsexp.atomic import sync_folder
-from rmsexp.command_line import brief, inform
 from rmsexp.data import DataError, Report
-from rmsexp.file_lock import wait_for_lock
-from rmsexp.readers import NOT_DAMAGE
+from rmsexp.system import cores
+from rmsexp.system.atomic import sync_folder
+from rmsexp.system.command_line import brief, inform
+from rmsexp.system.file_lock import wait_for_lock
+from rmsexp.system.readers import NOT_DAMAGE
 
 T = TypeVar("T")
 

@@ -13,17 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rmsexp.data import DataError, Report, Source
-from rmsexp.data.captions import (
-    PER_IMAGE,
-    Captions,
-    Picture,
-    Words,
-    digest,
-    encode,
-    pictures,
-    read_features,
-    tokenise,
-)
+from rmsexp.data.captions import PER_IMAGE, Captions, Picture, Words, digest, encode, pictures, read_features, tokenise
 from rmsexp.data.files import check_root, missing, read_bytes, read_lines, unreadable
 from rmsexp.data.image_features import sizes
 

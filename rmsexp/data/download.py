@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from rmsexp.command_line import value_word
 from rmsexp.data import DataError, UnavailableError
+from rmsexp.system.command_line import value_word
 
 TIMEOUT_SECONDS = 30  # longest wait for the connection, and for each further part of the response
 

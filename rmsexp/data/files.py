@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from rmsexp.command_line import value_word
 from rmsexp.data import DataError, UnavailableError, UnreadableError
+from rmsexp.system.command_line import value_word
 
 FLOAT32 = np.dtype("<f4")  # little-endian on every machine
 COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"BZh")  # gzip, xz, zstd, zip, bzip2

@@ -33,10 +33,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rmsexp import atomic, checks, readers
-from rmsexp.command_line import brief
 from rmsexp.data import DataError, Report, cache
 from rmsexp.data.files import FLOAT32, sha256_of, unreadable, write_array
+from rmsexp.system import atomic, checks, readers
+from rmsexp.system.command_line import brief
 
 if TYPE_CHECKING:
     from PIL.Image import Image

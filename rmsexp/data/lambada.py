@@ -10,16 +10,7 @@ from pathlib import Path
 
 from rmsexp.data import DataError, Report, Source
 from rmsexp.data.cache import key
-from rmsexp.data.cloze import (
-    PLACEHOLDER,
-    RESERVED,
-    UNK,
-    Cloze,
-    Question,
-    encode,
-    split_sentences,
-    stored,
-)
+from rmsexp.data.cloze import PLACEHOLDER, RESERVED, UNK, Cloze, Question, encode, split_sentences, stored
 from rmsexp.data.files import digest_of, missing, read_lines
 
 CLOSING_QUOTES = ("''", "'")

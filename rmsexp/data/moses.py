@@ -42,10 +42,10 @@ from typing import Any
 from rmsexp.data import Report, merges
 from rmsexp.data.cache import cached
 from rmsexp.data.codec import EOS, FIRST_SUBWORD, PAD, UNK, UNKNOWN
-from rmsexp.data.languages import language
 from rmsexp.data.pairs import SIDES, Pairs, in_chunks
 from rmsexp.data.parallel import Corpus
 from rmsexp.data.parts import processes, stored
+from rmsexp.system.languages import language
 
 CHUNK = 50_000  # pairs that a process tokenises at a time
 MOST_CACHED = 100_000  # words of which a process keeps the truecased forms, and the subwords

@@ -13,12 +13,12 @@ from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 
-from rmsexp.atomic import sync_folder
 from rmsexp.data import DataError, Report, cache
 from rmsexp.data.download import fetched, unavailable
 from rmsexp.data.files import check_root, known_sha256_of, read_bytes, sha256_of
-from rmsexp.data.languages import language
 from rmsexp.data.pairs import SIDES, Pair, Pairs, in_chunks, read_pairs
+from rmsexp.system.atomic import sync_folder
+from rmsexp.system.languages import language
 
 MULTI30K_URL = (
     "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw"

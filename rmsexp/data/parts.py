@@ -11,9 +11,9 @@ from itertools import starmap
 from pathlib import Path
 from typing import TypeVar
 
-from rmsexp import cores, process
 from rmsexp.data import DataError, Report
 from rmsexp.data.cache import cached, remove
+from rmsexp.system import cores, process
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from rmsexp import cores
 from rmsexp.data import DataError
+from rmsexp.system import cores
 
 LONGEST_LINE = 1 << 22  # bytes; sentencepiece ignores longer ones, and by default those of more than 4,192
 

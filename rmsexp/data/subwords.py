@@ -18,10 +18,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from rmsexp import checks
 from rmsexp.data import DataError, Report, cache, merges, moses, parts, pieces
 from rmsexp.data.codec import EOS, FIRST_SUBWORD, PAD, UNK, Codec
 from rmsexp.data.parallel import Corpus
+from rmsexp.system import checks
 
 LARGEST_VOCABULARY = 10**9  # sentencepiece takes integers of 32 bits
 LEARNT = "learnt"  # the name of the file with the digest of the subwords

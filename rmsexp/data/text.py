@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from rmsexp.atomic import sync_folder
 from rmsexp.data import DataError, Report, cache
 from rmsexp.data.download import unavailable
 from rmsexp.data.files import check_root, check_text, digest_of, digest_of_contents, missing, read_bytes
 from rmsexp.data.lambada import files as lambada_files
 from rmsexp.data.synthetic import phrases
+from rmsexp.system.atomic import sync_folder
 
 SPLITS = ("train", "valid", "test")
 WIKITEXT = "Salesforce/wikitext"  # data set on the Hugging Face hub

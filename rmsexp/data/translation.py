@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from rmsexp import checks
 from rmsexp.data import DataError, Report, sequences
 from rmsexp.data.cache import cached, key, storing
 from rmsexp.data.codec import EOS, UNK, Codec
@@ -24,6 +23,7 @@ from rmsexp.data.parallel import Corpus
 from rmsexp.data.parts import parts_folder, processes, stored
 from rmsexp.data.sequences import Sequences
 from rmsexp.data.subwords import SubwordOptions, codecs, fingerprint, learnt_digest
+from rmsexp.system import checks
 
 CHUNK = 20_000  # pairs encoded at a time, because lists of ids take ten times the memory of arrays
 

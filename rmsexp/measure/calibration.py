@@ -17,10 +17,11 @@ from typing import Any
 import torch
 
 from rmsexp import config
-from rmsexp.machine_lock import Report, measuring
 from rmsexp.measure import new_process, steps
-from rmsexp.record import FEWEST_PROBES, SLOWDOWN_LIMITS, STEAL_LIMIT, WAITED_LIMIT
-from rmsexp.train import clock, quiet
+from rmsexp.records.record import FEWEST_PROBES, SLOWDOWN_LIMITS, STEAL_LIMIT, WAITED_LIMIT
+from rmsexp.system import clock
+from rmsexp.system.machine_lock import Report, measuring
+from rmsexp.train import quiet
 from rmsexp.train.contention import Contention
 from rmsexp.train.device import set_up_device
 from rmsexp.train.probe import WORK, Times, probe

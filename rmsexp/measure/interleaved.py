@@ -19,10 +19,10 @@ from typing import NamedTuple, Protocol
 import torch
 
 from rmsexp.measure.orders import balanced
-from rmsexp.train.clock import Stopwatch
+from rmsexp.system.clock import Stopwatch
+from rmsexp.task import MicroBatches
 from rmsexp.train.contention import Contention
 from rmsexp.train.step import WARMUP_STEPS, Part, synchronise
-from rmsexp.train.task import MicroBatches
 
 # least duration of the counted steps of a block of the slowest contestant, so that reading the clock hardly adds to it
 BLOCK_SECONDS = 0.1

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from rmsexp import norms
-from rmsexp.machine_lock import measuring
 from rmsexp.measure.interleaved import InterleavedTimer
 from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD
 from rmsexp.measure.peers import ADDITIONS, LAYERS, compiled, of_libraries, operators
 from rmsexp.models import recurrent
 from rmsexp.models.init import initialise, uniform
 from rmsexp.norms.base import IMPLS
-from rmsexp.train.clock import Stopwatch
+from rmsexp.system.clock import Stopwatch
+from rmsexp.system.machine_lock import measuring
+from rmsexp.task import MicroBatches
 from rmsexp.train.randomness import standard_normal, stream
 from rmsexp.train.step import Part
-from rmsexp.train.task import MicroBatches
 
 TORCHS = {"nn.LayerNorm", "nn.RMSNorm"}  # the layers whose operators are recorded
 NO_BATCHES = MicroBatches((), ())

@@ -12,9 +12,9 @@ from multiprocessing.connection import Connection
 from signal import Signals
 from typing import Any
 
-from rmsexp import process
-from rmsexp.command_line import REPORTED, ReportedError, brief, memory_message
-from rmsexp.machine_lock import Report
+from rmsexp.system import process
+from rmsexp.system.command_line import REPORTED, ReportedError, brief, memory_message
+from rmsexp.system.machine_lock import Report
 
 POLL_SECONDS = 0.5  # Waiting polls: in a blocking read, a signal that another thread receives would not be handled.
 

@@ -5,46 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rmsexp import checks
-from rmsexp.train.clock import Stopwatch
+from rmsexp.system.clock import Stopwatch
 
 # The passes that a case of a benchmark times. ADDITION: x + f and the norm of this sum, forward and backward of both.
 BOTH, FORWARD, ADDITION = "forward + backward", "forward", "addition + norm"
 FEWEST_BENCH_ROUNDS = 6  # least number of rounds of a benchmark; intervals from fewer rounds are meaningless
-PROCESS_SECONDS = 50.0  # budget of a process, unless timing.budget is set
-MOST_PROCESSES = 100  # largest value of timing.processes
 LARGE = 2**20  # smallest number of input elements for which memory traffic takes longer than the overhead of a call
 SIZE = "[1-9][0-9]{0,8}"  # regular expression of a dimension; larger numbers fit in no memory
-
-
-@dataclass
-class ProcessOptions:
-    """The keys ``timing.processes`` and ``timing.budget``, which ``python -m rmsexp.timing --help`` explains."""
-
-    processes: int = 6
-    budget: float | None = None
-
-    def __post_init__(self) -> None:
-        checks.at_least("timing.processes", self.processes, 1, MOST_PROCESSES)
-        if self.budget is not None:
-            checks.positive("timing.budget", self.budget)
-
-
-@dataclass
-class TimingConfig(ProcessOptions):
-    """The keys below ``timing.`` of ``python -m rmsexp.timing``."""
-
-    layers: bool = False
-    reference: str = "ln"
-    target_width: float = 0.02
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.positive("timing.target_width", self.target_width)
-
-    def seconds(self, groups: int) -> float:
-        """Return the budget of all processes, for this number of groups of contestants."""
-        return PROCESS_SECONDS * self.processes * groups if self.budget is None else self.budget
 
 
 class Budget(NamedTuple):

@@ -6,23 +6,21 @@ two processes differ by more than their intervals within each process. A record 
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rmsexp.compare.records import timing_records
-from rmsexp.compare.records.comparable import MOST_AT_ONCE
-from rmsexp.compare.records.names import without_impl
 from rmsexp.config import Job
-from rmsexp.machine_lock import Report, measuring
+from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import steps
 from rmsexp.measure.new_process import ProcessError, Work, in_new_process
-from rmsexp.measure.options import Budget, TimingConfig
+from rmsexp.measure.options import Budget
+from rmsexp.records.frames import comparable, timing_records
+from rmsexp.system.clock import Stopwatch
+from rmsexp.system.machine_lock import Report, measuring
 from rmsexp.train import provenance
-from rmsexp.train.clock import Stopwatch
 from rmsexp.train.interrupt import Interrupt, Interrupted
 
 
@@ -73,7 +71,7 @@ def measure(
 
     Raises: ProcessError if a process fails, or differs from the first in its code, versions or machine.
     """
-    groups = grouped(jobs, options.reference)
+    groups = comparable.grouped(jobs, options.reference)
     planned = [(number, group) for number in range(options.processes) for group in groups]
     first, seconds = next(iter(jobs.values())), options.seconds(len(groups))
     heading = f"timing task={first.config.task} scale={first.setting}: {', '.join(jobs)}"
@@ -104,27 +102,6 @@ def measure(
             report(f"{name} has measured, {left}; {timing_records.estimates(content)}")
             if ended:
                 return
-
-
-def grouped(jobs: Mapping[str, Job], reference: str) -> list[list[str]]:
-    """Return the series that each process times: groups of at most ``MOST_AT_ONCE``, each with the reference.
-
-    With more than ``MOST_AT_ONCE`` series, a group has one implementation, eager or fused. If the reference's norm is
-    also among the series with this implementation, each of its groups contains this series too, so that every norm is
-    measured in one process with it.
-    """
-    impls = {series: job.norm.impl for series, job in jobs.items()}
-    if len(impls) <= MOST_AT_ONCE:
-        return [[reference, *(name for name in impls if name != reference)]]
-    groups: list[list[str]] = []
-    for impl in dict.fromkeys([impls[reference], *impls.values()]):
-        same = [name for name, other in impls.items() if other == impl and name != reference]
-        shared = [reference, *(name for name in same if without_impl(name) == without_impl(reference))]
-        others = [name for name in same if name not in shared]
-        count = max(1, math.ceil(len(others) / (MOST_AT_ONCE - len(shared))))
-        size = max(1, math.ceil(len(others) / count))
-        groups += [[*shared, *others[start : start + size]] for start in range(0, max(1, len(others)), size)]
-    return [group for group in groups if len(group) > 1]
 
 
 def _stopped(answers: Sequence[dict[str, Any]], planned: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,22 +11,23 @@ from typing import Any, NamedTuple
 import torch
 
 from rmsexp import tasks
-from rmsexp.config import Job, digest
-from rmsexp.machine_lock import Report
+from rmsexp.config import Job
+from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import replay
 from rmsexp.measure.interleaved import Contestant, InterleavedTimer, Round
-from rmsexp.measure.options import Budget, TimingConfig
+from rmsexp.measure.options import Budget
 from rmsexp.measure.orders import balanced
 from rmsexp.models.recurrent import impl_of
 from rmsexp.rules.ratios import FEWEST_ROUNDS, Interval, paired_ratio
+from rmsexp.system.clock import Stopwatch
+from rmsexp.system.machine_lock import Report
+from rmsexp.task import Dataset, MicroBatches
 from rmsexp.train import provenance
-from rmsexp.train.clock import Stopwatch
 from rmsexp.train.device import compile_model, set_up_device
 from rmsexp.train.distributed.group import Group
 from rmsexp.train.distributed.joint import stepper_of
 from rmsexp.train.randomness import seed_of, standard_normal
 from rmsexp.train.step import Stepper
-from rmsexp.train.task import Dataset, MicroBatches
 
 PARTS_BLOCKS = 5  # number of blocks of each contestant in which the parts of a step are timed
 # steps whose calls of norm layers are replayed; spread out, because neighbouring batches may have similar lengths
@@ -102,16 +102,6 @@ def measure(
     }
 
 
-def workload(job: Job) -> str:
-    """Return a digest of what a job trains: of its config, and of the user's own modules that the config names.
-
-    Timings of one version of the package's code (:func:`rmsexp.train.provenance.code`) with the same workload may be
-    pooled.
-    """
-    own = provenance.own_modules(job.resolved)
-    return hashlib.sha256(f"{digest(job.resolved)} {own}".encode()).hexdigest()[:16]
-
-
 def _prepare(job: Job, device: torch.device, report: Report) -> float:
     """Prepare the data of a job's task, which are stored and read again for each model; return the seconds."""
     watch = Stopwatch()
@@ -122,7 +112,7 @@ def _prepare(job: Job, device: torch.device, report: Report) -> float:
 def _series(timer: InterleavedTimer, impls: Mapping[str, str], jobs: Mapping[str, Job]) -> list[dict[str, Any]]:
     """Measure the parts and the peak memory of a step; return the record's entry of each series."""
     return [
-        {"series": name, "impl": impl, "workload": workload(jobs[name]), "parts": parts, "peak_bytes": peak}
+        {"series": name, "impl": impl, "workload": provenance.workload(jobs[name]), "parts": parts, "peak_bytes": peak}
         for (name, impl), parts, peak in zip(impls.items(), timer.parts(PARTS_BLOCKS), timer.peak_bytes(), strict=True)
     ]
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
-from rmsexp import checks
+from rmsexp.system import checks
 
 # For each normalisation: the divisor of a hypothesis's sum of log probabilities, from its length (with EOS) and alpha.
 # The length may be an integer or a tensor.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from rmsexp.command_line import inform
-from rmsexp.data.languages import CHINESE, LANGUAGES, WITHOUT_SPACES, language
+from rmsexp.system.command_line import inform
+from rmsexp.system.languages import CHINESE, LANGUAGES, WITHOUT_SPACES, language
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rmsexp.models.noise import Noise
 from rmsexp.models.recurrent import LSTM
 from rmsexp.norms import Norm
+from rmsexp.task import Noise
 
 
 @dataclass(frozen=True)

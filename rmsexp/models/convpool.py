@@ -8,8 +8,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rmsexp.models.noise import Noise
 from rmsexp.norms import Linear, Norm
+from rmsexp.task import Noise
 
 SLOPE = 0.1  # slope of the leaky ReLUs for negative input
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rmsexp import checks
 from rmsexp.models import init
 from rmsexp.norms import Norm
+from rmsexp.system import checks
 
 ACTIVATIONS = ("swiglu", "gelu")
 PLACEMENTS = ("pre", "post", "sandwich")

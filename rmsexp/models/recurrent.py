@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.fx import Proxy
 from torch.nn import functional as F
 
-from rmsexp import kernels
-from rmsexp.norms import Linear, Norm, Normaliser
+from rmsexp.norms import Linear, Norm, Normaliser, kernels
 from rmsexp.norms.base import fx_leaf
 
 State = tuple[Tensor, ...]  # (batch, hidden_size) each; the first is the hidden state, which is the output

@@ -28,11 +28,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rmsexp import kernels
-from rmsexp.models.noise import Noise
 from rmsexp.models.recurrent import DIFFERENT_NORMS, GRU, GRUWeights, Part, affine
 from rmsexp.models.translation import Batch, DecoderState
-from rmsexp.norms import Norm
+from rmsexp.norms import Norm, kernels
+from rmsexp.task import Noise
 
 
 class Weights(NamedTuple):

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rmsexp import checks
-from rmsexp.models.noise import Noise
 from rmsexp.models.translation import Batch, DecoderState
 from rmsexp.norms import Norm
+from rmsexp.system import checks
+from rmsexp.task import Noise
 
 
 @dataclass

@@ -34,7 +34,8 @@ from torch import Tensor, nn
 from torch.fx import Proxy
 from torch.nn import functional as F
 
-from rmsexp import checks, kernels
+from rmsexp.norms import kernels
+from rmsexp.system import checks
 
 IMPLS = ("eager", "fused")
 # The dtypes that norms take, and the machine epsilon of the dtype in which norms then compute.
@@ -394,7 +395,7 @@ class Norm:
         name: The norm's name on the command line and in results.
         impl: "eager" composes the norm of elementary tensor operations. As this holds for every norm, none has the
             advantage of a fused kernel. "fused" computes norms, and recurrences as a whole, by the kernels of
-            :mod:`rmsexp.kernels`, or as "eager" where these are not available.
+            :mod:`rmsexp.norms.kernels`, or as "eager" where these are not available.
         impls: The values of ``impl`` that the norm's class supports.
         fuses_recurrences: Whether whole recurrences have a fused form with this norm. Otherwise they run step by step,
             with a fused kernel for each norm if ``impl`` is "fused".

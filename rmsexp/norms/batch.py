@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Proxy
 
-from rmsexp import checks
 from rmsexp.norms.base import Linear, Norm, Normaliser, Site, affine, compute_dtype, fx_leaf
+from rmsexp.system import checks
 
 STATISTICS = ("running", "batch")
 # why a model that predicts tokens cannot be evaluated with statistics of batches

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rmsexp import kernels
+from rmsexp.norms import kernels
 from rmsexp.norms.base import IMPLS, Site
 from rmsexp.norms.per_example import PerExampleNorm, PerExampleNormOptions
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.fx import Proxy
 from torch.nn import functional as F
 
-from rmsexp import checks, kernels
+from rmsexp.norms import kernels
 from rmsexp.norms.base import (
     EPS,
     FusedNormaliser,
@@ -26,6 +26,7 @@ from rmsexp.norms.base import (
     fx_leaf,
     without_kernel,
 )
+from rmsexp.system import checks
 
 AXES = ((2, 3), (1, 2, 3))  # the normalised axes of feature maps: per channel of an example, or per example
 
@@ -34,8 +35,9 @@ class PerExampleNorm(FusedNormaliser):
     """``y = value * scale * weight + bias``, where ``value, scale = standardise(x)`` over the last axes of ``x``.
 
     A subclass defines :meth:`standardise`. If a fused kernel computes the same formula, it also sets ``kind`` to that
-    kernel's value of :class:`rmsexp.kernels.Kind`. A subclass of such a norm that computes something else, by its own
-    ``standardise``, ``divisor`` or ``forward`` or those of a mixin, does not inherit ``kind``, so it has no kernel.
+    kernel's value of :class:`rmsexp.norms.kernels.Kind`. A subclass of such a norm that computes something else, by
+    its own ``standardise``, ``divisor`` or ``forward`` or those of a mixin, does not inherit ``kind``, so it has no
+    kernel.
 
     For float16 and bfloat16 input, all is computed in float32, and the result is rounded to the dtype of the input.
 

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from torch.fx import Proxy
 from torch.nn import functional as F
 
-from rmsexp import checks, kernels
+from rmsexp.norms import kernels
 from rmsexp.norms.base import IMPLS, FusedNormaliser, Norm, Site, compute_dtype, fx_leaf
+from rmsexp.system import checks
 
 ALPHA = 0.5  # initial value of alpha in both papers
 

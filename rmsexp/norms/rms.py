@@ -23,9 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rmsexp import checks, kernels
+from rmsexp.norms import kernels
 from rmsexp.norms.base import IMPLS, Site
 from rmsexp.norms.per_example import PerExampleNorm, PerExampleNormOptions, first_units
+from rmsexp.system import checks
 
 ROUNDING = ("ceil", "floor")
 

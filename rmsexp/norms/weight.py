@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Proxy
 
-from rmsexp import checks
 from rmsexp.norms.base import IMPLS, Norm, Site, fx_leaf
 from rmsexp.norms.batch import BatchNormOptions, MeanOnlyBatchNorm
+from rmsexp.system import checks
 
 
 class Gain(nn.Module):

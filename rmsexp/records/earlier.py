@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rmsexp import atomic, config, record
-from rmsexp.command_line import ReportedError
-from rmsexp.readers import read_yaml
+from rmsexp import config
+from rmsexp.records import record
+from rmsexp.system import atomic
+from rmsexp.system.command_line import ReportedError
+from rmsexp.system.readers import read_yaml
 
 UNCHECKED = "the status was written by an older version, without a digest: changes to the record cannot be seen"
 

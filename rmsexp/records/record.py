@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal, NoReturn, get_args
 
-from rmsexp import atomic
-from rmsexp.command_line import ReportedError, command
-from rmsexp.lock import Lock
-from rmsexp.mounts import mounts
-from rmsexp.readers import read_json
-from rmsexp.regular_file import open_regular, read_regular
+from rmsexp.system import atomic
+from rmsexp.system.command_line import ReportedError, command
+from rmsexp.system.lock import Lock
+from rmsexp.system.mounts import mounts
+from rmsexp.system.readers import read_json
+from rmsexp.system.regular_file import open_regular, read_regular
 
 Status = Literal["running", "finished", "diverged", "failed", "interrupted"]
 ENDED = ("finished", "diverged")  # the statuses of runs that are not continued, unless with a larger max_steps
@@ -40,8 +40,6 @@ OWN_CODE = "own_code"  # the key of a session with the digest of the user's own 
 TRAINED = "trained"  # the key of a session, which is false if it took no step: it evaluated at most, or has just begun
 SUBWORDS = "subwords"  # the note of a task with a digest of the subwords that it has learnt; "" without subwords
 WORDS = "words"  # the note of a task with a digest of its vocabulary, if its tokens are words
-BUCKETS = ("warmup", "data", "train", "eval", "checkpoint", "log")  # kinds of work whose time the clock adds up
-TIMED = ("data", "train")  # the buckets whose sum is the time axis of every curve
 # A run is contended if its threads wait for a core for more than this, times their CPU time. Measured on two machines:
 # 0.002 to 0.006 without other busy processes, 0.01 to 0.05 beside one on another core, 1.0 beside one on the same core.
 WAITED_LIMIT = 0.015
@@ -99,7 +97,7 @@ class RunFolder:
         return self.path.parent / f".{self.path.name}.lock"
 
     def locked(self) -> AbstractContextManager[None]:
-        """Return a context in which this object holds the run's lock (see :meth:`rmsexp.lock.Lock.held`)."""
+        """Return a context in which this object holds the run's lock (see :meth:`rmsexp.system.lock.Lock.held`)."""
         return self._lock.held()
 
     def is_locked(self) -> bool:
@@ -115,7 +113,7 @@ class RunFolder:
         return atomic.move_aside(self.path) if self.path.exists() else None
 
     def remove_temporaries(self) -> None:
-        """Remove the temporary files of processes that were killed in :func:`rmsexp.atomic.write_atomic`.
+        """Remove the temporary files of processes that were killed in :func:`rmsexp.system.atomic.write_atomic`.
 
         The caller must hold the run's lock.
         """

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rmsexp import atomic, record
-from rmsexp.checks import MOST
-from rmsexp.readers import read_json
+from rmsexp.records import record
+from rmsexp.system import atomic
+from rmsexp.system.checks import MOST
+from rmsexp.system.readers import read_json
 
 FILE = "sweep.json"
 FORMAT = 1

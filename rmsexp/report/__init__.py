@@ -1,11 +1,10 @@
-"""Compare runs by their records alone. Nothing here imports torch, so a report can be made on a laptop.
+"""Reports about runs, from their records alone. Nothing here imports torch, so a report can be made on a laptop.
 
 A *series* is a norm with the options that were changed, such as "prms+p=0.5". In one setting, the runs of a series
 differ in the seed alone.
 
 The packages. Each imports from this list only packages above it:
 
-records     run and timing records as data frames, their statistics and their caveats
 paper       the numbers and curves of the paper, and which of our results they are comparable with
 tables      the tables (``table`` returns numbers, ``readable`` the cells as text), and the findings in words
 plots       the curves of each chart, and the matplotlib figures
@@ -16,10 +15,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rmsexp.command_line import inform
-from rmsexp.compare.records.load import Records, load
-from rmsexp.file_lock import POLL_SECONDS, wait_for_lock
-from rmsexp.regular_file import open_regular
+from rmsexp.records.frames.load import Records, load
+from rmsexp.system.command_line import inform
+from rmsexp.system.file_lock import POLL_SECONDS, wait_for_lock
+from rmsexp.system.regular_file import open_regular
 
 __all__ = ["Records", "draw", "load"]
 
@@ -33,7 +32,7 @@ def draw(results: Path, task: str, setting: str) -> Path:
         NoMetricsError: no run of the setting has any metrics, or there is no such setting.
         ValueError: no ``run.json`` names a target metric.
     """
-    from rmsexp.compare import comparison
+    from rmsexp.report import comparison
 
     folder = results / task / setting
     if not folder.is_dir():

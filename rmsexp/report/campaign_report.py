@@ -7,16 +7,16 @@ from pathlib import Path, PurePosixPath
 
 import pandas as pd
 
-from rmsexp import atomic
-from rmsexp.compare.page.contents import CampaignReport
-from rmsexp.compare.plots import canvas, verdict_figures, verdict_panels
-from rmsexp.compare.plots.verdict_panels import Panel
-from rmsexp.compare.records import names
-from rmsexp.compare.records.campaign_times import Timed, timed
-from rmsexp.compare.records.campaigns import State
-from rmsexp.compare.records.load import Records
-from rmsexp.compare.tables import campaign_rates, markup, verdicts
-from rmsexp.rules import score
+from rmsexp.campaign.campaign_times import Timed, timed
+from rmsexp.campaign.campaigns import State
+from rmsexp.config import score
+from rmsexp.records.frames import names
+from rmsexp.records.frames.load import Records
+from rmsexp.report.page.contents import CampaignReport
+from rmsexp.report.plots import canvas, verdict_figures, verdict_panels
+from rmsexp.report.plots.verdict_panels import Panel
+from rmsexp.report.tables import campaign_rates, markup, verdicts
+from rmsexp.system import atomic
 
 FOREST, RATES, TIME = "Differences and margins", "Quality against the tuned rate", "Quality at equal time"
 LADDER = "Differences along the ladder"
@@ -38,7 +38,7 @@ def write(
     Args:
         states: the campaigns.
         records: all runs.
-        timings: all timing records (:func:`rmsexp.compare.records.timing_records.load`).
+        timings: all timing records (:func:`rmsexp.records.frames.timing_records.load`).
         tuning: the number of settings that have no report because all their runs are pilot or tuning runs.
         folder: the folder of the report; it is created if it is missing.
     """
@@ -106,7 +106,7 @@ def _reading_times(states: Sequence[State], times: dict[str, Timed], panels: Seq
 def _notes(states: Sequence[State], numbers: pd.DataFrame, times: dict[str, Timed], tuning: int) -> list[str]:
     """Return remarks on verdicts, campaigns and norms without times, and the number of settings without a report.
 
-    ``numbers``: the verdicts (:func:`rmsexp.compare.tables.verdicts.table`).
+    ``numbers``: the verdicts (:func:`rmsexp.report.tables.verdicts.table`).
     """
     untimed = [state.name for state in states if not state.undecided and str(state.campaign.path) not in times]
     without = [

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rmsexp import atomic
-from rmsexp.compare.plots import panels, setting_curves
-from rmsexp.compare.records import quantities, statistics
-from rmsexp.compare.records.caveats import caveats
-from rmsexp.compare.records.load import Records
-from rmsexp.compare.tables import markup
-from rmsexp.compare.tables import summary as summary_table
+from rmsexp.records.frames import quantities, statistics
+from rmsexp.records.frames.caveats import caveats
+from rmsexp.records.frames.load import Records
+from rmsexp.report.plots import panels, setting_curves
+from rmsexp.report.tables import markup
+from rmsexp.report.tables import summary as summary_table
+from rmsexp.system import atomic
 
 
 class NoMetricsError(ValueError):

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from rmsexp import atomic
-from rmsexp.compare.page import answer, html, markdown
-from rmsexp.compare.page.contents import CampaignReport, SettingReport
-from rmsexp.compare.plots import canvas, paper_curves, savings_by_task
-from rmsexp.compare.tables import markup
+from rmsexp.report.page import answer, html, markdown
+from rmsexp.report.page.contents import CampaignReport, SettingReport
+from rmsexp.report.plots import canvas, paper_curves, savings_by_task
+from rmsexp.report.tables import markup
+from rmsexp.system import atomic
 
 SAVINGS = {"eager": "savings", "fused": "savings_fused"}  # the names of the figures by implementation
 
@@ -32,7 +32,7 @@ def write(
     Args:
         reports: the reports of the settings.
         campaigns: the report of the campaigns, whose figures are already in ``folder``; None without campaigns.
-        timings: all timing records (:func:`rmsexp.compare.records.timing_records.load`), also of other settings.
+        timings: all timing records (:func:`rmsexp.records.frames.timing_records.load`), also of other settings.
         problems: problems with the records, one line each.
         folder: the folder of the report; it is created if it is missing.
 

@@ -12,22 +12,23 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
-from rmsexp import atomic, record
-from rmsexp.compare import comparison, paper
-from rmsexp.compare.page import markdown
-from rmsexp.compare.page.contents import SettingReport
-from rmsexp.compare.plots import p_sweep as p_plot
-from rmsexp.compare.plots import panels, setting_curves, unchanged
-from rmsexp.compare.plots import savings as savings_plot
-from rmsexp.compare.records import names, quantities, statistics
-from rmsexp.compare.records.caveats import caveats
-from rmsexp.compare.records.load import Records
-from rmsexp.compare.tables import findings, learning_rates, markup, seed_tests, time_to_target, versus_paper
-from rmsexp.compare.tables import p_sweep as p_table
-from rmsexp.compare.tables import quantities as quantities_table
-from rmsexp.compare.tables import savings as savings_table
-from rmsexp.compare.tables import summary as summary_table
-from rmsexp.readers import read_yaml
+from rmsexp.records import record
+from rmsexp.records.frames import names, quantities, statistics
+from rmsexp.records.frames.caveats import caveats
+from rmsexp.records.frames.load import Records
+from rmsexp.report import comparison, paper
+from rmsexp.report.page import markdown
+from rmsexp.report.page.contents import SettingReport
+from rmsexp.report.plots import p_sweep as p_plot
+from rmsexp.report.plots import panels, setting_curves, unchanged
+from rmsexp.report.plots import savings as savings_plot
+from rmsexp.report.tables import findings, learning_rates, markup, seed_tests, time_to_target, versus_paper
+from rmsexp.report.tables import p_sweep as p_table
+from rmsexp.report.tables import quantities as quantities_table
+from rmsexp.report.tables import savings as savings_table
+from rmsexp.report.tables import summary as summary_table
+from rmsexp.system import atomic
+from rmsexp.system.readers import read_yaml
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,14 +91,14 @@ def write(
     """Write the report of one setting into the folder ``to``.
 
     A line for each missing config file, and for each timing record of another setting, is added to the ``problems`` of
-    the setting's records. If its runs cannot be compared (see :func:`rmsexp.compare.comparison.check`), the reason is
+    the setting's records. If its runs cannot be compared (see :func:`rmsexp.report.comparison.check`), the reason is
     added there, too, and the report has timings alone. Without timings, nothing is written then.
 
     Args:
         folder: the folder of the setting.
         records: the records of the setting.
         family: those of the settings that differ from it at most in the learning rate (:func:`families`).
-        timings: all timing records (:func:`rmsexp.compare.records.timing_records.load`).
+        timings: all timing records (:func:`rmsexp.records.frames.timing_records.load`).
         pool: the executor that writes the figures, perhaps after this function has returned.
         to: the folder of the report, which is made if it is missing.
     """

@@ -36,9 +36,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmsexp import checks
 from rmsexp.rules import significance
 from rmsexp.rules.pairs import Pairs, Scores, pair, sign
+from rmsexp.system import checks
 
 ALPHA = 0.05
 SUPPORTED, REFUTED, INCONCLUSIVE = "supported", "refuted", "inconclusive"

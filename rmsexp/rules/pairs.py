@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rmsexp import checks
+from rmsexp.system import checks
 
 Array = NDArray[np.float64]
 Scores = Mapping[str, Mapping[int, float]]

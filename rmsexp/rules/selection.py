@@ -31,8 +31,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
-from rmsexp import checks
 from rmsexp.rules.pairs import sign
+from rmsexp.system import checks
 
 EXTENSIONS = 2
 TUNING_SEEDS = 3

@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from rmsexp.record import BUCKETS, TIMED
+BUCKETS = ("warmup", "data", "train", "eval", "checkpoint", "log")  # kinds of work whose time the clock adds up
+TIMED = ("data", "train")  # the buckets whose sum is the time axis of every curve
 
 
 class Stopwatch:

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from rmsexp import process
+from rmsexp.system import process
 
-PLACES = ("results=", "data.root=", "--results", "--folder", "--data-root", "--joeynmt", "--records")
+PLACES = ("results=", "data.root=", "--results", "--folder", "--data-root", "--records")
 LONGEST_MESSAGE = 300  # largest number of characters of a message
 LONGEST_WITH_PATHS = 1000  # the same for messages that have a command with paths, or several paths and addresses
 # what Hydra takes for null, a truth value or a number
@@ -124,7 +124,7 @@ def add_model_arguments(parser: Parser, example: str) -> None:
 
 
 def add_own_classes(parser: Parser) -> None:
-    """Add the arguments that name classes which recorded configs may use (:func:`rmsexp.classes.load_own`)."""
+    """Add the arguments that name classes which recorded configs may use (:func:`rmsexp.config.classes.load_own`)."""
     parser.add_config_dir("import the norms and tasks whose configs are in this folder, if you trust their code")
     parser.add_argument("--norm-class", metavar="MODULE.CLASS", help="import only this class, the norm of the run")
 
@@ -135,7 +135,7 @@ def entry_point(main: Main) -> Main:
     The status is 2 for a mistake on the command line, 1 if the command fails, and 130 after Ctrl-C. Errors that are
     neither ReportedError, ValueError nor OSError, nor about memory, are mistakes in the program; they are not caught.
     If standard output or standard error cannot be written, the command goes on without (see
-    :func:`rmsexp.process.safe_output`).
+    :func:`rmsexp.system.process.safe_output`).
     """
 
     @functools.wraps(main)

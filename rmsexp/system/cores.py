@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from rmsexp.mounts import mounts
+from rmsexp.system.mounts import mounts
 
 CGROUP = Path("/proc/self/cgroup")
 # What launchers set: torchrun and Ray the first one, SLURM the second one. Nested parallelism is written as "4,2".

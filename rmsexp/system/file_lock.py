@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from rmsexp.mounts import mount_of
+from rmsexp.system.mounts import mount_of
 
 HOST_ONLY = {"nolock", "local_lock=all", "local_lock=flock", "localflock"}  # options of NFS and Lustre
 # Waiting polls: in a blocking flock, a signal that another thread receives would not reach Python's handler.

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from rmsexp.file_lock import NoLocksError, try_to_lock
-from rmsexp.regular_file import open_regular
+from rmsexp.system.file_lock import NoLocksError, try_to_lock
+from rmsexp.system.regular_file import open_regular
 
 LOOKS, LOOK_SECONDS = 4, 0.05  # repeated tries to lock, and the time before each
 

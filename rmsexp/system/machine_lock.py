@@ -27,9 +27,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from rmsexp import file_lock
-from rmsexp.file_lock import try_to_lock, wait_for_lock
-from rmsexp.private import private_folder
+from rmsexp.system import file_lock
+from rmsexp.system.file_lock import try_to_lock, wait_for_lock
+from rmsexp.system.private import private_folder
 
 FOLDER = Path(tempfile.gettempdir(), f"rmsexp-{os.geteuid()}")
 MEASURING, WORKING = "measuring.lock", "working.lock"

@@ -16,8 +16,8 @@ from typing import Any
 import yaml
 from yaml.composer import Composer
 
-from rmsexp.command_line import brief, escaped
-from rmsexp.regular_file import open_regular
+from rmsexp.system.command_line import brief, escaped
+from rmsexp.system.regular_file import open_regular
 
 LARGEST_JSON, LARGEST_YAML = 1 << 24, 1 << 15  # bytes; run.json has some thousands, config.yaml about two thousand
 # errors of the system that show no damage, such as missing permissions: the file must not be replaced

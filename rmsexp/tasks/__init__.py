@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from rmsexp import config
-from rmsexp.classes import task_class as task_class
+from rmsexp.config.classes import task_class as task_class
 from rmsexp.models.recurrent import Recurrence
 from rmsexp.norms.batch import BatchNormOptions
-from rmsexp.train.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Objective, Target, Task, lacking
+from rmsexp.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Objective, Target, Task, lacking
 
 __all__ = [
     "ALL",

@@ -51,7 +51,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rmsexp import checks, config, record
+from rmsexp import config
 from rmsexp.data import Source, cnn, lambada
 from rmsexp.data.batching import by_sentences, cycled, even_parts
 from rmsexp.data.cloze import NIL, UNK, Cloze, Examples
@@ -60,15 +60,16 @@ from rmsexp.data.sequences import Sequences
 from rmsexp.data.synthetic import stories
 from rmsexp.models import init
 from rmsexp.models.attentive_reader import AttentiveReader, Batch
-from rmsexp.models.noise import Noise
 from rmsexp.norms import Norm
 from rmsexp.norms.batch import other_statistics
+from rmsexp.records import record
 from rmsexp.rules.quantities import Quantity, error, loss
+from rmsexp.system import checks
+from rmsexp.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Noise, Objective, Target
 from rmsexp.train.distributed.group import means
 from rmsexp.train.optim import TensorFlowAdamConfig
 from rmsexp.train.randomness import permutation, stream
 from rmsexp.train.schedule import Constant
-from rmsexp.train.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Objective, Target
 
 # None: as in the published code, with square weights 0.05 times an orthogonal matrix; "orthogonal": without the factor,
 # and with the usual Glorot bound for other weights
@@ -168,7 +169,7 @@ class Config(config.RunConfig):
 
 
 class Task:
-    """The task ``attentive_reader``. :class:`rmsexp.train.task.Task` describes the attributes and methods."""
+    """The task ``attentive_reader``. :class:`rmsexp.task.Task` describes the attributes and methods."""
 
     target = Target(split="valid", metric="error", mode="min", selection="valid")  # top4 has no test split
     predictions = "questions"

@@ -12,20 +12,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rmsexp import checks, config
+from rmsexp import config
 from rmsexp.data import Images, cifar10, whitening
 from rmsexp.data.batching import even_parts
 from rmsexp.data.synthetic import shapes
 from rmsexp.models import init
 from rmsexp.models.convpool import ConvPool
-from rmsexp.models.noise import Noise
 from rmsexp.norms import Norm
 from rmsexp.rules.quantities import Quantity, error, loss
+from rmsexp.system import checks
+from rmsexp.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Noise, Objective, Target
 from rmsexp.train.distributed.group import means
 from rmsexp.train.optim import Adam, AdamConfig
 from rmsexp.train.randomness import StreamNoise, permutation, stream
 from rmsexp.train.schedule import HoldThenDecay
-from rmsexp.train.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Objective, Target
 
 CALIBRATION_IMAGES = 500  # number of training images from which model.data_init=true sets gains and biases
 EVALUATION_BATCH = 500  # number of images per forward pass in evaluation
@@ -106,7 +106,7 @@ class Config(config.RunConfig):
 
 
 class Task:
-    """The task ``cifar10``. :class:`rmsexp.train.task.Task` describes the attributes and methods.
+    """The task ``cifar10``. :class:`rmsexp.task.Task` describes the attributes and methods.
 
     A batch is whitened images, ``(batch, 3, 32, 32)``, and labels, ``(batch,)``.
     """

@@ -13,23 +13,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rmsexp import checks, config, record
-from rmsexp.command_line import inform
+from rmsexp import config
 from rmsexp.data import text, tokens
 from rmsexp.data.batching import even_parts
 from rmsexp.data.files import digest_of_contents, missing_own_file
 from rmsexp.models import init
 from rmsexp.models.language_model import Cache, LanguageModel, Sizes
-from rmsexp.models.noise import Noise
 from rmsexp.norms import Norm, Site
 from rmsexp.norms.base import Identity
 from rmsexp.norms.batch import refuse_batch_statistics
+from rmsexp.records import record
 from rmsexp.rules.quantities import Quantity, loss
+from rmsexp.system import checks
+from rmsexp.system.command_line import inform
+from rmsexp.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Noise, Objective, Target
 from rmsexp.train.distributed.group import each
 from rmsexp.train.optim import AdamWConfig
 from rmsexp.train.randomness import drawn_index, permutation, seed_of, stream
 from rmsexp.train.schedule import Cosine
-from rmsexp.train.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Objective, Target
 
 EVALUATED_TOKENS, EVALUATED_LOGITS = 16_384, 2**27  # at most, in a forward pass of an evaluation (512 MiB of logits)
 
@@ -103,7 +104,7 @@ class Config(config.RunConfig):
 
 
 class Task:
-    """The task ``language_model``. :class:`rmsexp.train.task.Task` describes the attributes and methods.
+    """The task ``language_model``. :class:`rmsexp.task.Task` describes the attributes and methods.
 
     A micro-batch is token ids, ``(batch, context + 1)``; all but the first of a row are predicted. An example is a row.
     """

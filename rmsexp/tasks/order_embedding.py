@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rmsexp import checks, config, record
+from rmsexp import config
 from rmsexp.data import Source, coco, flickr8k
 from rmsexp.data.batching import even_parts, padded
 from rmsexp.data.captions import EOS, PER_IMAGE, CaptionedImages, Captions
@@ -22,16 +22,17 @@ from rmsexp.data.image_features import KINDS
 from rmsexp.data.synthetic import scenes
 from rmsexp.metrics.retrieval import chance, retrieval
 from rmsexp.models import init
-from rmsexp.models.noise import Noise
 from rmsexp.models.order_embedding import PENALTIES, OrderEmbedding, ranking_loss
 from rmsexp.norms import Norm
 from rmsexp.norms.batch import refuse_batch_statistics
+from rmsexp.records import record
 from rmsexp.rules.quantities import Quantity, loss
+from rmsexp.system import checks
+from rmsexp.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Noise, Objective, Target
 from rmsexp.train.distributed.group import each
 from rmsexp.train.optim import TensorFlowAdam, TensorFlowAdamConfig
 from rmsexp.train.randomness import choices, permutation, stream
 from rmsexp.train.schedule import Constant
-from rmsexp.train.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Objective, Target
 
 ENCODED_AT_ONCE = 500  # number of captions or images per forward pass in evaluation
 CORRECTIONS = ("published", "standard")  # values of optim.bias_correction
@@ -138,7 +139,7 @@ class Batch(NamedTuple):
 
 
 class Task:
-    """The task ``order_embedding``. :class:`rmsexp.train.task.Task` describes the attributes and methods.
+    """The task ``order_embedding``. :class:`rmsexp.task.Task` describes the attributes and methods.
 
     ``words``: the vocabulary by word id, set by ``prepare``.
     """

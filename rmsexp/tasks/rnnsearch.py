@@ -19,20 +19,19 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import nn
 
-from rmsexp import checks
 from rmsexp.data.batching import by_sentences, even_parts
 from rmsexp.models import init
 from rmsexp.models.cross_entropy import token_losses
-from rmsexp.models.noise import Noise
 from rmsexp.models.rnnsearch import RNNSearch
 from rmsexp.models.translation import Batch
 from rmsexp.norms import Norm
 from rmsexp.norms.batch import refuse_batch_statistics
+from rmsexp.system import checks
+from rmsexp.task import Noise, Objective
 from rmsexp.tasks import translation
 from rmsexp.tasks.translation import TranslationTask, real_targets
 from rmsexp.train.randomness import permutation, stream
 from rmsexp.train.schedule import Constant
-from rmsexp.train.task import Objective
 
 VARIANTS = ("nematus_tf", "nematus_theano")
 # None: as in Nematus
@@ -89,7 +88,7 @@ class Config(translation.Config):
 
 
 class Task(TranslationTask):
-    """The task ``rnnsearch``. :class:`rmsexp.train.task.Task` describes the attributes and methods."""
+    """The task ``rnnsearch``. :class:`rmsexp.task.Task` describes the attributes and methods."""
 
     config: Config
 

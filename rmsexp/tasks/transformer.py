@@ -34,20 +34,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from rmsexp import checks
 from rmsexp.data.batching import by_tokens, by_tokens_carried
 from rmsexp.models import init
 from rmsexp.models.cross_entropy import token_losses
-from rmsexp.models.noise import Noise
 from rmsexp.models.transformer import Sizes, Transformer
 from rmsexp.models.translation import Batch
 from rmsexp.norms import Norm
 from rmsexp.norms.batch import refuse_batch_statistics
+from rmsexp.system import checks
+from rmsexp.task import Noise, Objective
 from rmsexp.tasks import translation
 from rmsexp.tasks.translation import TranslationTask, real_targets
 from rmsexp.train.randomness import permutation, stream
 from rmsexp.train.schedule import WarmUp
-from rmsexp.train.task import Objective
 
 
 @dataclass
@@ -83,7 +82,7 @@ class Config(translation.Config):
 
 
 class Task(TranslationTask):
-    """The task ``transformer``. :class:`rmsexp.train.task.Task` describes the attributes and methods."""
+    """The task ``transformer``. :class:`rmsexp.task.Task` describes the attributes and methods."""
 
     config: Config
 

@@ -15,25 +15,26 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rmsexp import checks, config, record
-from rmsexp.command_line import inform
+from rmsexp import config
+from rmsexp.config.score import INTERIM
 from rmsexp.data import parallel, translation
 from rmsexp.data.batching import padded
 from rmsexp.data.codec import EOS, PAD
 from rmsexp.data.files import digest_of_contents, missing_own_file
-from rmsexp.data.languages import language
 from rmsexp.data.synthetic import phrases
 from rmsexp.metrics import bleu
 from rmsexp.metrics.beam_search import SearchOptions, beam_search
 from rmsexp.models.cross_entropy import token_losses
-from rmsexp.models.noise import Noise
 from rmsexp.models.translation import FIRST, Batch, DecoderState
 from rmsexp.norms import Norm
+from rmsexp.records import record
 from rmsexp.rules.quantities import Quantity, loss
-from rmsexp.rules.score import INTERIM
+from rmsexp.system import checks
+from rmsexp.system.command_line import inform
+from rmsexp.system.languages import language
+from rmsexp.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Noise, Objective, Target
 from rmsexp.train.distributed.group import each
 from rmsexp.train.optim import TensorFlowAdamConfig
-from rmsexp.train.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Objective, Target
 
 SAMPLES = 10  # largest number of translations per split in a run's translations.txt
 
@@ -42,8 +43,8 @@ SAMPLES = 10  # largest number of translations per split in a run's translations
 class DataConfig(config.DataConfig):
     """Options of the parallel text and of its tokenisation.
 
-    ``source`` and ``target``: language codes, in any spelling (:mod:`rmsexp.data.languages`). ``train``, ``valid`` and
-    ``test``: for ``name=files``, the path of each split's two files without the ending, such as ``.en``. ``tests``:
+    ``source`` and ``target``: language codes, in any spelling (:mod:`rmsexp.system.languages`). ``train``, ``valid``
+    and ``test``: for ``name=files``, the path of each split's two files without the ending, such as ``.en``. ``tests``:
     names of the test sets that are scored; summaries and claims use the first, which must be ``test``. For the options
     from ``subwords`` on see :class:`rmsexp.data.translation.TextOptions`.
     """
@@ -201,7 +202,7 @@ class Model(Protocol):
 
 
 class TranslationTask(ABC):
-    """Base class of both translation tasks. :class:`rmsexp.train.task.Task` describes the attributes and methods."""
+    """Base class of both translation tasks. :class:`rmsexp.task.Task` describes the attributes and methods."""
 
     target = Target(split="test", metric="bleu", mode="max", selection="valid", chance=0.0)
     predictions = "target tokens"
@@ -243,7 +244,7 @@ class TranslationTask(ABC):
 
     @abstractmethod
     def weight(self, indices: np.ndarray) -> int:
-        """Return the weight of a micro-batch (see :class:`rmsexp.train.task.MicroBatches`)."""
+        """Return the weight of a micro-batch (see :class:`rmsexp.task.MicroBatches`)."""
 
     @abstractmethod
     def build(self, norm: Norm) -> nn.Module: ...

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from rmsexp import process
-from rmsexp.record import FEWEST_PROBES, SLOWDOWN_LIMITS, STEAL_LIMIT, WAITED_LIMIT
+from rmsexp.records.record import FEWEST_PROBES, SLOWDOWN_LIMITS, STEAL_LIMIT, WAITED_LIMIT
+from rmsexp.system import process
 from rmsexp.train import quiet
 from rmsexp.train.probe import Times, probe
 

@@ -7,8 +7,8 @@ import os
 import torch
 from torch import nn
 
-from rmsexp import cores, process
 from rmsexp.config import RunConfig
+from rmsexp.system import cores, process
 from rmsexp.train import memory
 
 CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"  # torch reads it at a process's first matrix product on the GPU

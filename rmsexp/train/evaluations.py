@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rmsexp.rules import score
-from rmsexp.train.task import INTERIM, WHOLE, Extent
+from rmsexp.config import score
+from rmsexp.task import INTERIM, WHOLE, Extent
 
 
 class Evaluations(Protocol):
@@ -35,7 +35,7 @@ class Every:
 
 @dataclass(frozen=True)
 class Scored:
-    """The evaluations of a run that gets a score: see :mod:`rmsexp.rules.score`.
+    """The evaluations of a run that gets a score: see :mod:`rmsexp.config.score`.
 
     ``steps``: the steps of the schedule. ``test``: whether the test splits are evaluated, too.
     """

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from multiprocessing import parent_process
 from types import FrameType
 
-from rmsexp import process
-from rmsexp.train.clock import Stopwatch
+from rmsexp.system import process
+from rmsexp.system.clock import Stopwatch
 
 
 class Interrupted(BaseException):
@@ -28,8 +28,8 @@ class Interrupted(BaseException):
 class Interrupt:
     """While installed, each stopping signal raises :class:`Interrupted`: at once, or after :meth:`deferred`.
 
-    The signals are those of :func:`rmsexp.process.stopping_signals`. ``joint``: whether this is one of the processes of
-    a run on several. ``received``: the number of the signal that the process has got, or None.
+    The signals are those of :func:`rmsexp.system.process.stopping_signals`. ``joint``: whether this is one of the
+    processes of a run on several. ``received``: the number of the signal that the process has got, or None.
     """
 
     def __init__(self, joint: bool = False) -> None:

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from rmsexp import atomic
 from rmsexp.config import LoggerConfig, flatten
-from rmsexp.identity import ADDED, identity, shortened
-from rmsexp.record import TIMED, Row
-from rmsexp.regular_file import read_regular
-from rmsexp.train import clock
+from rmsexp.config.identity import ADDED, identity, shortened
+from rmsexp.records.record import Row
+from rmsexp.system import atomic, clock
+from rmsexp.system.clock import TIMED
+from rmsexp.system.regular_file import read_regular
 from rmsexp.train.failures import Failures
 
 LONGEST_NAME, LONGEST_TAG = 128, 64  # largest number of characters of a name and a tag in Weights & Biases

@@ -10,17 +10,18 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rmsexp import atomic, record
-from rmsexp.machine_lock import Pause
+from rmsexp.records import record
+from rmsexp.system import atomic
+from rmsexp.system.clock import Clock
+from rmsexp.system.machine_lock import Pause
+from rmsexp.task import Extent, MicroBatches, checked, target_value
 from rmsexp.train import checkpoint
-from rmsexp.train.clock import Clock
 from rmsexp.train.contention import Contention
 from rmsexp.train.interrupt import Interrupt, Interrupted
 from rmsexp.train.loggers import Logger
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.state import State
 from rmsexp.train.step import WARMUP_STEPS, Stepper, StepResult, autocast, synchronise
-from rmsexp.train.task import Extent, MicroBatches, checked, target_value
 
 SMALLEST_SCALE = 2.0**-24  # the least positive number of float16: no gradient overflows because of a scale this small
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rmsexp import checks
+from rmsexp.system import checks
 
 
 def clip_global(gradients: list[Tensor], limit: float, norm: Tensor) -> None:

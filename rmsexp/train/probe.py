@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmsexp import machine
-from rmsexp.train.clock import Stopwatch
+from rmsexp.system import machine
+from rmsexp.system.clock import Stopwatch
 
 DIVISIONS, NUMBERS = 800, 2048  # times that each of the numbers is divided; 2048 float64 are 16 KiB
 SWEPT = 64 << 20  # bytes that a probe reads

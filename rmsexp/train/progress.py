@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from rmsexp.command_line import duration
-from rmsexp.record import Row, metrics_text
+from rmsexp.records.record import Row, metrics_text
+from rmsexp.system.command_line import duration
 from rmsexp.train.failures import Failures
 
 

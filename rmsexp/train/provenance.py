@@ -15,10 +15,12 @@ from typing import Any
 
 import torch
 
-from rmsexp import classes, machine, process, record
-from rmsexp.schema import flatten
+from rmsexp.config import Job, classes, digest
+from rmsexp.config.schema import flatten
+from rmsexp.records import record
+from rmsexp.system import machine, process
+from rmsexp.system.clock import now
 from rmsexp.train import memory
-from rmsexp.train.clock import now
 
 PACKAGE = Path(__file__).parent.parent
 LIBRARIES = ("rmsexp", "torch", "torchvision", "numpy", "hydra-core")
@@ -106,8 +108,18 @@ def git() -> dict[str, Any]:
         return done.stdout.strip() if done.returncode == 0 else None
 
     # an installed copy may be inside the checkout of another project, which does not track it
-    tracked = output("ls-files", "--error-unmatch", "record.py")
+    tracked = output("ls-files", "--error-unmatch", "task.py")
     if tracked is None:
         return {"commit": None, "dirty": None}
     changes = output("status", "--porcelain", "--", *DECISIVE_PATHS)
     return {"commit": output("rev-parse", "HEAD"), "dirty": None if changes is None else bool(changes)}
+
+
+def workload(job: Job) -> str:
+    """Return a digest of what a job trains: of its config, and of the user's own modules that the config names.
+
+    Timings of one version of the package's code (:func:`code`) with the same workload may be
+    pooled.
+    """
+    own = own_modules(job.resolved)
+    return hashlib.sha256(f"{digest(job.resolved)} {own}".encode()).hexdigest()[:16]

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from rmsexp import atomic, machine
-from rmsexp.command_line import brief
-from rmsexp.private import belongs_to_user, cache_folder
-from rmsexp.readers import read_json
+from rmsexp.system import atomic, machine
+from rmsexp.system.command_line import brief
+from rmsexp.system.private import belongs_to_user, cache_folder
+from rmsexp.system.readers import read_json
 from rmsexp.train.probe import WORK, Times
 
 FOLDER = Path("~/.cache/rmsexp/machines")

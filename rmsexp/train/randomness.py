@@ -47,7 +47,7 @@ def drawn_index(logits: Tensor, temperature: float, generator: torch.Generator) 
 
 
 class StreamNoise:
-    """The noise of one forward pass (:class:`rmsexp.models.noise.Noise`); successive calls draw from one stream.
+    """The noise of one forward pass (:class:`rmsexp.task.Noise`); successive calls draw from one stream.
 
     Values are drawn in float32 for a contiguous tensor, and then copied to channels-last memory if the input is
     channels-last. A channels-last tensor thus gets the same noise as a contiguous one.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from rmsexp import checks
+from rmsexp.system import checks
 
 
 @dataclass

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from rmsexp.task import CoupledTask, MicroBatches, Objective, Schedule, Task, checked
 from rmsexp.train import evaluations
 from rmsexp.train.evaluations import Evaluations
 from rmsexp.train.optim import CLIPPING
 from rmsexp.train.randomness import StreamNoise
 from rmsexp.train.running import RunningStatistics
-from rmsexp.train.task import CoupledTask, MicroBatches, Objective, Schedule, Task, checked
 
 WARMUP_STEPS = 3  # number of steps before training or timing that are excluded from the measured times
 AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -19,13 +19,16 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rmsexp import atomic, config, machine_lock, record, runner
+from rmsexp import config
+from rmsexp.campaign.campaign_file import Job, Stage
+from rmsexp.campaign.campaigns import Result
 from rmsexp.campaign.question import Question
-from rmsexp.campaign_file import Job, Stage
-from rmsexp.command_line import ReportedError, report, value_word
-from rmsexp.compare.records.campaigns import Result
-from rmsexp.rules import score
+from rmsexp.config import score
+from rmsexp.records import record
+from rmsexp.system import atomic, machine_lock
+from rmsexp.system.command_line import ReportedError, report, value_word
 from rmsexp.train import quiet
+from rmsexp.work import runner
 
 TRIAL_STEPS = 20
 # With this schedule a trial has an evaluation of the first validation examples at half of its steps, and one of the

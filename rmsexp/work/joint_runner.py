@@ -5,22 +5,25 @@ from __future__ import annotations
 import traceback
 from threading import Event
 
-from rmsexp import config, process, record, runner, tasks
-from rmsexp.command_line import brief
+from rmsexp import config, tasks
 from rmsexp.models.recurrent import impl_of
-from rmsexp.runner import Outcome
+from rmsexp.records import record
+from rmsexp.system import process
+from rmsexp.system.command_line import brief
 from rmsexp.train.device import compile_model, set_up_device
 from rmsexp.train.distributed.group import Group, joined
 from rmsexp.train.distributed.joint import JointContention, JointTrainer, share_start, stepper_of
 from rmsexp.train.interrupt import Interrupted
 from rmsexp.train.loop import Diverged
 from rmsexp.train.progress import ProgressDisplay
+from rmsexp.work import runner
+from rmsexp.work.runner import Outcome
 
 REPORTING_SECONDS = 10.0  # that process 0 has for a message
 
 
 def execute(job: config.Job, quiet: bool = False) -> Outcome:
-    """Begin or continue the run of a job (:func:`rmsexp.runner.execute`), on all processes that torchrun started.
+    """Begin or continue the run of a job (:func:`rmsexp.work.runner.execute`), on all processes that torchrun started.
 
     Raises: ConfigError if there are more processes than micro-batches, in process 0, and SystemExit in the others;
     lock.RunLockedError.

@@ -19,10 +19,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from rmsexp import config, lock, machine_lock, process, runner
+from rmsexp import config
 from rmsexp.campaign import registration
-from rmsexp.campaign.worker import POLL_SECONDS, Worker
-from rmsexp.command_line import ReportedError
+from rmsexp.system import lock, machine_lock, process
+from rmsexp.system.command_line import ReportedError
+from rmsexp.work import runner
+from rmsexp.work.worker import POLL_SECONDS, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,14 +14,17 @@ from typing import Any
 
 from torch import nn
 
-from rmsexp import atomic, config, lock, process, record, tasks
-from rmsexp.command_line import ReportedError, brief, memory_message, report
+from rmsexp import config, tasks
 from rmsexp.data import DataError
-from rmsexp.earlier import Earlier, RefusedError, name_of
-from rmsexp.machine_lock import Pause
 from rmsexp.models.recurrent import impl_of
-from rmsexp.readers import yaml_text
-from rmsexp.regular_file import read_regular
+from rmsexp.records import record
+from rmsexp.records.earlier import Earlier, RefusedError, name_of
+from rmsexp.system import atomic, lock, process
+from rmsexp.system.command_line import ReportedError, brief, memory_message, report
+from rmsexp.system.machine_lock import Pause
+from rmsexp.system.readers import yaml_text
+from rmsexp.system.regular_file import read_regular
+from rmsexp.task import Task
 from rmsexp.train import loggers, provenance
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import Contention
@@ -33,7 +36,6 @@ from rmsexp.train.interrupt import Interrupt, Interrupted
 from rmsexp.train.loop import Diverged, Trainer, restore
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.state import State
-from rmsexp.train.task import Task
 
 # errors that are reported by their message, without a traceback; in training a ValueError is no mistake of the user
 REPORTED = (DataError, ReportedError)
@@ -62,7 +64,7 @@ class StatusFile:
     """Writes ``status.json``.
 
     ``begun``: whether this process has written the run's record, ``run.json``. The other fields are the arguments of
-    :meth:`rmsexp.record.RunFolder.write_status`.
+    :meth:`rmsexp.records.record.RunFolder.write_status`.
     """
 
     folder: record.RunFolder

@@ -1,8 +1,8 @@
 """The runs of a sweep as jobs of submitit: of SLURM with ``hydra/launcher=slurm``, or processes with submitit_local.
 
 When a job's time is almost over, or it is pre-empted and SLURM has ``PreemptParameters=send_user_signal``, submitit
-gets SIGUSR2. The run is saved first (:func:`rmsexp.runner.execute`); then submitit requeues the job, which continues
-the run.
+gets SIGUSR2. The run is saved first (:func:`rmsexp.work.runner.execute`); then submitit requeues the job, which
+continues the run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from rmsexp.command_line import ReportedError, report
+from rmsexp.system.command_line import ReportedError, report
 
 LAUNCHERS = {"SlurmLauncher": "slurm", "LocalLauncher": "local"}  # class of the plugin -> executor of submitit
 Do = Callable[[Sequence[str], str | None], str]

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rmsexp import config, record, tasks
-from rmsexp.earlier import tokens_that_differ
-from rmsexp.readers import read_yaml
+from rmsexp import config, tasks
+from rmsexp.records import record
+from rmsexp.records.earlier import tokens_that_differ
+from rmsexp.system.readers import read_yaml
 from rmsexp.train import checkpoint
 
 

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from rmsexp import config, lock, machine_lock, record, runner
+from rmsexp import config
+from rmsexp.records import record
+from rmsexp.system import lock, machine_lock
+from rmsexp.work import runner
 
 POLL_SECONDS = 5.0  # between two looks at runs that other workers have locked
 COMMON_CAUSE = 2  # number of runs that fail with the same message before a worker stops: the next ones would, too

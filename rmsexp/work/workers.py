@@ -7,22 +7,26 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TextIO
 
-from rmsexp import process
-from rmsexp.command_line import report
+from rmsexp.system import process
+from rmsexp.system.command_line import report
 
 
-def start(count: int, argv: Sequence[str]) -> int:
-    """Start ``count`` workers with the command line ``argv``, and wait until they end.
+def start(count: int, command: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
+    """Start ``count`` workers that call ``command`` with the words ``argv``, and wait until they end.
+
+    ``command``: a function of a module, since the workers are new processes.
 
     Return 0, or the first exit status that is not 0. After a signal the workers save their runs and end, and the status
     is 128 + its number. If this process is killed, they do so, too.
     """
     context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=_be_worker, args=(number, count, argv)) for number in range(1, count + 1)]
+    workers = [
+        context.Process(target=_be_worker, args=(number, count, command, argv)) for number in range(1, count + 1)
+    ]
     stopped = 0
 
     def stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
@@ -49,13 +53,11 @@ def start(count: int, argv: Sequence[str]) -> int:
     return stopped or next((max(status, 1) for status in statuses if status), 0)
 
 
-def _be_worker(number: int, count: int, argv: Sequence[str]) -> None:
-    from rmsexp.campaign.__main__ import main
-
+def _be_worker(number: int, count: int, command: Callable[[Sequence[str]], int], argv: Sequence[str]) -> None:
     os.setpgid(0, 0)
     sys.stdout, sys.stderr = (Labelled(stream, f"[{number}] ") for stream in (sys.stdout, sys.stderr))
     process.follow_parent(())
-    raise SystemExit(main([*argv, "--of", str(count)]))
+    raise SystemExit(command([*argv, "--of", str(count)]))
 
 
 class Labelled(io.TextIOBase):

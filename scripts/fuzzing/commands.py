@@ -23,27 +23,26 @@ from fuzzing.hostile import ARGUMENTS
 from fuzzing.inputs import put
 from fuzzing.workers import Reader, Refused
 from rmsexp import __main__ as entry
-from rmsexp import (
+from rmsexp import config, tasks
+from rmsexp.commands import (
+    analysis,
     app,
     bench,
-    config,
+    campaign,
     generate,
+    goals,
     prepare,
     published,
-    record,
     report,
-    runner,
     status,
-    tasks,
     timing,
     translate,
 )
-from rmsexp.analysis import __main__ as analysis
-from rmsexp.campaign import __main__ as campaign
-from rmsexp.campaign import goals, workers
 from rmsexp.data import DataError
 from rmsexp.measure import layers, processes
+from rmsexp.records import record
 from rmsexp.train.device import set_up_device
+from rmsexp.work import runner, workers
 
 OUTSIDE = re.compile(r"(^|[=,:\[{(\"' ])(/|~root)|\.\.")  # words that may name a file outside of the working folder
 HARMLESS = re.compile(r"(^|=)/dev/null")
@@ -121,7 +120,7 @@ def without_work() -> Iterator[None]:
         mock.patch.object(translate, "_translate", _refuse),
         mock.patch.object(generate, "_generate", _refuse),
         mock.patch.object(published, "import_log", return_value=Path("record")),
-        mock.patch.object(published.compare, "draw", return_value=Path("curves")),
+        mock.patch.object(published, "draw", return_value=Path("curves")),
         mock.patch.object(campaign, "_work", _done),
         mock.patch.object(workers, "start", _done),
         mock.patch.multiple(goals.Verdicts, print_plan=_done, conclude=_done),

@@ -18,7 +18,7 @@ from fuzzing.inputs import once, only, plain, put, silent
 from fuzzing.workers import Broken, Reader
 from rmsexp.data import DataError, Images, authors_files, cifar10, download, parallel, translation, unpickle, whitening
 from rmsexp.data.synthetic import phrases
-from rmsexp.kernels import build
+from rmsexp.norms.kernels import build
 
 
 def make_pickle(folder: Path) -> None:

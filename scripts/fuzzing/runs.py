@@ -15,14 +15,16 @@ import torch
 from fuzzing import capture
 from fuzzing.inputs import once, plain, put
 from fuzzing.workers import Broken, Reader, Refused
-from rmsexp import campaign_file, compare, config, record, report, runner, status, sweep_file, trained, translate
-from rmsexp.analysis import __main__ as analysis
-from rmsexp.campaign import question
-from rmsexp.compare.records import timing_records
+from rmsexp import compare, config
+from rmsexp.campaign import campaign_file, question
+from rmsexp.commands import analysis, report, status, translate
 from rmsexp.data import DataError
 from rmsexp.data.synthetic import phrases, stories
+from rmsexp.records import record, sweep_file
+from rmsexp.records.frames import timing_records
 from rmsexp.tasks import attentive_reader, rnnsearch, translation
 from rmsexp.train import checkpoint
+from rmsexp.work import runner, trained
 
 REFERENCE = Path(__file__).parents[2] / "results/reference/intel-xeon-2-cores/cifar10/small"
 EDGES = ("threads=1", "log_every=1", "eval_every=2", "checkpoint_every=2", "data.root=data", "device=cpu")

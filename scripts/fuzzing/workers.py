@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from fuzzing import hostile
 from fuzzing.damage import Files, damaged
-from rmsexp.command_line import LONGEST_MESSAGE, brief
+from rmsexp.system.command_line import LONGEST_MESSAGE, brief
 
 CPU_SECONDS, WALL_SECONDS, MEMORY_BYTES, FILE_BYTES = 5, 60, 2**30, 2**28  # limits of one input
 MORE_MEMORY_BYTES = 8 * 2**30  # for inputs that asked for more than MEMORY_BYTES, but may take less

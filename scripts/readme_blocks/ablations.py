@@ -9,11 +9,10 @@ import pandas as pd
 from readme_blocks.evidence import Evidence
 from readme_blocks.quality import Runs
 from readme_blocks.text import not_recorded, paragraphs, table
-from rmsexp.analysis import hidden_stats
-from rmsexp.campaign import item_kinds
-from rmsexp.compare.records import names, quantities
-from rmsexp.compare.tables import formats
-from rmsexp.compare.tables import p_sweep as p_table
+from rmsexp.analysis import hidden_stats, item_kinds
+from rmsexp.records.frames import names, quantities
+from rmsexp.report.tables import formats
+from rmsexp.report.tables import p_sweep as p_table
 
 COMMAND = "python -m rmsexp.campaign {item} scale=medium norm.impl=fused 'seeds=[0,1,2]' data.root=~/data"
 DRAWN = "quality/paper/medium+norm.impl=fused"  # items drawn by these commands

@@ -8,9 +8,9 @@ from typing import Any
 
 from readme_blocks.evidence import TASKS, Evidence
 from readme_blocks.text import listed, not_recorded, paragraphs, table
-from rmsexp.compare.records import comparable, names
-from rmsexp.compare.records.comparable import Comparison
-from rmsexp.compare.tables import formats
+from rmsexp.records.frames import comparable, names
+from rmsexp.records.frames.comparable import Comparison
+from rmsexp.report.tables import formats
 
 APART = timedelta(hours=1)
 SERIES = ("rms", "prms", "none")

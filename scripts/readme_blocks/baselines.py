@@ -11,12 +11,12 @@ import pandas as pd
 
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import not_recorded, paragraphs, plural, table
-from rmsexp import record
-from rmsexp.compare.records import names, quantities, statistics
-from rmsexp.compare.records.load import Records
-from rmsexp.compare.tables import formats, learning_rates
-from rmsexp.readers import read_yaml
-from rmsexp.rules import score
+from rmsexp.config import score
+from rmsexp.records import record
+from rmsexp.records.frames import names, quantities, statistics
+from rmsexp.records.frames.load import Records
+from rmsexp.report.tables import formats, learning_rates
+from rmsexp.system.readers import read_yaml
 
 COMMAND = "python -m rmsexp -m task=cifar10 scale=medium norm=wn evaluation=validation seed=1000 data.root=~/data"
 WN, READER = "wn", "attentive_reader"

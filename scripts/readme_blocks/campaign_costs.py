@@ -12,12 +12,12 @@ from readme_blocks.checks import commit_of, not_recorded
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import counted, paragraphs, processor, table
 from readme_blocks.verdicts import NONE
-from rmsexp import record
-from rmsexp.campaign import cost
-from rmsexp.campaign_file import Job, Stage
-from rmsexp.compare.records.campaigns import Campaign, State
-from rmsexp.compare.records.time_states import run_state, time_state
-from rmsexp.compare.tables import formats
+from rmsexp.campaign.campaign_file import Job, Stage
+from rmsexp.campaign.campaigns import Campaign, State
+from rmsexp.records import record
+from rmsexp.records.frames.time_states import run_state, time_state
+from rmsexp.report.tables import formats
+from rmsexp.work import cost
 
 STAGES = get_args(Stage)
 MOST_EVALUATION = 0.15  # of the time of an RNNSearch run with twenty evaluations; the aim

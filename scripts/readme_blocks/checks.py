@@ -16,20 +16,14 @@ from chaos_sweep import table as ends_of_faults
 from readme_blocks import quality
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import counted, listed, machine, not_recorded, paragraphs, plural, sentences, table
-from rmsexp.compare.records.time_states import time_state
-from rmsexp.compare.records.timing_records import replication
-from rmsexp.compare.tables import formats
-from rmsexp.rules.ratios import over_processes, paired_ratio
+from rmsexp.records.frames.time_states import time_state
+from rmsexp.records.frames.timing_records import replication
+from rmsexp.report.tables import formats
+from rmsexp.rules.ratios import paired_ratio
 
-MODELS = {
-    "gru256": "bidirectional GRU with 256 units, embeddings 128, batch 80",
-    "gru1024": "bidirectional GRU with 1,024 units, embeddings 512, batch 80",
-    "transformer256": "Transformer with 3 encoder and 3 decoder layers, width 256",
-}
 SINGLE = replication(1)
 OVERHEAD = "python scripts/trainer_overhead.py --rounds 30 norm=none model.dropout=0 model.noise=0"
 OVERHEAD_LM = "python scripts/trainer_overhead.py --steps 20 task=language_model scale=small norm=rms threads=1"
-JOEYNMT = "python scripts/compare_joeynmt.py --joeynmt ENVIRONMENT data.root=~/data"
 
 
 def verdict_rules(evidence: Evidence) -> str:
@@ -144,30 +138,6 @@ def _node_lost_of_campaign(content: Mapping[str, Any]) -> str:
     )
 
 
-def report_at_size(evidence: Evidence) -> str:
-    """How long reports of many runs take, and how much memory."""
-
-    def describe(content: Mapping[str, Any]) -> str:
-        results = content["results"]
-        rows = [
-            {
-                "runs": f"{size['runs']:,}",
-                "report": name,
-                "seconds": f"{found['seconds']:.0f}",
-                "CPU seconds": f"{found['cpu']:.0f}",
-                "memory, GiB": f"{found['memory'] / 2**30:.2f}",
-            }
-            for size in results["sizes"]
-            for name, found in size["reports"].items()
-        ]
-        runs = f"runs of {results['rows']:,} rows in {results['settings']} settings"
-        state = content["session"]["contention"]["state"]
-        how = f"each measured once, on {machine(content)}; time state: {state}"
-        return paragraphs(f"At commit {commit_of(content)}, {runs}, {how}:", table(rows))
-
-    return newest(evidence, "report_at_size", "python scripts/report_at_size.py --results results", describe)
-
-
 def distributed_throughput(evidence: Evidence) -> str:
     """What a second process gains: a row per task."""
 
@@ -255,65 +225,6 @@ def commits(evidence: Evidence) -> str:
             }
         )
     command = "python scripts/compare_commits.py 127c228 HEAD -- task=rnnsearch norm=rms scale=small threads=1"
-    return table(rows) if rows else not_recorded(command)
-
-
-def joeynmt(evidence: Evidence) -> str:
-    """Speed and quality of translation models, beside JoeyNMT's."""
-    return paragraphs(_speeds(evidence), _scores(evidence)) or not_recorded(JOEYNMT)
-
-
-def _speeds(evidence: Evidence) -> str:
-    rows = []
-    for folder, content in evidence.all_checks("joeynmt_speed").items():
-        results = content["results"]
-        ours, theirs = (np.array(results[name]) for name in ("rmsexp", "joeynmt"))
-        ratio = over_processes(ours / theirs)
-        rows.append(
-            {
-                "model": MODELS[results["model"]],
-                "target tokens per second with rmsexp, in each round": ", ".join(f"{value:,.0f}" for value in ours),
-                "with JoeyNMT": ", ".join(f"{value:,.0f}" for value in theirs),
-                "ratio (95 % interval over rounds)": f"{ratio.ratio:.2f} ({ratio.low:.2f} to {ratio.high:.2f})",
-                "machine": evidence.link(machine(content), folder),
-                "method": f"interleaved, {len(ours)} rounds in processes of their own",
-                "time state of the rounds with rmsexp": counted(results["time_states"]),
-            }
-        )
-    return table(rows) if rows else ""
-
-
-def _scores(evidence: Evidence) -> str:
-    rows = [
-        {
-            "model": MODELS[content["results"]["model"]],
-            "BLEU on test_2016_flickr with rmsexp": f"{content['results']['rmsexp']['bleu']:.1f}",
-            "with JoeyNMT": f"{content['results']['joeynmt']['bleu']:.1f}",
-            "minutes of training": listed(
-                f"{content['results'][name]['minutes']:.1f} ({name})" for name in ("rmsexp", "joeynmt")
-            ),
-            "machine": evidence.link(machine(content), folder),
-            "method": "one run of each",
-            "time state of the run with rmsexp": content["results"]["rmsexp"]["time_state"],
-        }
-        for folder, content in evidence.all_checks("joeynmt_bleu").items()
-    ]
-    return table(rows) if rows else ""
-
-
-def words(evidence: Evidence) -> str:
-    """Training speeds in predictions per second: a row per record."""
-    rows = [
-        {
-            "run": f"`{content['command'].partition('words_per_second.py ')[2]}`",
-            "per second": f"{_speed(content['results']):,.0f} {content['results']['predictions']}",
-            "machine": evidence.link(machine(content), folder),
-            "method": f"{len(content['results']['seconds'])} steps, {SINGLE}",
-            "time state": time_state(content["session"]),
-        }
-        for folder, content in evidence.all_checks("words_per_second").items()
-    ]
-    command = "python scripts/words_per_second.py task=rnnsearch norm=rms norm.impl=fused scale=small batch_size=80"
     return table(rows) if rows else not_recorded(command)
 
 

@@ -13,8 +13,9 @@ from typing import Any
 import pandas as pd
 
 from rmsexp import compare
-from rmsexp.compare.records import campaigns, timing_records
-from rmsexp.readers import read_json
+from rmsexp.campaign import campaigns
+from rmsexp.records.frames import timing_records
+from rmsexp.system.readers import read_json
 
 TASKS = ("cifar10", "rnnsearch", "transformer", "attentive_reader", "order_embedding", "language_model")
 

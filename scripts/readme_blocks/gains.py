@@ -7,10 +7,10 @@ import statistics
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import paragraphs, table
 from readme_blocks.verdicts import NONE
-from rmsexp.compare.records import names
-from rmsexp.compare.records.campaigns import State
-from rmsexp.compare.tables import formats
-from rmsexp.rules import score
+from rmsexp.campaign.campaigns import State
+from rmsexp.config import score
+from rmsexp.records.frames import names
+from rmsexp.report.tables import formats
 
 LAST = score.EVALUATIONS // 5  # number of evaluations in the last fifth
 

@@ -10,11 +10,11 @@ import pandas as pd
 
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import listed, machine, paragraphs, plural, sentences
-from rmsexp import bench
-from rmsexp.compare.records import benchmarks, timing_records
-from rmsexp.compare.records.benchmarks import Measured, Summary
-from rmsexp.compare.tables import bench as bench_table
-from rmsexp.compare.tables import markup
+from rmsexp.commands import bench
+from rmsexp.records.frames import benchmarks, timing_records
+from rmsexp.records.frames.benchmarks import Measured, Summary
+from rmsexp.report.tables import bench as bench_table
+from rmsexp.report.tables import markup
 from rmsexp.rules.ratios import FEWEST_ROUNDS, paired_ratio
 
 UNCLEAN = "../results/README.md#which-code-made-the-records"

@@ -20,13 +20,12 @@ from scipy.special import stdtrit
 from readme_blocks import ablations, quality, savings
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import paragraphs, table
-from rmsexp.analysis import hidden_stats, invariance, site
-from rmsexp.campaign import item_kinds
-from rmsexp.compare import paper
-from rmsexp.compare.records import names
-from rmsexp.compare.records.campaigns import State
-from rmsexp.compare.tables import formats, verdicts
-from rmsexp.compare.tables import p_sweep as p_table
+from rmsexp.analysis import hidden_stats, invariance, item_kinds, site
+from rmsexp.campaign.campaigns import State
+from rmsexp.records.frames import names
+from rmsexp.report import paper
+from rmsexp.report.tables import formats, verdicts
+from rmsexp.report.tables import p_sweep as p_table
 from rmsexp.rules import claims, pairs
 
 REPRODUCED, AGREES, IN_SIGN, DISAGREES, UNDECIDED = "reproduced", "agrees", "agrees in sign", "disagrees", "undecided"

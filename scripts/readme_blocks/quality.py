@@ -13,10 +13,10 @@ from scipy.special import stdtrit
 
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import listed, not_recorded, paragraphs, plural, sentences, table
-from rmsexp import record
-from rmsexp.compare.records import names
-from rmsexp.compare.tables import formats
-from rmsexp.readers import read_json
+from rmsexp.records import record
+from rmsexp.records.frames import names
+from rmsexp.report.tables import formats
+from rmsexp.system.readers import read_json
 
 NORMS = ("none", "ln", "rms", "prms", "bn", "wn")
 EVERYWHERE = "bn+everywhere=True"

@@ -1,7 +1,7 @@
 """Time saved per training step, from interleaved timings at scale=small, and on GPUs in any setting.
 
 A group is what may stand in one table: one machine and one number of threads. Of several records of a task it has
-those that reports use, too (:mod:`rmsexp.compare.records.comparable`).
+those that reports use, too (:mod:`rmsexp.records.frames.comparable`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import pandas as pd
 
 from readme_blocks.evidence import TASKS, Evidence
 from readme_blocks.text import listed, paragraphs, plural, sentences, table, tasks
-from rmsexp.compare import paper
-from rmsexp.compare.records import comparable, timing_records
-from rmsexp.compare.records.comparable import FEWEST_OF_A_PROCESS, ratio
-from rmsexp.compare.tables import formats
+from rmsexp.records.frames import comparable, timing_records
+from rmsexp.records.frames.comparable import FEWEST_OF_A_PROCESS, ratio
+from rmsexp.report import paper
+from rmsexp.report.tables import formats
 from rmsexp.rules.ratios import FEWEST_ROUNDS, Interval
 
 RMS_FUSED_AND_EAGER = ("rms+impl=fused", "rms")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from rmsexp.compare.tables import markup
+from rmsexp.report.tables import markup
 
 
 def listed(words: Iterable[str]) -> str:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import listed, paragraphs, table
-from rmsexp.compare.records import names
-from rmsexp.compare.records.campaigns import State
-from rmsexp.compare.tables import verdicts
+from rmsexp.campaign.campaigns import State
+from rmsexp.records.frames import names
+from rmsexp.report.tables import verdicts
 from rmsexp.rules import claims
 
 NONE = "No campaign is among the committed records yet."

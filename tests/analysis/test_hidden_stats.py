@@ -14,13 +14,16 @@ from helpers.analyses import analysed
 from helpers.tasks import shake, train
 from helpers.translation_tasks import make, tiny
 
-from rmsexp import atomic, config, record, runner, trained
+from rmsexp import config
 from rmsexp.analysis import hidden_stats
-from rmsexp.analysis.__main__ import OUT
-from rmsexp.command_line import brief
-from rmsexp.compare.plots import style
+from rmsexp.commands.analysis import OUT
 from rmsexp.models.translation import FIRST, Batch
+from rmsexp.records import record
+from rmsexp.report.plots import style
+from rmsexp.system import atomic
+from rmsexp.system.command_line import brief
 from rmsexp.tasks.translation import TranslationTask
+from rmsexp.work import runner, trained
 
 pytestmark = pytest.mark.slow
 

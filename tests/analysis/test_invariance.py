@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from rmsexp import config
 from rmsexp.analysis import invariance
 from rmsexp.analysis.site import EXAMPLES, GAINLESS, N_IN, N_OUT, draw, norm, site
-from rmsexp.compare import paper
 from rmsexp.models import init
+from rmsexp.report import paper
 
 Array = NDArray[np.float64]
 COLUMNS = ("matrix scaled", "matrix centred", "rows scaled", "data scaled", "data centred", "case scaled")

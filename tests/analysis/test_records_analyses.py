@@ -15,11 +15,12 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from scipy import stats
 
-from rmsexp import atomic, record
 from rmsexp.analysis import init_center, p_sweep
-from rmsexp.compare import paper
-from rmsexp.compare.plots import style
-from rmsexp.compare.tables import formats
+from rmsexp.records import record
+from rmsexp.report import paper
+from rmsexp.report.plots import style
+from rmsexp.report.tables import formats
+from rmsexp.system import atomic
 
 AIM = {"split": "test", "metric": "bleu", "mode": "max", "selection": "valid"}
 CENTRED = "demo+model.init_center=0.2"

@@ -13,15 +13,18 @@ import pytest
 from helpers import measuring_work
 from helpers.campaign_runs import ask
 
-from rmsexp import atomic, config, readers
-from rmsexp.campaign import goals, timing
-from rmsexp.campaign.__main__ import main
-from rmsexp.campaign.worker import Worker
-from rmsexp.compare.records import timing_records
-from rmsexp.lock import Lock
+from rmsexp import config
+from rmsexp.campaign import timing
+from rmsexp.commands import campaign, goals
+from rmsexp.commands.campaign import _measure, main
+from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import new_process, processes
-from rmsexp.measure.options import Budget, TimingConfig
-from rmsexp.train.clock import Stopwatch
+from rmsexp.measure.options import Budget
+from rmsexp.records.frames import timing_records
+from rmsexp.system import atomic, readers
+from rmsexp.system.clock import Stopwatch
+from rmsexp.system.lock import Lock
+from rmsexp.work.worker import Worker
 
 
 def measured(
@@ -52,8 +55,8 @@ def test_the_timing_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(processes, "measure", measured)
     asked, reports = timed(tmp_path, "timing.norms=[rms,ln]"), list[str]()
     assert asked.is_left()
-    assert asked.measure(reports.append, [*COMMAND, "results=/here", "data.root=/there"]) is None
-    asked.measure(reports.append, ["again"])
+    assert _measure(asked, reports.append, [*COMMAND, "results=/here", "data.root=/there"]) is None
+    _measure(asked, reports.append, ["again"])
     (path,) = tmp_path.rglob(timing_records.FILE)
     content = readers.read_json(path)
     assert (content["reference"], content["seed"], content["command"]) == ("ln", 3000, " ".join(COMMAND))
@@ -68,7 +71,7 @@ def test_the_timing_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_records_of_another_config_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "measure", measured)
     asked = timed(tmp_path, "timing.norms=[rms,ln]")
-    asked.measure(lambda _: None, COMMAND)
+    _measure(asked, lambda _: None, COMMAND)
     assert not asked.is_left()
     (path,) = tmp_path.rglob(timing_records.FILE)
     content = readers.read_json(path)
@@ -80,7 +83,7 @@ def test_records_of_another_config_do_not_count(tmp_path: Path, monkeypatch: pyt
 def test_records_of_one_machine_and_code_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "measure", measured)
     asked = timed(tmp_path, "timing.norms=[rms,ln]")
-    asked.measure(lambda _: None, COMMAND)
+    _measure(asked, lambda _: None, COMMAND)
     (path,) = tmp_path.rglob(timing_records.FILE)
     content = readers.read_json(path)
     atomic.write_json(path, content | {"processes": content["processes"][:4]})
@@ -109,7 +112,7 @@ def test_ctrl_c_stops_a_timing_and_keeps_the_finished_processes(
 ) -> None:
     monkeypatch.setattr(processes, "measure", stopped)
     asked = timed(tmp_path, "timing.norms=[rms,ln]")
-    assert asked.measure(lambda _: None, COMMAND) == signal.SIGINT
+    assert _measure(asked, lambda _: None, COMMAND) == signal.SIGINT
     (path,) = tmp_path.rglob(timing_records.FILE)
     assert len(readers.read_json(path)["processes"]) == 2
     assert asked.is_left()
@@ -118,7 +121,7 @@ def test_ctrl_c_stops_a_timing_and_keeps_the_finished_processes(
 def test_a_failure_keeps_the_finished_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "measure", failed)
     with pytest.raises(new_process.ProcessError, match="too little memory"):
-        timed(tmp_path, "timing.norms=[rms,ln]").measure(lambda _: None, COMMAND)
+        _measure(timed(tmp_path, "timing.norms=[rms,ln]"), lambda _: None, COMMAND)
     (path,) = tmp_path.rglob(timing_records.FILE)
     assert len(readers.read_json(path)["processes"]) == 2
 
@@ -157,10 +160,11 @@ def test_claims_are_decided_although_a_timing_fails(
 
     goal = SimpleNamespace(
         runs=SimpleNamespace(results=tmp_path),
-        timings=lambda: [SimpleNamespace(measure=measure)],
+        timings=lambda: [None],
         conclude=lambda: given.append("concluded"),
     )
     monkeypatch.setattr(goals, "read", lambda *_: goal)
+    monkeypatch.setattr(campaign, "_measure", measure)
     monkeypatch.setattr(Worker, "work", lambda _: None)
     assert main(["quality", *words]) == 1
     assert capsys.readouterr().err == "rmsexp: no data here\n"
@@ -171,7 +175,7 @@ def test_another_worker_that_measures_is_not_waited_for(tmp_path: Path, monkeypa
     monkeypatch.setattr(processes, "measure", measured)
     asked = timed(tmp_path, "timing.norms=[rms,ln]")
     with Lock(asked.lock, asked.lock.parent).held():
-        asked.measure(lambda _: None, COMMAND)
+        _measure(asked, lambda _: None, COMMAND)
     assert asked.is_left()
 
 

@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 from helpers.campaign_runs import ask, write_run
 
-from rmsexp import atomic, config, record, runner
-from rmsexp.campaign import cost, plan
-from rmsexp.campaign.cost import Cost
+from rmsexp import config
+from rmsexp.campaign import plan
+from rmsexp.campaign.campaign_file import Job
+from rmsexp.campaign.campaigns import Result
 from rmsexp.campaign.question import Question
-from rmsexp.campaign_file import Job
-from rmsexp.command_line import ReportedError
-from rmsexp.compare.records.campaigns import Result
+from rmsexp.records import record
+from rmsexp.system import atomic, clock
+from rmsexp.system.command_line import ReportedError
+from rmsexp.work import cost, runner
+from rmsexp.work.cost import Cost
 
 
 def jobs(asked: Question) -> list[Job]:
@@ -29,7 +32,7 @@ def test_the_time_that_threads_waited_does_not_count(tmp_path: Path) -> None:
     """A run of 20 steps has 20 seconds in each bucket. An evaluation takes a second; nothing is known of the parts."""
     asked = ask(tmp_path)
     first, second, third, *_ = jobs(asked)
-    total = 20 * len(record.BUCKETS)
+    total = 20 * len(clock.BUCKETS)
     assert cost.cost(write_run(asked, first).path) == Cost(total, 0)
     assert cost.cost(write_run(asked, second, contention={"waited": 0.25}).path) == Cost(total / 1.25, 0)
     assert cost.cost(write_run(asked, third, contention=None).path) == Cost(total, 0)

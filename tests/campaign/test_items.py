@@ -13,11 +13,15 @@ import pytest
 import yaml
 from helpers.campaign_runs import RUNS
 
-from rmsexp import config, identity, record, runner
-from rmsexp.campaign import cost, item_plan, items
-from rmsexp.campaign.__main__ import main
+from rmsexp import config
+from rmsexp.campaign import items
 from rmsexp.campaign.items import Items, Run
-from rmsexp.compare.tables import formats
+from rmsexp.commands import item_plan
+from rmsexp.commands.campaign import main
+from rmsexp.config import identity
+from rmsexp.records import record
+from rmsexp.report.tables import formats
+from rmsexp.work import cost, runner
 
 SMALL = [f"{key}={value}" for key, value in RUNS.items() if key not in ("task", "scale")]
 

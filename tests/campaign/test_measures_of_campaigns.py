@@ -9,11 +9,10 @@ import pytest
 from helpers.campaign_runs import ask, do
 
 from rmsexp import config
-from rmsexp.campaign import plan, registration
+from rmsexp.campaign import campaigns, plan, registration
+from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.question import Question
-from rmsexp.campaign_file import Job
-from rmsexp.compare.records import campaigns
-from rmsexp.compare.tables import verdicts
+from rmsexp.report.tables import verdicts
 
 SLOPE = {"claim": "The difference is the same", "test": "equivalence", "a": "rms", "b": "ln", "margin": 0.5}
 WIDER = {"claim": "RMSNorm has the wider range", "test": "superiority", "a": "rms", "b": "ln"}

@@ -18,13 +18,15 @@ import pytest
 from helpers.campaign_runs import RUNS, ask, write_file
 from helpers.stopping import in_training
 
-from rmsexp import lock, record
-from rmsexp.campaign import on_ray, registration
-from rmsexp.campaign.__main__ import main
-from rmsexp.campaign.on_ray import Done, RayWorker
+from rmsexp.campaign import registration
 from rmsexp.campaign.runs import CampaignRuns
-from rmsexp.command_line import ReportedError
-from rmsexp.runner import Outcome
+from rmsexp.commands.campaign import main
+from rmsexp.records import record
+from rmsexp.system import lock
+from rmsexp.system.command_line import ReportedError
+from rmsexp.work import on_ray
+from rmsexp.work.on_ray import Done, RayWorker
+from rmsexp.work.runner import Outcome
 
 
 @pytest.mark.minutes

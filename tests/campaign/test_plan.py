@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from helpers.campaign_runs import EQUAL, ask, do, write_run
 
-from rmsexp import campaign_file, record
-from rmsexp.campaign import plan
+from rmsexp.campaign import campaign_file, campaigns, plan
+from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.runs import CampaignRuns
-from rmsexp.campaign_file import Job
-from rmsexp.compare.records import campaigns
+from rmsexp.records import record
 
 BETTER = {"claim": "RMSNorm is better than no norm", "test": "superiority", "a": "rms", "b": "none", "seeds": 2}
 
@@ -195,7 +194,7 @@ def test_only_one_process_at_a_time_writes_the_file(tmp_path: Path, monkeypatch:
         waits.append(seconds)
         lock.__exit__(None, None, None)
 
-    monkeypatch.setattr("rmsexp.lock.LOOKS", 0)
+    monkeypatch.setattr("rmsexp.system.lock.LOOKS", 0)
     monkeypatch.setattr("threading.Event.wait", wait)
     campaign, _ = plan.update(asked)
     assert waits == [plan.POLL_SECONDS]
@@ -215,7 +214,7 @@ def test_whoever_waits_for_the_file_says_so_once(
         if len(waits) == 2 * plan.SILENT_TRIES:
             lock.__exit__(None, None, None)
 
-    monkeypatch.setattr("rmsexp.lock.LOOKS", 0)
+    monkeypatch.setattr("rmsexp.system.lock.LOOKS", 0)
     monkeypatch.setattr("threading.Event.wait", wait)
     with plan.locked(asked):
         line = f"rmsexp: waiting: {asked.folder} is being written by another process (id {os.getpid()} on "

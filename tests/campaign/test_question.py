@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from helpers.campaign_runs import EQUAL, RUNS, ask, write_file
 
-from rmsexp import campaign_file, config
-from rmsexp.campaign import question
-from rmsexp.campaign.__main__ import main
+from rmsexp import config
+from rmsexp.campaign import campaign_file, question
 from rmsexp.campaign.question import folder_name
+from rmsexp.commands.campaign import main
 from rmsexp.config import ConfigError
 
 ANY_BATCH = {key: value for key, value in RUNS.items() if key != "batch_size"}

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from helpers.campaign_runs import EQUAL, ask
 
-from rmsexp import campaign_file, config
-from rmsexp.campaign import plan, registration
+from rmsexp import config
+from rmsexp.campaign import campaign_file, plan, registration
 from rmsexp.campaign.question import Question
 from rmsexp.campaign.registration import OtherCommitError
 

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from helpers.campaign_runs import ask, do, write_run
 
-from rmsexp.campaign import cost, plan, registration, summary
-from rmsexp.campaign.cost import Cost
-from rmsexp.campaign_file import Job
+from rmsexp.campaign import plan, registration, runs
+from rmsexp.campaign.campaign_file import Job
+from rmsexp.commands import summary
+from rmsexp.work import cost
+from rmsexp.work.cost import Cost
 
 pytestmark = pytest.mark.usefixtures("quick_folders")
 
@@ -90,7 +92,7 @@ def test_a_pilot_with_a_metric_that_is_not_finite(tmp_path: Path) -> None:
     files.metrics_path.write_text(files.metrics_path.read_text().replace("0.2,", "null,"))
     write_run(asked, pilots[1], math.nan)
     campaign, results = plan.update(asked)
-    assert summary.pilot(campaign, results, asked) == [
+    assert runs.pilot(campaign, results, asked) == [
         "pilot ln: image_recall nan at first, nan % at the end; it gained nan in the last fifth of the steps; "
         "half of the smallest margin is 2.5",
         f"pilot rms: diverged at step {asked.recipe.config.schedule.steps // 2}",
@@ -111,14 +113,14 @@ def test_the_gain_of_a_pilot_is_a_difference_of_means_of_three(
     """A single evaluation far from its neighbours changes it by a third."""
     campaign = dataclasses.replace(plan.update(ask(tmp_path))[0], mode=mode)
     values = [1.0, *[20.0] * 16, last - 3, last + 3, last]
-    line = summary._movement(campaign, values)
+    line = runs._movement(campaign, values)
     assert line.startswith(f"1 at first, {last:g} % at the end; {moved}")
     assert ("longer runs may differ" in line) == (last > 23)
 
 
 def test_a_pilot_without_margins_has_its_gain_alone(tmp_path: Path) -> None:
     campaign = dataclasses.replace(plan.update(ask(tmp_path))[0], claims=())
-    assert summary._movement(campaign, [20.0] * 20).endswith("it gained 0 in the last fifth of the steps")
+    assert runs._movement(campaign, [20.0] * 20).endswith("it gained 0 in the last fifth of the steps")
 
 
 def test_verdicts_have_units(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,15 +19,17 @@ from helpers.campaign_runs import ask, write_file, write_run
 from helpers.cases import some
 from helpers.stopping import stop
 
-from rmsexp import campaign_file, lock, machine_lock, record, runner
-from rmsexp.campaign import plan, registration
-from rmsexp.campaign import worker as worker_module
-from rmsexp.campaign.__main__ import main
+from rmsexp.campaign import campaign_file, plan, registration
+from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.question import Question
 from rmsexp.campaign.runs import CampaignRuns
-from rmsexp.campaign.worker import Worker
-from rmsexp.campaign_file import Job
-from rmsexp.runner import Outcome
+from rmsexp.commands.campaign import main
+from rmsexp.records import record
+from rmsexp.system import clock, lock, machine_lock
+from rmsexp.work import runner
+from rmsexp.work import worker as worker_module
+from rmsexp.work.runner import Outcome
+from rmsexp.work.worker import Worker
 
 FINISHED = Outcome("finished", 20)
 
@@ -100,7 +102,7 @@ def test_a_worker_does_all_runs(simulation: Simulation) -> None:
     assert all(registered)
     assert len(set(simulation.tried)) == 18
     assert simulation.lines[0] == "tuning run 1 of 6 · 0 of about 18 runs ended: ln optim.lr=0.001 seed=1000"
-    seconds = 20 * (len(record.BUCKETS) - 1)  # of a run, without its warm-up
+    seconds = 20 * (len(clock.BUCKETS) - 1)  # of a run, without its warm-up
     left = f"{seconds // 60}:{seconds % 60:02} left with one worker"
     assert simulation.lines[-1] == f"final run 4 of 4 · 17 of 18 runs ended, {left}: rms optim.lr=0.002 seed=1"
 

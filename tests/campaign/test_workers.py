@@ -15,8 +15,9 @@ import pytest
 from helpers.campaign_runs import RUNS, write_file
 from helpers.processes import kill_the_second
 
-from rmsexp import record
-from rmsexp.campaign import workers
+from rmsexp.commands.campaign import main
+from rmsexp.records import record
+from rmsexp.work import workers
 
 
 def test_lines_have_a_label() -> None:
@@ -38,7 +39,7 @@ def test_a_character_that_the_encoding_lacks_does_not_cost_the_line() -> None:
 
 
 def test_the_exit_status_is_that_of_the_workers(capfd: pytest.CaptureFixture[str]) -> None:
-    assert workers.start(2, []) == 2
+    assert workers.start(2, main, []) == 2
     lines = sorted(capfd.readouterr().err.splitlines())
     missing = "rmsexp: the following arguments are required: "
     assert [line[: len(missing) + 4] for line in lines] == [f"[{number}] {missing}" for number in (1, 2)]
@@ -46,7 +47,7 @@ def test_the_exit_status_is_that_of_the_workers(capfd: pytest.CaptureFixture[str
 
 def test_a_worker_that_was_killed_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(workers, "_be_worker", kill_the_second)
-    assert workers.start(2, []) == 1
+    assert workers.start(2, main, []) == 1
     assert capsys.readouterr().err == "rmsexp: worker 2 was ended by SIGKILL; repeat the command to continue\n"
 
 

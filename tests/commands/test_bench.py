@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from helpers.cases import some
 
-from rmsexp import bench
-from rmsexp.compare.records import benchmarks
-from rmsexp.compare.records.benchmarks import Measured, Summary
-from rmsexp.compare.tables import bench as bench_table
+from rmsexp.commands import bench
 from rmsexp.measure import interleaved, layers, peers
 from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD, SHAPES
+from rmsexp.records.frames import benchmarks
+from rmsexp.records.frames.benchmarks import Measured, Summary
+from rmsexp.report.tables import bench as bench_table
 from rmsexp.rules.ratios import paired_ratio
 from rmsexp.train.interrupt import Interrupted
 
@@ -75,7 +75,7 @@ def test_without_fused_kernels_nothing_is_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the record would say "fused" of eager layers."""
-    monkeypatch.setattr("rmsexp.kernels.load", lambda: False)
+    monkeypatch.setattr("rmsexp.norms.kernels.load", lambda: False)
     assert bench.main(["norms", "--results", str(tmp_path)]) == 1
     assert "fused layers cannot be timed without the fused kernels" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -17,11 +17,14 @@ import pandas as pd
 import pytest
 from helpers.records import write_run, write_timing
 
-from rmsexp import atomic, compare, lock, record, report, sweep_file
-from rmsexp.compare.plots import canvas, unchanged
-from rmsexp.record import RunFolder
-from rmsexp.regular_file import NotRegularError
-from rmsexp.states import Reader
+from rmsexp import compare
+from rmsexp.campaign.state import Reader
+from rmsexp.commands import report
+from rmsexp.records import record, sweep_file
+from rmsexp.records.record import RunFolder
+from rmsexp.report.plots import canvas, unchanged
+from rmsexp.system import atomic, lock
+from rmsexp.system.regular_file import NotRegularError
 from rmsexp.train import checkpoint
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 STOPPED_WHILE_RECEIVING = """
 import os, sys
 from contextlib import nullcontext
-from rmsexp import prepare
+from rmsexp.commands import prepare
 from rmsexp.data import download
 
 def receive(response, path, name):

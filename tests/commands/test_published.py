@@ -19,14 +19,17 @@ import torch
 from helpers.records import write_run
 from matplotlib.colors import to_hex
 
-from rmsexp import atomic, config, published, readers, record
+from rmsexp import config
+from rmsexp.commands import published
 from rmsexp.compare import load
-from rmsexp.compare.plots import setting_curves, style
-from rmsexp.compare.records.statistics import final_metric
 from rmsexp.data import DataError, authors_files
 from rmsexp.models.order_embedding import OrderEmbedding
 from rmsexp.norms import LN, RMS, Norm
+from rmsexp.records import record
+from rmsexp.records.frames.statistics import final_metric
+from rmsexp.report.plots import setting_curves, style
 from rmsexp.rules import quantities
+from rmsexp.system import atomic, readers
 
 CSV = "epoch, time, train_error, test_error\n0, 61, 0.5432, 0.4321\n1, 122, 0.4010, 0.3456\n2, 183, 0.3, 0.25\n"
 WORDS = ["<eos>", "<unk>", "a", "dog", "cat", "zebra"]  # vocabulary of the data; the stored model lacks zebra

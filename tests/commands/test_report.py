@@ -11,10 +11,12 @@ import pandas as pd
 import pytest
 from helpers.records import write_run, write_timing
 
-from rmsexp import compare, record, report
-from rmsexp.compare.page import html
-from rmsexp.compare.page.contents import SettingReport
-from rmsexp.compare.plots import unchanged
+from rmsexp import compare
+from rmsexp.commands import report
+from rmsexp.records import record
+from rmsexp.report.page import html
+from rmsexp.report.page.contents import SettingReport
+from rmsexp.report.plots import unchanged
 
 pytestmark = pytest.mark.slow
 

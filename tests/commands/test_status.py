@@ -18,9 +18,10 @@ from helpers import campaign_runs
 from helpers.campaigns import Campaign
 from helpers.records import write_run
 
-from rmsexp import record, status, sweep_file
 from rmsexp.campaign import plan, question
-from rmsexp.command_line import command
+from rmsexp.commands import status
+from rmsexp.records import record, sweep_file
+from rmsexp.system.command_line import command
 
 PLAIN = """\
 {root}: 5 runs: 1 running, 1 failed, 1 diverged, 2 finished; damaged records: 1

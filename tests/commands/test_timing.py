@@ -18,14 +18,16 @@ import pytest
 import torch
 from helpers.reading_and_retrieval import tiny
 
-from rmsexp import config, readers, timing
-from rmsexp.compare.plots import canvas
-from rmsexp.compare.plots import timing as timing_plot
-from rmsexp.compare.records import timing_records
-from rmsexp.compare.tables import timing as timing_table
+from rmsexp import config
+from rmsexp.commands import timing
 from rmsexp.measure import interleaved, new_process, processes, steps
 from rmsexp.measure.orders import balanced
+from rmsexp.records.frames import timing_records
+from rmsexp.report.plots import canvas
+from rmsexp.report.plots import timing as timing_plot
+from rmsexp.report.tables import timing as timing_table
 from rmsexp.rules.ratios import over_processes, paired_ratio
+from rmsexp.system import readers
 from rmsexp.train.interrupt import Interrupted
 
 ROOT = Path(__file__).parents[2]

@@ -18,11 +18,14 @@ import yaml
 from helpers.tasks import Ended
 from helpers.translation_tasks import TASKS, tiny
 
-from rmsexp import config, record, runner, trained, translate
+from rmsexp import config
+from rmsexp.commands import translate
 from rmsexp.data.synthetic import phrases
 from rmsexp.metrics import bleu
+from rmsexp.records import record
 from rmsexp.tasks.translation import TranslationTask
 from rmsexp.train import checkpoint
+from rmsexp.work import runner, trained
 
 Translate = Callable[..., Ended]
 EDGES = ("log_every=20", "eval_every=20", "checkpoint_every=20", "threads=1", "device=cpu")

@@ -11,10 +11,11 @@ import pytest
 from helpers.campaigns import EQUAL, Campaign, three, write_timing
 from helpers.records import load_timings, write_run
 
-from rmsexp import report
-from rmsexp.compare import campaign_report, load, setting_report
-from rmsexp.compare.page import answer
-from rmsexp.compare.records import campaigns
+from rmsexp.campaign import campaigns
+from rmsexp.commands import report
+from rmsexp.compare import load
+from rmsexp.report import campaign_report, setting_report
+from rmsexp.report.page import answer
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 import pytest
 from helpers.records import write_run
 
-from rmsexp import record
 from rmsexp.compare import draw, load
-from rmsexp.compare.comparison import NoMetricsError
-from rmsexp.file_lock import POLL_SECONDS, wait_for_lock
+from rmsexp.records import record
+from rmsexp.report.comparison import NoMetricsError
+from rmsexp.system.file_lock import POLL_SECONDS, wait_for_lock
 
 pytestmark = pytest.mark.slow
 

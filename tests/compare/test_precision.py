@@ -9,11 +9,11 @@ from helpers.comparisons import setting, summary
 from helpers.records import load_timings, write_run, write_timing
 
 from rmsexp.compare import load
-from rmsexp.compare.plots import panels, savings_by_task, setting_curves
-from rmsexp.compare.records import comparable, speed
-from rmsexp.compare.records.caveats import caveats, warnings
-from rmsexp.compare.tables import findings, seed_tests
-from rmsexp.compare.tables import savings as savings_table
+from rmsexp.records.frames import comparable, speed
+from rmsexp.records.frames.caveats import caveats, warnings
+from rmsexp.report.plots import panels, savings_by_task, setting_curves
+from rmsexp.report.tables import findings, seed_tests
+from rmsexp.report.tables import savings as savings_table
 from rmsexp.rules.quantities import loss
 
 HALF = {"precision": "float16"}

@@ -18,9 +18,9 @@ import pytest
 from helpers.pictures import plain, silent, unit
 from PIL import Image
 
-from rmsexp import atomic
 from rmsexp.data import DataError, image_features
 from rmsexp.data.image_features import SIZE, describe, extract
+from rmsexp.system import atomic
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "extract_image_features.py"
 
@@ -176,7 +176,7 @@ def test_features_that_cannot_be_read_now_are_not_replaced(
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr("rmsexp.readers.read_json", refuse)
+        patch.setattr("rmsexp.system.readers.read_json", refuse)
         with pytest.raises(DataError, match=rf"{target} cannot be read \(Permission denied\)"):
             extract(images, "red", target, silent)
     assert target.read_bytes() == content

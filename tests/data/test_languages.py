@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rmsexp.data import DataError, moses, parallel
-from rmsexp.data.languages import LANGUAGES, language
 from rmsexp.data.parallel import files
 from rmsexp.metrics import bleu
+from rmsexp.system.languages import LANGUAGES, language
 from rmsexp.tasks.translation import DataConfig
 
 CHINESE = ("zh", "ZH", "zh_CN", "zh-CN", "zh_Hans", "zh-Hant-TW", "zho", "chi", "cmn", "zho_Hans", "zh_CN.UTF-8")

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from helpers.parallel_text import corpus, phrases
 
-from rmsexp import cores
 from rmsexp.data import DataError, moses, pieces
 from rmsexp.data.codec import EOS, PAD, UNK, Codec
 from rmsexp.data.pairs import Pairs
 from rmsexp.data.subwords import KINDS as KINDS_OF_SUBWORDS
 from rmsexp.data.subwords import SubwordOptions, codecs
+from rmsexp.system import cores
 
 KINDS = [
     SubwordOptions("sentencepiece", 120, 0),

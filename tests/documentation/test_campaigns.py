@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from helpers import documents
 
-from rmsexp import config, process
-from rmsexp.campaign.__main__ import main
+from rmsexp import config
+from rmsexp.commands.campaign import main
 from rmsexp.data import Images
 from rmsexp.data.synthetic import shapes
 from rmsexp.data.whitening import Whitened
-from rmsexp.readers import read_yaml
+from rmsexp.system import process
+from rmsexp.system.readers import read_yaml
 from rmsexp.tasks import cifar10
 
 PAGE = documents.ROOT / "docs/campaigns.md"

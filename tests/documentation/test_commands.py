@@ -17,9 +17,11 @@ import pytest
 from helpers import documents
 
 from rmsexp import __main__ as entry
-from rmsexp import app, config, identity, timing, usage
-from rmsexp import words as words_module
-from rmsexp.campaign import goals, items
+from rmsexp import config
+from rmsexp.campaign import items
+from rmsexp.commands import app, goals, timing, usage
+from rmsexp.config import identity
+from rmsexp.config import words as words_module
 
 COMMANDS = sorted({command for document in documents.DOCUMENTS for command in documents.commands(document)})
 SHELL = {"<", ">", "|", "||", "&&", ";"}

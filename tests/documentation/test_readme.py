@@ -1,16 +1,15 @@
-"""The README is short, Python examples compile, and the architecture page agrees with import contracts and package."""
+"""The README is short, Python examples compile, and the architecture page agrees with contracts and folders."""
 
 from __future__ import annotations
 
 import re
-import runpy
+import tomllib
 
 import pytest
 from helpers import documents
 
 README = documents.ROOT / "README.md"
 ARCHITECTURE = documents.ROOT / "docs/architecture.md"
-SCRIPT = runpy.run_path(str(documents.ROOT / "scripts/draw_architecture.py"))
 
 
 def test_the_readme_is_short() -> None:
@@ -25,37 +24,18 @@ def test_python_examples_compile(document) -> None:
         compile(block, str(document), "exec")
 
 
-def test_the_drawing_shows_the_import_contracts() -> None:
-    contracts = SCRIPT["contracts"](documents.ROOT / "pyproject.toml")
-    assert ARCHITECTURE.read_text() == SCRIPT["updated"](ARCHITECTURE.read_text(), contracts), (
-        "docs/architecture.md is out of date; run python scripts/draw_architecture.py"
-    )
-
-
-def test_the_drawing_has_every_layer_and_rule() -> None:
-    rules = [
-        {"name": "down", "type": "layers", "layers": ["p.a | p.b", "(p.c)"]},
-        {"name": "rooms", "type": "layers", "layers": ["x"], "containers": ["p.a"]},
-        {"name": "light", "type": "forbidden", "source_modules": ["p.a"], "forbidden_modules": ["torch", "p.c"]},
-        {"name": "apart", "type": "independence", "modules": ["p.a", "p.b"]},
-    ]
-    drawing = SCRIPT["drawing"](rules)
-    assert all(f'["p.{module}"]' in drawing for module in "abc")
-    assert drawing.count("layer0 --> layer1") == 1
-    assert "inside `p.a`" in drawing
-    assert "**Light.** `p.a` must not import `torch`, `p.c`, not even through another module." in drawing
-    assert "**Apart.** `p.a`, `p.b` must not import each other." in drawing
-    with pytest.raises(ValueError, match="cannot draw a contract of type custom"):
-        SCRIPT["drawing"]([{"name": "new", "type": "custom"}])
-    with pytest.raises(ValueError, match="once each"):
-        SCRIPT["updated"]("no markers", rules)
-
-
-def test_the_table_of_rooms_has_every_module_of_the_package() -> None:
-    rooms = ARCHITECTURE.read_text().split("## Modules")[1].split("\n## ")[0]
-    listed = {module for line in re.findall(r"^\| (`.*?) \|", rooms, re.MULTILINE) for module in line.split("`")[1::2]}
+def test_the_house_on_the_architecture_page_is_that_of_the_folders_and_contracts() -> None:
+    layers = tomllib.loads((documents.ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
+    contract = [{room.removeprefix("rmsexp.") for room in layer.split(" | ")} for layer in layers["layers"]]
+    drawn: list[set[str]] = [set() for _ in contract]
+    for room, layer in re.findall(r"^  (\w+)(?:/|\.py) .*  (\d)$", ARCHITECTURE.read_text(), re.MULTILINE):
+        drawn[-int(layer)].add(room)
+    assert drawn == contract
     package = documents.ROOT / "rmsexp"
-    modules = {path.stem for path in package.glob("*.py")} | {
-        path.parent.name for path in package.glob("*/__init__.py")
-    }
-    assert listed == modules - {"__init__"}
+    assert set.union(*contract) == {path.parent.name for path in package.glob("*/__init__.py")} | {"task"}
+
+
+def test_modules_beside_the_rooms_are_doors() -> None:
+    doors = set((documents.ROOT / "rmsexp").glob("*.py"))
+    doors -= {path for path in doors if path.name in ("__init__.py", "__main__.py", "task.py")}
+    assert max(len(path.read_text().splitlines()) for path in doors) <= 6

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from helpers import documents
 
-from rmsexp import report
-from rmsexp.compare.plots import canvas, unchanged
+from rmsexp.commands import report
+from rmsexp.report.plots import canvas, unchanged
 
 REFERENCE = Path("results/reference")
 TEXTS = (".md", ".csv", ".tex")

@@ -19,8 +19,11 @@ from helpers.command_bench import SETTING, TINY, Bench, assert_same_end
 from helpers.tasks import Ended
 
 import rmsexp
-from rmsexp import compare, config, earlier, prepare, record
+from rmsexp import compare, config
+from rmsexp.commands import prepare
 from rmsexp.data import DataError
+from rmsexp.records import earlier, record
+from rmsexp.system import clock
 
 # --- one run
 
@@ -57,7 +60,7 @@ def test_curves_that_cannot_be_drawn_are_reported(bench: Bench, monkeypatch: pyt
     def fail(*_: object) -> NoReturn:
         raise ValueError("Out of range float values")
 
-    monkeypatch.setattr(compare, "draw", fail)
+    monkeypatch.setattr("rmsexp.report.draw", fail)
     done = bench(curves=True)
     assert done.status == 0
     assert done.err.endswith("rmsexp: the curves cannot be drawn: Out of range float values\n")
@@ -78,7 +81,7 @@ def test_the_record_of_a_run_is_complete(undisturbed: Path) -> None:
     assert yaml.safe_load((undisturbed / record.CONFIG).read_text())["batch_size"] == 8
     train = [row for row in record.read(undisturbed).metrics if row["split"] == "train"]
     assert {"step", "epoch", "examples", "loss", "objective", "error", "lr", "grad_norm", "seconds"} <= train[0].keys()
-    assert train[0]["seconds"].keys() == set(record.BUCKETS)
+    assert train[0]["seconds"].keys() == set(clock.BUCKETS)
     assert train[-1]["examples"] == 8 * 8
 
 

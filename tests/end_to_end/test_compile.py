@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import rmsexp
 from rmsexp import config
 from rmsexp.models import transformer
-from rmsexp.record import CHECKPOINTS, Record
+from rmsexp.records.record import CHECKPOINTS, Record
 from rmsexp.train.device import compile_model
 from rmsexp.train.randomness import StreamNoise
 

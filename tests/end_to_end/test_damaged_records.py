@@ -12,9 +12,11 @@ import pytest
 import torch
 from helpers.stopping import SHORT_RUN, WARMUP, assert_same, execute_on_few_images, stop
 
-from rmsexp import compare, config, earlier, record, runner
+from rmsexp import compare, config
+from rmsexp.records import earlier, record
 from rmsexp.tasks import cifar10
 from rmsexp.train import checkpoint
+from rmsexp.work import runner
 
 Damage = Callable[[Path], object]
 

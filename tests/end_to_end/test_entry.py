@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 import rmsexp
-from rmsexp import app, usage
 from rmsexp.__main__ import main
+from rmsexp.commands import app, usage
 
 ROOT = Path(__file__).parents[2]
 
 
 def module_of(command: str) -> str:
-    return f"rmsexp.{command}.__main__" if command in ("analysis", "campaign") else f"rmsexp.{command}"
+    return f"rmsexp.commands.{command}"
 
 
 @pytest.mark.parametrize("command", usage.COMMANDS)

@@ -12,7 +12,8 @@ import pytest
 from helpers import language_models, reading_and_retrieval, translation_tasks
 from helpers.tasks import Ended, Main
 
-from rmsexp import config, record
+from rmsexp import config
+from rmsexp.records import record
 
 NORMS = [[f"norm={name}"] for name in config.options("norm")]
 VARIANTS = [*NORMS, ["norm=rms", "norm.gain=false"]]

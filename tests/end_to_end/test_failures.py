@@ -21,7 +21,7 @@ from helpers.tasks import Ended
 from torchvision.datasets import CIFAR10
 
 import rmsexp
-from rmsexp import record
+from rmsexp.records import record
 from rmsexp.tasks.cifar10 import Task
 from rmsexp.train import checkpoint, provenance
 from rmsexp.train.contention import Contention

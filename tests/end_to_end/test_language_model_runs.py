@@ -11,7 +11,9 @@ from helpers.language_models import TINY
 from helpers.stopping import assert_stopping_changes_nothing
 from helpers.tasks import NORMS, Main
 
-from rmsexp import atomic, generate, readers, record
+from rmsexp.commands import generate
+from rmsexp.records import record
+from rmsexp.system import atomic, readers
 
 pytestmark = pytest.mark.usefixtures("small_synthetic_data")
 

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rmsexp import app, config, readers, record, report, status, timing
-from rmsexp.campaign import __main__ as campaign
+from rmsexp import config
 from rmsexp.campaign import question
-from rmsexp.classes import load_own
-from rmsexp.mounts import Mount
+from rmsexp.commands import app, campaign, report, status, timing
+from rmsexp.config.classes import load_own
+from rmsexp.records import record
+from rmsexp.system import readers
+from rmsexp.system.mounts import Mount
 
 BOMB = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
 

@@ -11,8 +11,11 @@ import pytest
 import yaml
 from helpers.command_bench import Bench
 
-from rmsexp import config, record, runner, sweep_file, usage
-from rmsexp import words as words_module
+from rmsexp import config
+from rmsexp.commands import usage
+from rmsexp.config import words as words_module
+from rmsexp.records import record, sweep_file
+from rmsexp.work import runner
 
 # --- help
 
@@ -241,7 +244,9 @@ def test_help_may_be_abbreviated_and_stand_anywhere(words: Sequence[str], bench:
 
 def test_flags_may_stand_anywhere(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     order = []
-    monkeypatch.setattr("rmsexp.runner.execute", lambda job, _: order.append(job.series) or runner.Outcome("failed", 0))
+    monkeypatch.setattr(
+        "rmsexp.work.runner.execute", lambda job, _: order.append(job.series) or runner.Outcome("failed", 0)
+    )
     bench("norm=rms,ln", "-m", "seed=0")
     assert order == ["rms", "ln"]
     assert bench("norm=ln", "--cfg", "job", "seed=0").status == 0

@@ -12,9 +12,12 @@ import torch
 from helpers import documents
 from helpers.tasks import Main
 
-from rmsexp import compare, config, generate, prepare, record, runner, tasks, timing
+from rmsexp import compare, config, tasks
 from rmsexp.campaign import question
-from rmsexp.train.task import lacking
+from rmsexp.commands import generate, prepare, timing
+from rmsexp.records import record
+from rmsexp.task import lacking
+from rmsexp.work import runner
 
 SHORT = ("task=spirals", "max_steps=20", "eval_every=10")
 

@@ -16,7 +16,8 @@ import pytest
 from helpers.reading_and_retrieval import tiny
 from helpers.tasks import Main
 
-from rmsexp import compare, cores, machine, mounts, process
+from rmsexp import compare
+from rmsexp.system import cores, machine, mounts, process
 from rmsexp.train import memory
 
 

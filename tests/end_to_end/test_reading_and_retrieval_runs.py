@@ -16,9 +16,9 @@ from helpers.tasks import NORMS, Main
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from rmsexp import record
-from rmsexp.compare.plots import canvas
 from rmsexp.data import Report
+from rmsexp.records import record
+from rmsexp.report.plots import canvas
 from rmsexp.tasks import attentive_reader as reader
 from rmsexp.tasks import order_embedding as retrieval
 

@@ -27,11 +27,14 @@ from helpers.stopping import (
 )
 from helpers.translation_tasks import SHORT, tiny
 
-from rmsexp import atomic, config, record, runner
+from rmsexp import config
 from rmsexp.compare import load
-from rmsexp.compare.records import time_states
+from rmsexp.records import record
+from rmsexp.records.frames import time_states
+from rmsexp.system import atomic
 from rmsexp.train import checkpoint
 from rmsexp.train.loop import Trainer
+from rmsexp.work import runner
 
 NORMS = ["rms", "bn", "wn", "none"]  # wn and none are initialised from data
 Reference = Callable[[str], Path]

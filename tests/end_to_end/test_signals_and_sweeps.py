@@ -15,11 +15,16 @@ from helpers import language_models
 from helpers.command_bench import TINY, Bench, assert_same_end, at_step, not_finite_at
 from helpers.tasks import Main
 
-from rmsexp import config, cores, record, runner, states, sweep, sweep_display
-from rmsexp.command_line import value_word
+from rmsexp import config
+from rmsexp.campaign.state import Reader
+from rmsexp.commands import sweep, sweep_display
+from rmsexp.records import record, states
+from rmsexp.system import cores
+from rmsexp.system.command_line import value_word
+from rmsexp.task import Extent
 from rmsexp.tasks.cifar10 import Task
 from rmsexp.train.contention import Contention
-from rmsexp.train.task import Extent
+from rmsexp.work import runner
 
 # --- Ctrl-C and SIGTERM
 
@@ -112,14 +117,14 @@ def test_a_signal_ends_the_whole_sweep(bench: Bench, monkeypatch: pytest.MonkeyP
         assert bench("-m", "norm=rms,ln").status == 130
     assert bench.status()["status"] == "interrupted"
     assert not bench.folder("ln").exists()
-    (state,) = states.Reader(bench.results).read().sweeps
+    (state,) = Reader(bench.results).read().sweeps
     assert (state.states, state.left) == ({"interrupted": 1, states.NOT_STARTED: 1}, 2)
     *command, folder = shlex.split(state.next)[1:]
     assert command == ["-m", "rmsexp", "-m", *bench.words[1:], "norm=rms,ln"]
     assert folder == value_word("results", bench.results)
     assert bench("-m", "norm=rms,ln", "force=false").status == 0
     assert bench.status()["status"] == bench.status("ln")["status"] == "finished"
-    (state,) = states.Reader(bench.results).read().sweeps
+    (state,) = Reader(bench.results).read().sweeps
     assert state.left == 0
 
 
@@ -312,7 +317,7 @@ def test_a_preset_runs_all_options_with_one_seed_before_the_next_seed(
         order.append((job.series, job.folder.name))
         raise OSError("raised by the test")
 
-    monkeypatch.setattr("rmsexp.runner.execute", note_and_fail)
+    monkeypatch.setattr("rmsexp.work.runner.execute", note_and_fail)
     assert bench("sweep=p", "norm.p=0.1,0.2", "seed=0,1").status == 1
     assert order == [(f"prms+p={p}", f"seed{seed}") for seed in (0, 1) for p in (0.1, 0.2)]
 
@@ -350,7 +355,7 @@ def test_a_run_knows_whether_its_launcher_does_others_at_the_same_time(
         return Contention(device, shared)
 
     shares: list[bool] = []
-    monkeypatch.setattr("rmsexp.runner.Contention", contention)
+    monkeypatch.setattr("rmsexp.work.runner.Contention", contention)
     job = config.job([*TINY, f"results={tmp_path}", f"data.root={data_root}", "max_steps=1"])
     assert runner.execute(job, runner.Around(n_jobs)).status == "finished"
     assert shares == [shared]

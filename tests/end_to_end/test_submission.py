@@ -16,8 +16,12 @@ from helpers.stopping import WARMUP, assert_same, in_training, stop
 from submitit.core.job_environment import SignalHandler
 from submitit.core.utils import DelayedSubmission, JobPaths, UncompletedJobError
 
-from rmsexp import config, process, record, runner, submission, sweep
-from rmsexp.command_line import ReportedError
+from rmsexp import config
+from rmsexp.commands import sweep
+from rmsexp.records import record
+from rmsexp.system import process
+from rmsexp.system.command_line import ReportedError
+from rmsexp.work import runner, submission
 
 WORDS = [*(f"{key}={value}" for key, value in RUNS.items()), "schedule.steps=200", "checkpoint_every=100", "threads=1"]
 

@@ -14,8 +14,8 @@ from helpers.cases import some
 from helpers.tasks import NORMS, Main
 from helpers.translation_tasks import SHORT, TASKS, tiny
 
-from rmsexp import record
 from rmsexp.data.synthetic import phrases
+from rmsexp.records import record
 
 
 @pytest.fixture

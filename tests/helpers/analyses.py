@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rmsexp.analysis.__main__ import main
+from rmsexp.commands.analysis import main
 
 
 def analysed(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> int:

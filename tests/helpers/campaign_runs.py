@@ -9,11 +9,12 @@ from typing import Any
 
 import yaml
 
-from rmsexp import record
 from rmsexp.campaign import plan, question
+from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.question import Question
-from rmsexp.campaign_file import Job
-from rmsexp.rules import score
+from rmsexp.config import score
+from rmsexp.records import record
+from rmsexp.system import clock
 from rmsexp.train import quiet
 
 # Runs of a second. Their setting is not in tests of anything else.
@@ -83,7 +84,7 @@ def _rows(job: Job, step: int, total: int, value: float) -> list[record.Row]:
     splits = ["interim"]
     if step in score.steps(total)[-score.SCORED :]:
         splits += ["valid", "test"] if job.stage == "final" else ["valid"]
-    seconds = dict.fromkeys(record.BUCKETS, 1.0 * step)
+    seconds = dict.fromkeys(clock.BUCKETS, 1.0 * step)
     return [
         {"step": step, "split": split, "image_recall": None if value != value else value, "seconds": seconds}
         for split in splits

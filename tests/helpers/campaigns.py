@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rmsexp import atomic, campaign_file, record
+from rmsexp.campaign import campaign_file
+from rmsexp.records import record
 from rmsexp.rules import selection
+from rmsexp.system import atomic, clock
 
 STEPS = 1000
 POINTS = [STEPS * number // 20 for number in range(1, 21)]
@@ -172,7 +174,7 @@ class Campaign:
         splits = ["interim"]
         if step in POINTS[-3:]:
             splits += ["valid"] if evaluation == "validation" else ["valid", "test"]
-        seconds = dict.fromkeys(record.BUCKETS, 0.0) | {"train": 0.1 * step, "eval": 0.01 * step}
+        seconds = dict.fromkeys(clock.BUCKETS, 0.0) | {"train": 0.1 * step, "eval": 0.01 * step}
         shared = {"step": step, "epoch": step / 500, "examples": 50 * step, "seconds": seconds}
         loss = 0.4 + 2 * math.exp(-step / 200)
         rows = [shared | {"split": "train", "loss": loss, "objective": loss, "lr": job["rate"], "grad_norm": 1.0}]

@@ -14,7 +14,8 @@ import torch
 import yaml
 
 from helpers.tasks import Ended
-from rmsexp import app, outcomes, record
+from rmsexp.commands import app, outcomes
+from rmsexp.records import record
 from rmsexp.tasks.cifar10 import Task
 
 TINY = (

@@ -10,14 +10,15 @@ from typing import Any
 import pandas as pd
 
 from helpers.records import write_run
-from rmsexp import record
 from rmsexp.compare import load
-from rmsexp.compare.page.contents import SettingReport
-from rmsexp.compare.plots import panels
-from rmsexp.compare.plots.setting_curves import LIMITS
-from rmsexp.compare.records import quantities
-from rmsexp.compare.records.load import Records
-from rmsexp.compare.tables import summary as summary_table
+from rmsexp.records import record
+from rmsexp.records.frames import quantities
+from rmsexp.records.frames.load import Records
+from rmsexp.report.page.contents import SettingReport
+from rmsexp.report.plots import panels
+from rmsexp.report.plots.setting_curves import LIMITS
+from rmsexp.report.tables import summary as summary_table
+from rmsexp.system import clock
 
 SERIES = ("none", "ln", "rms", "prms", "bn", "wn")
 
@@ -52,7 +53,7 @@ def drop_evaluations(folder: Path) -> None:
 
 def training(step: int, loss: float, seconds_per_step: float) -> record.Row:
     """Return a training row; its time is ``step * seconds_per_step``, all in the clock's bucket train."""
-    seconds = {**dict.fromkeys(record.BUCKETS, 0.0), "train": step * seconds_per_step}
+    seconds = {**dict.fromkeys(clock.BUCKETS, 0.0), "train": step * seconds_per_step}
     return {"step": step, "split": "train", "loss": loss, "seconds": seconds}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from helpers import reading_and_retrieval, translation_tasks
-from rmsexp import record
+from rmsexp.records import record
 
 TASKS = ("cifar10", "language_model", *translation_tasks.TASKS, *reading_and_retrieval.TASKS)
 

@@ -16,7 +16,7 @@ Log = list[tuple[str, int, Any]]  # (name of the contestant, step, batches) for 
 
 
 class SimulatedClock:
-    """A clock whose method ``stopwatch`` replaces ``rmsexp.train.clock.Stopwatch`` in the modules that measure."""
+    """A clock whose method ``stopwatch`` replaces ``rmsexp.system.clock.Stopwatch`` in the modules that measure."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rmsexp import kernels
+from rmsexp.norms import kernels
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # whether this process is such a process
 ON_GPU = torch.cuda.is_available() and not INTERPRETED
@@ -27,7 +27,7 @@ def load_kernels() -> bool:
     if not kernels.load():
         return False
     if INTERPRETED:
-        from rmsexp.kernels import triton
+        from rmsexp.norms.kernels import triton
 
         triton.register("CPU")
     return True
@@ -36,7 +36,7 @@ def load_kernels() -> bool:
 def need_kernels() -> None:
     """Load the kernels; skip the test where there is no C++ compiler, and fail it if they do not build or load.
 
-    Compilers are those of rmsexp/kernels/build.py. One that CXX names should be there.
+    Compilers are those of rmsexp/norms/kernels/build.py. One that CXX names should be there.
     """
     if load_kernels():
         return

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rmsexp import atomic, record
-from rmsexp.compare.records import timing_records
+from rmsexp.records import record
+from rmsexp.records.frames import timing_records
+from rmsexp.system import atomic, clock
 
 
 def make_row(step: int, loss: float | None, split: str = "train") -> record.Row:
     """Return a row of metrics. Each bucket of the clock has ``step`` seconds."""
-    return {"step": step, "split": split, "loss": loss, "seconds": dict.fromkeys(record.BUCKETS, 1.0 * step)}
+    return {"step": step, "split": split, "loss": loss, "seconds": dict.fromkeys(clock.BUCKETS, 1.0 * step)}
 
 
 def write_run(

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rmsexp import record
-from rmsexp.machine_lock import Pause
-from rmsexp.models.noise import Noise
+from rmsexp.records import record
 from rmsexp.rules.quantities import loss
+from rmsexp.system.machine_lock import Pause
+from rmsexp.task import WHOLE, Dataset, Extent, MicroBatches, Noise, Objective, Target
 from rmsexp.train.contention import Contention
 from rmsexp.train.evaluations import Every
 from rmsexp.train.interrupt import Interrupt
@@ -20,7 +20,6 @@ from rmsexp.train.loop import Trainer, restore
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.schedule import Constant
 from rmsexp.train.step import Settings, Stepper
-from rmsexp.train.task import WHOLE, Dataset, Extent, MicroBatches, Objective, Target
 
 
 class Slopes:

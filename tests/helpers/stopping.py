@@ -10,10 +10,12 @@ from typing import Any
 import chaos
 import pytest
 
-from rmsexp import config, record, runner
+from rmsexp import config
 from rmsexp.data.whitening import Whitened
+from rmsexp.records import record
 from rmsexp.tasks import cifar10
 from rmsexp.train.loop import Trainer
+from rmsexp.work import runner
 
 # Logs, evaluations and checkpoints coincide at some steps and not at others.
 EDGES = ("threads=1", "log_every=2", "eval_every=4", "checkpoint_every=3")

@@ -19,7 +19,8 @@ from torch import Tensor, func, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.autograd import forward_ad
 
-from rmsexp import kernels, norms
+from rmsexp import norms
+from rmsexp.norms import kernels
 from rmsexp.norms.base import Normaliser
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fused_kernels")]

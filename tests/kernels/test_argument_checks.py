@@ -17,8 +17,8 @@ from helpers.sites import draw, fill
 from torch import Tensor, nn
 
 from rmsexp import norms
-from rmsexp.kernels.forms import Kind
 from rmsexp.models.recurrent import GRU, LSTM
+from rmsexp.norms.kernels.forms import Kind
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fused_kernels")]
 

@@ -18,9 +18,10 @@ import pytest
 import torch
 from helpers.processes import is_running, wait_until
 
-from rmsexp import cores, kernels
-from rmsexp.kernels import build, fakes
-from rmsexp.kernels.forms import Kind
+from rmsexp.norms import kernels
+from rmsexp.norms.kernels import build, fakes
+from rmsexp.norms.kernels.forms import Kind
+from rmsexp.system import cores
 
 pytestmark = pytest.mark.slow
 
@@ -186,7 +187,7 @@ def test_one_of_several_concurrent_loads_builds(
 
 @pytest.mark.usefixtures("compiler")
 def test_without_cuda_triton_is_not_imported(loaded: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("rmsexp.kernels.triton")]:
+    for name in [name for name in sys.modules if name.startswith("rmsexp.norms.kernels.triton")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr(kernels, "triton", raising=False)
     monkeypatch.setitem(sys.modules, "triton", None)
@@ -372,7 +373,8 @@ def test_a_signal_while_compilers_are_started_ends_those_that_run(
 
 
 LOAD = (
-    "from pathlib import Path; from rmsexp import cores; from rmsexp.kernels import build; build.CACHE = Path({!r}); "
+    "from pathlib import Path; from rmsexp.system import cores; from rmsexp.norms.kernels import build; "
+    "build.CACHE = Path({!r}); "
     f"cores.threads = lambda: {PARTS}; build.load()"
 )
 
@@ -451,7 +453,8 @@ def test_errors_of_the_system_are_one_line(
 
 WITHOUT_COMPILER = """
 import torch
-from rmsexp import kernels, norms
+from rmsexp import norms
+from rmsexp.norms import kernels
 from rmsexp.models.recurrent import GRU, LSTM
 from helpers.sites import draw, fill
 

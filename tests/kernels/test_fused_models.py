@@ -15,8 +15,8 @@ from helpers.translation_models import RAGGED, SOURCES, TARGETS, assert_steps_ar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmsexp import record
 from rmsexp.models.rnnsearch import RNNSearch
+from rmsexp.records import record
 from rmsexp.train.randomness import StreamNoise
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fused_kernels")]

@@ -16,8 +16,9 @@ from helpers.stopping import assert_same
 from helpers.tasks import Main
 from torch import Tensor
 
-from rmsexp import norms, record
+from rmsexp import norms
 from rmsexp.models.recurrent import GRU, LSTM
+from rmsexp.records import record
 
 pytestmark = [pytest.mark.slow, only_on_gpu, pytest.mark.usefixtures("fused_kernels")]
 

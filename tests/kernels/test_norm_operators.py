@@ -15,7 +15,7 @@ from helpers.tensors import opcheck
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from rmsexp import kernels
+from rmsexp.norms import kernels
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fused_kernels")]
 

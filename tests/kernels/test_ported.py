@@ -19,8 +19,8 @@ from helpers.cases import some
 from helpers.sites import draw
 from torch import Tensor, nn
 
-from rmsexp import kernels
-from rmsexp.kernels import Form, Kind, StepForm
+from rmsexp.norms import kernels
+from rmsexp.norms.kernels import Form, Kind, StepForm
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fused_kernels")]
 

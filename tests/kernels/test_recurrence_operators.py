@@ -12,7 +12,7 @@ from helpers.fused_pairs import close, mask_of
 from helpers.sites import draw
 from torch import Tensor
 
-from rmsexp import kernels
+from rmsexp.norms import kernels
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fused_kernels")]
 

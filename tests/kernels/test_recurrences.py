@@ -20,8 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from rmsexp import kernels, norms
+from rmsexp import norms
 from rmsexp.models.recurrent import GRU, LSTM
+from rmsexp.norms import kernels
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fused_kernels")]
 

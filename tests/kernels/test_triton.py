@@ -13,7 +13,7 @@ import torch
 from helpers.interpreter import INTERPRETED, ON_GPU, assert_passes_in_the_interpreter
 from torch import Tensor
 
-from rmsexp.kernels.forms import Kind
+from rmsexp.norms.kernels.forms import Kind
 
 pytestmark = pytest.mark.slow
 
@@ -21,9 +21,9 @@ triton = pytest.importorskip("triton", reason="Triton is installed where PyTorch
 
 RUNS = INTERPRETED or ON_GPU  # whether this process can run the kernels
 if RUNS:
-    from rmsexp.kernels import triton as kernels
-    from rmsexp.kernels.triton import norms as norm_kernels
-    from rmsexp.kernels.triton import pointwise as pointwise_kernels
+    from rmsexp.norms.kernels import triton as kernels
+    from rmsexp.norms.kernels.triton import norms as norm_kernels
+    from rmsexp.norms.kernels.triton import pointwise as pointwise_kernels
 
 EPS = 1e-3  # large, so that it matters whether eps is inside or outside the root
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers.interpreter import run_python
 
-from rmsexp.kernels.forms import Kind
+from rmsexp.norms.kernels.forms import Kind
 
 pytestmark = pytest.mark.slow
 
@@ -49,13 +49,13 @@ def test_kernels_compile_for_cuda_without_atomics(tmp_path: Path) -> None:
     process = run_python("-c", COMPILE, TRITON_CACHE_DIR=str(tmp_path))
     assert process.returncode == 0, process.stderr[-4000:]
     modules = ["norms", "norms", "pointwise", "pointwise", "norms", "gru", "lstm", "attention"]
-    names = [f"rmsexp.kernels.triton.{module} {name}" for module in modules for name in ("_forward", "_backward")]
+    names = [f"rmsexp.norms.kernels.triton.{module} {name}" for module in modules for name in ("_forward", "_backward")]
     assert process.stdout.splitlines() == [f"{name} True False arith.extsi" for name in names]
 
 
 def call_every_operator() -> None:
     """Call each operator with the shapes of a model; the normalise operators with rows and with feature maps."""
-    from rmsexp.kernels import triton as kernels
+    from rmsexp.norms.kernels import triton as kernels
 
     rows, hidden, length, depth = 32, 256, 20, 512
     empty = torch.empty

@@ -14,9 +14,9 @@ import torch
 from helpers import measuring_work
 from helpers.reading_and_retrieval import tiny
 
-from rmsexp import timing
+from rmsexp.commands import timing
 from rmsexp.measure import calibration, new_process
-from rmsexp.record import FEWEST_PROBES
+from rmsexp.records.record import FEWEST_PROBES
 from rmsexp.train import quiet
 from rmsexp.train.probe import Times
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rmsexp.measure import layers, peers
 from rmsexp.measure.layers import NO_BATCHES, LayerPass, norm_cases
 from rmsexp.measure.options import FORWARD
-from rmsexp.record import FEWEST_PROBES
+from rmsexp.records.record import FEWEST_PROBES
 
 
 def test_a_pass_computes_the_gradients_of_input_and_parameters_and_deletes_them() -> None:

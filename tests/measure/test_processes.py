@@ -17,12 +17,14 @@ from typing import Any
 import pytest
 from helpers import measuring_work
 
-from rmsexp import config, machine_lock
-from rmsexp.compare.records import timing_records
-from rmsexp.file_lock import try_to_lock
-from rmsexp.machine_lock import Report
+from rmsexp import config
+from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import new_process, processes
-from rmsexp.measure.options import Budget, TimingConfig
+from rmsexp.measure.options import Budget
+from rmsexp.records.frames import comparable, timing_records
+from rmsexp.system import machine_lock
+from rmsexp.system.file_lock import try_to_lock
+from rmsexp.system.machine_lock import Report
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,7 +71,7 @@ def with_impls(impls: dict[str, str]) -> dict[str, Any]:
     [("", ["l"]), ("a", ["la"]), ("abc", ["labc"]), ("abcd", ["lab", "lcd"]), ("abcdefg", ["labc", "ldef", "lg"])],
 )
 def test_at_most_four_contestants_are_measured_together(others: str, groups: list[str]) -> None:
-    assert processes.grouped(with_impls(dict.fromkeys([*others, "l"], "eager")), "l") == [
+    assert comparable.grouped(with_impls(dict.fromkeys([*others, "l"], "eager")), "l") == [
         list(group) for group in groups
     ]
 
@@ -92,7 +94,7 @@ def test_at_most_four_contestants_are_measured_together(others: str, groups: lis
 )
 def test_fused_series_are_measured_beside_fused_layernorm(fused: list[str], groups: list[list[str]]) -> None:
     impls = dict.fromkeys(["rms", "ln", "prms"], "eager") | {f"{norm}+impl=fused": "fused" for norm in fused}
-    assert processes.grouped(with_impls(impls), "ln") == groups
+    assert comparable.grouped(with_impls(impls), "ln") == groups
 
 
 @pytest.mark.usefixtures("here")
@@ -240,7 +242,7 @@ def test_the_lock_is_held_between_processes_and_freed_at_the_end(here: list[tupl
 def test_a_measuring_process_ends_with_its_parent(number: signal.Signals, tmp_path: Path) -> None:
     code = (
         "from rmsexp import config; from rmsexp.measure import processes; from helpers import measuring_work\n"
-        "from rmsexp.measure.options import TimingConfig\n"
+        "from rmsexp.config.timing import TimingConfig\n"
         "jobs = {norm: config.job([f'norm={norm}']) for norm in ('ln', 'rms')}\n"
         "report = lambda line: print(line, flush=True)\n"
         "next(processes.measure(jobs, TimingConfig(), report, measuring_work.endless))"

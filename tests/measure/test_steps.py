@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from helpers.interleaved_timers import simulated_timer
 
+from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import steps
 from rmsexp.measure.interleaved import InterleavedTimer
-from rmsexp.measure.options import Budget, TimingConfig
+from rmsexp.measure.options import Budget
 from rmsexp.measure.steps import Measurement, measure_rounds
 from rmsexp.rules.ratios import paired_ratio
 

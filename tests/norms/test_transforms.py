@@ -14,8 +14,9 @@ from helpers.sites import draw, fill
 from torch import Tensor, func, nn
 from torch.autograd import forward_ad
 
-from rmsexp import kernels, norms
+from rmsexp import norms
 from rmsexp.models.recurrent import GRU, LSTM
+from rmsexp.norms import kernels
 
 EPS = 1e-2  # large, so that it matters whether eps is inside or outside the root
 ROWS, MAPS = (2, 3), (2, 3, 1, 4)

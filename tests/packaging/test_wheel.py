@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rmsexp import kernels
+from rmsexp.norms import kernels
 
 ROOT = Path(__file__).parents[2]
 RUN = ("-m", "task=order_embedding", "norm.impl=fused", "max_steps=2", "model.hidden=16", "eval_every=2", "threads=1")

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rmsexp.rules import score
+from rmsexp.config import score
 
 
 def test_evaluations_are_equally_spaced_and_end_with_the_run() -> None:

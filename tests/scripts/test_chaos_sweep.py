@@ -11,7 +11,7 @@ from pathlib import Path
 import chaos_sweep
 import pytest
 
-from rmsexp import record
+from rmsexp.records import record
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 

@@ -13,8 +13,7 @@ import committed_records as audit
 import pytest
 from helpers.campaigns import Campaign
 
-from rmsexp import campaign_file
-from rmsexp.compare.records import campaigns
+from rmsexp.campaign import campaign_file, campaigns
 
 KNOWN, OTHER = "a" * 40, "b" * 40
 HISTORY = frozenset({KNOWN})

@@ -26,8 +26,8 @@ def name_of(test: str) -> str:
 @pytest.mark.parametrize(
     ("file", "expected"),
     [
-        ("rmsexp/kernels/cpp/norms.cpp", CPP),
-        ("rmsexp/kernels/triton/norms.py", TRITON),
+        ("rmsexp/norms/kernels/cpp/norms.cpp", CPP),
+        ("rmsexp/norms/kernels/triton/norms.py", TRITON),
     ],
 )
 def test_faults_in_kernels_are_tested_by_all_tests_of_these_kernels(

@@ -16,7 +16,7 @@ import planted_neighbours
 import pytest
 from helpers.processes import is_running, wait_until
 
-from rmsexp.command_line import ReportedError
+from rmsexp.system.command_line import ReportedError
 from rmsexp.train import provenance, quiet
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"

@@ -13,7 +13,7 @@ import pytest
 import ray_node_lost
 from ray_node_lost import Observer
 
-from rmsexp import record
+from rmsexp.records import record
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 

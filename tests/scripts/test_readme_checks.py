@@ -40,11 +40,6 @@ RECORDS: dict[str, dict[str, Any]] = {
     "fuzz": {"seconds": 520.0, "kinds": 0, "readers": [{"reader": "runs", "inputs": 7, "slowest, s": 0.5}]},
     "chaos": {"kills": 20, "errors": [], "seconds": 9.0},
     "campaign_kills": {"kills": 10, "errors": ["x"], "seconds": 9.0},
-    "report_at_size": {
-        "rows": 2000,
-        "settings": 5,
-        "sizes": [{"runs": 1000, "reports": {"again": {"seconds": 20.4, "cpu": 31.0, "memory": 2.0**29}}}],
-    },
     "ray_node_lost": {
         "nodes": 2,
         "cores": 2,
@@ -79,15 +74,6 @@ RECORDS: dict[str, dict[str, Any]] = {
         "steps": 10,
         "tokens_per_step": None,
         "seconds": {"trainer": [1.013] * 6, "plain loop": [1.0] * 6},
-    },
-    "words_per_second": {"predictions": "target tokens", "tokens": [100, 300], "seconds": [1.0, 1.0]},
-    "joeynmt_speed": {"model": "gru256", "threads": 2, "rmsexp": [8000.0, 8400.0], "joeynmt": [2000.0, 2100.0]}
-    | {"time_states": ["clear", "contended"]},
-    "joeynmt_bleu": {
-        "model": "gru256",
-        "threads": 2,
-        "rmsexp": {"bleu": 33.2, "minutes": 20.0, "time_state": "clear"},
-        "joeynmt": {"bleu": 27.6, "minutes": 20.1},
     },
     "compare_commits": {
         "before": "b" * 40,
@@ -141,11 +127,6 @@ RECORDS: dict[str, dict[str, Any]] = {
 TEXTS = {
     "fuzz": ["In 520 s at commit aaaaaaa: no findings.", "| all | 7 |"],
     "preempted-sweep": ["12 runs got SIGUSR2, and 2 of them SIGKILL after that. No difference remained to the"],
-    "report-at-size": [
-        "each measured once, on AMD EPYC (3f), one thread, torch",
-        "; time state: clear:",
-        "| 1,000 | again | 20 | 31 | 0.50 |",
-    ],
     "ray-node-lost": [
         "the 12 runs of `scripts/preempted_sweep.py` were done on 2 nodes with 2 cores each.\n",
         "Node 2 was removed when 4 of them had ended. It was training 2 runs, at steps 95 and 120.\n",
@@ -169,16 +150,6 @@ TEXTS = {
         "| trainer | 101.3 | \N{EN DASH} | 1.013 (1.013 to 1.013) |",
         "| 6 rounds of blocks of 10 steps, one process, not replicated | clear |",
         "No record of `language_model` is committed yet.",
-    ],
-    "words-per-second": [
-        "| 200 target tokens | [AMD EPYC (3f), one thread, torch 2.15.0, 2026-11-23](",
-        "| 2 steps, one process, not replicated | clear |",
-    ],
-    "joeynmt": [
-        "| 8,000, 8,400 | 2,000, 2,100 | 4.00 (4.00 to 4.00) |",
-        "| interleaved, 2 rounds in processes of their own | 1 clear, 1 contended |",
-        "| one run of each | clear |",
-        "| 27.6 | 20.0 (rmsexp) and 20.1 (joeynmt) | [AMD EPYC (3f), 2 threads",
     ],
     "commits": [
         "| bbbbbbb to ccccccc | 1.00 (1.00 to 1.00) | 2.00 (2.00 to 2.00) | [AMD EPYC (3f), 2 threads",

@@ -16,8 +16,8 @@ from helpers.records import make_row, write_run, write_timing
 from readme_blocks import agreement, baselines, campaign_costs, gains, layers, quality, savings, text, verdicts
 from readme_blocks.evidence import Evidence
 
-from rmsexp import record
-from rmsexp.compare.records import timing_records
+from rmsexp.records import record
+from rmsexp.records.frames import timing_records
 
 PAGE = "before\n<!-- numbers: one -->\nfirst 1 %\n<!-- end -->\nbetween\n<!-- numbers: two -->\na\nb\n<!-- end -->\n"
 TEXTS = {"one": lambda _: "first 1 %", "two": lambda _: "a\nb"}

@@ -14,7 +14,7 @@ from readme_blocks import paper_items
 from readme_blocks.evidence import Evidence
 from readme_blocks.paper_items import AGREES, DISAGREES, IN_SIGN, REPRODUCED, UNDECIDED, Found
 
-from rmsexp import record
+from rmsexp.records import record
 
 BETTER_LN = {"claim": "LayerNorm is better than no norm", "test": "superiority", "a": "ln", "b": "none", "margin": None}
 

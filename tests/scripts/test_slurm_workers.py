@@ -16,7 +16,7 @@ import pytest
 from helpers.campaign_runs import RUNS, write_file
 from helpers.stopping import in_training
 
-from rmsexp import record
+from rmsexp.records import record
 
 SCRIPT = Path(__file__).parents[2] / "scripts/slurm_workers.sh"
 # Writes its words, and ends as a worker that saves its run.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import timing_coverage
 
-from rmsexp.compare.records import comparable
+from rmsexp.records.frames import comparable
 from rmsexp.rules.ratios import Interval
 
 

@@ -23,9 +23,9 @@ from rmsexp.data import Source
 from rmsexp.data.cloze import NIL, RESERVED, UNK, Cloze, Examples
 from rmsexp.data.sequences import Sequences
 from rmsexp.models.attentive_reader import Batch
+from rmsexp.task import Target
 from rmsexp.tasks import attentive_reader
 from rmsexp.train.randomness import StreamNoise
-from rmsexp.train.task import Target
 
 pytestmark = pytest.mark.usefixtures("small_synthetic_data")
 

@@ -14,10 +14,12 @@ from helpers.tensors import digest
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rmsexp import config, record, runner
+from rmsexp import config
 from rmsexp.norms import Linear
+from rmsexp.records import record
 from rmsexp.tasks import cifar10
 from rmsexp.train.randomness import StreamNoise, permutation
+from rmsexp.work import runner
 
 pytestmark = pytest.mark.slow
 

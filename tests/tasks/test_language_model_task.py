@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp import config
+from rmsexp.config.score import INTERIM
 from rmsexp.models.language_model import Cache, LanguageModel
-from rmsexp.rules.score import INTERIM
+from rmsexp.task import INTERIM as INTERIM_EXTENT
+from rmsexp.task import Extent, Target
 from rmsexp.tasks import language_model
 from rmsexp.tasks.language_model import Task
 from rmsexp.train.randomness import StreamNoise
-from rmsexp.train.task import INTERIM as INTERIM_EXTENT
-from rmsexp.train.task import Extent, Target
 
 pytestmark = pytest.mark.usefixtures("small_synthetic_data")
 

@@ -21,9 +21,9 @@ from rmsexp.data.captions import EOS, NAMES, PER_IMAGE, CaptionedImages, Caption
 from rmsexp.data.sequences import Sequences
 from rmsexp.data.synthetic import scenes
 from rmsexp.models.order_embedding import PENALTIES
+from rmsexp.task import Target
 from rmsexp.tasks import order_embedding
 from rmsexp.train.randomness import StreamNoise
-from rmsexp.train.task import Target
 
 pytestmark = [pytest.mark.usefixtures("small_synthetic_data"), pytest.mark.slow]
 

@@ -10,8 +10,8 @@ import torch
 import yaml
 
 from rmsexp import config, tasks
-from rmsexp.compare import paper
-from rmsexp.compare.records import quantities
+from rmsexp.records.frames import quantities
+from rmsexp.report import paper
 
 TASKS = config.options("task")
 PAPERS_TASKS = [task for task in TASKS if config.papers_scale(task)]

@@ -16,10 +16,10 @@ from torch.nn import functional as F
 
 from rmsexp.models.cross_entropy import token_losses
 from rmsexp.models.translation import Batch
+from rmsexp.task import Objective
 from rmsexp.tasks import rnnsearch, transformer
 from rmsexp.tasks.translation import real_targets
 from rmsexp.train.randomness import StreamNoise
-from rmsexp.train.task import Objective
 
 TASKS: dict[str, Any] = {"rnnsearch": rnnsearch.Task, "transformer": transformer.Task}
 BOTH = pytest.mark.parametrize("task", TASKS)

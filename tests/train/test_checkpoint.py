@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from rmsexp.command_line import ReportedError
+from rmsexp.system.command_line import ReportedError
 from rmsexp.train import checkpoint
 from rmsexp.train.checkpoint import BEST, DAMAGED, LAST, PREVIOUS, CheckpointError, Identity
 from rmsexp.train.state import State

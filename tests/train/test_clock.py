@@ -8,9 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rmsexp import record
-from rmsexp.train import clock
-from rmsexp.train.clock import Clock
+from rmsexp.system import clock
+from rmsexp.system.clock import Clock
 
 
 @pytest.fixture
@@ -23,7 +22,7 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_buckets_add_up(ticking: list[float]) -> None:
     watch = Clock()
-    assert watch.seconds == dict.fromkeys(record.BUCKETS, 0.0)
+    assert watch.seconds == dict.fromkeys(clock.BUCKETS, 0.0)
     lengths = {"warmup": 64, "data": 1, "train": 2, "eval": 4, "checkpoint": 8, "log": 16}
     for repeat in (1, 2):
         for name, length in lengths.items():

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from rmsexp import record
+from rmsexp.records import record
 from rmsexp.train import contention, quiet
 from rmsexp.train.contention import Contention
 from rmsexp.train.probe import Times

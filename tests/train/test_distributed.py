@@ -18,14 +18,18 @@ from distributed_equality import words_of
 from helpers.campaign_runs import RUNS
 from helpers.stopping import assert_same
 
-from rmsexp import app, config, joint_runner, process, record, runner
-from rmsexp.compare.records.one_run import _machine
+from rmsexp import config
+from rmsexp.commands import app
 from rmsexp.data import text
+from rmsexp.records import record
+from rmsexp.records.frames.one_run import _machine
+from rmsexp.system import process
 from rmsexp.tasks import language_model
 from rmsexp.train.device import set_up_device
 from rmsexp.train.distributed import heartbeat
 from rmsexp.train.distributed.group import Group, each
 from rmsexp.train.interrupt import Interrupt, Interrupted
+from rmsexp.work import joint_runner, runner
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 

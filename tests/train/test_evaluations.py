@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from rmsexp import config, record, runner
-from rmsexp.rules import score
+from rmsexp import config
+from rmsexp.config import score
+from rmsexp.records import record
+from rmsexp.task import INTERIM, WHOLE, Extent
 from rmsexp.train import evaluations
 from rmsexp.train.evaluations import Every, Scored
-from rmsexp.train.task import INTERIM, WHOLE, Extent
+from rmsexp.work import runner
 
 TINY = (
     *("task=order_embedding", "model.embedding=4", "model.hidden=4", "batch_size=8", "data.valid_images=20"),

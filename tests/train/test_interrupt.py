@@ -65,7 +65,7 @@ def test_signals_that_come_twice_still_wait_for_the_step(number: signal.Signals)
 
 
 def test_a_second_ctrl_c_ends_the_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmsexp.process.TWICE", 0.0)
+    monkeypatch.setattr("rmsexp.system.process.TWICE", 0.0)
     interrupt = Interrupt()
     with pytest.raises(Interrupted) as stop, interrupt.install(), interrupt.deferred():  # noqa: PT012
         signal.raise_signal(signal.SIGINT)

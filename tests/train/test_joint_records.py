@@ -13,12 +13,11 @@ import torch
 from helpers.thread_group import in_threads
 from torch import nn
 
-from rmsexp import record
-from rmsexp.command_line import ReportedError
-from rmsexp.record import BUCKETS
+from rmsexp.records import record
+from rmsexp.system.clock import BUCKETS, Clock
+from rmsexp.system.command_line import ReportedError
 from rmsexp.train import provenance
 from rmsexp.train.checkpoint import Identity
-from rmsexp.train.clock import Clock
 from rmsexp.train.contention import FEWEST_PROBES, Contention
 from rmsexp.train.distributed.joint import EDGES, JointContention, JointTrainer, share_start
 from rmsexp.train.distributed.sums import OrderedSums

@@ -18,8 +18,10 @@ from helpers.records import make_row
 from helpers.stopping import evaluate_few_images
 from helpers.tensors import digest
 
-from rmsexp import config, record, runner
+from rmsexp import config
+from rmsexp.records import record
 from rmsexp.train import loggers
+from rmsexp.work import runner
 
 pytestmark = pytest.mark.slow
 

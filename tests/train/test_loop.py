@@ -11,7 +11,7 @@ import pytest
 from helpers.slopes import slopes_trainer
 from torch import nn
 
-from rmsexp.record import RunFolder
+from rmsexp.records.record import RunFolder
 from rmsexp.train import checkpoint
 from rmsexp.train.evaluations import Every
 from rmsexp.train.loop import _drop_metrics, restore

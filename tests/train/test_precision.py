@@ -14,10 +14,12 @@ from helpers.tasks import task_and_model
 from torch import Tensor
 from torch.amp import GradScaler
 
-from rmsexp import config, record, runner
+from rmsexp import config
+from rmsexp.records import record
 from rmsexp.train import loop
 from rmsexp.train.distributed.joint import stepper_of
 from rmsexp.train.step import Stepper, StepResult
+from rmsexp.work import runner
 
 CPU = torch.device("cpu")
 TINY = {

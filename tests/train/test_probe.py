@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from rmsexp import machine
+from rmsexp.system import machine
 from rmsexp.train import probe
 from rmsexp.train.probe import LARGEST_BUFFER, SWEPT, Probe
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from helpers.records import make_row
 
-from rmsexp import classes
+from rmsexp.config import classes
 from rmsexp.train import progress, provenance
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -123,7 +123,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Replace the package in ``provenance`` by a folder of three files outside of any checkout."""
     folder = tmp_path / "checkout" / "package"
     (folder / "sub").mkdir(parents=True)
-    (folder / "record.py").write_text("1\n")
+    (folder / "task.py").write_text("1\n")
     (folder / "sub/b.py").write_text("2\n")
     (folder / "sub/b.cpp").write_text("2\n")
     monkeypatch.setattr(provenance, "PACKAGE", folder)
@@ -204,7 +204,7 @@ def test_the_session_has_the_commit_and_whether_files_were_changed(package: Path
         changed.parent.mkdir(exist_ok=True)
         changed.write_text("4\n")
         assert state() == clean, name
-    for name in ("package/record.py", "package/new.py", "configs/a.yaml", "scripts/a.py", "constraints.txt"):
+    for name in ("package/task.py", "package/new.py", "configs/a.yaml", "scripts/a.py", "constraints.txt"):
         changed = package.parent / name
         changed.parent.mkdir(exist_ok=True)
         before = changed.read_text() if changed.exists() else None

@@ -3,10 +3,10 @@
 Call :func:`load` first. If it returns True, the other functions can be called.
 """
 
-from rmsexp.kernels.build import load
-from rmsexp.kernels.forms import Form, Kind, StepForm
-from rmsexp.kernels.norms import add_normalise, normalise
-from rmsexp.kernels.pointwise import pointwise
-from rmsexp.kernels.recurrences import decoder, gru, lstm
+from rmsexp.norms.kernels.build import load
+from rmsexp.norms.kernels.forms import Form, Kind, StepForm
+from rmsexp.norms.kernels.norms import add_normalise, normalise
+from rmsexp.norms.kernels.pointwise import pointwise
+from rmsexp.norms.kernels.recurrences import decoder, gru, lstm
 
 __all__ = ["Form", "Kind", "StepForm", "add_normalise", "decoder", "gru", "load", "lstm", "normalise", "pointwise"]

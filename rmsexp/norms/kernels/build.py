@@ -23,11 +23,11 @@ from threading import Event, Lock
 
 import torch
 
-from rmsexp import atomic, cores
-from rmsexp.command_line import brief, inform
-from rmsexp.file_lock import wait_for_lock
-from rmsexp.kernels.forms import Kind
-from rmsexp.private import belongs_to_user, cache_folder
+from rmsexp.norms.kernels.forms import Kind
+from rmsexp.system import atomic, cores
+from rmsexp.system.command_line import brief, inform
+from rmsexp.system.file_lock import wait_for_lock
+from rmsexp.system.private import belongs_to_user, cache_folder
 
 CACHE = Path("~/.cache/rmsexp/kernels")
 SOURCES = Path(__file__).parent / "cpp"
@@ -62,12 +62,12 @@ def _load() -> bool:
     except (BuildError, OSError) as error:  # an intact library that cannot be loaded does not fit to this torch
         inform(brief(f"notice: the fused kernels are not available, eager operations are used instead ({error})"))
         return False
-    from rmsexp.kernels import fakes
+    from rmsexp.norms.kernels import fakes
 
     fakes.register()
     if torch.cuda.is_available():
         try:
-            from rmsexp.kernels import triton
+            from rmsexp.norms.kernels import triton
         except ImportError as error:  # torch can be installed without triton
             inform(brief(f"notice: the fused kernels for GPUs are not available ({error}); use norm.impl=eager there"))
             return True

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rmsexp.kernels.forms import Kind, SavedDecoder, SavedGRU, SavedLSTM, is_readable, wide
+from rmsexp.norms.kernels.forms import Kind, SavedDecoder, SavedGRU, SavedLSTM, is_readable, wide
 
 
 def register() -> None:

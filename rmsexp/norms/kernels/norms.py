@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rmsexp.kernels.forms import Form
+from rmsexp.norms.kernels.forms import Form
 
 
 def normalise(

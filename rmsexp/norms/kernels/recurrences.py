@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rmsexp.kernels.forms import Form, SavedDecoder, SavedGRU, SavedLSTM, StepForm
+from rmsexp.norms.kernels.forms import Form, SavedDecoder, SavedGRU, SavedLSTM, StepForm
 
 Optional = Tensor | None
 

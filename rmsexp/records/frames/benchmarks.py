@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rmsexp.compare.records.time_states import run_state
+from rmsexp.records.frames.time_states import run_state
 from rmsexp.rules.ratios import Interval, paired_ratio
 
 

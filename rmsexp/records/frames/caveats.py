@@ -8,9 +8,9 @@ import textwrap
 import pandas as pd
 
 from rmsexp import config
-from rmsexp.compare.records import names, quantities, speed, statistics
-from rmsexp.compare.records.load import Records
-from rmsexp.rules import score
+from rmsexp.config import score
+from rmsexp.records.frames import names, quantities, speed, statistics
+from rmsexp.records.frames.load import Records
 
 LISTED = 4  # a line names at most this many runs, and then says how many more there are
 WIDTH = 90  # characters to which the remark in parentheses after a run's name is shortened

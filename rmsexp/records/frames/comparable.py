@@ -7,8 +7,8 @@ All tables and figures of times ask this module, so they follow the same rules:
 - Records of one clock that were made by the same code are pooled. Of these, records with fewer than ``FEWEST_ROUNDS``
   rounds, or whose time is not clear, are used only if there are no others. A record is left out if
   its data, its config or the source of the user's own norm differ from the newest's. Records whose probes found
-  different speeds of the machine (:func:`rmsexp.machine.same`) are not pooled: those of one speed are used, chosen in
-  the order of the next point, where more rounds come before the newest.
+  different speeds of the machine (:func:`rmsexp.system.machine.same`) are not pooled: those of one speed are used,
+  chosen in the order of the next point, where more rounds come before the newest.
 - Of the records of several codes, those of several processes come before one process, then enough rounds before too
   few, then clear before contended, then at most ``MOST_AT_ONCE`` series in a process before more, and then the newest.
   The other records are listed beside the table.
@@ -22,16 +22,16 @@ All tables and figures of times ask this module, so they follow the same rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from rmsexp import config
-from rmsexp import machine as machine_identity
-from rmsexp.compare.records import names, time_states, timing_records
+from rmsexp.records.frames import names, time_states, timing_records
 from rmsexp.rules.ratios import FEWEST_ROUNDS, Interval, over_processes, paired_ratio
+from rmsexp.system import machine as machine_identity
 
 # rounds per process: the fewest at which scripts/timing_coverage.py measured what the interval over processes covers
 FEWEST_OF_A_PROCESS = 5
@@ -49,7 +49,7 @@ class Comparison(NamedTuple):
 
     Attributes:
         rows: one row per series, pooled over the records of one code: the columns of
-            :func:`rmsexp.compare.records.timing_records.load`, and ``baseline``, the series to which ``ratio``,
+            :func:`rmsexp.records.frames.timing_records.load`, and ``baseline``, the series to which ``ratio``,
             ``low``, ``high`` and ``estimates`` are relative. ``processes`` and ``rounds`` are sums over the records;
             ``seconds`` has the processes of all of them; ``least`` is the smallest number of rounds of a process;
             ``quotient``: whether no process timed the series together with its baseline, so that the ratio is the
@@ -82,9 +82,9 @@ def comparisons(timings: pd.DataFrame, baseline: str = "ln", kind: str = "steps"
     are left out.
 
     Args:
-        timings: the rows of :func:`rmsexp.compare.records.timing_records.load`.
+        timings: the rows of :func:`rmsexp.records.frames.timing_records.load`.
         baseline: a series without its implementation.
-        kind: what was timed, a key of :data:`rmsexp.compare.records.timing_records.KINDS`.
+        kind: what was timed, a key of :data:`rmsexp.records.frames.timing_records.KINDS`.
     """
     found: list[Comparison] = []
     for impl in sorted(timings["impl"].unique(), key=lambda impl: (impl != "eager", impl)):
@@ -386,3 +386,24 @@ def caution(comparison: Comparison) -> list[str]:
         return []
     share = timing_records.disturbance(disturbed, int(records["measured"].sum()))
     return [f"time state {', '.join(states) or 'clear'}, {share}{f': {timing_records.SLOWED}' * bool(states)}"]
+
+
+def grouped(jobs: Mapping[str, config.Job], reference: str) -> list[list[str]]:
+    """Return the series that each process times: groups of at most ``MOST_AT_ONCE``, each with the reference.
+
+    With more than ``MOST_AT_ONCE`` series, a group has one implementation, eager or fused. If the reference's norm is
+    also among the series with this implementation, each of its groups contains this series too, so that every norm is
+    measured in one process with it.
+    """
+    impls = {series: job.norm.impl for series, job in jobs.items()}
+    if len(impls) <= MOST_AT_ONCE:
+        return [[reference, *(name for name in impls if name != reference)]]
+    groups: list[list[str]] = []
+    for impl in dict.fromkeys([impls[reference], *impls.values()]):
+        same = [name for name, other in impls.items() if other == impl and name != reference]
+        shared = [reference, *(name for name in same if names.without_impl(name) == names.without_impl(reference))]
+        others = [name for name in same if name not in shared]
+        count = max(1, math.ceil(len(others) / (MOST_AT_ONCE - len(shared))))
+        size = max(1, math.ceil(len(others) / count))
+        groups += [[*shared, *others[start : start + size]] for start in range(0, max(1, len(others)), size)]
+    return [group for group in groups if len(group) > 1]

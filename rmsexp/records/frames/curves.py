@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from rmsexp.compare.records.speed import CLOCK
-from rmsexp.compare.records.statistics import LOST, Array, t_factor
+from rmsexp.records.frames.speed import CLOCK
+from rmsexp.records.frames.statistics import LOST, Array, t_factor
 
 Points = tuple[Array, Array]  # x and y
 

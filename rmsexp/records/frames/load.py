@@ -14,13 +14,14 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import union_categoricals
 
-from rmsexp import record
-from rmsexp.compare.records import store
-from rmsexp.compare.records.names import FLOAT32, PRECISION
-from rmsexp.compare.records.one_run import DAMAGE as DAMAGE
-from rmsexp.compare.records.one_run import Numbers, load_run
-from rmsexp.compare.records.one_run import number as number
-from rmsexp.compare.records.store import StoredRun
+from rmsexp.records import record
+from rmsexp.records.frames import store
+from rmsexp.records.frames.names import FLOAT32, PRECISION
+from rmsexp.records.frames.one_run import DAMAGE as DAMAGE
+from rmsexp.records.frames.one_run import Numbers, load_run
+from rmsexp.records.frames.one_run import number as number
+from rmsexp.records.frames.store import StoredRun
+from rmsexp.system import clock
 
 RUN_COLUMNS = (
     *("folder", "task", "setting", "scale", "series", "norm", "impl", "seed", "status", "error", "step"),
@@ -31,7 +32,7 @@ RUN_COLUMNS = (
     *("predictions", "parameters", "chance"),
 )
 IDENTITY = ("folder", "task", "setting", "series", "seed")
-METRIC_COLUMNS = (*IDENTITY, "split", "step", "time", *(f"seconds_{bucket}" for bucket in record.BUCKETS))
+METRIC_COLUMNS = (*IDENTITY, "split", "step", "time", *(f"seconds_{bucket}" for bucket in clock.BUCKETS))
 
 
 @dataclass(frozen=True, eq=False)  # each object is a key of its own in caches

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rmsexp.rules import score
+from rmsexp.config import score
 
 NAMES = {
     "none": "no norm",

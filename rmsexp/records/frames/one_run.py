@@ -15,11 +15,13 @@ import pandas as pd
 import pyarrow.json
 from numpy.typing import NDArray
 
-from rmsexp import machine, readers, record
-from rmsexp.checks import MOST
-from rmsexp.compare.records.names import norm_of, precision_of
-from rmsexp.compare.records.time_states import run_state, trained
-from rmsexp.rules import quantities, score
+from rmsexp.config import score
+from rmsexp.records import record
+from rmsexp.records.frames.names import norm_of, precision_of
+from rmsexp.records.frames.time_states import run_state, trained
+from rmsexp.rules import quantities
+from rmsexp.system import clock, machine, readers
+from rmsexp.system.checks import MOST
 
 Numbers = NDArray[np.float64]
 # what reading a missing or damaged file can raise
@@ -216,9 +218,9 @@ def _by_rows(folder: Path, problems: list[str]) -> _Metrics:
 def _columns(metrics: _Metrics) -> dict[str, Numbers]:
     """Return the numeric columns of ``Records.metrics`` for one run, by name, each of shape ``(rows,)``."""
     rows = len(metrics.splits)
-    seconds_in = {bucket: metrics.seconds.get(bucket, np.full(rows, math.nan)) for bucket in record.BUCKETS}
+    seconds_in = {bucket: metrics.seconds.get(bucket, np.full(rows, math.nan)) for bucket in clock.BUCKETS}
     with np.errstate(over="ignore", invalid="ignore"):  # of impossible values
-        time = sum((seconds_in[bucket] for bucket in record.TIMED), np.zeros(rows))
+        time = sum((seconds_in[bucket] for bucket in clock.TIMED), np.zeros(rows))
     return metrics.columns | {"time": time} | {f"seconds_{bucket}": values for bucket, values in seconds_in.items()}
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pandas as pd
 
-from rmsexp.compare.records import names, statistics
-from rmsexp.compare.records.load import Records
+from rmsexp.records.frames import names, statistics
+from rmsexp.records.frames.load import Records
 from rmsexp.rules import quantities
 from rmsexp.rules.quantities import Quantity
 

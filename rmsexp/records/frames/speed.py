@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from rmsexp.compare.records import names
-from rmsexp.compare.records.load import Records
-from rmsexp.compare.records.statistics import Array
+from rmsexp.records.frames import names
+from rmsexp.records.frames.load import Records
+from rmsexp.records.frames.statistics import Array
 
 # Separate runs are compared only if these columns of their records agree; with the names of these for people.
 CLOCK = {key: key for key in ("machine", "threads", "precision", "torch", "code")} | {"torch": "torch version"}

@@ -1,10 +1,10 @@
 """The quality of runs: the target metric at the common step and at the best evaluation, and its mean over seeds.
 
 The result of runs with ``evaluation=scored`` or ``validation`` is instead their score: the mean of the last evaluations
-of whole splits (:mod:`rmsexp.rules.score`). Their interim evaluations are of another split; only curves
-and times to a level (:mod:`rmsexp.compare.tables.time_to_target`) use them.
+of whole splits (:mod:`rmsexp.config.score`). Their interim evaluations are of another split; only curves
+and times to a level (:mod:`rmsexp.report.tables.time_to_target`) use them.
 
-``records`` are always those of one setting (:meth:`rmsexp.compare.records.load.Records.select`). Values per run are
+``records`` are always those of one setting (:meth:`rmsexp.records.frames.load.Records.select`). Values per run are
 returned as a pandas Series, whose index is the run's folder.
 """
 
@@ -20,9 +20,10 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from rmsexp.compare.records import names
-from rmsexp.compare.records.load import Records
-from rmsexp.rules import pairs, score
+from rmsexp.config import score
+from rmsexp.records.frames import names
+from rmsexp.records.frames.load import Records
+from rmsexp.rules import pairs
 
 Array = NDArray[np.float64]
 LOST = ("diverged", "failed")  # statuses of runs that are excluded from means

@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rmsexp import atomic, record
-from rmsexp.command_line import ReportedError, report
-from rmsexp.compare.records import one_run
-from rmsexp.compare.records.one_run import LoadedRun, Numbers, load_run
-from rmsexp.private import cache_folder
+from rmsexp.records import record
+from rmsexp.records.frames import one_run
+from rmsexp.records.frames.one_run import LoadedRun, Numbers, load_run
+from rmsexp.system import atomic
+from rmsexp.system.command_line import ReportedError, report
+from rmsexp.system.private import cache_folder
 
 STORE = Path("~/.cache/rmsexp/records")
 FORMAT = 2

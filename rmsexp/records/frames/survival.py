@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from rmsexp.compare.records.statistics import CONFIDENCE, Array
+from rmsexp.records.frames.statistics import CONFIDENCE, Array
 
 ROUNDING = 1e-9  # largest error of a computed probability
 

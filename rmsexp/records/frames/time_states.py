@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rmsexp.record import FEWEST_PROBES, SLOWDOWN_LIMITS, STEAL_LIMIT, TRAINED, WAITED_LIMIT
+from rmsexp.records.record import FEWEST_PROBES, SLOWDOWN_LIMITS, STEAL_LIMIT, TRAINED, WAITED_LIMIT
 
 
 def time_state(session: Mapping[str, Any]) -> str:

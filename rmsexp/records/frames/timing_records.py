@@ -18,13 +18,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rmsexp import atomic, config, readers, record
-from rmsexp.command_line import recorded
-from rmsexp.compare.records.load import DAMAGE
-from rmsexp.compare.records.names import FLOAT32, label, norm_of, precision_of, without_impl
-from rmsexp.compare.records.time_states import disturbed, median_probe, timing_state
-from rmsexp.machine import of_session
+from rmsexp import config
+from rmsexp.records import record
+from rmsexp.records.frames.load import DAMAGE
+from rmsexp.records.frames.names import FLOAT32, label, norm_of, precision_of, without_impl
+from rmsexp.records.frames.time_states import disturbed, median_probe, timing_state
 from rmsexp.rules.ratios import over_processes, paired_ratio
+from rmsexp.system import atomic, readers
+from rmsexp.system.command_line import recorded
+from rmsexp.system.machine import of_session
 
 FOLDER, FILE = "timing", "timing.json"
 KINDS = {"steps": "whole training steps", "layers": "the calls of norm layers that training steps make"}
@@ -61,7 +63,7 @@ def new_folder(parent: Path, kind: str) -> Path:
 def write(content: dict[str, Any], setting: Path, typed: Sequence[str]) -> Path:
     """Write a record to a new folder in the folder of its setting, and return the new folder.
 
-    ``typed``: the words of the command line, of which the record has :func:`rmsexp.command_line.recorded`.
+    ``typed``: the words of the command line, of which the record has :func:`rmsexp.system.command_line.recorded`.
     """
     folder = new_folder(setting / FOLDER, content["kind"])
     atomic.write_json(folder / FILE, content | {"command": recorded(typed)})
@@ -86,9 +88,9 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
     ``commit``: that of the first process. ``dirty``: whether the tree of any process had uncommitted changes.
 
     ``speed``: the machine's ``id`` and the seconds of the median probe of all processes, where the record has them, see
-    :func:`rmsexp.machine.same`.
+    :func:`rmsexp.system.machine.same`.
 
-    ``time_state``: see :func:`rmsexp.compare.records.time_states.timing_state`. ``disturbed``: the number of processes
+    ``time_state``: see :func:`rmsexp.records.frames.time_states.timing_state`. ``disturbed``: the number of processes
     of the record that other work disturbed. ``sessions``: the session of each process.
 
     ``data``: the digest of the data set. ``workload``: :func:`rmsexp.measure.steps.workload`; None in older records.

@@ -1,3 +1,3 @@
 """The texts of a report: the HTML page, Markdown and LaTeX."""
 
-import rmsexp.compare.plots  # noqa: F401  # before matplotlib
+import rmsexp.report.plots  # noqa: F401  # before matplotlib

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from rmsexp.compare import paper
-from rmsexp.compare.page.contents import SettingReport
-from rmsexp.compare.plots import savings_by_task
-from rmsexp.compare.plots.verdict_panels import LINE, Marks, Panel, Text, padded
-from rmsexp.compare.records import comparable, names, statistics, timing_records
-from rmsexp.compare.tables import formats, verdicts
+from rmsexp.records.frames import comparable, names, statistics, timing_records
+from rmsexp.report import paper
+from rmsexp.report.page.contents import SettingReport
+from rmsexp.report.plots import savings_by_task
+from rmsexp.report.plots.verdict_panels import LINE, Marks, Panel, Text, padded
+from rmsexp.report.tables import formats, verdicts
 from rmsexp.rules import measures, pairs
 from rmsexp.rules.ratios import FEWEST_ROUNDS
 
@@ -50,8 +50,8 @@ def answer(
 
     Args:
         reports: the reports of the settings that are not those of campaigns with a claim :func:`about` both.
-        decided: the verdicts of campaigns as numbers (:func:`rmsexp.compare.tables.verdicts.table`).
-        savings: the rows of the figure of savings of eager norms (:func:`rmsexp.compare.plots.savings_by_task.rows`).
+        decided: the verdicts of campaigns as numbers (:func:`rmsexp.report.tables.verdicts.table`).
+        savings: the rows of the figure of savings of eager norms (:func:`rmsexp.report.plots.savings_by_task.rows`).
         fused: those of fused norms.
     """
     claims_about = about(decided) if len(decided) else decided

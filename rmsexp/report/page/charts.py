@@ -1,4 +1,4 @@
-"""The charts of :mod:`rmsexp.compare.plots.panels` as the JSON that ``page.js`` draws with plotly."""
+"""The charts of :mod:`rmsexp.report.plots.panels` as the JSON that ``page.js`` draws with plotly."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pandas as pd
 from markupsafe import escape
 from numpy.typing import ArrayLike
 
-from rmsexp.compare import paper
-from rmsexp.compare.page.colours import on_dark
-from rmsexp.compare.plots import panels, style
-from rmsexp.compare.plots.verdict_panels import GAP, Panel
-from rmsexp.compare.records import names, statistics
+from rmsexp.records.frames import names, statistics
+from rmsexp.report import paper
+from rmsexp.report.page.colours import on_dark
+from rmsexp.report.plots import panels, style
+from rmsexp.report.plots.verdict_panels import GAP, Panel
 
 DASH_UNIT = 2  # pixels per unit of the dash lengths in ``style``
 

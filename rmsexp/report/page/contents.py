@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from rmsexp.compare.plots.panels import Chart
-from rmsexp.compare.plots.verdict_panels import Panel
-from rmsexp.compare.records.load import Records
+from rmsexp.records.frames.load import Records
+from rmsexp.report.plots.panels import Chart
+from rmsexp.report.plots.verdict_panels import Panel
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,12 @@ class SettingReport:
         folder: the folder to which the setting's figures and tables are written.
         records: the records of this setting; their ``problems`` list what could not be read or compared.
         tables: readable tables (all cells are text) by title; their first column is the norm.
-        sentences: the findings in words (:mod:`rmsexp.compare.tables.findings`).
+        sentences: the findings in words (:mod:`rmsexp.report.tables.findings`).
         notes: the caveats, as lines of text: data, machine, reasons for caution.
         figures: paths of PNG files by title.
         charts: the charts of its quantities.
-        tests: the differences from LayerNorm as numbers (:func:`rmsexp.compare.tables.seed_tests.table`).
-        summary: the summary as numbers (:func:`rmsexp.compare.tables.summary.table`).
+        tests: the differences from LayerNorm as numbers (:func:`rmsexp.report.tables.seed_tests.table`).
+        summary: the summary as numbers (:func:`rmsexp.report.tables.summary.table`).
     """
 
     task: str
@@ -56,8 +56,8 @@ class CampaignReport:
 
     Attributes:
         questions: the question of each campaign, with its name.
-        numbers: the verdicts as numbers (:func:`rmsexp.compare.tables.verdicts.table`).
-        matrix: the matrix of claims and tasks (:func:`rmsexp.compare.tables.verdicts.matrix`).
+        numbers: the verdicts as numbers (:func:`rmsexp.report.tables.verdicts.table`).
+        matrix: the matrix of claims and tasks (:func:`rmsexp.report.tables.verdicts.matrix`).
         verdicts: the readable table of verdicts.
         tables: the other readable tables by title.
         figures: the panels of each figure, by its title.

@@ -18,22 +18,22 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from rmsexp.compare.page.answer import Answer
-from rmsexp.compare.page.charts import charts, look, looks, verdict_panel
-from rmsexp.compare.page.colours import DARK
-from rmsexp.compare.page.contents import CampaignReport, SettingReport
-from rmsexp.compare.page.markdown import ANSWER
-from rmsexp.compare.plots import panels, ranges
-from rmsexp.compare.plots.setting_curves import LIMITS
-from rmsexp.compare.plots.verdict_panels import Panel
-from rmsexp.compare.records import names
-from rmsexp.compare.records.caveats import warnings
-from rmsexp.compare.tables.formats import NO_VALUE
+from rmsexp.records.frames import names
+from rmsexp.records.frames.caveats import warnings
+from rmsexp.report.page.answer import Answer
+from rmsexp.report.page.charts import charts, look, looks, verdict_panel
+from rmsexp.report.page.colours import DARK
+from rmsexp.report.page.contents import CampaignReport, SettingReport
+from rmsexp.report.page.markdown import ANSWER
+from rmsexp.report.plots import panels, ranges
+from rmsexp.report.plots.setting_curves import LIMITS
+from rmsexp.report.plots.verdict_panels import Panel
+from rmsexp.report.tables.formats import NO_VALUE
 
 # Limit for one quantity and one x axis, summed over all settings: points in the curves of seeds, and also points in the
 # means. Browsers draw so many quickly.
 POINTS = 100_000
-FEWEST = 4  # points of a curve that keep its shape (rmsexp.compare.records.curves.thinned)
+FEWEST = 4  # points of a curve that keep its shape (rmsexp.records.frames.curves.thinned)
 READING = (
     "relative to LayerNorm, interleaved, with 95 % intervals; a row is a machine and number of threads, in the order "
     "of the table; diamonds: the paper, each framework; models without norm are not shown"

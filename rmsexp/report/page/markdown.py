@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from rmsexp.compare.page.answer import Answer
-from rmsexp.compare.page.contents import CampaignReport, SettingReport
-from rmsexp.compare.tables import markup
+from rmsexp.report.page.answer import Answer
+from rmsexp.report.page.contents import CampaignReport, SettingReport
+from rmsexp.report.tables import markup
 
 ANSWER = "RMSNorm against LayerNorm"
 

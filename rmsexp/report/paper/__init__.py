@@ -2,7 +2,7 @@
 
 ``numbers.csv`` has one row per number in the paper's tables and text, including numbers that it cites; its column
 ``note`` says where a number is doubtful. ``curves.csv`` has points read from the vector drawings of the figures.
-:mod:`rmsexp.compare.paper.matching` says with which of our results these numbers and curves are comparable.
+:mod:`rmsexp.report.paper.matching` says with which of our results these numbers and curves are comparable.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from rmsexp.compare import paper
-from rmsexp.compare.records.load import Records
+from rmsexp.records.frames.load import Records
+from rmsexp.report import paper
 from rmsexp.rules.quantities import Quantity
 
 # The paper's name of a data set -> the split of our records. All other numbers belong to the target's split.

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from rmsexp.compare.plots import canvas, marks, style
-from rmsexp.compare.records.benchmarks import Measured, contention
-from rmsexp.compare.tables import formats
+from rmsexp.records.frames.benchmarks import Measured, contention
+from rmsexp.report.plots import canvas, marks, style
+from rmsexp.report.tables import formats
 
 NORMS = {"nn.LayerNorm": "ln", "nn.RMSNorm": "rms"}  # torch's layers have the colours of our norms
 PANEL = (3.0, 0.24)  # in inches: the width of a panel, and the height of each layer's line in it

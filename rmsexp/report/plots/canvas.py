@@ -18,8 +18,8 @@ from matplotlib.ticker import LogFormatter
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from rmsexp import atomic
-from rmsexp.regular_file import open_regular
+from rmsexp.system import atomic
+from rmsexp.system.regular_file import open_regular
 
 DPI = 150
 COMPRESSION = 3  # of PNG files: from 1, fast, to 9

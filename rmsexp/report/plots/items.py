@@ -8,12 +8,12 @@ from typing import cast
 
 from matplotlib.figure import Figure
 
-from rmsexp.compare.paper.items import Found, Item, Panel
-from rmsexp.compare.plots import canvas, p_sweep, paper_figures
-from rmsexp.compare.plots.panels import Axis
-from rmsexp.compare.plots.paper_figures import View
-from rmsexp.compare.records import names, quantities, statistics
-from rmsexp.compare.tables import p_sweep as p_table
+from rmsexp.campaign.item_file import Found, Item, Panel
+from rmsexp.records.frames import names, quantities, statistics
+from rmsexp.report.plots import canvas, p_sweep, paper_figures
+from rmsexp.report.plots.panels import Axis
+from rmsexp.report.plots.paper_figures import View
+from rmsexp.report.tables import p_sweep as p_table
 from rmsexp.rules.quantities import Quantity
 
 P_TICKS = range(20, 101, 20)  # in percent, as in the paper

@@ -8,8 +8,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from rmsexp.compare import paper
-from rmsexp.compare.plots.style import GREY
+from rmsexp.report import paper
+from rmsexp.report.plots.style import GREY
 
 FRAMEWORKS = "sD^vP"  # matplotlib markers, one per framework of the paper
 

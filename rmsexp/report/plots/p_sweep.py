@@ -8,10 +8,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rmsexp.compare.plots import canvas, marks, style
-from rmsexp.compare.records import names, quantities, statistics
-from rmsexp.compare.records.load import Records
-from rmsexp.compare.tables.p_sweep import EAGER, PARTIAL, WHOLE, compared, left_out
+from rmsexp.records.frames import names, quantities, statistics
+from rmsexp.records.frames.load import Records
+from rmsexp.report.plots import canvas, marks, style
+from rmsexp.report.tables.p_sweep import EAGER, PARTIAL, WHOLE, compared, left_out
 from rmsexp.rules.quantities import Quantity
 
 RMS_LINE: style.Dash = (0, (5, 2))  # the dashes of the horizontal line of RMSNorm
@@ -25,7 +25,7 @@ def draw(table: pd.DataFrame, records: Records, title: str) -> Figure:
     Each point is a run. Times that are not clear, or of another clock than most, are hollow points and excluded from
     means. A line joins the means of pRMSNorm over seeds; a horizontal line is the mean of RMSNorm. From three seeds on,
     means have 95 % t-intervals. The caption has the numbers of seeds. ``table``: the
-    :func:`rmsexp.compare.tables.p_sweep.table` of ``records``.
+    :func:`rmsexp.report.tables.p_sweep.table` of ``records``.
     """
     shown = compared(records)
     qualities = pd.DataFrame({quantity.name: table[quantity.name] * quantity.factor for quantity in shown})
@@ -41,7 +41,7 @@ def draw(table: pd.DataFrame, records: Records, title: str) -> Figure:
 
 
 def draw_quality(axes: Axes, table: pd.DataFrame, quantity: Quantity, records: Records) -> None:
-    """Draw a quantity against p. ``table``: the :func:`rmsexp.compare.tables.p_sweep.table` of ``records``."""
+    """Draw a quantity against p. ``table``: the :func:`rmsexp.report.tables.p_sweep.table` of ``records``."""
     values = table[quantity.name] * quantity.factor
     _panel(axes, table, values, values)
     axes.set_ylabel(f"{quantities.title(quantity)}, {statistics.final_label(statistics.target(records))}")

@@ -3,9 +3,9 @@
 A chart shows one quantity, in a panel against steps and a panel against time. A series is a norm with the options that
 were changed. In each panel, a series has a line per seed, a line of the mean over seeds and, from three seeds on, a
 band: the 95 % t-interval of the mean. The mean leaves out runs that diverged or failed and, against time, runs whose
-time is not clear or of another clock than most (:func:`rmsexp.compare.records.speed.states_on_one_clock`). It ends
+time is not clear or of another clock than most (:func:`rmsexp.records.frames.speed.states_on_one_clock`). It ends
 where fewer than half of the others go on, so a legend counts the seeds of each panel (:func:`seeds`). A spike does not
-set the range of the axis (:mod:`rmsexp.compare.plots.ranges`).
+set the range of the axis (:mod:`rmsexp.report.plots.ranges`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rmsexp.compare import paper
-from rmsexp.compare.paper import matching
-from rmsexp.compare.plots import ranges
-from rmsexp.compare.plots.ranges import Beyond, Range
-from rmsexp.compare.plots.style import PAPER, TIME_EXCLUDED, Dash
-from rmsexp.compare.records import caveats, curves, names, quantities, speed, statistics
-from rmsexp.compare.records.load import Records
+from rmsexp.records.frames import caveats, curves, names, quantities, speed, statistics
+from rmsexp.records.frames.load import Records
+from rmsexp.report import paper
+from rmsexp.report.paper import matching
+from rmsexp.report.plots import ranges
+from rmsexp.report.plots.ranges import Beyond, Range
+from rmsexp.report.plots.style import PAPER, TIME_EXCLUDED, Dash
 from rmsexp.rules.quantities import Quantity
 
 Axis = Literal["step", "time", "epoch"]
@@ -228,7 +228,7 @@ def _time_title(unit: str) -> str:
 
 
 def _curves(runs: pd.DataFrame, points: dict[str, curves.Points], limits: Limits, timed: bool) -> list[Curve]:
-    """Return a curve per series, whose mean is over the runs of :func:`rmsexp.compare.records.curves.averaged`.
+    """Return a curve per series, whose mean is over the runs of :func:`rmsexp.records.frames.curves.averaged`.
 
     ``points``: the points of each run by its folder; other runs are left out. ``timed``: whether x is time.
     """
@@ -271,6 +271,6 @@ def paper_charts(task: str) -> list[Chart]:
 
 
 def _paper_curves(rows: pd.DataFrame) -> list[Curve]:
-    """Return a curve per norm. ``rows``: rows of :func:`rmsexp.compare.paper.curves` for one pair of axes."""
+    """Return a curve per norm. ``rows``: rows of :func:`rmsexp.report.paper.curves` for one pair of axes."""
     lines = rows.rename(columns={"y": "mean"}).reindex(columns=["norm", "x", "mean", "low", "high"])
     return [Curve(norm, [], lines[lines["norm"] == norm], from_paper=True) for norm in names.in_order(rows["norm"])]

@@ -6,8 +6,8 @@ from itertools import groupby
 
 from matplotlib.figure import Figure
 
-from rmsexp.compare.plots import canvas, panels
-from rmsexp.compare.plots.setting_curves import draw_panel
+from rmsexp.report.plots import canvas, panels
+from rmsexp.report.plots.setting_curves import draw_panel
 
 
 def figures(task: str) -> dict[str, Figure]:

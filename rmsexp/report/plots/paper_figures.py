@@ -1,6 +1,6 @@
 """The figures of the paper in its own layout: our curves in its panels, and its own curves where they are known.
 
-The paper's curves are laid over ours where they are comparable (:mod:`rmsexp.compare.paper.matching`). Otherwise they
+The paper's curves are laid over ours where they are comparable (:mod:`rmsexp.report.paper.matching`). Otherwise they
 have panels of their own, beside or below ours.
 """
 
@@ -13,11 +13,11 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rmsexp.compare.plots import canvas, panels, style
-from rmsexp.compare.plots.panels import Axis, Chart, Curve, Panel
-from rmsexp.compare.plots.setting_curves import LEGEND, LIMITS, draw_panel, legend_entries
-from rmsexp.compare.records import names, quantities
-from rmsexp.compare.records.load import Records
+from rmsexp.records.frames import names, quantities
+from rmsexp.records.frames.load import Records
+from rmsexp.report.plots import canvas, panels, style
+from rmsexp.report.plots.panels import Axis, Chart, Curve, Panel
+from rmsexp.report.plots.setting_curves import LEGEND, LIMITS, draw_panel, legend_entries
 from rmsexp.rules.quantities import Quantity
 
 FEWEST = 2  # the paper's unit of steps is used if runs have at least so many of them

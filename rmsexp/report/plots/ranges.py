@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmsexp.compare.records.curves import Points
-from rmsexp.compare.records.statistics import Array
+from rmsexp.records.frames.curves import Points
+from rmsexp.records.frames.statistics import Array
 
 REACH = 4.0  # values further from the quartiles than this, times the distance of the quartiles, do not set the range
 SPACE = 0.04  # space between the range and the edges of the panel, relative to the range

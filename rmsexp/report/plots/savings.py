@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from rmsexp.compare.plots import canvas, marks, style
-from rmsexp.compare.records import names
+from rmsexp.records.frames import names
+from rmsexp.report.plots import canvas, marks, style
 
 INTERLEAVED = ("paired", "quotient")  # kinds of savings with an interval
 
@@ -16,7 +16,7 @@ def draw(table: pd.DataFrame, task: str, title: str, caption: list[str]) -> Figu
 
     An interleaved saving, paired or a quotient, is a filled point with its interval; an unpaired one is a hollow point.
     Baselines are left out, and so are series without a saving. ``table``: the numbers of a
-    :class:`rmsexp.compare.tables.savings.Table`.
+    :class:`rmsexp.report.tables.savings.Table`.
     """
     rows = table[table["kind"].isin([*INTERLEAVED, "unpaired"])].iloc[::-1].reset_index(drop=True)
     labels = [names.label(names.without_impl(series)) for series in rows["series"]]

@@ -8,9 +8,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rmsexp.compare.plots import canvas, marks, style
-from rmsexp.compare.records import comparable, timing_records
-from rmsexp.compare.records.names import in_order, label, without_impl
+from rmsexp.records.frames import comparable, timing_records
+from rmsexp.records.frames.names import in_order, label, without_impl
+from rmsexp.report.plots import canvas, marks, style
 from rmsexp.rules.ratios import FEWEST_ROUNDS
 
 OFFSET = 0.2  # distance between the marks of two machines in one row, at most, relative to the distance between rows
@@ -26,12 +26,12 @@ def rows(timings: pd.DataFrame, impl: str) -> pd.DataFrame:
     """Return the savings in the figure of an implementation, of which LayerNorm has the same.
 
     For each task, setting, machine, number of threads and precision, they are those of the comparison with the highest
-    :func:`rmsexp.compare.records.comparable.rank`. LayerNorm itself and models without norm are left out, and so is
+    :func:`rmsexp.records.frames.comparable.rank`. LayerNorm itself and models without norm are left out, and so is
     what a single process measured if several processes did on another machine; the column ``left_out`` counts these.
     The column ``too_wide`` marks savings that are not drawn, because their intervals are wider than ``WIDEST``; if all
     intervals are, none is marked. Settings in which no timing has ``FEWEST_ROUNDS`` come last.
 
-    ``timings``: see :func:`rmsexp.compare.records.timing_records.load`.
+    ``timings``: see :func:`rmsexp.records.frames.timing_records.load`.
     """
     found = pd.concat([timings.iloc[:0], *(comparison.compared for comparison in _best(timings, impl))])
     found = found[found["norm"] != "none"]

@@ -13,11 +13,11 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from rmsexp.compare.plots import canvas, panels, ranges, style
-from rmsexp.compare.plots.panels import Chart, Setting
-from rmsexp.compare.plots.ranges import Range
-from rmsexp.compare.records import names, statistics
-from rmsexp.compare.records.load import Records
+from rmsexp.records.frames import names, statistics
+from rmsexp.records.frames.load import Records
+from rmsexp.report.plots import canvas, panels, ranges, style
+from rmsexp.report.plots.panels import Chart, Setting
+from rmsexp.report.plots.ranges import Range
 from rmsexp.rules.quantities import Quantity
 
 LEGEND: dict[str, Any] = {"loc": "upper left", "frameon": False, "handlelength": 2.6, "fontsize": 9}

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from matplotlib.markers import MarkerStyle
 
-from rmsexp.compare.records.names import norm_of
+from rmsexp.records.frames.names import norm_of
 
 Dash = Literal["-"] | tuple[float, tuple[float, ...]]  # for matplotlib: offset, then lengths of dashes and gaps
 

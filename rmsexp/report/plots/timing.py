@@ -6,11 +6,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rmsexp.compare.paper import matching
-from rmsexp.compare.plots import canvas, marks
-from rmsexp.compare.plots.style import colour
-from rmsexp.compare.records import timing_records
-from rmsexp.compare.records.names import label
+from rmsexp.records.frames import timing_records
+from rmsexp.records.frames.names import label
+from rmsexp.report.paper import matching
+from rmsexp.report.plots import canvas, marks
+from rmsexp.report.plots.style import colour
 
 PROCESS_OFFSET = 0.15  # distance of the points of single processes above ours
 
@@ -20,7 +20,7 @@ def draw(timings: pd.DataFrame) -> Figure:
 
     The left panel has median times with quartiles. The right panel has savings with 95 % intervals, small points above
     them for the single processes if there are several, and the paper's savings.
-    ``timings``: the rows of the record, see :func:`rmsexp.compare.records.timing_records.load`.
+    ``timings``: the rows of the record, see :func:`rmsexp.records.frames.timing_records.load`.
     """
     first = timings.iloc[0]
     title = f"{first['task']}, {first['setting']}: time of {timing_records.KINDS[first['kind']]}"

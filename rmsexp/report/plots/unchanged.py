@@ -11,7 +11,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from rmsexp.compare.plots import canvas
+from rmsexp.report.plots import canvas
 
 PACKAGE = Path(__file__).parents[2]
 SOURCES = (".py", ".csv")  # suffixes of the package's code and of the paper's numbers

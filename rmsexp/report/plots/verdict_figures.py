@@ -1,4 +1,4 @@
-"""The matplotlib figures of campaigns, from the panels of :mod:`rmsexp.compare.plots.verdict_panels`."""
+"""The matplotlib figures of campaigns, from the panels of :mod:`rmsexp.report.plots.verdict_panels`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter, NullLocator
 
-from rmsexp.compare.plots import canvas, marks, style
-from rmsexp.compare.plots.verdict_panels import GAP, Marks, Panel
-from rmsexp.compare.records import names
+from rmsexp.records.frames import names
+from rmsexp.report.plots import canvas, marks, style
+from rmsexp.report.plots.verdict_panels import GAP, Marks, Panel
 
 LEGEND = 22  # characters in a line of the legend
 TITLE = 60  # characters in a line of the title of a panel

@@ -14,11 +14,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rmsexp.compare.records import curves, names, quantities, speed
-from rmsexp.compare.records.campaign_times import Timed
-from rmsexp.compare.records.campaigns import Job, State
-from rmsexp.compare.records.load import Records
-from rmsexp.compare.tables import formats, verdicts
+from rmsexp.campaign.campaign_times import Timed
+from rmsexp.campaign.campaigns import Job, State
+from rmsexp.records.frames import curves, names, quantities, speed
+from rmsexp.records.frames.load import Records
+from rmsexp.report.tables import formats, verdicts
 from rmsexp.rules import claims, measures, pairs, significance
 
 Kind = Literal["points", "line", "chosen", "cross", "interval", "left", "right", "paper"]

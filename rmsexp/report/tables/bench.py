@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from rmsexp.compare.records.benchmarks import Measured, Summary
-from rmsexp.compare.tables import formats
+from rmsexp.records.frames.benchmarks import Measured, Summary
+from rmsexp.report.tables import formats
 from rmsexp.rules.ratios import paired_ratio
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rmsexp.compare.records import names, statistics
-from rmsexp.compare.records.campaigns import State
-from rmsexp.compare.tables import formats, verdicts
+from rmsexp.campaign.campaigns import State
+from rmsexp.records.frames import names, statistics
+from rmsexp.report.tables import formats, verdicts
 from rmsexp.rules import claims, significance
 from rmsexp.rules.selection import Choice
 

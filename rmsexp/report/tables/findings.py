@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from rmsexp.compare.records import names, quantities, speed, statistics
-from rmsexp.compare.records.curves import averaged, clock_difference
-from rmsexp.compare.records.load import Records
-from rmsexp.compare.records.statistics import Array
-from rmsexp.compare.tables.formats import four_digits
+from rmsexp.records.frames import names, quantities, speed, statistics
+from rmsexp.records.frames.curves import averaged, clock_difference
+from rmsexp.records.frames.load import Records
+from rmsexp.records.frames.statistics import Array
+from rmsexp.report.tables.formats import four_digits
 
 WINDOW = 0.1  # the trailing mean that smooths the training loss covers this fraction of the baseline's steps
 BASELINE, SECOND = "ln", "none"

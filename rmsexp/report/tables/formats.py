@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rmsexp.compare.records.names import FINE, scale_and_unit
+from rmsexp.records.frames.names import FINE, scale_and_unit
 from rmsexp.rules.ratios import Interval
 
 NO_VALUE = "\N{EN DASH}"

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rmsexp.compare import paper
-from rmsexp.compare.paper.items import TIME, Column, Found, Group, Item, Part
-from rmsexp.compare.records import caveats, comparable, names, statistics, timing_records
-from rmsexp.compare.records.load import Records
-from rmsexp.compare.tables import formats
+from rmsexp.campaign.item_file import TIME, Column, Found, Group, Item, Part
+from rmsexp.records.frames import caveats, comparable, names, statistics, timing_records
+from rmsexp.records.frames.load import Records
+from rmsexp.report import paper
+from rmsexp.report.tables import formats
 
 OURS, PAPER = "here", "paper"  # the two halves of a table
 Heading = tuple[str, str, str]  # of a column: the half or "", what stands over it and its neighbours, and its own

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rmsexp import record
-from rmsexp.compare.records import names, statistics
-from rmsexp.compare.records.load import Records
-from rmsexp.compare.tables import formats
-from rmsexp.readers import read_yaml
+from rmsexp.records import record
+from rmsexp.records.frames import names, statistics
+from rmsexp.records.frames.load import Records
+from rmsexp.report.tables import formats
 from rmsexp.rules import selection
+from rmsexp.system.readers import read_yaml
 
 RATE = re.compile(r"\+optim\.lr=([^+]+)")
 ENOUGH = 3  # seeds, as in the tuning of campaigns

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from rmsexp import record
-from rmsexp.compare.records import names, quantities, speed, statistics
-from rmsexp.compare.records.load import Records
-from rmsexp.compare.tables import formats
-from rmsexp.readers import read_yaml
+from rmsexp.records import record
+from rmsexp.records.frames import names, quantities, speed, statistics
+from rmsexp.records.frames.load import Records
+from rmsexp.report.tables import formats
 from rmsexp.rules.quantities import Quantity
+from rmsexp.system.readers import read_yaml
 
 PARTIAL, WHOLE = "prms", "rms"
 EAGER = "eager"
@@ -36,7 +36,7 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     ``IDENTITY``, of which ``series`` is without the implementation and p is a fraction; the name of each quantity that
     is :func:`compared`, which is its unscaled value at the common step or, if the runs get one, their score, and NaN
     for runs that diverged or failed; and ``TIME``, of which the seconds are the median over the run, and the state is
-    that of :func:`rmsexp.compare.records.speed.states_on_one_clock`.
+    that of :func:`rmsexp.records.frames.speed.states_on_one_clock`.
     """
     records = records.select(task, setting)
     changed = {"series": records.runs["series"].map(names.without_impl), "impl": records.runs["impl"].fillna("unknown")}

@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from rmsexp.compare.records import names, quantities, statistics
-from rmsexp.compare.records.load import Records
-from rmsexp.compare.tables import formats
+from rmsexp.records.frames import names, quantities, statistics
+from rmsexp.records.frames.load import Records
+from rmsexp.report.tables import formats
 from rmsexp.rules.quantities import Quantity
 
 

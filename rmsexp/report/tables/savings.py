@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from rmsexp.compare import paper
-from rmsexp.compare.records import comparable, names, speed, timing_records
-from rmsexp.compare.records.comparable import Comparison
-from rmsexp.compare.records.load import Records
-from rmsexp.compare.tables import formats
+from rmsexp.records.frames import comparable, names, speed, timing_records
+from rmsexp.records.frames.comparable import Comparison
+from rmsexp.records.frames.load import Records
+from rmsexp.report import paper
+from rmsexp.report.tables import formats
 from rmsexp.rules.ratios import Interval
 
 COLUMNS = [
@@ -52,7 +52,7 @@ def tables(records: Records, timings: pd.DataFrame) -> list[Table]:
 
     Args:
         records: the records of the setting.
-        timings: the setting's rows of :func:`rmsexp.compare.records.timing_records.load`.
+        timings: the setting's rows of :func:`rmsexp.records.frames.timing_records.load`.
     """
     step, layers = "Time per step, and savings relative to", "Time of the norm layers in a step alone, and savings"
     against_ln = [_paired(found, f"{step} LayerNorm") for found in comparable.comparisons(timings)]

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rmsexp.compare.records import names, speed, statistics
-from rmsexp.compare.records.load import Records
-from rmsexp.compare.tables import formats
+from rmsexp.records.frames import names, speed, statistics
+from rmsexp.records.frames.load import Records
+from rmsexp.report.tables import formats
 from rmsexp.rules import pairs, significance
 from rmsexp.rules.claims import ALPHA
 from rmsexp.rules.pairs import Array, Pairs
@@ -36,7 +36,7 @@ def table(records: Records) -> pd.DataFrame:
 
     If only one run of a pair diverged, p is that of the exact sign-flip test of ranks, diverged runs last, and there is
     no interval. Interval and p are NaN below three pairs; p is also NaN if all differences are equal. A series has no
-    row if its runs and those of LN are near chance (:func:`rmsexp.compare.records.statistics.near_chance`).
+    row if its runs and those of LN are near chance (:func:`rmsexp.records.frames.statistics.near_chance`).
     """
     target, step = statistics.target(records), statistics.common_step(records)
     runs = records.runs.set_index("folder").assign(value=statistics.headline_metric(records, step))

@@ -8,13 +8,13 @@ from typing import Any
 import pandas as pd
 from rich.table import Table
 
-from rmsexp import record
-from rmsexp.compare.records import names, speed, statistics
-from rmsexp.compare.records.load import Records
-from rmsexp.compare.tables import formats, markup
-from rmsexp.rules import score
+from rmsexp.config import score
+from rmsexp.records.frames import names, speed, statistics
+from rmsexp.records.frames.load import Records
+from rmsexp.report.tables import formats, markup
+from rmsexp.system import clock
 
-SECONDS = [f"seconds_{bucket}" for bucket in record.BUCKETS]
+SECONDS = [f"seconds_{bucket}" for bucket in clock.BUCKETS]
 
 
 def table(records: Records, task: str, setting: str) -> pd.DataFrame:
@@ -24,12 +24,12 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     ``scored``, of the scores; ``best_on_<split>``: mean of ``metric`` at each run's best evaluation on that split up to
     this step, NaN if ``scored``; ``…_n``: the number of runs in the mean, which neither diverged nor failed; ``…_sd``:
     standard deviation over seeds; ``…_interval``: half of the 95 % t-interval, from three seeds on; ``…_median``: the
-    median with the diverged runs, see :func:`rmsexp.compare.records.statistics.median`; ``saving_vs_ln``: the unpaired
+    median with the diverged runs, see :func:`rmsexp.records.frames.statistics.median`; ``saving_vs_ln``: the unpaired
     saving; ``predictions_per_second``: of what ``predictions`` names, at this speed, absent if no run has recorded
     their number; ``near_chance``: whether ``final`` is near that of a model that has learnt nothing, absent if none is;
     ``clock``: the machine, threads, precision, torch version and code of its times where they differ
     between series; ``seconds_<bucket>``: seconds in a bucket of the clock, mean over the
-    :func:`rmsexp.compare.records.speed.timed_runs`.
+    :func:`rmsexp.records.frames.speed.timed_runs`.
     """
     records = records.select(task, setting)
     step, target = statistics.common_step(records), statistics.target(records)
@@ -187,7 +187,7 @@ def _saving(row: dict[str, Any]) -> str:
 
 def to_markdown(table: pd.DataFrame, title: str, caveats: list[str]) -> str:
     """Return a Markdown text: title, readable summary, seconds in each bucket of the clock, and caveats as a list."""
-    buckets = table[["label", *SECONDS]].round(2).rename(columns={f"seconds_{name}": name for name in record.BUCKETS})
+    buckets = table[["label", *SECONDS]].round(2).rename(columns={f"seconds_{name}": name for name in clock.BUCKETS})
     cells = buckets.rename(columns={"label": "norm"}).astype(object).where(buckets.notna().to_numpy(), formats.NO_VALUE)
     parts = [
         f"# {title}",

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from rmsexp.compare.records import curves, names, statistics, survival
-from rmsexp.compare.records.load import Records
-from rmsexp.compare.tables import formats
+from rmsexp.records.frames import curves, names, statistics, survival
+from rmsexp.records.frames.load import Records
+from rmsexp.report.tables import formats
 
 SHARE = 0.9  # the fraction of LN's improvement that defines the level
 COLUMNS = [
@@ -74,7 +74,7 @@ def table(records: Records, goal: Level) -> pd.DataFrame:
 
     ``runs``: the number of runs. ``reached``: of those that reached the level. ``diverged``: of those that diverged
     before. ``steps``, ``steps_low``, ``steps_high``: their median and its 95 % interval, see
-    :func:`rmsexp.compare.records.survival.median`; the steps of a run are those at its first evaluation at or beyond
+    :func:`rmsexp.records.frames.survival.median`; the steps of a run are those at its first evaluation at or beyond
     the level, not interpolated. ``timed``: the number of runs with a clear time. ``timed_steps``: the median steps of
     these runs. ``seconds``, ``seconds_low``, ``seconds_high``: the same for their time (data + train). ``untimed``:
     why no run is timed, although times are clear; they differ in machine, threads, precision, version of torch or code.

@@ -7,17 +7,17 @@ from typing import Any
 
 import pandas as pd
 
-from rmsexp.compare import paper
-from rmsexp.compare.paper import matching
-from rmsexp.compare.records.names import label
-from rmsexp.compare.records.timing_records import PARTS, labels, saving
-from rmsexp.compare.tables import formats
+from rmsexp.records.frames.names import label
+from rmsexp.records.frames.timing_records import PARTS, labels, saving
+from rmsexp.report import paper
+from rmsexp.report.paper import matching
+from rmsexp.report.tables import formats
 
 
 def readable(timings: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of one record as text, with the paper's savings where they are comparable.
 
-    ``timings``: rows of :func:`rmsexp.compare.records.timing_records.load`.
+    ``timings``: rows of :func:`rmsexp.records.frames.timing_records.load`.
     """
     task, reference = timings["task"].iloc[0], timings["reference"].iloc[0]
     published = paper.savings(task)

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rmsexp.compare.records import names, strength
-from rmsexp.compare.records.campaigns import Campaign, State
-from rmsexp.compare.tables import formats
+from rmsexp.campaign import strength
+from rmsexp.campaign.campaigns import Campaign, State
+from rmsexp.records.frames import names
+from rmsexp.report.tables import formats
 from rmsexp.rules import claims, measures, seeds
 
 UNDECIDED = "not decided yet"
@@ -31,13 +32,13 @@ CHOSEN_RATES = "at the chosen learning rates; what their choice may have cost is
 def table(states: Sequence[State]) -> pd.DataFrame:
     """Return one row per campaign and claim, with columns ``COLUMNS``.
 
-    ``campaign``: the name, as in :class:`rmsexp.compare.records.campaigns.State`, so that no two campaigns share it.
+    ``campaign``: the name, as in :class:`rmsexp.campaign.campaigns.State`, so that no two campaigns share it.
     ``of``: what is compared, "score", "slope" or "stable range" (:mod:`rmsexp.rules.measures`). ``registered``: whether
     the claim is in the campaign's file. ``difference``, ``low``, ``high``: the mean difference and the interval at
     confidence ``level`` that decides the claim; ``alone_low``, ``alone_high``: the 90 % interval without regard to
     other claims of its family. ``smallest_margin``: the smallest margin with which the claim would be supported.
     ``gain_over_none``, ``exceeds_margin``, ``blind``, ``improving``, ``untuned``: see
-    :class:`rmsexp.compare.records.strength.Strength`. ``seeds``: the number of pairs that were tested.
+    :class:`rmsexp.campaign.strength.Strength`. ``seeds``: the number of pairs that were tested.
     ``uncertainty_a``, ``uncertainty_b``: of the choice of each norm's rate (:class:`rmsexp.rules.selection.Choice`);
     ``rates``: the standard deviation that both add to the difference; NaN if it is not known. ``remarks``: what a
     reader must know, such as that the campaign's file has changed. A claim of an unfinished campaign has the outcome

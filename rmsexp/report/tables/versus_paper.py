@@ -6,11 +6,11 @@ from typing import Any
 
 import pandas as pd
 
-from rmsexp.compare import paper
-from rmsexp.compare.paper import matching
-from rmsexp.compare.records import names, statistics
-from rmsexp.compare.records.load import Records
-from rmsexp.compare.tables import formats
+from rmsexp.records.frames import names, statistics
+from rmsexp.records.frames.load import Records
+from rmsexp.report import paper
+from rmsexp.report.paper import matching
+from rmsexp.report.tables import formats
 
 PAPER = "paper, its own setting"
 MEANS = ["series", "seeds", "final", "final_n", "best", "best_n"]

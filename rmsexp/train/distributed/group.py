@@ -19,9 +19,9 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.utils._pytree import tree_map_only
 
-from rmsexp import process
-from rmsexp.command_line import ReportedError
-from rmsexp.train.clock import Stopwatch, span
+from rmsexp.system import process
+from rmsexp.system.clock import Stopwatch, span
+from rmsexp.system.command_line import ReportedError
 from rmsexp.train.distributed.heartbeat import Heartbeat, try_to_save
 from rmsexp.train.interrupt import Interrupt, Interrupted
 

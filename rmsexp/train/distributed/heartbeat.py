@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rmsexp.command_line import report
-from rmsexp.train.clock import Stopwatch
+from rmsexp.system.clock import Stopwatch
+from rmsexp.system.command_line import report
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store  # torch.distributed does not export it to type checkers

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-from rmsexp import record
+from rmsexp.records import record
+from rmsexp.system import clock
+from rmsexp.task import MicroBatches, Schedule, Task, checked
 from rmsexp.train import provenance
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import Contention
@@ -20,7 +22,6 @@ from rmsexp.train.distributed.sums import KINDS
 from rmsexp.train.interrupt import Interrupted
 from rmsexp.train.loop import Diverged, Start, Trainer
 from rmsexp.train.step import Settings, Stepper, Sums
-from rmsexp.train.task import MicroBatches, Schedule, Task, checked
 
 T = TypeVar("T")
 SEVERITY = ("clear", "unknown", "contended")
@@ -179,9 +180,9 @@ class JointTrainer(Trainer):
     def _collect(self) -> None:
         super()._collect()
         clocks = self._group.gather(dict(self.clock.seconds))
-        slowest = max(clocks, key=lambda seconds: sum(seconds[name] for name in record.TIMED))
+        slowest = max(clocks, key=lambda seconds: sum(seconds[name] for name in clock.TIMED))
         # process 0 alone writes, so only it knows the seconds of that
-        self.clock.seconds = clocks[0] | {name: slowest[name] for name in record.TIMED}
+        self.clock.seconds = clocks[0] | {name: slowest[name] for name in clock.TIMED}
         if (steps := self.state.step - self._first_step) > 0:
             self._stepper.joint_sums.set_interval((self.clock.time - self._first_seconds) / steps)
 

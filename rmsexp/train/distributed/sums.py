@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from rmsexp import process
+from rmsexp.system import process
+from rmsexp.task import Objective
 from rmsexp.train.distributed.group import Group
 from rmsexp.train.step import Sums
-from rmsexp.train.task import Objective
 
 # On a GPU, signals are read about every READ_SECONDS, but at least every MOST_STEPS, because the host must wait for the
 # GPU to read them. torchrun kills a process 30 seconds after its signal.

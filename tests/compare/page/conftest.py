@@ -10,9 +10,9 @@ import pytest
 from helpers.comparisons import report
 from helpers.records import write_run
 
-from rmsexp.compare.page import html
-from rmsexp.compare.page.contents import SettingReport
-from rmsexp.compare.tables.formats import NO_VALUE
+from rmsexp.report.page import html
+from rmsexp.report.page.contents import SettingReport
+from rmsexp.report.tables.formats import NO_VALUE
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ from helpers.campaigns import BETTER, EQUAL, Campaign
 from helpers.comparisons import report
 from helpers.records import load_timings, write_run, write_timing
 
-from rmsexp.compare.page import answer, html
-from rmsexp.compare.plots import savings_by_task
-from rmsexp.compare.records import campaigns
-from rmsexp.compare.tables import seed_tests, verdicts
+from rmsexp.campaign import campaigns
+from rmsexp.report.page import answer, html
+from rmsexp.report.plots import savings_by_task
+from rmsexp.report.tables import seed_tests, verdicts
 
 EACH_SEED = r"[+-][\d.]+ \(95 %: [+-][\d.]+ to [+-][\d.]+\) points, 3 seeds"
 NONE = pd.DataFrame(columns=["series", "task", "setting", "too_wide"]).astype({"too_wide": bool})  # no savings

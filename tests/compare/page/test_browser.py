@@ -17,10 +17,12 @@ from helpers.records import write_run
 from matplotlib import colors
 from PIL import Image
 
-from rmsexp.compare import campaign_report, load
-from rmsexp.compare.page import colours, html
-from rmsexp.compare.plots import style
-from rmsexp.compare.records import campaigns, timing_records
+from rmsexp.campaign import campaigns
+from rmsexp.compare import load
+from rmsexp.records.frames import timing_records
+from rmsexp.report import campaign_report
+from rmsexp.report.page import colours, html
+from rmsexp.report.plots import style
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page

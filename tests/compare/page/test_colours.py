@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rmsexp.compare.page import colours
-from rmsexp.compare.plots import style
+from rmsexp.report.page import colours
+from rmsexp.report.plots import style
 
 
 def test_every_colour_stands_out_on_a_dark_background() -> None:

@@ -14,11 +14,12 @@ import pytest
 from helpers.comparisons import mean_of, named, report
 from helpers.records import write_run
 
-from rmsexp.compare import load, paper
-from rmsexp.compare.page import html
-from rmsexp.compare.page.contents import CampaignReport
-from rmsexp.compare.plots import style
-from rmsexp.compare.tables.formats import NO_VALUE
+from rmsexp.compare import load
+from rmsexp.report import paper
+from rmsexp.report.page import html
+from rmsexp.report.page.contents import CampaignReport
+from rmsexp.report.plots import style
+from rmsexp.report.tables.formats import NO_VALUE
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&amp;"
 VOID = {"meta", "input", "img", "br", "link", "line"}

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from rmsexp import config
-from rmsexp.compare import paper
-from rmsexp.compare.paper import items
-from rmsexp.compare.paper.items import Part
-from rmsexp.compare.tables import items as item_tables
+from rmsexp.campaign import item_file as items
+from rmsexp.campaign.item_file import Part
+from rmsexp.report import paper
+from rmsexp.report.tables import items as item_tables
 
 COUNTS = (("figure", 7), ("table", 10))
 DERIVED = ("image_recall", "caption_recall")  # means of printed numbers

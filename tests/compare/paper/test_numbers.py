@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rmsexp import config
-from rmsexp.compare import paper
-from rmsexp.compare.records import names
+from rmsexp.records.frames import names
+from rmsexp.report import paper
 
 NUMBERS = paper.numbers()
 

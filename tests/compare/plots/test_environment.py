@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-IMPORTS = "import rmsexp.compare.plots, matplotlib; print(matplotlib.rcParams['font.size'], matplotlib.get_backend())"
-MODULES = ("rmsexp.report", "rmsexp.analysis.finding", "rmsexp.compare.page.colours", "rmsexp.campaign.item_kinds")
+IMPORTS = "import rmsexp.report.plots, matplotlib; print(matplotlib.rcParams['font.size'], matplotlib.get_backend())"
+MODULES = ("rmsexp.report", "rmsexp.analysis.finding", "rmsexp.report.page.colours", "rmsexp.analysis.item_kinds")
 
 
 def output(*words: str, cwd: Path, **environment: str) -> str:

@@ -10,12 +10,13 @@ import pytest
 from helpers.records import write_run
 from matplotlib.figure import Figure
 
-from rmsexp import config, record
+from rmsexp import config
+from rmsexp.campaign import item_file as items
+from rmsexp.campaign.item_file import Found
 from rmsexp.compare import load
-from rmsexp.compare.paper import items
-from rmsexp.compare.paper.items import Found
-from rmsexp.compare.plots import items as item_plots
-from rmsexp.rules import score
+from rmsexp.config import score
+from rmsexp.records import record
+from rmsexp.report.plots import items as item_plots
 from rmsexp.rules.quantities import Quantity
 
 CONTENT = """\

@@ -9,8 +9,8 @@ from helpers.records import write_run
 from scipy import stats as scipy_stats
 
 from rmsexp.compare import load
-from rmsexp.compare.plots import p_sweep as p_plot
-from rmsexp.compare.tables import p_sweep as p_table
+from rmsexp.report.plots import p_sweep as p_plot
+from rmsexp.report.tables import p_sweep as p_table
 
 
 def test_quality_and_time_against_p_are_drawn(tmp_path: Path) -> None:

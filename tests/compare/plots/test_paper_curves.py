@@ -8,7 +8,7 @@ import pytest
 from helpers.records import write_run
 
 from rmsexp.compare import load
-from rmsexp.compare.plots import paper_curves, setting_curves
+from rmsexp.report.plots import paper_curves, setting_curves
 from rmsexp.rules import quantities
 
 

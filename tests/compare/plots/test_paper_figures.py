@@ -11,9 +11,9 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from rmsexp.compare import load
-from rmsexp.compare.plots import paper_figures, style
-from rmsexp.compare.plots.paper_figures import View
-from rmsexp.compare.records.load import Records
+from rmsexp.records.frames.load import Records
+from rmsexp.report.plots import paper_figures, style
+from rmsexp.report.plots.paper_figures import View
 from rmsexp.rules.quantities import Quantity, error, loss
 
 ROWS = {"Baseline": "none", "LayerNorm": "ln"}

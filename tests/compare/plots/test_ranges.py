@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from rmsexp.compare.plots import ranges
-from rmsexp.compare.plots.ranges import Range
+from rmsexp.report.plots import ranges
+from rmsexp.report.plots.ranges import Range
 
 SMOOTH = np.linspace(2.6, 1.4, 50)
 

@@ -9,8 +9,8 @@ from helpers.comparisons import setting
 from helpers.records import load_timings, write_run, write_timing
 from matplotlib.axes import Axes
 
-from rmsexp.compare.plots import savings as savings_plot
-from rmsexp.compare.tables import savings as savings_table
+from rmsexp.report.plots import savings as savings_plot
+from rmsexp.report.tables import savings as savings_table
 
 
 def drawn(root: Path, number: int) -> Axes:

@@ -8,7 +8,7 @@ import pytest
 from helpers.records import load_timings, write_timing
 from matplotlib.figure import Figure
 
-from rmsexp.compare.plots import savings_by_task
+from rmsexp.report.plots import savings_by_task
 
 
 def draw(root: Path, impl: str = "eager") -> Figure:

@@ -14,11 +14,11 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from rmsexp import record
 from rmsexp.compare import load
-from rmsexp.compare.plots import panels, setting_curves, style
-from rmsexp.compare.records import names, quantities
-from rmsexp.compare.tables import summary as summary_table
+from rmsexp.records import record
+from rmsexp.records.frames import names, quantities
+from rmsexp.report.plots import panels, setting_curves, style
+from rmsexp.report.tables import summary as summary_table
 
 
 def test_a_setting_whose_runs_all_diverged_has_a_table_and_curves(tmp_path: Path) -> None:

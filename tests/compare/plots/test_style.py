@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from rmsexp.compare.plots import style
-from rmsexp.compare.records import names
+from rmsexp.records.frames import names
+from rmsexp.report.plots import style
 from scripts import colour_blindness
 
 LOOKS = [*style.LOOKS.values(), *style.OTHER_LOOKS]

@@ -9,8 +9,9 @@ import pytest
 from helpers.records import make_row, write_run
 from matplotlib.figure import Figure
 
-from rmsexp import record, report
-from rmsexp.compare.plots import canvas, unchanged
+from rmsexp.commands import report
+from rmsexp.records import record
+from rmsexp.report.plots import canvas, unchanged
 
 drawn: list[str] = []
 

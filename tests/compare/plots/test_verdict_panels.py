@@ -10,11 +10,12 @@ import pytest
 from helpers.campaigns import BETTER, EQUAL, STEPS, Campaign, three, write_timing
 from helpers.records import write_timing as write_record
 
-from rmsexp import atomic, readers
+from rmsexp.campaign import campaign_times, campaigns
 from rmsexp.compare import load
-from rmsexp.compare.plots import verdict_figures, verdict_panels
-from rmsexp.compare.records import campaign_times, campaigns, timing_records
-from rmsexp.compare.tables.verdicts import matrix
+from rmsexp.records.frames import timing_records
+from rmsexp.report.plots import verdict_figures, verdict_panels
+from rmsexp.report.tables.verdicts import matrix
+from rmsexp.system import atomic, readers
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,11 @@ import pytest
 import yaml
 from helpers.campaigns import BETTER, EQUAL, STEPS, Campaign, three
 
-from rmsexp import atomic, record, states
-from rmsexp.compare.records import campaigns
-from rmsexp.compare.records.campaigns import Result
+from rmsexp.campaign import campaigns
+from rmsexp.campaign.campaigns import Result
+from rmsexp.campaign.state import Reader
+from rmsexp.records import record
+from rmsexp.system import atomic
 
 
 def loaded(root: Path, **changes: Any) -> tuple[campaigns.Campaign, dict[campaigns.Job, Result]]:
@@ -167,7 +169,7 @@ def test_a_campaign_in_which_every_norm_diverges_is_decided(tmp_path: Path) -> N
     assert campaign.undecided(results) == ""
     (verdict,) = campaign.verdicts(results)
     assert (verdict.outcome, verdict.diverged_both) == ("inconclusive", 8)
-    assert states.Reader(tmp_path).read().campaigns[0].next.endswith(f"rmsexp.report {tmp_path}")
+    assert Reader(tmp_path).read().campaigns[0].next.endswith(f"rmsexp.report {tmp_path}")
 
 
 @pytest.mark.parametrize("file", [record.RUN, record.STATUS])

@@ -9,7 +9,7 @@ from helpers.comparisons import summary
 from helpers.records import write_run
 
 from rmsexp.compare import load
-from rmsexp.compare.records import caveats
+from rmsexp.records.frames import caveats
 
 
 def test_diverged_runs_are_listed_and_not_averaged(results: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 from helpers.records import load_timings, write_timing
 from scipy import stats
 
-from rmsexp.compare.records import comparable, timing_records
-from rmsexp.compare.records.comparable import Comparison
+from rmsexp.records.frames import comparable, timing_records
+from rmsexp.records.frames.comparable import Comparison
 
 EIGHT = {"ln": 1.0, "rms": 0.8, "ln+impl=fused": 0.5, "rms+impl=fused": 0.45}
 

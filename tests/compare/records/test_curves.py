@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rmsexp.compare.records import curves
+from rmsexp.records.frames import curves
 
 
 def test_seeds_are_interpolated_onto_a_common_grid() -> None:

@@ -11,9 +11,10 @@ import pytest
 from helpers.comparisons import summary
 from helpers.records import write_run
 
-from rmsexp import atomic, readers, record
 from rmsexp.compare import load
-from rmsexp.compare.records import one_run
+from rmsexp.records import record
+from rmsexp.records.frames import one_run
+from rmsexp.system import atomic, readers
 
 
 def test_load_returns_one_row_per_run_and_one_per_event(results: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmsexp.compare.records import names
+from rmsexp.records.frames import names
 
 
 @pytest.mark.parametrize("name", ["caption_r1", "image_r10", "caption_recall", "error"])

@@ -11,12 +11,12 @@ import pytest
 from helpers.comparisons import write_rows
 from helpers.records import make_row, write_run
 
-from rmsexp import record
 from rmsexp.compare import load
-from rmsexp.compare.plots import panels, setting_curves
-from rmsexp.compare.records import quantities
-from rmsexp.compare.records.caveats import caveats
-from rmsexp.compare.tables import quantities as quantities_table
+from rmsexp.records import record
+from rmsexp.records.frames import quantities
+from rmsexp.records.frames.caveats import caveats
+from rmsexp.report.plots import panels, setting_curves
+from rmsexp.report.tables import quantities as quantities_table
 from rmsexp.rules.quantities import Quantity, error, loss
 
 WER = Quantity("valid", "wer", "word error rate", "%", log=True)  # of a task that this package does not have

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from helpers.campaigns import Campaign
 
-from rmsexp import record
 from rmsexp.compare import load
-from rmsexp.compare.plots import panels
-from rmsexp.compare.records import quantities, statistics
-from rmsexp.compare.records.caveats import caveats
-from rmsexp.compare.records.load import Records
-from rmsexp.compare.tables import learning_rates, summary, time_to_target
+from rmsexp.records import record
+from rmsexp.records.frames import quantities, statistics
+from rmsexp.records.frames.caveats import caveats
+from rmsexp.records.frames.load import Records
+from rmsexp.report.plots import panels
+from rmsexp.report.tables import learning_rates, summary, time_to_target
 
 SCORED = "small+evaluation=scored+optim.lr=0.004"
 TUNING = "small+evaluation=validation+optim.lr=0.004"

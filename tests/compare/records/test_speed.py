@@ -10,8 +10,8 @@ from helpers.comparisons import summary
 from helpers.records import write_run
 
 from rmsexp.compare import load
-from rmsexp.compare.records import speed
-from rmsexp.compare.tables import summary as summary_table
+from rmsexp.records.frames import speed
+from rmsexp.report.tables import summary as summary_table
 
 CLEAR = {
     "contention": {"state": "clear"},

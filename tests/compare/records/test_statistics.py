@@ -12,11 +12,11 @@ import pytest
 from helpers.comparisons import summary
 from helpers.records import write_run
 
-from rmsexp import record
 from rmsexp.compare import load
-from rmsexp.compare.records import caveats, statistics
-from rmsexp.compare.tables import seed_tests
-from rmsexp.compare.tables import summary as summary_table
+from rmsexp.records import record
+from rmsexp.records.frames import caveats, statistics
+from rmsexp.report.tables import seed_tests
+from rmsexp.report.tables import summary as summary_table
 
 
 def test_intervals_need_three_seeds() -> None:

@@ -16,12 +16,12 @@ import pytest
 from helpers.records import make_row, write_run
 from pandas.api.types import union_categoricals
 
-from rmsexp import record
-from rmsexp.command_line import ReportedError
 from rmsexp.compare import Records, load
-from rmsexp.compare.records import store
-from rmsexp.compare.records.load import load_stored
-from rmsexp.compare.records.one_run import LoadedRun, load_run
+from rmsexp.records import record
+from rmsexp.records.frames import store
+from rmsexp.records.frames.load import load_stored
+from rmsexp.records.frames.one_run import LoadedRun, load_run
+from rmsexp.system.command_line import ReportedError
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rmsexp.compare.records import survival
+from rmsexp.records.frames import survival
 
 
 def of(times: list[float], *censored: float) -> survival.Median:

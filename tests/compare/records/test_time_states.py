@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from helpers.records import load_timings, write_timing
 
-from rmsexp.compare.records import comparable, timing_records
-from rmsexp.compare.records.time_states import disturbed, median_probe, timing_state
+from rmsexp.records.frames import comparable, timing_records
+from rmsexp.records.frames.time_states import disturbed, median_probe, timing_state
 
 REFERENCE = Path(__file__).parents[3] / "results/reference"
 QUIET = {"arithmetic": 0.001, "memory": 0.002}

@@ -9,8 +9,8 @@ import pytest
 from helpers.comparisons import evaluated, setting, training, write_rows
 from helpers.records import write_run
 
-from rmsexp import record
-from rmsexp.compare.tables import findings
+from rmsexp.records import record
+from rmsexp.report.tables import findings
 
 
 def write_losses(root: Path, series: str, slope: float, seconds_per_step: float, **run: object) -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rmsexp.compare.tables import formats
+from rmsexp.report.tables import formats
 from rmsexp.rules.ratios import Interval
 
 

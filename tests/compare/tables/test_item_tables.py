@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from helpers.records import load_timings, write_run, write_timing
 
+from rmsexp.campaign import item_file as items
+from rmsexp.campaign.item_file import Found, Part
 from rmsexp.compare import load
-from rmsexp.compare.paper import items
-from rmsexp.compare.paper.items import Found, Part
-from rmsexp.compare.records import comparable
-from rmsexp.compare.tables import formats, markup
-from rmsexp.compare.tables import items as item_tables
-from rmsexp.compare.tables.items import Sheet
+from rmsexp.records.frames import comparable
+from rmsexp.report.tables import formats, markup
+from rmsexp.report.tables import items as item_tables
+from rmsexp.report.tables.items import Sheet
 
 SERIES = {"Baseline": "none", "BatchNorm": "bn", "WeightNorm": "wn"}
 SERIES |= {"LayerNorm": "ln", "RMSNorm": "rms", "pRMSNorm": "prms"}

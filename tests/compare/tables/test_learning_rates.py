@@ -8,10 +8,11 @@ from pathlib import Path
 import pandas as pd
 from helpers.comparisons import setting, write_errors
 
-from rmsexp import record
-from rmsexp.compare import load, setting_report
-from rmsexp.compare.records import statistics
-from rmsexp.compare.tables import learning_rates
+from rmsexp.compare import load
+from rmsexp.records import record
+from rmsexp.records.frames import statistics
+from rmsexp.report import setting_report
+from rmsexp.report.tables import learning_rates
 
 FROM = "(from the seeds that chose the rate)"
 

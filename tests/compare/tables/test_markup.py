@@ -13,7 +13,7 @@ from helpers.comparisons import named
 from helpers.records import write_run
 
 from rmsexp import compare
-from rmsexp.compare.tables import markup
+from rmsexp.report.tables import markup
 
 FORMULAS = ("=1+1", "+1", "-1", "@SUM(1)", "\t=1", '=HYPERLINK("http://x")')
 

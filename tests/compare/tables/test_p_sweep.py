@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from helpers.records import write_run
 
-from rmsexp import record
-from rmsexp.compare import load, setting_report
-from rmsexp.compare.tables import p_sweep as p_table
+from rmsexp.compare import load
+from rmsexp.records import record
+from rmsexp.report import setting_report
+from rmsexp.report.tables import p_sweep as p_table
 
 
 def test_p_comes_from_the_series_name_or_the_config(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from helpers.comparisons import setting
 from helpers.records import load_timings, write_run, write_timing
 
 from rmsexp.compare import load
-from rmsexp.compare.tables import savings as savings_table
-from rmsexp.compare.tables.savings import Table
+from rmsexp.report.tables import savings as savings_table
+from rmsexp.report.tables.savings import Table
 
 
 def tables(root: Path) -> list[Table]:

@@ -10,7 +10,7 @@ import pytest
 from helpers.comparisons import setting, write_errors
 from scipy import stats as scipy_stats
 
-from rmsexp.compare.tables import seed_tests
+from rmsexp.report.tables import seed_tests
 
 
 def test_paired_differences_agree_with_an_independent_computation(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ from helpers.comparisons import SERIES, setting, write_errors
 from helpers.records import write_run
 from rich.console import Console
 
-from rmsexp import atomic, readers, record
-from rmsexp.compare.tables import formats
-from rmsexp.compare.tables import summary as summary_table
+from rmsexp.records import record
+from rmsexp.report.tables import formats
+from rmsexp.report.tables import summary as summary_table
+from rmsexp.system import atomic, readers
 
 
 def test_csv_markdown_and_terminal_show_the_same_numbers(drawn: Path) -> None:

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from helpers.comparisons import setting, write_errors
 
-from rmsexp import record
-from rmsexp.compare.records.load import Records
-from rmsexp.compare.tables import time_to_target
-from rmsexp.compare.tables.formats import NO_VALUE
+from rmsexp.records import record
+from rmsexp.records.frames.load import Records
+from rmsexp.report.tables import time_to_target
+from rmsexp.report.tables.formats import NO_VALUE
 
 LEVEL = time_to_target.Level("test", "error", "min", 0.5, "for the test", (2, 3))
 

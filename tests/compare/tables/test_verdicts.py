@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from helpers.campaigns import EQUAL, Campaign, three
 
-from rmsexp import record
-from rmsexp.compare.records import campaigns
-from rmsexp.compare.tables import campaign_rates, verdicts
-from rmsexp.compare.tables.formats import NO_VALUE
+from rmsexp.campaign import campaigns
+from rmsexp.records import record
+from rmsexp.report.tables import campaign_rates, verdicts
+from rmsexp.report.tables.formats import NO_VALUE
 
 
 def states(root: Path, *made: Campaign) -> list[campaigns.State]:

@@ -9,8 +9,8 @@ from helpers.comparisons import setting, training, write_errors, write_rows
 from helpers.records import write_run
 
 from rmsexp.compare import load
-from rmsexp.compare.records import statistics
-from rmsexp.compare.tables import versus_paper
+from rmsexp.records.frames import statistics
+from rmsexp.report.tables import versus_paper
 
 CIFAR10 = {"name": "CIFAR-10", "digest": "0", "builtin": False}
 

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 from torch.library import Library
 
-from rmsexp.kernels.triton.attention import attention_backward, attention_forward
-from rmsexp.kernels.triton.gru import gru_gates_backward, gru_gates_forward
-from rmsexp.kernels.triton.lstm import lstm_gates_backward, lstm_gates_forward
-from rmsexp.kernels.triton.norms import (
+from rmsexp.norms.kernels.triton.attention import attention_backward, attention_forward
+from rmsexp.norms.kernels.triton.gru import gru_gates_backward, gru_gates_forward
+from rmsexp.norms.kernels.triton.lstm import lstm_gates_backward, lstm_gates_forward
+from rmsexp.norms.kernels.triton.norms import (
     add_normalise_backward,
     add_normalise_forward,
     normalise_backward,
     normalise_forward,
 )
-from rmsexp.kernels.triton.pointwise import pointwise_backward, pointwise_forward
+from rmsexp.norms.kernels.triton.pointwise import pointwise_backward, pointwise_forward
 
 OPERATORS = (
     normalise_forward,
@@ -47,7 +47,7 @@ def register(key: str) -> None:
     """Register each function in ``OPERATORS`` as the implementation of the operator of its name.
 
     ``key``: the dispatch key for which the implementation is used, such as "CUDA". The operators must have been defined
-    before, as :func:`rmsexp.kernels.load` does.
+    before, as :func:`rmsexp.norms.kernels.load` does.
     """
     library = Library("rmsexp", "IMPL", key)
     for operator in OPERATORS:

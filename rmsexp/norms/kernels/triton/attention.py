@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rmsexp.kernels.triton.checks import check_contiguous, check_form, check_mask, check_rows
-from rmsexp.kernels.triton.rows import (
+from rmsexp.norms.kernels.triton.checks import check_contiguous, check_form, check_mask, check_rows
+from rmsexp.norms.kernels.triton.rows import (
     launch_options,
     load_statistics,
     norm_backward,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rmsexp.kernels.forms import Kind
+from rmsexp.norms.kernels.forms import Kind
 
 Expected = tuple[Tensor | None, tuple[int, ...]]  # a tensor and the shape that it must have; None passes every check
 

@@ -1,6 +1,6 @@
 """One time step of the normalised GRU, after its matrix products, as Triton kernels.
 
-For shapes and layouts see :mod:`rmsexp.kernels.triton.steps`.
+For shapes and layouts see :mod:`rmsexp.norms.kernels.triton.steps`.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
@@ -8,8 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rmsexp.kernels.triton.checks import check_contiguous, check_form, check_mask, check_rows
-from rmsexp.kernels.triton.rows import (
+from rmsexp.norms.kernels.triton.checks import check_contiguous, check_form, check_mask, check_rows
+from rmsexp.norms.kernels.triton.rows import (
     load_statistics,
     norm_backward,
     norm_output,
@@ -18,7 +18,7 @@ from rmsexp.kernels.triton.rows import (
     save_statistics,
     tanh,
 )
-from rmsexp.kernels.triton.steps import not_padding, padding_row_backward, size_arguments
+from rmsexp.norms.kernels.triton.steps import not_padding, padding_row_backward, size_arguments
 
 # Numbers of a step's norms, in the order of their statistics. X_ norms are of parts of ax, H_ norms of parts of ah.
 X_GATES, X_CANDIDATE, H_GATES, H_CANDIDATE = (tl.constexpr(norm) for norm in range(4))

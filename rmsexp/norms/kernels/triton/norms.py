@@ -14,9 +14,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from rmsexp.kernels.forms import Form, Kind, is_channels_last, is_readable, wide
-from rmsexp.kernels.triton.checks import check, check_contiguous, check_form, check_parameter
-from rmsexp.kernels.triton.rows import LAYER, launch_options, row_gradient_terms, row_statistics
+from rmsexp.norms.kernels.forms import Form, Kind, is_channels_last, is_readable, wide
+from rmsexp.norms.kernels.triton.checks import check, check_contiguous, check_form, check_parameter
+from rmsexp.norms.kernels.triton.rows import LAYER, launch_options, row_gradient_terms, row_statistics
 
 
 @triton.jit
@@ -295,7 +295,7 @@ def normalise_forward(
         gain: ``(features,)``, or None for 1.
         shift: ``(features,)``, or None for 0.
         maps: Whether ``x`` is feature maps.
-        kind: The norm, with ``k``, ``inside`` and ``eps``: see :class:`rmsexp.kernels.forms.Form`.
+        kind: The norm, with ``k``, ``inside`` and ``eps``: see :class:`rmsexp.norms.kernels.forms.Form`.
         slope: Slope of the leaky ReLU, which a separate kernel applies; 1 means no leaky ReLU.
 
     Returns:
@@ -353,7 +353,7 @@ def add_normalise_forward(
     """Return ``total = x + addend``, ``y = (total - mean) * scale * gain + shift``, mean and scale.
 
     ``addend`` has the shape of ``x``, and its dtype or one of lower precision. For the other arguments, mean and scale
-    see :func:`rmsexp.kernels.triton.norms.normalise_forward`.
+    see :func:`rmsexp.norms.kernels.triton.norms.normalise_forward`.
     """
     check_arguments(x, gain, shift, False, 1.0)
     narrower = addend.is_floating_point() and torch.promote_types(x.dtype, addend.dtype) == x.dtype
@@ -383,7 +383,7 @@ def add_normalise_backward(
         dy: Gradient of ``y``.
         total: The sum that :func:`add_normalise_forward` returned.
 
-    For the other arguments and results see :func:`rmsexp.kernels.triton.norms.normalise_backward`.
+    For the other arguments and results see :func:`rmsexp.norms.kernels.triton.norms.normalise_backward`.
     """
     check_arguments(total, gain, shift, False, 1.0)
     for name, gradient in (("dtotal", dtotal), ("dy", dy)):

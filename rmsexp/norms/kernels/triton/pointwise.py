@@ -12,9 +12,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from rmsexp.kernels.forms import is_channels_last, is_readable, wide
-from rmsexp.kernels.triton.checks import check, check_parameter
-from rmsexp.kernels.triton.norms import (
+from rmsexp.norms.kernels.forms import is_channels_last, is_readable, wide
+from rmsexp.norms.kernels.triton.checks import check, check_parameter
+from rmsexp.norms.kernels.triton.norms import (
     Layout,
     block_options,
     check_arguments,
@@ -22,7 +22,7 @@ from rmsexp.kernels.triton.norms import (
     wide_parameter,
     with_layout,
 )
-from rmsexp.kernels.triton.rows import tanh
+from rmsexp.norms.kernels.triton.rows import tanh
 
 
 @triton.jit
@@ -159,7 +159,7 @@ def pointwise_forward(
 ) -> Tensor:
     """Return ``leaky_relu(f(alpha * x + offset) * gain + shift)``.
 
-    A separate kernel applies the leaky ReLU. For the arguments see :func:`rmsexp.kernels.pointwise.pointwise`.
+    A separate kernel applies the leaky ReLU. For the arguments see :func:`rmsexp.norms.kernels.pointwise.pointwise`.
     """
     _check_arguments(x, alpha, offset, gain, shift, function, maps, slope)
     x = x if is_readable(x, maps) else x.contiguous()
@@ -188,8 +188,8 @@ def pointwise_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of x, of alpha and offset together, ``(2,)``, of gain, and of shift.
 
-    ``dy``: the gradient of the result. For the other arguments see :func:`rmsexp.kernels.pointwise.pointwise`. The
-    gradients of parameters are float64 for float64 input, otherwise float32; that of a missing shift is empty.
+    ``dy``: the gradient of the result. For the other arguments see :func:`rmsexp.norms.kernels.pointwise.pointwise`.
+    The gradients of parameters are float64 for float64 input, otherwise float32; that of a missing shift is empty.
     """
     _check_arguments(x, alpha, offset, gain, shift, function, maps, slope)
     check("dy", dy, x.shape, x.dtype, x.device)

@@ -1,7 +1,7 @@
 """Code that all Triton kernels share: norms of single rows, and launch options.
 
 Every norm computes ``y = (a - mean) * scale`` over the n units of a row ``a``. The kind of norm is a compile-time
-constant, one of :class:`rmsexp.kernels.forms.Kind`:
+constant, one of :class:`rmsexp.norms.kernels.forms.Kind`:
 
 - NONE: mean = 0, scale = 1.
 - RMS: mean = 0, s = the mean of the squares of the first k units.
@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rmsexp.kernels.forms import Kind
+from rmsexp.norms.kernels.forms import Kind
 
 NONE = tl.constexpr(int(Kind.NONE))
 LAYER = tl.constexpr(int(Kind.LAYER))

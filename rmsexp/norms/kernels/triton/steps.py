@@ -8,7 +8,7 @@ contiguous; their rows may have any stride. ``mask``, ``(B,)``, is a padding mas
 import triton
 import triton.language as tl
 
-from rmsexp.kernels.triton.rows import launch_options
+from rmsexp.norms.kernels.triton.rows import launch_options
 
 
 @triton.jit

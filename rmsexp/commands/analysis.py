@@ -1,0 +1,86 @@
+"""``python -m rmsexp.analysis NAME``: the paper's analyses, each with tables (CSV) and a figure (PNG, SVG).
+
+invariance     Table 1: which changes of weights or data leave the output of which norm unchanged
+gradients      section 4.2: how gradients scale with weights and data, and how this adapts the learning rate
+p_sweep        Figure 3: quality and time of pRMSNorm against p, from records of runs
+init_center    Figure 4: validation BLEU with initial weights not centred on 0, from records of task=rnnsearch
+hidden_stats   Table 5: mean and sd of the decoder's hidden-to-hidden map by target position, from task=rnnsearch runs
+
+If a result contradicts the paper, a message names it and the exit status is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rmsexp.analysis.finding import Finding
+from rmsexp.system.command_line import Parser, add_own_classes, documentation, entry_point
+
+OUT = Path("results/analysis")
+
+
+@entry_point
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    finding = _analyse(arguments)
+    finding.publish(arguments.out or _default_folder(arguments))
+    for line in finding.contradictions:
+        print(f"rmsexp: contradicts the paper: {line}", file=sys.stderr)
+    return 1 if finding.contradictions else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="python -m rmsexp.analysis",
+        description=documentation(__file__),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="analysis", required=True, metavar="NAME")
+    for name in ("invariance", "gradients"):
+        commands.add_parser(name)
+    for name in ("p_sweep", "init_center"):
+        commands.add_parser(name).add_argument("results", type=Path, metavar="RESULTS", help="folder of results")
+    hidden_stats = commands.add_parser("hidden_stats")
+    hidden_stats.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folder")
+    add_own_classes(hidden_stats)
+    for name, command in commands.choices.items():
+        single = "the run's folder for a single RUN, otherwise " if name == "hidden_stats" else ""
+        files = "the figure; each table is written to its run's folder" if single else "tables and figures"
+        command.add_argument("--out", type=Path, help=f"folder for {files}; default: {single}{OUT / name}")
+    return parser
+
+
+def _analyse(arguments: argparse.Namespace) -> Finding:
+    """Run the analysis. Its module alone is imported, because analyses that only read records do not need torch."""
+    match arguments.analysis:
+        case "invariance":
+            from rmsexp.analysis import invariance
+
+            return invariance.analyse()
+        case "gradients":
+            from rmsexp.analysis import gradients
+
+            return gradients.analyse()
+        case "p_sweep":
+            from rmsexp.analysis import p_sweep
+
+            return p_sweep.analyse(arguments.results)
+        case "init_center":
+            from rmsexp.analysis import init_center
+
+            return init_center.analyse(arguments.results)
+        case _:
+            from rmsexp.analysis import hidden_stats
+            from rmsexp.config import classes
+
+            classes.load_own(arguments.config_dir, arguments.norm_class)
+            return hidden_stats.analyse(arguments.runs)
+
+
+def _default_folder(arguments: argparse.Namespace) -> Path:
+    if arguments.analysis == "hidden_stats" and len(arguments.runs) == 1:
+        return Path(arguments.runs[0])
+    return OUT / str(arguments.analysis)

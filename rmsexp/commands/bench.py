@@ -1,0 +1,224 @@
+"""``python -m rmsexp.bench WHAT``: time layers alone, interleaved in one process on one device.
+
+norms         norm layers, eager, fused and torch's: forward with backward, forward alone, and a residual addition
+              followed by the norm, forward with backward. The forward pass is compared with a copy of the input into
+              newly allocated memory
+recurrences   GRU and LSTM over whole sequences, forward with backward: with several norms, and torch's without norm
+
+Prints one table per shape (norms: three) and tables of ratios over all shapes. The record, its tables (Markdown) and
+its figures go to a new folder, <results>/norms<number>/ or <results>/recurrences<number>/. Ctrl-C ends the command with
+a record of the tables that were finished.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rmsexp import config
+from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD, LARGE, SHAPES
+from rmsexp.records.frames import benchmarks
+from rmsexp.records.frames.benchmarks import Measured, Summary
+from rmsexp.records.frames.timing_records import new_folder
+from rmsexp.report.tables import bench as bench_table
+from rmsexp.report.tables import markup
+from rmsexp.system import atomic, checks
+from rmsexp.system.command_line import (
+    Parser,
+    ReportedError,
+    documentation,
+    entry_point,
+    inform,
+    recorded,
+    report,
+    value_word,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FILE = "bench.json"
+DTYPES = ("float32", "float64", "bfloat16")
+SUMMARIES = {
+    "norms": (
+        Summary(BOTH, (("rms fused", "nn.LayerNorm"), ("rms fused", "nn.RMSNorm"), ("prms fused", "rms fused"))),
+        Summary(FORWARD, (("ln fused", "copy"), ("rms fused", "copy"), ("prms fused", "copy")), LARGE),
+        Summary(ADDITION, tuple((f"{norm} fused", f"{norm} fused, apart") for norm in ("ln", "rms", "prms"))),
+    ),
+    "recurrences": (
+        Summary(BOTH, tuple((f"{norm} fused", "torch.nn") for norm in ("none", "ln", "rms", "prms", "wn"))),
+    ),
+}
+
+
+@entry_point
+def main(argv: Sequence[str] | None = None) -> int:
+    words = sys.argv[1:] if argv is None else list(argv)
+    arguments = parse(words)
+    from rmsexp.train.interrupt import Interrupt, Interrupted
+
+    try:
+        with Interrupt().install():
+            run(arguments, recorded(["python", "-m", "rmsexp.bench", *words]))
+    except Interrupted as error:
+        report(error)
+        return 128 + error.signum
+    return 0
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Return the arguments of a command line.
+
+    Raises: SystemExit with status 2, after printing a line that names a mistake, or with status 0 after --help.
+    """
+    parser = Parser(
+        prog="python -m rmsexp.bench",
+        description=documentation(__file__),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    own = "a folder of your own configs, whose norms are timed, too"
+    parser.add_config_dir(own)
+    commands = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
+    for what, shapes in SHAPES.items():
+        command = commands.add_parser(what)
+        command.add_argument(
+            "--shapes",
+            nargs="+",
+            default=shapes.default,
+            metavar=shapes.form,
+            help=f"shapes to time; default: {' '.join(shapes.default)}",
+        )
+        command.add_argument(
+            "--seconds",
+            type=float,
+            default=10.0,
+            help=f"measure each table for at least this many seconds and {FEWEST_BENCH_ROUNDS} rounds; default: 10",
+        )
+        command.add_argument(
+            "--threads", type=int, help="number of CPU threads; default: the number of cores that the process may use"
+        )
+        command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+        command.add_argument("--results", type=Path, default=Path("results/bench"), help="default: results/bench")
+        command.add_config_dir(own, default=argparse.SUPPRESS)  # keeps the folder that was named before WHAT
+    commands.choices["norms"].add_argument("--dtype", choices=DTYPES, default="float32")
+    commands.choices["norms"].add_argument(
+        "--peers",
+        action="store_true",
+        help="also time torch.compile of eager layers and, on CUDA, layers of Liger, QuACK and apex if installed",
+    )
+    commands.choices["recurrences"].set_defaults(dtype="float32", peers=False)
+    arguments = parser.parse_args(words)
+    try:
+        _check(arguments)
+    except ValueError as error:
+        parser.error(str(error))
+    return arguments
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    checks.positive("--seconds", arguments.seconds)
+    if arguments.threads is not None:
+        checks.at_least("--threads", arguments.threads, 1, config.MOST_THREADS)
+    shapes = SHAPES[arguments.what]
+    for shape in arguments.shapes:
+        if not re.fullmatch(shapes.pattern, shape):
+            raise ValueError(f"--shapes: {shape} is not {shapes.form}, such as {shapes.default[0]}")
+        if arguments.shapes.count(shape) > 1:
+            raise ValueError(f"--shapes names {shape} twice")
+
+
+def run(arguments: argparse.Namespace, command: str) -> None:
+    """Measure all shapes and print their tables; write the record, tables and figures to a new folder, and print where.
+
+    If the measuring fails or is stopped, the finished tables are written.
+    """
+    import torch
+
+    from rmsexp.measure import layers, peers
+    from rmsexp.norms import kernels
+    from rmsexp.train import provenance
+    from rmsexp.train.device import set_up_device
+
+    results = config.results_folder(arguments.results)
+    threads = "null" if arguments.threads is None else arguments.threads
+    device = set_up_device(config.job([f"device={arguments.device}", f"threads={threads}"]).config)
+    results.mkdir(parents=True, exist_ok=True)  # before measuring, so that an unwritable folder is reported at once
+    if not kernels.load():
+        raise ReportedError("fused layers cannot be timed without the fused kernels; see the notice before")
+    keys = {"format": 1, "what": arguments.what, "dtype": arguments.dtype, "budget": arguments.seconds}
+    content = {**keys, "command": command, "session": provenance.session(device, 0)}
+    print(*benchmarks.notes(content), sep="\n", flush=True)
+    own, dtype, measured = _own_norms(arguments), getattr(torch, arguments.dtype), []
+    options = (dtype, arguments.seconds, device, inform, own)
+    left_out: list[str] = []
+
+    def leave_out(reason: str) -> None:
+        left_out.append(reason)
+        inform(reason)
+
+    report_peer = leave_out if arguments.peers else None
+    stopped = "interrupted"
+    try:
+        for stored in layers.measure(arguments.what, arguments.shapes, *options, peers=report_peer):
+            measured.append(Measured(stored, benchmarks.rows(stored["seconds"], stored["reference"])))
+            _print(benchmarks.heading(stored), bench_table.readable(measured[-1]))
+        stopped = "all measured"
+    finally:
+        if measured:
+            content["peers"] = peers.versions({name for case in measured for name in case.stored["seconds"]})
+            content |= {"peers_left_out": left_out, "stopped": stopped}
+            folder = new_folder(results, arguments.what)
+            _write(folder, content, measured)
+            print(f"\nrecord  {folder / FILE}\ntables  {folder / 'bench.md'}, and figures beside it")
+
+
+def _own_norms(arguments: argparse.Namespace) -> list[Any]:
+    """Return the norms in the folder of ``--config-dir``, with their default options; none without that option.
+
+    A norm that acts on weights only has no layer that could be timed alone, except in recurrences. It is left out, and
+    a line says so.
+    """
+    from rmsexp.norms.base import Identity
+
+    config_dir = arguments.config_dir
+    if config_dir is None:
+        return []
+    names = sorted({*config.options("norm", config_dir)} - {*config.options("norm")})
+    found = [config.job([value_word("norm", name)], config_dir).norm for name in names]
+    if arguments.what != "norms":
+        return found
+    features = int(arguments.shapes[0].split("x")[1])
+    without_layers = [norm for norm in found if isinstance(norm.value("bench", features), Identity)]
+    for norm in without_layers:
+        inform(f"norm={norm.name} acts on weights only, so it has no layer that could be timed alone")
+    return [norm for norm in found if norm not in without_layers]
+
+
+def _write(folder: Path, content: dict[str, Any], measured: Sequence[Measured]) -> None:
+    """Write the record, its tables and its figures to ``folder``; print the tables of ratios over all shapes."""
+    from rmsexp.report.plots import bench as bench_plot
+    from rmsexp.report.plots import canvas
+
+    what, notes = content["what"], benchmarks.notes(content)
+    atomic.write_json(folder / FILE, content | {"measurements": [case.stored for case in measured]})
+    summaries = bench_table.summaries(SUMMARIES[what], measured)
+    for name, table in summaries.items():
+        _print(name, table)
+    sections = {**summaries, **{benchmarks.heading(case.stored): bench_table.readable(case) for case in measured}}
+    operators = bench_table.operators(measured)
+    sections |= {} if operators.empty else {"Operators that torch's layers ran": operators}
+    remarks = [*notes, *content["peers_left_out"], f"`{content['command']}`"]
+    parts = [f"# {what}", "\n".join(f"- {line}" for line in remarks)]
+    parts += [part for name, table in sections.items() for part in (f"## {name}", markup.markdown(table))]
+    atomic.write_atomic(folder / "bench.md", markup.document(parts))
+    for passes in dict.fromkeys(case.stored["passes"] for case in measured):
+        panels = [case for case in measured if case.stored["passes"] == passes]
+        canvas.write(bench_plot.draw(panels, f"{what}, {passes}", notes), folder / passes.replace(" + ", "_"))
+
+
+def _print(name: str, table: pd.DataFrame) -> None:
+    print("", name, table.to_string(index=False), sep="\n", flush=True)

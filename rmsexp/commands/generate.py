@@ -1,0 +1,70 @@
+"""``python -m rmsexp.generate RUN --prompt TEXT``: continue a text with a trained language model."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+
+from rmsexp.config.schema import LARGEST_SEED, ConfigError
+from rmsexp.system.command_line import Parser, add_model_arguments, documentation, entry_point, inform
+
+MOST_TOKENS = 1_000_000
+
+
+@entry_point
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    _check(arguments)
+    _generate(arguments)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="python -m rmsexp.generate", description=documentation(__file__))
+    add_model_arguments(parser, "results/language_model/demo/rms/seed0")
+    parser.add_argument("--prompt", default="", help="the text to continue (default: the beginning of a line)")
+    parser.add_argument("--tokens", type=int, default=200, help="number of new tokens (default: %(default)s)")
+    temperature_help = "divides the logits; 0 takes the most probable token each time (default: %(default)s)"
+    parser.add_argument("--temperature", type=float, default=1.0, help=temperature_help)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random choices (default: %(default)s)")
+    return parser
+
+
+def _generate(arguments: argparse.Namespace) -> None:
+    """Write the prompt and its continuation to standard output.
+
+    Raises: ConfigError for an invalid class; ConfigError, CheckpointError, DataError, ValueError or OSError if the
+    run cannot be loaded.
+    """
+    import torch
+
+    from rmsexp.config import classes
+    from rmsexp.system import process
+    from rmsexp.tasks.language_model import Task
+    from rmsexp.train.step import autocast
+    from rmsexp.work import trained
+
+    if "standard output" in process.output_failures():
+        raise OSError("standard output is closed; use python -m rmsexp.generate RUN > text")
+    classes.load_own(arguments.config_dir, arguments.norm_class)
+    device = torch.device(arguments.device)
+    task, model, step = trained.load(arguments.run, Task, device, inform, which=arguments.checkpoint)
+    inform(f"generating {arguments.tokens} tokens with the model of step {step}")
+    with autocast(task.config.precision, device):
+        text = task.generate(model, arguments.prompt, arguments.tokens, arguments.temperature, arguments.seed)
+    sys.stdout.buffer.write(f"{arguments.prompt}{text}\n".encode())
+    sys.stdout.buffer.flush()
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raise ConfigError for a number that is out of range, and for a prompt that is not text."""
+    if not 1 <= arguments.tokens <= MOST_TOKENS:
+        raise ConfigError(f"--tokens must be from 1 to {MOST_TOKENS}, got {arguments.tokens}")
+    if not 0 <= arguments.temperature < math.inf:
+        raise ConfigError(f"--temperature must be a finite number of at least 0, got {arguments.temperature}")
+    if not 0 <= arguments.seed <= LARGEST_SEED:
+        raise ConfigError(f"--seed must be from 0 to {LARGEST_SEED}, got {arguments.seed}")
+    if any("\ud800" <= character <= "\udfff" for character in arguments.prompt):
+        raise ConfigError("--prompt is not UTF-8")

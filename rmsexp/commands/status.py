@@ -1,0 +1,247 @@
+"""``python -m rmsexp.status [RESULTS]``: the state of campaigns, sweeps and runs below a folder, from records alone.
+
+Prints each run that has not finished, with its step, last evaluation and time left, or with the message of its failure;
+records that are damaged; each campaign with its stages, time left and next command; each sweep of which runs are left;
+and the number of finished runs of each setting. Times left are estimated from the times in the records. The metrics of
+finished runs are not checked against their digests; rmsexp.report does that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from rmsexp.campaign.campaign_file import Job
+from rmsexp.campaign.state import Campaign, Overview, Reader
+from rmsexp.commands.sweep_display import evaluation
+from rmsexp.config.schema import results_folder
+from rmsexp.records import record
+from rmsexp.records.states import NOT_STARTED, STATES, Run, Sweep
+from rmsexp.system.command_line import LONGEST_WITH_PATHS, Parser, brief, documentation, duration, entry_point
+
+REFRESH_SECONDS = 2.0
+WIDEST = 10_000  # characters of a line that is not written to a terminal
+STYLES = {"running": "green", "failed": "red", "unknown": "red", "diverged": "magenta", "interrupted": "yellow"}
+
+
+@entry_point
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = Parser(
+        prog="python -m rmsexp.status",
+        description=documentation(__file__),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "results", type=Path, nargs="?", default=Path("results"), help="root folder of all records; default: results"
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--watch", action="store_true", help="show this until Ctrl-C, again every 2 seconds")
+    form.add_argument("--json", action="store_true", help="print a JSON document; docs/campaigns.md explains its keys")
+    arguments = parser.parse_args(argv)
+    reader, console = Reader(results_folder(arguments.results), _coming), Console(highlight=False)
+    if arguments.watch:
+        if not console.is_terminal:
+            parser.error("--watch needs a terminal; leave it out")
+        _watch(reader, console)
+    overview = reader.read()
+    if arguments.json:
+        print(json.dumps(document(overview), indent=2))
+    elif console.is_terminal:
+        console.print(Group(*_blocks(overview)))
+    else:
+        print(plain(overview))
+    return 0
+
+
+@lru_cache(maxsize=64)
+def _coming(path: Path, ended: int) -> Sequence[Job]:  # noqa: ARG001
+    """Return the runs that a campaign will ask for, as far as that is known when this number of its runs has ended."""
+    from rmsexp.campaign import campaigns  # imports SciPy, which only campaigns that go on need
+
+    campaign = campaigns.load(path)
+    return campaign.coming(campaign.results(), 0, campaign.seeds.min_seeds)
+
+
+def _watch(reader: Reader, console: Console) -> None:
+    """Show the state until Ctrl-C."""
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            live.update(Group(*_blocks(reader.read())), refresh=True)
+            threading.Event().wait(REFRESH_SECONDS)
+
+
+def plain(overview: Overview) -> str:
+    """Return what is shown as lines of text, as wide as necessary."""
+    console = Console(file=io.StringIO(), width=WIDEST, color_system=None)
+    with console.capture() as capture:
+        console.print(Group(*_blocks(overview)))
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def document(overview: Overview) -> dict[str, Any]:
+    """Return the content of the JSON document. docs/campaigns.md explains its keys."""
+    settings: dict[Path, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    for run in overview.runs:
+        settings[run.setting][run.series][run.state] += 1
+    return {
+        "format": 1,
+        "results": str(overview.results),
+        "counts": Counter(run.state for run in overview.runs),
+        "campaigns": [_campaign_document(campaign) for campaign in overview.campaigns],
+        "sweeps": [_sweep_document(sweep) for sweep in overview.sweeps],
+        "settings": [
+            {"folder": _below(overview.results, folder), "task": folder.parent.name, "setting": folder.name}
+            | {"series": series}
+            for folder, series in settings.items()
+        ],
+        "runs": [_run_document(overview.results, run) for run in overview.runs],
+        "problems": overview.problems,
+    }
+
+
+def _campaign_document(campaign: Campaign) -> dict[str, Any]:
+    stages = [
+        {"stage": stage.name, "states": stage.states, "left": stage.left, "coming": stage.coming}
+        for stage in campaign.stages
+    ]
+    keys = ("name", "question", "seconds_left", "next")
+    return {key: getattr(campaign, key) for key in keys} | {"stages": stages}
+
+
+def _sweep_document(sweep: Sweep) -> dict[str, Any]:
+    return {key: getattr(sweep, key) for key in ("name", "states", "left", "seconds_left", "next")}
+
+
+def _run_document(results: Path, run: Run) -> dict[str, Any]:
+    keys = ("state", "step", "steps", "seconds", "seconds_per_step", "seconds_left", "error")
+    evaluation = run.evaluation._asdict() if run.evaluation is not None else None
+    return {"folder": _below(results, run.folder), **{key: getattr(run, key) for key in keys}, "evaluation": evaluation}
+
+
+# --- tables
+
+
+def _blocks(overview: Overview) -> Iterator[RenderableType]:
+    """Yield the paragraphs and tables that show an overview, what needs attention first.
+
+    A terminal that is watched shows only as many lines as fit, from the first on.
+    """
+    counts = Counter(run.state for run in overview.runs)
+    states = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+    damaged = f"; damaged records: {len(overview.problems)}" if overview.problems else ""
+    runs = f"{len(overview.runs)} run{'s' * (len(overview.runs) != 1)}"
+    yield _text(f"{overview.results}: {runs}{': ' * bool(states)}{states}{damaged}")
+    if line := record.left_out(overview.results, "rmsexp.status"):
+        yield _text(line)
+    for state in ("running", "failed"):
+        yield from _unfinished(overview, state)
+    if overview.problems:
+        yield _text("\ndamaged records", "bold red")
+        yield from map(_text, overview.problems)
+    for campaign in overview.campaigns:
+        yield from _campaign(campaign)
+    for sweep in overview.sweeps:
+        yield from _sweep(sweep)
+    for state in STATES[2:-1]:
+        yield from _unfinished(overview, state)
+    yield from _finished(overview)
+
+
+def _campaign(campaign: Campaign) -> Iterator[RenderableType]:
+    yield _text(f"\ncampaign {campaign.name}", "bold")
+    yield _text(campaign.question)
+    shown = [state for state in (*STATES, NOT_STARTED) if any(stage.states.get(state) for stage in campaign.stages)]
+    later = ["coming"] * any(stage.coming for stage in campaign.stages)
+    table = _table("stage", *shown, "left", *later)
+    for stage in campaign.stages:
+        numbers = [*(stage.states.get(state, 0) for state in shown), stage.left, *[stage.coming] * len(later)]
+        table.add_row(*map(_text, [stage.name, *map(str, numbers)]))
+    yield table
+    unfinished = any(stage.left or stage.coming for stage in campaign.stages)
+    yield from _left_and_next(campaign, unfinished, f"with one worker; {campaign.total} have ended")
+
+
+def _sweep(sweep: Sweep) -> Iterator[RenderableType]:
+    """Yield the state of a sweep; nothing if all of its runs have ended."""
+    if not sweep.left:
+        return
+    yield _text(f"\nsweep {sweep.name}", "bold")
+    shown = [state for state in (*STATES, NOT_STARTED) if sweep.states.get(state)]
+    table = _table(*shown, "left")
+    table.add_row(*map(_text, [*(str(sweep.states[state]) for state in shown), str(sweep.left)]))
+    yield table
+    yield from _left_and_next(sweep, True, "one run after the other")
+
+
+def _left_and_next(of: Campaign | Sweep, unfinished: bool, how: str) -> Iterator[RenderableType]:
+    """Yield the time left, if there is any, and the next command. ``how``: the runs are done in this time."""
+    if unfinished:
+        yield _text(f"time left  {_duration(of.seconds_left)}, {how}")
+    yield Text(f"next       {brief(of.next, LONGEST_WITH_PATHS)}", overflow="fold")
+
+
+def _unfinished(overview: Overview, state: str) -> Iterator[RenderableType]:
+    """Yield a table of the runs in a state; its last column is the time left if they are running, else the reason."""
+    runs = [run for run in overview.runs if run.state == state]
+    if not runs:
+        return
+    yield _text(f"\n{state}", f"bold {STYLES[state]}")
+    evaluated = any(run.evaluation for run in runs)
+    last = "time left" if state == "running" else "message"
+    table = _table("run", "step", *["last evaluation"] * evaluated, last)
+    for run in runs:
+        steps = f"{run.step}/{run.steps}" if run.steps is not None else str(run.step)
+        reason = _duration(run.seconds_left) if state == "running" else (run.error or "").partition("\n")[0]
+        shown = [evaluation(run)] * evaluated
+        table.add_row(*map(_text, [_below(overview.results, run.folder), steps, *shown, reason]))
+    yield table
+
+
+def _finished(overview: Overview) -> Iterator[RenderableType]:
+    """Yield a table of the number of finished runs in each setting."""
+    settings: dict[str, Counter[str]] = defaultdict(Counter)
+    for run in overview.runs:
+        if run.state == "finished":
+            settings[_below(overview.results, run.setting)][run.series] += 1
+    if settings:
+        yield _text("\nfinished", "bold")
+        table = _table("setting", "runs", "by norm")
+        for setting, series in settings.items():
+            counts = ", ".join(f"{name} {count}" for name, count in sorted(series.items()))
+            table.add_row(*map(_text, [setting, str(series.total()), counts]))
+        yield table
+
+
+def _below(results: Path, folder: Path) -> str:
+    """Return the path of a folder below the results; its whole path if it is not below them."""
+    results, folder = results.absolute(), folder.absolute()
+    return str(folder.relative_to(results) if results in folder.parents else folder)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    return table
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Return a text in which characters that cannot be printed are escaped."""
+    indent = "\n" * text.startswith("\n")
+    return Text(indent + brief(text), style, overflow="fold") if text else Text()
+
+
+def _duration(seconds: float | None) -> str:
+    return "unknown" if seconds is None else duration(seconds)

@@ -1,0 +1,154 @@
+"""``python -m rmsexp.timing task=… norms=[none,ln,rms,prms]``: time steps with several norms, interleaved.
+
+    norms=[…]             norms to compare, with options as in prms+p=0.5; default [none,ln,rms,prms]
+    impl=[eager]          implementations; [eager,fused] times each norm in both
+    timing.reference=ln   the norm, with its options, that the others are compared with; its fused form if impl=[fused]
+    timing.layers=false   true: time only the norm layers, eager ones, with the calls that training steps make
+    timing.processes      number of fresh processes that measure (6); 1 is a quick look, which may not replicate
+    timing.target_width   a process stops when no 95 % interval of a ratio within it is wider than this fraction of the
+                          ratio (0.02), after at least 20 rounds
+    timing.budget         seconds for all processes, with their start; default: 50 for each
+
+With several processes the interval of a ratio is over processes. Each process measures at most four norms; more are
+measured in groups that share the reference, each in timing.processes processes. Ctrl-C ends the command with a record
+of the processes that have measured. Other KEY=VALUE words are those of ``python -m rmsexp``, such as scale=small. The
+record goes to a new folder in results/<task>/<setting>/timing/.
+
+The flag --calibrate measures for a minute, in five processes, how fast this machine is while it is quiet. Runs and
+timings are later compared with that, to find out whether something slowed them down.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rmsexp import config
+from rmsexp.config.timing import TimingConfig
+from rmsexp.config.words import overrides
+from rmsexp.records.frames import timing_records
+from rmsexp.system import atomic, readers
+from rmsexp.system.command_line import Parser, command, documentation, entry_point, inform, report, value_word
+
+CALIBRATE = ["--calibrate"]
+WITHOUT_EFFECT = ("max_steps=", "force=", "log_every=", "eval_every=", "checkpoint_every=", "logger")
+OPTION = re.compile(r"(norms|impl|timing\.[^=]*)=")  # words with options of this command; the others are overrides
+
+
+@dataclass
+class Options:
+    """The options of this command, which the help above explains."""
+
+    norms: list[str] = field(default_factory=lambda: ["none", "ln", "rms", "prms"])
+    impl: list[str] = field(default_factory=lambda: ["eager"])
+    timing: TimingConfig = field(default_factory=TimingConfig)
+
+
+@entry_point
+def main(argv: Sequence[str] | None = None) -> int:
+    words = sys.argv[1:] if argv is None else argv
+    if list(words) == CALIBRATE:
+        from rmsexp.measure import calibration
+
+        print(*calibration.calibrate(inform), sep="\n")
+        return 0
+    options, jobs = parse(words)
+    from rmsexp.measure import processes
+
+    stop = processes.record(jobs, options.timing, inform, ["python", "-m", "rmsexp.timing", *words], _show)
+    if stop is None:
+        return 0
+    report(stop)
+    return 128 + stop.signum
+
+
+def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
+    """Return the options of a command line, and a job for each norm and implementation, by series (see config.Job).
+
+    Raises: ConfigError for a mistake in the words; SystemExit with status 2 for an unknown flag, 0 after --help.
+    """
+    parser = Parser(
+        prog="python -m rmsexp.timing",
+        description=documentation(__file__),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
+    parser.add_config_dir()
+    parser.add_argument("--calibrate", action="store_true", help="measure how fast the quiet machine is, and store it")
+    arguments = parser.parse_intermixed_args(words)
+    if arguments.calibrate and list(words) != CALIBRATE:
+        raise config.ConfigError("--calibrate takes no other words, and cannot be abbreviated")
+    typed = overrides(arguments.words, arguments.config_dir)
+    options: Options = config.from_words(Options, [word for word in typed if OPTION.match(word)])
+    others = [word for word in typed if not OPTION.match(word)]
+    if any(word.startswith("norm=") for word in others):
+        raise config.ConfigError("norm= names a single norm; list all norms to compare: norms=[ln,rms]")
+    if any(word.startswith("norm.impl=") for word in others):
+        raise config.ConfigError("norm.impl= names a single implementation; list all to compare: impl=[eager,fused]")
+    if idle := next((word for word in others if word.startswith(WITHOUT_EFFECT)), None):
+        raise config.ConfigError(f"{idle} has no effect on a timing; timing.budget sets how long it takes")
+    for key, names in (("norms", options.norms), ("impl", options.impl)):
+        if not names:
+            raise config.ConfigError(f"{key} must name at least one: {key}=[{','.join(getattr(Options(), key))}]")
+        if repeated := [name for name in names if names.count(name) > 1]:
+            raise config.ConfigError(f"{key} names {repeated[0]} twice")
+    jobs = [_job(name, impl, others, arguments.config_dir) for impl in options.impl for name in options.norms]
+    reference = options.timing.reference
+    if reference in options.norms and all(job.series != reference for job in jobs):  # it is timed fused only
+        options.timing.reference = jobs[options.norms.index(reference)].series
+    _check(options, jobs)
+    return options, {job.series: job for job in jobs}
+
+
+def _job(name: str, impl: str, overrides: Sequence[str], config_dir: str | None) -> config.Job:
+    norm, *options = config.norm_words(name)
+    return config.job([*overrides, norm, value_word("norm.impl", impl), *options], config_dir)
+
+
+def _check(options: Options, jobs: Sequence[config.Job]) -> None:
+    names = [job.series for job in jobs]
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    config.check_one_setting("norms", jobs)
+    if repeated is not None:
+        raise config.ConfigError(f"norms and impl name {repeated} twice")
+    if options.timing.reference not in names:
+        raise config.ConfigError(f"timing.reference={options.timing.reference} is not one of {', '.join(names)}")
+    impls = {job.norm.impl for job in jobs}
+    if options.timing.layers and impls != {"eager"}:
+        raise config.ConfigError(
+            "timing.layers=true times eager norms only, because fused recurrences and sums contain their norms; "
+            "time fused layers with python -m rmsexp.bench"
+        )
+    if impls != set(options.impl):
+        listed = ",".join(sorted(impls))
+        raise config.ConfigError(
+            f"norms has series of other implementations than impl: write impl=[{listed}] instead of +impl=… in norms, "
+            "so that each series is labelled with its implementation"
+        )
+
+
+def _show(folder: Path) -> None:
+    """Write table and figure of the record in ``folder`` beside it; print the table, the paths and a next command."""
+    import pandas as pd
+
+    from rmsexp.report.plots import canvas
+    from rmsexp.report.plots import timing as timing_plot
+    from rmsexp.report.tables import markup
+    from rmsexp.report.tables import timing as timing_table
+
+    content = readers.read_json(folder / timing_records.FILE)
+    rows = pd.DataFrame(timing_records.rows(content, str(folder)), columns=list(timing_records.COLUMNS))
+    estimates = rows["estimates"].map(lambda ratios: " ".join(f"{ratio:.5f}" for ratio in ratios))
+    table = rows.assign(estimates=estimates).drop(columns=["seconds", "speed", "sessions"])
+    # the record stands, so it is shown before anything that could fail, such as on a full disk
+    lines = [*timing_records.notes(rows), *timing_records.not_measured(content)]
+    print(timing_table.readable(rows).to_string(index=False), *lines, sep="\n")
+    print(f"record  {folder / timing_records.FILE}")
+    atomic.write_atomic(folder / "timing.csv", markup.csv(table))
+    canvas.write(timing_plot.draw(rows), folder / "timing")
+    print(f"figure  {folder / 'timing.png'}")
+    print(f"next    {command('rmsexp.report', str(Path(*folder.parts[:-4])))}")

@@ -1,0 +1,1 @@
+"""The files of a run: written, read, continued, and (frames) as data frames with their statistics."""

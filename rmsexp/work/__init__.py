@@ -1,0 +1,1 @@
+"""Doing runs: one (runner), one on several processes (joint_runner), many (worker)."""
