@@ -227,10 +227,10 @@ def repeated(report: Report) -> list[str]:
 
 def content(results: Path) -> dict[str, Any]:
     """Return what a campaign has written, without times, process ids and the folder of the results."""
-    from rmsexp.campaign import campaigns
+    from rmsexp.campaign import results as campaign_results
 
     (path,) = results.glob("campaigns/*/campaign.json")
-    campaign = campaigns.load(path)
+    campaign = campaign_results.load(path)
     found = campaign.results()
     plan, registered = read_json(path), read_json(path.with_name("registered.json"))
     del plan["registered"]["date"], registered["date"]

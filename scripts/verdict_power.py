@@ -25,7 +25,7 @@ import pandas as pd
 from check_record import Check, add_option, run
 from scipy.interpolate import PchipInterpolator
 
-from rmsexp.campaign import campaign_file, campaigns
+from rmsexp.campaign import answers, campaign_file
 from rmsexp.records.frames import names
 from rmsexp.report.tables import markup, verdicts
 from rmsexp.rules import claims, seeds, selection
@@ -71,7 +71,7 @@ class Compared:
 def compared(root: Path = QUALITY) -> list[Compared]:
     """Return the norms of which claims with a margin are made, of all campaigns that tried rates an octave apart."""
     found = {}
-    for state in campaigns.states(root, []):
+    for state in answers.answers(root, []):
         campaign, scores = state.campaign, state.campaign.scores(state.results)
         values, unit = campaign.validation(state.results), verdicts.unit(campaign)
         for claim in campaign.claims if campaign.rules == campaign_file.OCTAVE_RULES else ():

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from rmsexp.campaign.answers import Answer
 from rmsexp.campaign.campaign_file import Job
-from rmsexp.campaign.campaigns import State
 from rmsexp.records.frames import comparable, names
 from rmsexp.records.frames.comparable import Comparison
 from rmsexp.records.frames.load import Records
@@ -26,7 +26,7 @@ class Timed(NamedTuple):
     source: str
 
 
-def timed(state: State, records: Records, timings: pd.DataFrame) -> Timed | None:
+def timed(state: Answer, records: Records, timings: pd.DataFrame) -> Timed | None:
     """Return the times of the norms of a campaign, or None if no timing record has at least two of them.
 
     The records are of whole training steps, and of the task and scale of the campaign's final runs. Of several
@@ -77,5 +77,5 @@ def _of_a_step(setting: str) -> frozenset[str]:
     return frozenset(option for option in setting.split("+") if not option.startswith(NOT_OF_A_STEP))
 
 
-def _final(state: State) -> list[Job]:
+def _final(state: Answer) -> list[Job]:
     return [job for job in state.campaign.jobs if job.stage == "final"]

@@ -23,8 +23,8 @@ from typing import Any
 
 from rmsexp.campaign import campaign_file, registration
 from rmsexp.campaign.campaign_file import Job, Registered, Stage
-from rmsexp.campaign.campaigns import Campaign, Result
 from rmsexp.campaign.question import WHERE_AND_HOW, Question
+from rmsexp.campaign.results import Campaign, Result
 from rmsexp.records import record
 from rmsexp.system import atomic
 from rmsexp.system.command_line import command, report

@@ -9,8 +9,8 @@ from pathlib import Path
 from rmsexp import config
 from rmsexp.campaign import plan, registration, state
 from rmsexp.campaign.campaign_file import Job
-from rmsexp.campaign.campaigns import Campaign, Result
 from rmsexp.campaign.question import Question
+from rmsexp.campaign.results import Campaign, Result
 from rmsexp.config import score
 from rmsexp.records import record, states
 from rmsexp.records.frames import names

@@ -9,7 +9,7 @@ import math
 import statistics
 from typing import NamedTuple
 
-from rmsexp.campaign.campaigns import State
+from rmsexp.campaign.answers import Answer
 from rmsexp.rules import claims, measures
 from rmsexp.rules.claims import SUPERIORITY, SUPPORTED, Claim, Verdict
 
@@ -39,7 +39,7 @@ class Strength(NamedTuple):
     untuned: tuple[str, ...]
 
 
-def strength(state: State, verdict: Verdict) -> Strength:
+def strength(state: Answer, verdict: Verdict) -> Strength:
     """Return what stands beside a verdict of a decided campaign."""
     claim = verdict.claim
     margins = [other.margin for other in state.campaign.claims if other.margin is not None]
@@ -57,7 +57,7 @@ def strength(state: State, verdict: Verdict) -> Strength:
     )
 
 
-def gain(state: State, norm: str) -> float:
+def gain(state: Answer, norm: str) -> float:
     """Return the mean gain of a norm's finished final runs in the last fifth of their steps; NaN without a run.
 
     NaN, too, if claims are not about scores.
@@ -75,7 +75,7 @@ def _untuned(norm: str) -> list[str]:
     return [] if key is None or any(option.startswith(key) for option in options) else [f"{key} of {norm}"]
 
 
-def _none_against(state: State, norm: str) -> Verdict | None:
+def _none_against(state: Answer, norm: str) -> Verdict | None:
     """Return the verdict on the claim that no norm is better than a norm, with its 90 % interval; None without runs."""
     scores = state.campaign.scores(state.results)
     seeds = sorted({*scores.get(NONE, {})} & {*scores.get(norm, {})})

@@ -18,7 +18,7 @@ from pathlib import Path
 import pandas as pd
 
 from rmsexp import config
-from rmsexp.campaign import campaigns
+from rmsexp.campaign import answers
 from rmsexp.records import record
 from rmsexp.records.frames import timing_records
 from rmsexp.records.frames.load import Records, load_stored
@@ -90,7 +90,7 @@ def _run(results: Path, task: str | None, setting: str | None, out: Path, pool: 
             + command("rmsexp", "-m", "norm=ln,rms", value_word("results", results))
         )
     selected = _select(settings, results, task, setting)
-    states = [state for state in campaigns.states(results, problems) if task in (None, state.campaign.task)]
+    states = [state for state in answers.answers(results, problems) if task in (None, state.campaign.task)]
     tuning = [] if setting else [path for path in selected if campaign_report.is_tuning(path, settings[path], states)]
     problems += [problem for path in tuning for problem in settings[path].problems]
     selected = [path for path in selected if path not in tuning]

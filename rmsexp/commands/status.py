@@ -68,9 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 @lru_cache(maxsize=64)
 def _coming(path: Path, ended: int) -> Sequence[Job]:  # noqa: ARG001
     """Return the runs that a campaign will ask for, as far as that is known when this number of its runs has ended."""
-    from rmsexp.campaign import campaigns  # imports SciPy, which only campaigns that go on need
+    from rmsexp.campaign import results as campaign_results  # imports SciPy, which only campaigns that go on need
 
-    campaign = campaigns.load(path)
+    campaign = campaign_results.load(path)
     return campaign.coming(campaign.results(), 0, campaign.seeds.min_seeds)
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import get_args
 
 from rmsexp.campaign import plan, timing
+from rmsexp.campaign.answers import answer_of
 from rmsexp.campaign.campaign_file import Stage
-from rmsexp.campaign.campaigns import state_of
 from rmsexp.campaign.question import Question
+from rmsexp.campaign.remarks import differing_models, remarks
 from rmsexp.campaign.runs import pilot
 from rmsexp.report.tables import verdicts
 from rmsexp.rules import seeds, selection
@@ -46,7 +47,7 @@ def print_plan(question: Question) -> None:
         if not any(job.stage == "final" for job in campaign.jobs):
             reasons.append(f"best rates at its edge extend the grid by {selection.EXTENSIONS} rates")
         print(f"  left up to {len(most)}, {_hours(estimated[job] for job in most)}, if {' and '.join(reasons)}")
-    _print_lines([*problems, *pilot(campaign, results, question), *campaign.remarks(results)])
+    _print_lines([*problems, *pilot(campaign, results, question), *remarks(campaign, results)])
     print(f"plan    {campaign.path}")
     print(f"next    {_next(question, bool(left))}")
 
@@ -68,10 +69,10 @@ def print_verdicts(question: Question) -> None:
     undecided = campaign.undecided(results)
     if undecided:
         print(f"not decided yet: {undecided}")
-    state = state_of(campaign, campaign.name, results)
+    state = answer_of(campaign, campaign.name, results)
     if not undecided:
         _print_lines([verdicts.line(row) for row in verdicts.table([state]).to_dict("records")])
-    of_claims = [line for claim in state.every_claim for line in campaign.differing_models(claim, results)]
+    of_claims = [line for claim in state.every_claim for line in differing_models(campaign, claim, results)]
     _print_lines([*problems, *state.remarks, *dict.fromkeys(of_claims)])
     print(f"next    {_next(question, bool(left))}")
 

@@ -6,15 +6,12 @@ from rmsexp.config.composition import (
     ALIASES,
     CONFIGS,
     GROUPS,
-    Job,
-    check_one_setting,
     compose,
     expand_home,
     file,
     from_dotlist,
     from_words,
     is_for_sweeps,
-    job,
     norm_words,
     options,
     own_folder,
@@ -23,6 +20,7 @@ from rmsexp.config.composition import (
     read,
 )
 from rmsexp.config.identity import differences, digest
+from rmsexp.config.runs import Job, check_one_setting, job
 from rmsexp.config.schema import (
     LARGEST_SEED,
     MOST_THREADS,

@@ -1,4 +1,4 @@
-"""Compose the config of a run from a command line, and name the run's folder."""
+"""Compose the config of a run from the words of a command line."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import copy
 import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from rmsexp.config.classes import imported, loaded, make_importable
-from rmsexp.config.identity import DIGITS, differences, suffix
+from rmsexp.config.classes import loaded
 from rmsexp.config.schema import (
     ConfigError,
     as_config,
@@ -33,9 +31,7 @@ from rmsexp.config.schema import (
     expanded,
     fit,
     flatten,
-    normalised,
     plain_values,
-    results_folder,
     several,
 )
 from rmsexp.system.checks import nearest, right_key
@@ -77,108 +73,6 @@ LAUNCHERS = {"joblib": "joblib", "slurm": "slurm", "submitit_local": "slurm"}  #
 
 LONGEST_WORD = 4000  # largest number of characters of a GROUP=CHOICE or KEY=VALUE; Hydra parses 10,000 in a second
 DEEPEST_WORD = 20  # largest number of levels of brackets; Hydra fails at a few hundred
-
-
-@dataclass(frozen=True)
-class Job:
-    """A run to be done: its checked config, its norm, and the folder of its record.
-
-    ``setting``: the scale and the keys, except those of the norm, that were changed, as in demo+batch_size=8; for the
-    user's own files also their digest, as in demo+data.name=files+data=1f0c92ab.
-    ``series``: the norm and its options that were changed, as in prms+p=0.5. ``resolved``: the config as nested dicts
-    of plain values, for the record.
-    """
-
-    overrides: tuple[str, ...]
-    config: Any  # the task's Config
-    norm: Any  # rmsexp.norms.Norm
-    resolved: dict[str, Any]
-    setting: str
-    series: str
-
-    @property
-    def folder(self) -> Path:
-        return self.setting_folder / self.series / f"seed{self.config.seed}"
-
-    @property
-    def again(self) -> str:
-        """Return what is to be done to continue the run: with ``force`` the same command would begin another one."""
-        return "repeat the command without force=true" if self.config.force else "repeat the command"
-
-    @property
-    def setting_folder(self) -> Path:
-        return expanded(self.config.results) / self.config.task / self.setting
-
-
-def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
-    """Return the job of one run's overrides, with its config composed and checked.
-
-    Raises: ConfigError for a mistake in the overrides or in a config file; DataError if one of the user's own files
-    cannot be read.
-    """
-    for word in overrides:
-        if is_for_sweeps(word):
-            raise ConfigError(f"{word} has an effect in sweeps only: python -m rmsexp -m")
-    composed = plain_values(compose(overrides, config_dir))
-    if config_dir is not None:
-        make_importable(config_dir)
-    config, norm, resolved = checked(composed, imported)
-    _check_own_names(overrides, {"task": config.task, "scale": config.scale, "norm": norm.name}, config_dir)
-    chosen, base = _base(tuple(_choices(overrides)), config_dir, _state_of_own_files(config_dir))
-    own = config.data.digest_of_own_files()[:DIGITS]
-    setting, series = _names(resolved, base, own)
-    older_setting, older_series = _names(composed, chosen, own)
-    folder = results_folder(config.results) / config.task
-    setting = older_setting if (folder / older_setting).is_dir() else setting
-    series = older_series if (folder / setting / older_series).is_dir() else series
-    return Job(tuple(overrides), config, norm, resolved, setting, series)
-
-
-def _check_own_names(overrides: Sequence[str], names: Mapping[str, str], config_dir: str | None) -> None:
-    """Raise ConfigError if the task, scale or norm that stands in a chosen file is not the name of the file.
-
-    The run's folder has the name in the file, so the run would be recorded as another task, scale or norm.
-    """
-    for override in parse(overrides):
-        group, choice = override.key_or_group, str(override.value())
-        if group in names and names[group] != Path(choice).name:
-            key = "norm.name" if group == "norm" else group
-            path = file(group, choice, config_dir)
-            raise ConfigError(f"{path}: {key} is {names[group]}; it must be {path.stem}, the name of the file")
-
-
-@lru_cache(maxsize=256)
-def _base(
-    choices: tuple[str, ...],
-    config_dir: str | None,
-    state: OwnFiles,  # noqa: ARG001
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the config of a run's task, norm, scale and variant without other options: as composed, and normalised.
-
-    ``state``: place, size and time of the user's own files, which may change meanwhile, as in a notebook.
-    """
-    chosen = plain_values(compose(choices, config_dir))
-    if isinstance(chosen.get("model"), dict):
-        chosen["model"].pop("variant", None)  # so that names have the variant, but not the values it determines
-    return chosen, normalised(chosen, imported)
-
-
-def _names(resolved: dict[str, Any], base: dict[str, Any], own: str) -> tuple[str, str]:
-    """Return the names of setting and series, by the changes from ``base`` to ``resolved``.
-
-    ``own``: the digest of the user's own files, or "".
-
-    Older versions named them by values as they were spelled, such as optim.lr=1 for optim.lr=1.0. Their folders remain.
-    """
-    changed = differences(resolved, base)
-    if "norm.name" in changed:
-        raise ConfigError("norm.name cannot be set; choose another norm with norm=…")
-    if (kind := changed.get("optim.clipping")) and flatten(resolved).get("optim.clip", 0) is None:
-        raise ConfigError(f"optim.clipping={kind} has no effect with optim.clip=null; set optim.clip")
-    norm_changes = {key.removeprefix("norm."): value for key, value in changed.items() if key.startswith("norm.")}
-    setting_changes = {key: value for key, value in changed.items() if not key.startswith("norm.")}
-    setting_changes |= {"data": own} if own else {}
-    return resolved["scale"] + suffix(setting_changes), resolved["norm"]["name"] + suffix(norm_changes)
 
 
 def is_for_sweeps(word: str) -> bool:
@@ -251,7 +145,7 @@ def _without_hydra(overrides: tuple[str, ...], config_dir: str | None) -> DictCo
     differ in values alone, and their values are set afterwards, in the order and in the way in which Hydra sets them.
     If a word is +KEY=… or ++KEY=…, Hydra composes all words.
     """
-    state, parsed = _state_of_own_files(config_dir), parse(overrides)
+    state, parsed = state_of_own_files(config_dir), parse(overrides)
     values = list(filter(_sets_value, parsed))
     if any(override.type is not OverrideType.CHANGE for override in parsed):
         values = []
@@ -287,7 +181,7 @@ def _folders() -> frozenset[str]:
 def _of_choices(words: tuple[str, ...], config_dir: str | None, state: OwnFiles) -> DictConfig:
     """Return the config that Hydra composes, without Hydra's own part. It is kept, so callers must copy it.
 
-    ``state``: see :func:`_state_of_own_files`.
+    ``state``: see :func:`state_of_own_files`.
     """
     composed = _compose(words, config_dir, state)
     own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
@@ -297,10 +191,10 @@ def _of_choices(words: tuple[str, ...], config_dir: str | None, state: OwnFiles)
 
 def _with_hydra(overrides: tuple[str, ...], config_dir: str | None) -> DictConfig:
     """Return the composed config, including Hydra's own part."""
-    return _compose(overrides, config_dir, _state_of_own_files(config_dir))
+    return _compose(overrides, config_dir, state_of_own_files(config_dir))
 
 
-def _state_of_own_files(config_dir: str | None) -> OwnFiles:
+def state_of_own_files(config_dir: str | None) -> OwnFiles:
     """Return place, size and time of the user's own config files, by which a change of one is noticed."""
     if config_dir is None:
         return ()
@@ -310,7 +204,7 @@ def _state_of_own_files(config_dir: str | None) -> OwnFiles:
 
 @lru_cache(maxsize=256)
 def _compose(overrides: tuple[str, ...], config_dir: str | None, state: OwnFiles) -> DictConfig:  # noqa: ARG001
-    """Return the composed config, including Hydra's own part. ``state``: see :func:`_state_of_own_files`."""
+    """Return the composed config, including Hydra's own part. ``state``: see :func:`state_of_own_files`."""
     extra = [value_word("hydra.searchpath", [f"file://{Path(config_dir).absolute()}"])] if config_dir else []
     outer = GlobalHydra.instance().hydra  # in a sweep Hydra has already been initialised
     GlobalHydra.instance().clear()
@@ -444,12 +338,6 @@ def norm_words(name: str) -> list[str]:
     return [f"norm={norm}", *(word if word.startswith(("model.", "schedule.")) else f"norm.{word}" for word in options)]
 
 
-def check_one_setting(key: str, jobs: Sequence[Job]) -> None:
-    """Raise ConfigError if norms of ``key`` have options of the model: only steps of one setting are timed together."""
-    if len({job.setting for job in jobs}) > 1:
-        raise ConfigError(f"{key}: steps of one setting are timed together; leave out the norms with +model.…=…")
-
-
 def _files(group: str, config_dir: str | None) -> dict[str, Path]:
     folders = [CONFIGS / group, *([Path(config_dir) / group] if config_dir else [])]
     return {
@@ -459,7 +347,7 @@ def _files(group: str, config_dir: str | None) -> dict[str, Path]:
     }
 
 
-def _choices(overrides: Sequence[str]) -> list[str]:
+def choices(overrides: Sequence[str]) -> list[str]:
     """Return the overrides that choose task, norm, scale and variant of the model."""
     keys = ("task", "norm", "scale", "model.variant")
     return [o.input_line for o in parse(overrides) if o.key_or_group in keys and o.input_line]

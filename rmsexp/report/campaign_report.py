@@ -7,8 +7,8 @@ from pathlib import Path, PurePosixPath
 
 import pandas as pd
 
+from rmsexp.campaign.answers import Answer
 from rmsexp.campaign.campaign_times import Timed, timed
-from rmsexp.campaign.campaigns import State
 from rmsexp.config import score
 from rmsexp.records.frames import names
 from rmsexp.records.frames.load import Records
@@ -31,7 +31,7 @@ READING = {
 
 
 def write(
-    states: Sequence[State], records: Records, timings: pd.DataFrame, tuning: int, folder: Path
+    states: Sequence[Answer], records: Records, timings: pd.DataFrame, tuning: int, folder: Path
 ) -> CampaignReport:
     """Write ``verdicts.csv``, ``rates.csv`` and the figures into ``folder``, and return the contents of the report.
 
@@ -81,12 +81,12 @@ def write(
     )
 
 
-def _metric(state: State) -> str:
+def _metric(state: Answer) -> str:
     split, metric = state.campaign.tuned_by
     return f"{split} {names.metric_label(metric)}"
 
 
-def _reading_times(states: Sequence[State], times: dict[str, Timed], panels: Sequence[Panel]) -> str:
+def _reading_times(states: Sequence[Answer], times: dict[str, Timed], panels: Sequence[Panel]) -> str:
     """Return the caption of quality at equal time. ``panels``: its panels; the labels of their marks count seeds."""
     drawn = [state for state in states if not state.undecided]
     found = [(state.campaign.task, times.get(str(state.campaign.path))) for state in drawn]
@@ -103,7 +103,7 @@ def _reading_times(states: Sequence[State], times: dict[str, Timed], panels: Seq
     return "; ".join([reading, *of_seeds, *sorted(sources), *_not_drawn(states, times)])
 
 
-def _notes(states: Sequence[State], numbers: pd.DataFrame, times: dict[str, Timed], tuning: int) -> list[str]:
+def _notes(states: Sequence[Answer], numbers: pd.DataFrame, times: dict[str, Timed], tuning: int) -> list[str]:
     """Return remarks on verdicts, campaigns and norms without times, and the number of settings without a report.
 
     ``numbers``: the verdicts (:func:`rmsexp.report.tables.verdicts.table`).
@@ -118,13 +118,13 @@ def _notes(states: Sequence[State], numbers: pd.DataFrame, times: dict[str, Time
     return _marks(states, numbers) + without + _not_drawn(states, times) + left_out * (tuning > 0)
 
 
-def _marks(states: Sequence[State], numbers: pd.DataFrame) -> list[str]:
+def _marks(states: Sequence[Answer], numbers: pd.DataFrame) -> list[str]:
     """Return what the marks of outcomes mean: of remarks on campaigns, and of verdicts for the chosen rates only."""
     remarks = [f"* {state.name}: {remark}" for state in states for remark in state.all_remarks()]
     return remarks + [f"† {text}" for text in verdicts.notes_on_rates(numbers)]
 
 
-def _not_drawn(states: Sequence[State], times: dict[str, Timed]) -> list[str]:
+def _not_drawn(states: Sequence[Answer], times: dict[str, Timed]) -> list[str]:
     """Return which norms of decided campaigns with times are not in the figure of quality at equal time, and why."""
     lines = []
     for state in (state for state in states if not state.undecided and str(state.campaign.path) in times):
@@ -144,7 +144,7 @@ def _not_drawn(states: Sequence[State], times: dict[str, Timed]) -> list[str]:
     return lines
 
 
-def is_tuning(folder: Path, records: Records, states: Sequence[State]) -> bool:
+def is_tuning(folder: Path, records: Records, states: Sequence[Answer]) -> bool:
     """Return whether a setting has runs, and all are pilot or tuning runs of campaigns. ``folder``: the setting's."""
     runs = {
         state.campaign.root / job.folder

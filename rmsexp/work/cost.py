@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 from rmsexp import config
 from rmsexp.campaign.campaign_file import Job, Stage
-from rmsexp.campaign.campaigns import Result
 from rmsexp.campaign.question import Question
+from rmsexp.campaign.results import Result
 from rmsexp.config import score
 from rmsexp.records import record
 from rmsexp.system import atomic, machine_lock

@@ -12,8 +12,9 @@ from readme_blocks.checks import commit_of, not_recorded
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import counted, paragraphs, processor, table
 from readme_blocks.verdicts import NONE
+from rmsexp.campaign.answers import Answer
 from rmsexp.campaign.campaign_file import Job, Stage
-from rmsexp.campaign.campaigns import Campaign, State
+from rmsexp.campaign.results import Campaign
 from rmsexp.records import record
 from rmsexp.records.frames.time_states import run_state, time_state
 from rmsexp.report.tables import formats
@@ -103,7 +104,7 @@ def _stage(campaign: str, stage: str, rows: Sequence[Mapping[str, Any]]) -> dict
     }
 
 
-def _spent(state: State) -> list[Spent]:
+def _spent(state: Answer) -> list[Spent]:
     found = []
     for job, result in state.results.items():
         if not result.ended:

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from rmsexp import compare
-from rmsexp.campaign import campaigns
+from rmsexp.campaign import answers
 from rmsexp.records.frames import timing_records
 from rmsexp.system.readers import read_json
 
@@ -83,7 +83,7 @@ class Evidence:
         return found
 
     @property
-    def campaigns(self) -> list[campaigns.State]:
+    def campaigns(self) -> list[answers.Answer]:
         """The campaigns. Raises: ValueError if one cannot be read."""
         return _campaigns(self.reference)
 
@@ -101,9 +101,9 @@ def _timings(reference: Path) -> pd.DataFrame:
 
 
 @functools.cache
-def _campaigns(reference: Path) -> list[campaigns.State]:
+def _campaigns(reference: Path) -> list[answers.Answer]:
     problems: list[str] = []
-    states = campaigns.states(reference, problems)
+    states = answers.answers(reference, problems)
     _fail(problems)
     return states
 

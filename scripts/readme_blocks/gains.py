@@ -7,7 +7,7 @@ import statistics
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import paragraphs, table
 from readme_blocks.verdicts import NONE
-from rmsexp.campaign.campaigns import State
+from rmsexp.campaign.answers import Answer
 from rmsexp.config import score
 from rmsexp.records.frames import names
 from rmsexp.report.tables import formats
@@ -29,7 +29,7 @@ def last_fifth(evidence: Evidence) -> str:
     )
 
 
-def _row(state: State, norms: list[str]) -> dict[str, str]:
+def _row(state: Answer, norms: list[str]) -> dict[str, str]:
     campaign = state.campaign
     margins = sorted({claim.margin for claim in campaign.claims if claim.margin is not None})
     unit = names.unit_of_difference(campaign.score.metric)

@@ -21,7 +21,7 @@ from readme_blocks import ablations, quality, savings
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import paragraphs, table
 from rmsexp.analysis import hidden_stats, invariance, item_kinds, site
-from rmsexp.campaign.campaigns import State
+from rmsexp.campaign.answers import Answer
 from rmsexp.records.frames import names
 from rmsexp.report import paper
 from rmsexp.report.tables import formats, verdicts
@@ -56,7 +56,7 @@ class Sources:
     evidence: Evidence
 
     @cached_property
-    def decided(self) -> list[State]:
+    def decided(self) -> list[Answer]:
         return [state for state in self.evidence.campaigns if not state.undecided]
 
     @cached_property

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import listed, paragraphs, table
-from rmsexp.campaign.campaigns import State
+from rmsexp.campaign.answers import Answer
+from rmsexp.campaign.remarks import differing_models
 from rmsexp.records.frames import names
 from rmsexp.report.tables import verdicts
 from rmsexp.rules import claims
@@ -76,11 +77,11 @@ def whole(evidence: Evidence) -> str:
     return paragraphs(table(rows) if rows else "", " ".join([*([what] if rows else []), *_remarks(evidence)]))
 
 
-def _decided(evidence: Evidence) -> list[State]:
+def _decided(evidence: Evidence) -> list[Answer]:
     return [state for state in evidence.campaigns if not state.undecided]
 
 
-def _outcomes(decided: list[State]) -> str:
+def _outcomes(decided: list[Answer]) -> str:
     """Return the matrix of claims and tasks, with the outcomes alone; an empty string without decided campaigns.
 
     Claims that are made on one of several tasks only are left out.
@@ -98,9 +99,9 @@ def _outcomes(decided: list[State]) -> str:
     return table(rows) if rows else ""
 
 
-def _differing(state: State) -> list[str]:
+def _differing(state: Answer) -> list[str]:
     """Return the remarks that the models of a claim's norms differ in more than the norm."""
-    return [line for claim in state.campaign.claims for line in state.campaign.differing_models(claim, state.results)]
+    return [line for claim in state.campaign.claims for line in differing_models(state.campaign, claim, state.results)]
 
 
 def _remarks(evidence: Evidence, brief: bool = False) -> list[str]:

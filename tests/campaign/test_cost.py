@@ -14,8 +14,8 @@ from helpers.campaign_runs import ask, write_run
 from rmsexp import config
 from rmsexp.campaign import plan
 from rmsexp.campaign.campaign_file import Job
-from rmsexp.campaign.campaigns import Result
 from rmsexp.campaign.question import Question
+from rmsexp.campaign.results import Result
 from rmsexp.records import record
 from rmsexp.system import atomic, clock
 from rmsexp.system.command_line import ReportedError

@@ -9,9 +9,11 @@ import pytest
 from helpers.campaign_runs import ask, do
 
 from rmsexp import config
-from rmsexp.campaign import campaigns, plan, registration
+from rmsexp.campaign import answers, plan, registration
+from rmsexp.campaign import results as campaign_results
 from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.question import Question
+from rmsexp.campaign.remarks import remarks
 from rmsexp.report.tables import verdicts
 
 SLOPE = {"claim": "The difference is the same", "test": "equivalence", "a": "rms", "b": "ln", "margin": 0.5}
@@ -74,7 +76,7 @@ def test_a_ladder_is_tuned_at_its_ends_and_decided_by_slopes(tmp_path: Path) -> 
     ends = campaign.choice(results)
     r = [math.hypot(ends[norm + ENDS[0]].uncertainty, ends[norm + ENDS[1]].uncertainty) / 2 for norm in ("ln", "rms")]
     assert verdict.rates == pytest.approx(math.hypot(*r) / 2)
-    row = verdicts.table([campaigns.state_of(campaign, "tiny", results)]).iloc[0]
+    row = verdicts.table([answers.answer_of(campaign, "tiny", results)]).iloc[0]
     assert (row["of"], row["unit"]) == ("slope", "nats per doubling of schedule.steps")
 
 
@@ -84,14 +86,14 @@ def test_a_campaign_with_a_ladder_is_read_as_it_was_written(tmp_path: Path) -> N
     do(asked, loss)
     registration.register(asked, {"commit": "abc", "code": "0"})
     campaign, results = plan.update(asked)
-    again = campaigns.load(campaign.path)
+    again = campaign_results.load(campaign.path)
     assert again == campaign
-    assert not again.remarks(results)
+    assert not remarks(again, results)
     changed = campaign.path.read_text().replace('"schedule.warmup": [\n   2.0', '"schedule.warmup": [\n   3.0')
     assert changed != campaign.path.read_text()
     campaign.path.write_text(changed)
     with pytest.raises(ValueError, match=r"its jobs name .*, which is not among its norms"):
-        campaigns.load(campaign.path)
+        campaign_results.load(campaign.path)
 
 
 @pytest.mark.parametrize(
@@ -138,16 +140,16 @@ def test_stable_ranges_are_decided_by_their_widths(tmp_path: Path) -> None:
     widths = campaign.scores(results)
     assert verdict.difference == pytest.approx(sum(widths["rms"][seed] - widths["ln"][seed] for seed in range(4)) / 4)
     assert verdict.difference > 1
-    row = verdicts.table([campaigns.state_of(campaign, "tiny", results)]).iloc[0]
+    row = verdicts.table([answers.answer_of(campaign, "tiny", results)]).iloc[0]
     assert (row["of"], row["unit"]) == ("stable range", "octaves")
-    assert campaigns.load(campaign.path) == campaign
+    assert campaign_results.load(campaign.path) == campaign
 
 
 def test_a_range_that_reaches_the_end_of_the_grid_bounds_a_claim_on_one_side_only(tmp_path: Path) -> None:
     asked = ask_for_ranges(tmp_path)
     do(asked, lambda job: 20.0 if job.norm == "ln" else recall(job))
     campaign, results = plan.update(asked)
-    state = campaigns.state_of(campaign, "tiny", results)
+    state = answers.answer_of(campaign, "tiny", results)
     (verdict,) = state.verdicts
     assert (verdict.low, verdict.outcome) == (-math.inf, "refuted")
     assert state.remarks_on(campaign.claims[0])[-1].startswith("the stable range of ln reaches an end of the grid")
@@ -165,8 +167,8 @@ def test_tuning_runs_may_have_options_of_their_own(tmp_path: Path) -> None:
     assert (tuned.schedule.steps, final.schedule.steps) == (40, 20)
     do(asked, recall)
     campaign, results = plan.update(asked)
-    assert "its rates were chosen with schedule.steps=40" in campaign.remarks(results)
-    assert campaigns.load(campaign.path) == campaign
+    assert "its rates were chosen with schedule.steps=40" in remarks(campaign, results)
+    assert campaign_results.load(campaign.path) == campaign
     assert "runs" not in ask(tmp_path / "usual").rules()["tune"]
     with pytest.raises(config.ConfigError, match="the campaign sets seed itself"):
         ask(tmp_path, tune=tune | {"runs": {"seed": 1}})

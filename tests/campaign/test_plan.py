@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from helpers.campaign_runs import EQUAL, ask, do, write_run
 
-from rmsexp.campaign import campaign_file, campaigns, plan
+from rmsexp.campaign import campaign_file, plan
+from rmsexp.campaign import results as campaign_results
 from rmsexp.campaign.campaign_file import Job
+from rmsexp.campaign.remarks import remarks
 from rmsexp.campaign.runs import CampaignRuns
 from rmsexp.records import record
 
@@ -78,13 +80,13 @@ def test_a_worker_reads_records_of_ended_runs_again_only_if_they_changed(
 ) -> None:
     asked = ask(tmp_path)
     do(asked, value)
-    runs, read, original = CampaignRuns(asked), list[Job](), campaigns.Campaign._read
+    runs, read, original = CampaignRuns(asked), list[Job](), campaign_results.Campaign._read
 
-    def note(campaign: campaigns.Campaign, files: record.RunFolder, job: Job) -> campaigns.Result:
+    def note(campaign: campaign_results.Campaign, files: record.RunFolder, job: Job) -> campaign_results.Result:
         read.append(job)
         return original(campaign, files, job)
 
-    monkeypatch.setattr(campaigns.Campaign, "_read", note)
+    monkeypatch.setattr(campaign_results.Campaign, "_read", note)
     jobs = plan.update(asked)[0].jobs
     assert set(read) == set(jobs)
     assert runs.left() == []
@@ -108,7 +110,7 @@ def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     asked = ask(tmp_path)
     do(asked, value)
     campaign, _ = plan.update(asked)
-    assert campaigns.load(campaign.path) == campaign
+    assert campaign_results.load(campaign.path) == campaign
     assert campaign.command == ("tiny", "--config-dir", asked.config_dir)
 
 
@@ -236,7 +238,7 @@ def test_half_and_quarter_octaves_follow_the_octaves(tmp_path: Path) -> None:
     assert (stored["rules"], stored["seeds"]["min_seeds"], stored["seeds"]["max_seeds"]) == (2, 2, 4)
     campaign, results = plan.update(asked)
     assert all(not math.isnan(verdict.rates) for verdict in campaign.verdicts(results))
-    assert campaign.remarks(results) == ["not registered: the campaign's file has no digest of its rules"]
+    assert remarks(campaign, results) == ["not registered: the campaign's file has no digest of its rules"]
 
 
 def test_the_cost_counts_half_and_quarter_octaves(tmp_path: Path) -> None:
@@ -253,5 +255,6 @@ def test_a_single_rate_is_not_tuned(tmp_path: Path) -> None:
     (jobs,) = do(asked, value)
     assert {(job.stage, job.rate) for job in jobs} == {("final", 2e-3)}
     assert [
-        verdict.rates for verdict in campaigns.load(asked.folder / campaign_file.FILE).verdicts(plan.update(asked)[1])
+        verdict.rates
+        for verdict in campaign_results.load(asked.folder / campaign_file.FILE).verdicts(plan.update(asked)[1])
     ] == [0.0]

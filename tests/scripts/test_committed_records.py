@@ -13,7 +13,8 @@ import committed_records as audit
 import pytest
 from helpers.campaigns import Campaign
 
-from rmsexp.campaign import campaign_file, campaigns
+from rmsexp.campaign import campaign_file
+from rmsexp.campaign import results as campaign_results
 
 KNOWN, OTHER = "a" * 40, "b" * 40
 HISTORY = frozenset({KNOWN})
@@ -54,7 +55,7 @@ def committed(path: Path) -> float | None:
     return float(dates[-1]) if dates else None
 
 
-def late(campaign: campaigns.Campaign, registered: float | None) -> list[str]:
+def late(campaign: campaign_results.Campaign, registered: float | None) -> list[str]:
     """Return the final runs that began before the campaign's registration was committed, at ``registered``."""
     began = {job.folder: result.began for job, result in campaign.results().items() if job.stage == "final"}
     return [folder for folder, at in began.items() if at is not None and (registered is None or at < registered)]
@@ -62,7 +63,7 @@ def late(campaign: campaigns.Campaign, registered: float | None) -> list[str]:
 
 def test_registrations_were_committed_before_the_first_final_run() -> None:
     """Of campaigns of the first rules, six, two were not."""
-    found = [campaigns.load(path) for path in campaign_file.find(audit.REFERENCE)]
+    found = [campaign_results.load(path) for path in campaign_file.find(audit.REFERENCE)]
     assert len(found) >= 6
     if audit.commits(audit.ROOT) is None:
         pytest.skip("the history of this checkout is not complete")
@@ -72,7 +73,7 @@ def test_registrations_were_committed_before_the_first_final_run() -> None:
 
 
 def test_a_registration_that_is_younger_than_a_final_run_is_found(tmp_path: Path) -> None:
-    campaign = campaigns.load(Campaign().write(tmp_path))
+    campaign = campaign_results.load(Campaign().write(tmp_path))
     for path in tmp_path.rglob("run.json"):
         run = json.loads(path.read_text())
         run["sessions"][0]["started"] = "2026-11-28T12:00:00+00:00"

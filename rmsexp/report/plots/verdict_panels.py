@@ -14,8 +14,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
+from rmsexp.campaign.answers import Answer
 from rmsexp.campaign.campaign_times import Timed
-from rmsexp.campaign.campaigns import Job, State
+from rmsexp.campaign.results import Job
 from rmsexp.records.frames import curves, names, quantities, speed
 from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import formats, verdicts
@@ -93,7 +94,7 @@ class Panel(NamedTuple):
     texts: Sequence[Text] = ()
 
 
-def differences(states: Sequence[State]) -> list[Panel]:
+def differences(states: Sequence[Answer]) -> list[Panel]:
     """Return a panel per task, score and unit: the differences of decided claims, their intervals, shaded margins."""
     table = verdicts.table(states)
     decided = table[table["outcome"] != verdicts.UNDECIDED]
@@ -146,7 +147,7 @@ def _difference(row: dict[Any, Any], y: float, x_range: tuple[float, float]) -> 
     return [Marks(row["a"], label, "interval", [row["difference"]], [y], [low], [high])]
 
 
-def rates(states: Sequence[State]) -> list[Panel]:
+def rates(states: Sequence[Answer]) -> list[Panel]:
     """Return a panel per campaign with runs at several rates: the score against the rate, for each norm.
 
     The score is that on validation examples; for claims about stable ranges that of the claims, with the ranges.
@@ -155,7 +156,7 @@ def rates(states: Sequence[State]) -> list[Panel]:
     return [panel for panel in panels if panel.marks]
 
 
-def _rates(state: State) -> Panel:
+def _rates(state: Answer) -> Panel:
     campaign = state.campaign
     found = {norm: _by_rate(state, norm) for norm in campaign.every_arm}
     values = [value for points in found.values() for values in points.values() for value in values]
@@ -169,7 +170,7 @@ def _rates(state: State) -> Panel:
     return Panel(_title(state), campaign.rate, title, marks, x_range, y_range, ticks=ticks)
 
 
-def _by_rate(state: State, norm: str) -> dict[float, list[float]]:
+def _by_rate(state: Answer, norm: str) -> dict[float, list[float]]:
     """Return the scores of a norm's runs that ended, by rate; NaN for those that diverged."""
     points: dict[float, list[float]] = {}
     for job, result in state.rated(norm):
@@ -178,7 +179,7 @@ def _by_rate(state: State, norm: str) -> dict[float, list[float]]:
     return dict(sorted(points.items()))
 
 
-def _rate_marks(state: State, norm: str, number: int, y_range: tuple[float, float]) -> list[Marks]:
+def _rate_marks(state: Answer, norm: str, number: int, y_range: tuple[float, float]) -> list[Marks]:
     """Return the marks of a norm, whose place in the campaign is ``number``: crosses of several norms must not overlap.
 
     Crosses of diverged runs are at the worse edge of the panel.
@@ -206,12 +207,12 @@ def _rate_marks(state: State, norm: str, number: int, y_range: tuple[float, floa
     return [entry for entry in marks if entry.x]
 
 
-def ladders(states: Sequence[State]) -> list[Panel]:
+def ladders(states: Sequence[Answer]) -> list[Panel]:
     """Return a panel per decided campaign with a ladder: differences of scores against the size, with 90 % bands."""
     return [_ladder(state) for state in states if state.campaign.ladder and not state.undecided]
 
 
-def _ladder(state: State) -> Panel:
+def _ladder(state: Answer) -> Panel:
     campaign = state.campaign
     scores, marks = campaign.scores(state.results), []
     for claim in campaign.claims:
@@ -233,7 +234,7 @@ def _ladder(state: State) -> Panel:
     return Panel(_title(state), next(iter(campaign.ladder)), y_title, marks, x_range, y_range, ticks=campaign.sizes)
 
 
-def equal_time(states: Sequence[State], records: Records, timed: dict[str, Timed]) -> list[Panel]:
+def equal_time(states: Sequence[Answer], records: Records, timed: dict[str, Timed]) -> list[Panel]:
     """Return a panel per decided campaign with times: the interim evaluations against steps x seconds per step.
 
     Args:
@@ -249,7 +250,7 @@ def equal_time(states: Sequence[State], records: Records, timed: dict[str, Timed
     return [panel for panel in panels if panel.marks]
 
 
-def _equal_time(state: State, records: Records, timed: Timed) -> Panel:
+def _equal_time(state: Answer, records: Records, timed: Timed) -> Panel:
     metric = state.campaign.score.metric
     means = {norm: _interim(state, records, norm) for norm in timed.seconds}
     longest = max((mean["x"].max() * timed.seconds[norm] for norm, mean in means.items() if len(mean)), default=0.0)
@@ -266,7 +267,7 @@ def _equal_time(state: State, records: Records, timed: Timed) -> Panel:
     return Panel(_title(state), f"time in training ({unit})", title, marks, (0.0, longest / divisor * 1.02), y_range)
 
 
-def _interim(state: State, records: Records, norm: str) -> pd.DataFrame:
+def _interim(state: Answer, records: Records, norm: str) -> pd.DataFrame:
     """Return the mean over the final seeds that finished: columns ``x`` (step), ``mean``, ``low``, ``high``."""
     folders = [_folder(state, job) for job, result in state.jobs("final", norm) if result.status == "finished"]
     metric = state.campaign.score.metric
@@ -279,17 +280,17 @@ def _interim(state: State, records: Records, norm: str) -> pd.DataFrame:
     return mean.assign(**{key: mean[key] * names.scale_and_unit(metric)[0] for key in ("mean", "low", "high")})
 
 
-def _left_out(state: State, norm: str) -> list[str]:
+def _left_out(state: Answer, norm: str) -> list[str]:
     """Return how many of the final seeds that ended are in the mean if it leaves some out, such as "7 of 8 seeds"."""
     statuses = [result.status for _, result in state.jobs("final", norm) if result.ended]
     return formats.of_seeds(statuses.count("finished"), len(statuses))
 
 
-def _folder(state: State, job: Job) -> str:
+def _folder(state: Answer, job: Job) -> str:
     return str(state.campaign.root / job.folder)
 
 
-def _title(state: State) -> str:
+def _title(state: Answer) -> str:
     return f"{state.campaign.task} ({state.name})"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rmsexp.campaign.campaigns import State
+from rmsexp.campaign.answers import Answer
 from rmsexp.records.frames import names, statistics
 from rmsexp.report.tables import formats, verdicts
 from rmsexp.rules import claims, significance
@@ -21,7 +21,7 @@ COLUMNS = (
 )
 
 
-def table(states: Sequence[State]) -> pd.DataFrame:
+def table(states: Sequence[Answer]) -> pd.DataFrame:
     """Return one row per campaign, norm and rate, with columns ``COLUMNS``.
 
     ``runs``: the number of tuning runs; ``ended`` of them finished or diverged. ``mean``: the mean validation score of
@@ -38,7 +38,7 @@ def table(states: Sequence[State]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _rows(state: State, norm: str) -> list[dict[str, Any]]:
+def _rows(state: Answer, norm: str) -> list[dict[str, Any]]:
     jobs = state.rated(norm)
     choice = state.choice.get(norm)
     rows = []
@@ -60,12 +60,12 @@ def _rows(state: State, norm: str) -> list[dict[str, Any]]:
     return rows
 
 
-def readable(state: State) -> pd.DataFrame:
+def readable(state: Answer) -> pd.DataFrame:
     """Return the tuning of one campaign as text: one row per norm, and one column per rate."""
     return pd.DataFrame([_readable(state, norm) for norm in state.campaign.every_arm])
 
 
-def _readable(state: State, norm: str) -> dict[str, str]:
+def _readable(state: Answer, norm: str) -> dict[str, str]:
     rows, choice = {row["rate"]: row for row in _rows(state, norm)}, state.choice.get(norm)
     rates = sorted({job.rate for arm in state.campaign.every_arm for job, _ in state.rated(arm)})
     cells = {f"{rate:g}": _cell(rows[rate]) if rate in rows else formats.NO_VALUE for rate in rates}
@@ -99,7 +99,7 @@ def _choice(choice: Choice | None, unit: str) -> dict[str, str]:
     return dict(zip(("chosen rate", "uncertainty of tuning"), texts, strict=True))
 
 
-def _range(state: State, norm: str) -> str:
+def _range(state: Answer, norm: str) -> str:
     """Return the stable range of a norm, such as "0.0011 to 0.0071 (2.7 octaves, 90 % interval 2.2 to 3.1)"."""
     if state.undecided:
         return formats.NO_VALUE
@@ -113,7 +113,7 @@ def _range(state: State, norm: str) -> str:
     )
 
 
-def _final(state: State, norm: str) -> str:
+def _final(state: Answer, norm: str) -> str:
     """Return the mean score of the final runs that finished, once the campaign is decided, and their number."""
     ended = [result for _, result in state.jobs("final", norm) if result.ended]
     values = [result.test for result in ended if result.status == "finished"]

@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 
 from rmsexp.campaign import strength
-from rmsexp.campaign.campaigns import Campaign, State
+from rmsexp.campaign.answers import Answer
+from rmsexp.campaign.results import Campaign
 from rmsexp.records.frames import names
 from rmsexp.report.tables import formats
 from rmsexp.rules import claims, measures, seeds
@@ -29,10 +30,10 @@ EVERY = "every task"
 CHOSEN_RATES = "at the chosen learning rates; what their choice may have cost is not known"
 
 
-def table(states: Sequence[State]) -> pd.DataFrame:
+def table(states: Sequence[Answer]) -> pd.DataFrame:
     """Return one row per campaign and claim, with columns ``COLUMNS``.
 
-    ``campaign``: the name, as in :class:`rmsexp.campaign.campaigns.State`, so that no two campaigns share it.
+    ``campaign``: the name, as in :class:`rmsexp.campaign.answers.Answer`, so that no two campaigns share it.
     ``of``: what is compared, "score", "slope" or "stable range" (:mod:`rmsexp.rules.measures`). ``registered``: whether
     the claim is in the campaign's file. ``difference``, ``low``, ``high``: the mean difference and the interval at
     confidence ``level`` that decides the claim; ``alone_low``, ``alone_high``: the 90 % interval without regard to
@@ -48,7 +49,7 @@ def table(states: Sequence[State]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _rows(state: State) -> list[dict[str, Any]]:
+def _rows(state: Answer) -> list[dict[str, Any]]:
     campaign = state.campaign
     shared = {"root": str(campaign.root), "task": campaign.task, "campaign": state.name}
     shared |= {"of": campaign.measure, "score": " ".join(campaign.score), "unit": unit(campaign)}
@@ -68,7 +69,7 @@ def _rows(state: State) -> list[dict[str, Any]]:
     return rows
 
 
-def _decided(state: State, verdict: claims.Verdict) -> dict[str, Any]:
+def _decided(state: Answer, verdict: claims.Verdict) -> dict[str, Any]:
     keys = ("outcome", "difference", "low", "high", "level", "against_zero", "smallest_margin", "p", "adjusted_p")
     row = {key: getattr(verdict, key) for key in (*keys, "diverged_a", "diverged_b", "diverged_both", "rates")}
     found = strength.strength(state, verdict)
@@ -222,7 +223,7 @@ def lost(row: Mapping[Any, Any]) -> list[str]:
     return [f"{row[key]:.0f} with {names.label(name)} diverged" for key, name in norms if row[key]]
 
 
-def matrix(states: Sequence[State]) -> pd.DataFrame:
+def matrix(states: Sequence[Answer]) -> pd.DataFrame:
     """Return the matrix as text, one row per claim and one column per task; campaigns share a row by the claim's text.
 
     A verdict that a later campaign supersedes is left out.
@@ -244,7 +245,7 @@ def matrix(states: Sequence[State]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def newest(numbers: pd.DataFrame, states: Sequence[State]) -> pd.DataFrame:
+def newest(numbers: pd.DataFrame, states: Sequence[Answer]) -> pd.DataFrame:
     """Return the rows of :func:`table` without those that a decided campaign supersedes: of its claims and its task."""
     superseded = {
         (state.campaign.supersedes, state.campaign.task, claim.claim)
@@ -268,7 +269,7 @@ def _cell(row: dict[Any, Any], several: bool) -> str:
     return f"{qualified(row)}: {_difference(row)}, {row['seeds']:.0f} seeds{name}"
 
 
-def _every(states: Sequence[State], claim: str, rows: pd.DataFrame) -> str:
+def _every(states: Sequence[Answer], claim: str, rows: pd.DataFrame) -> str:
     """Return the outcome of a claim on every task, by an intersection-union test, with its marks.
 
     A claim that one campaign has refuted is refuted, whatever the others will find. It has "*" if one of the outcomes

@@ -17,7 +17,7 @@ from helpers.records import write_run
 from matplotlib import colors
 from PIL import Image
 
-from rmsexp.campaign import campaigns
+from rmsexp.campaign import answers
 from rmsexp.compare import load
 from rmsexp.records.frames import timing_records
 from rmsexp.report import campaign_report
@@ -389,7 +389,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> str:
     root = tmp_path_factory.mktemp("campaigns")
     for campaign in three():
         campaign.write(root)
-    states = campaigns.states(root, [])
+    states = answers.answers(root, [])
     contents = campaign_report.write(states, load(root), timing_records.load(root), 0, root / "report")
     (path := root / "report.html").write_text(html.page([], contents))
     return path.as_uri()

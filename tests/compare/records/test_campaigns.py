@@ -13,15 +13,17 @@ import pytest
 import yaml
 from helpers.campaigns import BETTER, EQUAL, STEPS, Campaign, three
 
-from rmsexp.campaign import campaigns
-from rmsexp.campaign.campaigns import Result
+from rmsexp.campaign import answers
+from rmsexp.campaign import results as campaign_results
+from rmsexp.campaign.remarks import remarks
+from rmsexp.campaign.results import Result
 from rmsexp.campaign.state import Reader
 from rmsexp.records import record
 from rmsexp.system import atomic
 
 
-def loaded(root: Path, **changes: Any) -> tuple[campaigns.Campaign, dict[campaigns.Job, Result]]:
-    campaign = campaigns.load(Campaign(**changes).write(root))
+def loaded(root: Path, **changes: Any) -> tuple[campaign_results.Campaign, dict[campaign_results.Job, Result]]:
+    campaign = campaign_results.load(Campaign(**changes).write(root))
     return campaign, campaign.results()
 
 
@@ -68,7 +70,7 @@ def test_verdicts_of_a_finished_campaign(tmp_path: Path) -> None:
     assert equal.difference == pytest.approx(-0.1, abs=0.2)  # positive: RMSNorm is better
     assert better.difference == pytest.approx(7.9, abs=0.2)
     assert equal.pairs == 8
-    assert campaign.remarks(results) == []
+    assert remarks(campaign, results) == []
 
 
 @pytest.mark.parametrize(
@@ -147,7 +149,7 @@ def test_runs_on_different_data_are_named(tmp_path: Path) -> None:
     path = tmp_path / campaign.jobs[0].folder / record.RUN
     run = json.loads(path.read_text())
     atomic.write_json(path, run | {"dataset": run["dataset"] | {"digest": "1"}})
-    (remark,) = campaign.remarks(campaign.results())
+    (remark,) = remarks(campaign, campaign.results())
     assert remark == "its tuning and final runs used different data, with the digests 0, 1"
 
 
@@ -164,7 +166,7 @@ def test_a_campaign_in_which_every_norm_diverges_is_decided(tmp_path: Path) -> N
     for job in stored["jobs"]:
         atomic.write_json(tmp_path / job["folder"] / record.STATUS, {"status": "diverged", "step": 9, "error": "nan"})
     atomic.write_json(path, stored)
-    campaign = campaigns.load(path)
+    campaign = campaign_results.load(path)
     results = campaign.results()
     assert campaign.undecided(results) == ""
     (verdict,) = campaign.verdicts(results)
@@ -195,13 +197,15 @@ def test_a_copy_of_another_run_does_not_count(tmp_path: Path) -> None:
 
 def test_remarks_beside_the_verdicts(tmp_path: Path) -> None:
     campaign, results = loaded(tmp_path, commits=("abc", "def"))
-    assert campaign.remarks(results) == ["its final runs come from 2 commits: abc, def"]
+    assert remarks(campaign, results) == ["its final runs come from 2 commits: abc, def"]
     stored = json.loads(campaign.path.read_text())
     stored["registered"] |= {"changed": "margin 1.0 is 1.5 now"}
     atomic.write_json(campaign.path, stored)
-    assert campaigns.load(campaign.path).remarks(results)[0].endswith("it was registered: margin 1.0 is 1.5 now")
+    assert remarks(campaign_results.load(campaign.path), results)[0].endswith(
+        "it was registered: margin 1.0 is 1.5 now"
+    )
     atomic.write_json(campaign.path, stored | {"registered": None})
-    assert campaigns.load(campaign.path).remarks(results)[0].startswith("not registered")
+    assert remarks(campaign_results.load(campaign.path), results)[0].startswith("not registered")
 
 
 @pytest.mark.parametrize(
@@ -244,7 +248,7 @@ def test_rules_that_differ_from_the_registration_are_named(
     stored = json.loads(path.read_text())
     change(stored)
     atomic.write_json(path, stored)
-    lines = campaigns.load(campaign.path).remarks(results)
+    lines = remarks(campaign_results.load(campaign.path), results)
     assert remark in next(line for line in lines if path.name in line)
 
 
@@ -262,12 +266,12 @@ def test_a_file_that_is_not_what_the_rules_make_of_the_records_is_named(
     change: Callable[[dict[str, Any]], Any], remark: str, tmp_path: Path
 ) -> None:
     campaign, results = loaded(tmp_path)
-    assert campaign.remarks(results) == []
+    assert remarks(campaign, results) == []
     stored = json.loads(campaign.path.read_text())
     change(stored)
     atomic.write_json(campaign.path, stored)
-    changed = campaigns.load(campaign.path)
-    assert any(remark in line for line in changed.remarks(changed.results()))
+    changed = campaign_results.load(campaign.path)
+    assert any(remark in line for line in remarks(changed, changed.results()))
 
 
 def final(stored: dict[str, Any], norm: str, seed: int) -> dict[str, Any]:
@@ -279,7 +283,7 @@ def test_the_remarks_say_why_records_do_not_count(tmp_path: Path) -> None:
     campaign, _ = loaded(tmp_path)
     folder = tmp_path / next(job.folder for job in campaign.jobs if job.stage == "final")
     (folder / "run.json").write_text("{")
-    (state,) = campaigns.states(tmp_path, [])
+    (state,) = answers.answers(tmp_path, [])
     assert state.undecided == "23 of 24 final runs"
     (line,) = state.remarks
     assert line.startswith(f"the records of 1 of its runs do not count: {folder}")
@@ -288,27 +292,27 @@ def test_the_remarks_say_why_records_do_not_count(tmp_path: Path) -> None:
 def test_a_missing_registration_is_named(tmp_path: Path) -> None:
     campaign, results = loaded(tmp_path)
     campaign.path.with_name("registered.json").unlink()
-    (line,) = campaign.remarks(results)
+    (line,) = remarks(campaign, results)
     assert line == "its registered.json is missing, so its rules may have changed since"
 
 
 def test_final_runs_of_another_commit_than_the_registered_one_are_named(tmp_path: Path) -> None:
     campaign, results = loaded(tmp_path, commits=("abc", "abc"))
-    for registered, remarks in (
+    for registered, lines in (
         ("abc", []),
         ("def", ["its final runs come from commit abc, but def is registered"]),
     ):
         register(campaign.path, registered)
-        assert campaigns.load(campaign.path).remarks(results) == remarks
+        assert remarks(campaign_results.load(campaign.path), results) == lines
 
 
 def test_code_without_git_is_not_compared_with_the_registered_digest(tmp_path: Path) -> None:
     """The registered digest is of the package and the configs, that of a run is of the package."""
     campaign, results = loaded(tmp_path, commits=("code 0123", "code 0123"))
     register(campaign.path, "code 4567")
-    assert campaigns.load(campaign.path).remarks(results) == []
+    assert remarks(campaign_results.load(campaign.path), results) == []
     register(campaign.path, "def")
-    assert campaigns.load(campaign.path).remarks(results) == []
+    assert remarks(campaign_results.load(campaign.path), results) == []
 
 
 def test_final_runs_from_before_the_registration_are_named(tmp_path: Path) -> None:
@@ -320,7 +324,7 @@ def test_final_runs_from_before_the_registration_are_named(tmp_path: Path) -> No
         run = json.loads(path.read_text())
         run["sessions"][0]["started"] = started
         atomic.write_json(path, run)
-    (remark,) = campaign.remarks(campaign.results())  # the second: clocks of machines may differ
+    (remark,) = remarks(campaign, campaign.results())  # the second: clocks of machines may differ
     assert remark == "1 of its 2 final runs began before its rules were registered"
 
 
@@ -332,7 +336,7 @@ def test_runs_of_several_recipes_are_named(tmp_path: Path) -> None:
         own = {"norm": {"name": job.norm}, "model": {"width": 2.0 if (job.norm, job.stage) == ("ln", "final") else 1}}
         text = yaml.safe_dump(rate | own | {"seed": job.seed, "batch_size": 64 if job.norm == "rms" else 32})
         (tmp_path / job.folder / record.CONFIG).write_text(text)
-    assert campaign.remarks(campaign.results()) == [
+    assert remarks(campaign, campaign.results()) == [
         "the tuning and final runs of all norms have several recipes: batch_size is 32 or 64",
         "the tuning and final runs of ln have several recipes: model.width is 1 or 2.0",
     ]
@@ -347,7 +351,7 @@ def test_a_module_that_changed_between_final_runs_is_named(tmp_path: Path) -> No
     run = json.loads(path.read_text())
     run["sessions"][0][record.OWN_CODE] = "0123"
     atomic.write_json(path, run)
-    assert campaign.remarks(campaign.results()) == ["the Python module of rms changed between its runs"]
+    assert remarks(campaign, campaign.results()) == ["the Python module of rms changed between its runs"]
 
 
 @pytest.mark.parametrize("dirty", [True, None])  # None: git did not say
@@ -358,12 +362,12 @@ def test_runs_with_uncommitted_changes_are_of_their_commit(dirty: bool | None, t
     run = json.loads(path.read_text())
     run["sessions"][0]["git"]["dirty"] = dirty
     atomic.write_json(path, run)
-    assert campaign.remarks(campaign.results()) == [
+    assert remarks(campaign, campaign.results()) == [
         "its final runs were made with uncommitted changes, so they cannot be repeated from the commit alone; "
         "the verdicts stand, marked *"
     ]
     register(campaign.path, "abc+")
-    assert len(campaigns.load(campaign.path).remarks(campaign.results())) == 1
+    assert len(remarks(campaign_results.load(campaign.path), campaign.results())) == 1
 
 
 def test_a_norm_that_diverges_at_every_rate_is_worse_than_any(tmp_path: Path) -> None:
@@ -381,7 +385,7 @@ def test_a_norm_that_diverges_at_every_rate_is_worse_than_any(tmp_path: Path) ->
             for norm in stored["norms"]
         ]
     atomic.write_json(path, stored)
-    campaign = campaigns.load(path)
+    campaign = campaign_results.load(path)
     results = campaign.results()
     assert campaign.choice(results)["none"].rate is None
     assert campaign.verdicts(results)[1].outcome == "supported"
@@ -424,7 +428,7 @@ def test_a_damaged_file_is_a_problem_and_other_campaigns_are_read(
     path = Campaign(changes=changes).write_file(tmp_path)
     Campaign(name="whole").write_file(tmp_path)
     problems: list[str] = []
-    assert [campaign.name for campaign in campaigns.load_all(tmp_path, problems)] == ["whole"]
+    assert [campaign.name for campaign in campaign_results.load_all(tmp_path, problems)] == ["whole"]
     assert len(problems) == 1
     assert problems[0].startswith(f"campaign left out: {path}")
     assert problem in problems[0]
@@ -436,7 +440,7 @@ def test_a_copy_of_a_campaign_is_left_out(tmp_path: Path) -> None:
     for folder in ("a_copy", "old"):
         shutil.copytree(path.parent, path.parent.with_name(folder))
     problems: list[str] = []
-    (loaded,) = campaigns.load_all(tmp_path, problems)
+    (loaded,) = campaign_results.load_all(tmp_path, problems)
     assert loaded.path == path
     assert problems == [
         f"{path.parent.with_name(folder) / path.name} describes the campaign first, so this copy is left out"
@@ -448,27 +452,27 @@ def test_a_file_that_is_no_json_is_a_problem(tmp_path: Path) -> None:
     path = Campaign().write_file(tmp_path)
     path.write_text("{")
     problems: list[str] = []
-    assert campaigns.load_all(tmp_path, problems) == []
+    assert campaign_results.load_all(tmp_path, problems) == []
     assert str(path) in problems[0]
 
 
 def test_campaigns_of_several_results_folders_are_found(tmp_path: Path) -> None:
     for name in ("amd", "intel"):
         Campaign().write_file(tmp_path / name)
-    found = campaigns.load_all(tmp_path, [])
+    found = campaign_results.load_all(tmp_path, [])
     assert [campaign.root for campaign in found] == [tmp_path / "amd", tmp_path / "intel"]
 
 
 def test_decided_campaigns_come_first(tmp_path: Path) -> None:
     for name, gone in (("a", {("rms", 2)}), ("b", set())):
         Campaign(name=name, gone=gone).write(tmp_path / name)
-    assert [state.campaign.name for state in campaigns.states(tmp_path, [])] == ["b", "a"]
+    assert [state.campaign.name for state in answers.answers(tmp_path, [])] == ["b", "a"]
 
 
 def test_the_fake_campaigns_of_other_tests(tmp_path: Path) -> None:
     states = []
     for made in three():
-        campaign = campaigns.load(made.write(tmp_path))
+        campaign = campaign_results.load(made.write(tmp_path))
         results = campaign.results()
         states.append((campaign.task, campaign.undecided(results), len(campaign.verdicts(results))))
     assert states == [("cifar10", "", 2), ("order_embedding", "", 3), ("rnnsearch", "12 of 24 final runs", 0)]
@@ -481,33 +485,33 @@ def test_a_number_of_seeds_that_no_campaign_has_is_refused(key: str, tmp_path: P
     stored["seeds"][key] = 10**9
     atomic.write_json(campaign.path, stored)
     with pytest.raises(ValueError, match=f"its {key} has 1000000000 instead of a number of at most 1000"):
-        campaigns.load(campaign.path)
+        campaign_results.load(campaign.path)
 
 
 def test_a_campaign_of_the_first_rules_is_read_and_its_rates_have_no_known_uncertainty(tmp_path: Path) -> None:
     old = Campaign(rules=1)
-    campaign = campaigns.load(old.write(tmp_path))
+    campaign = campaign_results.load(old.write(tmp_path))
     results = campaign.results()
     assert json.loads(campaign.path.read_text())["seeds"]["look"] == campaign.seeds.min_seeds == 8
-    assert campaign.remarks(results) == []
+    assert remarks(campaign, results) == []
     assert {norm: choice.rate for norm, choice in campaign.choice(results).items()} == old.best
     assert all(math.isnan(verdict.rates) for verdict in campaign.verdicts(results))
 
 
 def test_a_single_rate_is_not_tuned(tmp_path: Path) -> None:
     made = Campaign(grid=(0.004,), best=dict.fromkeys(("none", "ln", "rms"), 0.004))
-    campaign = campaigns.load(made.write(tmp_path))
+    campaign = campaign_results.load(made.write(tmp_path))
     results = campaign.results()
     assert {job.stage for job in campaign.jobs} == {"final"}
     assert {verdict.rates for verdict in campaign.verdicts(results)} == {0.0}
-    assert campaign.remarks(results) == []
+    assert remarks(campaign, results) == []
 
 
 def test_the_papers_claim_about_prms_is_decided_without_being_registered(tmp_path: Path) -> None:
     level = {"ln": 16.0, "rms": 16.1, "prms": 16.2}
     made = Campaign(level=level, best=dict.fromkeys(level, 0.004), claims=(EQUAL,))
     made.write(tmp_path)
-    (state,) = campaigns.states(tmp_path, [])
+    (state,) = answers.answers(tmp_path, [])
     equal, papers = state.verdicts
     assert (papers.claim.claim, papers.claim.margin, papers.outcome) == ("pRMSNorm equals LayerNorm", 1.5, "supported")
     assert equal.claim in state.campaign.claims

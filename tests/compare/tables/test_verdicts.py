@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 from helpers.campaigns import EQUAL, Campaign, three
 
-from rmsexp.campaign import campaigns
+from rmsexp.campaign import answers
+from rmsexp.campaign import results as campaign_results
 from rmsexp.records import record
 from rmsexp.report.tables import campaign_rates, verdicts
 from rmsexp.report.tables.formats import NO_VALUE
 
 
-def states(root: Path, *made: Campaign) -> list[campaigns.State]:
+def states(root: Path, *made: Campaign) -> list[answers.Answer]:
     for campaign in made:
         campaign.write(root)
     problems: list[str] = []
-    found = campaigns.states(root, problems)
+    found = answers.answers(root, problems)
     assert problems == []
     return found
 
@@ -72,7 +73,7 @@ def test_a_claim_that_one_task_refutes_is_refuted_on_every_task(tmp_path: Path) 
     assert matrix.loc[EQUAL["claim"], "every task"] == expected
 
 
-def unknown(state: campaigns.State) -> campaigns.State:
+def unknown(state: answers.Answer) -> answers.Answer:
     """Return the state with verdicts of which the uncertainty of the rates is not known."""
     return state._replace(verdicts=[replace(verdict, rates=math.nan) for verdict in state.verdicts])
 
@@ -212,10 +213,10 @@ def test_the_table_of_tuning(tmp_path: Path) -> None:
 
 def test_tuning_that_diverged_or_is_not_finished(tmp_path: Path) -> None:
     path = Campaign().write(tmp_path)
-    jobs = [job for job in campaigns.load(path).jobs if job.stage == "tune" and job.norm == "rms"]
+    jobs = [job for job in campaign_results.load(path).jobs if job.stage == "tune" and job.norm == "rms"]
     for job, status in ((jobs[0], "diverged"), (jobs[-1], "running")):
         (tmp_path / job.folder / "status.json").write_text(f'{{"status": "{status}", "step": 9, "error": null}}')
-    (state,) = campaigns.states(tmp_path, [])
+    (state,) = answers.answers(tmp_path, [])
     text = campaign_rates.readable(state).set_index("norm").loc["RMSNorm"]
     assert text[["0.001", "0.008"]].tolist() == ["1 diverged", "1 not finished"]
     assert text["chosen rate"] == "not chosen yet"

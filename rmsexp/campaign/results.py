@@ -11,33 +11,22 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rmsexp.campaign import campaign_file
-from rmsexp.campaign.campaign_file import NO_GIT, CampaignFile, Metric, Registered, fields, find
+from rmsexp.campaign.campaign_file import NO_GIT, CampaignFile, Metric, fields, find
 from rmsexp.campaign.campaign_file import Job as Job
 from rmsexp.config import score
-from rmsexp.config.identity import identity
-from rmsexp.config.schema import flatten
 from rmsexp.records import record
 from rmsexp.records.frames import names
 from rmsexp.records.frames.load import DAMAGE, number
 from rmsexp.rules import claims, measures, pairs, seeds, selection
 from rmsexp.system import clock
-from rmsexp.system.readers import read_yaml
 
-SHORT = 10  # characters of a commit that are shown
-TUNED = "tune.over."  # in a registration, before the tuned key
 # The paper's claim about pRMSNorm: (claim, a, b). Campaigns before 28 November 2026 do not make it. It is decided from
 # their runs, and marked as not registered.
 PAPERS_CLAIM = ("pRMSNorm equals LayerNorm", "prms", "ln")
-UNCOMMITTED = (
-    "its final runs were made with uncommitted changes, so they cannot be repeated from the commit alone; "
-    "the verdicts stand, marked *"
-)
-CLOCKS_DIFFER = 60.0  # seconds by which the clocks of machines may differ
 
 
 class Result(NamedTuple):
@@ -113,7 +102,7 @@ class Campaign(CampaignFile):
             raise ValueError(f"{files.run_path} describes the run {name}, so it does not count")
         code = frozenset(_code(session) for session in run["sessions"])
         own = frozenset(session.get(record.OWN_CODE, "") for session in run["sessions"])
-        data, begun = run["dataset"]["digest"], [_moment(session.get("started")) for session in run["sessions"]]
+        data, begun = run["dataset"]["digest"], [moment(session.get("started")) for session in run["sessions"]]
         target = run["target"]
         mode = target["mode"] if self.score.metric == target["metric"] else "min"  # that is, the loss
         result = Result(status, code=code, data=data, own=own, began=next(iter(begun), None), mode=mode)
@@ -358,220 +347,10 @@ class Campaign(CampaignFile):
         numbers = [len({job.seed for job in self.jobs if (job.stage, job.norm) == ("final", norm)}) for norm in (a, b)]
         return [claims.Claim(text, claims.EQUIVALENCE, a, b, min(margins), seeds=max(min(numbers), claims.MIN_PAIRS))]
 
-    def remarks(self, results: Results) -> list[str]:
-        """Return what a reader of the verdicts must know.
-
-        For example that the file has changed, or that the runs are of several commits, data or recipes.
-        """
-        code = {name for job in self.jobs if job.stage == "final" for name in results[job].code}
-        commits = {name.rstrip("+") for name in code}
-        lines = []
-        if self.registered is None and code:
-            lines.append("not registered: the campaign's file has no digest of its rules")
-        if self.registered is not None and (line := _before(self.registered, results)):
-            lines.append(line)
-        if self.registered is not None and self.registered.changed is not None:
-            lines.append(f"the campaign's file has changed since it was registered: {self.registered.changed}")
-        lines += [*self._unlike_registration(), *self._unlike_rules(results)]
-        if len(commits) > 1:
-            listed = ", ".join(sorted(commit[:SHORT] for commit in commits))
-            lines.append(f"its final runs come from {len(commits)} commits: {listed}")
-        elif self.registered is not None and _differs(registered := _commit(self.registered), commits):
-            lines.append(
-                f"its final runs come from commit {min(commits)[:SHORT]}, but {registered[:SHORT]} is registered"
-            )
-        if any(name.endswith("+") for name in code):
-            lines.append(UNCOMMITTED)
-        for norm in self.norms:
-            judged = [result for stage in ("tune", "final") for _, result in of_stage(results, stage, norm)]
-            if len({own for result in judged for own in result.own}) > 1:
-                lines.append(f"the Python module of {norm} changed between its runs")
-        if self.tuning_runs:
-            stated = ", ".join(f"{key}={value}" for key, value in self.tuning_runs.items())
-            lines.append(f"its rates were chosen with {stated}")
-        if self.score.split == self.tuned_by.split:
-            lines.append(f"its claims are about the examples by which its rates were chosen ({self.score.split})")
-        data = {result.data for job, result in results.items() if result.ended and job.stage != "pilot"}
-        if len(data) > 1:
-            listed = ", ".join(sorted(digest[:SHORT] for digest in data))
-            lines.append(f"its tuning and final runs used different data, with the digests {listed}")
-        return [*lines, *self._mixed(results)]
-
-    def _unlike_registration(self) -> list[str]:
-        """Return in what the campaign's file differs from the registration beside it, unless it says so itself."""
-        if self.registered is None:
-            return []
-        try:
-            stored = campaign_file.registration(self.path.parent)
-        except (OSError, ValueError) as error:
-            return [str(error)]
-        if stored is None:
-            return [f"its {campaign_file.REGISTRATION} is missing, so its rules may have changed since"]
-        rules = stored["rules"]
-        then = {"digest": campaign_file.digest(rules), "commit": stored["commit"], "date": stored["date"]}
-        then |= dict(campaign_file.leaves(rules))
-        first = then.get("tune.first_seed")
-        tuning = list(range(first, first + selection.TUNING_SEEDS)) if isinstance(first, int) else None
-        then |= {"tuning seeds": tuning, "rate": [key for key in then if key.startswith(TUNED)] or [TUNED + self.rate]}
-        file: dict[str, Any] = {key: list(getattr(self, key)) for key in ("norms", "grid", "tuned_by", "score")}
-        file |= {"question": self.question, "runs": sorted(f"{key}={value}" for key, value in self.runs.items())}
-        file |= {"claims": [asdict(claim) for claim in self.claims], "rate": [TUNED + self.rate]}
-        file |= {"ladder": {key: list(values) for key, values in self.ladder.items()}} if self.ladder else {}
-        least, most = campaign_file.SEED_KEYS[self.rules]
-        numbers = {least: self.seeds.min_seeds, most: self.seeds.max_seeds}
-        stated: dict[str, Any] = numbers | ({} if self.tolerance is None else {"tolerance": self.tolerance})
-        if self.rules == campaign_file.OCTAVE_RULES:
-            file |= {"final": {"seeds": stated}}
-        else:
-            file |= {"final": stated, "rules": self.rules, "supersedes": self.supersedes}
-        now = dict(campaign_file.leaves(file | {"tuning seeds": list(self.seeds.tune)}))
-        now |= {key: getattr(self.registered, key) for key in campaign_file.REGISTERED}
-        compared = dict.fromkeys([*now, *(key for key in then if key.startswith("claims"))])
-        said = {part.split(" was ")[0] for part in (self.registered.changed or "").split("; ")}
-        if changed := [key for key in compared if key not in said and then.get(key) != now.get(key)]:
-            files = f"{campaign_file.FILE} and {campaign_file.REGISTRATION}"
-            return [f"{files} differ in {', '.join(changed)}, so one was changed by hand"]
-        return []
-
-    def _unlike_rules(self, results: Results) -> list[str]:
-        """Return in what a decided campaign's file is not what the rules make of its records."""
-        if self.undecided(results):
-            return []
-        lines = []
-        if {result.mode for result in results.values()} - {self.mode, None}:
-            lines.append(f"{campaign_file.FILE} has mode={self.mode}, but the task of its runs has the other mode")
-        needed, count = self.needed_seeds(results), self.seeds.needed or self.seeds.min_seeds
-        if needed is not None and needed != count:
-            lines.append(f"{campaign_file.FILE} has {count} as the number of seeds, and by its records it is {needed}")
-        asked = {*self.final_runs(results, count)}
-        listed = {(job.norm, job.rate, job.seed) for job in self.jobs if job.stage == "final"}
-        if asked != listed:
-            norm, rate, seed = min(asked ^ listed)
-            lines.append(
-                f"{campaign_file.FILE} does not list the final runs that its tuning runs and the rules ask for (such "
-                f"as {norm} at {rate:g} with seed {seed}), so it was changed by hand or tuning runs were lost"
-            )
-        return lines
-
-    def differing_models(self, claim: claims.Claim, results: Results) -> list[str]:
-        """Return the options of the model that differ between the norms of a claim and are not in their names."""
-        ours, theirs = self._model_options(claim.a, results), self._model_options(claim.b, results)
-        if ours is None or theirs is None:
-            return []
-        keys = [key for key in sorted({*ours, *theirs}) if not any(f"{key}=" in norm for norm in (claim.a, claim.b))]
-        return [
-            f"{key} is {ours.get(key)} with {claim.a} and {theirs.get(key)} with {claim.b}"
-            for key in keys
-            if ours.get(key) != theirs.get(key)
-        ]
-
-    def _model_options(self, norm: str, results: Results) -> dict[str, Any] | None:
-        """Return the options of the model in the first tuning run of a norm that can be read; None without one."""
-        for job, result in of_stage(results, "tune", norm):
-            if result.ended:
-                with suppress(*DAMAGE):  # which is reported when the run is loaded
-                    values = flatten(read_yaml(self.root / job.folder / record.CONFIG))
-                    return {key: value for key, value in values.items() if key.startswith("model.")}
-        return None
-
-    def _mixed(self, results: Results) -> list[str]:
-        """Return which values differ among the configs of the tuning and final runs, except rates and evaluations.
-
-        The keys of a ladder and those that tuning runs have of their own may differ, too.
-        Norms may have options of their own and of the model, so these are compared among the runs of a norm only.
-        """
-        recipes: dict[str, list[dict[str, Any]]] = {arm: [] for arm in self.every_arm}
-        left_out = {self.rate, "evaluation", *self.ladder, *self.tuning_runs}
-        for job in (job for job, result in results.items() if result.ended and job.stage != "pilot"):
-            with suppress(*DAMAGE):  # which is reported when the run is loaded
-                values = identity(read_yaml(self.root / job.folder / record.CONFIG))
-                recipes[job.norm].append({key: values[key] for key in values.keys() - left_out})
-        every = [recipe for same in recipes.values() for recipe in same]
-        groups = [("all norms", every, False), *((norm, same, True) for norm, same in recipes.items())]
-        return [line for name, same, own in groups if (line := _differing(name, same, own))]
-
-
-class State(NamedTuple):
-    """A campaign with all that reports show of it. The fields are named like the methods of :class:`Campaign`.
-
-    ``name``: the campaign's name, followed by its root where another root has a campaign of this name.
-    """
-
-    campaign: Campaign
-    name: str
-    results: Results
-    undecided: str
-    choice: dict[str, selection.Choice]
-    verdicts: list[claims.Verdict]
-    remarks: list[str]
-
-    @property
-    def every_claim(self) -> list[claims.Claim]:
-        """The campaign's claims, and those that are decided from its runs without being registered."""
-        return [*self.campaign.claims, *self.campaign.unregistered()]
-
-    def remarks_on(self, claim: claims.Claim) -> list[str]:
-        """Return the remarks on the campaign; on other differences between the claim's norms; on rates at an edge."""
-        edges = {norm: self.choice[norm].edge for norm in (claim.a, claim.b) if norm in self.choice}
-        at_edge = [
-            f"the chosen rate of {norm} is the {edge} of the extended grid" for norm, edge in edges.items() if edge
-        ]
-        ranges = self.campaign.ranges(self.results)
-        at_edge += [
-            f"the stable range of {norm} reaches an end of the grid, so it is at least this wide"
-            for norm in (claim.a, claim.b)
-            if (found := ranges.get(norm)) is not None and found.at_least
-        ]
-        return [*self.remarks, *self.campaign.differing_models(claim, self.results), *at_edge]
-
-    def all_remarks(self) -> list[str]:
-        """Return the remarks on the campaign and, if it is decided, on each of its claims."""
-        of_claims = [line for claim in self.every_claim for line in self.remarks_on(claim) if not self.undecided]
-        return list(dict.fromkeys([*self.remarks, *of_claims]))
-
-    def jobs(self, stage: str, norm: str) -> list[tuple[Job, Result]]:
-        return of_stage(self.results, stage, norm)
-
-    def rated(self, norm: str) -> list[tuple[Job, Result]]:
-        """Return the runs of a norm at several rates: of tuning or, for claims about stable ranges, the final runs."""
-        return self.jobs("tune" if self.campaign.tolerance is None else "final", norm)
-
-    def rated_score(self, result: Result) -> float:
-        """Return the score of one of the runs of :meth:`rated`."""
-        return result.validation if self.campaign.tolerance is None else result.test
-
 
 def of_stage(results: Results, stage: str, norm: str) -> list[tuple[Job, Result]]:
     """Return the jobs of a stage and norm, with their results."""
     return [(job, result) for job, result in results.items() if (job.stage, job.norm) == (stage, norm)]
-
-
-def states(root: Path, problems: list[str]) -> list[State]:
-    """Return the states of all campaigns below ``root``, the decided ones first.
-
-    A line for each damaged file is added to ``problems``.
-    """
-    found = []
-    loaded = load_all(root, problems)
-    count = Counter(campaign.name for campaign in loaded)
-    for campaign in loaded:
-        name = campaign.name + f" ({campaign.root})" * (count[campaign.name] > 1)
-        lost: list[str] = []
-        try:
-            state = state_of(campaign, name, campaign.results(lost))
-        except Exception as error:  # the other campaigns are reported
-            problems.append(f"{campaign.path}: campaign left out: {error!r}")
-            continue
-        if lost:
-            state.remarks.append(f"the records of {len(lost)} of its runs do not count: {lost[0]}")
-        found.append(state)
-    return sorted(found, key=lambda state: bool(state.undecided))
-
-
-def state_of(campaign: Campaign, name: str, results: Results) -> State:
-    """Return the state of a campaign with these results of its runs."""
-    undecided, choice = campaign.undecided(results), campaign.choice(results)
-    return State(campaign, name, results, undecided, choice, campaign.verdicts(results), campaign.remarks(results))
 
 
 def load(path: Path) -> Campaign:
@@ -623,50 +402,11 @@ def _score(values: Sequence[float], target: Metric) -> float:
     return names.scale_and_unit(target.metric)[0] * score.score(values)
 
 
-def _before(registered: Registered, results: Results) -> str:
-    """Return how many final runs began before the rules were registered, and so may have shaped them; "" if none."""
-    final = [result.began for job, result in results.items() if job.stage == "final" and result.began is not None]
-    written = _moment(registered.date)
-    early = sum(began < written - CLOCKS_DIFFER for began in final) if written is not None else 0
-    return f"{early} of its {len(final)} final runs began before its rules were registered" if early else ""
-
-
-def _moment(text: object) -> float | None:
+def moment(text: object) -> float | None:
     """Return the date and time in a record as seconds since 1970; None if it has none."""
     with suppress(ValueError):
         return clock.timestamp(str(text))
     return None
-
-
-def _commit(registered: Registered) -> str:
-    """Return the registered commit, whether or not there were uncommitted changes."""
-    return str(registered.commit).rstrip("+")
-
-
-def _differs(registered: str, commits: set[str]) -> bool:
-    """Return whether final runs come from another commit than the registered one.
-
-    Where there is no git, this is not known: the registered digest is also of the configs. The campaign refuses to do
-    final runs with other code.
-    """
-    without_git = any(name.startswith(NO_GIT) for name in (registered, *commits))
-    return bool(commits) and registered not in commits and not without_git
-
-
-def _differing(name: str, recipes: Sequence[dict[str, Any]], own: bool) -> str:
-    """Return the keys whose values differ among the recipes, with the values; "" if there are none.
-
-    ``own``: look at the options of norms and models; otherwise at all others.
-    """
-    keys = sorted({key for recipe in recipes for key in recipe if key.startswith(("norm.", "model.")) == own})
-    parts = []
-    for key in keys:
-        values: list[Any] = []
-        for recipe in recipes:
-            values += [] if recipe.get(key) in values else [recipe.get(key)]
-        if len(values) > 1:
-            parts.append(f"{key} is {' or '.join(map(str, values))}")
-    return f"the tuning and final runs of {name} have several recipes: {'; '.join(parts)}" if parts else ""
 
 
 def _code(session: dict[str, Any]) -> str:
