@@ -95,16 +95,6 @@ def machine_lock_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture(scope="session", autouse=True)
-def store_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the metrics that reports store away from those of this user."""
-    from rmsexp.records.frames import store
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "STORE", tmp_path_factory.mktemp("store"))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
 def quiet_reference_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep tests from reading, and printing notices on, this machine's quiet reference."""
     from rmsexp.train import quiet

@@ -21,7 +21,7 @@ from rmsexp import config
 from rmsexp.campaign import answers
 from rmsexp.records import record
 from rmsexp.records.frames import timing_records
-from rmsexp.records.frames.load import Records, load_stored
+from rmsexp.records.frames.load import Records, load
 from rmsexp.report import campaign_report, overview, setting_report
 from rmsexp.system import atomic, cores, process
 from rmsexp.system.checks import nearest
@@ -82,7 +82,7 @@ def _place(folder: Path, results: Path, out: Path) -> Path:
 
 def _run(results: Path, task: str | None, setting: str | None, out: Path, pool: Executor) -> list[Path]:
     problems = record.misnamed(results)
-    records, timings = load_stored(results, pool), timing_records.load(results, problems)
+    records, timings = load(results), timing_records.load(results, problems)
     settings = _settings(records, timings)
     if not settings:
         raise ValueError(
@@ -170,7 +170,7 @@ def _select(settings: dict[Path, Records], results: Path, task: str | None, sett
 
 
 def _pool(runs: int) -> Executor:
-    """Return an executor for reading records and drawing figures: one thread for few runs, else a process per core."""
+    """Return an executor for drawing figures: one thread for few runs, else a process per core."""
     if runs <= FEW_RUNS:
         return ThreadPoolExecutor(1)
     context = get_context("forkserver")

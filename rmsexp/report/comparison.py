@@ -41,6 +41,6 @@ def draw(records: Records, folder: Path) -> Path:
 
 def check(records: Records) -> None:
     """Raise NoMetricsError if no run of a setting has metrics, and ValueError if none names a target metric."""
-    if not records.has_metrics:
+    if records.metrics.empty:
         raise NoMetricsError(f"{statistics.folder(records)}: no run has any metrics yet, so there is nothing to draw")
     statistics.target(records)

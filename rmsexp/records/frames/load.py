@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,10 @@ import pandas as pd
 from pandas.api.types import union_categoricals
 
 from rmsexp.records import record
-from rmsexp.records.frames import store
 from rmsexp.records.frames.names import FLOAT32, PRECISION
 from rmsexp.records.frames.one_run import DAMAGE as DAMAGE
-from rmsexp.records.frames.one_run import Numbers, load_run
+from rmsexp.records.frames.one_run import LoadedRun, load_run
 from rmsexp.records.frames.one_run import number as number
-from rmsexp.records.frames.store import StoredRun
 from rmsexp.system import clock
 
 RUN_COLUMNS = (
@@ -62,11 +59,6 @@ class Records:
         """The task and the setting of the first run. If ``runs`` are of one setting, they are those of all runs."""
         return str(self.runs["task"].iloc[0]), str(self.runs["setting"].iloc[0])
 
-    @property
-    def has_metrics(self) -> bool:
-        """Whether there is a row of metrics."""
-        return not self.metrics.empty
-
     def select(self, task: str, setting: str) -> Records:
         """Return the runs and metrics of one task and setting, which may be none, with the problems of these runs.
 
@@ -102,49 +94,6 @@ class Records:
         return [problem for problem in self.problems if problem.startswith(prefixes)]
 
 
-class StoredRecords(Records):
-    """Records whose metrics are in the store of metrics, and are read from there whenever they are asked for.
-
-    So many runs need little memory, here and where records are sent to another process. Only the metrics of the object
-    that was asked last stay in memory.
-    """
-
-    def __init__(self, runs: pd.DataFrame, stored: Sequence[StoredRun], problems: list[str]) -> None:
-        for name, value in {"runs": runs, "problems": problems, "_stored": stored}.items():
-            object.__setattr__(self, name, value)  # the class is frozen
-
-    @property
-    def metrics(self) -> pd.DataFrame:
-        kept = _kept.get(self)
-        if kept is None:
-            _kept.clear()  # before others are read, so that those of two objects are never in memory together
-            stored = self.__dict__["_stored"]
-            _kept[self] = kept = _metrics(self.runs, [run.rows for run in stored], store.metrics(stored))
-        return kept
-
-    @property
-    def has_metrics(self) -> bool:
-        return any(stored.has_metrics for stored in self.__dict__["_stored"])
-
-    def only(self, folders: Iterable[str]) -> Records:
-        kept = set(folders)
-        return self._part(np.flatnonzero(self.runs["folder"].isin(kept)).tolist(), kept)
-
-    def settings(self) -> dict[Path, Records]:
-        places: dict[str, list[int]] = {}
-        for place, folder in enumerate(self.runs["folder"]):
-            places.setdefault(str(Path(folder).parents[1]), []).append(place)
-        return {Path(folder): self._part(places[folder], [folder]) for folder in sorted(places)}
-
-    def _part(self, places: list[int], folders: Iterable[str]) -> Records:
-        """Return the runs in these rows of ``runs``, with the problems below ``folders``."""
-        stored = [self.__dict__["_stored"][place] for place in places]
-        return StoredRecords(self.runs.iloc[places].reset_index(drop=True), stored, self._problems_below(folders))
-
-
-_kept: dict[StoredRecords, pd.DataFrame] = {}  # the metrics of the object that was asked for them last
-
-
 def load(root: str | Path) -> Records:
     """Load every run below ``root``.
 
@@ -155,21 +104,8 @@ def load(root: str | Path) -> Records:
     misplaced = _misplaced([part.run for part in loaded])
     loaded = [part for part in loaded if part.run["folder"] not in misplaced]
     runs = _labelled(pd.DataFrame([part.run for part in loaded], columns=list(RUN_COLUMNS)))
-    parts = ((part.columns, part.splits) for part in loaded)
-    metrics = _metrics(runs, [len(part.splits) for part in loaded], parts)
-    return Records(runs, metrics, [problem for part in loaded for problem in part.problems] + list(misplaced.values()))
-
-
-def load_stored(root: Path, pool: Executor) -> Records:
-    """Return the same as :func:`load`, for many runs: their metrics are stored, and read again only if they changed.
-
-    ``pool`` reads several runs at the same time.
-    """
-    read = list(pool.map(store.read, record.find_runs(root), chunksize=16))
-    misplaced = _misplaced([stored.run for stored in read])
-    read = [stored for stored in read if stored.run["folder"] not in misplaced]
-    runs = _labelled(pd.DataFrame([stored.run for stored in read], columns=list(RUN_COLUMNS)))
-    return StoredRecords(runs, read, [line for stored in read for line in stored.problems] + list(misplaced.values()))
+    problems = [problem for part in loaded for problem in part.problems]
+    return Records(runs, _metrics(runs, loaded), problems + list(misplaced.values()))
 
 
 def _labelled(runs: pd.DataFrame) -> pd.DataFrame:
@@ -210,19 +146,13 @@ def _name(run: dict[str, Any], place: Path) -> tuple[str, ...]:
     return str(run["task"]), str(run["setting"]), str(run["series"]), f"seed{run['seed']}"
 
 
-def _metrics(
-    runs: pd.DataFrame, lengths: Sequence[int], parts: Iterable[tuple[dict[str, Numbers], pd.Categorical]]
-) -> pd.DataFrame:
+def _metrics(runs: pd.DataFrame, loaded: Sequence[LoadedRun]) -> pd.DataFrame:
     """Return ``Records.metrics``, without rows whose step is NaN.
 
-    The columns of text are categorical, since many rows share few values.
-
-    Args:
-        runs: ``Records.runs``.
-        lengths: the number of rows of each run.
-        parts: the columns of each run and the splits of its rows. They are copied one run after the other, so that an
-            iterator need not keep them in memory.
+    The columns of text are categorical, since many rows share few values. ``runs``: ``Records.runs``, of which
+    ``loaded`` has the metrics.
     """
+    lengths = [len(part.splits) for part in loaded]
     columns: dict[str, Any] = {}
     for key in IDENTITY:
         codes, names = pd.factorize(runs[key])
@@ -230,14 +160,14 @@ def _metrics(
         names = pd.Index(names, dtype=object)  # conversions from PyArrow's strings took a tenth of a report's time
         columns[key] = runs[key].to_numpy()[:0] if runs.empty else pd.Categorical.from_codes(repeated, names)
     columns["seed"] = np.repeat(runs["seed"].to_numpy(), lengths)
-    columns["split"], splits, total = None, list[pd.Categorical](), sum(lengths)
+    columns["split"], total = None, sum(lengths)
     numbers = {key: np.full(total, math.nan) for key in METRIC_COLUMNS if key not in columns}
-    for (table, split), length, end in zip(parts, lengths, np.cumsum(lengths, dtype=int), strict=True):
-        splits.append(split)
-        for key in (key for key in table if key not in columns):
+    for part, length, end in zip(loaded, lengths, np.cumsum(lengths, dtype=int), strict=True):
+        for key in (key for key in part.columns if key not in columns):
             if key not in numbers:
                 numbers[key] = np.full(total, math.nan)
-            numbers[key][end - length : end] = table[key]
+            numbers[key][end - length : end] = part.columns[key]
+    splits = [part.splits for part in loaded]
     columns["split"] = union_categoricals(splits, sort_categories=True) if splits else pd.Categorical([])
     columns |= numbers
     frame = pd.DataFrame(columns, copy=False)

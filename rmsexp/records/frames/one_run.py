@@ -61,7 +61,8 @@ def load_run(folder: Path) -> LoadedRun:
 
 
 def _read(folder: Path) -> LoadedRun:
-    run, problems = description(folder)
+    problems: list[str] = []
+    run = _run(folder, problems)
     metrics = _by_table(folder) or _by_rows(folder, problems)
     columns = _columns(metrics)
     possible = {name: _is_possible(name, values) for name, values in columns.items()}
@@ -70,12 +71,6 @@ def _read(folder: Path) -> LoadedRun:
         columns |= {name: np.where(possible[name], columns[name], math.nan) for name in damaged}
     run["step"] = int(max([run["step"], *columns["step"][np.isfinite(columns["step"])]]))
     return LoadedRun(run, columns, pd.Categorical(pd.Series(metrics.splits, dtype=str)), problems)
-
-
-def description(folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the row of a run in ``Records.runs``, without looking at its metrics, and its problems."""
-    problems: list[str] = []
-    return _run(folder, problems), problems
 
 
 def _run(folder: Path, problems: list[str]) -> dict[str, Any]:
