@@ -19,8 +19,8 @@ from rmsexp.records.frames.load import Records
 from rmsexp.report import comparison, paper
 from rmsexp.report.page import markdown
 from rmsexp.report.page.contents import SettingReport
+from rmsexp.report.plots import canvas, panels, setting_curves
 from rmsexp.report.plots import p_sweep as p_plot
-from rmsexp.report.plots import panels, setting_curves, unchanged
 from rmsexp.report.plots import savings as savings_plot
 from rmsexp.report.tables import findings, learning_rates, markup, seed_tests, time_to_target, versus_paper
 from rmsexp.report.tables import p_sweep as p_table
@@ -180,14 +180,14 @@ def _timings_of(folder: Path, records: Records, timings: pd.DataFrame) -> pd.Dat
 
 
 def _draw(figures: dict[str, Callable[[], Figure]], folder: Path, to: Path) -> list[str]:
-    """Write the figures of a setting that have changed, as PNG, which takes most of the time of a report.
+    """Write the figures of a setting as PNG, which takes most of the time of a report.
 
     Return a line for each that cannot be drawn, with the ``folder`` of the setting.
     """
     problems = []
     for name, draw in figures.items():
         try:
-            unchanged.write(draw, to / name)
+            canvas.write(draw(), to / name, ["png"])
         except Exception as error:  # the other figures and settings are drawn
             problems.append(f"{folder}: the figure {to / name}.png cannot be drawn: {error!r}")
     return problems

@@ -22,7 +22,8 @@ from rmsexp.campaign.state import Reader
 from rmsexp.commands import report
 from rmsexp.records import record, sweep_file
 from rmsexp.records.record import RunFolder
-from rmsexp.report.plots import canvas, unchanged
+from rmsexp.report import setting_report
+from rmsexp.report.plots import canvas, setting_curves
 from rmsexp.system import atomic, lock
 from rmsexp.system.regular_file import NotRegularError
 from rmsexp.train import checkpoint
@@ -83,8 +84,6 @@ def with_rows(folder: Path, change: Callable[[str], str]) -> None:
 def test_an_impossible_value_is_listed(
     results: Path, key: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(unchanged, "write", lambda draw, path: canvas.write(draw(), path, ["png"]))
-
     def change(text: str) -> str:
         rows = [json.loads(line) for line in text.splitlines()]
         for row in rows[-2:]:
@@ -111,7 +110,7 @@ def test_an_impossible_value_is_listed(
 def test_a_run_json_with_an_unknown_value_is_listed(
     results: Path, changes: dict[str, object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(unchanged, "write", lambda *_: None)
+    monkeypatch.setattr(setting_report, "_draw", lambda *_: [])
     path = results / BAD / record.RUN
     atomic.write_json(path, json.loads(path.read_text()) | changes)
     assert f"{path}: " in reported(results, monkeypatch, capsys)
@@ -121,7 +120,7 @@ def test_a_run_json_with_an_unknown_value_is_listed(
 def test_a_timing_with_impossible_times_is_listed(
     results: Path, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(unchanged, "write", lambda *_: None)
+    monkeypatch.setattr(setting_report, "_draw", lambda *_: [])
     path = write_timing(results, {"ln": 1.0, "rms": 0.9}) / "timing.json"
     stored = json.loads(path.read_text())
 
@@ -140,7 +139,7 @@ def test_a_timing_with_impossible_times_is_listed(
 def test_a_folder_whose_name_is_not_utf_8_is_listed(
     results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(unchanged, "write", lambda *_: None)
+    monkeypatch.setattr(setting_report, "_draw", lambda *_: [])
     for place in (b"cifar10/demo/rms\xff", b"cifar10/d\xe9mo", b"\xff", b"campaigns/\xfe"):
         (results / os.fsdecode(place) / "seed0").mkdir(parents=True)
     problems, status = reported(results, monkeypatch, capsys), Reader(results).read()
@@ -193,7 +192,7 @@ def test_what_a_setting_or_a_figure_raises_is_listed_with_its_folder(
         raise IndexError("no such panel")
 
     monkeypatch.setattr(report.setting_report, "write", refuse)
-    monkeypatch.setattr(unchanged, "write", fail)
+    monkeypatch.setattr(setting_curves, "draw_setting", fail)
     problems = reported(results, monkeypatch, capsys)
     assert f"{folder}: this setting is not reported: OverflowError('too large')" in problems
     figure = results / "report/cifar10/demo/curves.png"
@@ -240,7 +239,7 @@ def test_something_else_in_the_place_of_a_file_of_a_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(unchanged, "write", lambda *_: None)
+    monkeypatch.setattr(setting_report, "_draw", lambda *_: [])
     path = results / BAD / name
     path.unlink()
     thing(path)
@@ -262,7 +261,7 @@ def test_something_else_in_the_place_of_another_record(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(unchanged, "write", lambda *_: None)
+    monkeypatch.setattr(setting_report, "_draw", lambda *_: [])
     path = results / place
     path.parent.mkdir(parents=True)
     thing(path)

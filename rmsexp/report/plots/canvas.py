@@ -16,14 +16,11 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import LogFormatter
 from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
 from rmsexp.system import atomic
-from rmsexp.system.regular_file import open_regular
 
 DPI = 150
 COMPRESSION = 3  # of PNG files: from 1, fast, to 9
-KEY = "key"  # the keyword of a text in PNG files
 PANEL = (4.3, 3.1)  # width and height of the axes
 GAP = (0.8, 0.65)  # space to the left of and below each panel, for tick labels and axis titles
 COLUMNS, TITLE, LEGEND = 3, 0.3, 2.2  # of a grid: panels side by side, and space above panels and for the legend
@@ -32,25 +29,12 @@ LINE, ENTRY = 0.165, 0.21  # heights of a line of the caption and of an entry of
 SVG: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "rmsexp"}
 
 
-def write(figure: Figure, path: Path, suffixes: Sequence[str] = ("png", "svg"), key: str = "") -> None:
-    """Write the figure as ``<path>.png`` and ``<path>.svg``, or with one of these ``suffixes`` alone.
-
-    ``key``: a text that is stored in the PNG file, see :func:`key`.
-    """
+def write(figure: Figure, path: Path, suffixes: Sequence[str] = ("png", "svg")) -> None:
+    """Write the figure as ``<path>.png`` and ``<path>.svg``, or with one of these ``suffixes`` alone."""
     _without_formulas(figure)
     for suffix in suffixes:
-        content = _png(figure, key) if suffix == "png" else _svg(figure)
+        content = _png(figure) if suffix == "png" else _svg(figure)
         atomic.write_atomic(path.with_name(f"{path.name}.{suffix}"), content)
-
-
-def key(path: Path) -> str:
-    """Return the key that is stored in a PNG file; "" if it has none, is damaged, or is missing."""
-    try:
-        with open_regular(path) as file, Image.open(file) as image:
-            image.verify()  # the checksums of the file
-            return str(image.info.get(KEY, ""))
-    except (OSError, SyntaxError, ValueError):  # what Pillow raises for damaged files
-        return ""
 
 
 def _without_formulas(figure: Figure) -> None:
@@ -63,16 +47,14 @@ def _without_formulas(figure: Figure) -> None:
             text.set_parse_math(False)
 
 
-def _png(figure: Figure, key: str) -> bytes:
+def _png(figure: Figure) -> bytes:
     """Return a PNG without transparency, which takes half the time of ``savefig`` to compress, for the same size."""
     figure.set_dpi(DPI)
     drawn = FigureCanvasAgg(figure)
     drawn.draw()
     buffer = BytesIO()
-    pixels, texts = np.asarray(drawn.buffer_rgba())[..., :3], PngInfo()
-    if key:
-        texts.add_text(KEY, key)
-    Image.fromarray(pixels).save(buffer, "png", compress_level=COMPRESSION, dpi=(DPI, DPI), pnginfo=texts)
+    pixels = np.asarray(drawn.buffer_rgba())[..., :3]
+    Image.fromarray(pixels).save(buffer, "png", compress_level=COMPRESSION, dpi=(DPI, DPI))
     return buffer.getvalue()
 
 
