@@ -260,15 +260,6 @@ class RunFolder:
             return rows, f"{self.metrics_path} has changed since {STATUS} was written: its digest is another"
         return rows, None
 
-    def read_intact_metrics(self) -> bytes | None:
-        """Return the content of the metrics of a run that has ended; None if it is not known to be unchanged since."""
-        try:
-            status, content = self.read_status(), read_regular(self.metrics_path)
-        except (OSError, ValueError):
-            return None
-        ended = status["status"] in ENDED and status.get("metrics") is not None
-        return content if ended and not _is_changed(content, status) else None
-
     def read_last_rows(self, length: int) -> list[Row]:
         """Return the rows in the last ``length`` bytes of the metrics, unchecked. Lines that are no rows are left out.
 
