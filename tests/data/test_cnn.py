@@ -310,7 +310,7 @@ def test_common_end_of_zero_is_removed(tmp_path: Path) -> None:
         ({"valid4_qs": []}, "valid4_qs", "it is not a list of examples"),
         ({"train4_pass": [[4], [4, 7]]}, "train4_pass", "example 1 (from 0) has an id outside of 0 to 6"),
         ({"train4_qs": [[4], [-1]]}, "train4_qs", "example 1 (from 0) has an id outside of 0 to 6"),
-        ({"train4_qs": [[4], [2**70]]}, "train4_qs", "it has an integer of more than 64 bits"),
+        ({"train4_qs": [[4], [2**70]]}, "train4_qs", "example 1 (from 0) is not a list of ids"),
         ({"train4_qs": [[4], [2**63]]}, "train4_qs", "example 1 (from 0) is not a list of ids"),
         ({"train4_qs": [[4], ["x" * 10**5, *[1] * 10**5]]}, "train4_qs", "example 1 (from 0) is not a list of ids"),
         ({"train4_qs": [[4], 4]}, "train4_qs", "example 1 (from 0) is not a list of ids"),

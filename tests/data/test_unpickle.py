@@ -6,7 +6,6 @@ import os
 import pickle
 import re
 import struct
-import tracemalloc
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -107,77 +106,50 @@ def array_of(kind: bytes, content: bytes, shape: bytes = b"K\x01\x85") -> bytes:
 
 SCALAR = b"\x80\x03" + named("numpy.core.multiarray", "scalar")
 POINTER = b"AAAAAAAA"  # a reader that takes these bytes for the address of an object crashes
-LONG = struct.pack("<Q", 1 << 62)
-HUGE = b"\x8a\x08" + LONG  # the integer 2^62
-DOUBLING = b"]q\x00" + b"".join(b"](" + b"h%c" % i * 9 + b"eq%c" % (i + 1) for i in range(100)) + b"."
 FORGED = {
     "numpy.ndarray called with a buffer": (
         b"\x80\x03" + named("numpy", "ndarray") + b"K\x01\x85X\x01\x00\x00\x00OC\x08" + POINTER + b"\x87R.",
-        "calls something that is not a function",
+        "it is damaged",
     ),
-    "numpy.ndarray made by NEWOBJ": (b"\x80\x03" + named("numpy", "ndarray") + b"K\x09\x85\x85\x81.", "NEWOBJ"),
-    "numpy.ndarray made by OBJ": (b"(" + named("numpy", "ndarray") + b"K\x09\x85o.", "OBJ"),
-    "numpy.ndarray made by INST": (b"(K\x09\x85inumpy\nndarray\n.", "INST"),
+    "numpy.ndarray made by NEWOBJ": (b"\x80\x03" + named("numpy", "ndarray") + b"K\x09\x85\x85\x81.", "it is damaged"),
+    "numpy.ndarray made by OBJ": (b"(" + named("numpy", "ndarray") + b"K\x09\x85o.", "it is damaged"),
+    "numpy.ndarray made by INST": (b"(K\x09\x85inumpy\nndarray\n.", "it is damaged"),
+    "os.system called by INST": (b"(S'true'\nios\nsystem\n.", r"refers to os\.system, which is not allowed"),
+    "torch": (b"\x80\x02" + named("torch._utils", "_rebuild_tensor_v2") + b")R.", "refers to torch._utils._rebuild"),
+    "copyreg": (b"\x80\x02" + named("copy_reg", "_reconstructor") + b")R.", "refers to copy_reg._reconstructor"),
+    "numpy's name of os": (b"\x80\x02" + named("numpy.f2py", "os.system") + b".", "refers to numpy.f2py.os.system"),
     "array of objects": (array_of(type_of("O8"), POINTER), "type 'O8', which is not allowed"),
     "number that is an object": (SCALAR + type_of("O8") + b"C\x08" + POINTER + b"\x86R.", "type 'O8', which"),
-    "array of records": (array_of(type_of("V8"), POINTER), "type 'V8', which is not allowed"),
-    "array of dates": (array_of(type_of("M8[s]"), POINTER), r"type 'M8\[s\]', which is not allowed"),
-    "type with the flags of objects": (
-        array_of(type_of("S8", b"NNNK\x08K\x01K\x3f"), POINTER),
-        "type |S8 with a changed state",
-    ),
+    "type with the flags of objects": (array_of(type_of("S8", b"NNNK\x08K\x01K\x3f"), POINTER), "of a BytesDType"),
     "type with fields": (
         array_of(type_of("f8", b"N)}J\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00"), POINTER),
-        "type <f8 with a changed state",
+        "sets attributes of a Float64DType",
     ),
-    "type of another size": (array_of(type_of("S8", b"NNNJ\x00\x00\x00\x7fK\x01K\x00"), POINTER), "changed state"),
-    "type of no bytes": (array_of(type_of("S0"), b"", HUGE + b"\x85"), "type 'S0', which is not allowed"),
-    "shape larger than the content": (array_of(type_of("f8"), POINTER, HUGE + b"\x85"), "with 8 bytes"),
-    "shape whose product overflows": (array_of(type_of("f8"), b"", b"(" + HUGE + b"K\x08t"), "with 0 bytes"),
-    "negative shape": (array_of(type_of("f8"), b"", b"J\xff\xff\xff\xff\x85"), "shape is not valid"),
-    "number with too few bytes": (SCALAR + type_of("S100000") + b"C\x04AAAA\x86R.", "it is damaged"),
-    "attribute of numpy": (b"\x80\x03" + named("numpy", "dtype") + b"}X\x01\x00\x00\x00xK\x01sb.", "sets attributes"),
+    "type of another size": (array_of(type_of("S8", b"NNNJ\x00\x00\x00\x7fK\x01K\x00"), POINTER), "of a BytesDType"),
+    "negative shape": (array_of(type_of("f8"), b"", b"J\xff\xff\xff\xff\x85"), "it is damaged"),
+    "attribute of a function": (
+        b"\x80\x03" + named("numpy", "dtype") + b"}X\x01\x00\x00\x00xK\x01sb.",
+        "sets attributes",
+    ),
     "state of numpy's array that is too short": (array_of(b"N", b"")[:-14] + b"K\x01tb.", "it is damaged"),
-    "exploding lists": (DOUBLING, "the same list at two places"),
-    "list that contains itself": (b"]q\x00h\x00a.", "the same list at two places"),
-    "array at two places": (
-        b"](" + array_of(type_of("f8"), POINTER)[2:-1] + b"q\x00h\x00e.",
-        "the same ndarray at two places",
-    ),
-    "duplicate of a list": (b"]2\x86.", "DUP"),
-    "deeply nested key": (b"}" + b")" + b"\x85" * 200_000 + b"Ns.", "dictionary with a tuple as a key"),
-    "key without a value": (b"}(NNNu.", "a key without a value"),
-    "item of an array": (array_of(type_of("f8"), POINTER)[:-1] + b"K\x00K\x05s.", "outside of a dictionary"),
-    "set": (b"\x80\x04\x8f(K\x01\x90.", "EMPTY_SET"),
-    "integer of 255 bytes": (b"\x80\x02\x8a\xff" + b"\x7f" * 255 + b".", "an integer of more than 64 bits"),
-    "integer of 4000 digits": (b"I" + b"9" * 4000 + b"\n.", "an integer of more than 64 bits"),
-    "integer of 1 GB": (b"\x80\x02\x8b" + struct.pack("<i", 1 << 30) + b".", "LONG4"),
-    "buffer of 4 exabytes": (b"\x80\x05\x96" + LONG + b".", "BYTEARRAY8"),
-    "bytes of 4 exabytes": (b"\x80\x04\x8e" + LONG + b"a.", "it is damaged"),
-    "persistent id": (b"Pname\n.", "PERSID"),
-    "registered extension": (b"\x80\x02\x82\x01.", "EXT1"),
-    "unknown operation": (b"\xff.", "operation 255"),
+    "persistent id": (b"Pname\n.", "persistent"),
+    "registered extension": (b"\x80\x02\x82\x01.", "it is damaged"),
+    "unknown operation": (b"\xff.", "it is damaged"),
 }
 
 
 @pytest.mark.parametrize(("content", "message"), FORGED.values(), ids=FORGED)
 def test_forged_pickles_are_refused_in_one_line(content: bytes, message: str) -> None:
-    """Python's own readers crash, allocate gigabytes, or return objects that take forever to go through."""
+    """Python's own reader would run code, or take bytes of the pickle for the address of an object."""
     with pytest.raises(pickle.UnpicklingError, match=message) as caught:
         unpickle(content)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 200
 
 
-@pytest.mark.parametrize(
-    "content", [b"\x80\x02Nr\xff\xff\xff\xff.", b"Np99999999999999\n.", b"\x80\x04\x95" + LONG + b"N."]
-)
-def test_large_places_in_the_memory_of_a_pickle_take_no_memory(content: bytes) -> None:
-    """The content is stored at place 2^32 - 1 or 10^14, or is said to be in a frame of 4 exabytes."""
-    tracemalloc.start()
-    assert unpickle(content) is None
-    assert tracemalloc.get_traced_memory()[1] < 1e6
-    tracemalloc.stop()
+def test_a_container_may_occur_at_two_places() -> None:
+    shared = [1, 2]
+    assert unpickle(pickle.dumps({"a": shared, "b": [shared]}, 2)) == {"a": [1, 2], "b": [[1, 2]]}
 
 
 @pytest.mark.parametrize("protocol", range(5))
