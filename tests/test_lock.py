@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-from rmsexp.system.file_lock import NoLocksError
 from rmsexp.system.lock import Lock, RunLockedError
 
 
@@ -44,18 +44,69 @@ def test_the_holder_notices_that_the_file_was_deleted_or_replaced(lock: Lock, ch
     lock.check()
 
 
-def test_a_file_that_was_deleted_while_it_was_being_locked_is_not_held(
-    lock: Lock, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("change", [delete, replace])
+def test_of_a_file_that_is_deleted_while_it_is_being_locked_the_next_one_is_locked(
+    lock: Lock, change: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flock = fcntl.flock
+    flock, changes = fcntl.flock, [change]
 
-    def delete_then_lock(*arguments: int) -> None:
-        lock.path.unlink()
+    def change_then_lock(*arguments: int) -> None:
+        if changes:
+            changes.pop()(lock.path)
         flock(*arguments)
 
-    monkeypatch.setattr(fcntl, "flock", delete_then_lock)
-    with pytest.raises(RunLockedError, match="was deleted or replaced"), lock.held():
+    monkeypatch.setattr(fcntl, "flock", change_then_lock)
+    with lock.held():
+        lock.check()
+        with pytest.raises(RunLockedError, match="is being written by another process"), same_lock(lock).held():
+            pass
+
+
+def test_whoever_looks_at_the_lock_does_not_disturb_who_takes_it(lock: Lock) -> None:
+    with lock.held():
         pass
+    with lock.path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        assert not same_lock(lock).is_held()
+        threading.Timer(0.05, fcntl.flock, [file, fcntl.LOCK_UN]).start()
+        with lock.held():
+            assert same_lock(lock).is_held()
+
+
+def test_the_lock_of_files_that_may_only_be_read_can_be_looked_at(lock: Lock) -> None:
+    with lock.held():
+        lock.path.chmod(0o444)
+        assert same_lock(lock).is_held()
+    assert not lock.is_held()
+
+
+def test_older_versions_and_this_one_exclude_each_other(lock: Lock) -> None:
+    """They lock the file with flock, and write into it who they are."""
+    with lock.path.open("a+") as older:
+        fcntl.flock(older, fcntl.LOCK_EX)
+        older.write("17 on another")
+        older.flush()
+        assert lock.is_held()
+        with pytest.raises(RunLockedError, match=r"another process \(id 17 on another\)"), lock.held():
+            pass
+        fcntl.flock(older, fcntl.LOCK_UN)
+        with lock.held(), pytest.raises(BlockingIOError):
+            fcntl.flock(older, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_forked_child_does_not_hold_the_lock_of_a_process_that_ends(lock: Lock) -> None:
+    """As the processes that load data, if they outlive a process that was killed."""
+    reading, writing = os.pipe()
+    with lock.held():
+        child = os.fork()
+        if not child:
+            os.close(writing)
+            os.read(reading, 1)  # until the parent closes the other end
+            os._exit(0)
+    assert not lock.is_held()
+    os.close(writing)
+    os.waitpid(child, 0)
+    os.close(reading)
 
 
 def test_on_a_file_system_without_locks_nobody_holds_one(lock: Lock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,26 +115,25 @@ def test_on_a_file_system_without_locks_nobody_holds_one(lock: Lock, monkeypatch
 
     lock.path.touch()
     monkeypatch.setattr(fcntl, "flock", unsupported)
-    with pytest.raises(NoLocksError), lock.held():
+    with pytest.raises(OSError, match=r"cannot be written or locked \(No locks available\)"), lock.held():
         pass
     assert not lock.is_held()
 
 
-@pytest.mark.parametrize(("method", "what"), [("mkdir", "made"), ("open", "written")])
+@pytest.mark.parametrize(("function", "what"), [("pathlib.Path.mkdir", "be made"), ("os.open", "be written or locked")])
 def test_a_folder_that_cannot_be_used_is_named_with_a_way_out(
-    method: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    function: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "rms").mkdir()
+    if function == "os.open":
+        (tmp_path / "rms").mkdir()
 
     def refuse(*_: object, **__: object) -> NoReturn:
         raise PermissionError(errno.EACCES, "Permission denied", "results")
 
-    monkeypatch.setattr(Path, method, refuse)
-    if method == "mkdir":
-        (tmp_path / "rms").rmdir()
+    monkeypatch.setattr(function, refuse)
     with pytest.raises(PermissionError) as caught, Lock(tmp_path / "rms/.seed0.lock", tmp_path / "rms/seed0").held():
         pass
-    where = f"{tmp_path}/rms cannot be {what} (Permission denied)"
+    where = f"{tmp_path}/rms cannot {what} (Permission denied)"
     assert str(caught.value) == f"{where}; results=DIR names another folder"
 
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from rmsexp import config
 from rmsexp.config.words import overrides
-from rmsexp.system import file_lock, process
+from rmsexp.system import process
 from rmsexp.system.command_line import REPORTED, Parser, config_dir_words, documentation, entry_point
 from rmsexp.system.lock import Lock, RunLockedError
 
@@ -106,8 +106,6 @@ def _work(goal: Goal, arguments: argparse.Namespace) -> int:
     If this process is the command's only worker, it also prints the verdicts or draws the items.
     """
     worker = _worker(goal, arguments)
-    if warning := file_lock.host_only(worker.runs.results):
-        worker.report(warning)
     signum = worker.work()
     elsewhere = worker.failed_in_others()
     for job, message in elsewhere.items():

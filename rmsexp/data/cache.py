@@ -21,7 +21,7 @@ from rmsexp.data import DataError, Report
 from rmsexp.system import cores
 from rmsexp.system.atomic import sync_folder
 from rmsexp.system.command_line import brief, inform
-from rmsexp.system.file_lock import wait_for_lock
+from rmsexp.system.file_lock import locked
 from rmsexp.system.readers import NOT_DAMAGE
 
 T = TypeVar("T")
@@ -146,8 +146,8 @@ def staging(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
-    with path.with_name(f".{path.name}.lock").open("a") as lock:
-        wait_for_lock(lock, lambda: inform(f"waiting for another process that stores {path}"))
+    lock = path.with_name(f".{path.name}.lock")
+    with locked(lock, lambda: inform(f"waiting for another process that stores {path}")):
         remove(temporary)
         try:
             temporary.mkdir()

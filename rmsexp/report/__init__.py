@@ -17,12 +17,11 @@ from pathlib import Path
 
 from rmsexp.records.frames.load import Records, load
 from rmsexp.system.command_line import inform
-from rmsexp.system.file_lock import POLL_SECONDS, wait_for_lock
-from rmsexp.system.regular_file import open_regular
+from rmsexp.system.file_lock import locked
 
 __all__ = ["Records", "draw", "load"]
 
-PATIENCE = round(5 / POLL_SECONDS)  # polls before a message: a figure takes less than five seconds
+PATIENCE = 5.0  # seconds before a message: a figure takes less
 
 
 def draw(results: Path, task: str, setting: str) -> Path:
@@ -38,6 +37,6 @@ def draw(results: Path, task: str, setting: str) -> Path:
     if not folder.is_dir():
         raise comparison.NoMetricsError(f"there is no folder {folder}, so there is nothing to draw")
     # Of two runs that end together, the one that loads the records first must not write its figures last.
-    with open_regular(folder / ".comparison.lock", "a") as lock:
-        wait_for_lock(lock, lambda: inform(f"waiting for another process that draws {folder}"), patience=PATIENCE)
+    lock = folder / ".comparison.lock"
+    with locked(lock, lambda: inform(f"waiting for another process that draws {folder}"), PATIENCE):
         return comparison.draw(load(folder).select(task, setting), folder / "comparison")

@@ -5,16 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 import platform
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO
+from typing import NoReturn
 
-from rmsexp.system.file_lock import NoLocksError, try_to_lock
+from rmsexp.system.file_lock import locked, try_to_lock
 from rmsexp.system.regular_file import open_regular
 
-LOOKS, LOOK_SECONDS = 4, 0.05  # repeated tries to lock, and the time before each
+PATIENCE = 0.2  # seconds before a process gives up: others, who only look at the lock, hold it for a moment
 
 
 class RunLockedError(RuntimeError):
@@ -30,56 +29,49 @@ class Lock:
 
     def __init__(self, path: Path, run: Path) -> None:
         self.path, self._run = path, run
-        self._descriptor: int | None = None  # of the file, while this object holds the lock
+        self._locked: os.stat_result | None = None  # of the file, while this object holds the lock
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Hold the lock inside the context.
 
-        Raises: RunLockedError if another process holds it; NoLocksError; OSError if it cannot be locked or written.
+        Raises: RunLockedError if another process holds it; OSError if the file cannot be locked or written.
         """
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            opened = open_regular(self.path, "a+")
-        except OSError as error:
-            what = "be written" if self.path.parent.is_dir() else "be made"
-            message = f"{self.path.parent} cannot {what} ({error.strerror or error}); results=DIR names another folder"
-            raise type(error)(message) from None
-        with opened as file:
-            if not self._try(file):
-                file.seek(0)
-                owner = file.read(300).strip() or "unknown"
-                raise RunLockedError(
-                    f"{self._run} is being written by another process (id {owner}); "
-                    "wait for it, or choose another seed or results folder"
-                )
-            self._descriptor = file.fileno()
+        with ExitStack() as stack:
             try:
-                self.check()
-                file.truncate(0)
-                file.write(f"{os.getpid()} on {platform.node()}")
-                file.flush()
-                yield
-            finally:
-                self._descriptor = None
+                stack.enter_context(locked(self.path, self._refuse, PATIENCE, self._sign))
+            except OSError as error:
+                what = "be written or locked" if self.path.parent.is_dir() else "be made"
+                message = (
+                    f"{self.path.parent} cannot {what} ({error.strerror or error}); results=DIR names another folder"
+                )
+                raise type(error)(message) from None
+            stack.callback(setattr, self, "_locked", None)
+            self.check()
+            yield
 
-    def _try(self, file: IO[str]) -> bool:
-        """Lock the file exclusively; return whether that worked, maybe after others have looked at it."""
-        for _ in range(LOOKS):  # is_held locks the file for a moment
-            if try_to_lock(file, fcntl.LOCK_EX):
-                return True
-            threading.Event().wait(LOOK_SECONDS)
-        return try_to_lock(file, fcntl.LOCK_EX)
+    def _refuse(self) -> NoReturn:
+        owner = self.path.read_text(errors="replace")[:300].strip() or "unknown"
+        raise RunLockedError(
+            f"{self._run} is being written by another process (id {owner}); "
+            "wait for it, or choose another seed or results folder"
+        ) from None
+
+    def _sign(self, descriptor: int) -> None:
+        """Write into the locked file which process holds it."""
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()} on {platform.node()}".encode())
+        self._locked = os.fstat(descriptor)
 
     def check(self) -> None:
         """Check that the lock, if this object holds it, still excludes other processes.
 
         Raises: RunLockedError if the file was deleted or replaced.
         """
-        if self._descriptor is None:
+        if self._locked is None:
             return
         try:
-            same = os.path.samestat(os.fstat(self._descriptor), self.path.stat())
+            same = os.path.samestat(self._locked, self.path.stat())
         except FileNotFoundError:
             same = False
         if not same:
@@ -89,7 +81,10 @@ class Lock:
             )
 
     def is_held(self) -> bool:
-        """Return whether a living process, possibly this one, holds the lock."""
+        """Return whether a living process, possibly this one, holds the lock.
+
+        A shared lock answers this: those who ask do not exclude each other, and the file may be read-only.
+        """
         try:
             file = open_regular(self.path, "r")
         except FileNotFoundError:
@@ -97,5 +92,5 @@ class Lock:
         with file:
             try:
                 return not try_to_lock(file, fcntl.LOCK_SH)
-            except NoLocksError:  # then no process can hold one
+            except OSError:  # the file system has no locks, so no process can hold one
                 return False

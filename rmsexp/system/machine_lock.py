@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO
 
 from rmsexp.system import file_lock
-from rmsexp.system.file_lock import try_to_lock, wait_for_lock
+from rmsexp.system.file_lock import try_to_lock
 from rmsexp.system.private import private_folder
 
 FOLDER = Path(tempfile.gettempdir(), f"rmsexp-{os.geteuid()}")
@@ -60,9 +60,8 @@ def measuring(report: Report) -> Iterator[None]:
             own.write(json.dumps(about))
             own.flush()
             workers = stack.enter_context(_open(WORKING))
-            wait_for_lock(
-                workers, lambda: report("waiting until the campaign workers on this machine pause"), patience=PATIENCE
-            )
+            pausing = "waiting until the campaign workers on this machine pause"
+            _wait(workers, fcntl.LOCK_EX, lambda _: report(pausing), PATIENCE)
         except OSError as error:
             report(f"warning: campaign workers on this machine do not pause for this measurement ({error})")
         yield
@@ -113,7 +112,7 @@ class Pause:
                 begun = time.monotonic()
                 _wait(self._measuring, fcntl.LOCK_SH, lambda measurement: report(f"paused for {measurement}"))
                 report(f"going on after a pause of {time.monotonic() - begun:.0f} s")
-            wait_for_lock(self._working, kind=fcntl.LOCK_SH)
+            _wait(self._working, fcntl.LOCK_SH, lambda _: None)
             fcntl.flock(self._measuring, fcntl.LOCK_UN)
         except OSError as error:
             self._off = True
@@ -133,7 +132,7 @@ def _open(name: str) -> IO[str]:
 
 
 def _wait(file: IO[str], kind: int, waiting: Callable[[str], None], patience: int = 0) -> None:
-    """Lock the file of measurements. Report who measures if that takes long, and again if that process is stopped.
+    """Lock a file. Report who measures, as the file says, if that takes long, and again if that process is stopped.
 
     The kernel frees the lock of a process that ends, however it ends, but not that of one that SIGSTOP or Ctrl-Z has
     stopped.

@@ -196,7 +196,7 @@ def test_only_one_process_at_a_time_writes_the_file(tmp_path: Path, monkeypatch:
         waits.append(seconds)
         lock.__exit__(None, None, None)
 
-    monkeypatch.setattr("rmsexp.system.lock.LOOKS", 0)
+    monkeypatch.setattr("rmsexp.system.lock.PATIENCE", 0.0)
     monkeypatch.setattr("threading.Event.wait", wait)
     campaign, _ = plan.update(asked)
     assert waits == [plan.POLL_SECONDS]
@@ -216,7 +216,7 @@ def test_whoever_waits_for_the_file_says_so_once(
         if len(waits) == 2 * plan.SILENT_TRIES:
             lock.__exit__(None, None, None)
 
-    monkeypatch.setattr("rmsexp.system.lock.LOOKS", 0)
+    monkeypatch.setattr("rmsexp.system.lock.PATIENCE", 0.0)
     monkeypatch.setattr("threading.Event.wait", wait)
     with plan.locked(asked):
         line = f"rmsexp: waiting: {asked.folder} is being written by another process (id {os.getpid()} on "

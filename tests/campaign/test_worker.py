@@ -364,7 +364,7 @@ def test_a_file_system_without_locks_is_named_in_one_line(
     monkeypatch.setattr(fcntl, "flock", flock)
     assert main(argv) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "has no locks (Function not implemented)" in line
+    assert "cannot be written or locked (Function not implemented)" in line
     assert "another process" not in line
 
 

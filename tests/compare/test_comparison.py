@@ -12,7 +12,7 @@ from helpers.records import write_run
 from rmsexp.compare import draw, load
 from rmsexp.records import record
 from rmsexp.report.comparison import NoMetricsError
-from rmsexp.system.file_lock import POLL_SECONDS, wait_for_lock
+from rmsexp.system.file_lock import POLL_SECONDS, locked
 
 pytestmark = pytest.mark.slow
 
@@ -46,8 +46,7 @@ def test_a_run_may_lack_metrics_but_not_all_runs_of_a_setting(tmp_path: Path, un
 
 def test_who_draws_last_has_loaded_the_records_last(tmp_path: Path, unwritten_figures: list[str]) -> None:
     write_run(tmp_path, "ln")
-    with (tmp_path / "cifar10/demo/.comparison.lock").open("a") as lock:
-        wait_for_lock(lock)  # another process draws
+    with locked(tmp_path / "cifar10/demo/.comparison.lock"):  # another process draws
         drawing = threading.Thread(target=draw, args=(tmp_path, "cifar10", "demo"))
         drawing.start()
         drawing.join(5 * POLL_SECONDS)

@@ -26,7 +26,7 @@ import torch
 from rmsexp.norms.kernels.forms import Kind
 from rmsexp.system import atomic, cores
 from rmsexp.system.command_line import brief, inform
-from rmsexp.system.file_lock import wait_for_lock
+from rmsexp.system.file_lock import locked
 from rmsexp.system.private import belongs_to_user, cache_folder
 
 CACHE = Path("~/.cache/rmsexp/kernels")
@@ -87,8 +87,8 @@ def _library() -> Path:
     library = folder / "rmsexp.so"
     if _is_intact(library):
         return library
-    with (folder / "lock").open("w") as lock:  # one process builds, others wait for it
-        wait_for_lock(lock, lambda: inform("waiting for another process that builds the fused kernels"))
+    # one process builds, others wait for it
+    with locked(folder / "lock", lambda: inform("waiting for another process that builds the fused kernels")):
         if not _is_intact(library):
             inform("building the fused kernels (once; a minute or two)")
             _compile(compiler, command, sources, library)
