@@ -12,8 +12,7 @@ from rmsexp.campaign import question
 from rmsexp.commands import app, campaign, report, status, timing
 from rmsexp.config.classes import load_own
 from rmsexp.records import record
-from rmsexp.system import readers
-from rmsexp.system.mounts import Mount
+from rmsexp.system import mounts, readers
 
 BOMB = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
 
@@ -88,15 +87,17 @@ def test_aliases_are_allowed_where_they_stand_for_little() -> None:
 def test_what_is_no_folder_of_results_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kernel = Mount(Path("/"), tmp_path / "kernel", "proc", frozenset())
-    monkeypatch.setattr(record, "mounts", lambda: [kernel])
-    (tmp_path / "kernel/1/cwd").mkdir(parents=True)
-    (tmp_path / "kernel/run.json").touch()
+    kernel = tmp_path / "of the kernel"
+    escaped = str(kernel).replace(" ", r"\040")
+    (tmp_path / "mounts").write_text(f"/dev/vda / ext4 rw,relatime 0 0\nproc {escaped} proc rw 0 0\n")
+    monkeypatch.setattr(mounts, "MOUNTS", tmp_path / "mounts")
+    (kernel / "1/cwd").mkdir(parents=True)
+    (kernel / "run.json").touch()
     for command in (report.main, status.main):
-        assert command([str(tmp_path / "kernel/1")]) == command(["/"]) == 1
+        assert command([str(kernel / "1")]) == command(["/"]) == 1
         assert capsys.readouterr().err.count("name the folder of your results") == 2
     assert record.find(tmp_path, record.RUN) == []
-    (tmp_path / "link").symlink_to(tmp_path / "kernel/1")
+    (tmp_path / "link").symlink_to(kernel / "1")
     assert record.find(tmp_path, record.RUN) == []
 
 
