@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +26,10 @@ from rmsexp.campaign.results import Campaign, Result
 from rmsexp.records import record
 from rmsexp.system import atomic
 from rmsexp.system.command_line import command, report
-from rmsexp.system.lock import Lock, RunLockedError
+from rmsexp.system.lock import Lock
 from rmsexp.system.regular_file import read_regular
 
-POLL_SECONDS = 0.1  # between two tries to lock the campaign's folder
-SILENT_TRIES = 50  # after so many, a line says that this process waits
+PATIENCE = 5.0  # seconds after which a line says that this process waits for the campaign's folder
 
 
 @contextmanager
@@ -48,16 +45,11 @@ def locked(question: Question) -> Iterator[None]:
     if (question.folder / campaign_file.FILE).exists() and not os.access(question.folder, os.W_OK):
         shown = command("rmsexp.report", str(question.results), "--out", "report")
         raise PermissionError(f"{question.folder} cannot be written; for the verdicts of its records: {shown}")
-    lock = Lock(question.folder / ".lock", question.folder)
-    with ExitStack() as stack:
-        for tries in count(1):
-            try:
-                stack.enter_context(lock.held())
-                break
-            except RunLockedError as error:
-                if tries == SILENT_TRIES:
-                    report(f"waiting: {str(error).partition(';')[0]}")
-            threading.Event().wait(POLL_SECONDS)
+
+    def waiting(refusal: str) -> None:
+        report(f"waiting: {refusal.partition(';')[0]}")
+
+    with Lock(question.folder / ".lock", question.folder).held(waiting, PATIENCE):
         for path in question.folder.glob(".*.tmp"):
             path.unlink()
         yield

@@ -5,10 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NoReturn
 
 from rmsexp.system.file_lock import locked, try_to_lock
 from rmsexp.system.regular_file import open_regular
@@ -32,14 +31,28 @@ class Lock:
         self._locked: os.stat_result | None = None  # of the file, while this object holds the lock
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self, waiting: Callable[[str], None] | None = None, patience: float = PATIENCE) -> Iterator[None]:
         """Hold the lock inside the context.
 
-        Raises: RunLockedError if another process holds it; OSError if the file cannot be locked or written.
+        If another process still holds it after ``patience`` seconds, ``waiting`` gets a sentence about that, and this
+        process waits on; without ``waiting`` it gives up.
+
+        Raises: RunLockedError if it gives up; OSError if the file cannot be locked or written.
         """
+
+        def refuse_or_wait() -> None:
+            owner = self.path.read_text(errors="replace")[:300].strip() or "unknown"
+            refusal = (
+                f"{self._run} is being written by another process (id {owner}); "
+                "wait for it, or choose another seed or results folder"
+            )
+            if waiting is None:
+                raise RunLockedError(refusal) from None
+            waiting(refusal)
+
         with ExitStack() as stack:
             try:
-                stack.enter_context(locked(self.path, self._refuse, PATIENCE, self._sign))
+                stack.enter_context(locked(self.path, refuse_or_wait, patience, self._sign))
             except OSError as error:
                 what = "be written or locked" if self.path.parent.is_dir() else "be made"
                 message = (
@@ -49,13 +62,6 @@ class Lock:
             stack.callback(setattr, self, "_locked", None)
             self.check()
             yield
-
-    def _refuse(self) -> NoReturn:
-        owner = self.path.read_text(errors="replace")[:300].strip() or "unknown"
-        raise RunLockedError(
-            f"{self._run} is being written by another process (id {owner}); "
-            "wait for it, or choose another seed or results folder"
-        ) from None
 
     def _sign(self, descriptor: int) -> None:
         """Write into the locked file which process holds it."""

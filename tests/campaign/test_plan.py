@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
-import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from helpers.campaign_runs import EQUAL, ask, do, write_run
 from rmsexp.campaign import campaign_file, plan
 from rmsexp.campaign import results as campaign_results
 from rmsexp.campaign.campaign_file import Job
+from rmsexp.campaign.question import Question
 from rmsexp.campaign.remarks import remarks
 from rmsexp.campaign.runs import CampaignRuns
 from rmsexp.records import record
@@ -182,24 +185,32 @@ def test_a_damaged_record_is_planned_again(tmp_path: Path) -> None:
     assert [str(asked.results / first.folder / record.RUN) in line for line in problems] == [True]
 
 
-def test_only_one_process_at_a_time_writes_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def lock_for_a_moment(asked: Question, at_end: Callable[[], None]) -> threading.Timer:
+    """Lock the campaign's folder as another process does; call ``at_end`` before it is free again."""
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    other = (asked.folder / ".lock").open("w")
+    fcntl.flock(other, fcntl.LOCK_EX)
+    other.write("17 on another")
+    other.flush()
+
+    def end() -> None:
+        with other:
+            at_end()
+
+    timer = threading.Timer(0.1, end)
+    timer.start()
+    return timer
+
+
+def test_only_one_process_at_a_time_writes_the_file(tmp_path: Path) -> None:
     """Whoever waits reads the records after the other has written, so an older plan never replaces a newer one."""
-    asked, waits = ask(tmp_path), list[float]()
-    (asked.folder).mkdir(parents=True)
+    asked, written = ask(tmp_path), list[bool]()
+    timer = lock_for_a_moment(asked, lambda: written.append((asked.folder / campaign_file.FILE).exists()))
     left_behind = asked.folder / ".campaign.json.1.tmp"
     left_behind.touch()
-    lock = plan.locked(asked)
-    lock.__enter__()
-
-    def wait(_: object, seconds: float) -> None:
-        assert not (asked.folder / campaign_file.FILE).exists()
-        waits.append(seconds)
-        lock.__exit__(None, None, None)
-
-    monkeypatch.setattr("rmsexp.system.lock.PATIENCE", 0.0)
-    monkeypatch.setattr("threading.Event.wait", wait)
     campaign, _ = plan.update(asked)
-    assert waits == [plan.POLL_SECONDS]
+    timer.join()
+    assert written == [False]
     assert campaign.path.exists()
     assert not left_behind.exists()
 
@@ -207,21 +218,13 @@ def test_only_one_process_at_a_time_writes_the_file(tmp_path: Path, monkeypatch:
 def test_whoever_waits_for_the_file_says_so_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked, waits = ask(tmp_path), list[float]()
-    lock = plan.locked(asked)
-    lock.__enter__()
-
-    def wait(_: object, seconds: float) -> None:
-        waits.append(seconds)
-        if len(waits) == 2 * plan.SILENT_TRIES:
-            lock.__exit__(None, None, None)
-
-    monkeypatch.setattr("rmsexp.system.lock.PATIENCE", 0.0)
-    monkeypatch.setattr("threading.Event.wait", wait)
+    asked = ask(tmp_path)
+    monkeypatch.setattr(plan, "PATIENCE", 0.0)
+    timer = lock_for_a_moment(asked, lambda: None)
     with plan.locked(asked):
-        line = f"rmsexp: waiting: {asked.folder} is being written by another process (id {os.getpid()} on "
-        assert capsys.readouterr().err.startswith(line)
-    assert len(waits) == 2 * plan.SILENT_TRIES
+        timer.join()
+    line = f"rmsexp: waiting: {asked.folder} is being written by another process (id 17 on another)\n"
+    assert capsys.readouterr().err == line
 
 
 NEW = {"min_seeds": 2, "max_seeds": 4}
