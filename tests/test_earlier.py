@@ -76,7 +76,7 @@ def test_a_damaged_file_is_named_and_kept_under_another_name(
     refuse_all(earlier, jobs["job"])
     assert earlier.has_ended(jobs["job"]) == (name != record.STATUS)
     (line,) = earlier.repair()
-    assert line.startswith((f"{path} ", f"{path}, line "))
+    assert line.startswith((f"{path} ", f"{path}, line ", f"{path}: "))
     assert line.endswith(f"; it is written again, and the damaged file is kept as {name}.old0")
     assert len(line) < 300 + len(str(path))
     assert "\n" not in line

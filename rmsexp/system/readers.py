@@ -1,8 +1,8 @@
 """Read JSON and YAML files as plain data. The records of a run may come from somebody else, or be damaged.
 
 Each reader returns the mapping that a file holds, and raises OSError if the file cannot be opened, or else ValueError
-with a message of one line that names the file. A file that is too large, too deeply nested, or that stands for much
-more data than it holds is refused before it takes time or memory.
+with a message of one line that names the file. YAML that is too large, too deeply nested, or that stands for much more
+data than it holds is refused before it takes time or memory.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from yaml.composer import Composer
 
 from rmsexp.system.command_line import brief, escaped
-from rmsexp.system.regular_file import open_regular
+from rmsexp.system.regular_file import read_regular
 
-LARGEST_JSON, LARGEST_YAML = 1 << 24, 1 << 15  # bytes; run.json has some thousands, config.yaml about two thousand
+LARGEST_YAML = 1 << 15  # values or characters; a run's config.yaml has about two thousand characters
 # errors of the system that show no damage, such as missing permissions: the file must not be replaced
 NOT_DAMAGE = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE)
 DEEPEST_YAML = 20  # levels of nesting; a run's config has four
@@ -30,7 +29,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
     Raises: OSError if the file cannot be opened; ValueError if it does not hold a JSON object in UTF-8.
     """
-    text = _text(path, LARGEST_JSON)
+    text = _text(path)
     try:
         value = json.loads(text)
         json.dumps(value, ensure_ascii=False).encode()  # fails for half of a surrogate pair, which cannot be printed
@@ -44,13 +43,14 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a file that holds a run's resolved config.
 
-    Such a file has values only, so aliases (``*name``) and interpolations (``${name}``) are refused. A few lines of
-    either can stand for gigabytes, and some interpolations read environment variables. In text ``${`` is written
-    ``\\${`` (:func:`yaml_text`).
+    Such a file has values only, so interpolations (``${name}``) are refused. A few lines can stand for gigabytes, and
+    some interpolations read environment variables. In text ``${`` is written ``\\${`` (:func:`yaml_text`). For aliases
+    (``*name``) see :func:`check_yaml`.
 
     Raises: OSError if the file cannot be opened; ValueError if it does not hold such a mapping in UTF-8.
     """
-    text = _text(path, LARGEST_YAML)
+    text = _text(path)
+    check_yaml(text, path)
     try:
         value = yaml.load(text, _Loader)
         json.dumps(value, ensure_ascii=False, default=str).encode()
@@ -66,10 +66,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def check_yaml(text: str, name: object) -> None:
-    """Raise ValueError for YAML of the user's own that would take OmegaConf much time or memory.
+    """Raise ValueError for YAML that would take OmegaConf, or this module, much time or memory.
 
-    Aliases are allowed here, but not of a part within itself, and what they stand for counts as often as it is used.
-    Text that is no YAML is left to OmegaConf.
+    Aliases are allowed, but not of a part within itself, and what they stand for counts as often as it is used. Text
+    that is no YAML is left to the one who loads it.
     """
     sizes, open_parts, problem = dict[str, int](), [("", 0)], ""
     try:
@@ -77,8 +77,8 @@ def check_yaml(text: str, name: object) -> None:
             anchor, size = getattr(event, "anchor", None) or "", 1
             if isinstance(event, yaml.CollectionStartEvent):
                 open_parts.append((anchor, 1))
-                continue
-            if isinstance(event, yaml.AliasEvent):
+                anchor, size = "", 0
+            elif isinstance(event, yaml.AliasEvent):
                 problem = f"*{anchor} stands for a part that it is in" * (anchor in dict(open_parts))
                 anchor, size = "", sizes.get(anchor, 0)
             elif isinstance(event, yaml.CollectionEndEvent):
@@ -99,7 +99,7 @@ def check_yaml(text: str, name: object) -> None:
 
 def check_own_config(path: Path) -> None:
     """Raise ValueError for a config file of the user's own that OmegaConf must not load (:func:`check_yaml`)."""
-    check_yaml(_text(path, LARGEST_YAML), path)
+    check_yaml(_text(path), path)
 
 
 def yaml_text(values: dict[str, Any]) -> str:
@@ -107,61 +107,27 @@ def yaml_text(values: dict[str, Any]) -> str:
     return yaml.safe_dump(escaped(values), sort_keys=False)
 
 
-class _ValuesOnly:
-    """Makes a YAML loader refuse aliases, interpolations, repeated keys, and deep nesting."""
-
-    depth = 0
-
-    def compose_node(self: Any, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.MarkedYAMLError(problem="an alias is not allowed", problem_mark=self.peek_event().start_mark)
-        self.depth += 1
-        if self.depth > DEEPEST_YAML:
-            problem = f"more than {DEEPEST_YAML} levels of nesting"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.peek_event().start_mark)
-        node = super().compose_node(parent, index)  # type: ignore[misc]
-        self.depth -= 1
-        return node
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml's is the faster one
+    """Loads plain values; refuses interpolations and repeated keys."""
 
     def construct_scalar(self, node: Any) -> Any:
-        text = super().construct_scalar(node)  # type: ignore[misc]
+        text = super().construct_scalar(node)
         value = re.sub(r"(\\*)\\\$\{", lambda match: match[1][::2] + "${", text)  # the reverse of escaped
         if escaped(value) != text:
             raise yaml.MarkedYAMLError(problem="an interpolation is not allowed", problem_mark=node.start_mark)
         return value
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        mapping = super().construct_mapping(node, deep)  # type: ignore[misc]
+        mapping = super().construct_mapping(node, deep)
         if len(mapping) < len(node.value):
             raise yaml.MarkedYAMLError(problem="a key occurs twice", problem_mark=node.start_mark)
         return mapping
 
 
-class _PythonLoader(_ValuesOnly, yaml.SafeLoader):
-    """Loads plain values with PyYAML's own parser."""
-
-
-if yaml.__with_libyaml__:
-
-    class _Loader(_ValuesOnly, Composer, yaml.CSafeLoader):
-        """Loads plain values with libyaml's parser, which is many times as fast."""
-
-        def __init__(self, text: str) -> None:
-            Composer.__init__(self)
-            yaml.CSafeLoader.__init__(self, text)
-
-else:
-    _Loader = _PythonLoader  # type: ignore[misc,assignment]
-
-
-def _text(path: Path, largest: int) -> str:
-    """Return the text of a file of at most ``largest`` bytes. Raises: OSError; ValueError if it is no such file."""
-    with open_regular(path) as file:
-        content = file.read(largest + 1)
-    if len(content) > largest:
-        raise ValueError(f"{path} has more than {largest:,} bytes, so it is no config and no file of a run")
+def _text(path: Path) -> str:
+    """Return the text of a file. Raises: OSError if it cannot be opened; ValueError if it is not UTF-8."""
     try:
-        return content.decode()
+        return read_regular(path).decode()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 (byte {error.start})") from None
 

@@ -60,7 +60,7 @@ def test_seeds_of_no_list_are_refused(tmp_path: Path, capsys: pytest.CaptureFixt
         ),
         ("a: &a [*a]\n", "*a stands for a part that it is in"),
         ("a: " + "[" * 900 + "]" * 900, "more than 20 levels of nesting"),
-        ("a: " + "x" * 40_000, "more than 32,768 bytes"),
+        ("a: " + "x" * 40_000, "more than 32,768 values or bytes"),
     ],
 )
 def test_a_config_of_the_users_own_has_a_limited_size(content: str, message: str, tmp_path: Path) -> None:
