@@ -89,7 +89,7 @@ class Earlier:
             key, value = next(iter(changed.items()))
             count = f"; {len(changed)} keys differ" if len(changed) > 1 else ""
             raise RefusedError(
-                f"{self.folder.path} was begun with another config ({key} is now {value!s:.40}{count}); "
+                f"{self.folder.path} was begun with another config ({key:.80} is now {value!s:.40}{count}); "
                 "start a new run with force=true, which keeps this one beside it"
             )
 

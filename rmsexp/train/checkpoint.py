@@ -47,7 +47,7 @@ class Identity(NamedTuple):
 
 def save(folder: Path, payload: Payload) -> None:
     """Write ``last.pt``; the checkpoint before it becomes ``previous.pt``."""
-    folder.mkdir(parents=True, exist_ok=True)
+    _make_room(folder, LAST, PREVIOUS)
     content = _bytes(payload)
     if (folder / LAST).exists():
         (folder / LAST).replace(folder / PREVIOUS)
@@ -57,8 +57,16 @@ def save(folder: Path, payload: Payload) -> None:
 
 def save_best(folder: Path, payload: Payload) -> None:
     """Write ``best.pt``."""
-    folder.mkdir(parents=True, exist_ok=True)
+    _make_room(folder, BEST)
     write_atomic(folder / BEST, _bytes(payload))
+
+
+def _make_room(folder: Path, *names: str) -> None:
+    """Make the folder of checkpoints; folders in the places of these files are kept under other names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in (folder / name for name in names):
+        if path.is_dir():
+            move_aside(path)
 
 
 def load(
