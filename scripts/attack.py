@@ -55,7 +55,7 @@ TRANSLATOR = ("task=transformer", "scale=demo", "max_steps=20", "threads=1")
 SIGNALS = ("INT", "TERM", "HUP", "QUIT", "USR1", "ALRM", "PIPE", "XCPU", "KILL")
 KILLS = 10
 # torchrun's own traceback when a process of its has failed, which is none of the package's
-LAUNCHERS = re.compile(r"Traceback .*\n(?:  .*\n)+torch\.distributed\.elastic\..*ChildFailedError")
+OF_TORCHRUN = re.compile(r"Traceback .*\n(?:  .*\n)+torch\.distributed\.elastic\..*ChildFailedError")
 DISKS = (8, 16, 32, 64, 96, 128, 256)  # kilobytes
 
 
@@ -95,7 +95,7 @@ class Attack:
             process.kill()
             shown, _ = process.communicate()
             self.tally.fault(part, "hang", what)
-        if "Traceback" in LAUNCHERS.sub("", shown):
+        if "Traceback" in OF_TORCHRUN.sub("", shown):
             self.tally.fault(part, "traceback", f"{what}: {shown.strip().splitlines()[-1][:200]}")
         return process.returncode, shown
 

@@ -266,11 +266,9 @@ class Tests:
 
         They stand in for the tests of a line that is executed by imports only, such as a constant.
         """
-        tree = ast.parse((self._root / mutant.file).read_text())
-        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-        inner = [node for node in functions if node.lineno <= mutant.line <= (node.end_lineno or 0)]
-        lines = range(1, 10**6) if not inner else range(inner[-1].lineno, (inner[-1].end_lineno or 0) + 1)
-        return self._names([context for line in lines if line in contexts for context in contexts[line]])
+        around = functions((self._root / mutant.file).read_text())
+        lines = [line for line, name in around.items() if name == around.get(mutant.line)] or list(contexts)
+        return self._names([context for line in lines for context in contexts.get(line, [])])
 
     @staticmethod
     def _names(contexts: object) -> list[str]:

@@ -71,9 +71,9 @@ class Compared:
 def compared(root: Path = QUALITY) -> list[Compared]:
     """Return the norms of which claims with a margin are made, of all campaigns that tried rates an octave apart."""
     found = {}
-    for state in answers.answers(root, []):
-        campaign, scores = state.campaign, state.campaign.scores(state.results)
-        values, unit = campaign.validation(state.results), verdicts.unit(campaign)
+    for answer in answers.load(root, []):
+        campaign, scores = answer.campaign, answer.campaign.scores(answer.results)
+        values, unit = campaign.validation(answer.results), verdicts.unit(campaign)
         for claim in campaign.claims if campaign.rules == campaign_file.OCTAVE_RULES else ():
             if (margin := claim.margin) is not None:
                 pairs = pair(scores[claim.a], scores[claim.b], campaign.final_seeds[: claim.seeds], campaign.mode)

@@ -113,7 +113,7 @@ import rmsexp.report
 from rmsexp.analysis import init_center, p_sweep
 from rmsexp.commands import analysis
 from rmsexp.campaign import answers
-(state,) = answers.answers(pathlib.Path({str(tmp_path)!r}), [])
+(state,) = answers.load(pathlib.Path({str(tmp_path)!r}), [])
 assert state.verdicts
 assert "torch" not in sys.modules, "reports"
 """

@@ -62,8 +62,8 @@ class Answer(NamedTuple):
         return result.validation if self.campaign.tolerance is None else result.test
 
 
-def answers(root: Path, problems: list[str]) -> list[Answer]:
-    """Return the answers of all campaigns below ``root``, the decided ones first.
+def load(root: Path, problems: list[str]) -> list[Answer]:
+    """Load the answers of all campaigns below ``root``, the decided ones first.
 
     A line for each damaged file is added to ``problems``.
     """

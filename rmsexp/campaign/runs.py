@@ -55,9 +55,9 @@ class CampaignRuns:
         folders = [folder for job in campaign.jobs if (folder := self.results / job.folder).exists()]
         runs = {folder: self._reader.read(folder) for folder in folders}
         coming = campaign.coming(results, 0, campaign.seeds.min_seeds)
-        status = state.read_campaign(campaign.path, runs, lambda *_: coming)
-        left = "" if status.seconds_left is None else f", {duration(status.seconds_left)} left with one worker"
-        return f"{status.total} ended{left}"
+        whole = state.read_campaign(campaign.path, runs, lambda *_: coming)
+        left = "" if whole.seconds_left is None else f", {duration(whole.seconds_left)} left with one worker"
+        return f"{whole.total} ended{left}"
 
     def begin(self, job: Job) -> config.Job:
         """Return the run. Unless it is a pilot run, register the campaign first, if that was not done.

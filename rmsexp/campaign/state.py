@@ -33,7 +33,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Campaign:
+class CampaignState:
     """The state of a campaign. ``seconds_left``: of all runs that it still needs. ``next``: a command."""
 
     name: str
@@ -54,7 +54,7 @@ class Overview:
     """The campaigns, sweeps and runs below the folder ``results``; ``problems``: messages about damaged files."""
 
     results: Path
-    campaigns: Sequence[Campaign]
+    campaigns: Sequence[CampaignState]
     sweeps: Sequence[Sweep]
     runs: Sequence[Run]
     problems: Sequence[str]
@@ -100,7 +100,7 @@ class Planned(NamedTuple):
     run: Run | None
 
 
-def read_campaign(path: Path, runs: Mapping[Path, Run], coming: Coming) -> Campaign:
+def read_campaign(path: Path, runs: Mapping[Path, Run], coming: Coming) -> CampaignState:
     """Return the state of a campaign from its file and the runs below its results, by folder. ``coming``: see Reader.
 
     Raises: OSError if the file cannot be opened; ValueError if it is damaged.
@@ -125,7 +125,7 @@ def read_campaign(path: Path, runs: Mapping[Path, Run], coming: Coming) -> Campa
     goes_on = ["rmsexp.campaign", *stored["command"], *results_word(results)]
     words = ["rmsexp.report", str(results)] if over else goes_on
     seconds = _seconds_left(planned, runs.values())
-    return Campaign(stored["name"], stored["question"], stages, seconds, command(*words))
+    return CampaignState(stored["name"], stored["question"], stages, seconds, command(*words))
 
 
 def _seconds_left(planned: Sequence[Planned], runs: Iterable[Run]) -> float | None:

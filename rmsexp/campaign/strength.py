@@ -39,13 +39,13 @@ class Strength(NamedTuple):
     untuned: tuple[str, ...]
 
 
-def strength(state: Answer, verdict: Verdict) -> Strength:
+def strength(answer: Answer, verdict: Verdict) -> Strength:
     """Return what stands beside a verdict of a decided campaign."""
     claim = verdict.claim
-    margins = [other.margin for other in state.campaign.claims if other.margin is not None]
+    margins = [other.margin for other in answer.campaign.claims if other.margin is not None]
     margin = claim.margin if claim.margin is not None else min(margins, default=math.nan)
-    gains = {norm: gain(state, norm) for norm in (claim.a, claim.b)}
-    none = _none_against(state, claim.b)
+    gains = {norm: gain(answer, norm) for norm in (claim.a, claim.b)}
+    none = _none_against(answer, claim.b)
     within = none is not None and -margin < none.low and none.high < margin
     return Strength(
         margin=margin,
@@ -57,14 +57,14 @@ def strength(state: Answer, verdict: Verdict) -> Strength:
     )
 
 
-def gain(state: Answer, norm: str) -> float:
+def gain(answer: Answer, norm: str) -> float:
     """Return the mean gain of a norm's finished final runs in the last fifth of their steps; NaN without a run.
 
     NaN, too, if claims are not about scores.
     """
-    if state.campaign.measure != measures.SCORE:
+    if answer.campaign.measure != measures.SCORE:
         return math.nan
-    found = [result.gain for _, result in state.jobs("final", norm) if result.status == "finished"]
+    found = [result.gain for _, result in answer.jobs("final", norm) if result.status == "finished"]
     return statistics.fmean(found) if found else math.nan
 
 
@@ -75,11 +75,11 @@ def _untuned(norm: str) -> list[str]:
     return [] if key is None or any(option.startswith(key) for option in options) else [f"{key} of {norm}"]
 
 
-def _none_against(state: Answer, norm: str) -> Verdict | None:
+def _none_against(answer: Answer, norm: str) -> Verdict | None:
     """Return the verdict on the claim that no norm is better than a norm, with its 90 % interval; None without runs."""
-    scores = state.campaign.scores(state.results)
+    scores = answer.campaign.scores(answer.results)
     seeds = sorted({*scores.get(NONE, {})} & {*scores.get(norm, {})})
     if norm == NONE or not seeds:
         return None
     claim = Claim("no norm", SUPERIORITY, NONE, norm)
-    return claims.decide([claim], scores, state.campaign.better, seeds, state.campaign.uncertainty(state.results))[0]
+    return claims.decide([claim], scores, answer.campaign.better, seeds, answer.campaign.uncertainty(answer.results))[0]

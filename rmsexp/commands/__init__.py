@@ -1,1 +1,1 @@
-"""The commands: one file each, as ``python -m rmsexp.<name>`` or ``rmsexp <name>``."""
+"""The commands, one file each, such as ``python -m rmsexp.report`` or ``rmsexp report``, and what they print."""

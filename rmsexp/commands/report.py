@@ -18,7 +18,7 @@ from pathlib import Path
 import pandas as pd
 
 from rmsexp import config
-from rmsexp.campaign import answers
+from rmsexp.campaign.answers import load as load_answers
 from rmsexp.records import record
 from rmsexp.records.frames import timing_records
 from rmsexp.records.frames.load import Records, load
@@ -90,8 +90,8 @@ def _run(results: Path, task: str | None, setting: str | None, out: Path, pool: 
             + command("rmsexp", "-m", "norm=ln,rms", value_word("results", results))
         )
     selected = _select(settings, results, task, setting)
-    states = [state for state in answers.answers(results, problems) if task in (None, state.campaign.task)]
-    tuning = [] if setting else [path for path in selected if campaign_report.is_tuning(path, settings[path], states)]
+    answers = [answer for answer in load_answers(results, problems) if task in (None, answer.campaign.task)]
+    tuning = [] if setting else [path for path in selected if campaign_report.is_tuning(path, settings[path], answers)]
     problems += [problem for path in tuning for problem in settings[path].problems]
     selected = [path for path in selected if path not in tuning]
     families = setting_report.families(settings)
@@ -106,9 +106,9 @@ def _run(results: Path, task: str | None, setting: str | None, out: Path, pool: 
     reports = [result.report for result in written]
     problems += [problem for report in reports for problem in report.records.problems]
     try:
-        verdicts = campaign_report.write(states, records, timings, len(tuning), out) if states else None
+        verdicts = campaign_report.write(answers, records, timings, len(tuning), out) if answers else None
     except Exception as error:  # the settings are reported without verdicts
-        verdicts, names = None, ", ".join(str(state.campaign.path) for state in states)
+        verdicts, names = None, ", ".join(str(answer.campaign.path) for answer in answers)
         problems.append(f"{names}: the verdicts cannot be reported: {error!r}")
     if task is not None:
         timings = timings[timings["task"] == task]

@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rmsexp.campaign.campaign_file import Job
-from rmsexp.campaign.state import Campaign, Overview, Reader
+from rmsexp.campaign.state import CampaignState, Overview, Reader
 from rmsexp.commands.sweep_display import evaluation
 from rmsexp.config.schema import results_folder
 from rmsexp.records import record
@@ -111,7 +111,7 @@ def document(overview: Overview) -> dict[str, Any]:
     }
 
 
-def _campaign_document(campaign: Campaign) -> dict[str, Any]:
+def _campaign_document(campaign: CampaignState) -> dict[str, Any]:
     stages = [
         {"stage": stage.name, "states": stage.states, "left": stage.left, "coming": stage.coming}
         for stage in campaign.stages
@@ -159,7 +159,7 @@ def _blocks(overview: Overview) -> Iterator[RenderableType]:
     yield from _finished(overview)
 
 
-def _campaign(campaign: Campaign) -> Iterator[RenderableType]:
+def _campaign(campaign: CampaignState) -> Iterator[RenderableType]:
     yield _text(f"\ncampaign {campaign.name}", "bold")
     yield _text(campaign.question)
     shown = [state for state in (*STATES, NOT_STARTED) if any(stage.states.get(state) for stage in campaign.stages)]
@@ -185,7 +185,7 @@ def _sweep(sweep: Sweep) -> Iterator[RenderableType]:
     yield from _left_and_next(sweep, True, "one run after the other")
 
 
-def _left_and_next(of: Campaign | Sweep, unfinished: bool, how: str) -> Iterator[RenderableType]:
+def _left_and_next(of: CampaignState | Sweep, unfinished: bool, how: str) -> Iterator[RenderableType]:
     """Yield the time left, if there is any, and the next command. ``how``: the runs are done in this time."""
     if unfinished:
         yield _text(f"time left  {_duration(of.seconds_left)}, {how}")

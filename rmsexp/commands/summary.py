@@ -69,11 +69,11 @@ def print_verdicts(question: Question) -> None:
     undecided = campaign.undecided(results)
     if undecided:
         print(f"not decided yet: {undecided}")
-    state = answer_of(campaign, campaign.name, results)
+    answer = answer_of(campaign, campaign.name, results)
     if not undecided:
-        _print_lines([verdicts.line(row) for row in verdicts.table([state]).to_dict("records")])
-    of_claims = [line for claim in state.every_claim for line in differing_models(campaign, claim, results)]
-    _print_lines([*problems, *state.remarks, *dict.fromkeys(of_claims)])
+        _print_lines([verdicts.line(row) for row in verdicts.table([answer]).to_dict("records")])
+    of_claims = [line for claim in answer.every_claim for line in differing_models(campaign, claim, results)]
+    _print_lines([*problems, *answer.remarks, *dict.fromkeys(of_claims)])
     print(f"next    {_next(question, bool(left))}")
 
 

@@ -41,10 +41,10 @@ def runs_and_seconds(evidence: Evidence) -> str:
     """Two tables of the campaigns: their numbers of runs, and the uncontended seconds of these on each machine."""
     if not evidence.campaigns:
         return NONE
-    states = sorted(evidence.campaigns, key=lambda state: state.campaign.name)
-    spent = {state.campaign.name: _spent(state) for state in states}
+    answers = sorted(evidence.campaigns, key=lambda answer: answer.campaign.name)
+    spent = {answer.campaign.name: _spent(answer) for answer in answers}
     return paragraphs(
-        table([_numbers(state.campaign, spent[state.campaign.name]) for state in states]),
+        table([_numbers(answer.campaign, spent[answer.campaign.name]) for answer in answers]),
         "Runs are those of pilot + tuning + final. Planned at least: without an extension of the grid, and with the "
         "seeds of the first look.",
         table([row for name, runs in spent.items() for row in _by_machine(name, runs)]),
@@ -104,12 +104,12 @@ def _stage(campaign: str, stage: str, rows: Sequence[Mapping[str, Any]]) -> dict
     }
 
 
-def _spent(state: Answer) -> list[Spent]:
+def _spent(answer: Answer) -> list[Spent]:
     found = []
-    for job, result in state.results.items():
+    for job, result in answer.results.items():
         if not result.ended:
             continue
-        files = record.RunFolder(state.campaign.root / job.folder)
+        files = record.RunFolder(answer.campaign.root / job.folder)
         sessions = files.read_run()["sessions"]
         rows = files.read_metrics()[0] if files.metrics_path.exists() else []
         clock = rows[-1]["seconds"] if rows else {}

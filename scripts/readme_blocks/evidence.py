@@ -103,9 +103,9 @@ def _timings(reference: Path) -> pd.DataFrame:
 @functools.cache
 def _campaigns(reference: Path) -> list[answers.Answer]:
     problems: list[str] = []
-    states = answers.answers(reference, problems)
+    found = answers.load(reference, problems)
     _fail(problems)
-    return states
+    return found
 
 
 @functools.cache

@@ -17,25 +17,27 @@ LAST = score.EVALUATIONS // 5  # number of evaluations in the last fifth
 
 def last_fifth(evidence: Evidence) -> str:
     """A row per decided campaign: its margins, and the mean and the largest gain of the final runs of each norm."""
-    decided = sorted((state for state in evidence.campaigns if not state.undecided), key=lambda one: one.campaign.name)
+    decided = sorted(
+        (answer for answer in evidence.campaigns if not answer.undecided), key=lambda one: one.campaign.name
+    )
     if not decided:
         return NONE
-    norms = names.in_order(norm for state in decided for norm in state.campaign.norms)
+    norms = names.in_order(norm for answer in decided for norm in answer.campaign.norms)
     return paragraphs(
-        table([_row(state, norms) for state in decided]),
+        table([_row(answer, norms) for answer in decided]),
         "A gain is what the metric on the interim validation examples improved by from evaluation "
         f"{score.EVALUATIONS - LAST} to evaluation {score.EVALUATIONS}, in the unit of the margin: the mean over the "
         "finished final runs, and in parentheses the largest gain of a run.",
     )
 
 
-def _row(state: Answer, norms: list[str]) -> dict[str, str]:
-    campaign = state.campaign
+def _row(answer: Answer, norms: list[str]) -> dict[str, str]:
+    campaign = answer.campaign
     margins = sorted({claim.margin for claim in campaign.claims if claim.margin is not None})
     unit = names.unit_of_difference(campaign.score.metric)
     row = {"campaign": f"`{campaign.name}`", "margin": f"{', '.join(f'{margin:g}' for margin in margins)} {unit}"}
     for norm in norms:
-        gains = [result.gain for _, result in state.jobs("final", norm) if result.status == "finished"]
+        gains = [result.gain for _, result in answer.jobs("final", norm) if result.status == "finished"]
         mean_and_largest = [statistics.fmean(gains), max(gains)] if gains else []
         texts = [formats.signed(gain, campaign.score.metric) for gain in mean_and_largest]
         row[names.label(norm)] = "{} ({})".format(*texts) if texts else formats.NO_VALUE

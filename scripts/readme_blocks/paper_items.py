@@ -57,7 +57,7 @@ class Sources:
 
     @cached_property
     def decided(self) -> list[Answer]:
-        return [state for state in self.evidence.campaigns if not state.undecided]
+        return [answer for answer in self.evidence.campaigns if not answer.undecided]
 
     @cached_property
     def verdicts(self) -> list[dict[Any, Any]]:
@@ -180,9 +180,9 @@ def unlike_paper(sources: Sources, item: Item) -> Found:
     """A norm fails to train in the paper. It rests on the scores of a campaign's final runs."""
     rows = item.published
     published = f"{rows.loc[rows['norm'] == item.a, 'value'].max():.1f} {item.unit}"
-    for state in sources.decided:
-        scores = state.campaign.scores(state.results)
-        if state.campaign.task == item.task and {item.a, "ln"} <= {*scores}:
+    for answer in sources.decided:
+        scores = answer.campaign.scores(answer.results)
+        if answer.campaign.task == item.task and {item.a, "ln"} <= {*scores}:
             own, reference = np.array([*scores[item.a].values()]), np.nanmean([*scores["ln"].values()])
             trains = own > reference / 2  # False for a run that diverged
             score = DISAGREES if trains.all() else UNDECIDED if trains.any() else AGREES

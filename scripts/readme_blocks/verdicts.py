@@ -27,8 +27,8 @@ COLUMNS = [
 def readme(evidence: Evidence) -> str:
     """A table of the outcomes, claim by task, and a line for the campaigns that are not decided."""
     decided = _decided(evidence)
-    scales = listed(sorted({f"`scale={state.campaign.runs.get('scale', 'demo')}`" for state in decided}))
-    fused = all(state.campaign.runs.get("norm.impl") == "fused" for state in decided)
+    scales = listed(sorted({f"`scale={answer.campaign.runs.get('scale', 'demo')}`" for answer in decided}))
+    fused = all(answer.campaign.runs.get("norm.impl") == "fused" for answer in decided)
     conditions = (
         f"`{{scales}}`{', fused norms' * fused} ([conditions]({CONDITIONS}); [all claims, with intervals]({WHOLE})). "
         "*Equals*: within a margin."
@@ -78,7 +78,7 @@ def whole(evidence: Evidence) -> str:
 
 
 def _decided(evidence: Evidence) -> list[Answer]:
-    return [state for state in evidence.campaigns if not state.undecided]
+    return [answer for answer in evidence.campaigns if not answer.undecided]
 
 
 def _outcomes(decided: list[Answer]) -> str:
@@ -99,9 +99,11 @@ def _outcomes(decided: list[Answer]) -> str:
     return table(rows) if rows else ""
 
 
-def _differing(state: Answer) -> list[str]:
+def _differing(answer: Answer) -> list[str]:
     """Return the remarks that the models of a claim's norms differ in more than the norm."""
-    return [line for claim in state.campaign.claims for line in differing_models(state.campaign, claim, state.results)]
+    return [
+        line for claim in answer.campaign.claims for line in differing_models(answer.campaign, claim, answer.results)
+    ]
 
 
 def _remarks(evidence: Evidence, brief: bool = False) -> list[str]:
@@ -112,10 +114,10 @@ def _remarks(evidence: Evidence, brief: bool = False) -> list[str]:
     """
     if not evidence.campaigns:
         return [NONE]
-    found = {state.campaign.name: state.all_remarks() for state in _decided(evidence)}
+    found = {answer.campaign.name: answer.all_remarks() for answer in _decided(evidence)}
     remarks = [f"\\* `{name}`: {'; '.join(lines)}." for name, lines in found.items() if lines]
     if brief and remarks:
-        differing = {line for state in _decided(evidence) for line in _differing(state)}
+        differing = {line for answer in _decided(evidence) for line in _differing(answer)}
         only = all(line in differing for lines in found.values() for line in lines)
         what = f"the models differ in more than the norm ([how]({WHOLE}))" if only else f"has [remarks]({WHOLE})"
         remarks = [f"\\* {what}."]
@@ -125,8 +127,8 @@ def _remarks(evidence: Evidence, brief: bool = False) -> list[str]:
     remarks += [f"† {text.replace('what their choice may have cost', why)}." for text in notes]
     if brief:
         remarks += [f"[What the other words mean]({CLAIMS})."] if _decided(evidence) else []
-    left = {f"`{state.campaign.name}`": state.undecided for state in evidence.campaigns if state.undecided}
-    begun = {state.campaign.name for state in evidence.campaigns}
+    left = {f"`{answer.campaign.name}`": answer.undecided for answer in evidence.campaigns if answer.undecided}
+    begun = {answer.campaign.name for answer in evidence.campaigns}
     waiting = [f"`{path.stem}`" for path in sorted(CAMPAIGNS.glob("quality_*.yaml")) if path.stem not in begun]
     running = [f"{name} ({what})" for name, what in left.items()]
     lists = {"Not decided yet": running, "Not begun": waiting}

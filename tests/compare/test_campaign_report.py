@@ -112,7 +112,7 @@ def test_a_setting_that_is_asked_for_is_reported(tmp_path: Path) -> None:
 def test_campaigns_of_one_name_are_told_apart_by_their_root(tmp_path: Path) -> None:
     for root in ("a", "b"):
         Campaign().write(tmp_path / root)
-    states, timings = answers.answers(tmp_path, []), load_timings(tmp_path)
+    states, timings = answers.load(tmp_path, []), load_timings(tmp_path)
     reported = campaign_report.write(states, load(tmp_path), timings, 0, tmp_path / "report")
     names = [f"quality_cifar10 ({tmp_path / root})" for root in ("a", "b")]
     assert list(reported.tables) == [f"Tuning of optim.lr, by valid error: {name}" for name in names]
@@ -132,7 +132,7 @@ def test_norms_that_are_not_drawn_and_seeds_that_are_left_out_are_named(tmp_path
     same = dict.fromkeys(norms, 16.0), dict.fromkeys(norms, 0.004)
     Campaign(level=same[0], best=same[1], diverged=lost, claims=[EQUAL, *better]).write(tmp_path)
     write_timing(tmp_path, "cifar10", ("ln", "rms", "none", "wn"))
-    states, timings = answers.answers(tmp_path, []), load_timings(tmp_path)
+    states, timings = answers.load(tmp_path, []), load_timings(tmp_path)
     reported = campaign_report.write(states, load(tmp_path), timings, 0, tmp_path / "report")
     missing = "quality_cifar10: not in the figure of quality at equal time, because"
     assert reported.notes == [

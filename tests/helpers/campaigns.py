@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from rmsexp.campaign import campaign_file
+from rmsexp.campaign import results as campaign_results
+from rmsexp.campaign.campaign_file import Job
+from rmsexp.campaign.results import Result
 from rmsexp.records import record
 from rmsexp.rules import selection
 from rmsexp.system import atomic, clock
@@ -244,3 +247,9 @@ def three() -> list[Campaign]:
         needed=None,
     )
     return [Campaign(), recall, translation]
+
+
+def loaded(root: Path, **changes: Any) -> tuple[campaign_results.Campaign, dict[Job, Result]]:
+    """Write a campaign with these changes, and return it as it is read, with the results of its runs."""
+    campaign = campaign_results.load(Campaign(**changes).write(root))
+    return campaign, campaign.results()

@@ -30,7 +30,7 @@ EVERY = "every task"
 CHOSEN_RATES = "at the chosen learning rates; what their choice may have cost is not known"
 
 
-def table(states: Sequence[Answer]) -> pd.DataFrame:
+def table(answers: Sequence[Answer]) -> pd.DataFrame:
     """Return one row per campaign and claim, with columns ``COLUMNS``.
 
     ``campaign``: the name, as in :class:`rmsexp.campaign.answers.Answer`, so that no two campaigns share it.
@@ -45,34 +45,34 @@ def table(states: Sequence[Answer]) -> pd.DataFrame:
     reader must know, such as that the campaign's file has changed. A claim of an unfinished campaign has the outcome
     ``UNDECIDED`` and NaN.
     """
-    rows = [row for state in states for row in _rows(state)]
+    rows = [row for answer in answers for row in _rows(answer)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _rows(state: Answer) -> list[dict[str, Any]]:
-    campaign = state.campaign
-    shared = {"root": str(campaign.root), "task": campaign.task, "campaign": state.name}
+def _rows(answer: Answer) -> list[dict[str, Any]]:
+    campaign = answer.campaign
+    shared = {"root": str(campaign.root), "task": campaign.task, "campaign": answer.name}
     shared |= {"of": campaign.measure, "score": " ".join(campaign.score), "unit": unit(campaign)}
-    uncertainty = campaign.uncertainty(state.results)
+    uncertainty = campaign.uncertainty(answer.results)
     rows = []
-    for number, claim in enumerate(state.every_claim):
+    for number, claim in enumerate(answer.every_claim):
         row = shared | {key: getattr(claim, key) for key in ("claim", "test", "a", "b", "family")}
         row |= {f"uncertainty_{key}": uncertainty.get(getattr(claim, key), math.nan) for key in ("a", "b")}
         row |= {"registered": claim in campaign.claims}
         row["margin"] = math.nan if claim.margin is None else claim.margin
-        row["remarks"] = "; ".join(state.remarks_on(claim))
-        if state.undecided:
-            row |= {"outcome": UNDECIDED, "reason": state.undecided}
+        row["remarks"] = "; ".join(answer.remarks_on(claim))
+        if answer.undecided:
+            row |= {"outcome": UNDECIDED, "reason": answer.undecided}
         else:
-            row |= _decided(state, state.verdicts[number])
+            row |= _decided(answer, answer.verdicts[number])
         rows.append(row)
     return rows
 
 
-def _decided(state: Answer, verdict: claims.Verdict) -> dict[str, Any]:
+def _decided(answer: Answer, verdict: claims.Verdict) -> dict[str, Any]:
     keys = ("outcome", "difference", "low", "high", "level", "against_zero", "smallest_margin", "p", "adjusted_p")
     row = {key: getattr(verdict, key) for key in (*keys, "diverged_a", "diverged_b", "diverged_both", "rates")}
-    found = strength.strength(state, verdict)
+    found = strength.strength(answer, verdict)
     row |= {"alone_low": verdict.alone[0], "alone_high": verdict.alone[1]}
     row |= {"gain_over_none": found.gain, "exceeds_margin": found.exceeds, "blind": found.blind}
     gains = (f"{names.label(norm)} {value / found.margin:.1f}" for norm, value in found.improving.items())
@@ -223,14 +223,14 @@ def lost(row: Mapping[Any, Any]) -> list[str]:
     return [f"{row[key]:.0f} with {names.label(name)} diverged" for key, name in norms if row[key]]
 
 
-def matrix(states: Sequence[Answer]) -> pd.DataFrame:
+def matrix(answers: Sequence[Answer]) -> pd.DataFrame:
     """Return the matrix as text, one row per claim and one column per task; campaigns share a row by the claim's text.
 
     A verdict that a later campaign supersedes is left out.
 
     A cell begins with the outcome. The last column has the outcome on every task, if a claim is of two or more tasks.
     """
-    numbers = newest(table(states), states)
+    numbers = newest(table(answers), answers)
     tasks = list(dict.fromkeys(numbers["task"]))
     rows = []
     for claim in dict.fromkeys(numbers["claim"]):
@@ -240,18 +240,18 @@ def matrix(states: Sequence[Answer]) -> pd.DataFrame:
             cells = [_cell(entry, len(same[same["task"] == task]) > 1) for entry in _of(same, task)]
             row[task] = "; ".join(cells) or formats.NO_VALUE
         if len(tasks) > 1:
-            row[EVERY] = _every(states, str(claim), same) if same["task"].nunique() > 1 else formats.NO_VALUE
+            row[EVERY] = _every(answers, str(claim), same) if same["task"].nunique() > 1 else formats.NO_VALUE
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def newest(numbers: pd.DataFrame, states: Sequence[Answer]) -> pd.DataFrame:
+def newest(numbers: pd.DataFrame, answers: Sequence[Answer]) -> pd.DataFrame:
     """Return the rows of :func:`table` without those that a decided campaign supersedes: of its claims and its task."""
     superseded = {
-        (state.campaign.supersedes, state.campaign.task, claim.claim)
-        for state in states
-        if state.campaign.supersedes is not None and not state.undecided
-        for claim in state.every_claim
+        (answer.campaign.supersedes, answer.campaign.task, claim.claim)
+        for answer in answers
+        if answer.campaign.supersedes is not None and not answer.undecided
+        for claim in answer.every_claim
     }
     keys = zip(numbers["campaign"], numbers["task"], numbers["claim"], strict=True)
     return numbers[np.array([key not in superseded for key in keys], dtype=bool)]
@@ -269,16 +269,16 @@ def _cell(row: dict[Any, Any], several: bool) -> str:
     return f"{qualified(row)}: {_difference(row)}, {row['seeds']:.0f} seeds{name}"
 
 
-def _every(states: Sequence[Answer], claim: str, rows: pd.DataFrame) -> str:
+def _every(answers: Sequence[Answer], claim: str, rows: pd.DataFrame) -> str:
     """Return the outcome of a claim on every task, by an intersection-union test, with its marks.
 
     A claim that one campaign has refuted is refuted, whatever the others will find. It has "*" if one of the outcomes
     has remarks, and "†" if one of the outcomes that decide it does. ``rows``: those of the claim in :func:`table`.
     """
     left_in = {*rows["campaign"]}
-    concerned = [state for state in states if state.name in left_in]
-    decided = [state for state in concerned if not state.undecided]
-    verdicts = [verdict for state in decided for verdict in state.verdicts if verdict.claim.claim == claim]
+    concerned = [answer for answer in answers if answer.name in left_in]
+    decided = [answer for answer in concerned if not answer.undecided]
+    verdicts = [verdict for answer in decided for verdict in answer.verdicts if verdict.claim.claim == claim]
     left = len(concerned) - len(decided)
     if left and claims.REFUTED not in [verdict.outcome for verdict in verdicts]:
         return f"{UNDECIDED}: {left} of {len(concerned)} campaigns not finished"

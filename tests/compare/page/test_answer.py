@@ -132,7 +132,7 @@ def test_each_implementation_of_a_setting_has_a_row(tmp_path: Path) -> None:
 def test_claims_that_one_interval_decides_share_a_row(tmp_path: Path) -> None:
     not_worse = EQUAL | {"claim": "RMSNorm is not worse than LayerNorm", "test": "noninferiority"}
     Campaign(claims=(EQUAL, BETTER, not_worse)).write(tmp_path)
-    decided = verdicts.table(answers.answers(tmp_path, []))
+    decided = verdicts.table(answers.load(tmp_path, []))
     (row,) = answer.answer([], decided, NONE, NONE).table.to_dict("records")
     assert row["verdict"] == "RMSNorm equals LayerNorm: supported; RMSNorm is not worse than LayerNorm: supported"
     assert re.fullmatch(r"-0\.11 \(90 %: -[\d.]+ to [+-][\d.]+\) points, 8 seeds", row[answer.QUALITY])
@@ -140,7 +140,7 @@ def test_claims_that_one_interval_decides_share_a_row(tmp_path: Path) -> None:
 
 def test_remarks_and_diverged_pairs_of_verdicts_are_in_the_answer(tmp_path: Path) -> None:
     Campaign(claims=(EQUAL,), diverged={("ln", 3)}, changes={"mode": "max"}).write(tmp_path)
-    decided = verdicts.table(answers.answers(tmp_path, []))
+    decided = verdicts.table(answers.load(tmp_path, []))
     shown = answer.answer([], decided, NONE, NONE)
     (row,) = shown.table.to_dict("records")
     assert row["verdict"].endswith(" (with remarks)")

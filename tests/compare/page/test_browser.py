@@ -389,7 +389,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> str:
     root = tmp_path_factory.mktemp("campaigns")
     for campaign in three():
         campaign.write(root)
-    states = answers.answers(root, [])
+    states = answers.load(root, [])
     contents = campaign_report.write(states, load(root), timing_records.load(root), 0, root / "report")
     (path := root / "report.html").write_text(html.page([], contents))
     return path.as_uri()

@@ -30,7 +30,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def states(root: Path) -> list[answers.Answer]:
-    return answers.answers(root, [])
+    return answers.load(root, [])
 
 
 def test_differences_with_intervals_and_margins(states: list[answers.Answer]) -> None:
@@ -53,7 +53,7 @@ def test_differences_with_intervals_and_margins(states: list[answers.Answer]) ->
 @pytest.mark.parametrize("no_norm", [17.75, 19.5])  # 1.1 and 2.3 margins worse than RMSNorm
 def test_the_whole_interval_of_a_difference_in_the_panel_is_drawn(no_norm: float, tmp_path: Path) -> None:
     Campaign(level={"none": no_norm, "ln": 16.0, "rms": 16.1}, claims=(EQUAL, BETTER | {"seeds": 4})).write(tmp_path)
-    (state,) = answers.answers(tmp_path, [])
+    (state,) = answers.load(tmp_path, [])
     (panel,) = verdict_panels.differences([state])
     for mark, verdict in zip(panel.marks, state.verdicts, strict=True):
         assert (mark.kind, mark.low, mark.high) == ("interval", [verdict.low], [verdict.high])
@@ -62,7 +62,7 @@ def test_the_whole_interval_of_a_difference_in_the_panel_is_drawn(no_norm: float
 
 def test_a_difference_without_interval_is_a_point(tmp_path: Path) -> None:
     Campaign(claims=[BETTER], diverged={("none", 1)}).write(tmp_path)
-    ((mark,),) = (panel.marks for panel in verdict_panels.differences(answers.answers(tmp_path, [])))
+    ((mark,),) = (panel.marks for panel in verdict_panels.differences(answers.load(tmp_path, [])))
     assert (mark.kind, mark.low) == ("points", ())
 
 
@@ -82,7 +82,7 @@ def test_diverged_runs_are_crosses_at_the_worse_edge(tmp_path: Path) -> None:
     for job in campaign_results.load(path).jobs:
         if job.stage == "tune" and job.rate == 0.008 and job.norm != "ln":
             (tmp_path / job.folder / "status.json").write_text('{"status": "diverged", "step": 9, "error": null}')
-    (panel,) = verdict_panels.rates(answers.answers(tmp_path, []))
+    (panel,) = verdict_panels.rates(answers.load(tmp_path, []))
     crosses = [entry for entry in panel.marks if entry.kind == "cross"]
     assert [(entry.norm, entry.x) for entry in crosses] == [("none", [0.008]), ("rms", [0.008])]
     highest = max(y for entry in panel.marks if entry.kind == "points" for y in entry.y)
@@ -108,7 +108,7 @@ def test_quality_at_equal_time(root: Path, states: list[answers.Answer]) -> None
 def test_quality_at_equal_time_counts_the_seeds_that_diverged(tmp_path: Path) -> None:
     Campaign(diverged={("none", 1)}).write(tmp_path)
     write_timing(tmp_path, "cifar10")
-    (state,), records = answers.answers(tmp_path, []), load(tmp_path)
+    (state,), records = answers.load(tmp_path, []), load(tmp_path)
     found = campaign_times.timed(state, records, timing_records.load(tmp_path))
     assert found is not None
     (panel,) = verdict_panels.equal_time([state], records, {str(state.campaign.path): found})
@@ -125,7 +125,7 @@ def test_a_timing_record_of_another_kind_of_run_is_not_used(
 ) -> None:
     Campaign().write(tmp_path)
     write_timing(tmp_path, "cifar10", **changes)
-    (state,) = answers.answers(tmp_path, [])
+    (state,) = answers.load(tmp_path, [])
     timed = campaign_times.timed(state, load(tmp_path), timing_records.load(tmp_path))
     assert (timed is not None) == found
 
@@ -149,7 +149,7 @@ def test_the_times_of_campaigns_are_of_their_implementation_and_machine(
     place = {"task": "cifar10", "setting": "small"}
     write_record(tmp_path, {"ln+impl=fused": 1.0, "rms+impl=fused": [0.9] * processes}, **place)
     write_record(tmp_path, {f"ln{impl}": 1.0, f"rms{impl}": 0.8}, number=1, **place, **other)
-    (state,) = answers.answers(tmp_path, [])
+    (state,) = answers.load(tmp_path, [])
     timed = campaign_times.timed(state, load(tmp_path), timing_records.load(tmp_path))
     assert timed is not None
     assert timed.seconds == pytest.approx({"ln": 0.05, "rms": 0.05 * used}, rel=1e-3)
@@ -163,7 +163,7 @@ def test_times_of_other_settings_come_last_and_are_named_as_such(tmp_path: Path)
     for number in range(2):
         if number:
             write_record(tmp_path, {"ln": 1.0, "rms": 0.9}, task="cifar10", setting="small")
-        (state,) = answers.answers(tmp_path, [])
+        (state,) = answers.load(tmp_path, [])
         timed = campaign_times.timed(state, load(tmp_path), timing_records.load(tmp_path))
         assert timed is not None
         found.append((round(timed.seconds["rms"], 3), "not the setting of the runs" in timed.source))
@@ -179,7 +179,7 @@ def test_times_of_the_plain_setting_are_not_those_of_runs_with_options(tmp_path:
     for number in range(2):
         if number:
             write_record(tmp_path, {"ln": 1.0, "rms": [0.9, 0.9]}, task="cifar10", setting="small+batch_size=8")
-        (state,) = answers.answers(tmp_path, [])
+        (state,) = answers.load(tmp_path, [])
         timed = campaign_times.timed(state, load(tmp_path), timing_records.load(tmp_path))
         assert timed is not None
         found.append((round(timed.seconds["rms"], 3), "not the setting of the runs" in timed.source))
@@ -189,7 +189,7 @@ def test_times_of_the_plain_setting_are_not_those_of_runs_with_options(tmp_path:
 def test_times_of_another_machine_are_named_as_such(tmp_path: Path) -> None:
     Campaign().write(tmp_path)
     write_record(tmp_path, {"ln": 1.0, "rms": 0.9}, task="cifar10", setting="small", session={"device": "Intel"})
-    (state,) = answers.answers(tmp_path, [])
+    (state,) = answers.load(tmp_path, [])
     timed = campaign_times.timed(state, load(tmp_path), timing_records.load(tmp_path))
     assert timed is not None
     assert timed.source.endswith("not the machine of the runs")
@@ -198,7 +198,7 @@ def test_times_of_another_machine_are_named_as_such(tmp_path: Path) -> None:
 def test_times_that_are_not_clear_are_named_as_such(tmp_path: Path) -> None:
     Campaign().write(tmp_path)
     write_record(tmp_path, {"ln": 1.0, "rms": 0.9}, task="cifar10", setting="small", state="contended")
-    (state,) = answers.answers(tmp_path, [])
+    (state,) = answers.load(tmp_path, [])
     timed = campaign_times.timed(state, load(tmp_path), timing_records.load(tmp_path))
     assert timed is not None
     caution = "; time state contended, 1 of 1 processes disturbed: other work may have slowed the steps"
@@ -216,7 +216,7 @@ def test_a_norm_with_an_option_of_the_model_has_no_times(tmp_path: Path) -> None
     norms = ["rms+model.qk_norm=true" if norm == "none" else norm for norm in stored["norms"]]
     atomic.write_json(path, stored | {"norms": norms, "claims": stored["claims"][:1]})
     write_record(tmp_path, {"ln": 1.0, "rms": 0.9}, task="cifar10", setting="small")
-    (state,) = answers.answers(tmp_path, [])
+    (state,) = answers.load(tmp_path, [])
     timed = campaign_times.timed(state, load(tmp_path), timing_records.load(tmp_path))
     assert timed is not None
     assert set(timed.seconds) == {"ln", "rms"}
@@ -226,7 +226,7 @@ def test_small_differences_have_four_decimals(tmp_path: Path) -> None:
     level = {"none": 2.09, "ln": 2.0312, "rms": 2.0}
     shared = {"task": "language_model", "metric": "loss", "level": level}
     Campaign(**shared, claims=[EQUAL | {"margin": 0.014}]).write(tmp_path)
-    states = answers.answers(tmp_path, [])
+    states = answers.load(tmp_path, [])
     (panel,) = verdict_panels.differences(states)
     assert " ".join(panel.texts[0].lines).endswith(f"{states[0].verdicts[0].difference:+.4f}")
     assert re.search(r"\+0\.\d{4} \(-0\.\d{4} to \+0\.\d{4}\) nats", matrix(states).loc[0, "language_model"])
@@ -236,7 +236,7 @@ def test_variants_of_a_norm_differ_in_dashes(tmp_path: Path) -> None:
     variants = ("rms", "rms+gain=false", "rms+model.qk_norm=true")
     rates = dict.fromkeys(variants, 0.002)
     Campaign(level=dict.fromkeys(variants, 2.0), best=rates, claims=[EQUAL | {"b": variants[1]}]).write(tmp_path)
-    figure = verdict_figures.draw(verdict_panels.rates(answers.answers(tmp_path, [])), "title", [])
+    figure = verdict_figures.draw(verdict_panels.rates(answers.load(tmp_path, [])), "title", [])
     (axes,) = figure.axes
     legend = axes.get_legend()
     assert [text.get_text() for text in legend.get_texts()] == ["RMSNorm", "RMSNorm gain=false", "RMSNorm qk_norm=true"]

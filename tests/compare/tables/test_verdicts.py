@@ -22,7 +22,7 @@ def states(root: Path, *made: Campaign) -> list[answers.Answer]:
     for campaign in made:
         campaign.write(root)
     problems: list[str] = []
-    found = answers.answers(root, problems)
+    found = answers.load(root, problems)
     assert problems == []
     return found
 
@@ -216,7 +216,7 @@ def test_tuning_that_diverged_or_is_not_finished(tmp_path: Path) -> None:
     jobs = [job for job in campaign_results.load(path).jobs if job.stage == "tune" and job.norm == "rms"]
     for job, status in ((jobs[0], "diverged"), (jobs[-1], "running")):
         (tmp_path / job.folder / "status.json").write_text(f'{{"status": "{status}", "step": 9, "error": null}}')
-    (state,) = answers.answers(tmp_path, [])
+    (state,) = answers.load(tmp_path, [])
     text = campaign_rates.readable(state).set_index("norm").loc["RMSNorm"]
     assert text[["0.001", "0.008"]].tolist() == ["1 diverged", "1 not finished"]
     assert text["chosen rate"] == "not chosen yet"
