@@ -1,4 +1,4 @@
-"""Runs as data frames, under the name that notebooks and scripts of users have: ``rmsexp.compare.load(results)``."""
+"""The public name for loading runs as data frames: ``rmsexp.compare.load(results)``."""
 
 from rmsexp.report import Records, draw, load
 

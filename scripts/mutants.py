@@ -72,7 +72,7 @@ class Mutant:
         file, line: where the fault is; ``file`` is relative to the repository.
         function: the qualified name of the function or class around it; the file's name for C++ and for other lines.
         code: its line, without indentation.
-        number: its place among the equal faults in such lines of this function.
+        number: 0 for the first fault of this kind in equal lines of the function, 1 for the second, and so on.
         tests: the number of tests selected for it.
         result: "" before it is tested, then a text that begins with "killed" or "survived".
         test: the first test that failed.

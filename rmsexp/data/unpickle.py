@@ -62,7 +62,10 @@ class _Unpickler(pickle._Unpickler):
         return _ALLOWED[f"{module}.{name}"]
 
     def load_build(self) -> None:
-        """Set the content of an array, or the byte order of a type; other state of a type could fake addresses."""
+        """Set the content of an array, or the byte order of a dtype.
+
+        Other state of a dtype is refused: forged fields or sizes make numpy read memory outside of the array.
+        """
         last, state = self.stack[-2:]
         plain = isinstance(last, np.dtype) and state[2:] == last.__reduce__()[2][2:]
         if not plain and not isinstance(last, np.ndarray):

@@ -1,8 +1,8 @@
-"""How many threads a process shall use on this machine. This module imports joblib, when it is asked.
+"""How many threads a process shall use on this machine. The first call imports joblib.
 
-What limits them: the cores that the process may run on (its affinity), the processor time that a container has (as one
-of half a core), and what a launcher gave it. joblib knows the first two. It rounds the processor time up, and reads
-that of the control group at ``/sys/fs/cgroup``, which in a container is its own; it knows nothing of the groups below.
+Three things limit them: the CPU affinity of the process, the CPU quota of its container, and what a launcher set.
+:func:`joblib.cpu_count` knows the first two. It rounds a quota such as 2.5 cores up, and reads only the quota of the
+control group at ``/sys/fs/cgroup``, not those of groups nested in it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Locks of files, which the kernel frees if a process dies.
 
-The library filelock takes them with flock, and without its other kind of lock, a file that a killed process leaves
-behind. It has no shared flock: :func:`try_to_lock` is for those who share a lock, or only look whether it is held.
+The library filelock takes them with flock; its soft locks, files that a killed process leaves behind, are not used. It
+has no shared locks, so :func:`try_to_lock` takes those, and shows whether a lock is held.
 
-filelock is imported when a lock is taken, so whoever only reads runs does without it.
+filelock is imported when the first lock is taken; commands that only read do not need it.
 """
 
 from __future__ import annotations

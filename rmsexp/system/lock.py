@@ -12,7 +12,7 @@ from pathlib import Path
 from rmsexp.system.file_lock import locked, try_to_lock
 from rmsexp.system.regular_file import open_regular
 
-PATIENCE = 0.2  # seconds before a process gives up: others, who only look at the lock, hold it for a moment
+PATIENCE = 0.2  # seconds of trying: is_held in another process takes a shared lock for a moment
 
 
 class RunLockedError(RuntimeError):

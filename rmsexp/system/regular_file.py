@@ -7,7 +7,7 @@ from typing import IO, Any
 
 
 class NotRegularError(OSError, ValueError):
-    """There is a folder, pipe, socket or device in the place of a file."""
+    """A path is that of a folder, pipe, socket or device, and not of a file."""
 
 
 def open_regular(path: Path, mode: str = "rb") -> IO[Any]:

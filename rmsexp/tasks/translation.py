@@ -124,7 +124,7 @@ SOURCES: dict[str, Callable[[DataConfig], parallel.Corpus]] = {
 
 
 LONGEST_TRANSLATION = 10_000  # tokens; the search keeps memory for as many
-LONGEST_LINE = 2_000  # tokens of a line to translate; attention keeps memory for the square of it
+LONGEST_LINE = 2_000  # tokens of a line to translate; the memory of attention grows with its square
 
 
 @dataclass
@@ -294,8 +294,8 @@ class TranslationTask(ABC):
         for number, source in enumerate(sources, 1):
             if len(source) > LONGEST_LINE + 1:
                 raise ValueError(
-                    f"line {number} has {len(source) - 1:,} tokens, and a translation takes lines of at most "
-                    f"{LONGEST_LINE:,}; write each sentence in a line of its own"
+                    f"line {number} has {len(source) - 1:,} tokens, and the limit is {LONGEST_LINE:,}; "
+                    "write one sentence per line"
                 )
         return self._search(model, sources, beam)
 

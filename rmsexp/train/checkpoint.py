@@ -62,7 +62,7 @@ def save_best(folder: Path, payload: Payload) -> None:
 
 
 def _make_room(folder: Path, *names: str) -> None:
-    """Make the folder of checkpoints; folders in the places of these files are kept under other names."""
+    """Create the folder of checkpoints. A folder that has the name of one of these files is renamed, not deleted."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in (folder / name for name in names):
         if path.is_dir():

@@ -189,7 +189,7 @@ def test_a_line_of_too_many_tokens_is_refused_before_it_takes_the_memory(
 ) -> None:
     done = translated(f"a man\n{'a man ' * 1500}\n", runs["transformer"])
     assert (done.status, done.out) == (1, "")
-    assert "line 2 has 6,000 tokens, and a translation takes lines of at most 2,000" in done.err
+    assert "line 2 has 6,000 tokens, and the limit is 2,000; write one sentence per line" in done.err
 
 
 def test_missing_and_damaged_checkpoints_are_named(runs: dict[str, Path], translated: Translate) -> None:
