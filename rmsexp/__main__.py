@@ -11,19 +11,25 @@ from importlib import import_module
 
 from rmsexp.system.command_line import command, entry_point, report
 
+# ``rmsexp NAME`` calls main(argv) of the module rmsexp.commands.NAME; configs/hydra/help/rmsexp.yaml has their help.
+COMMANDS = (
+    *("campaign", "timing", "bench", "report", "status", "analysis"),
+    *("translate", "generate", "prepare", "published"),
+)
+
 
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv``, by default that of the process, and return its exit status."""
-    from rmsexp.commands import app, usage
-
     words = sys.argv[1:] if argv is None else list(argv)
     if not words or words[0].startswith(("-", "+", "~")) or "=" in words[0]:
-        return app.main(words)
+        from rmsexp.commands import run
+
+        return run.main(words)
     name, *arguments = words
-    if name not in usage.COMMANDS:
-        names = ", ".join(usage.COMMANDS)
-        hint = _suggestion(name, arguments, list(usage.COMMANDS))
+    if name not in COMMANDS:
+        names = ", ".join(COMMANDS)
+        hint = _suggestion(name, arguments, COMMANDS)
         report(f"{name!r} is no command and no KEY=VALUE{hint} (commands: {names})")
         return 2
     # import only this command, so that rmsexp --help and rmsexp report do not load torch

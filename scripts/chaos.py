@@ -101,7 +101,7 @@ def run(words: Sequence[str], log: Path, kill: Kill | None = None, delay_seconds
 
 def be_child(fault: str, words: Sequence[str]) -> int:
     """Run the command line, print each step for the parent process, and kill this process at ``fault``, POINT:COUNT."""
-    from rmsexp.commands import app
+    from rmsexp.commands import run
     from rmsexp.task import Extent
     from rmsexp.tasks import cifar10
     from rmsexp.train import loop
@@ -160,7 +160,7 @@ def be_child(fault: str, words: Sequence[str]) -> int:
     original_evaluate = cifar10.Task.evaluate
     if point == "evaluation":
         cifar10.Task.evaluate = evaluate  # type: ignore[method-assign]
-    return app.main(words)
+    return run.main(words)
 
 
 def compare(reference: Path, other: Path) -> list[str]:

@@ -175,7 +175,7 @@ def be_child(descriptor: int, error: str, first: int, count: int, command: Seque
     From the ``first`` time on that the process waits for a file to be written through to the disk, ``count`` such calls
     fail with the error ``error``, such as ENOSPC.
     """
-    from rmsexp.commands import app, outcomes
+    from rmsexp.commands import outcomes, run
     from rmsexp.train import loop
 
     remaining, failures = first, count
@@ -197,7 +197,7 @@ def be_child(descriptor: int, error: str, first: int, count: int, command: Seque
     os.fsync = fsync  # type: ignore[assignment]
     loop.Trainer._update = update  # type: ignore[method-assign]
     outcomes.draw = lambda _: None  # figures take longer than these runs
-    return app.main(command)
+    return run.main(command)
 
 
 def damage_files(fault: str, root: Path, rng: random.Random) -> str:

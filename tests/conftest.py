@@ -245,17 +245,17 @@ def main(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     """
     from helpers.tasks import Ended
 
-    from rmsexp.commands import app, outcomes
+    from rmsexp.commands import outcomes, run
 
-    monkeypatch.setattr(sys, "argv", ["rmsexp"])  # app sets sys.argv for Hydra; this restores it after the test
+    monkeypatch.setattr(sys, "argv", ["rmsexp"])  # launch sets sys.argv for Hydra; this restores it after the test
     folders = (f"results={tmp_path / 'results'}", f"data.root={tmp_path / 'data'}")
     edges = ("max_steps=2", "log_every=1", "eval_every=2", "checkpoint_every=2", "threads=1", "device=cpu")
 
-    def run(*words: str, curves: bool = False) -> Ended:
+    def call(*words: str, curves: bool = False) -> Ended:
         with contextlib.ExitStack() as stack:
             if not curves:
                 stack.enter_context(monkeypatch.context()).setattr(outcomes, "draw", lambda _: None)
-            status = app.main([*folders, *edges, *words])
+            status = run.main([*folders, *edges, *words])
         return Ended(status, *capsys.readouterr())
 
-    return run
+    return call

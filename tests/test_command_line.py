@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rmsexp import config
-from rmsexp.commands import usage
+from rmsexp.__main__ import COMMANDS
 from rmsexp.config import ConfigError
 from rmsexp.data import DataError, UnavailableError
 from rmsexp.system import command_line
@@ -134,7 +134,7 @@ def test_a_character_that_the_output_cannot_show_becomes_a_question_mark(monkeyp
     assert written.getvalue() == b"task=?\n"
 
 
-@pytest.mark.parametrize("command", usage.COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_depends_neither_on_docstrings_nor_on_the_terminal(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     written = ascii_output(monkeypatch)
     module = import_module(f"rmsexp.commands.{command}")

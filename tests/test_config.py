@@ -380,7 +380,7 @@ def test_a_wrong_value_in_a_recorded_config_is_named_in_one_line(
 
 
 def expand(*words: str, multirun: bool = True) -> list[list[str]]:
-    return words_module.expand(words, multirun, None)[0]
+    return words_module.expand(words, multirun, None).runs
 
 
 def values_of(runs: Sequence[Sequence[str]], *keys: str) -> list[tuple[str, ...]]:
@@ -401,8 +401,13 @@ def test_seeds_are_slowest_and_norms_fastest() -> None:
     assert values_of(runs, "seed", "optim.lr", "norm") == [(*pair, norm) for pair in slow for norm in ("rms", "ln")]
 
 
+def test_glob_chooses_norms_by_their_names_and_not_by_others() -> None:
+    assert expand("norm=glob(*ln)") == [["norm=ln"], ["norm=nonparametric_ln"]]
+    assert expand("norm=glob(w*)") == [["norm=wn"]]
+
+
 def test_one_run_is_no_sweep() -> None:
-    assert words_module.expand(["norm=ln"], False, None) == ([["norm=ln"]], None)
+    assert words_module.expand(["norm=ln"], False, None) == ([["norm=ln"]], None, False)
     assert expand() == [[]]
 
 
@@ -438,7 +443,7 @@ def test_values_on_the_command_line_override_a_preset_and_keep_the_order() -> No
 )
 def test_a_key_of_the_swept_norms_or_tasks_may_have_one_value(words: tuple[str, ...]) -> None:
     """The default task or norm has no such key."""
-    runs, typed = words_module.expand(words, True, None)
+    runs, typed, _ = words_module.expand(words, True, None)
     assert typed is not None
     for run in runs:
         config.job(run)
@@ -452,7 +457,7 @@ def test_hydra_does_the_runs_in_the_same_order() -> None:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     for words in (("sweep=lr", "seed=0,1"), ("norm=rms,ln", "seed=0,1", "optim.lr=1,2")):
-        runs, typed = words_module.expand(words, True, None)
+        runs, typed, _ = words_module.expand(words, True, None)
         assert typed is not None
         (batch,) = BasicSweeper.split_arguments(
             OverridesParser.create().parse_overrides([word for word in typed if not config.is_for_sweeps(word)]), None

@@ -3,8 +3,7 @@ figure of the paper.
 
     --plan     print the runs, what they take, and which are done; train nothing but trials of 20 steps
     --register write registered.json and end, so that it can be committed before the first run
-    --jobs N   start N workers here, whose lines begin with their number; default: one worker
-    --on ray   do the runs as tasks of a cluster of Ray (docs/clusters.md); --on ray=ADDRESS: of the one at ADDRESS
+    --jobs N   start N workers, by default on this machine; with hydra/launcher=submitit_slurm (or ray) elsewhere
 
 NAME is a file configs/campaign/NAME.yaml, which says what is asked, tuned, trained and claimed (docs/campaigns.md). The
 same command again continues. Every process that runs it is a worker: start as many as you like, on one machine or on
@@ -21,46 +20,131 @@ timing.budget=…, and options of all runs.
 from __future__ import annotations
 
 import argparse
-import sys
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import MISSING, DictConfig
 
 from rmsexp import config
+from rmsexp.commands.launch import launch
 from rmsexp.config.words import overrides
 from rmsexp.system import process
-from rmsexp.system.command_line import REPORTED, Parser, config_dir_words, documentation, entry_point
+from rmsexp.system.command_line import (
+    REPORTED,
+    Parser,
+    config_dir_words,
+    documentation,
+    entry_point,
+    report,
+    value_word,
+)
 from rmsexp.system.lock import Lock, RunLockedError
 
 if TYPE_CHECKING:
     from rmsexp.campaign.timing import Timing
     from rmsexp.commands.goals import Goal
-    from rmsexp.work.worker import Worker
+
+WORKER = "campaign_worker"  # the name of a worker's config in Hydra's ConfigStore
+ON_THIS_MACHINE = ("basic", "joblib", "submitit_local")  # launchers of Hydra whose workers share the cores
+
+
+@dataclass
+class WorkerConfig:
+    """The config of a worker that a launcher of Hydra starts.
+
+    ``name``, ``words``, ``config_dir``: of the command line. ``of``: the number of workers that share the machine's
+    cores. ``typed``: the words of the whole command line, for the record of a timing.
+    """
+
+    name: str = MISSING
+    words: list[str] = field(default_factory=list)
+    config_dir: str | None = None
+    of: int = 1
+    typed: list[str] = field(default_factory=list)
+    defaults: list[Any] = field(
+        default_factory=lambda: [
+            "_self_",
+            {"override hydra/sweeper": "campaign"},
+            {"override hydra/job_logging": "disabled"},
+            {"override hydra/hydra_logging": "disabled"},
+        ]
+    )
+
+
+ConfigStore.instance().store(name=WORKER, node=WorkerConfig)
 
 
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parse(argv)
     with process.ending_on_signals():  # between runs; during a run the trainer handles signals, and saves the run first
-        from rmsexp.commands import goals
-
         words = overrides(arguments.words, arguments.config_dir)
-        goal = goals.read(arguments.name, words, arguments.config_dir)
+        of_hydra = [word for word in words if config.is_for_sweeps(word)]
+        words = [word for word in words if word not in of_hydra]
+        goal = _goal(arguments.name, words, arguments.config_dir)
         if arguments.plan:
             goal.print_plan()
             return 0
         if arguments.register:
             print(f"registered  {goal.register()}")
             return 0
-        if arguments.jobs == 1:
-            return _work(goal, arguments)
-        from rmsexp.work import workers
-
-        status = workers.start(arguments.jobs, main, [arguments.name, *words, *config_dir_words(arguments.config_dir)])
+        typed = _typed(arguments)
+        status = _start(goal, arguments, words, of_hydra) if of_hydra or arguments.jobs > 1 else _work(goal, typed)
         if status < 128:
             goal.conclude()
         return status
+
+
+def _goal(name: str, words: Sequence[str], config_dir: str | None) -> Goal:
+    from rmsexp.commands import goals
+
+    return goals.read(name, words, config_dir)
+
+
+def _start(goal: Goal, arguments: argparse.Namespace, words: Sequence[str], of_hydra: Sequence[str]) -> int:
+    """Start workers by a launcher of Hydra and wait for them; return 0 or the first exit status that is not 0.
+
+    ``of_hydra``: the words that choose and configure the launcher; none: the workers are processes of joblib.
+    """
+    launcher = next((word.partition("=")[2] for word in of_hydra if word.startswith("hydra/launcher=")), None)
+    chosen = [*of_hydra] if launcher else [*of_hydra, "hydra/launcher=joblib"]
+    if launcher in (None, "joblib"):
+        chosen.append(f"hydra.launcher.n_jobs={arguments.jobs}")
+    values = {
+        "name": arguments.name,
+        "words": list(words),
+        "config_dir": arguments.config_dir,
+        "of": arguments.jobs if launcher in (None, *ON_THIS_MACHINE) else 1,
+        "typed": _typed(arguments),
+        "hydra.sweeper.workers": arguments.jobs,
+        "hydra.sweep.dir": goal.runs.results,
+        "hydra.sweep.subdir": ".",
+        "hydra.output_subdir": None,
+    }
+    return launch(_worker, ["-m", *chosen, *(value_word(key, value) for key, value in values.items())], WORKER)
+
+
+def _worker(composed: DictConfig) -> int:
+    """Be a worker that Hydra has started, and return its exit status."""
+    running = HydraConfig.get()
+    with suppress(OSError):  # a process of Ray may have been started elsewhere
+        os.chdir(running.runtime.cwd)
+    process.follow_parent()
+    with process.safe_output(), process.ending_on_signals():
+        try:
+            goal = _goal(composed.name, list(composed.words), composed.config_dir)
+            return _work(goal, list(composed.typed), composed.of, f"[{running.job.num + 1}] ")
+        except REPORTED as error:
+            report(error)
+            return getattr(error, "exit_status", 1)
+        except SystemExit as end:
+            return int(end.code or 0)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -75,23 +159,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_config_dir("a folder of your own configs, such as norms, tasks and campaigns")
     parser.add_argument("--plan", action="store_true", help="print runs and costs instead of training")
     parser.add_argument("--register", action="store_true", help="register the campaign's rules, and end")
-    parser.add_argument("--jobs", type=_count, default=1, metavar="N", help="number of workers to start here")
-    parser.add_argument("--on", type=_address, metavar="ray[=ADDRESS]", help="do the runs as tasks of a cluster of Ray")
-    parser.add_argument("--of", type=_count, default=1, help=argparse.SUPPRESS)  # of how many workers this is one
+    parser.add_argument("--jobs", type=_count, default=1, metavar="N", help="number of workers to start")
     arguments = parser.parse_intermixed_args(argv)
-    if (arguments.plan or arguments.register) and (arguments.on is not None or arguments.jobs > 1):
-        parser.error("--plan and --register do no runs, so --jobs and --on do not go with them")
-    if arguments.on is not None and arguments.jobs > 1:
-        parser.error("--jobs does not go with --on ray, which does as many runs at a time as the cluster has cores for")
+    if (arguments.plan or arguments.register) and arguments.jobs > 1:
+        parser.error("--plan and --register do no runs, so --jobs does not go with them")
     return arguments
-
-
-def _address(text: str) -> str:
-    """Return the address of a cluster of Ray, or "" for the one that Ray finds."""
-    name, _, address = text.partition("=")
-    if name != "ray":
-        raise argparse.ArgumentTypeError(f"{text!r} is neither ray nor ray=ADDRESS")
-    return address
 
 
 def _count(text: str) -> int:
@@ -100,32 +172,34 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _work(goal: Goal, arguments: argparse.Namespace) -> int:
+def _work(goal: Goal, typed: Sequence[str], of: int = 1, label: str = "") -> int:
     """Do runs that are left and, after them, the timings; return the exit status.
 
-    If this process is the command's only worker, it also prints the verdicts or draws the items.
+    ``of``: the number of workers that share this machine's cores. ``label``: stands before each line that is printed.
     """
-    worker = _worker(goal, arguments)
+    from rmsexp.work.worker import Worker
+
+    def tell(line: str) -> None:
+        print(f"{label}{line}", flush=True)
+
+    worker = Worker(goal.runs, of, tell)
     signum = worker.work()
     elsewhere = worker.failed_in_others()
     for job, message in elsewhere.items():
-        worker.report(f"failed in another worker: {job.folder}: {message}")
+        tell(f"failed in another worker: {job.folder}: {message}")
     failed = len(worker.failed) + len(elsewhere)
     try:
         for timing in [] if failed else goal.timings():
             if signum is None:
-                signum = _measure(timing, worker.report, _command(arguments))
-    except REPORTED:
-        if arguments.of == 1:
-            goal.conclude()  # no claim depends on times
-        raise
+                signum = _measure(timing, tell, typed)
+    except REPORTED as error:  # no claim depends on times
+        report(error)
+        return getattr(error, "exit_status", 1)
     if signum is not None:
-        print("stopped; repeat the command to continue")
+        tell("stopped; repeat the command to continue")
         return 128 + signum
     if failed:
-        print(f"{failed} run{'s' if failed > 1 else ''} failed; repeat the command to try them again", file=sys.stderr)
-    if arguments.of == 1:
-        goal.conclude()
+        report(f"{label}{failed} run{'s' if failed > 1 else ''} failed; repeat the command to try them again")
     return int(failed > 0)
 
 
@@ -152,24 +226,8 @@ def _measure(timing: Timing, report: Callable[[str], None], typed: Sequence[str]
     return None
 
 
-def _command(arguments: argparse.Namespace) -> list[str]:
-    """Return the words of the command line that was typed, also in a worker that it has started."""
-    typed = ["python", "-m", "rmsexp.campaign", arguments.name, *arguments.words]
-    typed += config_dir_words(arguments.config_dir)
-    if arguments.of > 1:
-        typed += ["--jobs", str(arguments.of)]
-    if arguments.on is not None:
-        typed += ["--on", "=".join(filter(None, ("ray", arguments.on)))]
-    return typed
-
-
-def _worker(goal: Goal, arguments: argparse.Namespace) -> Worker:
-    from rmsexp.work.on_ray import RayWorker
-    from rmsexp.work.worker import Worker
-
-    def report(line: str) -> None:
-        print(line, flush=True)
-
-    if arguments.on is None:
-        return Worker(goal.runs, arguments.of, report)
-    return RayWorker(goal.runs, 1, report, address=arguments.on or None, config_dir=arguments.config_dir)
+def _typed(arguments: argparse.Namespace) -> list[str]:
+    """Return the words of the command line that was typed."""
+    jobs = ["--jobs", str(arguments.jobs)] if arguments.jobs > 1 else []
+    own = config_dir_words(arguments.config_dir)
+    return ["python", "-m", "rmsexp.campaign", arguments.name, *arguments.words, *own, *jobs]

@@ -1,13 +1,17 @@
-"""What is shown after a run: how it ended, the curves of its setting, and a command to type next."""
+"""What is shown after runs: how they ended, the curves and tables of their settings, and a command to type next."""
 
 from __future__ import annotations
 
+import math
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rmsexp import config
-from rmsexp.records import record
+from rmsexp.records import record, states
+from rmsexp.records.earlier import Earlier, RefusedError
 from rmsexp.system.command_line import command, config_dir_words, report
 
 if TYPE_CHECKING:
@@ -16,8 +20,11 @@ if TYPE_CHECKING:
 PAPER_NORMS = ("ln", "rms", "none", "prms", "bn", "wn")  # norms that are suggested for the next run, in this order
 
 
-def show(job: config.Job, outcome: Outcome) -> None:
-    """Print how a run ended, and its last evaluation: the loss and the task's metric on each split."""
+def show(job: config.Job, outcome: Outcome, swept: bool = False) -> None:
+    """Print how a run ended, and its last evaluation: the loss and the task's metric on each split.
+
+    ``swept``: whether it is a run of a sweep, whose end names the command that continues it.
+    """
     if outcome.status == "failed":
         print(f"rmsexp: {outcome.error}", file=sys.stderr)
         return
@@ -27,7 +34,7 @@ def show(job: config.Job, outcome: Outcome) -> None:
         for notice in outcome.notices:
             print(f"note    {notice}")
     elif outcome.status == "interrupted":
-        print(f"interrupted at step {outcome.step}; {job.again} to continue")
+        print(f"interrupted at step {outcome.step}" + f"; {job.again} to continue" * (not swept))
     else:
         reason = f": {outcome.error}" if outcome.error else ""
         print(f"{outcome.status} at step {outcome.step}{reason}")
@@ -37,6 +44,19 @@ def show(job: config.Job, outcome: Outcome) -> None:
     for row in (row for row in evaluations if row["step"] == evaluations[-1]["step"]):
         print(f"{row['split']:7} {record.metrics_text(row, folder.metric())} (step {row['step']})")
     print(f"record  {job.folder}")
+
+
+def value(job: config.Job, outcome: Outcome) -> float:
+    """Return the last value of the target's metric on the split that selects, for a sweeper that searches.
+
+    A run that diverged has the worst value, infinity. NaN if it was not evaluated.
+    """
+    folder = record.RunFolder(job.folder)
+    target = folder.read_run()["target"]
+    if outcome.status == "diverged":
+        return math.inf if target["mode"] == "min" else -math.inf
+    rows = [row for row in folder.read_metrics()[0] if row["split"] == target["selection"] and target["metric"] in row]
+    return float(rows[-1][target["metric"]]) if rows else math.nan
 
 
 def next_command(job: config.Job, config_dir: str | None) -> str:
@@ -77,3 +97,70 @@ def draw(job: config.Job) -> Path | None:
     except (OSError, ValueError) as error:
         report(f"the curves cannot be drawn: {error}")
         return None
+
+
+def show_settings(jobs: Sequence[config.Job]) -> None:
+    """Draw each setting of a sweep, and print its table."""
+    from rich.console import Console
+
+    from rmsexp.report import load
+    from rmsexp.report.tables import summary
+
+    console = Console()
+    for job in {job.setting_folder: job for job in jobs}.values():
+        curves = draw(job)
+        if curves is not None:
+            records = load(job.setting_folder)
+            console.print(summary.for_terminal(summary.table(records, job.config.task, job.setting)))
+            console.print(f"curves  {curves}", soft_wrap=True)
+
+
+def list_unfinished(jobs: Sequence[config.Job]) -> int:
+    """List the runs of a sweep that did not finish, and return 1 if one of them did not diverge either, else 0."""
+    unfinished = {job.folder: status for job in jobs if (status := _result(job))["status"] != "finished"}
+    for folder, status in unfinished.items():
+        reason = "another process is doing it" if status["status"] == "running" else status.get("error")
+        print(f"{status['status']}: {folder}: {reason}")
+    failed = any(status["status"] != "diverged" for status in unfinished.values())
+    if failed:
+        print(f"{jobs[0].again} to do the runs that are missing; it skips those that have ended")
+    return int(failed)
+
+
+def counts(jobs: Sequence[config.Job]) -> str:
+    """Return the number of runs in each state, such as "5 finished, 2 interrupted, 11 not started"."""
+    found = Counter(_state(job) for job in jobs)
+    return ", ".join(
+        f"{found[state]} {state}" for state in (*reversed(states.STATES), states.NOT_STARTED) if found[state]
+    )
+
+
+def _state(job: config.Job) -> str:
+    """Return the state of a run; one that ended with fewer steps than its job asks for is to be continued."""
+    run = states.until(states.read_run(job.folder) if job.folder.exists() else None, job.config.max_steps)
+    return states.NOT_STARTED if run is None else run.state
+
+
+def _result(job: config.Job) -> dict[str, Any]:
+    """Return the status of a job's run; "failed" if the run in its folder has ended but is not, or not all of, it.
+
+    So it is, too, if the record contradicts that it has ended. The job was then refused or could not be repeated, and
+    the message that says why was printed in its turn.
+    """
+    folder = record.RunFolder(job.folder)
+    try:
+        status = folder.read_status()
+    except (OSError, ValueError) as error:
+        return {"status": "failed", "error": f"no status ({error})"}
+    if status["status"] in record.ENDED:
+        earlier = Earlier.read(folder)
+        try:
+            earlier.refuse_other_run(job)
+            earlier.refuse_other_config(job)
+            if not earlier.has_ended(job):
+                raise RefusedError(f"it has finished at step {earlier.step}, and was not continued")
+            if (contradiction := earlier.contradiction(job)) is not None:
+                raise RefusedError(contradiction)
+        except RefusedError as error:
+            return status | {"status": "failed", "error": str(error)}
+    return status

@@ -25,7 +25,6 @@ from rich.text import Text
 
 from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.state import CampaignState, Overview, Reader
-from rmsexp.commands.sweep_display import evaluation
 from rmsexp.config.schema import results_folder
 from rmsexp.records import record
 from rmsexp.records.states import NOT_STARTED, STATES, Run, Sweep
@@ -245,3 +244,11 @@ def _text(text: str, style: str = "") -> Text:
 
 def _duration(seconds: float | None) -> str:
     return "unknown" if seconds is None else duration(seconds)
+
+
+def evaluation(run: Run) -> str:
+    """Return the last evaluation of a run, such as "test error 0.1234", or ""."""
+    found = run.evaluation
+    if found is None:
+        return ""
+    return f"{found.split} {found.metric} {'not finite' if found.value is None else f'{found.value:.4f}'}"

@@ -69,7 +69,15 @@ ALIASES = {
     "dynamictanh": "dyt",
     "dynamicerf": "derf",
 }
-LAUNCHERS = {"joblib": "joblib", "slurm": "slurm", "submitit_local": "slurm"}  # of sweeps -> the extra that has it
+PLUGINS = {  # of Hydra -> the extra that installs them
+    "hydra/launcher": {
+        "basic": "",
+        "joblib": "joblib",
+        **dict.fromkeys(("slurm", "submitit_slurm", "submitit_local"), "slurm"),
+        "ray": "ray",
+    },
+    "hydra/sweeper": {"basic": "", "optuna": "optuna"},
+}
 
 LONGEST_WORD = 4000  # largest number of characters of a GROUP=CHOICE or KEY=VALUE; Hydra parses 10,000 in a second
 DEEPEST_WORD = 20  # largest number of levels of brackets; Hydra fails at a few hundred
@@ -224,8 +232,8 @@ def _compose(overrides: tuple[str, ...], config_dir: str | None, state: OwnFiles
     finally:
         GlobalHydra.instance().hydra = outer
     parsed = parse(overrides)
-    if "Could not find 'hydra/launcher/" in failure:
-        raise ConfigError(_about_launcher(next(o.value() for o in parsed if o.key_or_group == "hydra/launcher")))
+    if missing := re.search(r"Could not find '(hydra/launcher|hydra/sweeper)/(\w+)'", failure):
+        raise ConfigError(_about_plugin(*missing.groups()))
     _explain(parsed, config_dir)
     raise ConfigError(failure)
 
@@ -397,11 +405,12 @@ def _explain(parsed: Sequence[Override], config_dir: str | None) -> None:
         raise ConfigError(f"{key} is not known{right_key(key, [*known, *GROUPS])}")
 
 
-def _about_launcher(name: object) -> str:
-    """Return why a launcher of sweeps cannot be used: it is not known, or not installed."""
-    if name in LAUNCHERS:
-        return f"hydra/launcher={name} is not installed: pip install 'rmsexp[{LAUNCHERS[str(name)]}]'"
-    return f"hydra/launcher={name} is not known{nearest(str(name), LAUNCHERS)} (one of {', '.join(LAUNCHERS)})"
+def _about_plugin(group: str, name: str) -> str:
+    """Return why a plugin of Hydra cannot be used: it is not known, or not installed."""
+    known = PLUGINS[group]
+    if name in known:
+        return f"{group}={name} is not installed: pip install 'rmsexp[{known[name]}]'"
+    return f"{group}={name} is not known{nearest(name, known)} (one of {', '.join(known)})"
 
 
 def _explain_norm_option(option: str, norm: DictConfig, config_dir: str | None) -> None:

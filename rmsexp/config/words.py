@@ -6,8 +6,9 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from hydra.core.override_parser.types import Override, RangeSweep
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException
 from omegaconf.errors import MissingMandatoryValue
 
@@ -84,12 +85,20 @@ def _plain(name: str) -> str:
     return re.sub("[-_]", "", name.lower())
 
 
-def expand(
-    overrides: Sequence[str], multirun: bool, config_dir: str | None
-) -> tuple[list[list[str]], list[str] | None]:
-    """Return the overrides of each run of a command line, and the words that make Hydra do the runs in this order.
+class Sweep(NamedTuple):
+    """A command line as runs: the overrides of each, and the words with which Hydra does them.
 
-    The words are None if the command line is not a sweep: it has neither ``-m`` (``multirun``) nor a choice sweep=….
+    ``words``: None if it is a single run. ``searches``: whether Hydra's sweeper chooses the values itself, as Optuna's
+    does; the only run is then one with the first value of each key.
+    """
+
+    runs: list[list[str]]
+    words: list[str] | None
+    searches: bool = False
+
+
+def expand(overrides: Sequence[str], multirun: bool, config_dir: str | None) -> Sweep:
+    """Return the runs of a command line, which is a sweep with ``-m`` (``multirun``) or a choice sweep=….
 
     Raises: ConfigError for a mistake in the overrides, or if a key has several values without a sweep.
     """
@@ -101,25 +110,30 @@ def expand(
     except MissingMandatoryValue as error:
         raise ConfigError(f"{error.full_key} has no value (??? stands for a missing one)") from None
     multirun = multirun or mode == "RunMode.MULTIRUN"
+    searches = multirun and not str(hydra.sweeper.get("_target_")).endswith("BasicSweeper")
     swept = [override for override in parsed if override.is_sweep_override()]
     if swept and not multirun:
-        first = [_choices(override)[0] for override in parsed]
+        first = [_choices(override, config_dir)[0] for override in parsed]
         composition.compose(first, config_dir)  # so that an unknown key is named rather than its several values
         raise ConfigError(f"{swept[0].input_line} names several runs: add -m for a sweep")
-    if chdir and multirun:
+    if chdir:
         raise ConfigError("hydra.job.chdir=true would change the folder that relative paths start from")
     preset = [f"{key}={value}" for key, value in params.items()] if multirun else []
     ordered = sort_for_sweep([*preset, *overrides])
     # the last override of a key wins
-    axes = {override.get_key_element(): _choices(override) for override in composition.parse(ordered)}
-    count = math.prod(len(choices) for choices in axes.values())
+    axes = {
+        override.get_key_element(): _choices(override, config_dir, searches) for override in composition.parse(ordered)
+    }
+    count = 1 if searches else math.prod(len(choices) for choices in axes.values())
     if count > MOST_RUNS:
         raise ConfigError(f"these are {count} runs; a sweep has at most {MOST_RUNS}")
-    runs = [list(run) for run in itertools.product(*axes.values())]
+    points = [[choices[0] for choices in axes.values()]] if searches else itertools.product(*axes.values())
+    runs = [[word for word in point if not composition.is_for_sweeps(word)] for point in points]
     if not multirun:
-        return runs, None
-    runs = [[word for word in run if not composition.is_for_sweeps(word)] for run in runs]
-    return runs, [*map(_for_hydra, ordered), "hydra.sweeper.params=null"]
+        return Sweep(runs, None)
+    if searches:
+        return Sweep(runs, list(overrides), searches)
+    return Sweep(runs, [*map(_for_hydra, ordered), "hydra.sweeper.params=null"])
 
 
 def _for_hydra(word: str) -> str:
@@ -141,22 +155,29 @@ def not_swept(overrides: Sequence[str]) -> list[str]:
     return [override.input_line for override in parsed if not override.is_sweep_override() and override.input_line]
 
 
-def _choices(override: Override) -> list[str]:
+def _choices(override: Override, config_dir: str | None, searches: bool = False) -> list[str]:
     """Return one override per value of an override: norm=ln and norm=rms for norm=ln,rms.
 
-    Raises: ConfigError if there are no values or too many, and if Hydra cannot list them, as for norm=glob(*).
+    ``searches``: see :class:`Sweep`; an interval then has its first value.
+
+    Raises: ConfigError if there are no values or too many, and if they cannot be listed, as those of an interval.
     """
     word, key, values = override.input_line, override.get_key_element(), override.value()
     if not override.is_sweep_override():
         return [word or ""]
-    # the length of a range is compared before Hydra lists its values, which for 10^9 takes minutes
-    length = abs((values.stop or 0) - (values.start or 0)) if isinstance(values, RangeSweep) else 0
-    if isinstance(values, RangeSweep) and length > MOST_RUNS * abs(values.step) > 0:
-        raise ConfigError(f"{word} has too many values; a sweep has at most {MOST_RUNS} runs")
-    try:
-        choices = [f"{key}={value}" for value in override.sweep_string_iterator()]
-    except (HydraException, ValueError):
-        raise ConfigError(f"{word}: write the values with commas between them") from None
+    if isinstance(values, IntervalSweep) and searches:
+        return [f"{key}={values.start}"]
+    if isinstance(values, Glob):
+        choices = [f"{key}={name}" for name in values.filter(composition.options(override.key_or_group, config_dir))]
+    else:
+        # the length of a range is compared before Hydra lists its values, which for 10^9 takes minutes
+        length = abs((values.stop or 0) - (values.start or 0)) if isinstance(values, RangeSweep) else 0
+        if isinstance(values, RangeSweep) and length > MOST_RUNS * abs(values.step) > 0:
+            raise ConfigError(f"{word} has too many values; a sweep has at most {MOST_RUNS} runs")
+        try:
+            choices = [f"{key}={value}" for value in override.sweep_string_iterator()]
+        except (HydraException, ValueError):
+            raise ConfigError(f"{word}: write the values with commas between them") from None
     if not choices:
         raise ConfigError(f"{word} has no values")
     return choices

@@ -109,8 +109,12 @@ class RunFolder:
         self._lock.check()
 
     def move_aside(self) -> Path | None:
-        """Rename the folder, if it exists, to ``<name>.old<number>``, with the smallest unused number; return it."""
-        return atomic.move_aside(self.path) if self.path.exists() else None
+        """Rename the folder, if there is anything in it, to ``<name>.old<number>``, with the smallest unused number.
+
+        Return its new path; None if it is empty, as Hydra makes it, or missing.
+        """
+        is_used = self.path.exists() and any(self.path.iterdir())
+        return atomic.move_aside(self.path) if is_used else None
 
     def remove_temporaries(self) -> None:
         """Remove the temporary files of processes that were killed in :func:`rmsexp.system.atomic.write_atomic`.

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
@@ -278,56 +278,6 @@ def end_during_imports(signum: int, frame: FrameType | None) -> None:  # noqa: A
 # --- worker processes
 
 
-@contextmanager
-def saving_workers(busy: Callable[[], set[int]]) -> Iterator[None]:
-    """Inside the context, let the worker processes save their runs before a signal ends this process by SystemExit.
-
-    ``busy``: returns the ids of processes that are doing a run. Those that are children of this process get SIGTERM,
-    and this process waits until they have ended their runs. A second Ctrl-C, more than ``TWICE`` seconds later, ends it
-    at once.
-
-    The main thread blocks the signals, and its worker processes inherit this until they call :func:`follow_parent`.
-    Otherwise a signal to all processes would end a worker without a run, and then joblib kills the other workers.
-    """
-    from multiprocessing import resource_tracker
-
-    stopping, later = False, threading.Event()
-
-    def handle(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        nonlocal stopping
-        if not stopping:
-            stopping = True
-            timer = threading.Timer(TWICE, later.set)
-            timer.daemon = True
-            timer.start()
-            _stop(busy)
-        elif signum != signal.SIGINT or not later.is_set():  # others often come twice, see rmsexp.train.interrupt
-            return
-        raise SystemExit(128 + signum)
-
-    # This thread receives the signals, and then Python calls the handler in the main thread.
-    threading.Thread(target=threading.Event().wait, daemon=True).start()
-    resource_tracker.ensure_running()  # otherwise a pool would start it, and Python 3.11 unblocks the signals then
-    with handling(handle, stopping_signals()):
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-        try:
-            yield
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _stop(busy: Callable[[], set[int]]) -> None:
-    from multiprocessing import active_children
-
-    children, told = active_children(), set[int]()
-    while working := busy() & {child.pid for child in children if child.is_alive()}:
-        for pid in working - told:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
-        told |= working
-        threading.Event().wait(0.1)
-
-
 def start_worker(worker: BaseProcess) -> None:
     """Start a worker process, for which signals wait until it calls :func:`follow_parent`."""
     from multiprocessing import resource_tracker
@@ -340,45 +290,23 @@ def start_worker(worker: BaseProcess) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_orphaned = threading.Event()  # in a worker process: whether the process that started it has ended
 _following = threading.Lock()  # locked once follow_parent has been called
 
 
-def follow_parent(signals: Iterable[signal.Signals] = (signal.SIGINT, signal.SIGHUP)) -> None:
+def follow_parent() -> None:
     """In a worker process, send this process SIGTERM when its parent process has ended.
 
-    Until then ``signals`` are ignored here: those of a terminal reach the parent, too, which stops its workers. In
-    every process, the signals that :func:`saving_workers` blocked are unblocked. Repeated calls do nothing else.
+    Until then SIGINT and SIGHUP are ignored here: those of a terminal reach the parent, too, which stops its workers.
+    In every process, the signals that :func:`start_worker` blocked are unblocked. Repeated calls do nothing else.
     """
     from multiprocessing import parent_process
 
     parent = parent_process()
     if parent is not None and parent.pid is not None and _following.acquire(blocking=False):
-        for number in set(signals) & set(stopping_signals()):
-            signal.signal(number, lambda number, _: exit_if_orphaned(number))
+        for number in {signal.SIGINT, signal.SIGHUP} & set(stopping_signals()):
+            signal.signal(number, lambda *_: None)
         threading.Thread(target=_follow, args=(parent.pid,), daemon=True).start()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-
-
-def exit_if_orphaned(signum: int) -> None:
-    """End this process at once if it is a worker and the process that started it has ended."""
-    if _orphaned.is_set():
-        os._exit(128 + signum)
-
-
-def stop_parent() -> None:
-    """In a worker process, send SIGTERM to the process that started it, and wait until that ends this one.
-
-    That process lets all workers save their runs (:func:`saving_workers`). If this worker just ended, joblib would kill
-    the others. In a process that is no worker, do nothing.
-    """
-    from multiprocessing import parent_process
-
-    parent = parent_process()
-    if parent is not None and parent.pid is not None:
-        with suppress(ProcessLookupError):
-            os.kill(parent.pid, signal.SIGTERM)
-        threading.Event().wait()
 
 
 def _follow(parent: int) -> None:
@@ -389,5 +317,4 @@ def _follow(parent: int) -> None:
     except (OSError, AttributeError):  # the process has ended already, or this is no Linux, or one older than 5.3
         while os.getppid() == parent:
             threading.Event().wait(1)
-    _orphaned.set()
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)

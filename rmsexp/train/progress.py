@@ -1,9 +1,10 @@
-"""Show the progress of a run: as a bar on a terminal, as plain lines elsewhere."""
+"""Show the progress of a run: as a bar on a terminal, as plain lines elsewhere, and by several processes at once."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from multiprocessing import parent_process
 from typing import Any
 
 from rich.console import Console
@@ -27,7 +28,7 @@ class ProgressDisplay:
         self._label, self._steps, self._failures = label, steps, failures or Failures()
         self._console = Console(file=sys.stderr, quiet=quiet)
         # a live display takes over the standard streams, and with a quiet console nothing of them would be shown
-        shows_bar = self._console.is_terminal and not quiet
+        shows_bar = self._console.is_terminal and not quiet and parent_process() is None
         self._bar = self._show(_Bar, label, steps, self._console) if shows_bar else None
 
     def update(self, row: Row, rates: Mapping[str, float], left: float) -> None:

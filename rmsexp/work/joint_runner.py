@@ -22,7 +22,7 @@ from rmsexp.work.runner import Outcome
 REPORTING_SECONDS = 10.0  # that process 0 has for a message
 
 
-def execute(job: config.Job, quiet: bool = False) -> Outcome:
+def execute(job: config.Job, n_jobs: int = 1, quiet: bool = False) -> Outcome:
     """Begin or continue the run of a job (:func:`rmsexp.work.runner.execute`), on all processes that torchrun started.
 
     Raises: ConfigError if there are more processes than micro-batches, in process 0, and SystemExit in the others;
@@ -36,7 +36,7 @@ def execute(job: config.Job, quiet: bool = False) -> Outcome:
         raise config.ConfigError(f"{size} processes need as many micro-batches per step; set {key}={size} or more")
     with joined(lambda: set_up_device(job.config), job.config.distributed.timeout) as group:
         if group is None or group.rank == 0:
-            return runner.execute(job, runner.Around(group=group, quiet=quiet))
+            return runner.execute(job, runner.Around(n_jobs, group=group, quiet=quiet))
         return _follow(job, group)
 
 

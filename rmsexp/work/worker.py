@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -104,17 +104,12 @@ class Worker:
     def _left(self) -> list[Any]:
         """Return the runs that have neither ended nor failed since this worker first saw them."""
         left = [job for job in self.runs.left() if job not in self.failed]
-        own = self._begun()
         for job in left:
             status = self._failure(job)
             before = self._before.setdefault(job, status)
-            if status is not None and status != before and job not in own:  # another worker has tried it
+            if status is not None and status != before:  # another worker has tried it
                 self.failed_elsewhere.add(job)
         return [job for job in left if job not in self.failed_elsewhere]
-
-    def _begun(self) -> Collection[Any]:
-        """Return the runs that this worker has begun and whose end it has not noted yet."""
-        return ()
 
     def _one_of(self, jobs: Sequence[Any], pause: machine_lock.Pause) -> runner.Outcome | None:
         """Do the first of the runs that is not locked, and return its outcome; None if all are locked."""

@@ -26,7 +26,7 @@ from rmsexp import __main__ as entry
 from rmsexp import config, tasks
 from rmsexp.commands import (
     analysis,
-    app,
+    run,
     bench,
     campaign,
     generate,
@@ -142,8 +142,8 @@ def running(main: Callable[[Sequence[str]], int | None], *first: str) -> Callabl
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {
-    "run": app.main,
-    "sweep": app.main,
+    "run": run.main,
+    "sweep": run.main,
     "timing": timing.main,
     "campaign": campaign.main,
     "bench": bench.main,

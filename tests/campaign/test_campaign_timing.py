@@ -137,22 +137,18 @@ def test_the_command_stops_with_a_timing(
     goal = SimpleNamespace(runs=runs, timings=lambda: timings, conclude=lambda: given.append("concluded"))
     monkeypatch.setattr(goals, "read", lambda *_: goal)
     monkeypatch.setattr(Worker, "work", lambda _: None)
-    assert main(["quality", "margin=1", "--of", "2"]) == 130
+    assert main(["quality", "margin=1"]) == 130
     assert capsys.readouterr().out.endswith("stopped; repeat the command to continue\n")
     (path,) = tmp_path.rglob(timing_records.FILE)
-    assert readers.read_json(path)["command"] == "python -m rmsexp.campaign quality margin=1 --jobs 2"
+    assert readers.read_json(path)["command"] == "python -m rmsexp.campaign quality margin=1"
     assert not given
 
 
-@pytest.mark.parametrize(("words", "concluded"), [([], ["concluded"]), (["--of", "2"], [])])
 def test_claims_are_decided_although_a_timing_fails(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    concluded: list[str],
 ) -> None:
-    """By the command itself, or by the one that has started several workers."""
     given: list[str] = []
 
     def measure(*_: object) -> None:
@@ -166,9 +162,9 @@ def test_claims_are_decided_although_a_timing_fails(
     monkeypatch.setattr(goals, "read", lambda *_: goal)
     monkeypatch.setattr(campaign, "_measure", measure)
     monkeypatch.setattr(Worker, "work", lambda _: None)
-    assert main(["quality", *words]) == 1
+    assert main(["quality"]) == 1
     assert capsys.readouterr().err == "rmsexp: no data here\n"
-    assert given == concluded
+    assert given == ["concluded"]
 
 
 def test_another_worker_that_measures_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -346,7 +346,7 @@ def test_exit_statuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert (status, err) == (0, "")
     assert "not decided yet" in out
     status, out, err = result(fail)
-    assert (status, err) == (1, "1 run failed; repeat the command to try them again\n")
+    assert (status, err) == (1, "rmsexp: 1 run failed; repeat the command to try them again\n")
     status, out, err = result(lambda _: signal.SIGINT)
     assert (status, out) == (130, "stopped; repeat the command to continue\n")
     with pytest.raises(SystemExit, match="143"):  # between two runs

@@ -19,7 +19,7 @@ from helpers import documents
 from rmsexp import __main__ as entry
 from rmsexp import config
 from rmsexp.campaign import items
-from rmsexp.commands import app, goals, timing, usage
+from rmsexp.commands import goals, run, timing
 from rmsexp.config import identity
 from rmsexp.config import words as words_module
 
@@ -93,13 +93,12 @@ def stop_after_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def check_runs(words: Sequence[str]) -> None:
     """Check the arguments of ``python -m rmsexp``: whether ``-m`` is needed, the norms, the config of the last run."""
-    if words == ["--help"]:
-        assert usage.help_text()
+    arguments = run.parse(words)
+    if arguments.help:
         return
-    arguments = app.parse(words)
     overrides = words_module.overrides(arguments.overrides, arguments.config_dir)
-    runs, sweep = words_module.expand(overrides, arguments.multirun, arguments.config_dir)
-    assert (sweep is not None) == arguments.multirun
+    runs, swept, _ = words_module.expand(overrides, arguments.multirun, arguments.config_dir)
+    assert (swept is not None) == arguments.multirun
     norms = config.options("norm", arguments.config_dir)
     assert all(word.removeprefix("norm=") in norms for run in runs for word in run if word.startswith("norm="))
     config.job(runs[-1], arguments.config_dir)
@@ -133,9 +132,9 @@ def test_command_is_accepted_by_its_parser(command: str, monkeypatch: pytest.Mon
             subprocess.run(["make", "-n", *targets], cwd=documents.ROOT, check=True, capture_output=True)
         case ["python", script, *words] if script.startswith("scripts/"):
             check_script(documents.ROOT / script, words, monkeypatch)
-        case ["python", "-m", module, *words] if module.removeprefix("rmsexp.") in usage.COMMANDS:
+        case ["python", "-m", module, *words] if module.removeprefix("rmsexp.") in entry.COMMANDS:
             check_module(module.removeprefix("rmsexp."), words, monkeypatch)
-        case ["python", "-m", "rmsexp", module, *words] | ["rmsexp", module, *words] if module in usage.COMMANDS:
+        case ["python", "-m", "rmsexp", module, *words] | ["rmsexp", module, *words] if module in entry.COMMANDS:
             check_module(module, words, monkeypatch)
         case ["python", "-m", "rmsexp", *words] | ["rmsexp", *words]:
             monkeypatch.undo()

@@ -17,7 +17,7 @@ from rmsexp import config
 def bench(
     tmp_path: Path, data_root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Bench:
-    monkeypatch.setattr(sys, "argv", ["rmsexp"])  # app sets sys.argv for Hydra; this restores it after the test
+    monkeypatch.setattr(sys, "argv", ["rmsexp"])  # launch sets sys.argv for Hydra; this restores it after the test
     evaluate_few_images(monkeypatch)
     return Bench(tmp_path, data_root, capsys, monkeypatch)
 

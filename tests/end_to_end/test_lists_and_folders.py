@@ -9,7 +9,7 @@ import pytest
 
 from rmsexp import config
 from rmsexp.campaign import question
-from rmsexp.commands import app, campaign, report, status, timing
+from rmsexp.commands import campaign, report, run, status, timing
 from rmsexp.config.classes import load_own
 from rmsexp.records import record
 from rmsexp.system import mounts, readers
@@ -115,4 +115,4 @@ def test_many_folders_without_a_record_are_no_results(tmp_path: Path, monkeypatc
 
 
 def test_a_run_of_an_empty_list_is_refused(main: object) -> None:  # noqa: ARG001
-    assert app.main(["norm=[]"]) == app.main(["-m", "seed=range(0,0)"]) == 2
+    assert run.main(["norm=[]"]) == run.main(["-m", "seed=range(0,0)"]) == 2

@@ -84,7 +84,7 @@ def test_the_example_learns(folder: Path) -> None:
 def test_other_commands_take_the_task_too(
     folder: Path, capsys: pytest.CaptureFixture[str], main: Main, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "\n    spirals           two interleaved spirals\n" in main("--config-dir", "my", "--help").out
+    assert ", spirals, transformer\n" in main("--config-dir", "my", "--help").out
     assert prepare.main(["--config-dir", "my", "task=spirals"]) == 0
     assert "ready: two spirals" in capsys.readouterr().out
     _, jobs = timing.parse(["--config-dir", "my", "task=spirals", "norms=[ln,rms]"])

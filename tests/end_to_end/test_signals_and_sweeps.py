@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,11 +14,8 @@ from helpers.command_bench import TINY, Bench, assert_same_end, at_step, not_fin
 from helpers.tasks import Main
 
 from rmsexp import config
-from rmsexp.campaign.state import Reader
-from rmsexp.commands import sweep, sweep_display
-from rmsexp.records import record, states
+from rmsexp.records import record
 from rmsexp.system import cores
-from rmsexp.system.command_line import value_word
 from rmsexp.task import Extent
 from rmsexp.tasks.cifar10 import Task
 from rmsexp.train.contention import Contention
@@ -114,18 +109,12 @@ def test_ctrl_c_while_the_config_is_composed_prints_one_line(bench: Bench, monke
 def test_a_signal_ends_the_whole_sweep(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         at_step(patch, 3, lambda: os.kill(os.getpid(), signal.SIGINT))
-        assert bench("-m", "norm=rms,ln").status == 130
-    assert bench.status()["status"] == "interrupted"
+        done = bench("-m", "norm=rms,ln")
+    assert (done.status, bench.status()["status"]) == (130, "interrupted")
+    assert "stopped: 1 interrupted, 1 not started; repeat the command to continue" in done.out
     assert not bench.folder("ln").exists()
-    (state,) = Reader(bench.results).read().sweeps
-    assert (state.states, state.left) == ({"interrupted": 1, states.NOT_STARTED: 1}, 2)
-    *command, folder = shlex.split(state.next)[1:]
-    assert command == ["-m", "rmsexp", "-m", *bench.words[1:], "norm=rms,ln"]
-    assert folder == value_word("results", bench.results)
     assert bench("-m", "norm=rms,ln", "force=false").status == 0
     assert bench.status()["status"] == bench.status("ln")["status"] == "finished"
-    (state,) = Reader(bench.results).read().sweeps
-    assert state.left == 0
 
 
 def test_a_forced_sweep_that_was_stopped_goes_on_with_the_runs_that_it_had_not_reached(
@@ -137,7 +126,7 @@ def test_a_forced_sweep_that_was_stopped_goes_on_with_the_runs_that_it_had_not_r
         at_step(patch, 3, lambda: os.kill(os.getpid(), signal.SIGINT))
         done = bench(*words, "force=true")
     assert done.status == 130
-    assert "interrupted at step 4; repeat the command without force=true to continue" in done.out
+    assert "stopped: 1 interrupted, 1 not started; repeat the command without force=true to continue" in done.out
     assert "repeat the command to continue" not in done.out
     assert not bench.folder("ln").exists()
     assert bench.folder("ln").with_name("seed0.old0").is_dir()
@@ -145,29 +134,6 @@ def test_a_forced_sweep_that_was_stopped_goes_on_with_the_runs_that_it_had_not_r
     assert (done.status, "already" in done.out, "continuing at step 4" in done.err) == (0, False, True)
     assert bench.status("ln")["status"] == "finished"
     assert not bench.folder("ln").with_name("seed0.old1").exists()
-
-
-@pytest.mark.parametrize("refused", ["locked", "not submitted", "by Hydra"])
-def test_a_forced_sweep_that_is_refused_moves_the_earlier_runs_back(
-    refused: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ["-m", "norm=rms,ln"]
-    assert bench(*words).status == 0
-    before = {norm: (bench.folder(norm) / record.STATUS).read_bytes() for norm in ("rms", "ln")}
-    with ExitStack() as stack:
-        if refused == "locked":
-            stack.enter_context(record.RunFolder(bench.folder("ln")).locked())
-        elif refused == "not submitted":
-            words.append("hydra/launcher=slurm")  # which is not installed here
-            monkeypatch.setenv("PATH", "")
-        else:
-            words.append("hydra.sweeper.max_batch_size=0")
-        done = bench(*words, "force=true")
-    assert done.status == (2 if refused == "by Hydra" else 1)
-    assert f"the earlier run is {bench.folder()} again" in done.err
-    for norm, status in before.items():
-        assert (bench.folder(norm) / record.STATUS).read_bytes() == status
-        assert not bench.folder(norm).with_name("seed0.old0").exists()
 
 
 def test_a_sweep_with_the_same_run_twice_is_refused(bench: Bench) -> None:
@@ -210,13 +176,6 @@ def test_a_finished_run_stays_finished_until_a_longer_one_goes_on(
     assert (seen, bench.status()["step"]) == (["finished"], 4)
 
 
-def test_a_longer_sweep_has_its_finished_runs_still_to_continue(bench: Bench) -> None:
-    assert bench("max_steps=2").status == 0
-    (run,) = sweep_display.read([config.job([*bench.words, "max_steps=4"])], states.RunReader())
-    assert run is not None
-    assert (run.state, run.steps) == ("interrupted", 4)
-
-
 def test_a_sweep_fails_if_an_ended_run_has_another_config(bench: Bench) -> None:
     words = ("-m", "norm=rms,ln")
     assert bench(*words).status == 0
@@ -247,17 +206,6 @@ def test_a_sweep_fails_if_the_record_of_an_ended_run_is_damaged(bench: Bench) ->
     assert bench.status()["status"] == "finished"
     assert done.status == 1
     assert f"failed: {bench.folder()}: {path} has changed since status.json was written" in done.out
-
-
-def test_a_worker_of_joblib_prints_why_a_run_was_refused(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sweep, "_is_of_joblib", lambda: True)
-    words = [*TINY, f"results={bench.results}"]
-    for status, printed in (("failed", "rmsexp: planned\n"), ("finished", "")):
-        monkeypatch.setattr(runner, "execute", lambda *_, status=status: runner.Outcome(status, 0, "planned"))
-        assert sweep.do_run(words, None, 2) == status
-        assert capsys.readouterr() == ("", printed)
 
 
 def test_a_signal_before_a_divergence_is_noticed_ends_the_sweep(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import torch
 import yaml
 
 from helpers.tasks import Ended
-from rmsexp.commands import app, outcomes
+from rmsexp.commands import outcomes, run
 from rmsexp.records import record
 from rmsexp.tasks.cifar10 import Task
 
@@ -39,7 +39,7 @@ class Bench:
                 patch = stack.enter_context(self._patch.context())
                 patch.setattr(outcomes, "draw", lambda _: None)
             try:
-                status = app.main([*self.words, *words])
+                status = run.main([*self.words, *words])
             except SystemExit as end:
                 status = int(end.code or 0)
         return Ended(status, *self._capsys.readouterr())

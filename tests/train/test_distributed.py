@@ -19,7 +19,7 @@ from helpers.campaign_runs import RUNS
 from helpers.stopping import assert_same
 
 from rmsexp import config
-from rmsexp.commands import app
+from rmsexp.commands import run
 from rmsexp.data import text
 from rmsexp.records import record
 from rmsexp.records.frames.one_run import _machine
@@ -144,7 +144,7 @@ def torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_mistakes_are_named_before_the_processes_meet(
     words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert app.main([*words, f"results={tmp_path}"]) == 2
+    assert run.main([*words, f"results={tmp_path}"]) == 2
     assert message in capsys.readouterr().err
 
 

@@ -1,0 +1,66 @@
+"""Hydra's sweeper for campaigns: starts identical workers, once, through any of Hydra's launchers.
+
+A worker takes one run after the other by itself (:mod:`rmsexp.work.worker`): the next that the records ask for and no
+other worker has. So the launcher has nothing to distribute, and no worker waits for another one's run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures.process import BrokenProcessPool
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+RESTARTS = 3  # how often workers are started again after one was lost, as of a process that was killed
+
+
+ConfigStore.instance().store(
+    group="hydra/sweeper",
+    name="campaign",
+    node={"_target_": f"{__name__}.CampaignSweeper", "workers": 1},
+    provider="rmsexp",
+)
+
+
+class CampaignSweeper(Sweeper):
+    """Starts workers, whose task function returns an exit status, and ends with the first that is not 0.
+
+    ``workers``: the number of workers.
+    """
+
+    launcher: Launcher
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> None:
+        """Raises: SystemExit with the first exit status of a worker that is not 0; what the launcher raises."""
+        status = next((status for status in self._statuses(arguments) if status), 0)
+        if status:
+            raise SystemExit(status)
+
+    def _statuses(self, arguments: list[str]) -> Sequence[int]:
+        """Return the exit statuses of the workers.
+
+        joblib ends all of its processes if one is lost. The workers are then started again: runs go on from their last
+        checkpoints.
+        """
+        for restarts_left in reversed(range(RESTARTS + 1)):
+            try:
+                jobs = self.launcher.launch([arguments] * self.workers, initial_job_idx=0)
+                return [job.return_value for job in jobs]
+            except BrokenProcessPool:
+                if not restarts_left:
+                    raise
+                print("a worker was lost; the workers are started again", flush=True)
+        raise AssertionError

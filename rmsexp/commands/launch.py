@@ -1,0 +1,47 @@
+"""Enter Hydra: it composes the config of words that have been checked, and its launchers call a function."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import hydra
+from hydra.types import TaskFunction
+
+from rmsexp import config
+from rmsexp.system.command_line import ReportedError
+
+
+def launch(function: TaskFunction, words: Sequence[str], config_name: str = "config") -> int:
+    """Let Hydra call ``function`` with the config that it composes from ``words``, in one process or several.
+
+    Return 0, or the exit status with which ``function`` or Hydra ended the process by SystemExit.
+
+    ``config_name``: a file in configs, or a config in Hydra's ConfigStore.
+
+    Raises: ConfigError if Hydra refuses the words, as for hydra.sweeper.max_batch_size=0; OSError; ReportedError if a
+    launcher fails.
+    """
+    sys.argv = ["rmsexp", *words]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its errors instead of printing them
+    try:
+        hydra.main(config_path=str(config.CONFIGS), config_name=config_name, version_base=None)(function)()
+    except SystemExit as end:
+        return int(end.code or 0)
+    except (OSError, ReportedError):
+        raise
+    except RuntimeError as error:  # such as a process of joblib that was killed
+        raise ReportedError(f"{type(error).__name__}: {error}") from None
+    except Exception as error:  # Hydra and its plugins raise many types of exceptions for invalid values
+        raise config.ConfigError(
+            f"Hydra refuses its own options and keys, hydra.… ({type(error).__name__}: {error})"
+        ) from None
+    return 0
+
+
+def config_dir(running: Any) -> str | None:
+    """Return the folder of ``--config-dir``, by Hydra's own part of a composed config."""
+    sources = running.runtime.config_sources
+    return next((source.path for source in sources if source.provider == "command-line"), None)

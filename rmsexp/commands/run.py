@@ -1,0 +1,276 @@
+"""The command line of runs and sweeps: Hydra does them; what it is given is checked first, and each end is shown."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+import rmsexp
+from rmsexp import config
+from rmsexp.commands import launch, outcomes
+from rmsexp.config import words
+from rmsexp.system import lock, process
+from rmsexp.system.command_line import Parser, ReportedError, config_dir_words, entry_point, report
+
+if TYPE_CHECKING:
+    from rmsexp.work.runner import Outcome
+
+UNSUPPORTED = (("-cp", "--config-path"), ("-cn", "--config-name"), ("--experimental-rerun",))  # flags of Hydra
+INFORMATION = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")  # that Hydra can print
+
+
+SEARCH_RESULT = "optimization_results.yaml"  # written by Optuna's sweeper
+QUIET = "RMSEXP_QUIET"  # environment variable that is set if runs show no progress, also in processes of launchers
+
+_jobs: list[config.Job] = []  # in the process of a sweep: its runs; none if its sweeper chooses their values
+
+
+@entry_point
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do the runs of a command line and return its exit status.
+
+    The status is 0 if all runs have finished or diverged, 1 if one failed, cannot be written or is locked by another
+    process, 2 for a mistake on the command line, and 130, 143, 129 or 140 after Ctrl-C, SIGTERM, SIGHUP or SIGUSR2.
+    """
+    arguments = parse(sys.argv[1:] if argv is None else argv)
+    if arguments.version:
+        print(f"rmsexp {rmsexp.__version__} (torch {version('torch')}, hydra-core {version('hydra-core')})")
+        return 0
+    folder = arguments.config_dir
+    if arguments.shell_completion:
+        return launch.launch(run, ["--shell-completion", *config_dir_words(folder), *arguments.overrides])
+    if warning := words.repeated(arguments.overrides):
+        report(warning)
+    overrides = words.overrides(arguments.overrides, folder)
+    if arguments.help or arguments.hydra_help or arguments.cfg or arguments.info:
+        return _print(arguments, overrides)
+    sweep = words.expand(overrides, arguments.multirun, folder)
+    if sweep.words is not None and arguments.run:
+        raise config.ConfigError("--run is about one run, and these words make a sweep; leave out --run")
+    jobs = [config.job(run, folder) for run in sweep.runs]  # a mistake is reported before the first run begins
+    _jobs[:] = [] if sweep.searches else jobs
+    own = config_dir_words(folder)
+    if arguments.quiet:
+        os.environ[QUIET] = "1"
+    try:
+        if sweep.words is None:
+            return launch.launch(run, [*own, *overrides])
+        if process.rank_and_size()[1] > 1:
+            raise config.ConfigError("torchrun starts the processes of one run; a sweep (-m) has several runs")
+        if sweep.searches:
+            status = launch.launch(run, ["-m", *own, *sweep.words, *_of_search(jobs[0], overrides)])
+            if not status:
+                print(f"result  {config.expanded(jobs[0].config.results) / SEARCH_RESULT}")
+            return status
+        return _sweep(jobs, sweep.words, folder)
+    except lock.RunLockedError as error:
+        report(error)
+        return 1
+    finally:
+        os.environ.pop(QUIET, None)
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Return the arguments of a command line. Those that Hydra would ignore are refused, instead of ignored.
+
+    Raises: SystemExit with status 2, after printing a mistake in one line.
+    """
+    parser = Parser(prog="rmsexp", add_help=False)
+    parser.add_argument("overrides", nargs="*")
+    for flags in (
+        ("-h", "--help"),
+        ("-m", "--multirun"),
+        ("-r", "--run"),
+        ("--resolve",),
+        ("-q", "--quiet"),
+        ("--version",),
+    ):
+        parser.add_argument(*flags, action="store_true")
+    for flags in (("-sc", "--shell-completion"), ("--hydra-help",)):
+        parser.add_argument(*flags, action="store_true")
+    for flags in (("-cd", "--config-dir"), ("-p", "--package"), *UNSUPPORTED):
+        parser.add_argument(*flags)
+    parser.add_argument("-c", "--cfg", choices=("job", "hydra", "all"))
+    parser.add_argument("-i", "--info", nargs="?", const="all", choices=INFORMATION)
+    arguments = parser.parse_intermixed_args(argv)
+    for *_, flag in UNSUPPORTED:
+        if getattr(arguments, flag.removeprefix("--").replace("-", "_")) is not None:
+            parser.error(f"{flag} is not supported; --config-dir DIR adds a folder of configs")
+    if arguments.cfg is None and (arguments.package is not None or arguments.resolve):
+        parser.error("--package and --resolve have an effect together with --cfg only")
+    if arguments.multirun and (arguments.run or arguments.cfg or arguments.info):
+        parser.error("-m does not go with --run, --cfg and --info, which are about one run")
+    return arguments
+
+
+def _print(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
+    """Let Hydra print its help, the config, or other information."""
+    folder, package = arguments.config_dir, arguments.package
+    composed = config.compose([] if arguments.help else overrides, folder, hydra=arguments.cfg != "job")
+    if package not in (None, "_global_") and OmegaConf.select(composed, package) is None:
+        raise config.ConfigError(f"--package {package} is not a part of the config")
+    values = {"--cfg": arguments.cfg, "--info": arguments.info, "--package": package}
+    options = [word for name, value in values.items() if value is not None for word in (name, value)]
+    flags = ("help", "hydra_help", "resolve")
+    options += [f"--{name.replace('_', '-')}" for name in flags if getattr(arguments, name)]
+    return launch.launch(run, [*options, *config_dir_words(folder), *([] if arguments.help else overrides)])
+
+
+def _sweep(jobs: Sequence[config.Job], swept: Sequence[str], config_dir: str | None) -> int:
+    """Do the runs of a sweep by Hydra's sweeper and launcher. ``swept``: the words with which it does them.
+
+    List the runs that did not finish, and return the exit status.
+
+    Raises: ConfigError if a run is there twice; RunLockedError if another process writes a run that ``force=true``
+    would move aside; as :func:`.launch.launch`.
+    """
+    folder, count = Counter(job.folder for job in jobs).most_common(1)[0]
+    if count > 1:
+        raise config.ConfigError(
+            f"the sweep would do the run {folder} {count} times; give each value once, and sweep only over keys that "
+            "make different runs"
+        )
+    shared = _shared(swept, config_dir, len(jobs))
+    _move_aside(jobs)
+    begun = [word for word in swept if not word.startswith("force=")]  # the runs are new ones without it
+    stopped = f"; {jobs[0].again} to continue"
+    try:
+        with process.ending_on_signals(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"joblib\.externals\.loky")  # that one of its processes has ended
+            status = launch.launch(run, ["-m", *config_dir_words(config_dir), *begun, *shared])
+    except KeyboardInterrupt:
+        print(f"stopped: {outcomes.counts(jobs)}{stopped}")
+        raise
+    if status:
+        print(f"stopped: {outcomes.counts(jobs)}{stopped}")
+        return status
+    return outcomes.list_unfinished(jobs)
+
+
+def _of_search(job: config.Job, overrides: Sequence[str]) -> list[str]:
+    """Return the words that let a sweeper such as Optuna's search the best value of the task's target, reproducibly."""
+    from rmsexp.config.classes import task_class
+
+    known = {word.lstrip("+").partition("=")[0] for word in overrides}
+    direction = {"min": "minimize", "max": "maximize"}[task_class(job.config.task, job.config._target_).target.mode]
+    preset = {"hydra.sweeper.direction": direction, "hydra.sweeper.sampler.seed": job.config.seed}
+    return [f"{key}={value}" for key, value in preset.items() if key not in known]
+
+
+def _move_aside(jobs: Sequence[config.Job]) -> None:
+    """Move the earlier runs of all jobs with ``force=true`` aside, before the first run begins.
+
+    If the sweep is interrupted, its command without ``force=true`` then does the runs that are left, because no earlier
+    run is in their folders.
+    """
+    from rmsexp.records.record import RunFolder
+    from rmsexp.work import runner
+
+    for folder in (RunFolder(job.folder) for job in jobs if job.config.force and job.folder.exists()):
+        with folder.locked():
+            runner.set_aside(folder)
+
+
+def _shared(swept: Sequence[str], config_dir: str | None, runs: int) -> list[str]:
+    """Return the word that sets how many runs joblib does at the same time, by which they divide the cores."""
+    launcher = config.compose(words.not_swept(swept), config_dir, hydra=True).hydra.launcher
+    if not launcher.get("n_jobs"):  # another launcher; joblib refuses 0 by itself
+        return []
+    import joblib
+
+    at_once = launcher.n_jobs if launcher.n_jobs > 0 else max(1, joblib.cpu_count() + 1 + launcher.n_jobs)
+    return [f"hydra.launcher.n_jobs={min(at_once, runs)}"]
+
+
+def run(composed: DictConfig) -> float:  # noqa: ARG001
+    """Do the run of a job of Hydra, and return the last value of the task's target.
+
+    A run that diverged has the worst value, infinity with the sign of worse; one that failed has NaN. The end of a run
+    of a sweep does not end the sweep, except by a signal.
+
+    Raises: SystemExit if a signal stopped the run, or if it failed and is no run of a sweep; as
+    :func:`rmsexp.work.runner.execute` after SIGUSR2.
+    """
+    process.follow_parent()
+    running = HydraConfig.get()
+    with suppress(OSError):  # a process of Ray may have been started elsewhere
+        os.chdir(running.runtime.cwd)
+    swept = running.mode == RunMode.MULTIRUN
+    with process.safe_output():
+        try:
+            job = _job(running)
+            outcome = _execute(job, running.launcher.get("n_jobs", 1), swept)
+        except (lock.RunLockedError, ReportedError, OSError) as error:
+            report(error)
+            status = getattr(error, "exit_status", 1)
+        except Exception:  # an error of this program; Hydra would report it as its own
+            traceback.print_exc()
+            status = 1
+        else:
+            status = 128 + outcome.signum if outcome.signum is not None else int(outcome.status == "failed")
+    if status >= 128 or (status and not swept):
+        raise SystemExit(status)
+    return math.nan if status else outcomes.value(job, outcome)
+
+
+def _job(running: Any) -> config.Job:
+    """Return the job of Hydra's own part of a composed config."""
+    overrides = [word for word in running.overrides.task if not config.is_for_sweeps(word)]
+    return config.job(overrides, launch.config_dir(running))
+
+
+def _execute(job: config.Job, n_jobs: int, swept: bool) -> Outcome:
+    """Do a run, show how it ended, and return its outcome.
+
+    ``n_jobs``: how many runs share the machine. ``swept``: whether it is a run of a sweep.
+
+    Of the processes that torchrun started for the run, process 0 alone shows it.
+    """
+    from rmsexp.work import joint_runner
+
+    outcome = joint_runner.execute(job, n_jobs, quiet=QUIET in os.environ)
+    rank, _ = process.rank_and_size()
+    if rank == 0:
+        outcomes.show(job, outcome, swept)
+    elif outcome.status == "failed":
+        report(f"process {rank}: {outcome.error}")
+    return outcome
+
+
+class Curves(Callback):
+    """After a run, redraws the figures of its setting and suggests a command; after a sweep, prints its tables, too."""
+
+    def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:  # noqa: ARG002
+        if process.rank_and_size()[0] > 0:
+            return
+        job = _job(config.hydra)
+        curves = outcomes.draw(job)
+        if QUIET not in os.environ:
+            if curves is not None:
+                print(f"curves  {curves}")
+            print(f"next    {outcomes.next_command(job, launch.config_dir(config.hydra))}")
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:  # noqa: ARG002
+        outcomes.show_settings(_jobs)
+
+
+def _folder_of_run(*, _root_: DictConfig) -> str:
+    return str(_job(_root_.hydra).folder.absolute())
+
+
+# ${run_folder:} in Hydra's part of the config is the folder of the run's record
+OmegaConf.register_new_resolver("run_folder", _folder_of_run, replace=True)
