@@ -312,4 +312,4 @@ def test_a_damaged_campaign_is_a_problem(tmp_path: Path, campaign: Campaign) -> 
     path = campaign.write_file(tmp_path)
     path.write_text(path.read_text().replace('"jobs"', '"job"'))
     overview = Reader(tmp_path).read()
-    assert (overview.campaigns, overview.problems) == ([], [f"{path} has no 'jobs'"])
+    assert (overview.campaigns, overview.problems) == ([], [f"{path} has no jobs"])

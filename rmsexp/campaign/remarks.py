@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -14,11 +15,10 @@ from rmsexp.config.identity import identity
 from rmsexp.config.schema import flatten
 from rmsexp.records import record
 from rmsexp.records.frames.load import DAMAGE
-from rmsexp.rules import claims, selection
+from rmsexp.rules import claims
 from rmsexp.system.readers import read_yaml
 
 SHORT = 10  # characters of a commit that are shown
-TUNED = "tune.over."  # in a registration, before the tuned key
 UNCOMMITTED = (
     "its final runs were made with uncommitted changes, so they cannot be repeated from the commit alone; "
     "the verdicts stand, marked *"
@@ -74,31 +74,30 @@ def _unlike_registration(campaign: Campaign) -> list[str]:
         return [str(error)]
     if stored is None:
         return [f"its {campaign_file.REGISTRATION} is missing, so its rules may have changed since"]
-    rules = stored["rules"]
-    then = {"digest": campaign_file.digest(rules), "commit": stored["commit"], "date": stored["date"]}
-    then |= dict(campaign_file.leaves(rules))
-    first = then.get("tune.first_seed")
-    tuning = list(range(first, first + selection.TUNING_SEEDS)) if isinstance(first, int) else None
-    then |= {"tuning seeds": tuning, "rate": [key for key in then if key.startswith(TUNED)] or [TUNED + campaign.rate]}
-    file: dict[str, Any] = {key: list(getattr(campaign, key)) for key in ("norms", "grid", "tuned_by", "score")}
-    file |= {"question": campaign.question, "runs": sorted(f"{key}={value}" for key, value in campaign.runs.items())}
-    file |= {"claims": [asdict(claim) for claim in campaign.claims], "rate": [TUNED + campaign.rate]}
-    file |= {"ladder": {key: list(values) for key, values in campaign.ladder.items()}} if campaign.ladder else {}
-    least, most = campaign_file.SEED_KEYS[campaign.rules]
-    numbers = {least: campaign.seeds.min_seeds, most: campaign.seeds.max_seeds}
-    stated: dict[str, Any] = numbers | ({} if campaign.tolerance is None else {"tolerance": campaign.tolerance})
-    if campaign.rules == campaign_file.OCTAVE_RULES:
-        file |= {"final": {"seeds": stated}}
-    else:
-        file |= {"final": stated, "rules": campaign.rules, "supersedes": campaign.supersedes}
-    now = dict(campaign_file.leaves(file | {"tuning seeds": list(campaign.seeds.tune)}))
-    now |= {key: getattr(campaign.registered, key) for key in campaign_file.REGISTERED}
-    compared = dict.fromkeys([*now, *(key for key in then if key.startswith("claims"))])
-    said = {part.split(" was ")[0] for part in (campaign.registered.changed or "").split("; ")}
-    if changed := [key for key in compared if key not in said and then.get(key) != now.get(key)]:
+    rules, tune, final = stored.rules, stored.rules.get("tune", {}), stored.rules.get("final", {})
+    numbers = final.get("seeds", final)  # the first rules have them one level deeper
+    now: dict[str, Any] = {key: list(getattr(campaign, key)) for key in ("norms", "grid", "tuned_by", "score")}
+    now |= {"question": campaign.question, "runs": sorted(f"{key}={value}" for key, value in campaign.runs.items())}
+    now |= {"ladder": {key: list(values) for key, values in campaign.ladder.items()} or None}
+    then = {key: rules.get(key) for key in now}
+    now |= {"claims": [_stated(asdict(claim)) for claim in campaign.claims]}
+    now |= {"tune": ([campaign.rate], campaign.seeds.tune[:1])}
+    now |= {"final": (campaign.seeds.min_seeds, campaign.seeds.max_seeds, campaign.tolerance)}
+    now |= {key: getattr(campaign.registered, key) for key in ("digest", "commit", "date")}
+    then |= {"claims": [_stated(claim) for claim in rules.get("claims", [])]}
+    then |= {"tune": ([*tune.get("over", {})] or [campaign.rate], (tune.get("first_seed"),))}
+    then |= {"final": (*map(numbers.get, campaign_file.SEED_KEYS[campaign.rules]), final.get("tolerance"))}
+    then |= {"digest": campaign_file.digest(rules), "commit": stored.commit, "date": stored.date}
+    said = {re.split(r"[ .\[]", part)[0] for part in (campaign.registered.changed or "").split("; ")}
+    if changed := [key for key in now if key not in said and then[key] != now[key]]:
         files = f"{campaign_file.FILE} and {campaign_file.REGISTRATION}"
         return [f"{files} differ in {', '.join(changed)}, so one was changed by hand"]
     return []
+
+
+def _stated(claim: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys of a claim that have a value: those of later versions are missing in older registrations."""
+    return {key: value for key, value in claim.items() if value is not None}
 
 
 def _unlike_rules(campaign: Campaign, results: Results) -> list[str]:

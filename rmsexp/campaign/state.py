@@ -105,13 +105,13 @@ def read_campaign(path: Path, runs: Mapping[Path, Run], coming: Coming) -> Campa
 
     Raises: OSError if the file cannot be opened; ValueError if it is damaged.
     """
-    stored, results = campaign_file.fields(path), path.parents[2]
-    planned = [Planned(job, folder, runs.get(folder)) for job in stored["jobs"] for folder in [results / job.folder]]
+    stored, results = campaign_file.read(path), path.parents[2]
+    planned = [Planned(job, folder, runs.get(folder)) for job in stored.jobs for folder in [results / job.folder]]
     states: dict[str, Counter[str]] = defaultdict(Counter)
     for job, _, run in planned:
         states[job.stage][NOT_STARTED if run is None else run.state] += 1
     stages = [Stage(stage, counts) for stage, counts in states.items()]
-    decided = "final" in states and stored["seeds"].needed is not None
+    decided = "final" in states and stored.seeds.needed is not None
     diverged = "final" not in states and states.get("tune", {}).keys() == {"diverged"}  # at every rate
     over = (decided or diverged) and not any(stage.left for stage in stages)
     if not over:
@@ -122,10 +122,10 @@ def read_campaign(path: Path, runs: Mapping[Path, Run], coming: Coming) -> Campa
             Stage(stage, states[stage], numbers_later[stage]) for stage in dict.fromkeys([*states, *numbers_later])
         ]
         planned += later
-    goes_on = ["rmsexp.campaign", *stored["command"], *results_word(results)]
+    goes_on = ["rmsexp.campaign", *stored.command, *results_word(results)]
     words = ["rmsexp.report", str(results)] if over else goes_on
     seconds = _seconds_left(planned, runs.values())
-    return CampaignState(stored["name"], stored["question"], stages, seconds, command(*words))
+    return CampaignState(stored.name, stored.question, stages, seconds, command(*words))
 
 
 def _seconds_left(planned: Sequence[Planned], runs: Iterable[Run]) -> float | None:
