@@ -14,6 +14,7 @@ from rmsexp.analysis import item_kinds
 from rmsexp.campaign.item_file import Found, Group, Item, Part
 from rmsexp.campaign.items import Items
 from rmsexp.campaign.timing import Timing
+from rmsexp.records import record
 from rmsexp.records.frames import comparable, timing_records
 from rmsexp.records.frames.load import load
 from rmsexp.report.plots import canvas
@@ -51,7 +52,7 @@ def _part(asked: Items, item: Item, group: Group) -> Part:
         return Part(group, None)
     setting = asked.job(runs[0]).setting_folder
     needed = runs if item.has_runs else []
-    missing = [run.folder for run in needed if not asked.has_ended(run)]
+    missing = [run.folder for run in needed if asked.state(run) not in record.ENDED]
     ended = [str(asked.results / run.folder) for run in needed if run.folder not in missing]
     records, timing = load(setting).only(ended), asked.timing(item, group)
     comparison = None if timing is None else _best(timing, comparable.comparisons(timing_records.load(setting)))

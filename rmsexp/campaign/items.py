@@ -10,12 +10,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from rmsexp import config
 from rmsexp.campaign import item_file as items
 from rmsexp.campaign.item_file import Group, Item
+from rmsexp.campaign.progress import Plan
 from rmsexp.campaign.question import WHERE_AND_HOW, as_word, folder_name
 from rmsexp.campaign.timing import Timing, reference
 from rmsexp.config.schema import LARGEST_SEED, flatten
@@ -54,11 +55,17 @@ class Run(NamedTuple):
 
     folder: str
     words: tuple[str, ...]
+    stage: str = "final"
+
+    @property
+    def norm(self) -> str:
+        """The folder of its series."""
+        return str(PurePosixPath(self.folder).parent)
 
 
 @dataclass(frozen=True)
 class Items:
-    """Items that a command is to make. The class implements :class:`rmsexp.work.worker.Runs`.
+    """Items that a command is to make, as :class:`.Asked`: a campaign without tuning and claims, which is drawn.
 
     ``name``: the name that was typed, ``typed``: the words after it.
     """
@@ -97,6 +104,27 @@ class Items:
         """Return the words after ``python -m rmsexp.campaign``."""
         return (self.name, *self.typed, *config_dir_words(self.config_dir))
 
+    @property
+    def title(self) -> str:
+        contents = [item.content for item in self.items]
+        return (
+            f"{contents[0].title}: {contents[0].caption}" if len(contents) == 1 else "tables and figures of the paper"
+        )
+
+    def plan(self) -> Plan:
+        stages = {item.name: self.runs([item]) for item in self.items}
+        return Plan(stages, {run: self.state(run) for run in self.runs(self.items)})
+
+    def trial_words(self, job: Run) -> Sequence[str]:
+        return job.words
+
+    def alike(self, job: Run) -> str:
+        """Return the folder of the run's setting."""
+        return str(PurePosixPath(job.norm).parent)
+
+    def register(self) -> Path:
+        raise config.ConfigError("only campaigns with claims are registered")
+
     # --- runs
 
     def runs_of(self, item: Item, group: Group) -> dict[str, list[Run]]:
@@ -133,9 +161,6 @@ class Items:
     def job(self, run: Run) -> config.Job:
         return _job(run.words, self.config_dir)
 
-    def has_ended(self, run: Run) -> bool:
-        return self.state(run) in record.ENDED
-
     def state(self, run: Run) -> str:
         """Return the status of a run, or "missing", "too short" if more steps are needed, or "damaged".
 
@@ -151,8 +176,12 @@ class Items:
             return "too short"
         return status if earlier.contradiction(job) is None else "damaged"
 
+    def missing(self, item: Item) -> list[Run]:
+        """Return the runs of an item that have not ended."""
+        return [run for run in self.runs([item]) if self.state(run) not in record.ENDED]
+
     def left(self) -> list[Run]:
-        return [run for run in self.runs(self.items) if not self.has_ended(run)]
+        return list(dict.fromkeys(run for item in self.items for run in self.missing(item)))
 
     def headline(self, run: Run) -> str:
         runs = self.runs(self.items)
@@ -179,9 +208,9 @@ class Items:
         options = TimingConfig(reference=reference(by_series), processes=asked.processes, budget=asked.budget)
         return Timing(by_series, options, jobs[0].setting_folder / ".timing.lock")
 
-    def timings(self, chosen: Sequence[Item]) -> list[Timing]:
-        """Return the timings of items, each once."""
-        found = [self.timing(item, group) for item in chosen for group in item.groups]
+    def timings(self) -> list[Timing]:
+        """Return the timings of all items, each once."""
+        found = [self.timing(item, group) for item in self.items for group in item.groups]
         return list({(each.folder, frozenset(each.jobs)): each for each in found if each is not None}.values())
 
 
