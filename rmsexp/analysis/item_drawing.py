@@ -27,19 +27,19 @@ def write(asked: Items, item: Item) -> Path:
     """Draw an item, write its files, and return that of its text."""
     parts = [_part(asked, item, group) for group in item.groups]
     sources = item_tables.sources(asked.scale, parts)
-    drawn = item_kinds.DRAWINGS[item.content.draw](item, parts, sources)
+    drawn = item_kinds.DRAWINGS[item.draw](item, parts, sources)
     notes = [*sources, *item_tables.notes(item, parts), *drawn.notes]
-    content, stem = item.content, asked.folder / item.name
+    stem = asked.folder / item.name
     asked.folder.mkdir(parents=True, exist_ok=True)
-    blocks = [f"# {content.title}", content.caption]
+    blocks = [f"# {item.title}", item.caption]
     if drawn.sheet is not None:
         blocks.append(markup.markdown(item_tables.with_single_headings(drawn.sheet.text)))
         atomic.write_atomic(stem.with_suffix(".csv"), markup.csv(drawn.sheet.numbers))
-        caption = f"{content.title} of the paper. {content.caption} {' '.join(sources)}"
+        caption = f"{item.title} of the paper. {item.caption} {' '.join(sources)}"
         atomic.write_atomic(stem.with_suffix(".tex"), markup.latex(drawn.sheet.text, caption))
     if drawn.figure is not None:
         canvas.write(drawn.figure, stem)
-        blocks.append(f"![{content.title}]({item.name}.png)")
+        blocks.append(f"![{item.title}]({item.name}.png)")
     path = stem.with_suffix(".md")
     atomic.write_atomic(path, markup.document([*blocks, "\n".join(f"- {note}" for note in notes)]))
     return path

@@ -106,10 +106,8 @@ class Items:
 
     @property
     def title(self) -> str:
-        contents = [item.content for item in self.items]
-        return (
-            f"{contents[0].title}: {contents[0].caption}" if len(contents) == 1 else "tables and figures of the paper"
-        )
+        item = self.items[0]
+        return f"{item.title}: {item.caption}" if len(self.items) == 1 else "tables and figures of the paper"
 
     def plan(self) -> Plan:
         stages = {item.name: self.runs([item]) for item in self.items}
@@ -136,7 +134,7 @@ class Items:
         """
         if group.absent:
             return {}
-        seeds = item.content.seeds if self.options.seeds is None else self.options.seeds
+        seeds = item.seeds if self.options.seeds is None else self.options.seeds
         found = {row: [self._run(item, group, norm, seed) for seed in seeds] for row, norm in group.norms.items()}
         settings = {Path(run.folder).parents[1] for runs in found.values() for run in runs}
         if len(settings) > 1:
@@ -149,7 +147,7 @@ class Items:
         return list(dict.fromkeys(run for group in groups for runs in group.values() for run in runs))
 
     def _run(self, item: Item, group: Group, norm: str, seed: int) -> Run:
-        overrides = {"threads": 1} | flatten(group.runs) | flatten(item.content.at.get(self.scale, {}))
+        overrides = {"threads": 1} | flatten(group.runs) | flatten(item.at.get(self.scale, {}))
         typed = {word.partition("=")[0] for word in self.words}
         own = [as_word(key, value) for key, value in overrides.items() if key not in typed]
         words = (*own, *self.words, *config.norm_words(norm), f"seed={seed}")
@@ -200,7 +198,7 @@ class Items:
 
     def timing(self, item: Item, group: Group) -> Timing | None:
         """Return the timing of a group's norms; None if it asks for none."""
-        if group.absent or not item.content.timed:
+        if group.absent or not item.timed:
             return None
         jobs = [self.job(runs[0]) for runs in self.runs_of(item, group).values()]
         by_series = {job.series: job for job in jobs}
@@ -240,7 +238,7 @@ def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) ->
         if setter := next((item for item in chosen if _sets(item, override.key_or_group)), None):
             raise config.ConfigError(f"{override.input_line}: the item {setter.name} sets this itself")
     lacks = {"seeds": "" if asked.runs(chosen) else "does no runs"}
-    lacks["timing"] = "" if any(item.content.timed for item in chosen) else "times nothing"
+    lacks["timing"] = "" if any(item.timed for item in chosen) else "times nothing"
     for word in filter(_is_option, typed):
         if reason := lacks[re.split(r"[.=]", word, maxsplit=1)[0]]:
             raise config.ConfigError(f"{word} has no effect: {name} {reason}")

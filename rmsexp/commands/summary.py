@@ -121,7 +121,7 @@ def draw(asked: Items) -> None:
         item_drawing.write(asked, item)
         missing = len(asked.missing(item))
         path = _page(asked, item.name)
-        print(f"{item.content.title:14}{path}" + (f" ({missing} runs missing)" if missing else ""))
+        print(f"{item.title:14}{path}" + (f" ({missing} runs missing)" if missing else ""))
     if len(asked.items) > 1:
         texts = [_page(asked, item.name).read_text(encoding="utf-8") for item in asked.items]
         heading = f"# Tables and figures of the paper, scale={asked.scale}\n"
