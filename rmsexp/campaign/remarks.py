@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rmsexp.campaign import campaign_file
-from rmsexp.campaign.campaign_file import NO_GIT, Registered
+from rmsexp.campaign.campaign_file import NO_GIT
 from rmsexp.campaign.results import Campaign, Results, moment, of_stage
 from rmsexp.config.identity import identity
 from rmsexp.config.schema import flatten
@@ -36,16 +36,25 @@ def remarks(campaign: Campaign, results: Results) -> list[str]:
     lines = []
     if campaign.registered is None and code:
         lines.append("not registered: the campaign's file has no digest of its rules")
-    if campaign.registered is not None and (line := _before(campaign.registered, results)):
-        lines.append(line)
-    if campaign.registered is not None and campaign.registered.changed is not None:
-        lines.append(f"the campaign's file has changed since it was registered: {campaign.registered.changed}")
+    if campaign.registered is not None:
+        began = [result.began for job, result in results.items() if job.stage == "final" and result.began is not None]
+        written = moment(campaign.registered.date)
+        early = 0 if written is None else sum(each < written - CLOCKS_DIFFER for each in began)
+        if early:  # the results of these runs may have shaped the rules
+            lines.append(f"{early} of its {len(began)} final runs began before its rules were registered")
+        if campaign.registered.changed is not None:
+            lines.append(f"the campaign's file has changed since it was registered: {campaign.registered.changed}")
     lines += [*_unlike_registration(campaign), *_unlike_rules(campaign, results)]
     if len(commits) > 1:
         listed = ", ".join(sorted(commit[:SHORT] for commit in commits))
         lines.append(f"its final runs come from {len(commits)} commits: {listed}")
-    elif campaign.registered is not None and _differs(registered := _commit(campaign.registered), commits):
-        lines.append(f"its final runs come from commit {min(commits)[:SHORT]}, but {registered[:SHORT]} is registered")
+    elif campaign.registered is not None and commits:
+        registered = str(campaign.registered.commit).rstrip("+")
+        # where there is no git, commits cannot be compared: the registered digest is also of the configs
+        without_git = any(name.startswith(NO_GIT) for name in (registered, *commits))
+        if registered not in commits and not without_git:
+            own = f"its final runs come from commit {min(commits)[:SHORT]}"
+            lines.append(f"{own}, but {registered[:SHORT]} is registered")
     if any(name.endswith("+") for name in code):
         lines.append(UNCOMMITTED)
     for norm in campaign.norms:
@@ -159,29 +168,6 @@ def _mixed(campaign: Campaign, results: Results) -> list[str]:
     every = [recipe for same in recipes.values() for recipe in same]
     groups = [("all norms", every, False), *((norm, same, True) for norm, same in recipes.items())]
     return [line for name, same, own in groups if (line := _differing(name, same, own))]
-
-
-def _before(registered: Registered, results: Results) -> str:
-    """Return how many final runs began before the rules were registered, and so may have shaped them; "" if none."""
-    final = [result.began for job, result in results.items() if job.stage == "final" and result.began is not None]
-    written = moment(registered.date)
-    early = sum(began < written - CLOCKS_DIFFER for began in final) if written is not None else 0
-    return f"{early} of its {len(final)} final runs began before its rules were registered" if early else ""
-
-
-def _commit(registered: Registered) -> str:
-    """Return the registered commit, whether or not there were uncommitted changes."""
-    return str(registered.commit).rstrip("+")
-
-
-def _differs(registered: str, commits: set[str]) -> bool:
-    """Return whether final runs come from another commit than the registered one.
-
-    Where there is no git, this is not known: the registered digest is also of the configs. The campaign refuses to do
-    final runs with other code.
-    """
-    without_git = any(name.startswith(NO_GIT) for name in (registered, *commits))
-    return bool(commits) and registered not in commits and not without_git
 
 
 def _differing(name: str, recipes: Sequence[dict[str, Any]], own: bool) -> str:

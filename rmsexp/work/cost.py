@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -33,13 +32,32 @@ def is_from_this_machine(folder: Path) -> bool:
 def trial(asked: Asked, run: Planned) -> Cost:
     """Return the cost of a whole run, from a trial of ``TRIAL_STEPS`` steps, which does not evaluate test splits.
 
+    The trial is done in a hidden folder below that of the campaign, or of the items, which is removed afterwards.
+
     Raises: ReportedError if it fails; SystemExit if a signal stops it.
     """
     words = asked.trial_words(run)
     whole = config.job(words, asked.config_dir).config
     own = [word for word in words if not word.lstrip("+~").startswith(("logger=", "logger."))]  # a trial is no run
-    own += trial_words(whole)
-    with tried(asked.folder, run.norm, lambda more: config.job([*own, *more], asked.config_dir)) as files:
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".trial-", dir=asked.folder) as results:
+        job = config.job([*own, *trial_words(whole), value_word("results", results)], asked.config_dir)
+        with (
+            machine_lock.working(report) as pause,  # a timing on this machine is not disturbed
+            redirect_stdout(StringIO()),
+            redirect_stderr(StringIO()),
+        ):
+            outcome = runner.execute(job, runner.Around(pause=pause))
+        files = record.RunFolder(job.folder)
+        if outcome.signum is not None:
+            raise SystemExit(128 + outcome.signum)
+        if outcome.status == "failed":
+            reason, written = str(outcome.error), files.traceback_path
+            if written.exists():
+                kept = asked.folder / written.name
+                atomic.write_atomic(kept, written.read_bytes())
+                reason = re.sub(r" \(traceback in .*\)$", f" (traceback in {kept})", reason)
+            raise ReportedError(f"the trial of {run.norm} failed: {reason}")
         return extrapolated(files, whole)
 
 
@@ -56,35 +74,6 @@ def trial_words(whole: Any) -> list[str]:
         return [*words, f"eval_every={TRIAL_STEPS}"]
     short = [f"schedule.{key}=1" for key in ("warmup", "period") if getattr(whole.schedule, key, None)]
     return [*words, f"schedule.steps={TRIAL_STEPS // 2 * score.EVALUATIONS}", f"evaluation={score.PLANS[1]}", *short]
-
-
-@contextmanager
-def tried(folder: Path, name: str, job: Callable[[Sequence[str]], config.Job]) -> Iterator[record.RunFolder]:
-    """Do a trial in a hidden folder below ``folder``, which is removed after the context, and return its record.
-
-    ``name``: that of the trial in messages. ``job``: returns it, with these further words.
-
-    Raises: ReportedError if it fails; SystemExit if a signal stops it.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".trial-", dir=folder) as results:
-        run = job([value_word("results", results)])
-        with (
-            machine_lock.working(report) as pause,  # a timing on this machine is not disturbed
-            redirect_stdout(StringIO()),
-            redirect_stderr(StringIO()),
-        ):
-            outcome = runner.execute(run, runner.Around(pause=pause))
-        if outcome.signum is not None:
-            raise SystemExit(128 + outcome.signum)
-        if outcome.status == "failed":
-            reason, written = str(outcome.error), record.RunFolder(run.folder).traceback_path
-            if written.exists():
-                kept = folder / written.name
-                atomic.write_atomic(kept, written.read_bytes())
-                reason = re.sub(r" \(traceback in .*\)$", f" (traceback in {kept})", reason)
-            raise ReportedError(f"the trial of {name} failed: {reason}")
-        yield record.RunFolder(run.folder)
 
 
 def extrapolated(files: record.RunFolder, whole: Any) -> Cost:
