@@ -19,9 +19,9 @@ from typing import Any
 
 from check_record import Check, add_option, run
 
-from rmsexp.campaign import plan, question
+from rmsexp.campaign import plan, progress, question
 from rmsexp.campaign.campaign_file import Job
-from rmsexp.system.command_line import inform
+from rmsexp.campaign.runs import CampaignRuns
 from rmsexp.work import cost
 
 RECORDS = Path(__file__).parents[1] / "results/reference/quality"
@@ -48,11 +48,12 @@ def compared(asked: question.Question) -> list[dict[str, Any]]:
     """Return a row for each norm and stage with runs of this machine: seconds per run, as planned and as they took."""
     _, results = plan.update(asked)
     spent = {
-        job: found.seconds
-        for job, found in cost.spent(asked, results).items()
-        if results[job].status == "finished" and cost.is_from_this_machine(asked.results / job.folder)
+        job: progress.cost(asked.results / job.folder).seconds
+        for job, result in results.items()
+        if result.status == "finished" and cost.is_from_this_machine(asked.results / job.folder)
     }
-    planned = cost.estimates(asked, spent, {}, results, inform)
+    runs = CampaignRuns(asked)
+    planned = progress.seconds_left(spent, {}, {}, trial=lambda job: cost.trial(runs, job))
     groups: dict[tuple[str, str], list[Job]] = {}
     for job in spent:
         groups.setdefault((job.stage, job.norm), []).append(job)
@@ -63,8 +64,8 @@ def compared(asked: question.Question) -> list[dict[str, Any]]:
     ]
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _mean(values: Sequence[float | None]) -> float:
+    return sum(value or 0.0 for value in values) / len(values)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import pytest
 from helpers.campaigns import Campaign
 from helpers.records import make_row, write_run
 
+from rmsexp.campaign import state
 from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.state import Reader
 from rmsexp.records import record, sweep_file
@@ -181,7 +182,7 @@ def campaign() -> Campaign:
 
 def stages(root: Path) -> dict[str, dict[str, int]]:
     (found,) = Reader(root).read().campaigns
-    return {stage.name: dict(stage.states) for stage in found.stages}
+    return {stage.name: dict(stage.states) for stage in found.progress.stages}
 
 
 def test_a_campaign_has_the_states_of_its_runs_by_stage(tmp_path: Path, campaign: Campaign) -> None:
@@ -190,15 +191,15 @@ def test_a_campaign_has_the_states_of_its_runs_by_stage(tmp_path: Path, campaign
     assert stages(tmp_path) == {"tune": {"finished": 26}, "final": {"finished": 2, "diverged": 1, "not started": 1}}
     (found,) = Reader(tmp_path).read().campaigns
     assert (found.name, found.question) == ("quality_cifar10", "Does RMSNorm match LayerNorm on cifar10?")
-    assert [stage.left for stage in found.stages] == [0, 1]
-    assert found.seconds_left == pytest.approx(110)  # as the other final run of its norm: 1000 steps of 0.11 s
+    assert [stage.left for stage in found.progress.stages] == [0, 1]
+    assert found.progress.seconds_left == pytest.approx(110)  # as the other final run of its norm: 1000 steps of 0.11 s
     assert found.next == f"python -m rmsexp.campaign quality_cifar10 results={tmp_path}"
 
 
 def test_after_its_last_run_the_next_command_is_the_report(tmp_path: Path, campaign: Campaign) -> None:
     campaign.write(tmp_path)
     (found,) = Reader(tmp_path).read().campaigns
-    assert (found.seconds_left, found.next) == (0, f"python -m rmsexp.report {tmp_path}")
+    assert (found.progress.seconds_left, found.next) == (0, f"python -m rmsexp.report {tmp_path}")
 
 
 def test_the_default_folder_is_not_named_in_the_next_command(
@@ -208,7 +209,7 @@ def test_the_default_folder_is_not_named_in_the_next_command(
     monkeypatch.chdir(tmp_path)
     (found,) = Reader(Path("results")).read().campaigns
     assert found.next == "python -m rmsexp.campaign quality_cifar10"
-    assert found.seconds_left is None
+    assert found.progress.seconds_left is None
 
 
 def test_the_next_command_has_the_changes_that_were_typed(tmp_path: Path, campaign: Campaign) -> None:
@@ -224,10 +225,12 @@ def test_time_left_without_finished_runs_of_the_stage_is_that_of_other_stages(
     campaign.gone = {(norm, seed) for norm in ("ln", "rms") for seed in range(2)}
     campaign.write(tmp_path)
     (found,) = Reader(tmp_path).read().campaigns
-    assert found.seconds_left == pytest.approx(4 * 110)
+    assert found.progress.seconds_left == pytest.approx(4 * 110)
 
 
-def test_runs_that_come_count_in_the_total_and_in_the_time_left(tmp_path: Path, campaign: Campaign) -> None:
+def test_runs_that_come_count_in_the_total_and_in_the_time_left(
+    tmp_path: Path, campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All tuning runs but one are there, and no final runs: two more of each norm come, which take 110 s."""
     campaign.needed = None
     path = campaign.write(tmp_path)
@@ -236,14 +239,19 @@ def test_runs_that_come_count_in_the_total_and_in_the_time_left(tmp_path: Path, 
     path.write_text(json.dumps(content))
     (tmp_path / content["jobs"][0]["folder"] / record.STATUS).write_text('{"status": "failed", "step": 0, "error": ""}')
 
-    def coming(file: Path, ended: int) -> list[Job]:
-        assert (file, ended) == (path, 25)
-        return [Job("final", norm, 0.001, seed, "") for norm in ("ln", "rms") for seed in range(2)]
+    original = state._unfinished
 
-    (found,) = Reader(tmp_path, coming).read().campaigns
-    assert [(stage.name, stage.left, stage.coming) for stage in found.stages] == [("tune", 1, 0), ("final", 0, 4)]
-    assert found.total == "25 of about 30 runs"
-    assert found.seconds_left == pytest.approx(5 * 110)
+    def unfinished(file: Path, ended: frozenset[Job]) -> Any:
+        assert (file, len(ended)) == (path, 25)
+        coming = [Job("final", norm, 0.001, seed, "") for norm in ("ln", "rms") for seed in range(2)]
+        return coming, original(file, ended)[1]
+
+    monkeypatch.setattr(state, "_unfinished", unfinished)
+    (found,) = Reader(tmp_path).read().campaigns
+    stages = [(stage.name, stage.left, stage.coming) for stage in found.progress.stages]
+    assert stages == [("tune", 1, 0), ("final", 0, 4)]
+    assert found.progress.runs == "25 of about 30 runs"
+    assert found.progress.seconds_left == pytest.approx(5 * 110)
 
 
 def test_time_left_of_an_interrupted_run_is_at_its_own_pace(tmp_path: Path, campaign: Campaign) -> None:
@@ -252,7 +260,7 @@ def test_time_left_of_an_interrupted_run_is_at_its_own_pace(tmp_path: Path, camp
     (folder / record.STATUS).write_text('{"status": "interrupted", "step": 600, "error": null}')
     (folder / record.CONFIG).write_text("max_steps: 1000\n")
     (found,) = Reader(tmp_path).read().campaigns
-    assert found.seconds_left == pytest.approx(0.11 * 400)
+    assert found.progress.seconds_left == pytest.approx(0.11 * 400)
 
 
 def test_a_sweep_has_the_states_of_its_runs_and_their_time_left(tmp_path: Path) -> None:
@@ -312,4 +320,4 @@ def test_a_damaged_campaign_is_a_problem(tmp_path: Path, campaign: Campaign) -> 
     path = campaign.write_file(tmp_path)
     path.write_text(path.read_text().replace('"jobs"', '"job"'))
     overview = Reader(tmp_path).read()
-    assert (overview.campaigns, overview.problems) == ([], [f"{path} has no 'jobs'"])
+    assert (overview.campaigns, overview.problems) == ([], [f"{path} has no jobs"])

@@ -14,6 +14,7 @@ from rmsexp.analysis import item_kinds
 from rmsexp.campaign.item_file import Found, Group, Item, Part
 from rmsexp.campaign.items import Items
 from rmsexp.campaign.timing import Timing
+from rmsexp.records import record
 from rmsexp.records.frames import comparable, timing_records
 from rmsexp.records.frames.load import load
 from rmsexp.report.plots import canvas
@@ -26,19 +27,19 @@ def write(asked: Items, item: Item) -> Path:
     """Draw an item, write its files, and return that of its text."""
     parts = [_part(asked, item, group) for group in item.groups]
     sources = item_tables.sources(asked.scale, parts)
-    drawn = item_kinds.DRAWINGS[item.content.draw](item, parts, sources)
+    drawn = item_kinds.DRAWINGS[item.draw](item, parts, sources)
     notes = [*sources, *item_tables.notes(item, parts), *drawn.notes]
-    content, stem = item.content, asked.folder / item.name
+    stem = asked.folder / item.name
     asked.folder.mkdir(parents=True, exist_ok=True)
-    blocks = [f"# {content.title}", content.caption]
+    blocks = [f"# {item.title}", item.caption]
     if drawn.sheet is not None:
         blocks.append(markup.markdown(item_tables.with_single_headings(drawn.sheet.text)))
         atomic.write_atomic(stem.with_suffix(".csv"), markup.csv(drawn.sheet.numbers))
-        caption = f"{content.title} of the paper. {content.caption} {' '.join(sources)}"
+        caption = f"{item.title} of the paper. {item.caption} {' '.join(sources)}"
         atomic.write_atomic(stem.with_suffix(".tex"), markup.latex(drawn.sheet.text, caption))
     if drawn.figure is not None:
         canvas.write(drawn.figure, stem)
-        blocks.append(f"![{content.title}]({item.name}.png)")
+        blocks.append(f"![{item.title}]({item.name}.png)")
     path = stem.with_suffix(".md")
     atomic.write_atomic(path, markup.document([*blocks, "\n".join(f"- {note}" for note in notes)]))
     return path
@@ -51,7 +52,7 @@ def _part(asked: Items, item: Item, group: Group) -> Part:
         return Part(group, None)
     setting = asked.job(runs[0]).setting_folder
     needed = runs if item.has_runs else []
-    missing = [run.folder for run in needed if not asked.has_ended(run)]
+    missing = [run.folder for run in needed if asked.state(run) not in record.ENDED]
     ended = [str(asked.results / run.folder) for run in needed if run.folder not in missing]
     records, timing = load(setting).only(ended), asked.timing(item, group)
     comparison = None if timing is None else _best(timing, comparable.comparisons(timing_records.load(setting)))

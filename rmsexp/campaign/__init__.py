@@ -1,12 +1,12 @@
-"""Campaigns: a question, all runs that answer it, and verdicts by rules that are written down before the runs.
+"""Campaigns: a question, all runs that answer it, and verdicts by rules that are written down before the runs. The
+paper's tables and figures (items) are campaigns without tuning and claims, which are drawn.
 
-content       the keys of a campaign's file
-question      a campaign as its file asks for it, and the overrides of each of its runs
-registration  the rules and the commit, written down before the first final run
-plan          which runs the rules ask for, given the records so far; the file campaign.json
-cost          how long the runs that are left take
-timing        the interleaved timing of the norms' training steps, after the runs
-worker        doing the runs, beside other workers
-workers       several workers on this machine
-summary       what is printed: plan, pilot, verdicts
+content, question     the keys of a campaign's file; a campaign as its file asks for it
+item_file, items      an item's file; items as a command asks for them
+campaign_file, plan   campaign.json, which lists the runs; which runs the rules ask for, given the records so far
+registration          the rules and the commit, written down before the first tuning run
+results, answers      what the records of the runs say; with remarks, strength and campaign_times, as reports show it
+asked, runs           what a command asks for; the runs of a campaign, as workers do them
+progress, state       how far it is and what is left; the same of all that lies below a folder
+timing                the interleaved timing of the norms' training steps, after the runs
 """

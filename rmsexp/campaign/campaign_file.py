@@ -1,4 +1,4 @@
-"""Read ``campaign.json``, which lists a campaign's runs, claims and rules, and the registration beside it.
+"""Read and write ``campaign.json``, which lists a campaign's runs, claims and rules, and the registration beside it.
 
 They may be damaged, or come from others.
 """
@@ -7,29 +7,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Final, Literal, NamedTuple
 
+from rmsexp.config.schema import LARGEST_SEED
 from rmsexp.records import record
 from rmsexp.rules import measures, seeds, selection
 from rmsexp.rules.claims import Claim
+from rmsexp.system import checks
 from rmsexp.system.readers import read_json
+from rmsexp.system.typed import typed
 
 FILE = "campaign.json"
 REGISTRATION = "registered.json"  # beside the file, from the first tuning run on: the rules, and the commit of the code
 FORMAT = 1
 # Versions of the rules. Campaigns that began before 28 November 2026 have the first: rates an octave apart, and "look"
 # and "most" for the smallest and the largest number of seeds.
-OCTAVE_RULES, RULES = 1, 2
+OCTAVE_RULES: Final = 1
+RULES: Final = 2
 TUNING = {OCTAVE_RULES: selection.OCTAVES, RULES: selection.QUARTERS}
 SEED_KEYS = {OCTAVE_RULES: ("look", "most"), RULES: ("min_seeds", "max_seeds")}
 NO_GIT = "code "  # in the place of a commit where there is none, before a digest of files
-REGISTERED = ("digest", "commit", "date")
 Stage = Literal["pilot", "tune", "final"]
-T = TypeVar("T")
 
 
 class Job(NamedTuple):
@@ -56,13 +57,21 @@ class Job(NamedTuple):
         return str(PurePosixPath(self.folder).parents[1])
 
 
-class Seeds(NamedTuple):
+@dataclass(frozen=True)
+class Seeds:
     """The tuning seeds, and numbers of final seeds: at least, at most, and as needed (None: not known yet)."""
 
     tune: tuple[int, ...]
     min_seeds: int
     max_seeds: int
     needed: int | None
+
+    def __post_init__(self) -> None:
+        for seed in self.tune:
+            checks.at_least("tune", seed, 0, LARGEST_SEED)
+        for key in ("min_seeds", "max_seeds", "needed"):
+            if (number := getattr(self, key)) is not None:
+                checks.at_least(key, number, 0, seeds.MOST)
 
 
 class Registered(NamedTuple):
@@ -81,6 +90,19 @@ class Registered(NamedTuple):
     changed: str | None
 
 
+class Registration(NamedTuple):
+    """The content of ``registered.json``: the first three as in :class:`Registered`.
+
+    ``rules``: the rules themselves (:meth:`.question.Question.rules`). ``code``: a digest of the code.
+    """
+
+    digest: str
+    commit: str
+    date: str
+    rules: dict[str, Any]
+    code: str | None = None
+
+
 class Metric(NamedTuple):
     """A metric on a split, such as ("test", "error")."""
 
@@ -88,53 +110,69 @@ class Metric(NamedTuple):
     metric: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CampaignFile:
     """The content of a ``campaign.json``.
 
     Attributes:
-        path: the file.
-        rules: the version of the rules by which it was planned and is decided.
-        supersedes: the name of an earlier campaign whose verdicts this one replaces, once it is decided.
         name, question: the campaign's name, and what it shall answer.
         command: the words after ``python -m rmsexp.campaign``, without those that say where and how runs are done; the
             name alone if the file does not have them.
         runs: the overrides that all runs have.
-        tuning_runs: those that tuning runs alone have.
         rate: the key that is tuned, such as "optim.lr".
         mode: "min" or "max", the better direction of both metrics.
+        norms: the names of the norms.
+        grid: the rates that tuning starts with, ascending; :mod:`rmsexp.rules.selection` extends them.
         tuned_by: the metric by which rates are chosen.
         score: the metric that claims are about.
-        norms: the names of the norms.
+        rules: the version of the rules by which it was planned and is decided.
+        supersedes: the name of an earlier campaign whose verdicts this one replaces, once it is decided.
+        tuning_runs: the overrides that tuning runs alone have.
         ladder: keys with their values on the ladder on which the norms are compared; empty for none.
         tolerance: by how much a score may be worse within a stable range, if claims are about such ranges.
-        grid: the rates that tuning starts with, ascending; :mod:`rmsexp.rules.selection` extends them.
         seeds: the tuning seeds and the numbers of final seeds.
         claims: the claims; their margins are in the displayed unit, such as percentage points.
         jobs: the runs planned so far.
         registered: None before the first run after the pilot.
     """
 
-    path: Path
-    rules: int
-    supersedes: str | None
     name: str
     question: str
     command: tuple[str, ...]
     runs: dict[str, Any]
-    tuning_runs: dict[str, Any]
     rate: str
     mode: Literal["min", "max"]
+    norms: tuple[str, ...]
+    grid: tuple[float, ...]
     tuned_by: Metric
     score: Metric
-    norms: tuple[str, ...]
-    ladder: dict[str, tuple[float, ...]]
-    tolerance: float | None
-    grid: tuple[float, ...]
+    rules: Literal[1, 2] = OCTAVE_RULES
+    supersedes: str | None = None
+    tuning_runs: dict[str, Any] = field(default_factory=dict)
+    ladder: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    tolerance: float | None = None
     seeds: Seeds
     claims: tuple[Claim, ...]
     jobs: tuple[Job, ...]
     registered: Registered | None
+
+    def __post_init__(self) -> None:
+        for job in self.jobs:
+            checks.positive("rate of a job", job.rate)
+            checks.at_least("seed of a job", job.seed, 0, LARGEST_SEED)
+            if not record.can_be_run_folder(job.folder):
+                raise ValueError(f"the folder {job.folder!r:.80} of a job is not <task>/<setting>/<series>/seed<k>")
+        for key, values in [("grid", self.grid), *self.ladder.items()]:
+            for value in values:
+                checks.positive(key, value)
+        if self.tolerance is not None:
+            checks.positive("tolerance", self.tolerance)
+        if len(tasks := {job.folder.partition("/")[0] for job in self.jobs}) > 1:
+            raise ValueError(f"jobs are of several tasks, {', '.join(sorted(tasks))}")
+        arms = {arm for of_norm in self.arms.values() for arm in of_norm}
+        claimed = {norm for claim in self.claims for norm in (claim.a, claim.b)}
+        if unknown := {job.norm for job in self.jobs} - arms | claimed - {*self.norms}:
+            raise ValueError(f"jobs or claims name {', '.join(sorted(unknown))}, which is not among the norms")
 
     @property
     def task(self) -> str:
@@ -206,145 +244,51 @@ def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
         yield place, value
 
 
-def registration(folder: Path) -> dict[str, Any] | None:
-    """Return the content of the registration in a campaign's folder; None if there is none.
-
-    Raises: ValueError if it is damaged.
-    """
+def registration(folder: Path) -> Registration | None:
+    """Return the registration in a campaign's folder; None if there is none. Raises: ValueError if it is damaged."""
     path = folder / REGISTRATION
-    if not path.exists():
-        return None
-    stored = read_json(path)
-    if not all(isinstance(stored.get(key), str) for key in REGISTERED) or not isinstance(stored.get("rules"), dict):
-        raise ValueError(f"{path} is damaged: it has no digest, commit, date and rules; restore it from a copy")
-    return stored
+    return typed(Registration, read_json(path), path) if path.exists() else None
 
 
-def fields(path: Path) -> dict[str, Any]:
-    """Return the fields of :class:`CampaignFile` from a file.
+def read(path: Path) -> CampaignFile:
+    """Return the content of a file.
 
-    Raises: OSError if it cannot be opened; ValueError, with a message that names the file, if it is damaged.
+    Raises: OSError if it cannot be opened; ValueError, with a message that names the file, if it is damaged. A key that
+        is not known is damage: it may say how to decide the claims.
     """
     stored = read_json(path)
-    try:
-        found = _fields(stored)
-        if found["seeds"].tune and found["tolerance"] is None:
-            selection.next_runs(found["grid"], {}, found["mode"], found["seeds"].tune)  # checks the grid
-        return {"path": path} | found
-    except KeyError as error:
-        raise ValueError(f"{path} has no {error}") from None
-    except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise ValueError(f"{path}: {error}") from None
+    if (form := stored.pop("format", None)) != FORMAT:
+        raise ValueError(f"{path}: format is {form!r:.40}, and this version reads {FORMAT}")
+    for key in ("tuned_by", "score"):
+        if isinstance(text := stored.get(key), str):
+            stored[key] = dict(zip(Metric._fields, text.split(), strict=False))
+    if isinstance(numbers := stored.get("seeds"), dict) and stored.get("rules", OCTAVE_RULES) == OCTAVE_RULES:
+        names = dict(zip(SEED_KEYS[OCTAVE_RULES], SEED_KEYS[RULES], strict=True))
+        stored["seeds"] = {names.get(key, key): value for key, value in numbers.items()}
+    file = typed(CampaignFile, {"command": [stored.get("name")]} | stored, path, unknown="refused")
+    if file.seeds.tune and file.tolerance is None:
+        try:
+            selection.next_runs(file.grid, {}, file.mode, file.seeds.tune)  # checks the grid
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+    return file
 
 
-def _fields(stored: dict[str, Any]) -> dict[str, Any]:
-    if stored["format"] != FORMAT:
-        raise ValueError(f"its format is {stored['format']!r:.40}, and this version reads {FORMAT}")
-    jobs = tuple(_job(job) for job in _list(stored, "jobs"))
-    if len(tasks := {job.folder.partition("/")[0] for job in jobs}) > 1:
-        raise ValueError(f"its jobs are of several tasks, {', '.join(sorted(tasks))}")
-    norms = tuple(_text(norm, "norms") for norm in _list(stored, "norms"))
-    rules = stored.get("rules", OCTAVE_RULES)
-    if rules not in SEED_KEYS:
-        raise ValueError(f"its rules have the version {rules!r:.40}, and this version knows {RULES}")
-    supersedes, tolerance = stored.get("supersedes"), stored.get("tolerance")
-    ladder = {key: tuple(_number(value, key) for value in values) for key, values in stored.get("ladder", {}).items()}
-    if unknown := {job.norm for job in jobs} - {arm for norm in norms for arm in on_ladder(norm, ladder)}:
-        raise ValueError(f"its jobs name {', '.join(sorted(unknown))}, which is not among its norms")
-    return {
-        **{key: _text(stored[key], key) for key in ("name", "question", "rate")},
-        "command": tuple(_text(word, "command") for word in _list({"command": [stored["name"]]} | stored, "command")),
-        "runs": _typed(stored["runs"], dict, "runs"),
-        "tuning_runs": _typed(stored.get("tuning_runs", {}), dict, "tuning_runs"),
-        "mode": _choice(stored["mode"], ("min", "max"), "mode"),
-        "tuned_by": _metric(stored, "tuned_by"),
-        "score": _metric(stored, "score"),
-        "norms": norms,
-        "grid": tuple(_number(rate, "grid") for rate in _list(stored, "grid")),
-        "rules": rules,
-        "ladder": ladder,
-        "tolerance": None if tolerance is None else _number(tolerance, "tolerance"),
-        "supersedes": None if supersedes is None else _text(supersedes, "supersedes"),
-        "seeds": _seeds(stored["seeds"], *SEED_KEYS[rules]),
-        "claims": tuple(_claim(claim, norms) for claim in _list(stored, "claims")),
-        "jobs": jobs,
-        "registered": None if stored["registered"] is None else _registered(stored["registered"]),
-    }
-
-
-def _job(stored: dict[str, Any]) -> Job:
-    folder = _text(stored["folder"], "folder")
-    if not record.can_be_run_folder(folder):
-        raise ValueError(f"the folder {folder!r:.80} of a job is not <task>/<setting>/<series>/seed<k>")
-    return Job(
-        _choice(stored["stage"], get_args(Stage), "stage"),
-        _text(stored["norm"], "norm"),
-        _number(stored["rate"], "rate"),
-        _count(stored["seed"], "seed"),
-        folder,
-    )
-
-
-def _seeds(stored: dict[str, Any], least: str, most: str) -> Seeds:
-    needed = None if stored["needed"] is None else _number_of_seeds(stored, "needed")
-    tune = tuple(_count(seed, "tune") for seed in _list(stored, "tune"))
-    return Seeds(tune, _number_of_seeds(stored, least), _number_of_seeds(stored, most), needed)
-
-
-def _number_of_seeds(stored: dict[str, Any], key: str) -> int:
-    if (count := _count(stored[key], key)) > seeds.MOST:
-        raise ValueError(f"its {key} has {count!s:.40} instead of a number of at most {seeds.MOST}")
-    return count
-
-
-def _registered(stored: dict[str, Any]) -> Registered:
-    texts = [stored[key] if stored[key] is None else _text(stored[key], key) for key in Registered._fields]
-    return Registered(str(texts[0]), texts[1], str(texts[2]), texts[3])
-
-
-def _claim(stored: dict[str, Any], norms: tuple[str, ...]) -> Claim:
-    for key in ("a", "b"):
-        _choice(stored[key], norms, key)
-    for key, expected in (("claim", str), ("family", str | None), ("seeds", int | None), ("untrained", float | None)):
-        if not isinstance(stored.get(key), expected):
-            raise ValueError(f"the {key} of a claim is {stored.get(key)!r:.40}")
-    return Claim(**stored)
-
-
-def _metric(stored: dict[str, Any], key: str) -> Metric:
-    words = _text(stored[key], key).split()
-    if len(words) != 2:
-        raise ValueError(f"its {key} is {stored[key]!r:.40} instead of a split and a metric, such as 'test error'")
-    return Metric(*words)
-
-
-def _list(stored: dict[str, Any], key: str) -> list[Any]:
-    return _typed(stored[key], list, key)
-
-
-def _typed(value: Any, expected: Callable[..., T], key: str) -> T:
-    if type(value) is not expected:
-        raise ValueError(f"its {key} is {value!r:.40}")
-    return value
-
-
-def _text(value: Any, key: str) -> str:
-    return _typed(value, str, key)
-
-
-def _choice(value: Any, options: tuple[str, ...], key: str) -> Any:
-    if not isinstance(value, str) or value not in options:
-        raise ValueError(f"its {key} is {value!r:.40} instead of one of {', '.join(options)}")
-    return value
-
-
-def _count(value: Any, key: str) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"its {key} has {value!r:.40} instead of a number of at least 0")
-    return value
-
-
-def _number(value: Any, key: str) -> float:
-    if type(value) not in (int, float) or not 0 < value < math.inf:
-        raise ValueError(f"its {key} has {value!r:.40} instead of a number greater than 0")
-    return float(value)
+def text(file: CampaignFile) -> str:
+    """Return the text of a file with this content. Keys of later rules are left out where they have no effect."""
+    content: dict[str, Any] = {"format": FORMAT}
+    for key in ("name", "question", "command", "runs", "rate", "mode", "norms", "grid"):
+        content[key] = getattr(file, key)
+    content |= {"tuned_by": " ".join(file.tuned_by), "score": " ".join(file.score)}
+    if file.rules != OCTAVE_RULES:
+        content |= {"rules": file.rules, "supersedes": file.supersedes}
+    content |= {"tuning_runs": file.tuning_runs} if file.tuning_runs else {}
+    content |= {"ladder": file.ladder} if file.ladder else {}
+    content |= {} if file.tolerance is None else {"tolerance": file.tolerance}
+    least, most = SEED_KEYS[file.rules]
+    numbers = {"tune": file.seeds.tune, least: file.seeds.min_seeds, most: file.seeds.max_seeds}
+    content |= {"seeds": numbers | {"needed": file.seeds.needed}}
+    content |= {"claims": [asdict(claim) for claim in file.claims]}
+    content["jobs"] = [job._asdict() for job in file.jobs]
+    content["registered"] = None if file.registered is None else file.registered._asdict()
+    return json.dumps(content, indent=1) + "\n"

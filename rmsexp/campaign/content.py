@@ -106,10 +106,8 @@ class Content:
         checks.not_empty("question", self.question)
         if len(self.norms) < 2 or len(set(self.norms)) < len(self.norms):
             raise ValueError("norms must name at least two norms, each once, as in norms=[ln,rms]")
-        if self.ladder:
-            self._check_ladder()
-
-    def _check_ladder(self) -> None:
+        if not self.ladder:
+            return
         sizes = next(iter(self.ladder.values()))
         if len(sizes) < 2 or sorted({*sizes}) != sizes or sizes[0] <= 0:
             raise ValueError(

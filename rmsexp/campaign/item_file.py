@@ -1,53 +1,25 @@
 """The paper's tables and figures (its items) as data: which runs an item needs, and how it is laid out.
 
-An item is a file ``configs/item/<name>.yaml`` with the keys of :class:`Content`, and the lists ``groups`` (of
-:class:`Group`), ``columns`` (of :class:`Column`, for tables) and ``panels`` (of :class:`Panel`, for figures).
+An item is a file ``configs/item/<name>.yaml`` with the keys of :class:`Item`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from rmsexp import config
-from rmsexp.config.schema import as_config, fit
 from rmsexp.records.frames.comparable import Comparison
 from rmsexp.records.frames.load import Records
 from rmsexp.system import checks
 from rmsexp.system.readers import read_yaml
+from rmsexp.system.typed import typed
 
 GROUP = "item"
 TIME = "time"  # the quantity of columns with the time of training steps
 X_AXES = ("step", "time", "epoch")
 ANALYSES = ("invariance", "hidden_stats", "p_sweep")
 DRAWINGS = ("table", "curves", *ANALYSES)  # kinds of items
-T = TypeVar("T")
-
-
-@dataclass
-class Content:
-    """The keys of an item's file that have single values.
-
-    Attributes:
-        title: the name of the item in the paper, such as "Table 2", which is also its name in ``numbers.csv``.
-        caption: what it shows.
-        draw: how it is drawn, one of ``DRAWINGS``. Analyses are those of :mod:`rmsexp.analysis`.
-        seeds: the seeds of its runs.
-        timed: whether the training steps of its norms are timed, interleaved.
-        at: further overrides of the runs at a scale, by the name of the scale.
-    """
-
-    title: str = ""
-    caption: str = ""
-    draw: str = "table"
-    seeds: list[int] = field(default_factory=lambda: [0])
-    timed: bool = False
-    at: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        checks.not_empty("title", self.title)
-        checks.not_empty("caption", self.caption)
-        checks.choice("draw", self.draw, DRAWINGS)
 
 
 @dataclass
@@ -151,20 +123,48 @@ def _check_quantity(quantity: str, known: bool = False) -> None:
         raise ValueError(f"quantity={quantity}: write a split and a metric, such as 'test bleu'")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Item:
-    """A table or figure of the paper. ``name``: that of its file."""
+    """A table or figure of the paper. The keys of its file are the fields, except the name, which is the file's.
 
-    name: str
-    content: Content
-    groups: tuple[Group, ...]
-    columns: tuple[Column, ...]
-    panels: tuple[Panel, ...]
+    Attributes:
+        title: the name of the item in the paper, such as "Table 2", which is also its name in ``numbers.csv``.
+        caption: what it shows.
+        draw: how it is drawn, one of ``DRAWINGS``. Analyses are those of :mod:`rmsexp.analysis`.
+        seeds: the seeds of its runs.
+        timed: whether the training steps of its norms are timed, interleaved.
+        at: further overrides of the runs at a scale, by the name of the scale.
+        groups: its rows or curves.
+        columns: of a table.
+        panels: of a figure.
+    """
+
+    name: str = ""
+    title: str = ""
+    caption: str = ""
+    draw: str = "table"
+    seeds: list[int] = field(default_factory=lambda: [0])
+    timed: bool = False
+    at: dict[str, dict[str, Any]] = field(default_factory=dict)
+    groups: list[Group] = field(default_factory=list)
+    columns: list[Column] = field(default_factory=list)
+    panels: list[Panel] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        checks.not_empty("title", self.title)
+        checks.not_empty("caption", self.caption)
+        checks.choice("draw", self.draw, DRAWINGS)
+        if self.draw == "table" and not self.columns:
+            raise ValueError("a table needs columns")
+        if self.draw not in ("table", "invariance") and len(self.groups) != 1:
+            raise ValueError(f"draw={self.draw} needs one group, and it has {len(self.groups)}")
+        if self.draw == "curves" and not self.panels:
+            raise ValueError("curves need panels")
 
     @property
     def has_runs(self) -> bool:
         """Whether the item needs runs; a table of times alone does not."""
-        return self.content.draw != "table" or any(column.quantity != TIME for column in self.columns)
+        return self.draw != "table" or any(column.quantity != TIME for column in self.columns)
 
 
 class Found(NamedTuple):
@@ -202,29 +202,6 @@ def read(name: str, config_dir: str | None = None) -> Item:
     """Return the item of a name. Raises: ConfigError for an unknown name and for a mistake in the file."""
     path = config.file(GROUP, name, config_dir)
     try:
-        stored = read_yaml(path)
-        groups, columns, panels = (stored.pop(key, []) for key in ("groups", "columns", "panels"))
-        content: Content = fit(Content, as_config(stored), "")
-        item = Item(name, content, _fitted(Group, groups), _fitted(Column, columns), _fitted(Panel, panels))
-        _check(item)
-        return item
-    except (ValueError, OSError) as error:  # ConfigError is a ValueError, too
+        return typed(Item, {"name": name} | read_yaml(path), path.name, unknown="refused")
+    except (ValueError, OSError) as error:
         raise config.ConfigError(f"item {name}: {error}") from None
-
-
-def _check(item: Item) -> None:
-    """Raise ValueError for an item that lacks what its kind of drawing needs."""
-    kind = item.content.draw
-    if kind == "table" and not item.columns:
-        raise ValueError("a table needs columns")
-    if kind not in ("table", "invariance") and len(item.groups) != 1:
-        raise ValueError(f"draw={kind} needs one group, and it has {len(item.groups)}")
-    if kind == "curves" and not item.panels:
-        raise ValueError("curves need panels")
-
-
-def _fitted(schema: type[T], entries: Any) -> tuple[T, ...]:
-    name = f"{schema.__name__.lower()}s"
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise config.ConfigError(f"{name} must be a list of entries with keys and values")
-    return tuple(fit(schema, as_config(entry), f"{name}[{place}].") for place, entry in enumerate(entries))

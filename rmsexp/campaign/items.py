@@ -10,12 +10,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from rmsexp import config
 from rmsexp.campaign import item_file as items
 from rmsexp.campaign.item_file import Group, Item
+from rmsexp.campaign.progress import Plan
 from rmsexp.campaign.question import WHERE_AND_HOW, as_word, folder_name
 from rmsexp.campaign.timing import Timing, reference
 from rmsexp.config.schema import LARGEST_SEED, flatten
@@ -54,11 +55,17 @@ class Run(NamedTuple):
 
     folder: str
     words: tuple[str, ...]
+    stage: str = "final"
+
+    @property
+    def norm(self) -> str:
+        """The folder of its series."""
+        return str(PurePosixPath(self.folder).parent)
 
 
 @dataclass(frozen=True)
 class Items:
-    """Items that a command is to make. The class implements :class:`rmsexp.work.worker.Runs`.
+    """Items that a command is to make, as :class:`.Asked`: a campaign without tuning and claims, which is drawn.
 
     ``name``: the name that was typed, ``typed``: the words after it.
     """
@@ -97,6 +104,25 @@ class Items:
         """Return the words after ``python -m rmsexp.campaign``."""
         return (self.name, *self.typed, *config_dir_words(self.config_dir))
 
+    @property
+    def title(self) -> str:
+        item = self.items[0]
+        return f"{item.title}: {item.caption}" if len(self.items) == 1 else "tables and figures of the paper"
+
+    def plan(self) -> Plan:
+        stages = {item.name: self.runs([item]) for item in self.items}
+        return Plan(stages, {run: self.state(run) for run in self.runs(self.items)})
+
+    def trial_words(self, job: Run) -> Sequence[str]:
+        return job.words
+
+    def alike(self, job: Run) -> str:
+        """Return the folder of the run's setting."""
+        return str(PurePosixPath(job.norm).parent)
+
+    def register(self) -> Path:
+        raise config.ConfigError("only campaigns with claims are registered")
+
     # --- runs
 
     def runs_of(self, item: Item, group: Group) -> dict[str, list[Run]]:
@@ -108,7 +134,7 @@ class Items:
         """
         if group.absent:
             return {}
-        seeds = item.content.seeds if self.options.seeds is None else self.options.seeds
+        seeds = item.seeds if self.options.seeds is None else self.options.seeds
         found = {row: [self._run(item, group, norm, seed) for seed in seeds] for row, norm in group.norms.items()}
         settings = {Path(run.folder).parents[1] for runs in found.values() for run in runs}
         if len(settings) > 1:
@@ -121,7 +147,7 @@ class Items:
         return list(dict.fromkeys(run for group in groups for runs in group.values() for run in runs))
 
     def _run(self, item: Item, group: Group, norm: str, seed: int) -> Run:
-        overrides = {"threads": 1} | flatten(group.runs) | flatten(item.content.at.get(self.scale, {}))
+        overrides = {"threads": 1} | flatten(group.runs) | flatten(item.at.get(self.scale, {}))
         typed = {word.partition("=")[0] for word in self.words}
         own = [as_word(key, value) for key, value in overrides.items() if key not in typed]
         words = (*own, *self.words, *config.norm_words(norm), f"seed={seed}")
@@ -132,9 +158,6 @@ class Items:
 
     def job(self, run: Run) -> config.Job:
         return _job(run.words, self.config_dir)
-
-    def has_ended(self, run: Run) -> bool:
-        return self.state(run) in record.ENDED
 
     def state(self, run: Run) -> str:
         """Return the status of a run, or "missing", "too short" if more steps are needed, or "damaged".
@@ -151,8 +174,12 @@ class Items:
             return "too short"
         return status if earlier.contradiction(job) is None else "damaged"
 
+    def missing(self, item: Item) -> list[Run]:
+        """Return the runs of an item that have not ended."""
+        return [run for run in self.runs([item]) if self.state(run) not in record.ENDED]
+
     def left(self) -> list[Run]:
-        return [run for run in self.runs(self.items) if not self.has_ended(run)]
+        return list(dict.fromkeys(run for item in self.items for run in self.missing(item)))
 
     def headline(self, run: Run) -> str:
         runs = self.runs(self.items)
@@ -171,7 +198,7 @@ class Items:
 
     def timing(self, item: Item, group: Group) -> Timing | None:
         """Return the timing of a group's norms; None if it asks for none."""
-        if group.absent or not item.content.timed:
+        if group.absent or not item.timed:
             return None
         jobs = [self.job(runs[0]) for runs in self.runs_of(item, group).values()]
         by_series = {job.series: job for job in jobs}
@@ -179,9 +206,9 @@ class Items:
         options = TimingConfig(reference=reference(by_series), processes=asked.processes, budget=asked.budget)
         return Timing(by_series, options, jobs[0].setting_folder / ".timing.lock")
 
-    def timings(self, chosen: Sequence[Item]) -> list[Timing]:
-        """Return the timings of items, each once."""
-        found = [self.timing(item, group) for item in chosen for group in item.groups]
+    def timings(self) -> list[Timing]:
+        """Return the timings of all items, each once."""
+        found = [self.timing(item, group) for item in self.items for group in item.groups]
         return list({(each.folder, frozenset(each.jobs)): each for each in found if each is not None}.values())
 
 
@@ -211,7 +238,7 @@ def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) ->
         if setter := next((item for item in chosen if _sets(item, override.key_or_group)), None):
             raise config.ConfigError(f"{override.input_line}: the item {setter.name} sets this itself")
     lacks = {"seeds": "" if asked.runs(chosen) else "does no runs"}
-    lacks["timing"] = "" if any(item.content.timed for item in chosen) else "times nothing"
+    lacks["timing"] = "" if any(item.timed for item in chosen) else "times nothing"
     for word in filter(_is_option, typed):
         if reason := lacks[re.split(r"[.=]", word, maxsplit=1)[0]]:
             raise config.ConfigError(f"{word} has no effect: {name} {reason}")

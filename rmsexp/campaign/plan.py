@@ -11,13 +11,10 @@ prevent that it is done twice.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from rmsexp.campaign import campaign_file, registration
 from rmsexp.campaign.campaign_file import Job, Registered, Stage
@@ -71,7 +68,9 @@ def update(
     """
     with locked(question):
         campaign, results = _planned(question, [] if problems is None else problems, {} if known is None else known)
-        _write(campaign)
+        text = campaign_file.text(campaign)
+        if not campaign.path.exists() or read_regular(campaign.path) != text.encode():
+            atomic.write_atomic(campaign.path, text)
     return campaign, results
 
 
@@ -142,25 +141,3 @@ def _next_jobs(question: Question, campaign: Campaign, results: dict[Job, Result
 
 def _job(question: Question, stage: Stage, norm: str, rate: float, seed: int) -> Job:
     return Job(stage, norm, rate, seed, question.relative_folder(stage, norm, rate, seed))
-
-
-def _write(campaign: Campaign) -> None:
-    """Write ``campaign.json``, unless it has this content already."""
-    content: dict[str, Any] = {"format": campaign_file.FORMAT}
-    for key in ("name", "question", "command", "runs", "rate", "mode", "norms", "grid"):
-        content[key] = getattr(campaign, key)
-    content |= {"tuned_by": " ".join(campaign.tuned_by), "score": " ".join(campaign.score)}
-    if campaign.rules != campaign_file.OCTAVE_RULES:
-        content |= {"rules": campaign.rules, "supersedes": campaign.supersedes}
-    content |= {"tuning_runs": campaign.tuning_runs} if campaign.tuning_runs else {}
-    content |= {"ladder": campaign.ladder} if campaign.ladder else {}
-    content |= {} if campaign.tolerance is None else {"tolerance": campaign.tolerance}
-    least, most = campaign_file.SEED_KEYS[campaign.rules]
-    seeds = {"tune": campaign.seeds.tune, least: campaign.seeds.min_seeds, most: campaign.seeds.max_seeds}
-    content |= {"seeds": seeds | {"needed": campaign.seeds.needed}}
-    content |= {"claims": [asdict(claim) for claim in campaign.claims]}
-    content["jobs"] = [job._asdict() for job in campaign.jobs]
-    content["registered"] = None if campaign.registered is None else campaign.registered._asdict()
-    text = json.dumps(content, indent=1) + "\n"
-    if not campaign.path.exists() or read_regular(campaign.path) != text.encode():
-        atomic.write_atomic(campaign.path, text)

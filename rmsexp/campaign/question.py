@@ -62,7 +62,7 @@ class Question:
     claims: tuple[Claim, ...]
     words: tuple[str, ...]
     config_dir: str | None
-    version: int = campaign_file.RULES
+    version: Literal[1, 2] = campaign_file.RULES
 
     @cached_property
     def name(self) -> str:
@@ -179,14 +179,16 @@ class Question:
             raise config.ConfigError(f"{key}={words}: write a split and the task's metric, such as '{expected}'")
         return Metric(split, name)
 
-    def job(self, stage: Stage, norm: str, rate: float | None, seed: int) -> config.Job:
-        """Return a run. ``rate`` None: at the recipe's rate. Only final runs are evaluated on test splits."""
+    def overrides(self, stage: Stage, norm: str, rate: float | None, seed: int) -> list[str]:
+        """Return the overrides of a run. ``rate`` None: at the recipe's rate. Only final runs see test splits."""
         evaluation = score.PLANS[0] if stage == "final" else score.PLANS[1]
         own = self.tuning_words if stage == "tune" else ()
-        words = [*own, f"evaluation={evaluation}", *config.norm_words(norm), f"seed={seed}"]
-        if rate is not None:
-            words.append(f"{self.rate}={campaign_file.plain(rate)}")
-        return config.job([*self.words, *words], self.config_dir)
+        words = [*self.words, *own, f"evaluation={evaluation}", *config.norm_words(norm), f"seed={seed}"]
+        return words if rate is None else [*words, f"{self.rate}={campaign_file.plain(rate)}"]
+
+    def job(self, stage: Stage, norm: str, rate: float | None, seed: int) -> config.Job:
+        """Return a run, as :meth:`overrides`."""
+        return config.job(self.overrides(stage, norm, rate, seed), self.config_dir)
 
     def timed(self) -> dict[str, config.Job]:
         """Return the runs whose steps are timed, at the recipe's rate, by series."""
@@ -285,7 +287,7 @@ def _read(name: str, stored: dict[str, Any], typed: tuple[str, ...], config_dir:
     return question
 
 
-def _renamed(stored: dict[str, Any]) -> int:
+def _renamed(stored: dict[str, Any]) -> Literal[1, 2]:
     """Rename the keys of a file from before 28 November 2026 in place; return the version of the rules that it has."""
     final = stored.get("final")
     if not isinstance(final, dict) or not isinstance(final.get("seeds"), dict):

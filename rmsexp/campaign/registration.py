@@ -53,14 +53,14 @@ def read(question: Question) -> Registered | None:
     if stored is None:
         return None
     then, now = (
-        dict(campaign_file.leaves(rules)) for rules in (stored["rules"], json.loads(json.dumps(question.rules())))
+        dict(campaign_file.leaves(rules)) for rules in (stored.rules, json.loads(json.dumps(question.rules())))
     )
     changed = [
         f"{key} was {then.get(key, 'not set')} and is {now.get(key, 'not set')}"
         for key in dict.fromkeys([*then, *now])
         if then.get(key) != now.get(key)
     ]
-    return Registered(stored["digest"], stored["commit"], stored["date"], "; ".join(changed) or None)
+    return Registered(stored.digest, stored.commit, stored.date, "; ".join(changed) or None)
 
 
 def register(question: Question, own: dict[str, str]) -> None:
@@ -75,7 +75,7 @@ def register(question: Question, own: dict[str, str]) -> None:
         content = {"digest": question.digest, "date": clock.now(), "rules": question.rules()}
         atomic.write_json(question.folder / campaign_file.REGISTRATION, content | own)
         return
-    commit = stored["commit"].removesuffix("+")
+    commit = stored.commit.removesuffix("+")
     if commit != own["commit"].removesuffix("+"):
         of_git = not any(name.startswith(NO_GIT) for name in (commit, own["commit"]))
         remedy = f"git worktree add ../rmsexp-{commit[:7]} {commit}, and repeat" if of_git else "use that code: repeat"
@@ -86,8 +86,8 @@ def register(question: Question, own: dict[str, str]) -> None:
             f"{question.name} was registered at {'commit ' * of_git}{commit}, and this is {own['commit']}; all of its "
             f"runs must come from one commit: {remedy} the command there with {shlex.join(words)}"
         )
-    if stored.get("code", own["code"]) != own["code"]:
-        changed = stored["commit"].endswith("+")
+    if stored.code not in (None, own["code"]):
+        changed = stored.commit.endswith("+")
         remedy = "restore the uncommitted changes that there were" if changed else "git stash the changes"
         raise OtherCommitError(
             f"the files of the package or its configs have changed since {question.name} was registered; all of its "

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 from rmsexp.campaign import campaign_file
-from rmsexp.campaign.campaign_file import NO_GIT, Registered
+from rmsexp.campaign.campaign_file import NO_GIT
 from rmsexp.campaign.results import Campaign, Results, moment, of_stage
 from rmsexp.config.identity import identity
 from rmsexp.config.schema import flatten
 from rmsexp.records import record
 from rmsexp.records.frames.load import DAMAGE
-from rmsexp.rules import claims, selection
+from rmsexp.rules import claims
 from rmsexp.system.readers import read_yaml
 
 SHORT = 10  # characters of a commit that are shown
-TUNED = "tune.over."  # in a registration, before the tuned key
 UNCOMMITTED = (
     "its final runs were made with uncommitted changes, so they cannot be repeated from the commit alone; "
     "the verdicts stand, marked *"
@@ -36,16 +36,25 @@ def remarks(campaign: Campaign, results: Results) -> list[str]:
     lines = []
     if campaign.registered is None and code:
         lines.append("not registered: the campaign's file has no digest of its rules")
-    if campaign.registered is not None and (line := _before(campaign.registered, results)):
-        lines.append(line)
-    if campaign.registered is not None and campaign.registered.changed is not None:
-        lines.append(f"the campaign's file has changed since it was registered: {campaign.registered.changed}")
+    if campaign.registered is not None:
+        began = [result.began for job, result in results.items() if job.stage == "final" and result.began is not None]
+        written = moment(campaign.registered.date)
+        early = 0 if written is None else sum(each < written - CLOCKS_DIFFER for each in began)
+        if early:  # the results of these runs may have shaped the rules
+            lines.append(f"{early} of its {len(began)} final runs began before its rules were registered")
+        if campaign.registered.changed is not None:
+            lines.append(f"the campaign's file has changed since it was registered: {campaign.registered.changed}")
     lines += [*_unlike_registration(campaign), *_unlike_rules(campaign, results)]
     if len(commits) > 1:
         listed = ", ".join(sorted(commit[:SHORT] for commit in commits))
         lines.append(f"its final runs come from {len(commits)} commits: {listed}")
-    elif campaign.registered is not None and _differs(registered := _commit(campaign.registered), commits):
-        lines.append(f"its final runs come from commit {min(commits)[:SHORT]}, but {registered[:SHORT]} is registered")
+    elif campaign.registered is not None and commits:
+        registered = str(campaign.registered.commit).rstrip("+")
+        # where there is no git, commits cannot be compared: the registered digest is also of the configs
+        without_git = any(name.startswith(NO_GIT) for name in (registered, *commits))
+        if registered not in commits and not without_git:
+            own = f"its final runs come from commit {min(commits)[:SHORT]}"
+            lines.append(f"{own}, but {registered[:SHORT]} is registered")
     if any(name.endswith("+") for name in code):
         lines.append(UNCOMMITTED)
     for norm in campaign.norms:
@@ -74,31 +83,30 @@ def _unlike_registration(campaign: Campaign) -> list[str]:
         return [str(error)]
     if stored is None:
         return [f"its {campaign_file.REGISTRATION} is missing, so its rules may have changed since"]
-    rules = stored["rules"]
-    then = {"digest": campaign_file.digest(rules), "commit": stored["commit"], "date": stored["date"]}
-    then |= dict(campaign_file.leaves(rules))
-    first = then.get("tune.first_seed")
-    tuning = list(range(first, first + selection.TUNING_SEEDS)) if isinstance(first, int) else None
-    then |= {"tuning seeds": tuning, "rate": [key for key in then if key.startswith(TUNED)] or [TUNED + campaign.rate]}
-    file: dict[str, Any] = {key: list(getattr(campaign, key)) for key in ("norms", "grid", "tuned_by", "score")}
-    file |= {"question": campaign.question, "runs": sorted(f"{key}={value}" for key, value in campaign.runs.items())}
-    file |= {"claims": [asdict(claim) for claim in campaign.claims], "rate": [TUNED + campaign.rate]}
-    file |= {"ladder": {key: list(values) for key, values in campaign.ladder.items()}} if campaign.ladder else {}
-    least, most = campaign_file.SEED_KEYS[campaign.rules]
-    numbers = {least: campaign.seeds.min_seeds, most: campaign.seeds.max_seeds}
-    stated: dict[str, Any] = numbers | ({} if campaign.tolerance is None else {"tolerance": campaign.tolerance})
-    if campaign.rules == campaign_file.OCTAVE_RULES:
-        file |= {"final": {"seeds": stated}}
-    else:
-        file |= {"final": stated, "rules": campaign.rules, "supersedes": campaign.supersedes}
-    now = dict(campaign_file.leaves(file | {"tuning seeds": list(campaign.seeds.tune)}))
-    now |= {key: getattr(campaign.registered, key) for key in campaign_file.REGISTERED}
-    compared = dict.fromkeys([*now, *(key for key in then if key.startswith("claims"))])
-    said = {part.split(" was ")[0] for part in (campaign.registered.changed or "").split("; ")}
-    if changed := [key for key in compared if key not in said and then.get(key) != now.get(key)]:
+    rules, tune, final = stored.rules, stored.rules.get("tune", {}), stored.rules.get("final", {})
+    numbers = final.get("seeds", final)  # the first rules have them one level deeper
+    now: dict[str, Any] = {key: list(getattr(campaign, key)) for key in ("norms", "grid", "tuned_by", "score")}
+    now |= {"question": campaign.question, "runs": sorted(f"{key}={value}" for key, value in campaign.runs.items())}
+    now |= {"ladder": {key: list(values) for key, values in campaign.ladder.items()} or None}
+    then = {key: rules.get(key) for key in now}
+    now |= {"claims": [_stated(asdict(claim)) for claim in campaign.claims]}
+    now |= {"tune": ([campaign.rate], campaign.seeds.tune[:1])}
+    now |= {"final": (campaign.seeds.min_seeds, campaign.seeds.max_seeds, campaign.tolerance)}
+    now |= {key: getattr(campaign.registered, key) for key in ("digest", "commit", "date")}
+    then |= {"claims": [_stated(claim) for claim in rules.get("claims", [])]}
+    then |= {"tune": ([*tune.get("over", {})] or [campaign.rate], (tune.get("first_seed"),))}
+    then |= {"final": (*map(numbers.get, campaign_file.SEED_KEYS[campaign.rules]), final.get("tolerance"))}
+    then |= {"digest": campaign_file.digest(rules), "commit": stored.commit, "date": stored.date}
+    said = {re.split(r"[ .\[]", part)[0] for part in (campaign.registered.changed or "").split("; ")}
+    if changed := [key for key in now if key not in said and then[key] != now[key]]:
         files = f"{campaign_file.FILE} and {campaign_file.REGISTRATION}"
         return [f"{files} differ in {', '.join(changed)}, so one was changed by hand"]
     return []
+
+
+def _stated(claim: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys of a claim that have a value: those of later versions are missing in older registrations."""
+    return {key: value for key, value in claim.items() if value is not None}
 
 
 def _unlike_rules(campaign: Campaign, results: Results) -> list[str]:
@@ -160,29 +168,6 @@ def _mixed(campaign: Campaign, results: Results) -> list[str]:
     every = [recipe for same in recipes.values() for recipe in same]
     groups = [("all norms", every, False), *((norm, same, True) for norm, same in recipes.items())]
     return [line for name, same, own in groups if (line := _differing(name, same, own))]
-
-
-def _before(registered: Registered, results: Results) -> str:
-    """Return how many final runs began before the rules were registered, and so may have shaped them; "" if none."""
-    final = [result.began for job, result in results.items() if job.stage == "final" and result.began is not None]
-    written = moment(registered.date)
-    early = sum(began < written - CLOCKS_DIFFER for began in final) if written is not None else 0
-    return f"{early} of its {len(final)} final runs began before its rules were registered" if early else ""
-
-
-def _commit(registered: Registered) -> str:
-    """Return the registered commit, whether or not there were uncommitted changes."""
-    return str(registered.commit).rstrip("+")
-
-
-def _differs(registered: str, commits: set[str]) -> bool:
-    """Return whether final runs come from another commit than the registered one.
-
-    Where there is no git, this is not known: the registered digest is also of the configs. The campaign refuses to do
-    final runs with other code.
-    """
-    without_git = any(name.startswith(NO_GIT) for name in (registered, *commits))
-    return bool(commits) and registered not in commits and not without_git
 
 
 def _differing(name: str, recipes: Sequence[dict[str, Any]], own: bool) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rmsexp.campaign.campaign_file import NO_GIT, CampaignFile, Metric, fields, find
+from rmsexp.campaign.campaign_file import NO_GIT, CampaignFile, Metric, find, read
 from rmsexp.campaign.campaign_file import Job as Job
 from rmsexp.config import score
 from rmsexp.records import record
@@ -67,9 +67,11 @@ class Result(NamedTuple):
 Results = Mapping[Job, Result]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Campaign(CampaignFile):
-    """A campaign, and what is computed from the results of its runs."""
+    """A campaign, and what is computed from the results of its runs. ``path``: its file."""
+
+    path: Path
 
     @property
     def root(self) -> Path:
@@ -358,7 +360,7 @@ def load(path: Path) -> Campaign:
 
     Raises: OSError if it cannot be opened; ValueError, with a message that names the file, if it is damaged.
     """
-    return Campaign(**fields(path))
+    return Campaign(path=path, **vars(read(path)))
 
 
 def load_all(root: Path, problems: list[str]) -> list[Campaign]:

@@ -1,4 +1,4 @@
-"""The runs of a campaign, as workers do them."""
+"""The runs of a campaign, as workers do them and as they are planned."""
 
 from __future__ import annotations
 
@@ -7,33 +7,96 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rmsexp import config
-from rmsexp.campaign import plan, registration, state
+from rmsexp.campaign import campaign_file, plan, registration
+from rmsexp.campaign.asked import Asked
 from rmsexp.campaign.campaign_file import Job
+from rmsexp.campaign.progress import Cost, Plan, Planned, begun, cost, progress
 from rmsexp.campaign.question import Question
+from rmsexp.campaign.remarks import remarks
 from rmsexp.campaign.results import Campaign, Result
+from rmsexp.campaign.timing import Timing, of_campaign
 from rmsexp.config import score
-from rmsexp.records import record, states
+from rmsexp.records import record
 from rmsexp.records.frames import names
 from rmsexp.records.frames.load import number
+from rmsexp.rules import seeds, selection
 from rmsexp.system.command_line import duration
 
 STAGES = {"pilot": "pilot", "tune": "tuning", "final": "final"}
 
 
 @dataclass
-class CampaignRuns:
-    """The runs of a campaign. The class implements :class:`rmsexp.work.worker.Runs`."""
+class CampaignRuns(Asked):
+    """The runs of a campaign."""
 
     question: Question
     # by the last call of ``left``
     _planned: tuple[Campaign, dict[Job, Result]] | None = field(default=None, init=False)
     _known: plan.Known = field(default_factory=dict, init=False)
+    _costs: dict[Planned, Cost] = field(default_factory=dict, init=False)  # of finished runs
     _problems: list[str] = field(default_factory=list, init=False)  # damaged records, as of the last call of ``left``
-    _reader: states.RunReader = field(default_factory=states.RunReader, init=False)
 
     @property
     def results(self) -> Path:
         return self.question.results
+
+    @property
+    def folder(self) -> Path:
+        return self.question.folder
+
+    @property
+    def title(self) -> str:
+        return f"{self.question.name}: {self.question.content.question}"
+
+    @property
+    def config_dir(self) -> str | None:
+        return self.question.config_dir
+
+    def command(self) -> tuple[str, ...]:
+        return self.question.command()
+
+    def timings(self) -> Sequence[Timing]:
+        asked = of_campaign(self.question)
+        return [] if asked is None else [asked]
+
+    def alike(self, run: Planned) -> str:
+        return run.norm
+
+    def trial_words(self, run: Planned) -> Sequence[str]:
+        """Return the words of a tuning run of a norm. It does not evaluate test splits."""
+        return self.question.overrides("tune", run.norm, self.question.grid[0], self.question.tuning_seeds[0])
+
+    def plan(self) -> Plan:
+        problems: list[str] = []
+        campaign, results = plan.update(self.question, problems)
+        lines = [*problems, *pilot(campaign, results, self.question), *remarks(campaign, results)]
+        return self._plan(campaign, results)._replace(lines=lines, path=campaign.path)
+
+    def _plan(self, campaign: Campaign, results: Mapping[Job, Result]) -> Plan:
+        stages = {stage: [job for job in campaign.jobs if job.stage == stage] for stage in STAGES}
+        left = [job for job in campaign.jobs if not results[job].ended]
+        least = campaign.seeds.min_seeds
+        most_seeds = campaign.seeds.max_seeds if any(map(seeds.may_need_more, campaign.claims)) else least
+        coming = campaign.coming(results, 0, least)
+        most, reasons = [*left, *coming], []
+        if campaign.seeds.needed is None and most:
+            most = [*left, *campaign.coming(results, selection.EXTENSIONS, most_seeds)]
+        if most_seeds > least:
+            reasons.append(f"the spread of scores asks for all {most_seeds} seeds")
+        if not stages["final"]:
+            reasons.append(f"best rates at its edge extend the grid by {selection.EXTENSIONS} rates")
+        more = (most, " and ".join(reasons)) if len(most) > len(left) + len(coming) else ((), "")
+        return Plan(stages, {job: results[job].status for job in campaign.jobs}, coming, self._longer(), more)
+
+    def _longer(self) -> float:
+        """Return how many steps a final run has for each of a tuning run."""
+        if not self.question.tuning_words:
+            return 1.0
+        arm, rate = self.question.arms[0], self.question.grid[0]
+        final, tune = (self.question.job(stage, arm, rate, 0).config for stage in ("final", "tune"))
+        return float(final.schedule.steps / tune.schedule.steps)
+
+    # --- for workers
 
     def left(self) -> list[Job]:
         """Write the plan for the records so far, and return its runs that have not ended."""
@@ -43,21 +106,17 @@ class CampaignRuns:
         return [job for job in campaign.jobs if not results[job].ended]
 
     def headline(self, job: Job) -> str:
+        """Return the run with its place in its stage, and how far the whole campaign is."""
         assert self._planned is not None
         campaign, results = self._planned
         runs = [other for other in campaign.jobs if other.stage == job.stage]
         where = f"{job.norm} {self.question.rate}={job.rate:g} seed={job.seed}"
-        total = self._total(campaign, results)
-        return f"{STAGES[job.stage]} run {runs.index(job) + 1} of {len(runs)} · {total}: {where}"
-
-    def _total(self, campaign: Campaign, results: Mapping[Job, Result]) -> str:
-        """Return how far the whole campaign is, such as "17 of about 45 runs ended, 3:20:00 left with one worker"."""
-        folders = [folder for job in campaign.jobs if (folder := self.results / job.folder).exists()]
-        runs = {folder: self._reader.read(folder) for folder in folders}
-        coming = campaign.coming(results, 0, campaign.seeds.min_seeds)
-        whole = state.read_campaign(campaign.path, runs, lambda *_: coming)
-        left = "" if whole.seconds_left is None else f", {duration(whole.seconds_left)} left with one worker"
-        return f"{whole.total} ended{left}"
+        planned = self._plan(campaign, results)
+        finished = [job for job, result in results.items() if result.status == "finished"]
+        self._costs |= {job: cost(self.results / job.folder) for job in finished if job not in self._costs}
+        whole = progress(planned, self._costs, begun(self.results, planned))
+        known = "" if whole.seconds_left is None else f", {duration(whole.seconds_left)} left with one worker"
+        return f"{STAGES[job.stage]} run {runs.index(job) + 1} of {len(runs)} · {whole.runs} ended{known}: {where}"
 
     def begin(self, job: Job) -> config.Job:
         """Return the run. Unless it is a pilot run, register the campaign first, if that was not done.
@@ -68,13 +127,14 @@ class CampaignRuns:
             self.register()
         return self.question.job(job.stage, job.norm, job.rate, job.seed)
 
-    def register(self) -> None:
-        """Register the campaign, unless that was done.
+    def register(self) -> Path:
+        """Register the campaign, unless that was done, and return the file.
 
         Raises: registration.OtherCommitError if it was registered with other code.
         """
         with plan.locked(self.question):
             registration.register(self.question, registration.code())
+        return self.folder / campaign_file.REGISTRATION
 
     def why_left(self, job: Job) -> str:
         """Return why a run is left although it has ended."""

@@ -14,7 +14,6 @@ import json
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.state import CampaignState, Overview, Reader
 from rmsexp.config.schema import results_folder
 from rmsexp.records import record
@@ -49,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     form.add_argument("--watch", action="store_true", help="show this until Ctrl-C, again every 2 seconds")
     form.add_argument("--json", action="store_true", help="print a JSON document; docs/campaigns.md explains its keys")
     arguments = parser.parse_args(argv)
-    reader, console = Reader(results_folder(arguments.results), _coming), Console(highlight=False)
+    reader, console = Reader(results_folder(arguments.results)), Console(highlight=False)
     if arguments.watch:
         if not console.is_terminal:
             parser.error("--watch needs a terminal; leave it out")
@@ -62,15 +60,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         print(plain(overview))
     return 0
-
-
-@lru_cache(maxsize=64)
-def _coming(path: Path, ended: int) -> Sequence[Job]:  # noqa: ARG001
-    """Return the runs that a campaign will ask for, as far as that is known when this number of its runs has ended."""
-    from rmsexp.campaign import results as campaign_results  # imports SciPy, which only campaigns that go on need
-
-    campaign = campaign_results.load(path)
-    return campaign.coming(campaign.results(), 0, campaign.seeds.min_seeds)
 
 
 def _watch(reader: Reader, console: Console) -> None:
@@ -113,10 +102,10 @@ def document(overview: Overview) -> dict[str, Any]:
 def _campaign_document(campaign: CampaignState) -> dict[str, Any]:
     stages = [
         {"stage": stage.name, "states": stage.states, "left": stage.left, "coming": stage.coming}
-        for stage in campaign.stages
+        for stage in campaign.progress.stages
     ]
-    keys = ("name", "question", "seconds_left", "next")
-    return {key: getattr(campaign, key) for key in keys} | {"stages": stages}
+    left = {"seconds_left": campaign.progress.seconds_left, "next": campaign.next}
+    return {"name": campaign.name, "question": campaign.question, **left, "stages": stages}
 
 
 def _sweep_document(sweep: Sweep) -> dict[str, Any]:
@@ -161,15 +150,18 @@ def _blocks(overview: Overview) -> Iterator[RenderableType]:
 def _campaign(campaign: CampaignState) -> Iterator[RenderableType]:
     yield _text(f"\ncampaign {campaign.name}", "bold")
     yield _text(campaign.question)
-    shown = [state for state in (*STATES, NOT_STARTED) if any(stage.states.get(state) for stage in campaign.stages)]
-    later = ["coming"] * any(stage.coming for stage in campaign.stages)
+    stages = campaign.progress.stages
+    shown = [state for state in (*STATES, NOT_STARTED) if any(stage.states.get(state) for stage in stages)]
+    later = ["coming"] * any(stage.coming for stage in stages)
     table = _table("stage", *shown, "left", *later)
-    for stage in campaign.stages:
+    for stage in stages:
         numbers = [*(stage.states.get(state, 0) for state in shown), stage.left, *[stage.coming] * len(later)]
         table.add_row(*map(_text, [stage.name, *map(str, numbers)]))
     yield table
-    unfinished = any(stage.left or stage.coming for stage in campaign.stages)
-    yield from _left_and_next(campaign, unfinished, f"with one worker; {campaign.total} have ended")
+    if campaign.progress.left:
+        time = _duration(campaign.progress.seconds_left)
+        yield _text(f"time left  {time}, with one worker on idle cores; {campaign.progress.runs} have ended")
+    yield _next(campaign.next)
 
 
 def _sweep(sweep: Sweep) -> Iterator[RenderableType]:
@@ -181,14 +173,12 @@ def _sweep(sweep: Sweep) -> Iterator[RenderableType]:
     table = _table(*shown, "left")
     table.add_row(*map(_text, [*(str(sweep.states[state]) for state in shown), str(sweep.left)]))
     yield table
-    yield from _left_and_next(sweep, True, "one run after the other")
+    yield _text(f"time left  {_duration(sweep.seconds_left)}, one run after the other")
+    yield _next(sweep.next)
 
 
-def _left_and_next(of: CampaignState | Sweep, unfinished: bool, how: str) -> Iterator[RenderableType]:
-    """Yield the time left, if there is any, and the next command. ``how``: the runs are done in this time."""
-    if unfinished:
-        yield _text(f"time left  {_duration(of.seconds_left)}, {how}")
-    yield Text(f"next       {brief(of.next, LONGEST_WITH_PATHS)}", overflow="fold")
+def _next(words: str) -> Text:
+    return Text(f"next       {brief(words, LONGEST_WITH_PATHS)}", overflow="fold")
 
 
 def _unfinished(overview: Overview, state: str) -> Iterator[RenderableType]:

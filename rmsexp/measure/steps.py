@@ -18,7 +18,7 @@ from rmsexp.measure.interleaved import Contestant, InterleavedTimer, Round
 from rmsexp.measure.options import Budget
 from rmsexp.measure.orders import balanced
 from rmsexp.models.recurrent import impl_of
-from rmsexp.rules.ratios import FEWEST_ROUNDS, Interval, paired_ratio
+from rmsexp.rules.ratios import FEWEST_ROUNDS, paired_ratio
 from rmsexp.system.clock import Stopwatch
 from rmsexp.system.machine_lock import Report
 from rmsexp.task import Dataset, MicroBatches
@@ -72,7 +72,11 @@ def measure(
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # silences the profiler that measures peak memory
     first = next(iter(jobs.values()))
     device = set_up_device(first.config)
-    preparing = 0.0 if number else _prepare(first, device, report)
+    preparing = 0.0
+    if not number:  # the data are stored then, and read again for each model
+        watch = Stopwatch()
+        tasks.make(first, device).prepare(report)
+        preparing = watch.seconds
     budget = budget.extended(preparing)
     names = list(jobs)
     order = balanced(len(names), number, order_seed, "process")
@@ -100,13 +104,6 @@ def measure(
         },
         "series": [] if number else _series(timer, impls, jobs),
     }
-
-
-def _prepare(job: Job, device: torch.device, report: Report) -> float:
-    """Prepare the data of a job's task, which are stored and read again for each model; return the seconds."""
-    watch = Stopwatch()
-    tasks.make(job, device).prepare(report)
-    return watch.seconds
 
 
 def _series(timer: InterleavedTimer, impls: Mapping[str, str], jobs: Mapping[str, Job]) -> list[dict[str, Any]]:
@@ -198,7 +195,8 @@ def measure_rounds(
         if len(timed) < next_check and not spent:
             continue
         next_check = len(timed) + max(4, len(timed) // 4)
-        ratios = _ratios(series, timed, options.reference)
+        seconds = dict(zip(series, zip(*(each.seconds for each in timed), strict=True), strict=True))
+        ratios = {name: paired_ratio(values, seconds[options.reference]) for name, values in seconds.items()}
         widest = max(ratio.width / ratio.ratio for ratio in ratios.values())
         listed = ", ".join(f"{name} {ratios[name].ratio:.3f}" for name in sorted(ratios) if name != options.reference)
         report(f"{len(timed)} rounds, {listed}; widest interval {widest:.3f} (target {options.target_width:g})")
@@ -207,8 +205,3 @@ def measure_rounds(
         if spent:
             return Measurement(timed, "budget spent")
     raise AssertionError("rounds do not end")
-
-
-def _ratios(series: Sequence[str], rounds: Sequence[Round], reference: str) -> dict[str, Interval]:
-    seconds = dict(zip(series, zip(*(timed.seconds for timed in rounds), strict=True), strict=True))
-    return {name: paired_ratio(values, seconds[reference]) for name, values in seconds.items()}

@@ -1,28 +1,18 @@
-"""How long the runs of a campaign take, in uncontended seconds: those they would take alone on their cores.
-
-The seconds of a run are the sum of its clock's buckets, divided by 1 + w. w is the time that its threads waited for a
-core, over the time that they ran. A run that is not done takes as long as the mean of the finished runs of its norm on
-machines like this one; if there are none, as a trial of 20 steps says. Test splits are taken to need as long as the
-validation split, as long as no final run of the norm has finished. That is too little for a task that decodes test
-splits with a beam, and the validation split greedily.
-"""
+"""Trials of some steps, which say how long a run takes on this machine (:mod:`rmsexp.campaign.progress`)."""
 
 from __future__ import annotations
 
+import math
 import re
-import statistics
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import replace
+from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rmsexp import config
-from rmsexp.campaign.campaign_file import Job, Stage
-from rmsexp.campaign.question import Question
-from rmsexp.campaign.results import Result
+from rmsexp.campaign.asked import Asked
+from rmsexp.campaign.progress import Cost, Planned, evaluations, waited
 from rmsexp.config import score
 from rmsexp.records import record
 from rmsexp.system import atomic, machine_lock
@@ -31,47 +21,6 @@ from rmsexp.train import quiet
 from rmsexp.work import runner
 
 TRIAL_STEPS = 20
-# With this schedule a trial has an evaluation of the first validation examples at half of its steps, and one of the
-# whole split, too, at its end.
-TRIAL_WORDS = (
-    f"max_steps={TRIAL_STEPS}",
-    f"schedule.steps={TRIAL_STEPS // 2 * score.EVALUATIONS}",
-    *(f"{key}={TRIAL_STEPS}" for key in ("log_every", "checkpoint_every")),
-)
-
-
-class Cost(NamedTuple):
-    """The uncontended seconds of a run, and those of one evaluation of its whole validation split."""
-
-    seconds: float
-    evaluation: float
-
-
-def spent(question: Question, results: Mapping[Job, Result]) -> dict[Job, Cost]:
-    """Return the cost of each run that has ended."""
-    return {job: cost(question.results / job.folder) for job, result in results.items() if result.ended}
-
-
-def cost(folder: Path) -> Cost:
-    """Return the cost of a run; 0 if it diverged before it wrote any metrics.
-
-    Raises: OSError or ValueError if the record is damaged.
-    """
-    files = record.RunFolder(folder)
-    try:
-        rows = files.read_metrics()[0] if files.metrics_path.exists() else []
-        if not rows:
-            return Cost(0.0, 0.0)
-        pace = 1 + waited(files)
-        return Cost(sum(rows[-1]["seconds"].values()) / pace, _evaluations(rows)[1] / pace)
-    except (LookupError, TypeError, AttributeError):
-        raise ValueError(f"{files.metrics_path} lacks times; to repeat the run, remove its folder") from None
-
-
-def waited(files: record.RunFolder) -> float:
-    """Return w, the mean over the run's processes; those of which it is not known count as not having waited."""
-    sessions = files.read_run()["sessions"]
-    return statistics.fmean((session.get("contention") or {}).get("waited") or 0.0 for session in sessions)
 
 
 def is_from_this_machine(folder: Path) -> bool:
@@ -80,123 +29,63 @@ def is_from_this_machine(folder: Path) -> bool:
     return {(session.get("machine") or {}).get("id") for session in sessions} == {quiet.machine_id()}
 
 
-def _evaluations(rows: Iterable[record.Row]) -> tuple[float, float]:
-    """Return the seconds of an evaluation of the first validation examples, and those of the whole split; 0: none."""
-    ends: dict[int, float] = {}  # the seconds of evaluation up to each step with one
-    whole = set()
-    for row in rows:
-        if row["split"] == score.INTERIM:
-            ends[row["step"]] = row["seconds"]["eval"]
-        elif row["split"] != "train":
-            whole.add(row["step"])
-    took = {step: ends[step] - before for step, before in zip(ends, [0.0, *ends.values()], strict=False)}
-    first, both = ([seconds for step, seconds in took.items() if (step in whole) == known] for known in (False, True))
-    interim = statistics.median(first) if first else 0.0
-    return interim, max(0.0, statistics.median(both) - interim) if both else 0.0
-
-
-def estimates(
-    question: Question,
-    jobs: Iterable[Job],
-    spent: Mapping[Job, Cost],
-    results: Mapping[Job, Result],
-    report: Callable[[str], None],
-) -> dict[Job, float]:
-    """Return the estimated seconds of each of the jobs. ``report`` gets a line before each trial.
-
-    Raises: ReportedError if a trial fails.
-    """
-    known: dict[tuple[str, bool], list[Cost]] = {}  # by norm, and whether the test splits were evaluated
-    for job, found in spent.items():
-        if results[job].status == "finished" and is_from_this_machine(question.results / job.folder):
-            known.setdefault((job.norm, job.stage == "final"), []).append(found)
-    means: dict[tuple[str, bool], float] = {}
-    for norm, final in dict.fromkeys((job.norm, job.stage == "final") for job in jobs):
-        costs, tests = known.get((norm, final)), 0
-        if not costs:
-            if (norm, False) not in known:
-                report(f"trying {TRIAL_STEPS} steps of {norm}, to estimate the cost")
-                known[norm, False] = [trial(question, norm)]
-            costs, tests = known[norm, False], score.SCORED if final else 0
-            if final and question.tuning_words:  # which may have fewer steps
-                longer = _schedule(question, "final", norm).steps / _schedule(question, "tune", norm).steps
-                costs = [Cost(seconds * longer, evaluation) for seconds, evaluation in costs]
-        means[norm, final] = statistics.fmean(seconds + tests * evaluation for seconds, evaluation in costs)
-    return {job: means[job.norm, job.stage == "final"] for job in jobs}
-
-
-def trial(question: Question, norm: str) -> Cost:
+def trial(asked: Asked, run: Planned) -> Cost:
     """Return the cost of a whole run, from a trial of ``TRIAL_STEPS`` steps, which does not evaluate test splits.
 
-    Raises: ReportedError if it fails; SystemExit if a signal stops it.
-    """
-
-    schedule = _schedule(question, "tune", norm)
-    content = replace(question.content, tune=replace(question.content.tune, runs={}))
-    without = "+".join(part for part in norm.split("+") if not part.startswith("schedule."))
-
-    def job(words: Sequence[str]) -> config.Job:
-        own = unlogged([*question.words, *question.tuning_words])
-        changed = replace(question, content=content, words=(*own, *trial_words(schedule), *words))
-        return changed.job("tune", without, question.grid[0], question.tuning_seeds[0])
-
-    with tried(question.folder, norm, job) as files:
-        return extrapolated(files, schedule.steps)
-
-
-def _schedule(question: Question, stage: Stage, norm: str) -> Any:
-    return question.job(stage, norm, question.grid[0], question.tuning_seeds[0]).config.schedule
-
-
-def unlogged(words: Iterable[str]) -> list[str]:
-    """Return the words without those about loggers: a trial is no run, and leaves nothing behind."""
-    return [word for word in words if not word.lstrip("+~").startswith(("logger=", "logger."))]
-
-
-def trial_words(schedule: object) -> tuple[str, ...]:
-    """Return the words of a trial of a run with this schedule.
-
-    A warm-up or a period too long for the trial's schedule would be refused; what a step costs does not depend on them.
-    """
-    return (*TRIAL_WORDS, *(f"schedule.{key}=1" for key in ("warmup", "period") if getattr(schedule, key, None)))
-
-
-@contextmanager
-def tried(folder: Path, name: str, job: Callable[[Sequence[str]], config.Job]) -> Iterator[record.RunFolder]:
-    """Do a trial in a hidden folder below ``folder``, which is removed after the context, and return its record.
-
-    ``name``: that of the trial in messages. ``job``: returns it, with these further words.
+    The trial is done in a hidden folder below that of the campaign, or of the items, which is removed afterwards.
 
     Raises: ReportedError if it fails; SystemExit if a signal stops it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".trial-", dir=folder) as results:
-        run = job([value_word("results", results)])
+    words = asked.trial_words(run)
+    whole = config.job(words, asked.config_dir).config
+    own = [word for word in words if not word.lstrip("+~").startswith(("logger=", "logger."))]  # a trial is no run
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".trial-", dir=asked.folder) as results:
+        job = config.job([*own, *trial_words(whole), value_word("results", results)], asked.config_dir)
         with (
             machine_lock.working(report) as pause,  # a timing on this machine is not disturbed
             redirect_stdout(StringIO()),
             redirect_stderr(StringIO()),
         ):
-            outcome = runner.execute(run, runner.Around(pause=pause))
+            outcome = runner.execute(job, runner.Around(pause=pause))
+        files = record.RunFolder(job.folder)
         if outcome.signum is not None:
             raise SystemExit(128 + outcome.signum)
         if outcome.status == "failed":
-            reason, written = str(outcome.error), record.RunFolder(run.folder).traceback_path
+            reason, written = str(outcome.error), files.traceback_path
             if written.exists():
-                kept = folder / written.name
+                kept = asked.folder / written.name
                 atomic.write_atomic(kept, written.read_bytes())
                 reason = re.sub(r" \(traceback in .*\)$", f" (traceback in {kept})", reason)
-            raise ReportedError(f"the trial of {name} failed: {reason}")
-        yield record.RunFolder(run.folder)
+            raise ReportedError(f"the trial of {run.norm} failed: {reason}")
+        return extrapolated(files, whole)
 
 
-def extrapolated(files: record.RunFolder, steps: int) -> Cost:
-    """Return the cost of a run of ``steps`` steps, from the record of a trial; 0 if the trial diverged."""
+def trial_words(whole: Any) -> list[str]:
+    """Return the words of a trial of a run with this config.
+
+    With a plan of evaluations, a trial has an evaluation of the first validation examples at half of its steps, and one
+    of the whole split, too, at its end. Otherwise it has one before training and one at its end.
+
+    A warm-up or a period too long for the trial's schedule would be refused; what a step costs does not depend on them.
+    """
+    words = [f"{key}={TRIAL_STEPS}" for key in ("max_steps", "log_every", "checkpoint_every")]
+    if whole.evaluation is None:
+        return [*words, f"eval_every={TRIAL_STEPS}"]
+    short = [f"schedule.{key}=1" for key in ("warmup", "period") if getattr(whole.schedule, key, None)]
+    return [*words, f"schedule.steps={TRIAL_STEPS // 2 * score.EVALUATIONS}", f"evaluation={score.PLANS[1]}", *short]
+
+
+def extrapolated(files: record.RunFolder, whole: Any) -> Cost:
+    """Return the cost of a run with the config ``whole``, from the record of a trial; 0 if the trial diverged."""
     rows = files.read_metrics()[0] if files.metrics_path.exists() else []
     if not rows or rows[-1]["step"] < TRIAL_STEPS:
         return Cost(0.0, 0.0)
-    clock, (interim, whole) = rows[-1]["seconds"], _evaluations(rows)
-    training = (clock["data"] + clock["train"]) * steps / TRIAL_STEPS
-    evaluation = score.EVALUATIONS * interim + score.SCORED * whole
+    clock, (interim, last) = rows[-1]["seconds"], evaluations(rows)
+    training = (clock["data"] + clock["train"]) * whole.max_steps / TRIAL_STEPS
+    evaluation = score.EVALUATIONS * interim + score.SCORED * last
+    if whole.evaluation is None:
+        last = 0.0
+        evaluation = (1 + math.ceil(whole.max_steps / whole.eval_every)) * clock["eval"] / 2
     pace = 1 + waited(files)
-    return Cost((clock["warmup"] + training + evaluation) / pace, whole / pace)
+    return Cost((clock["warmup"] + training + evaluation) / pace, last / pace)

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from helpers.campaign_runs import ask, write_run
 
 from rmsexp import config
-from rmsexp.campaign import plan
+from rmsexp.campaign import plan, progress
 from rmsexp.campaign.campaign_file import Job
+from rmsexp.campaign.progress import Cost
 from rmsexp.campaign.question import Question
-from rmsexp.campaign.results import Result
+from rmsexp.campaign.runs import CampaignRuns
+from rmsexp.commands import summary
 from rmsexp.records import record
 from rmsexp.system import atomic, clock
 from rmsexp.system.command_line import ReportedError
 from rmsexp.work import cost, runner
-from rmsexp.work.cost import Cost
 
 
 def jobs(asked: Question) -> list[Job]:
@@ -33,9 +36,9 @@ def test_the_time_that_threads_waited_does_not_count(tmp_path: Path) -> None:
     asked = ask(tmp_path)
     first, second, third, *_ = jobs(asked)
     total = 20 * len(clock.BUCKETS)
-    assert cost.cost(write_run(asked, first).path) == Cost(total, 0)
-    assert cost.cost(write_run(asked, second, contention={"waited": 0.25}).path) == Cost(total / 1.25, 0)
-    assert cost.cost(write_run(asked, third, contention=None).path) == Cost(total, 0)
+    assert progress.cost(write_run(asked, first).path) == Cost(total, 0)
+    assert progress.cost(write_run(asked, second, contention={"waited": 0.25}).path) == Cost(total / 1.25, 0)
+    assert progress.cost(write_run(asked, third, contention=None).path) == Cost(total, 0)
 
 
 @pytest.mark.usefixtures("quick_folders")
@@ -45,7 +48,7 @@ def test_the_waiting_is_the_mean_over_the_processes_of_a_run(tmp_path: Path) -> 
     run = files.read_run()
     (first,) = run["sessions"]
     atomic.write_json(files.run_path, run | {"sessions": [first, first | {"contention": {"waited": 0.3}}]})
-    assert cost.waited(files) == pytest.approx(0.2)
+    assert progress.waited(files) == pytest.approx(0.2)
 
 
 @pytest.mark.usefixtures("quick_folders")
@@ -54,11 +57,11 @@ def test_runs_without_metrics(tmp_path: Path) -> None:
     first, second, *_ = jobs(asked)
     diverged = write_run(asked, first, math.nan)
     diverged.metrics_path.unlink()
-    assert cost.cost(diverged.path) == Cost(0, 0)
+    assert progress.cost(diverged.path) == Cost(0, 0)
     damaged = write_run(asked, second)
     damaged.metrics_path.write_text('{"split": "train", "step": 1}\n')
     with pytest.raises(ValueError, match="lacks times; to repeat the run, remove its folder"):
-        cost.cost(damaged.path)
+        progress.cost(damaged.path)
 
 
 def test_evaluations_of_parts_and_of_the_whole_split() -> None:
@@ -69,38 +72,33 @@ def test_evaluations_of_parts_and_of_the_whole_split() -> None:
         for step, seconds, both in steps
         for split in (["interim", "valid"] if both else ["interim"])
     ]
-    assert cost._evaluations(rows) == (2.0, 5.0)
-    assert cost._evaluations([]) == (0.0, 0.0)
+    assert progress.evaluations(rows) == (2.0, 5.0)
+    assert progress.evaluations([]) == (0.0, 0.0)
 
 
-@pytest.mark.usefixtures("quick_folders")
-def test_estimates_are_means_of_finished_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Diverged runs do not count. A final run takes longer than a tuning run by three evaluations on test."""
-    asked, tried = ask(tmp_path), list[str]()
-    done = [job for job in jobs(asked) if job.norm == "ln"]
-    results = dict(zip(done, (write(asked, job) for job in done), strict=True))
-    spent = {done[0]: Cost(10, 1), done[1]: Cost(20, 2), done[2]: Cost(1, 0)}
+def test_estimates_are_means_of_finished_runs() -> None:
+    """A final run takes longer than a tuning run by three evaluations on test. A begun run has its own pace."""
+    done = [Job("tune", "ln", 1e-3, seed, "") for seed in range(2)]
+    finished: dict[Job, Cost] = dict(zip(done, (Cost(10, 1), Cost(20, 2)), strict=True))
+    tried: list[str] = []
 
-    def trial(_: Question, norm: str) -> Cost:
-        tried.append(norm)
-        return Cost(100, 10)
+    def trial(job: Job) -> Cost | None:
+        tried.append(job.norm)
+        return Cost(100, 10) if job.norm == "rms" else None
 
-    monkeypatch.setattr(cost, "trial", trial)
-    left = [Job(stage, norm, 1e-3, 7, "") for stage in ("tune", "final") for norm in ("ln", "rms")]  # type: ignore[arg-type]
-    lines: list[str] = []
-    found = cost.estimates(asked, left, spent, results, lines.append)
-    assert list(found.values()) == [15, 100, 19.5, 130]
-    assert tried == ["rms"]
-    assert lines == ["trying 20 steps of rms, to estimate the cost"]
-    final = Job("final", "ln", 1e-3, 0, done[0].folder)
-    assert cost.estimates(
-        asked, left[2:3], spent | {final: Cost(50, 1)}, results | {final: results[done[0]]}, print
-    ) == {left[2]: 50}
+    left = [Job(stage, norm, 1e-3, 7, "") for stage in ("tune", "final") for norm in ("ln", "rms", "none")]  # type: ignore[arg-type]
+    found = progress.seconds_left(left, finished, {}, trial=trial)
+    assert list(found.values()) == [15, 100, None, 19.5, 130, None]
+    assert tried == ["rms", "none"]
+    final = Job("final", "ln", 1e-3, 0, "")
+    assert progress.seconds_left(left[3:4], finished | {final: Cost(50, 1)}, {}) == {left[3]: 50}
+    assert progress.seconds_left(left[:2], finished, {left[0]: 3.0}) == {left[0]: 3.0, left[1]: None}
+    assert progress.seconds_left(left[3:4], finished, {}, longer=2.0) == {left[3]: 34.5}
 
 
 @pytest.mark.usefixtures("quick_folders")
 def test_runs_of_another_machine_do_not_say_how_long_runs_take_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nor do those of which one process was on another machine, and those of older records, which name none."""
     asked = ask(tmp_path)
@@ -111,19 +109,20 @@ def test_runs_of_another_machine_do_not_say_how_long_runs_take_here(
     older = json.loads(path.read_text())
     del older["sessions"][0]["machine"]
     path.write_text(json.dumps(older))
-    results = plan.update(asked)[1]
     assert [cost.is_from_this_machine(asked.results / job.folder) for job in done[:3]] == [True, False, False]
-    spent = {here: Cost(10, 1), there: Cost(50, 2), unknown: Cost(90, 3)}
-    monkeypatch.setattr(cost, "trial", lambda *_: Cost(100, 10))
-    left = Job("tune", "ln", 1e-3, 7, "")
-    assert cost.estimates(asked, [left], spent, results, print) == {left: 10}
-    del spent[here]
-    assert cost.estimates(asked, [left], spent, results, print) == {left: 100}
+    tried: list[str] = []
 
+    def trial(_: Any, job: Job) -> Cost:
+        tried.append(job.norm)
+        return Cost(100, 10)
 
-def write(asked: Question, job: Job) -> Result:
-    write_run(asked, job, math.nan if job.rate == 4e-3 else 20)
-    return plan.update(asked)[1][job]
+    monkeypatch.setattr(cost, "trial", trial)
+    summary.print_plan(CampaignRuns(asked))
+    assert tried == ["rms"]
+    shutil.rmtree(asked.results / here.folder)
+    summary.print_plan(CampaignRuns(asked))
+    assert tried == ["rms", "ln", "rms"]
+    assert "trying 20 steps of ln, to estimate the cost" in capsys.readouterr().err
 
 
 def test_a_trial_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -142,7 +141,7 @@ def test_a_trial_leaves_nothing_behind(tmp_path: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "execute", execute)
-        found = cost.trial(asked, "rms")
+        found = cost.trial(CampaignRuns(asked), Job("tune", "rms", 1e-3, 0, ""))
     assert 0 <= found.evaluation < found.seconds < 60
     assert str(folders[0]).startswith(f"{asked.folder}/.trial-")
     assert list(asked.folder.iterdir()) == []
@@ -165,7 +164,7 @@ def test_the_parts_of_a_schedule_fit_a_trial(
 
     monkeypatch.setattr(runner, "execute", execute)
     with pytest.raises(ReportedError, match="not run"):
-        cost.trial(asked, "ln")
+        cost.trial(CampaignRuns(asked), Job("tune", "ln", 1e-3, 0, ""))
     assert [(schedule.steps, getattr(schedule, key)) for schedule in schedules] == [(200, 1)]
 
 
@@ -183,7 +182,7 @@ def test_a_trial_that_does_not_end(
     asked = ask(tmp_path)
     monkeypatch.setattr(runner, "execute", lambda *_: outcome)
     with pytest.raises(error, match=message):
-        cost.trial(asked, "ln")
+        cost.trial(CampaignRuns(asked), Job("tune", "ln", 1e-3, 0, ""))
     assert list(asked.folder.iterdir()) == []
 
 
@@ -199,13 +198,13 @@ def test_the_traceback_of_a_trial_stays(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(runner, "execute", execute)
     kept = asked.folder / "traceback.txt"
     with pytest.raises(ReportedError) as raised:
-        cost.trial(asked, "ln")
+        cost.trial(CampaignRuns(asked), Job("tune", "ln", 1e-3, 0, ""))
     assert str(raised.value) == f"the trial of ln failed: TypeError: mine (traceback in {kept})"
     assert kept.read_text() == "Traceback"
 
 
 def test_a_trial_that_diverges_has_no_cost(tmp_path: Path) -> None:
-    assert cost.extrapolated(record.RunFolder(tmp_path), 1000) == Cost(0, 0)
+    assert cost.extrapolated(record.RunFolder(tmp_path), None) == Cost(0, 0)
 
 
 def test_a_run_is_extrapolated_from_a_trial(tmp_path: Path) -> None:
@@ -216,4 +215,7 @@ def test_a_run_is_extrapolated_from_a_trial(tmp_path: Path) -> None:
     files = record.RunFolder(tmp_path)
     files.append(rows)
     atomic.write_json(files.run_path, {"dataset": {"digest": ""}, "sessions": [{"from_step": 0}]})
-    assert cost.extrapolated(files, 1000) == Cost(5 + 4 * 50 + 20 * 1 + 3 * 2, 2)
+    whole = SimpleNamespace(max_steps=1000, evaluation="scored", eval_every=100)
+    assert cost.extrapolated(files, whole) == Cost(5 + 4 * 50 + 20 * 1 + 3 * 2, 2)
+    whole.evaluation = None  # then the trial had two evaluations, and the run has one before training, too
+    assert cost.extrapolated(files, whole) == Cost(5 + 4 * 50 + 11 * 2, 0)

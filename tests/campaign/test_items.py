@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +15,13 @@ from helpers.campaign_runs import RUNS
 from rmsexp import config
 from rmsexp.campaign import items
 from rmsexp.campaign.items import Items, Run
-from rmsexp.commands import item_plan
+from rmsexp.campaign.progress import Cost
+from rmsexp.commands import summary
 from rmsexp.commands.campaign import main
 from rmsexp.config import identity
 from rmsexp.records import record
 from rmsexp.report.tables import formats
+from rmsexp.system.command_line import ReportedError
 from rmsexp.work import cost, runner
 
 SMALL = [f"{key}={value}" for key, value in RUNS.items() if key not in ("task", "scale")]
@@ -84,7 +85,7 @@ def test_items_share_runs(tmp_path: Path) -> None:
 def test_all_items_of_the_paper_are_44_runs_and_6_timings(tmp_path: Path) -> None:
     asked = ask(tmp_path, "paper", "timing.processes=2")
     assert len(asked.left()) == len({run.folder for run in asked.left()}) == 44
-    timings = asked.timings(asked.items)
+    timings = asked.timings()
     assert [len(timing.jobs) for timing in timings] == [5, 4, 4, 6, 4, 6]
     assert {timing.options.reference for timing in timings} == {"ln"}
     assert {timing.options.processes for timing in timings} == {2}
@@ -94,7 +95,7 @@ def test_all_items_of_the_paper_are_44_runs_and_6_timings(tmp_path: Path) -> Non
 def test_a_table_of_times_needs_no_runs(tmp_path: Path) -> None:
     asked = ask(tmp_path, "table8")
     assert asked.left() == []
-    assert [list(timing.jobs) for timing in asked.timings(asked.items)] == [["none", "ln", "rms", "prms"]]
+    assert [list(timing.jobs) for timing in asked.timings()] == [["none", "ln", "rms", "prms"]]
 
 
 @pytest.mark.usefixtures("quick_jobs")
@@ -171,21 +172,20 @@ def test_a_plan_has_states_and_costs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Runs of other norms of the setting stand for a norm without finished runs."""
-    monkeypatch.setattr(cost, "cost", lambda _: cost.Cost(90.0, 1.0))
+    monkeypatch.setattr(summary, "cost_of", lambda _: Cost(3600.0, 1.0))
     monkeypatch.setattr(cost, "is_from_this_machine", lambda _: True)
     asked = ask(tmp_path, "table4", "timing.budget=30")
     end(asked, asked.left()[0])
-    item_plan.print_plan(asked)
+    summary.print_plan(asked)
     out = capsys.readouterr().out.splitlines()
     assert out[1:4] == [
-        "  finished     transformer/demo/none/seed0",
-        "  missing      transformer/demo/ln/seed0",
-        "  missing      transformer/demo/rms/seed0",
+        "  table4 finished     transformer/demo/none/seed0",
+        "  table4 missing      transformer/demo/ln/seed0",
+        "  table4 missing      transformer/demo/rms/seed0",
     ]
-    assert out[5:] == [
-        "  missing      timing of none, ln, rms, prms in transformer/demo",
-        "1 runs done, 3 left: 4:30, one after the other, each alone on its cores",
-        "1 timings left: 0:30",
+    assert out[6:] == [
+        "  table4 done   1, 1.00 h; left   3, 3.00 h; not drawn",
+        "  timing left, about 30 s: none, ln, rms, prms in transformer/demo",
         f"next    python -m rmsexp.campaign table4 results={tmp_path} timing.budget=30",
     ]
 
@@ -197,34 +197,35 @@ def test_a_plan_of_all_items_has_a_line_for_each(
     """There is one trial for each setting. If one fails, the cost is unknown."""
     tried: list[str] = []
 
-    def trial(asked: Items, run: Run, report: Any) -> float:  # noqa: ARG001
+    def trial(asked: Items, run: Run) -> Cost:  # noqa: ARG001
         tried.append(run.folder)
-        return float("nan") if run.folder.startswith("transformer") else 60.0
+        if run.folder.startswith("transformer"):
+            raise ReportedError("no data")
+        return Cost(1800.0, 0.0)
 
-    monkeypatch.setattr(item_plan, "_trial", trial)
-    item_plan.print_plan(ask(tmp_path, "paper"))
+    monkeypatch.setattr(cost, "trial", trial)
+    summary.print_plan(ask(tmp_path, "paper"))
     out = capsys.readouterr().out.splitlines()
     assert len(tried) == len({Path(folder).parents[1] for folder in tried}) == 8
-    lines = {line.split()[0]: line.split()[1:] for line in out}
-    assert lines["table2"] == ["0", "5", "5:00", "left", "no"]
-    assert lines["table4"] == ["0", "4", "unknown", "left", "no"]
-    assert lines["table1"] == ["0", "0", "no"]
-    assert lines["0"][:6] == ["runs", "done,", "44", "left:", "unknown,", "one"]
+    lines = {line.split()[0]: line.partition("left")[2].split("; ") for line in out}
+    assert lines["table2"] == ["   5, 2.50 h", "not drawn"]
+    assert lines["table4"] == ["   4, unknown", "not drawn"]
+    assert lines["table1"] == ["   0, 0.00 h", "not drawn"]
+    assert "  0 done, 44 left, since items share runs" in out
 
 
+@pytest.mark.usefixtures("quick_jobs")
 def test_a_norm_that_diverges_in_its_trial_does_not_stand_for_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ask(tmp_path, "table4", "scale=medium")
-    monkeypatch.setattr(item_plan, "_trial", lambda _, run, __: 0.0 if "/none" in run.folder else 60.0)
-    found = item_plan.estimates(asked, lambda _: None)
-    assert {seconds for run, seconds in found.items() if "/none" in run.folder} == {0.0}
-    assert {seconds for run, seconds in found.items() if "/none" not in run.folder} == {60.0}
+    monkeypatch.setattr(cost, "trial", lambda _, run: Cost(0.0 if "/none" in run.folder else 3600.0, 0.0))
+    summary.print_plan(ask(tmp_path, "table4"))
+    assert "left   4, 3.00 h" in capsys.readouterr().out
 
 
 def test_a_trial_is_shorter_than_a_long_warm_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The runs at scale=medium have a warm-up of 300 steps."""
-    asked, lines, schedules = ask(tmp_path, "table4", "scale=medium"), list[str](), list[Any]()
+    asked, schedules = ask(tmp_path, "table4", "scale=medium"), list[Any]()
 
     def execute(job: config.Job, around: runner.Around) -> runner.Outcome:
         assert around.pause is not None  # it pauses while others measure
@@ -232,9 +233,9 @@ def test_a_trial_is_shorter_than_a_long_warm_up(tmp_path: Path, monkeypatch: pyt
         return runner.Outcome("failed", 0, "not run")
 
     monkeypatch.setattr(runner, "execute", execute)
-    run = asked.runs(asked.items)[0]
-    assert math.isnan(item_plan._trial(asked, run, lines.append))
-    assert lines == [f"the trial of {Path(run.folder).parent} failed: not run"]
+    run = asked.left()[0]
+    with pytest.raises(ReportedError, match=f"the trial of {Path(run.folder).parent} failed: not run"):
+        cost.trial(asked, run)
     assert [(schedule.steps, schedule.warmup) for schedule in schedules] == [(200, 1)]
 
 
@@ -262,7 +263,7 @@ def test_an_item_from_its_first_run_to_its_table(
     """
     words = ["mine", "--config-dir", own_item, f"results={tmp_path / 'results'}", "eval_every=10", *SMALL]
     assert main([*words, "--plan"]) == 0
-    assert "0 runs done, 2 left: 0:0" in capsys.readouterr().out
+    assert "  mine   done   0, 0.00 h; left   2, 0.0" in capsys.readouterr().out
     assert list(record.find_runs(tmp_path / "results")) == []
     assert main(words) == 0
     out = capsys.readouterr().out.splitlines()
@@ -301,7 +302,7 @@ def test_items_without_runs_are_drawn_with_what_is_there(
     """Tables then have the paper's numbers; figures have no picture. One page shows all items."""
     monkeypatch.setattr(items.items, "options", lambda _: ["table1", "table5", "table10", "figure2", "figure3"])
     asked = ask(tmp_path, "paper")
-    item_plan.conclude(asked)
+    summary.draw(asked)
     out = capsys.readouterr().out.splitlines()
     assert out[2] == f"{'Table 10':14}{asked.folder / 'table10.md'} (6 runs missing)"
     assert out[-2] == f"{'all':14}{asked.folder / 'README.md'}"

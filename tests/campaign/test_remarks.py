@@ -51,12 +51,8 @@ def test_remarks_beside_the_verdicts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "remark"),
     [
-        (
-            "campaign.json",
-            lambda stored: stored["claims"][0].update(margin=3.0),
-            "differ in claims[0].margin, so one was",
-        ),
-        ("campaign.json", lambda stored: stored["claims"].pop(), "differ in claims[1].claim, claims[1].test, "),
+        ("campaign.json", lambda stored: stored["claims"][0].update(margin=3.0), "differ in claims, so one was"),
+        ("campaign.json", lambda stored: stored["claims"].pop(), "differ in claims, "),
         (
             "campaign.json",
             lambda stored: (
@@ -64,20 +60,15 @@ def test_remarks_beside_the_verdicts(tmp_path: Path) -> None:
                 stored.update(question="b"),
                 stored["seeds"].update(max_seeds=20),
             ),
-            "differ in final.max_seeds, so",
+            "differ in final, so",
         ),
         ("campaign.json", lambda stored: stored["runs"].update(threads=1), "differ in runs, so"),
-        ("campaign.json", lambda stored: stored["seeds"].update(tune=[1000]), "differ in tuning seeds, so"),
-        (
-            "registered.json",
-            lambda stored: stored["rules"]["tune"].update(over={"optim.eps": [1]}),
-            "differ in rate, digest, so",
-        ),
-        ("campaign.json", lambda stored: stored["seeds"].update(max_seeds=20), "differ in final.max_seeds, so"),
+        ("campaign.json", lambda stored: stored["seeds"].update(tune=[7]), "differ in tune, so"),
+        ("registered.json", lambda stored: stored["rules"]["tune"].update(over={"a": [1]}), "differ in tune, digest, "),
+        ("campaign.json", lambda stored: stored["seeds"].update(max_seeds=20), "differ in final, so"),
         ("campaign.json", lambda stored: stored["registered"].update(date="2026"), "differ in date, so"),
-        ("campaign.json", lambda stored: stored["runs"].update(batch_size="8"), "differ in runs, so"),
         ("registered.json", lambda stored: stored["rules"]["grid"].pop(), "differ in grid, digest, so"),
-        ("registered.json", lambda stored: stored.pop("rules"), "is damaged: it has no digest"),
+        ("registered.json", lambda stored: stored.pop("rules"), "has no rules"),
     ],
 )
 def test_rules_that_differ_from_the_registration_are_named(

@@ -11,9 +11,10 @@ from helpers.campaign_runs import ask, do, write_run
 
 from rmsexp.campaign import plan, registration, runs
 from rmsexp.campaign.campaign_file import Job
+from rmsexp.campaign.progress import Cost
+from rmsexp.campaign.runs import CampaignRuns
 from rmsexp.commands import summary
 from rmsexp.work import cost
-from rmsexp.work.cost import Cost
 
 pytestmark = pytest.mark.usefixtures("quick_folders")
 
@@ -28,7 +29,7 @@ def test_a_plan_before_any_run(
     """6 runs of tuning are planned, 8 more follow, then 4 final ones, each of which takes 2 hours, or 2.5 with test."""
     asked = ask(tmp_path, "pilot.rate=1e-3")
     monkeypatch.setattr(cost, "trial", lambda *_: Cost(7200, 600))
-    summary.print_plan(asked)
+    summary.print_plan(CampaignRuns(asked))
     out = capsys.readouterr().out.splitlines()
     assert out[0] == f"{asked.name}: Is RMSNorm as good as LayerNorm?"
     assert out[1].split()[:2] == ["pilot", "missing"]
@@ -51,7 +52,7 @@ def test_a_plan_before_the_number_of_seeds_is_decided(tmp_path: Path, capsys: py
     """The final runs of the first look are planned. Each takes 120 s, as tuning runs did. Two more seeds may come."""
     asked = ask(tmp_path)
     do(asked, value, {"tune": 9, "final": 0})
-    summary.print_plan(asked)
+    summary.print_plan(CampaignRuns(asked))
     out = capsys.readouterr().out.splitlines()
     assert "  final  done   0, 0.00 h; left   4, 0.13 h" in out
     assert "  left up to 8, 0.27 h, if the spread of scores asks for all 4 seeds" in out
@@ -63,7 +64,7 @@ def test_a_plan_whose_claims_need_no_more_seeds(
     """The only claim is of superiority, so the spread of the scores decides nothing."""
     better = {"claim": "RMSNorm is better than LayerNorm", "test": "superiority", "a": "rms", "b": "ln"}
     monkeypatch.setattr(cost, "trial", lambda *_: Cost(7200, 600))
-    summary.print_plan(ask(tmp_path, claims=[better]))
+    summary.print_plan(CampaignRuns(ask(tmp_path, claims=[better])))
     out = capsys.readouterr().out.splitlines()
     assert "  left up to 22, 46.00 h, if best rates at its edge extend the grid by 2 rates" in out
 
@@ -75,7 +76,7 @@ def test_a_plan_after_all_runs(
     asked = ask(tmp_path, "pilot.rate=1e-3")
     do(asked, value)
     monkeypatch.setattr(cost, "trial", lambda *_: pytest.fail("a trial"))
-    summary.print_plan(asked)
+    summary.print_plan(CampaignRuns(asked))
     out = capsys.readouterr().out.splitlines()
     assert "  tune   done  14, 0.47 h; left   0, 0.00 h" in out  # 120 s each
     assert "left up to" not in "".join(out)
@@ -128,7 +129,7 @@ def test_verdicts_have_units(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     with plan.locked(asked):
         registration.register(asked, {"commit": "abc", "code": "x"})
     do(asked, value)
-    summary.print_verdicts(asked)
+    summary.print_verdicts(CampaignRuns(asked))
     out = capsys.readouterr().out.splitlines()
     assert out[:2] == ["rate of ln: 0.002", "rate of rms: 0.002"]
     assert out[2].startswith(
@@ -141,7 +142,7 @@ def test_what_is_not_decided(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     asked = ask(tmp_path)
     do(asked, value, {"tune": 1})
     write_run(asked, plan.update(asked)[0].jobs[-1], status="failed")
-    summary.print_verdicts(asked)
+    summary.print_verdicts(CampaignRuns(asked))
     out = capsys.readouterr().out
     assert "not decided yet: no final runs, 6 of the 14 tuning runs planned so far" in out
     assert "next    python -m rmsexp.campaign tiny results=" in out
@@ -151,11 +152,11 @@ def test_all_norms_diverge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     """Nothing is left to do, so the campaign's command is not suggested."""
     asked = ask(tmp_path)
     do(asked, lambda _: math.nan)
-    summary.print_verdicts(asked)
+    summary.print_verdicts(CampaignRuns(asked))
     out = capsys.readouterr().out
     assert "rate of ln: none: it diverged at every rate" in out
     assert "next    python -m rmsexp.report" in out
-    summary.print_plan(asked)
+    summary.print_plan(CampaignRuns(asked))
     out = capsys.readouterr().out
     assert "  final  done   0, 0.00 h; left   0, 0.00 h" in out
     assert "next    python -m rmsexp.report" in out

@@ -102,7 +102,7 @@ def test_a_worker_does_all_runs(simulation: Simulation) -> None:
     assert all(registered)
     assert len(set(simulation.tried)) == 18
     assert simulation.lines[0] == "tuning run 1 of 6 · 0 of about 18 runs ended: ln optim.lr=0.001 seed=1000"
-    seconds = 20 * (len(clock.BUCKETS) - 1)  # of a run, without its warm-up
+    seconds = 20 * len(clock.BUCKETS)  # of a run
     left = f"{seconds // 60}:{seconds % 60:02} left with one worker"
     assert simulation.lines[-1] == f"final run 4 of 4 · 17 of 18 runs ended, {left}: rms optim.lr=0.002 seed=1"
 

@@ -42,7 +42,7 @@ Does RMSNorm match LayerNorm on cifar10?
 stage  not started  left
 tune   26           26
 final  4            4
-time left  unknown, with one worker; 0 of 30 runs have ended
+time left  unknown, with one worker on idle cores; 0 of 30 runs have ended
 next       python -m rmsexp.campaign quality results={root}
 
 sweep {name}
@@ -229,4 +229,4 @@ def test_a_campaign_counts_the_runs_that_its_rules_will_ask_for(
     assert status.main([str(asked.results)]) == 0
     shown = capsys.readouterr().out
     assert "left  coming\n" in shown
-    assert "with one worker; 1 of about 18 runs have ended\n" in shown
+    assert "with one worker on idle cores; 1 of about 18 runs have ended\n" in shown

@@ -9,9 +9,9 @@ import pytest
 from helpers.campaign_runs import ask, write_run
 
 from rmsexp.campaign import plan
+from rmsexp.campaign.progress import Cost
 from rmsexp.system import clock
 from rmsexp.work import cost
-from rmsexp.work.cost import Cost
 
 
 def test_a_row_for_each_norm_and_stage_with_runs_of_this_machine(
@@ -25,7 +25,7 @@ def test_a_row_for_each_norm_and_stage_with_runs_of_this_machine(
             write_run(asked, job, machine={"id": "other"})
         else:
             write_run(asked, job, float("nan") if job.norm == "rms" and done[job.norm] == 2 else 20)
-    monkeypatch.setattr(cost, "trial", lambda _, norm: Cost({"ln": 60, "rms": 300}[norm], 10))
+    monkeypatch.setattr(cost, "trial", lambda _, job: Cost({"ln": 60, "rms": 300}[job.norm], 10))
     rows = plan_accuracy.compared(asked)
     took = 20 * len(clock.BUCKETS)
     assert rows == [

@@ -30,16 +30,16 @@ def curves(item: Item, found: Found, sources: Sequence[str]) -> Figure:
         sources: where our values come from: scale, data, seeds and machine, as lines of the caption.
     """
     views = [_interim(_view(panel, found), found) for panel in item.panels]
-    lines = [item.content.caption, *sources, READING]
-    return paper_figures.draw(item.content.title, lines, found.records, found.series, views)
+    lines = [item.caption, *sources, READING]
+    return paper_figures.draw(item.title, lines, found.records, found.series, views)
 
 
 def against_p(item: Item, found: Found, sources: Sequence[str]) -> Figure:
     """Return an item's figure, with a panel for each of its panels, against p. Arguments are as in :func:`curves`."""
     records, views = found.records, [_view(panel, found) for panel in item.panels]
     table = p_table.table(records, *records.names)
-    lines = [item.content.caption, *sources, READING_P, *filter(None, [p_table.left_out(records, table)])]
-    figure, grid = canvas.grid(len(views), canvas.PANEL[1], item.content.title, lines)
+    lines = [item.caption, *sources, READING_P, *filter(None, [p_table.left_out(records, table)])]
+    figure, grid = canvas.grid(len(views), canvas.PANEL[1], item.title, lines)
     for axes, view in zip(grid, views, strict=True):
         p_sweep.draw_quality(axes, table, view.quantity, records)
         values = table[view.quantity.name].dropna() * view.quantity.factor

@@ -166,7 +166,7 @@ def _published(item: Item, group: Group, norm: str, column: Column) -> Value:
 def _number(item: Item, group: Group, norm: str, metric: str, data: str) -> dict[Any, Any] | None:
     """Return the row of a number of the paper, or None. ``data``: the paper's name of the data; empty: any."""
     rows = paper.numbers()
-    rows = rows[(rows["table"] == item.content.title) & (rows["framework"] == group.framework)]
+    rows = rows[(rows["table"] == item.title) & (rows["framework"] == group.framework)]
     rows = rows[(rows["norm"] == norm) & (rows["metric"] == metric) & ((rows["data"] == data) | (not data))]
     assert len(rows) <= 1, f"{item.name}: several numbers of the paper for {norm} {metric}"
     return None if rows.empty else rows.iloc[0].to_dict()
@@ -218,7 +218,7 @@ def notes(item: Item, parts: Sequence[Part]) -> list[str]:
             place = f"{part.found.setting}: " if several else ""
             lines += [f"{place}{line}" for line in _of_part(item, part.found)]
     numbers, frameworks = paper.numbers(), {part.group.framework for part in parts}
-    shown = numbers[(numbers["table"] == item.content.title) & numbers["framework"].isin(frameworks)]
+    shown = numbers[(numbers["table"] == item.title) & numbers["framework"].isin(frameworks)]
     return [*lines, *paper.remarks(shown)]
 
 
@@ -235,7 +235,7 @@ def _of_part(item: Item, found: Found) -> Iterator[str]:
     if found.comparison is not None:
         yield TIME_NOTE
         yield from comparable.notes(found.comparison)
-    elif item.content.timed:
+    elif item.timed:
         yield "the time of training steps has not been measured yet"
 
 
