@@ -9,7 +9,7 @@ in a temporary worktree of HEAD. Then the tests that executed the changed line r
 
 Coverage does not measure C++, nor the processes in which Triton's interpreter executes kernels. So faults in C++ are
 tested with all tests of the files ``CPP_TESTS`` that use no interpreter, and faults in Triton kernels with those of
-``TRITON_TESTS`` and with the tests in tests/kernels that run their file in the interpreter.
+``TRITON_TESTS`` and with the tests in tests/norms/kernels that run their file in the interpreter.
 
 Prints two lines per fault and writes all faults as JSON to ``--output``. Repeated with the same output file, the
 command plants only the faults that were not detected before. ``--again FILE`` plants the faults of an earlier output,
@@ -55,10 +55,10 @@ AREAS = {
 # kinds of faults in C++: pattern and replacement
 CPP = ((r" \+ ", " - "), (r" - ", " + "), (r" < ", " <= "), (r" \* ", " + "), (r"\beps\b", "0"))
 # the files whose tests run C++ kernels, and those whose tests are about Triton kernels
-CPP_TESTS = re.compile(r".*tests/(kernels/test_(?!build|triton)\w+|norms/test_pointwise)\.py")
-TRITON_TESTS = re.compile(r".*tests/kernels/test_triton\w*\.py")
-# the name, in other files of tests/kernels, of the test that runs its file once more, in Triton's interpreter
-INTERPRETED = re.compile(r".*tests/kernels/test_\w+\.py::test_under_the_interpreter")
+CPP_TESTS = re.compile(r".*tests/norms/(kernels/test_(?!build|triton)\w+|test_pointwise)\.py")
+TRITON_TESTS = re.compile(r".*tests/norms/kernels/test_triton\w*\.py")
+# the name, in other files of tests/norms/kernels, of the test that runs its file once more, in Triton's interpreter
+INTERPRETED = re.compile(r".*tests/norms/kernels/test_\w+\.py::test_under_the_interpreter")
 # functions whose first two arguments are never swapped
 NOT_SWAPPED = {"isinstance", "issubclass", "zip", "getattr", "setattr", "hasattr", "range", "print", "super"}
 

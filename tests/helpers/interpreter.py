@@ -47,7 +47,7 @@ def need_kernels() -> None:
 
 def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run Python in the folder of the tests of the kernels."""
-    folder = Path(__file__).parents[1] / "kernels"
+    folder = Path(__file__).parents[1] / "norms/kernels"
     command = [sys.executable, *arguments]
     return subprocess.run(command, env={**os.environ, **environment}, cwd=folder, capture_output=True, text=True)
 

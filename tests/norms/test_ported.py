@@ -6,7 +6,7 @@
 - quack: Dao-AILab/quack, tests/test_layernorm.py and test_rmsnorm.py.
 
 Not restated: negative eps and complex input, which this package refuses; a gain offset, residual inputs, and results in
-the memory of the input, which it does not have. tests/kernels/test_ported.py has the cases of kernels and recurrences.
+the memory of the input, which it does not have. kernels/test_ported.py has the cases of kernels and recurrences.
 
 The tests run with eager and with fused norms. With TRITON_INTERPRET=1 in the environment, fused norms use the Triton
 kernels, in Triton's interpreter on CPU, and tests with more than 4,096 elements are skipped. This takes two minutes.

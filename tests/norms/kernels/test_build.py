@@ -475,7 +475,7 @@ print("done")
 def test_without_a_compiler_fused_is_eager_with_one_notice(tmp_path: Path) -> None:
     empty = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
     environment = {key: value for key, value in os.environ.items() if key != "CXX"} | empty
-    tests = Path(__file__).parents[1]  # contains the package "helpers"
+    tests = Path(__file__).parents[2]  # contains the package "helpers"
     process = subprocess.run(
         [sys.executable, "-c", WITHOUT_COMPILER], env=environment, cwd=tests, capture_output=True, text=True
     )

@@ -18,7 +18,7 @@ EPS = 1e-3
 
 COMPILE = r"""
 import re, sys
-sys.path.append("..")
+sys.path.append("../..")
 from triton.backends.compiler import GPUTarget
 from triton.runtime import JITFunction
 from triton.runtime.driver import driver
