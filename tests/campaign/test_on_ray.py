@@ -1,4 +1,4 @@
-"""The runs of a campaign as tasks of Ray. ``scripts/ray_node_lost.py`` loses a node of a cluster."""
+"""The runs of a campaign as tasks of Ray. ``scripts/disturb.py ray_node_lost`` loses a node of a cluster."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import campaign_kills
-import chaos
+import disturb
 import pytest
 from helpers.campaign_runs import RUNS, ask, write_file
 from helpers.stopping import in_training
@@ -50,9 +49,9 @@ def test_ctrl_c_saves_the_runs(tmp_path: Path) -> None:
     assert any(10 <= status["checkpoint"] == status["step"] < 300 for status in saved)
     assert "running" not in [status["status"] for status in statuses]
     subprocess.run(command, env=environment, check=True)
-    assert campaign_kills.sessions(results) == []
-    assert any(len(steps) > 1 for steps in campaign_kills.starts(results).values())
-    assert chaos.differences(*map(campaign_kills.content, (undisturbed, results))) == []
+    assert disturb.not_continued(results) == []
+    assert any(len(steps) > 1 for steps in disturb.starts(results).values())
+    assert disturb.differences(*map(disturb.campaign_content, (undisturbed, results))) == []
 
 
 @pytest.mark.usefixtures("quick_folders")

@@ -128,7 +128,7 @@ TEXTS = {
     "fuzz": ["In 520 s at commit aaaaaaa: no findings.", "| all | 7 |"],
     "preempted-sweep": ["12 runs got SIGUSR2, and 2 of them SIGKILL after that. No difference remained to the"],
     "ray-node-lost": [
-        "the 12 runs of `scripts/preempted_sweep.py` were done on 2 nodes with 2 cores each.\n",
+        "12 small runs were done on 2 nodes with 2 cores each.\n",
         "Node 2 was removed when 4 of them had ended. It was training 2 runs, at steps 95 and 120.\n",
         "They were continued at steps 80 and 100, and ended on node 1.\nNo difference remained to the undisturbed s",
     ],
