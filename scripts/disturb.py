@@ -398,7 +398,7 @@ def sweep_words(root: Path, text: Path, runs: Sequence[str]) -> list[str]:
         *("eval_every=6", "checkpoint_every=3", "threads=1", "batch_size=10", "pool=3", "model.embedding=8"),
         *("model.hidden=12", "decoding.max_length=6", "decoding.beam=2", "decoding.valid_beam=1", "data.name=files"),
         *(f"data.{split}={text / split}" for split in ("train", "valid", "test")),
-        *("data.vocabulary=200", f"data.root={root / 'data'}", f"results={root / 'results'}"),
+        *("data.vocabulary=100", f"data.root={root / 'data'}", f"results={root / 'results'}"),
     ]
 
 
@@ -605,7 +605,7 @@ def campaign_content(results: Path) -> Found:
     report = results.parent / "report"
     subprocess.run([sys.executable, "-m", "rmsexp.report", results, "--out", report], check=True, capture_output=True)
     with (report / "verdicts.csv").open() as file:
-        verdicts = list(csv.DictReader(file))
+        verdicts = [{name: value for name, value in row.items() if name != "root"} for row in csv.DictReader(file)]
     statuses = {str(folder.relative_to(results)): status_of(folder).get("status") for folder in runs_below(results)}
     return {
         "plan": planned,
