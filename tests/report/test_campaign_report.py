@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from helpers.campaigns import EQUAL, Campaign, three, write_timing
+from helpers.campaigns import Campaign, three, write_timing
 from helpers.records import load_timings, write_run
 
 from rmsexp.campaign import answers
@@ -56,17 +56,6 @@ def test_verdicts_come_first(reported: Path) -> None:
     assert "RMSNorm equals LayerNorm" in (reported / "report/tables.tex").read_text()
 
 
-@pytest.mark.usefixtures("unwritten_figures")
-def test_the_first_view_has_campaigns_and_the_settings_of_other_runs(tmp_path: Path) -> None:
-    Campaign().write(tmp_path)
-    for series in ("ln+impl=fused", "rms+impl=fused"):
-        write_run(tmp_path, series, setting="medium")
-    report.run(tmp_path, None, None)
-    first = (tmp_path / "report/report.md").read_text().split("## Verdicts")[0]
-    rows = [line.split(" | ")[1] for line in first.splitlines() if line.startswith("| cifar10")]
-    assert [row.split(",")[0] for row in rows] == ["campaign quality_cifar10", "medium"]
-
-
 def test_tables_as_csv(reported: Path) -> None:
     verdicts, rates = (pd.read_csv(reported / f"report/{name}.csv") for name in ("verdicts", "rates"))
     assert len(verdicts) == 7
@@ -101,14 +90,6 @@ def test_a_tuning_setting_with_another_run_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("unwritten_figures")
-def test_a_setting_that_is_asked_for_is_reported(tmp_path: Path) -> None:
-    Campaign().write(tmp_path)
-    setting = "small+evaluation=validation+optim.lr=0.004"
-    report.run(tmp_path, None, setting)
-    assert (tmp_path / "report/cifar10" / setting / "report.md").exists()
-
-
-@pytest.mark.usefixtures("unwritten_figures")
 def test_campaigns_of_one_name_are_told_apart_by_their_root(tmp_path: Path) -> None:
     for root in ("a", "b"):
         Campaign().write(tmp_path / root)
@@ -125,27 +106,6 @@ def test_campaigns_of_one_name_are_told_apart_by_their_root(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("unwritten_figures")
-def test_norms_that_are_not_drawn_and_seeds_that_are_left_out_are_named(tmp_path: Path) -> None:
-    lost = {("wn", seed) for seed in range(8)} | {("none", 1)}
-    norms = ("ln", "rms", "none", "bn", "wn")
-    better = [{"claim": norm, "test": "superiority", "a": norm, "b": "none", "margin": None} for norm in ("bn", "wn")]
-    same = dict.fromkeys(norms, 16.0), dict.fromkeys(norms, 0.004)
-    Campaign(level=same[0], best=same[1], diverged=lost, claims=[EQUAL, *better]).write(tmp_path)
-    write_timing(tmp_path, "cifar10", ("ln", "rms", "none", "wn"))
-    states, timings = answers.load(tmp_path, []), load_timings(tmp_path)
-    reported = campaign_report.write(states, load(tmp_path), timings, 0, tmp_path / "report")
-    missing = "quality_cifar10: not in the figure of quality at equal time, because"
-    assert reported.notes == [
-        f"{missing} its timing records do not have them: BatchNorm",
-        f"{missing} none of their final runs finished: WeightNorm",
-    ]
-    caption = reported.captions[campaign_report.TIME]
-    assert "means that leave out seeds: cifar10 (quality_cifar10): no norm (7 of 8 seeds); cifar10: inter" in caption
-    (table,) = reported.tables.values()
-    assert table.set_index("norm").loc["no norm", "test error, final runs"].endswith(" %, 7 of 8 seeds")
-
-
-@pytest.mark.usefixtures("unwritten_figures")
 def test_a_damaged_campaign_is_a_problem_of_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Campaign().write(tmp_path)
     Campaign(name="damaged").write_file(tmp_path).write_text('{"format": 1}')
@@ -153,16 +113,6 @@ def test_a_damaged_campaign_is_a_problem_of_the_report(tmp_path: Path, capsys: p
     problem = f"campaign left out: {tmp_path}/campaigns/damaged/campaign.json has no"
     assert problem in capsys.readouterr().err
     assert problem in (tmp_path / "report/report.md").read_text()
-
-
-def test_without_campaigns_the_report_has_no_verdicts(tmp_path: Path) -> None:
-    write_run(tmp_path, "ln")
-    write_run(tmp_path, "rms")
-    report.run(tmp_path, None, None)
-    assert not (tmp_path / "report/verdicts.csv").exists()
-    assert "Verdicts" not in (tmp_path / "report/report.md").read_text()
-    assert "<h2 id" in (page := (tmp_path / "report/report.html").read_text())
-    assert 'class="campaigns"' not in page
 
 
 @pytest.mark.usefixtures("unwritten_figures")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,7 +11,6 @@ from helpers.records import write_run
 from rmsexp.compare import draw, load
 from rmsexp.records import record
 from rmsexp.report.comparison import NoMetricsError
-from rmsexp.system.file_lock import POLL_SECONDS, locked
 
 pytestmark = pytest.mark.slow
 
@@ -41,19 +39,6 @@ def test_a_run_may_lack_metrics_but_not_all_runs_of_a_setting(tmp_path: Path, un
     assert "\n" not in str(error.value)
     write_run(tmp_path, "rms")
     draw(tmp_path, "cifar10", "demo")
-    assert "curves" in unwritten_figures
-
-
-def test_who_draws_last_has_loaded_the_records_last(tmp_path: Path, unwritten_figures: list[str]) -> None:
-    write_run(tmp_path, "ln")
-    with locked(tmp_path / "cifar10/demo/.comparison.lock"):  # another process draws
-        drawing = threading.Thread(target=draw, args=(tmp_path, "cifar10", "demo"))
-        drawing.start()
-        drawing.join(5 * POLL_SECONDS)
-        assert drawing.is_alive()
-        write_run(tmp_path, "rms")
-    drawing.join()
-    assert "RMSNorm" in (tmp_path / "cifar10/demo/comparison/summary.md").read_text()
     assert "curves" in unwritten_figures
 
 

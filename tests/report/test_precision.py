@@ -12,7 +12,6 @@ from rmsexp.compare import load
 from rmsexp.records.frames import comparable, speed
 from rmsexp.records.frames.caveats import caveats, warnings
 from rmsexp.report.plots import panels, savings_by_task, setting_curves
-from rmsexp.report.tables import findings, seed_tests
 from rmsexp.report.tables import savings as savings_table
 from rmsexp.rules.quantities import loss
 
@@ -62,17 +61,6 @@ def test_times_of_two_precisions_are_not_compared(mixed: Path) -> None:
     assert table.numbers["series"].tolist() == ["ln", "rms"]
 
 
-def test_the_quality_of_two_precisions_is_not_compared(mixed: Path) -> None:
-    assert seed_tests.table(setting(mixed))["series"].tolist() == ["rms"]
-    sentence, method = findings.figure_1(setting(mixed))
-    assert "float16" not in sentence
-    assert "without RMSNorm precision=float16" in method
-    write_run(mixed, "ln", 2, **HALF)
-    table = seed_tests.table(setting(mixed))
-    assert table["series"].tolist() == ["rms", "rms+precision=float16"]
-    assert table["seeds"].tolist() == [2, 2]
-
-
 def test_times_are_compared_with_layernorm_of_their_precision(mixed: Path) -> None:
     write_run(mixed, "ln", 2, **HALF)
     tables = savings_table.tables(setting(mixed), load_timings(mixed))
@@ -91,8 +79,3 @@ def test_timing_records_of_two_precisions_are_in_different_tables(tmp_path: Path
     (axes,) = savings_by_task.draw(savings_by_task.rows(load_timings(tmp_path), "eager"), "eager").axes
     legend = [text.get_text() for text in axes.get_legend().get_texts()]
     assert {"AMD EPYC\n1 thread, float16", "AMD EPYC\n1 thread"} < set(legend)
-
-
-def test_the_setting_names_the_precision_of_a_timing_record_without_one(tmp_path: Path) -> None:
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, setting="demo+precision=bfloat16")
-    assert set(load_timings(tmp_path)["precision"]) == {"bfloat16"}

@@ -35,20 +35,3 @@ def test_caveats_name_runs_with_uncommitted_changes(tmp_path: Path) -> None:
     lines = [line for line in caveats.caveats(load(tmp_path)) if "uncommitted" in line]
     what_follows = "so they cannot be repeated from the commit alone"
     assert lines == [f"made with uncommitted changes, {what_follows}: LayerNorm seed 0 (commit abc)"]
-
-
-def test_caveats_name_commits_and_uncommitted_changes(tmp_path: Path) -> None:
-    session = {"contention": {"state": "clear"}, "git": {"commit": "0123456789", "dirty": True}}
-    write_run(tmp_path, "ln")
-    write_run(tmp_path, "rms", sessions=[session, session | {"git": {"commit": "fedcba9876", "dirty": False}}])
-    write_run(tmp_path, "bn", sessions=[{"contention": {"state": "clear"}}])
-    text = "\n".join(caveats.caveats(load(tmp_path)))
-    assert "commits: 0123456, abc, fedcba9, unknown for 1 of 3 runs" in text
-    assert "from the commit alone: RMSNorm seed 0 (commit 0123456, fedcba9)" in text
-
-
-def test_caveats_tell_machines_of_one_name_apart(tmp_path: Path) -> None:
-    session = {"contention": {"state": "clear"}, "device": "AMD EPYC"}
-    for series, identity in {"ln": "3f", "rms": "9c"}.items():
-        write_run(tmp_path, series, sessions=[session | {"machine": {"id": identity, "name": "AMD EPYC"}}])
-    assert "device AMD EPYC (3f), AMD EPYC (9c);" in "\n".join(caveats.caveats(load(tmp_path)))

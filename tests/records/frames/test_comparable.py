@@ -100,11 +100,6 @@ def test_a_record_with_too_few_rounds_does_not_come_first(tmp_path: Path, code: 
     assert left_out(comparison)["steps1"] == reason
 
 
-def test_too_few_rounds_and_one_process_are_named(tmp_path: Path) -> None:
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, rounds=19)
-    assert comparable.replication(only(tmp_path)) == "one process, not replicated, only 19 rounds"
-
-
 @pytest.mark.parametrize(("code", "reason"), [("sha", "contended"), ("newer", comparable.OTHER_CODE)])
 def test_a_contended_record_does_not_come_first(tmp_path: Path, code: str, reason: str) -> None:
     write_timing(tmp_path, {"ln": 1.0, "rms": 0.8})
@@ -201,11 +196,6 @@ def test_eager_norms_of_other_processes_do_not_stand_beside_fused_ones(tmp_path:
     write_timing(tmp_path, times, groups=[["ln", "rms"], ["ln", "ln+impl=fused"]])
     (comparison,) = comparable.fused_against_eager(load_timings(tmp_path))
     assert comparison.rows["series"].tolist() == ["ln", "ln+impl=fused"]
-
-
-def test_a_process_with_few_rounds_is_named(tmp_path: Path) -> None:
-    write_timing(tmp_path, {"ln": 1.0, "rms": [0.8] * 6}, rounds=4)
-    assert comparable.replication(only(tmp_path)) == "6 processes, one of them with only 4 rounds"
 
 
 def test_a_record_at_another_speed_of_the_machine_is_not_pooled(tmp_path: Path) -> None:
@@ -315,9 +305,3 @@ def test_the_reference_of_a_record_does_not_matter(tmp_path: Path) -> None:
     comparison = only(tmp_path)
     assert ratios(comparison) == {"none": 0.5, "ln": 1.0, "rms": 0.75}
     assert left_out(comparison) == {"steps0": ""}
-
-
-def test_captions_name_the_commits_and_uncommitted_changes(tmp_path: Path) -> None:
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, session={"git": {"commit": "0123456789", "dirty": True}})
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, number=1)
-    assert "0123456 with uncommitted changes, abcdef0; 2026-11-20 and 2026-11-21" in comparable.notes(only(tmp_path))[1]

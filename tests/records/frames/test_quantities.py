@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -65,13 +64,6 @@ def test_a_quantity_without_a_value_is_left_out_with_a_note(tmp_path: Path) -> N
     assert f"{note} of RMSNorm" in caveats(load(tmp_path))
     write(tmp_path, "rms", [0.8], seed=1)
     assert quantities.missing(load(tmp_path)) == ""
-
-
-def test_without_any_value_all_quantities_are_kept(tmp_path: Path) -> None:
-    write(tmp_path, "rms", [])
-    (folder,) = record.find_runs(tmp_path)
-    (folder / record.METRICS).write_text(json.dumps({"step": 4, "split": "train"}) + "\n")
-    assert quantities.recorded(load(tmp_path)) == list(NAMED)
 
 
 @pytest.mark.parametrize("damaged", [{"log": 1}, {"unit": None}])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from helpers.records import load_timings, write_timing
 
-from rmsexp.records.frames import comparable, timing_records
+from rmsexp.records.frames import timing_records
 from rmsexp.records.frames.time_states import disturbed, median_probe, timing_state
 
 REFERENCE = Path(__file__).parents[3] / "results/reference"
@@ -94,13 +94,6 @@ def test_the_caption_counts_disturbed_processes(
     write_timing(tmp_path, {"ln": 1.0, "rms": [0.8] * 3}, sessions=sessions)
     last = timing_records.notes(load_timings(tmp_path))[-1]
     assert last.startswith(line) if line else "time state" not in last
-
-
-def test_the_caption_of_pooled_records_counts_disturbed_processes(tmp_path: Path) -> None:
-    for number in range(2):
-        write_timing(tmp_path, {"ln": 1.0, "rms": [0.8] * 3}, number=number, sessions=SLOW_FIRST)
-    (comparison,) = comparable.comparisons(load_timings(tmp_path))
-    assert comparable.notes(comparison)[-1] == "time state clear, 2 of 6 processes disturbed"
 
 
 def test_the_median_probe_is_that_of_all_probes() -> None:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from helpers.campaigns import BETTER, EQUAL, Campaign
 from helpers.comparisons import report
 from helpers.records import load_timings, write_run, write_timing
 
-from rmsexp.campaign import answers
-from rmsexp.report.page import answer, html
+from rmsexp.report.page import answer
 from rmsexp.report.plots import savings_by_task
-from rmsexp.report.tables import seed_tests, verdicts
+from rmsexp.report.tables import seed_tests
 
 EACH_SEED = r"[+-][\d.]+ \(95 %: [+-][\d.]+ to [+-][\d.]+\) points, 3 seeds"
 NONE = pd.DataFrame(columns=["series", "task", "setting", "too_wide"]).astype({"too_wide": bool})  # no savings
@@ -55,50 +52,6 @@ def test_a_quotient_of_two_single_processes_has_no_interval(tmp_path: Path) -> N
     assert all(map(math.isfinite, (*panel.x_range, *(value for mark in panel.marks for value in mark.x))))
 
 
-def test_fused_norms_have_a_sentence_of_their_own(tmp_path: Path) -> None:
-    write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.82]})
-    savings = savings_by_task.rows(load_timings(tmp_path), "eager")
-    eager, fused = answer.answer([], pd.DataFrame(), savings, savings).sentences[1:]
-    assert eager.startswith("Time: eager RMSNorm saves 19.0 % of a training step of eager LayerNorm, on 1 task")
-    assert fused.startswith("Fused RMSNorm saves 19.0 % of a training step of fused LayerNorm, on 1 task")
-
-
-def test_intervals_that_say_nothing_are_not_hidden(tmp_path: Path) -> None:
-    write_timing(tmp_path, {"ln": 1.0, "rms": [0.7, 1.1], "prms": [0.9, 0.91]})
-    savings = savings_by_task.rows(load_timings(tmp_path), "eager")
-    shown = answer.answer([], pd.DataFrame(), savings, NONE)
-    assert shown.sentences[1] == (
-        "Time: eager RMSNorm was timed, but all intervals are wider than 50 percentage points."
-    )
-    assert shown.savings is not None
-    assert len(shown.savings.marks) == 2  # pRMSNorm's, here and in the paper
-    assert answer._saved(savings[savings["series"] == "rms"], "cifar10") == "interval wider than 50 percentage points"
-    write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.81]}, task="rnnsearch")
-    savings = savings_by_task.rows(load_timings(tmp_path), "eager")
-    shown = answer.answer([], pd.DataFrame(), savings, NONE)
-    assert "in 1 of 2 timings the whole interval is above 0." in shown.sentences[1]
-    assert shown.sentences[1].endswith(
-        " Left out of the range: 1 interval wider than 50 percentage points, none of them wholly above 0."
-    )
-
-
-@pytest.mark.usefixtures("first")
-def test_savings_name_their_machines_and_single_processes(tmp_path: Path) -> None:
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.9}, number=1, session={"device": "Intel", "threads": 2})
-    found = report(tmp_path)
-    tests = seed_tests.table(found.records)
-    savings = savings_by_task.rows(load_timings(tmp_path), "eager")
-    shown = answer.answer([replace(found, tests=tests)], pd.DataFrame(), savings, NONE)
-    (saved,) = shown.table[answer.TIME]
-    replicated, single = saved.split("; ")
-    assert re.fullmatch(r"19.* %\), demo, AMD EPYC, 1 thread", replicated)
-    assert re.fullmatch(r"10.* %\), demo, Intel, 2 threads, one process, not replicated", single)
-    assert "In 1 of them one process measured" in shown.sentences[1]
-    assert shown.savings is not None
-    marked = [entry.label for entry in shown.savings.marks if entry.kind == "interval"]
-    assert marked == ["RMSNorm, AMD EPYC, 1 thread", "RMSNorm, Intel, 2 threads, one process, not replicated"]
-
-
 @pytest.mark.usefixtures("first")
 def test_a_positive_difference_means_that_rmsnorm_is_better(tmp_path: Path) -> None:
     found = report(tmp_path)
@@ -106,16 +59,6 @@ def test_a_positive_difference_means_that_rmsnorm_is_better(tmp_path: Path) -> N
     tests["difference"], tests["interval"] = -0.02, 0.01  # the error is lower by two points
     (row,) = answer.answer([replace(found, tests=tests)], pd.DataFrame(), NONE, NONE).table.to_dict("records")
     assert row[answer.QUALITY] == "+2.00 (95 %: +1.00 to +3.00) points, 3 seeds"
-
-
-def test_the_answer_counts_the_runs_that_diverged(tmp_path: Path) -> None:
-    for seed in range(3):
-        write_run(tmp_path, "ln", seed)
-        write_run(tmp_path, "rms", seed, status="diverged" if seed else "finished")
-    found = report(tmp_path)
-    found = replace(found, tests=seed_tests.table(found.records))
-    (row,) = answer.answer([found], pd.DataFrame(), NONE, NONE).table.to_dict("records")
-    assert row[answer.QUALITY].endswith(" points, 1 seed; RMSNorm alone diverged at 2 seeds")
 
 
 def test_each_implementation_of_a_setting_has_a_row(tmp_path: Path) -> None:
@@ -129,25 +72,6 @@ def test_each_implementation_of_a_setting_has_a_row(tmp_path: Path) -> None:
     assert answer.answer([tuning], pd.DataFrame(), NONE, NONE).table.empty
 
 
-def test_claims_that_one_interval_decides_share_a_row(tmp_path: Path) -> None:
-    not_worse = EQUAL | {"claim": "RMSNorm is not worse than LayerNorm", "test": "noninferiority"}
-    Campaign(claims=(EQUAL, BETTER, not_worse)).write(tmp_path)
-    decided = verdicts.table(answers.load(tmp_path, []))
-    (row,) = answer.answer([], decided, NONE, NONE).table.to_dict("records")
-    assert row["verdict"] == "RMSNorm equals LayerNorm: supported; RMSNorm is not worse than LayerNorm: supported"
-    assert re.fullmatch(r"-0\.11 \(90 %: -[\d.]+ to [+-][\d.]+\) points, 8 seeds", row[answer.QUALITY])
-
-
-def test_remarks_and_diverged_pairs_of_verdicts_are_in_the_answer(tmp_path: Path) -> None:
-    Campaign(claims=(EQUAL,), diverged={("ln", 3)}, changes={"mode": "max"}).write(tmp_path)
-    decided = verdicts.table(answers.load(tmp_path, []))
-    shown = answer.answer([], decided, NONE, NONE)
-    (row,) = shown.table.to_dict("records")
-    assert row["verdict"].endswith(" (with remarks)")
-    assert row[answer.QUALITY].endswith(" seeds; 1 with LayerNorm diverged")
-    assert "(with remarks)" in shown.sentences[0]
-
-
 def test_intervals_are_those_of_the_paired_table(tmp_path: Path) -> None:
     for seed in range(3):
         for series in ("ln", "rms", "none"):
@@ -158,10 +82,3 @@ def test_intervals_are_those_of_the_paired_table(tmp_path: Path) -> None:
     tests.loc[row, ["difference", "interval", "adjusted_interval"]] = [-0.02, 0.01, 0.03]
     (shown,) = answer.answer([replace(found, tests=tests)], pd.DataFrame(), NONE, NONE).table.to_dict("records")
     assert shown[answer.QUALITY] == "+2.00 (95 %, Bonferroni: -1.00 to +5.00) points, 3 seeds"
-
-
-def test_the_page_opens_on_the_answer(first: answer.Answer, tmp_path: Path) -> None:
-    page = html.page([report(tmp_path)], None, first)
-    assert page.index("RMSNorm against LayerNorm") < page.index("Time saved") < page.index('class="setting"')
-    assert first.savings is not None
-    assert {entry.kind for entry in first.savings.marks} == {"interval", "paper"}

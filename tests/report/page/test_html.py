@@ -17,9 +17,7 @@ from helpers.records import write_run
 from rmsexp.compare import load
 from rmsexp.report import paper
 from rmsexp.report.page import html
-from rmsexp.report.page.contents import CampaignReport
 from rmsexp.report.plots import style
-from rmsexp.report.tables.formats import NO_VALUE
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&amp;"
 VOID = {"meta", "input", "img", "br", "link", "line"}
@@ -90,23 +88,6 @@ def test_each_setting_has_its_sentences_warnings_and_tables(page: str) -> None:
     assert {"9.5 ± 0.2 %", "the loss is not finite", "AMD EPYC"} <= set(elements.texts("td"))
 
 
-def test_short_runs_and_damaged_records_give_warnings(tmp_path: Path) -> None:
-    short = write_run(tmp_path, "rms", steps=200, status="interrupted")
-    (write_run(tmp_path, "ln") / "metrics.jsonl").write_text('{"step": 4\n')
-    elements = Elements(html.page([report(tmp_path)]))
-    assert {"1 of 2 runs interrupted", "problems with the records: 1"} <= set(elements.texts("li"))
-    assert any(text.endswith("runs shorter than the recipe") for text in elements.texts("li"))
-    assert any("metrics.jsonl:1" in text for text in elements.texts("li"))
-    assert str(short) in elements.texts("td")
-
-
-def test_a_plain_setting_has_no_warnings(tmp_path: Path) -> None:
-    write_run(tmp_path, "rms", dataset={"name": "CIFAR-10", "digest": "0", "builtin": False})
-    assert not [tag for tag, _, _ in Elements(html.page([report(tmp_path)])).elements if tag == "li"]
-    problems = ["campaign left out: <damaged>"]
-    assert Elements(html.page([report(tmp_path)], problems=problems)).texts("li") == problems
-
-
 def test_means_are_those_of_the_seeds(page: str, root: Path) -> None:
     chart = embedded(page)[0]["charts"][2]
     assert chart["title"] == "test error (%)"
@@ -163,13 +144,6 @@ def test_a_loss_over_many_decades_is_shown_on_a_logarithmic_axis(tmp_path: Path)
     assert embedded(html.page([report(tmp_path)]))[0]["charts"][0]["log"]
 
 
-def test_equal_settings_of_two_roots_have_different_names(tmp_path: Path) -> None:
-    for machine in ("one", "two"):
-        write_run(tmp_path / machine, "rms")
-    elements = Elements(html.page([report(tmp_path / "one"), report(tmp_path / "two")]))
-    assert elements.texts("h2") == [f"cifar10, demo ({tmp_path / machine})" for machine in ("one", "two")]
-
-
 def test_text_from_records_is_escaped(tmp_path: Path) -> None:
     write_run(tmp_path, "rms", dataset={"name": HOSTILE, "digest": "0", "builtin": True})
     named(write_run(tmp_path, "evil", status="failed"), f"evil+{HOSTILE}")
@@ -182,13 +156,6 @@ def test_text_from_records_is_escaped(tmp_path: Path) -> None:
     for tag in ("p", "li", "td", "button", "caption"):
         assert HOSTILE in elements.texts(tag)
     assert embedded(text)[0]["series"][1]["series"] == f"evil+{HOSTILE}"
-
-
-def test_a_setting_without_any_readable_run_has_no_charts(tmp_path: Path) -> None:
-    (write_run(tmp_path, "rms") / "run.json").write_text("{")
-    text = html.page([report(tmp_path)])
-    assert embedded(text)[0]["charts"] == []
-    assert any("run.json" in line for line in Elements(text).texts("li"))
 
 
 def test_a_page_without_settings_is_an_error() -> None:
@@ -219,23 +186,6 @@ def test_long_runs_are_thinned_as_described_on_the_page(tmp_path: Path, monkeypa
     # each run has 100 training rows; two seeds share the 120 points, and the only mean may have all of them
     assert sizes[0] <= 60 < sizes[2] <= 100
     assert any("thinned to at most 120 points per mean and 60 per seed" in text for text in Elements(text).texts("p"))
-
-
-def test_the_papers_losses_are_drawn_over_ours_in_the_papers_setting_only(tmp_path: Path) -> None:
-    for setting in ("paper", "demo"):
-        write_run(tmp_path, "ln", task="rnnsearch", setting=setting)
-        losses = embedded(html.page([report(tmp_path, "rnnsearch", setting)]))[0]["charts"][0]["panels"]
-        by_axis = {axis: [curve["series"] for curve in losses[axis]["curves"] if "paper" in curve] for axis in losses}
-        assert by_axis == {"step": ["none", "ln"] if setting == "paper" else [], "time": []}
-
-
-def test_marks_of_verdicts_do_not_change_their_colour() -> None:
-    outcomes = ["supported*: +0.1", "refuted†: -2", "inconclusive*†: +1; not decided yet: 3 of 24 final runs", NO_VALUE]
-    matrix = pd.DataFrame({"claim": ["RMSNorm equals LayerNorm"] * 4, "cifar10": outcomes})
-    empty = pd.DataFrame()
-    campaigns = CampaignReport(["?"], empty, matrix, empty, {}, {}, {}, {}, [], {})
-    found = set(re.findall('<b data-outcome="([^"]*)"', html.page([], campaigns)))
-    assert found == {"supported", "refuted", "inconclusive", "not decided yet", NO_VALUE}
 
 
 def test_curves_of_very_many_runs_keep_a_few_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

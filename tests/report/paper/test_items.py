@@ -66,8 +66,3 @@ def test_mistakes_are_named(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "item/mine.yaml").write_text(text)
     with pytest.raises(config.ConfigError, match=f"^item mine: .*{message}"):
         items.read("mine", str(tmp_path))
-
-
-def test_an_unknown_item_is_named() -> None:
-    with pytest.raises(config.ConfigError, match="item tabel2 is not known; did you mean table2"):
-        items.read("tabel2")

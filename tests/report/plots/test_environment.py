@@ -31,11 +31,6 @@ def test_a_backend_that_is_not_installed_stops_no_import(backend: str, tmp_path:
     assert shown.startswith("usage: python -m rmsexp.report")
 
 
-def test_programs_and_notebooks_keep_the_backend_and_the_style_of_the_user(tmp_path: Path) -> None:
-    (tmp_path / "matplotlibrc").write_text("font.size: 31\n")
-    assert output("-c", IMPORTS, cwd=tmp_path, MPLBACKEND="svg") == "31.0 svg\n"
-
-
 @pytest.mark.parametrize("folder", [".", "elsewhere"])
 def test_commands_draw_without_the_style_of_the_user(folder: str, tmp_path: Path) -> None:
     """``-m rmsexp.report`` is a command; what it prints here is of a process that it starts."""

@@ -104,10 +104,3 @@ def test_mistakes_in_a_panel_are_named(tmp_path: Path, panels: str, message: str
     with pytest.raises(config.ConfigError) as error:
         item(tmp_path, panels)
     assert message in str(error.value)
-
-
-def test_curves_need_one_group(tmp_path: Path) -> None:
-    (tmp_path / "item").mkdir()
-    (tmp_path / "item/mine.yaml").write_text("title: Figure 5\ncaption: Error rate.\ndraw: curves\n")
-    with pytest.raises(config.ConfigError, match="draw=curves needs one group, and it has 0"):
-        items.read("mine", str(tmp_path))

@@ -47,28 +47,3 @@ def test_means_of_three_seeds_have_intervals_and_the_caption_counts_seeds(tmp_pa
     assert "bars: 95%" in figure.texts[1].get_text()
     assert "diverged or failed, whose quality is not drawn: 1" in figure.texts[1].get_text()
     assert len(time.containers) == 2
-
-
-def test_without_three_seeds_there_are_no_intervals(tmp_path: Path) -> None:
-    for seed in range(2):
-        write_run(tmp_path, "rms", seed)
-        write_run(tmp_path, "prms+p=0.5", seed)
-    records = load(tmp_path)
-    figure = p_plot.draw(p_table.table(records, "cifar10", "demo"), records, "title")
-    assert "bars" not in figure.texts[1].get_text()
-    assert "seeds per mean: 2 in quality, 2 in time" in figure.texts[1].get_text()
-
-
-def test_fused_norms_are_drawn_if_they_are_more(tmp_path: Path) -> None:
-    write_run(tmp_path, "prms+p=0.5")
-    for series in ("rms+impl=fused", "prms+impl=fused+p=0.1", "prms+impl=fused+p=0.5"):
-        write_run(tmp_path, series)
-    records = load(tmp_path)
-    table = p_table.table(records, "cifar10", "demo")
-    assert table[["series", "impl", "p"]].to_numpy().tolist() == [
-        ["prms+p=0.1", "fused", 0.1],
-        ["prms+p=0.5", "fused", 0.5],
-        ["rms", "fused", 1.0],
-    ]
-    assert "norms: fused" in p_plot.draw(table, records, "title").texts[1].get_text()
-    assert p_table.readable(table, records)["norm"].tolist() == ["pRMSNorm (fused)"] * 2 + ["RMSNorm (fused)"]

@@ -14,7 +14,7 @@ from rmsexp.compare import load
 from rmsexp.records.frames.load import Records
 from rmsexp.report.plots import paper_figures, style
 from rmsexp.report.plots.paper_figures import View
-from rmsexp.rules.quantities import Quantity, error, loss
+from rmsexp.rules.quantities import Quantity, loss
 
 ROWS = {"Baseline": "none", "LayerNorm": "ln"}
 FIGURE_1 = [View(loss("train"), "(a)", "step", 100, 10_000, (0, 10)), View(loss("train"), "(b)", "time")]
@@ -61,32 +61,12 @@ def test_at_the_papers_setting_its_curves_are_laid_over_ours_except_against_time
     assert papers.get_xlabel() == "time in training (minutes)"
 
 
-def test_the_unit_of_steps_needs_long_runs(tmp_path: Path) -> None:
-    (axes,) = paper_figures.draw("Figure 2", [], runs(tmp_path, "ln"), ROWS, [View(loss("train"), per=30_000)]).axes
-    assert axes.get_xlabel() == "step"
-    (axes,) = paper_figures.draw("Figure 2", [], load(tmp_path), ROWS, [View(loss("train"), per=150)]).axes
-    assert axes.get_xlabel() == "step / 0.15k"
-
-
 def test_an_error_rate_against_epochs_is_a_fraction(tmp_path: Path) -> None:
     view = View(Quantity("train", "error", "error rate"), x="epoch")
     (axes,) = paper_figures.draw("Figure 9", [], runs(tmp_path, "ln"), ROWS, [view]).axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("epoch", "train error rate")
     assert max(axes.lines[-1].get_xdata()) == pytest.approx(4)
     assert max(axes.lines[-1].get_ydata()) < 1
-
-
-def test_the_legend_counts_the_seeds_that_means_leave_out(tmp_path: Path) -> None:
-    for seed in range(2):
-        write_run(tmp_path, "ln", seed, status="diverged" if seed else "finished")
-    figure = paper_figures.draw("Figure 5", [], load(tmp_path), ROWS, [View(error("test"))])
-    assert labels(figure) == ["Baseline (no run)", "LayerNorm (1 of 2 seeds)", "diverged"]
-
-
-def test_a_figure_without_values_says_so(tmp_path: Path) -> None:
-    figure = paper_figures.draw("Figure 5", [], runs(tmp_path, "ln"), ROWS, [View(error("valid"), per=1000)])
-    assert [text.get_text() for text in figure.axes[0].texts] == ["nothing recorded yet"]
-    assert "LayerNorm (0 of 1 seed)" in labels(figure)
 
 
 def test_a_range_that_would_hide_the_end_of_a_curve_is_not_used(tmp_path: Path) -> None:

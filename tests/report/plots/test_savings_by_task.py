@@ -76,25 +76,6 @@ def test_fused_norms_have_a_figure_of_their_own_against_fused_layernorm(tmp_path
     assert not [line for line in axes.lines if line.get_marker() == "D"]
 
 
-def test_the_caption_names_single_processes_few_rounds_and_contention(tmp_path: Path) -> None:
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, rounds=17, state="contended")
-    texts = "\n".join(text.get_text() for text in draw(tmp_path).texts)
-    assert "hollow: one process, not replicated" in texts
-    assert "fewer than 20 rounds: cifar10, demo (AMD EPYC, 1 thread)" in texts
-    assert "time not clear: cifar10, demo (AMD EPYC, 1 thread)" in texts
-
-
-def test_the_legend_of_few_norms_on_many_machines_is_not_cut_off(tmp_path: Path) -> None:
-    for number in range(4):
-        session = {"machine": {"id": f"3f{number}", "name": "AMD EPYC"}}
-        write_timing(tmp_path, {"ln": 1.0, "rms": 0.8, "prms": 0.9}, number=number, session=session)
-    figure = draw(tmp_path)
-    figure.canvas.draw()
-    (axes,) = figure.axes
-    assert len(axes.get_yticklabels()) == 2
-    assert axes.get_legend().get_window_extent().y0 >= 0
-
-
 def test_an_interval_that_says_nothing_is_left_out_and_counted(tmp_path: Path) -> None:
     write_timing(tmp_path, {"ln": 1.0, "rms": [0.9, 0.91]})
     write_timing(tmp_path, {"ln": 1.0, "rms": [0.7, 1.1]}, task="rnnsearch")
@@ -103,16 +84,3 @@ def test_an_interval_that_says_nothing_is_left_out_and_counted(tmp_path: Path) -
     (axes,) = draw(tmp_path).axes
     assert len(axes.containers) == 1
     assert "wider than 50 percentage points (1)" in " ".join(text.get_text() for text in draw(tmp_path).texts)
-
-
-def test_intervals_that_all_say_nothing_are_drawn(tmp_path: Path) -> None:
-    write_timing(tmp_path, {"ln": 1.0, "rms": [0.7, 1.1]})
-    rows = savings_by_task.rows(load_timings(tmp_path), "eager")
-    assert rows["too_wide"].tolist() == [False]
-
-
-def test_settings_with_few_rounds_come_last(tmp_path: Path) -> None:
-    write_timing(tmp_path, {"ln": 1.0, "rms": [0.9, 0.91]}, rounds=8)
-    write_timing(tmp_path, {"ln": 1.0, "rms": [0.9, 0.91]}, setting="small")
-    rows = savings_by_task.rows(load_timings(tmp_path), "eager")
-    assert list(rows["setting"]) == ["small", "demo"]

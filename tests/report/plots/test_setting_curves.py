@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from itertools import pairwise
 from pathlib import Path
 
-from helpers.comparisons import SERIES, drop_evaluations, summary, write_rows
+from helpers.comparisons import SERIES, summary, write_rows
 from helpers.records import make_row, write_run
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
@@ -16,7 +15,7 @@ from matplotlib.figure import Figure
 
 from rmsexp.compare import load
 from rmsexp.records import record
-from rmsexp.records.frames import names, quantities
+from rmsexp.records.frames import quantities
 from rmsexp.report.plots import panels, setting_curves, style
 from rmsexp.report.tables import summary as summary_table
 
@@ -117,23 +116,6 @@ def test_a_curve_of_a_single_point_is_drawn_as_a_dot(tmp_path: Path) -> None:
     ] * 2  # seed and mean
 
 
-def test_steps_have_no_fractions(tmp_path: Path) -> None:
-    write_run(tmp_path, "rms", steps=10)  # one row of the training loss
-    records = load(tmp_path)
-    figure = setting_curves.draw(records, quantities.recorded(records))
-    assert [step for axes in figure.axes[::2] for step in axes.get_xticks() if step % 1] == []
-
-
-def test_seeds_of_a_single_point_each_have_a_common_dot_against_time(tmp_path: Path) -> None:
-    for seed in range(3):
-        write_run(tmp_path, "rms", seed, steps=4, seconds_per_step=1.0 + seed)
-    records = load(tmp_path)
-    _, axes = setting_curves.draw(records, [quantities.recorded(records)[0]]).axes
-    (mean,) = (line for line in axes.lines if line.get_linewidth() == style.THICK)
-    assert mean.get_xdata().tolist() == [8.0]  # seconds; the seeds are at 4, 8 and 12
-    assert mean.get_marker() == style.marker("rms")
-
-
 def test_bands_have_possible_values_and_spikes_are_marked(tmp_path: Path) -> None:
     for seed in range(3):
         folder = write_run(tmp_path, "rms", seed)
@@ -153,40 +135,3 @@ def test_bands_have_possible_values_and_spikes_are_marked(tmp_path: Path) -> Non
     axes = setting_curves.draw_setting(setting).axes[0]
     assert any("500" in text.get_text() for text in axes.texts)
     assert axes.get_ylim()[1] < 10
-
-
-def test_lines_have_labels_at_their_ends(results: Path) -> None:
-    axes = setting_curves.draw(load(results), quantities.recorded(load(results))[:1]).axes[0]
-    labels = [names.label(series) for series in SERIES]
-    texts = {text.get_text(): text.get_position()[1] for text in axes.texts}
-    assert set(labels) <= set(texts)
-    heights = sorted(texts[name] for name in labels)
-    assert min(after - before for before, after in pairwise(heights)) > 0.03
-
-
-def legends(figure: Figure) -> list[list[str]]:
-    """Return the texts of each legend, without the part before the parentheses."""
-    return [[text.get_text().partition(" ")[2] for text in legend.get_texts()] for legend in figure.legends]
-
-
-def test_the_legend_counts_the_seeds_of_each_mean(tmp_path: Path) -> None:
-    for seed, state in enumerate(["clear", "contended", "clear"]):
-        write_run(tmp_path, "ln", seed, contention=state)
-        write_run(tmp_path, "rms", seed, status="diverged" if seed == 2 else "finished")
-    records = load(tmp_path)
-    figure = setting_curves.draw(records, quantities.recorded(records))
-    assert legends(figure)[0][:2] == ["(3 seeds; against time: 2)", "(2 of 3 seeds)"]
-    assert len(figure.legends) == 1
-    rows = records.metrics[(records.metrics["split"] == "train") & (records.metrics["step"] == 400)]
-    losses = rows.set_index(["series", "seed"])["loss"]
-    for axes, seeds in zip(figure.axes[:2], ([0, 1, 2], [0, 2]), strict=True):
-        thick_ln = next(line for line in axes.lines if line.get_linewidth() == style.THICK)
-        assert math.isclose(thick_ln.get_ydata()[-1], losses["ln"][seeds].mean())
-
-
-def test_each_row_has_a_legend_if_its_seeds_differ(tmp_path: Path) -> None:
-    write_run(tmp_path, "ln", 0)
-    drop_evaluations(write_run(tmp_path, "ln", 1))
-    records = load(tmp_path)
-    figure = setting_curves.draw(records, quantities.recorded(records))
-    assert legends(figure) == [["(2 seeds)"], ["(1 of 2 seeds)"], ["(1 of 2 seeds)"]]

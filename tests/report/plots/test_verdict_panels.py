@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from rmsexp.campaign import answers, campaign_times
 from rmsexp.campaign import results as campaign_results
 from rmsexp.compare import load
 from rmsexp.records.frames import timing_records
-from rmsexp.report.plots import verdict_figures, verdict_panels
-from rmsexp.report.tables.verdicts import matrix
+from rmsexp.report.plots import verdict_panels
 from rmsexp.system import atomic, readers
 
 
@@ -105,17 +103,6 @@ def test_quality_at_equal_time(root: Path, states: list[answers.Answer]) -> None
     assert all(len(entry.low) == len(entry.x) == 20 for entry in panel.marks)
 
 
-def test_quality_at_equal_time_counts_the_seeds_that_diverged(tmp_path: Path) -> None:
-    Campaign(diverged={("none", 1)}).write(tmp_path)
-    write_timing(tmp_path, "cifar10")
-    (state,), records = answers.load(tmp_path, []), load(tmp_path)
-    found = campaign_times.timed(state, records, timing_records.load(tmp_path))
-    assert found is not None
-    (panel,) = verdict_panels.equal_time([state], records, {str(state.campaign.path): found})
-    seeds = len(state.jobs("final", "none"))
-    assert {entry.label for entry in panel.marks} == {"LayerNorm", "RMSNorm", f"no norm ({seeds - 1} of {seeds} seeds)"}
-
-
 @pytest.mark.parametrize(
     ("changes", "found"),
     [({}, True), ({"scale": "paper"}, False), ({"kind": "layers"}, False), ({"series": []}, False)],
@@ -186,25 +173,6 @@ def test_times_of_the_plain_setting_are_not_those_of_runs_with_options(tmp_path:
     assert found == [(0.025, True), (0.045, False)]
 
 
-def test_times_of_another_machine_are_named_as_such(tmp_path: Path) -> None:
-    Campaign().write(tmp_path)
-    write_record(tmp_path, {"ln": 1.0, "rms": 0.9}, task="cifar10", setting="small", session={"device": "Intel"})
-    (state,) = answers.load(tmp_path, [])
-    timed = campaign_times.timed(state, load(tmp_path), timing_records.load(tmp_path))
-    assert timed is not None
-    assert timed.source.endswith("not the machine of the runs")
-
-
-def test_times_that_are_not_clear_are_named_as_such(tmp_path: Path) -> None:
-    Campaign().write(tmp_path)
-    write_record(tmp_path, {"ln": 1.0, "rms": 0.9}, task="cifar10", setting="small", state="contended")
-    (state,) = answers.load(tmp_path, [])
-    timed = campaign_times.timed(state, load(tmp_path), timing_records.load(tmp_path))
-    assert timed is not None
-    caution = "; time state contended, 1 of 1 processes disturbed: other work may have slowed the steps"
-    assert timed.source.endswith(f"{caution}, so only the ratios of these times are reliable")
-
-
 def test_a_norm_with_an_option_of_the_model_has_no_times(tmp_path: Path) -> None:
     """The runs of rms+model.qk_norm=true have the series of rms, and a setting of their own."""
     path = Campaign().write(tmp_path)
@@ -220,32 +188,3 @@ def test_a_norm_with_an_option_of_the_model_has_no_times(tmp_path: Path) -> None
     timed = campaign_times.timed(state, load(tmp_path), timing_records.load(tmp_path))
     assert timed is not None
     assert set(timed.seconds) == {"ln", "rms"}
-
-
-def test_small_differences_have_four_decimals(tmp_path: Path) -> None:
-    level = {"none": 2.09, "ln": 2.0312, "rms": 2.0}
-    shared = {"task": "language_model", "metric": "loss", "level": level}
-    Campaign(**shared, claims=[EQUAL | {"margin": 0.014}]).write(tmp_path)
-    states = answers.load(tmp_path, [])
-    (panel,) = verdict_panels.differences(states)
-    assert " ".join(panel.texts[0].lines).endswith(f"{states[0].verdicts[0].difference:+.4f}")
-    assert re.search(r"\+0\.\d{4} \(-0\.\d{4} to \+0\.\d{4}\) nats", matrix(states).loc[0, "language_model"])
-
-
-def test_variants_of_a_norm_differ_in_dashes(tmp_path: Path) -> None:
-    variants = ("rms", "rms+gain=false", "rms+model.qk_norm=true")
-    rates = dict.fromkeys(variants, 0.002)
-    Campaign(level=dict.fromkeys(variants, 2.0), best=rates, claims=[EQUAL | {"b": variants[1]}]).write(tmp_path)
-    figure = verdict_figures.draw(verdict_panels.rates(answers.load(tmp_path, [])), "title", [])
-    (axes,) = figure.axes
-    legend = axes.get_legend()
-    assert [text.get_text() for text in legend.get_texts()] == ["RMSNorm", "RMSNorm gain=false", "RMSNorm qk_norm=true"]
-    drawn = {line.get_linestyle() + str(line._dash_pattern) for line in axes.lines if line.get_linestyle() != "None"}
-    assert len(drawn) == 3
-
-
-def test_figures_have_a_panel_per_task_or_campaign(states: list[answers.Answer]) -> None:
-    for panels in (verdict_panels.differences(states), verdict_panels.rates([*states, *states])):
-        figure = verdict_figures.draw(panels, "title", ["caption"])
-        assert len(figure.axes) == len(panels)
-        assert [axes.get_title(loc="left") for axes in figure.axes] == [panel.title for panel in panels]

@@ -69,15 +69,6 @@ def test_times_of_a_contended_baseline_are_left_out(tmp_path: Path) -> None:
     )
 
 
-def test_times_of_another_number_of_threads_are_left_out(tmp_path: Path) -> None:
-    write_losses(tmp_path, "ln", 0.02, 0.2)
-    write_losses(tmp_path, "rms", 0.03, 0.1)
-    path = tmp_path / "cifar10/demo/rms/seed0" / record.RUN
-    path.write_text(path.read_text().replace('"threads": 2', '"threads": 1'))
-    sentence, _ = findings.figure_1(setting(tmp_path))
-    assert sentence.endswith("RMSNorm is at 4.150 after the same steps (its time is excluded: different threads).")
-
-
 def test_runs_without_times_are_compared_by_steps_alone(tmp_path: Path) -> None:
     for series, slope in {"ln": 0.02, "rms": 0.03}.items():
         write_losses(tmp_path, series, slope, 0.1)
@@ -89,19 +80,6 @@ def test_runs_without_times_are_compared_by_steps_alone(tmp_path: Path) -> None:
         "When LayerNorm reaches training loss 6.100 (at step 200, its time is excluded: nothing timed), "
         "RMSNorm is at 4.150 after the same steps."
     )
-
-
-def test_the_method_counts_the_seeds(tmp_path: Path) -> None:
-    for seed in range(2):
-        write_losses(tmp_path, "ln", 0.02, 0.2, seed=seed, contention="contended" if seed else "clear")
-        write_losses(tmp_path, "rms", 0.03, 0.1, seed=seed)
-    _, method = findings.figure_1(setting(tmp_path))
-    assert method.endswith("seeds: LayerNorm 2 (time: 1), RMSNorm 2.")
-
-
-def test_a_single_norm_gives_no_sentence(tmp_path: Path) -> None:
-    write_losses(tmp_path, "rms", 0.02, 0.1)
-    assert findings.figure_1(setting(tmp_path)) == []
 
 
 def test_a_baseline_that_ended_before_another_ones_first_row_gives_no_sentence(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from rmsexp.campaign import item_file as items
 from rmsexp.campaign.item_file import Found, Part
 from rmsexp.compare import load
 from rmsexp.records.frames import comparable
-from rmsexp.report.tables import formats, markup
+from rmsexp.report.tables import formats
 from rmsexp.report.tables import items as item_tables
 from rmsexp.report.tables.items import Sheet
 
@@ -77,12 +77,6 @@ def test_numbers_have_what_the_text_leaves_out(tmp_path: Path) -> None:
     assert (error["number"], error["here_sd"] > 0, math.isnan(error["saving"])) == (2, True, True)
 
 
-def test_a_mean_says_how_many_seeds_it_leaves_out(tmp_path: Path) -> None:
-    for seed, status in enumerate(["finished", "diverged", "finished"]):
-        write_run(tmp_path, "rms", seed, status=status)
-    assert cells(item_tables.sheet(ITEM, [part(tmp_path)]), "RMSNorm")[0].endswith(" (2 of 3 seeds)")
-
-
 def test_notes_name_what_is_behind_the_values(tmp_path: Path) -> None:
     write_run(tmp_path, "ln")
     write_run(tmp_path, "ln", 1)
@@ -111,32 +105,3 @@ def test_rows_without_runs_have_the_papers_numbers_and_a_note() -> None:
         "Py: no values of ours: the authors' PyTorch code is not published",
         "paper's numbers, Table 3: mean and standard deviation of 3 runs",
     ]
-
-
-def test_a_dash_of_the_paper_is_a_dash() -> None:
-    item = items.read("table4")
-    sheet = item_tables.sheet(item, [Part(group, None) for group in item.groups])
-    assert cells(sheet, "Baseline")[3:] == [DASH, DASH, "210 ± 0.23"]
-
-
-def test_headings_over_several_columns_have_a_line_of_their_own_in_latex() -> None:
-    item = items.read("table7")
-    text = item_tables.sheet(item, [Part(group, None) for group in item.groups]).text
-    assert item_tables.with_single_headings(text).columns[[1, 2, -1]].tolist() == [
-        "Model",
-        "Caption Retrieval R@1, here",
-        "Image Retrieval Mean r, paper",
-    ]
-    halves = r"\multicolumn{4}{c}{Caption Retrieval} & \multicolumn{4}{c}{Image Retrieval}"
-    assert rf"\multicolumn{{2}}{{c}}{{}} & {halves} & {halves} \\" in markup.latex(text, "").splitlines()
-
-
-def test_markdown_has_one_line_of_headings_and_latex_two(tmp_path: Path) -> None:
-    text = item_tables.sheet(ITEM, [part(tmp_path)]).text
-    assert markup.markdown(item_tables.with_single_headings(text)).splitlines()[0] == (
-        "| Model | Test error (%), here | Time (s), here | Test error (%), paper | Time (s), paper |"
-    )
-    lines = markup.latex(text, "100 % of \N{CHECK MARK}").splitlines()
-    assert lines[1] == r"\caption{100 \% of $\checkmark$}"
-    assert r" & \multicolumn{2}{c}{here} & \multicolumn{2}{c}{paper} \\" in lines
-    assert rf"RMSNorm & {DASH} & {DASH} & 8.83 & 31 ± 0.5 (20.5 \%) \\" in lines

@@ -11,7 +11,6 @@ from helpers.comparisons import setting, write_errors
 from rmsexp.compare import load
 from rmsexp.records import record
 from rmsexp.records.frames import statistics
-from rmsexp.report import setting_report
 from rmsexp.report.tables import learning_rates
 
 FROM = "(from the seeds that chose the rate)"
@@ -88,39 +87,9 @@ def test_a_rate_with_few_seeds_ranks_behind_the_rates_with_enough(tmp_path: Path
     assert text["test error at the recipe's rate"].endswith("(3 seeds) %")
 
 
-def test_a_mean_counts_the_runs_that_it_leaves_out(tmp_path: Path) -> None:
-    for seed, status in enumerate(["finished", "finished", "diverged", "failed"]):
-        write_errors(tmp_path, "ln", seed, [0.9, 0.3], status=status)
-    table = learning_rates.table(load(tmp_path).settings())
-    assert table.loc[0, ["runs", "kept", "averaged", "diverged"]].tolist() == [4, 2, 2, 1]
-    text = learning_rates.readable(table, statistics.target(setting(tmp_path)))
-    assert text["test error at the recipe's rate"].tolist() == ["30.00 (2 of 4 runs) %"]
-
-
-def test_a_single_rate_was_not_chosen(tmp_path: Path) -> None:
-    write_errors(tmp_path, "ln", 0, [0.9, 0.3])
-    text = learning_rates.readable(
-        learning_rates.table(load(tmp_path).settings()), statistics.target(setting(tmp_path))
-    )
-    assert text["test error at the best rate"].tolist() == ["30.00 %"]
-
-
 def test_settings_that_differ_only_in_the_learning_rate_are_one_family() -> None:
     folder = Path("results/cifar10/demo+batch_size=8+optim.lr=0.01+model.width=4")
     assert learning_rates.family(folder) == Path("results/cifar10/demo+batch_size=8+model.width=4")
-
-
-def test_families_are_found_once_for_all_settings(tmp_path: Path) -> None:
-    names = ["demo", "demo+optim.lr=0.1", "demo+optim.lr=0.01", "demo+batch_size=8"]
-    for name in names:
-        write_errors(tmp_path, "ln", 0, [0.9, 0.3], setting=name)
-    (write_errors(tmp_path, "ln", 0, [0.9, 0.3], setting="demo+optim.lr=1.0") / record.METRICS).unlink()
-    families = setting_report.families(load(tmp_path).settings())
-    usual, second, third, other = (families.pop(tmp_path / "cifar10" / name) for name in names)
-    assert [folder.name for folder in usual] == names[:3]
-    assert usual is second is third
-    assert [folder.name for folder in other] == names[3:]
-    assert not families
 
 
 def test_where_no_rate_has_enough_seeds_all_rank_alike(tmp_path: Path) -> None:

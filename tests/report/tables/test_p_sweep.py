@@ -9,7 +9,6 @@ from helpers.records import write_run
 
 from rmsexp.compare import load
 from rmsexp.records import record
-from rmsexp.report import setting_report
 from rmsexp.report.tables import p_sweep as p_table
 
 
@@ -43,25 +42,3 @@ def test_runs_with_another_implementation_are_counted(tmp_path: Path) -> None:
     records = load(tmp_path).select("cifar10", "demo")
     left_out = p_table.left_out(records, p_table.table(records, "cifar10", "demo"))
     assert left_out == "left out: 1 run with norm.impl=fused, 1 run whose p is unknown"
-
-
-def test_means_count_the_seeds_that_they_leave_out(tmp_path: Path) -> None:
-    for seed in range(4):
-        write_run(tmp_path, "prms+p=0.5", seed, status="diverged" if seed == 3 else "finished")
-        write_run(tmp_path, "rms", seed, contention="contended" if seed > 1 else "clear")
-    records = load(tmp_path)
-    partial, whole = p_table.readable(p_table.table(records, "cifar10", "demo"), records).to_numpy()
-    assert partial[:4].tolist() == ["pRMSNorm", "50 %", "4", "1"]
-    assert partial[4].endswith(" (3 of 4 seeds)")
-    assert " ± " in partial[4]
-    assert partial[5] == "100.00 ± 0"
-    assert whole[4].count("of 4 seeds") == 0
-    assert whole[5] == "100.00 (2 of 4 seeds)"
-
-
-def test_a_config_in_which_p_cannot_be_read_is_named(tmp_path: Path) -> None:
-    """Its run is left out of the table."""
-    path = write_run(tmp_path, "prms") / record.CONFIG
-    path.write_text("[")
-    (line,) = setting_report._missing_configs(load(tmp_path).select("cifar10", "demo"))
-    assert line.startswith(f"{path}, line ")

@@ -53,14 +53,6 @@ def test_each_implementation_is_compared_with_its_own_ln(tmp_path: Path) -> None
     assert table.to_dict() == pytest.approx({"rms": -0.1, "rms+impl=fused": 0.1})
 
 
-def test_series_without_layernorm_of_their_implementation_are_named(tmp_path: Path) -> None:
-    for series in ("ln", "rms", "rms+impl=fused"):
-        write_errors(tmp_path, series, 0, [0.9, 0.3])
-    records = setting(tmp_path)
-    heading = seed_tests.title(records, seed_tests.table(records))
-    assert heading.endswith(" (without RMSNorm impl=fused: no LayerNorm of the same implementation and precision)")
-
-
 def test_several_series_are_corrected_together(tmp_path: Path) -> None:
     noise = {"ln": [0.0, 0.01, 0.0, 0.02], "rms": [0.11, 0.1, 0.12, 0.1], "wn": [0.0, 0.05, 0.02, 0.0]}
     for series, errors in noise.items():

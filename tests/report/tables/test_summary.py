@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from io import StringIO
 from pathlib import Path
 
@@ -69,11 +68,3 @@ def test_the_mean_is_beside_the_median_and_counts_the_runs_that_it_leaves_out(tm
     assert [row[name] for name in ("final_n", "seeds", "diverged", "failed")] == [3, 5, 1, 1]
     assert row["final_median"] == pytest.approx(0.6)  # of 0.2, 0.3, 0.9 and a diverged run
     assert text == "46.67 ± 94 (sd 38, median 60.00, 3 of 5 runs) %"
-
-
-def test_a_median_run_that_diverged_is_no_number(tmp_path: Path) -> None:
-    write_errors(tmp_path, "ln", 0, [0.9, 0.2])
-    write_errors(tmp_path, "ln", 1, [0.9, 0.2], status="diverged")
-    row, text = of_ln(tmp_path)
-    assert row["final_median"] == math.inf
-    assert text == "20.00 (the median run diverged, 1 of 2 runs) %"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from helpers.comparisons import setting, write_errors
 
@@ -40,12 +38,6 @@ def test_steps_and_seconds_to_a_level(tmp_path: Path) -> None:
     text = time_to_target.readable(table.reset_index()).set_index("norm")
     assert text.loc["RMSNorm"].tolist() == ["2 of 2", "200", "10; 1 of 2 runs are timed, their steps: 100"]
     assert text.loc["WeightNorm"].tolist() == ["0 of 1", "not reached", "not reached"]
-
-
-def test_long_times_have_no_exponent() -> None:
-    row = {"series": "ln", "runs": 1, "reached": 1, "diverged": 0, "steps": 10240.0, "seconds": 12345.6, "timed": 1}
-    row |= {f"{name}_{end}": math.nan for name in ("steps", "seconds") for end in ("low", "high")}
-    assert time_to_target.readable(pd.DataFrame([row])).iloc[0].tolist()[2:] == ["10240", "12346"]
 
 
 def write(root: Path, series: str, errors: list[list[float]], **run: object) -> None:

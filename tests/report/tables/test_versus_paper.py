@@ -29,15 +29,6 @@ def test_our_error_is_compared_with_the_papers_error(tmp_path: Path) -> None:
     assert text["last minus paper (points)"] == "+1.51"
 
 
-def test_a_mean_says_how_many_seeds_it_leaves_out(tmp_path: Path) -> None:
-    for seed, status in enumerate(["finished", "diverged", "finished"]):
-        write_errors(tmp_path, "ln", seed, [0.9, 0.10, 0.12], dataset=CIFAR10, status=status)
-    table = versus_paper.table(setting(tmp_path))
-    assert table[["seeds", "final_n", "best_n"]].to_numpy().tolist() == [[3, 2, 2]]
-    text = versus_paper.readable(table, statistics.target(setting(tmp_path))).iloc[0]
-    assert (text["last"], text["best on test"]) == ("12.00 % (2 of 3 seeds)", "10.00 % (2 of 3 seeds)")
-
-
 def test_numbers_on_other_data_are_shown_without_differences(tmp_path: Path) -> None:
     write_errors(tmp_path, "ln", 0, [0.9, 0.11])  # on built-in data
     table = versus_paper.table(setting(tmp_path))
@@ -61,15 +52,6 @@ def test_a_second_test_set_is_compared_with_its_own_number(tmp_path: Path) -> No
     table = versus_paper.table(load(tmp_path))
     assert table.groupby("data")["best"].first().to_dict() == {"newstest2014": 22.0, "newstest2017": 24.0}
     assert set(table["framework"]) == {"TensorFlow Nematus", "Theano Nematus", "PyTorch"}
-
-
-def test_the_implementation_does_not_matter(tmp_path: Path) -> None:
-    """A fused norm has the same definition as an eager one, so it is compared with the same number."""
-    write_errors(tmp_path, "rms+impl=fused", 0, [0.9, 0.12])
-    write_errors(tmp_path, "prms+p=0.5", 0, [0.9, 0.13])
-    rows = versus_paper.table(setting(tmp_path))
-    assert list(rows["series"]) == ["rms+impl=fused"]
-    assert list(rows["paper"]) == [0.0883]
 
 
 def test_validation_scores_are_not_set_against_test_numbers(tmp_path: Path) -> None:
