@@ -207,11 +207,6 @@ def test_split_of_only_damaged_files_is_refused(root: Path) -> None:
         load(root, damaged="skip")
 
 
-def test_progress_is_reported(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REPORT_FILES", 2)
-    assert load(root)[1][1:-1] == ["2 files read", "4 files read"]
-
-
 def test_digest_depends_on_names_and_sizes(root: Path) -> None:
     folder = root / "cnn" / "questions" / "training"
     before = cnn(root, None, "refuse")
@@ -222,19 +217,6 @@ def test_digest_depends_on_names_and_sizes(root: Path) -> None:
     renamed = cnn(root, None, "refuse").digest
     write(folder / "3.question", lines(line1="longer"))
     assert len({before.digest, renamed, cnn(root, None, "refuse").digest}) == 3
-
-
-@pytest.mark.parametrize(("split", "other"), [("training", "validation"), ("validation", "training")])
-def test_missing_files_are_named_with_their_folder(split: str, other: str, root: Path) -> None:
-    for path in (root / "cnn" / "questions" / split).iterdir():
-        path.unlink()
-    with pytest.raises(DataError) as error:
-        cnn(root, None, "refuse")
-    message = str(error.value)
-    parts = (f"in {root}/cnn/questions there is no {split}/*.question.\n", "Hermann", "scale=demo")
-    assert all(part in message for part in parts)
-    assert message.count("\n") == 1
-    assert other not in message
 
 
 WORDS = {"NIL": 0, "EOS": 1, "UNK": 2, "the": 4, "@entity0": 5, "@entity3": 3}
@@ -341,18 +323,3 @@ def test_damaged_pickles_are_named(changed: dict[str, Any], file: str, problem: 
 def test_digest_of_top4_depends_on_the_content(tmp_path: Path) -> None:
     before = top4(pickled(tmp_path)).digest
     assert top4(pickled(tmp_path, valid4_ans=[[4]])).digest != before
-
-
-def test_missing_pickles_are_named_with_advice(tmp_path: Path) -> None:
-    pickled(tmp_path)
-    (tmp_path / "top4" / "valid4_qs.pkl").unlink()
-    with pytest.raises(DataError) as error:
-        top4(tmp_path)
-    message = str(error.value)
-    named = (
-        f"in {tmp_path}/top4 there is no valid4_qs.pkl.\n",
-        "http://www.cs.toronto.edu/~rkiros/top4.zip",
-        "scale=demo",
-    )
-    assert all(part in message for part in (*named, "data.name=cnn data.sentences=4"))
-    assert message.count("\n") == 1

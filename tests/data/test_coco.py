@@ -76,17 +76,6 @@ def test_digest_of_the_release_depends_on_captions_and_the_size_of_features(rele
         source.load(silent)
 
 
-@pytest.mark.parametrize("name", ["val.txt", "images/10crop/train.npy"])
-def test_missing_file_of_the_release_is_named_with_its_source(name: str, release: Path) -> None:
-    (release / "coco" / name).unlink()
-    with pytest.raises(DataError) as error:
-        coco_release(release)
-    message = str(error.value)
-    assert f"in {release / 'coco'} there is no {name}.\n" in message
-    assert all(part in message for part in ("http://www.cs.toronto.edu/~vendrov/order/coco.zip", "scale=demo"))
-    assert message.count("\n") == 1
-
-
 def test_release_with_an_empty_or_a_missing_line_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "val.txt", "a\n" * 7 + " \n" + "a\n" * 2)
     with pytest.raises(DataError, match=rf"{path}, line 8: the caption is empty"):
@@ -227,12 +216,3 @@ def test_file_without_official_captions_is_refused(content: Any, tmp_path: Path)
     with pytest.raises(DataError) as error:
         read_official(path, tmp_path)
     assert str(path) in str(error.value)
-
-
-def test_missing_coco_is_named_with_the_path_and_the_source(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as error:
-        coco.coco(tmp_path, "descriptor")
-    message = str(error.value)
-    assert f"in {tmp_path / 'coco'} there is no annotations/captions_train2017.json.\n" in message
-    assert all(part in message for part in ("dataset_coco.json", "https://cocodataset.org", "scale=demo"))
-    assert message.count("\n") == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -241,14 +240,6 @@ def test_text_without_words_is_refused(options: SubwordOptions, lines: list[str]
 def test_options_are_checked(values: tuple[str, int, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SubwordOptions(*values)
-
-
-@pytest.mark.parametrize("package", ["sacremoses", "subword_nmt"])
-def test_missing_package_is_named(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ValueError, match=r"needs sacremoses and subword-nmt: pip install .rmsexp\[parity\]"):
-        learn(KINDS[1], tmp_path)
-    assert learn(KINDS[0], tmp_path)[0].size == KINDS[0].vocabulary
 
 
 @pytest.mark.parametrize(

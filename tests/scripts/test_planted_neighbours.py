@@ -14,8 +14,6 @@ import pytest
 
 from rmsexp.train import provenance, quiet
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-
 REFERENCE = quiet.Reference("0123", "work", "2025-01-01", 5, 400, 0.001, 0.002)
 Run = Callable[..., None]
 

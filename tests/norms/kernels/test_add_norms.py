@@ -371,15 +371,6 @@ def test_second_derivatives_with_an_addend_of_lower_precision() -> None:
     torch.testing.assert_close(by_call[0], by_call[1])
 
 
-@only_cpp
-def test_compiled_with_an_addend_of_lower_precision() -> None:
-    torch._dynamo.reset()
-    layer, x, addend = make("rms", 10, dtype=torch.float32), draw(4, 10).float(), draw(4, 10, seed=2).bfloat16()
-    compiled = torch.compile(Addition(layer), fullgraph=True, backend="aot_eager")
-    by_call = [results(call, layer, x, addend, x, x) for call in (lambda _, *summands: compiled(*summands), add)]
-    torch.testing.assert_close(*by_call)
-
-
 # --- when the two are computed apart
 
 

@@ -165,11 +165,6 @@ def test_any_sources_can_be_compiled_as_one(tmp_path: Path) -> None:
     assert build._output(command) == ""  # an error of the compiler raises BuildError
 
 
-def test_capabilities_whose_names_are_no_identifiers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "NO AVX")
-    assert build._definitions()[:2] == ["-DCPU_CAPABILITY=DEFAULT", "-DCPU_CAPABILITY_DEFAULT"]
-
-
 def test_one_of_several_concurrent_loads_builds(
     compiler: Compiler, loaded: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -207,36 +202,6 @@ def test_cxx_may_be_a_command_of_several_words(
     assert loaded
     for version in (True, False):
         assert all(call[:2] == ["g++", "-m64"] for call in compiler.calls(version=version))
-
-
-@pytest.mark.usefixtures("loaded", "compiler")
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ("g+++", "CXX names g+++, which is not found; install g++ or set CXX"),
-        ("no-ccache g++", "CXX names no-ccache, which is not found; install g++ or set CXX"),
-        ("'g++", "CXX is not a command: No closing quotation"),
-    ],
-)
-def test_a_compiler_in_cxx_that_is_not_found_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, message: str
-) -> None:
-    monkeypatch.setenv("CXX", command)
-    assert not load_uncached()
-    assert capsys.readouterr().err == NOTICE.format(message) + "\n"
-
-
-@pytest.mark.parametrize("name", ["c++", "g++", "clang++"])
-def test_without_cxx_the_compiler_is_that_of_the_system_or_gcc(
-    compiler: Compiler, loaded: list[Path], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    folder = compiler.path.parent / "programs"
-    folder.mkdir()
-    (folder / name).symlink_to(compiler.path)
-    monkeypatch.setenv("CXX", "")
-    which = shutil.which
-    monkeypatch.setattr(shutil, "which", lambda program: which(program, path=str(folder)))
-    assert load_uncached() == bool(loaded) == (name != "clang++")
 
 
 # --- damaged libraries, and libraries that others can change
@@ -316,15 +281,6 @@ def test_the_library_is_on_the_disk_before_it_gets_its_name(monkeypatch: pytest.
     assert events.index("rmsexp.so") < events.index("to rmsexp.so") < events.index("to rmsexp.so.sha256")
 
 
-@pytest.mark.usefixtures("compiler")
-def test_without_a_home_folder_the_cache_is_in_the_temporary_folder(
-    loaded: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(build, "CACHE", Path("~nobodyxx/.cache/rmsexp/kernels"))
-    assert load_uncached()
-    assert loaded[0].parent.parent == tmp_path / "temporary"
-
-
 # --- interrupted builds
 
 
@@ -393,33 +349,6 @@ def test_a_process_killed_during_the_link_leaves_no_library(
 
 
 # --- failed builds
-
-FAILURES: dict[str, tuple[str, str]] = {  # body of the compiler script, and message in the notice
-    "an error in a source": (
-        VERSION + 'if [ $what = compile ]; then printf "In file\\na.cpp:1: error: no\\n^ here\\n" >&2; exit 1; fi\n',
-        "{} failed: a.cpp:1: error: no",
-    ),
-    "an exit without a message": (VERSION + "exit 3\n", "{} failed: no message"),
-    "a missing library": (
-        VERSION + WRITE + 'if [ $what = link ]; then printf "ld: cannot find -ltorch\\n" >&2; exit 1; fi\n',
-        "{} failed: ld: cannot find -ltorch",
-    ),
-    "no version": ('echo "not licensed" >&2; exit 1\n', "{} failed: not licensed"),
-}
-
-
-@pytest.mark.usefixtures("loaded")
-@pytest.mark.parametrize("failure", FAILURES)
-def test_the_notice_quotes_the_compiler_in_one_line(
-    compiler: Compiler, tmp_path: Path, capsys: pytest.CaptureFixture[str], failure: str
-) -> None:
-    body, message = FAILURES[failure]
-    compiler.set_body(body)
-    assert not load_uncached()
-    *before, last = capsys.readouterr().err.splitlines()
-    assert last == NOTICE.format(message.format(compiler.path))
-    assert len(before) == (failure != "no version")
-    assert cached_files(tmp_path) == ["lock"] * len(before)
 
 
 def damage_the_caches(tmp_path: Path) -> None:
