@@ -23,12 +23,10 @@ def output(*words: str, cwd: Path, **environment: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("backend", ["nonsense", "module://ipympl.backend_nbagg", "module://no.such_module"])
-def test_a_backend_that_is_not_installed_stops_no_import(backend: str, tmp_path: Path) -> None:
+def test_a_backend_that_is_not_installed_stops_no_import(tmp_path: Path) -> None:
     imports = "; ".join(f"import {module}" for module in MODULES)
-    assert output("-c", f"{imports}; print('imported')", cwd=tmp_path, MPLBACKEND=backend) == "imported\n"
-    shown = output("-m", "rmsexp.report", "--help", cwd=tmp_path, MPLBACKEND=backend, SOURCE_DATE_EPOCH="text")
-    assert shown.startswith("usage: python -m rmsexp.report")
+    shown = output("-c", f"{imports}; print('imported')", cwd=tmp_path, MPLBACKEND="module://no.such_module")
+    assert shown == "imported\n"
 
 
 @pytest.mark.parametrize("folder", [".", "elsewhere"])
