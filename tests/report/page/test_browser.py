@@ -26,7 +26,7 @@ from rmsexp.report.plots import style
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
-from helpers.comparisons import drop_evaluations, mean_of, named, report
+from helpers.comparisons import mean_of, named, report
 
 SLOW = 20_000  # timeout in milliseconds, for a busy machine
 
@@ -131,16 +131,6 @@ def test_selecting_a_task_shows_its_settings_and_the_papers_curves(show: Callabl
     assert axis_titles(page)[3:] == [("time in training (minutes)", "train loss (nats)")]
 
 
-def test_a_mean_that_leaves_the_axis_has_an_arrow_also_without_its_seeds(show: Callable[[str], Page]) -> None:
-    call = """() => arrows(
-        { range: [0, 1], log: false, may_be_log: false }, { beyond: [] },
-        [{ meta: { kind: "mean", series: "ln" }, x: [1, 2, 3], y: [0.5, 7, 0.5] }],
-        new Map([["ln", { colour: "red" }]]),
-    )"""
-    (arrow,) = show("show=mean").evaluate(call)
-    assert (arrow["x"], arrow["text"]) == (2, '<span style="color:red">\u2191</span>7')
-
-
 def test_a_norm_is_toggled_in_every_chart(show: Callable[[str], Page]) -> None:
     page = show("show=mean")
     assert lines(page) == 4
@@ -215,17 +205,6 @@ def test_the_value_under_the_pointer_is_shown(show: Callable[[str], Page]) -> No
     assert re.search(r"LayerNorm : \d\.\d+", " ".join(label.locator("text").all_text_contents()))
 
 
-def test_a_line_is_not_read_beyond_its_end(show: Callable[[str], Page]) -> None:
-    page = show("show=mean")
-    plot = visible(page).locator(".plot").first
-    box = plot.locator(".nsewdrag").bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 0.5 * box["height"])
-    texts = plot.locator(".hoverlayer text")
-    texts.get_by_text("LayerNorm").first.wait_for()
-    assert not any("WeightNorm" in text for text in texts.all_text_contents())  # it diverged at step 120 of 400
-
-
 def test_lines_have_markers_and_labels(show: Callable[[str], Page]) -> None:
     page = show("show=mean")
     symbols = page.evaluate(
@@ -250,12 +229,6 @@ def test_tables_are_sorted_by_their_headers(show: Callable[[str], Page]) -> None
     table.get_by_role("button", name="norm").press("Space")
     assert table.locator("[aria-sort]").count() == 1
     assert norms.all_text_contents() == ["LayerNorm", "RMSNorm", "WeightNorm"]
-
-
-def test_numbers_with_separators_are_sorted_as_numbers(show: Callable[[str], Page]) -> None:
-    cells = ["9.5, 8 seeds", "27", "1,178 (1 contended)", "1,234,567", "none"]
-    found = show().evaluate("(cells) => cells.toReversed().sort((a, b) => compare(a, b, 1))", cells)
-    assert found == cells
 
 
 def test_the_page_works_with_the_keyboard_alone(show: Callable[[str], Page]) -> None:
@@ -331,43 +304,6 @@ def test_tables_are_readable_without_javascript(browser: Browser, address: str) 
     assert page.locator("section.setting:visible").count() == 3
     assert page.locator("form").is_hidden()
     context.close()
-
-
-def test_the_legend_counts_the_seeds_that_lines_show(browser: Browser, tmp_path: Path) -> None:
-    for seed, state in enumerate(["clear", "contended", "clear"]):
-        write_run(tmp_path, "ln", seed, contention=state)
-    write_run(tmp_path, "rms", 0)
-    drop_evaluations(write_run(tmp_path, "rms", 1))
-    (tmp_path / "report.html").write_text(html.page([report(tmp_path)]))
-    page = browser.new_page()
-    try:
-        page.goto((tmp_path / "report.html").as_uri(), timeout=SLOW)
-        counts, caption = page.locator(".norms .seeds"), page.locator("figcaption").nth(1)
-        assert counts.all_text_contents()[:2] == ["3 seeds", "2 seeds"]
-        assert caption.text_content() == " Number of seeds here: RMSNorm 1."
-        page.get_by_label("time", exact=True).check()
-        assert counts.all_text_contents()[:2] == ["2 of 3 seeds", "2 seeds"]
-        page.get_by_label("seeds", exact=True).check()
-        assert counts.all_text_contents()[:2] == ["3 seeds", "2 seeds"]
-    finally:
-        page.close()
-
-
-def test_the_caption_counts_the_seeds_at_the_end_of_a_mean(browser: Browser, tmp_path: Path) -> None:
-    for seed in range(3):
-        write_run(tmp_path, "ln", seed, seconds_per_step=1.0 + 0.2 * seed)
-    (tmp_path / "report.html").write_text(html.page([report(tmp_path)]))
-    page = browser.new_page()
-    try:
-        page.goto((tmp_path / "report.html").as_uri(), timeout=SLOW)
-        caption = page.locator("figcaption").first
-        assert str(caption.text_content()).strip() == ""
-        page.get_by_label("time", exact=True).check()
-        assert caption.text_content() == " Seeds at the end of the mean: LayerNorm 2."
-        page.get_by_label("seeds", exact=True).check()
-        assert str(caption.text_content()).strip() == ""
-    finally:
-        page.close()
 
 
 def test_labels_from_records_are_escaped_in_charts(browser: Browser, tmp_path: Path) -> None:
