@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from helpers.parallel_text import corpus, phrases
 
-from rmsexp.data import DataError, moses, pieces
+from rmsexp.data import moses, pieces
 from rmsexp.data.codec import EOS, PAD, UNK, Codec
 from rmsexp.data.pairs import Pairs
 from rmsexp.data.subwords import KINDS as KINDS_OF_SUBWORDS
@@ -207,25 +207,6 @@ def test_impossible_vocabulary_is_refused(options: SubwordOptions, message: str,
     with pytest.raises(ValueError, match=message):
         learn(options, tmp_path)
     assert list((tmp_path / "subwords").glob("[!.]*")) == []
-
-
-def test_text_from_which_sentencepiece_cannot_learn_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "LONGEST_LINE", 10)
-    with pytest.raises(DataError, match=r"^sentencepiece cannot learn from the training text of phrases en-de \(.*\)"):
-        learn(KINDS[0], tmp_path)
-
-
-def test_words_of_one_letter_give_no_merges(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"more than the 0 merges"):
-        learn(KINDS[1], tmp_path, (["a b", "c"], ["a", "b"]))
-
-
-@pytest.mark.parametrize("options", KINDS[:2], ids=str)
-@pytest.mark.parametrize("lines", [[], ["", "  "]], ids=["no lines", "blank lines"])
-def test_text_without_words_is_refused(options: SubwordOptions, lines: list[str], tmp_path: Path) -> None:
-    empty = corpus({"train": (lines, lines)})
-    with pytest.raises(DataError, match=r"training text of phrases en-de is empty"):
-        codecs(empty, options, tmp_path, lambda _: None)
 
 
 @pytest.mark.parametrize(

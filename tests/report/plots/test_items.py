@@ -6,11 +6,9 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-import pytest
 from helpers.records import write_run
 from matplotlib.figure import Figure
 
-from rmsexp import config
 from rmsexp.campaign import item_file as items
 from rmsexp.campaign.item_file import Found
 from rmsexp.compare import load
@@ -90,17 +88,3 @@ def test_a_sweep_of_p_has_the_papers_ticks_and_range(tmp_path: Path) -> None:
         assert (axes.get_xlabel(), axes.get_ylabel()) == ("p (% of the units)", "test error (%), last")
         assert axes.lines[-1].get_xdata().tolist() == [10, 100]
         assert (axes.get_ylim() == tuple(y_range)) == (y_range == [10, 40])
-
-
-@pytest.mark.parametrize(
-    ("panels", "message"),
-    [
-        ("  - {quantity: test error, y_range: [1]}\n", "y_range=[1.0] must have two ends"),
-        ("  - {quantity: test error, x: minutes}\n", "x=minutes"),
-        ("  - {quantity: test error, per: 0}\n", "per"),
-    ],
-)
-def test_mistakes_in_a_panel_are_named(tmp_path: Path, panels: str, message: str) -> None:
-    with pytest.raises(config.ConfigError) as error:
-        item(tmp_path, panels)
-    assert message in str(error.value)
