@@ -12,7 +12,7 @@ from rmsexp.campaign import item_file as items
 from rmsexp.campaign.item_file import Found, Part
 from rmsexp.compare import load
 from rmsexp.records.frames import comparable
-from rmsexp.report.tables import formats
+from rmsexp.report.tables import formats, markup
 from rmsexp.report.tables import items as item_tables
 from rmsexp.report.tables.items import Sheet
 
@@ -105,3 +105,14 @@ def test_rows_without_runs_have_the_papers_numbers_and_a_note() -> None:
         "Py: no values of ours: the authors' PyTorch code is not published",
         "paper's numbers, Table 3: mean and standard deviation of 3 runs",
     ]
+
+
+def test_markdown_has_one_line_of_headings_and_latex_two(tmp_path: Path) -> None:
+    text = item_tables.sheet(ITEM, [part(tmp_path)]).text
+    assert markup.markdown(item_tables.with_single_headings(text)).splitlines()[0] == (
+        "| Model | Test error (%), here | Time (s), here | Test error (%), paper | Time (s), paper |"
+    )
+    lines = markup.latex(text, "100 % of \N{CHECK MARK}").splitlines()
+    assert lines[1] == r"\caption{100 \% of $\checkmark$}"
+    assert r" & \multicolumn{2}{c}{here} & \multicolumn{2}{c}{paper} \\" in lines
+    assert rf"RMSNorm & {DASH} & {DASH} & 8.83 & 31 ± 0.5 (20.5 \%) \\" in lines
