@@ -135,3 +135,23 @@ def test_bands_have_possible_values_and_spikes_are_marked(tmp_path: Path) -> Non
     axes = setting_curves.draw_setting(setting).axes[0]
     assert any("500" in text.get_text() for text in axes.texts)
     assert axes.get_ylim()[1] < 10
+
+
+def legends(figure: Figure) -> list[list[str]]:
+    """Return the texts of each legend, without the part before the parentheses."""
+    return [[text.get_text().partition(" ")[2] for text in legend.get_texts()] for legend in figure.legends]
+
+
+def test_the_legend_counts_the_seeds_of_each_mean(tmp_path: Path) -> None:
+    for seed, state in enumerate(["clear", "contended", "clear"]):
+        write_run(tmp_path, "ln", seed, contention=state)
+        write_run(tmp_path, "rms", seed, status="diverged" if seed == 2 else "finished")
+    records = load(tmp_path)
+    figure = setting_curves.draw(records, quantities.recorded(records))
+    assert legends(figure)[0][:2] == ["(3 seeds; against time: 2)", "(2 of 3 seeds)"]
+    assert len(figure.legends) == 1
+    rows = records.metrics[(records.metrics["split"] == "train") & (records.metrics["step"] == 400)]
+    losses = rows.set_index(["series", "seed"])["loss"]
+    for axes, seeds in zip(figure.axes[:2], ([0, 1, 2], [0, 2]), strict=True):
+        thick_ln = next(line for line in axes.lines if line.get_linewidth() == style.THICK)
+        assert math.isclose(thick_ln.get_ydata()[-1], losses["ln"][seeds].mean())
