@@ -230,10 +230,6 @@ def commits(evidence: Evidence) -> str:
     return table(rows) if rows else not_recorded(command)
 
 
-def _speed(results: Mapping[str, Any]) -> float:
-    return sum(results["tokens"]) / sum(results["seconds"])
-
-
 def timing_power(evidence: Evidence) -> str:
     """How many intervals contain the ratio of equal models, and exclude that of a slowed one."""
 
