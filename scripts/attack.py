@@ -12,8 +12,7 @@ hang        a command ran longer than ``LIMIT`` seconds
 traceback   a command printed one
 other       an expectation of the case failed, such as a status or a message
 
-scripts/fuzz.py (damaged files), chaos.py and chaos_sweep.py (a run, a sweep), campaign_kills.py (workers) and
-sanitize.py (C++) disturb in other ways.
+scripts/fuzz.py (damaged files), disturb.py (a run, a sweep, a campaign) and sanitize.py (C++) disturb in other ways.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import chaos
 import check_record
+import disturb
 import fast_steps
 from check_record import Check, Parts, add_option
 from forked_run import END_SECONDS, KILLED_AT, Kill, run
@@ -96,11 +96,11 @@ def differences(reference: Path, other: Path, *, was_killed: bool = False) -> li
 
     A killed run has written one more checkpoint, so its last but one is another.
     """
-    contents = [chaos.run_content(results) for results in (reference, other)]
+    contents = [disturb.run_content(results) for results in (reference, other)]
     if was_killed:
         for content in contents:
             content.pop("previous.pt", None)
-    return chaos.differences(*contents)
+    return disturb.differences(*contents)
 
 
 def losses(results: Path) -> list[float]:

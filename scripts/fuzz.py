@@ -1,4 +1,4 @@
-"""Give damaged files to all readers, and strange arguments to all commands, and report what they do not refuse well.
+"""Give damaged files to the readers of runs and of data sets, and report what they do not refuse well.
 
     python scripts/fuzz.py [--seconds 600] [--reader NAME] [--seed 0]
     python scripts/fuzz.py --reader NAME --seed 0 --number 17    # read one input again, with its traceback
@@ -55,9 +55,9 @@ class Tally:
 
 
 def readers() -> tuple[Reader, ...]:
-    from fuzzing import commands, datasets, derived, runs
+    from fuzzing import datasets, runs
 
-    return runs.READERS + datasets.READERS + derived.READERS + commands.READERS
+    return runs.READERS + datasets.READERS
 
 
 def choose(name: str | None) -> list[Reader]:

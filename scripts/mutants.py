@@ -9,7 +9,7 @@ in a temporary worktree of HEAD. Then the tests that executed the changed line r
 
 Coverage does not measure C++, nor the processes in which Triton's interpreter executes kernels. So faults in C++ are
 tested with all tests of the files ``CPP_TESTS`` that use no interpreter, and faults in Triton kernels with those of
-``TRITON_TESTS`` and with the tests in tests/kernels that run their file in the interpreter.
+``TRITON_TESTS`` and with the tests in tests/norms/kernels that run their file in the interpreter.
 
 Prints two lines per fault and writes all faults as JSON to ``--output``. Repeated with the same output file, the
 command plants only the faults that were not detected before. ``--again FILE`` plants the faults of an earlier output,
@@ -55,10 +55,12 @@ AREAS = {
 # kinds of faults in C++: pattern and replacement
 CPP = ((r" \+ ", " - "), (r" - ", " + "), (r" < ", " <= "), (r" \* ", " + "), (r"\beps\b", "0"))
 # the files whose tests run C++ kernels, and those whose tests are about Triton kernels
-CPP_TESTS = re.compile(r".*tests/(kernels/test_(?!build|triton)\w+|norms/test_pointwise)\.py")
-TRITON_TESTS = re.compile(r".*tests/kernels/test_triton\w*\.py")
-# the name, in other files of tests/kernels, of the test that runs its file once more, in Triton's interpreter
-INTERPRETED = re.compile(r".*tests/kernels/test_\w+\.py::test_under_the_interpreter")
+CPP_TESTS = re.compile(r".*tests/norms/(kernels/test_(?!build|triton)\w+|test_pointwise)\.py")
+TRITON_TESTS = re.compile(r".*tests/norms/kernels/test_triton\w*\.py")
+# the name, in files of tests/norms/kernels, of the test that runs its file once more, in Triton's interpreter; it takes
+# minutes, so that the JUnit file may lack it
+WHOLE = "test_under_the_interpreter"
+INTERPRETED = re.compile(rf".*tests/norms/kernels/test_\w+\.py::{WHOLE}")
 # functions whose first two arguments are never swapped
 NOT_SWAPPED = {"isinstance", "issubclass", "zip", "getattr", "setattr", "hasattr", "range", "print", "super"}
 
@@ -251,15 +253,20 @@ class Tests:
             tests = [test for test in self._seconds if CPP_TESTS.fullmatch(test.split("::")[0])]
             tests = [test for test in tests if not INTERPRETED.fullmatch(test)]
         elif "kernels/triton" in mutant.file or "kernels/cuda" in mutant.file:
+            whole = [f"{path.relative_to(self._root)}::{WHOLE}" for path in self._root.glob("tests/norms/kernels/*.py")]
+            known = [*self._seconds, *(test for test in whole if f"def {WHOLE}(" in self._text(test))]
             tests = [
                 test
-                for test in self._seconds
+                for test in dict.fromkeys(known)
                 if TRITON_TESTS.fullmatch(test.split("::")[0]) or INTERPRETED.fullmatch(test)
             ]
         else:
             contexts = self._data.contexts_by_lineno(self._files.get(mutant.file, ""))
             tests = self._names(contexts.get(mutant.line, [])) or self._around(mutant, contexts)
         return sorted(tests, key=lambda test: self._seconds.get(test, 1.0))
+
+    def _text(self, test: str) -> str:
+        return (self._root / test.split("::")[0]).read_text()
 
     def _around(self, mutant: Mutant, contexts: dict[int, list[str]]) -> list[str]:
         """Return the tests of the innermost function or class around a line, or of the whole file.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import pickle
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -52,15 +51,6 @@ def read_text(folder: Path) -> object:
 # Captions
 
 
-def make_release(folder: Path) -> None:
-    """Write small files as those that were released with order-embedding."""
-    for name in SPLITS:
-        put(folder / "coco" / f"{name}.txt", "".join(f"{name} house {i}\n" for i in range(10)).rstrip("\n"))
-        array = io.BytesIO()
-        np.save(array, np.eye(2, 16, dtype=np.float32))
-        put(folder / "coco/images/10crop" / f"{name}.npy", array.getvalue())
-
-
 def make_karpathy(folder: Path) -> None:
     """Write small files as those of the Karpathy split, with the features of their images."""
     images = []
@@ -88,10 +78,6 @@ def make_flickr8k(folder: Path) -> None:
     for number, name in enumerate(("train", "dev", "test")):
         put(place / f"Flickr8k_text/Flickr_8k.{name}Images.txt", f"{number}.png\n")
         draw(place / f"Flicker8k_Dataset/{number}.png", number)
-
-
-def load_release(folder: Path) -> object:
-    return plain(coco.coco_release(folder).load(silent))
 
 
 def load_karpathy(folder: Path) -> object:
@@ -130,19 +116,6 @@ def make_cnn(folder: Path) -> None:
             put(folder / f"cnn/questions/{split}/{number}.question", content)
 
 
-def make_top4(folder: Path) -> None:
-    words = {word: number for number, word in enumerate(("the", "house", "@entity0", "@entity1", "@placeholder"), 4)}
-    words |= {"<nil>": 0, "<eos>": 1, "<unk>": 2}
-    put(folder / "top4/dict.pkl", pickle.dumps(words, 2))
-    for split in ("train4", "valid4"):
-        for part, rows in (
-            ("pass", [[4, 5, 6, 0], [6, 7, 4, 0]]),
-            ("qs", [[8, 4, 0], [5, 8, 0]]),
-            ("ans", [[6, 0], [7, 0]]),
-        ):
-            put(folder / f"top4/{split}_{part}.pkl", pickle.dumps(rows, 2))
-
-
 def make_lambada(folder: Path) -> None:
     """Write small files as those of LAMBADA, and encode them."""
     rng = random.Random(0)
@@ -156,10 +129,6 @@ def load_cnn(damage: str) -> Callable[[Path], object]:
     return lambda folder: plain(cnn.cnn(folder, 2, damage).load(silent))
 
 
-def load_top4(folder: Path) -> object:
-    return plain(cnn.top4(folder).load(silent))
-
-
 def load_lambada(folder: Path) -> object:
     return plain(lambada.lambada(folder, 20, 3).load(silent))
 
@@ -167,13 +136,11 @@ def load_lambada(folder: Path) -> object:
 ERRORS = (DataError,)
 READERS = (
     Reader("parallel text", make_text, read_text, ERRORS),
-    Reader("COCO release", make_release, load_release, ERRORS),
     Reader("COCO Karpathy", make_karpathy, load_karpathy, ERRORS),
     Reader("COCO official", make_official, load_official, ERRORS),
     Reader("Flickr8k", make_flickr8k, load_flickr8k, ERRORS),
     Reader("features", make_features, read_features, ERRORS),
     Reader("CNN", make_cnn, load_cnn("refuse"), ERRORS),
     Reader("CNN, damage skipped", make_cnn, load_cnn("skip"), ERRORS),
-    Reader("CNN top4", make_top4, load_top4, ERRORS),
     Reader("LAMBADA", make_lambada, load_lambada, ERRORS, vary=only("lambada/*")),
 )

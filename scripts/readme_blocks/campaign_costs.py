@@ -22,7 +22,7 @@ from rmsexp.work import cost
 
 STAGES = get_args(Stage)
 MOST_EVALUATION = 0.15  # of the time of an RNNSearch run with twenty evaluations; the aim
-ACCURACY = "python scripts/plan_accuracy.py quality_cifar10 quality_rnnsearch data.root=~/data"
+ACCURACY = "git checkout before-house; python scripts/plan_accuracy.py quality_cifar10 quality_rnnsearch"
 
 
 @dataclass(frozen=True)

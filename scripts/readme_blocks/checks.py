@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import disturb
 import fuzz as fuzzing
 import numpy as np
 import planted_neighbours
 import timing_coverage as simulated
 import verdict_power
-from chaos_sweep import table as ends_of_faults
 
 from readme_blocks import quality
 from readme_blocks.evidence import Evidence
@@ -22,6 +22,7 @@ from rmsexp.report.tables import formats
 from rmsexp.rules.ratios import paired_ratio
 
 SINGLE = replication(1)
+AT_TAG = "git checkout before-house;"  # before commands of scripts that this tree no longer has
 OVERHEAD = "python scripts/trainer_overhead.py --rounds 30 norm=none model.dropout=0 model.noise=0"
 OVERHEAD_LM = "python scripts/trainer_overhead.py --steps 20 task=language_model scale=small norm=rms threads=1"
 
@@ -63,12 +64,13 @@ def chaos_sweep(evidence: Evidence) -> str:
             f"{plural(results['identical'], 'run')} ended as in the undisturbed sweep, {len(results['causes'])} first "
             f"failed with a named cause, and {errors or 'none'} {'were' if errors else 'was'} lost or silently "
             "different.",
-            ends_of_faults(results["ends"]),
+            disturb.table(results["ends"]),
             "The status 143 stands for SIGTERM, with which all processes are stopped that no other signal stops. The "
             "status 1 stands for a sweep in which a run failed.",
         )
 
-    return newest(evidence, "chaos_sweep", "python scripts/chaos.py --sweep --faults 100 --results results", describe)
+    command = "python scripts/disturb.py chaos_sweep --times 100 --results results"
+    return newest(evidence, "chaos_sweep", command, describe)
 
 
 def kills(evidence: Evidence) -> str:
@@ -83,8 +85,8 @@ def kills(evidence: Evidence) -> str:
 
         return sentence
 
-    run = newest(evidence, "chaos", "python scripts/chaos.py --results results", describe("a run"))
-    command = "python scripts/campaign_kills.py --results results"
+    run = newest(evidence, "chaos", "python scripts/disturb.py chaos --results results", describe("a run"))
+    command = "python scripts/disturb.py campaign_kills --results results"
     return sentences(run, newest(evidence, "campaign_kills", command, describe("workers of a campaign")))
 
 
@@ -98,7 +100,7 @@ def preempted_sweep(evidence: Evidence) -> str:
             f"SIGKILL after that. {remained(results['errors'])} to the undisturbed sweep."
         )
 
-    command = "python scripts/preempted_sweep.py --results results"
+    command = "python scripts/disturb.py preempted_sweep --results results"
     return newest(evidence, "preempted_sweep", command, describe)
 
 
@@ -112,7 +114,7 @@ def ray_node_lost(evidence: Evidence) -> str:
         lost, sessions, places = results["lost"], results["sessions"], results["places"]
         last = sorted({places[run][-1] for run in lost})
         return sentences(
-            f"At commit {commit_of(content)}, the {results['runs']} runs of `scripts/preempted_sweep.py` were done on "
+            f"At commit {commit_of(content)}, {results['runs']} small runs were done on "
             f"{results['nodes']} nodes with {results['cores']} cores each.",
             f"Node 2 was removed when {results['ended']} of them had ended. It was training {plural(len(lost), 'run')}"
             f", at steps {listed(map(str, lost.values()))}.",
@@ -121,7 +123,7 @@ def ray_node_lost(evidence: Evidence) -> str:
             f"{remained(results['errors'])} to the undisturbed sweep.",
         )
 
-    return newest(evidence, "ray_node_lost", "python scripts/ray_node_lost.py --results results", describe)
+    return newest(evidence, "ray_node_lost", "python scripts/disturb.py ray_node_lost --results results", describe)
 
 
 def _node_lost_of_campaign(content: Mapping[str, Any]) -> str:
@@ -228,10 +230,6 @@ def commits(evidence: Evidence) -> str:
     return table(rows) if rows else not_recorded(command)
 
 
-def _speed(results: Mapping[str, Any]) -> float:
-    return sum(results["tokens"]) / sum(results["seconds"])
-
-
 def timing_power(evidence: Evidence) -> str:
     """How many intervals contain the ratio of equal models, and exclude that of a slowed one."""
 
@@ -297,7 +295,7 @@ def trivial_answers(evidence: Evidence) -> str:
             ),
         )
 
-    command = "python scripts/trivial_answers.py scale=small --results results/reference/computed"
+    command = f"{AT_TAG} python scripts/trivial_answers.py scale=small --results results/reference/computed"
     return newest(evidence, "trivial_answers", command, describe)
 
 

@@ -183,21 +183,3 @@ def test_gradients_that_follow_no_power_law_contradict_the_paper(monkeypatch: py
     monkeypatch.setattr(gradients, "norm", lambda series: dataclasses.replace(norm(series), **large.get(series, {})))
     found = gradients.analyse().contradictions
     assert any("is multiplied by no power of delta; in the paper by delta^" in line for line in found)
-
-
-@pytest.mark.usefixtures("few_steps", "empty_figures", "unwritten_figures")
-def test_results_that_contradict_the_paper_are_reported(
-    table: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(gradients, "measure", lambda: table)
-    monkeypatch.setitem(gradients.EXPECTED, ("x", "x"), 0)
-    shrinking = pd.DataFrame({"step": range(60), "weight": np.linspace(2, 1, 60), "relative_step": 0.1, "cosine": 0.5})
-    monkeypatch.setattr(adaptation, "train", lambda *_: shrinking)
-    assert analysed(monkeypatch, "gradients", "--out", tmp_path) == 1
-    errors = capsys.readouterr().err.splitlines()
-    assert errors[0].endswith(
-        "RMSNorm: when x is multiplied by delta, dL/dx is multiplied by delta^-1.000; in the paper by delta^0"
-    )
-    assert [line.split(": ")[2] for line in errors[1:]] == [
-        *("LayerNorm", "RMSNorm", "pRMSNorm", "BatchNorm", "WeightNorm")
-    ]

@@ -21,7 +21,6 @@ from rmsexp.models.translation import FIRST, Batch
 from rmsexp.records import record
 from rmsexp.report.plots import style
 from rmsexp.system import atomic
-from rmsexp.system.command_line import brief
 from rmsexp.tasks.translation import TranslationTask
 from rmsexp.work import runner, trained
 
@@ -127,32 +126,6 @@ def test_the_command_writes_a_table_per_run_and_one_figure(
         batches = list(task.held_out_batches(task.text.held_out["valid"]))
         assert table["vectors"].to_list() == [16] * 12 + [sum(len(batch.real) for batch in batches)] * 3
         assert_close(table, hidden_stats.hidden_stats(model, batches), 1e-6)
-
-
-def test_mistakes_are_reported_without_a_traceback(
-    text_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    transformer = execute(text_root, tmp_path, "transformer")
-    capsys.readouterr()
-    for words, status, message in (
-        (
-            ["hidden_stats", transformer],
-            2,
-            brief(f"{transformer} is a run of task=transformer, for which this command does not work"),
-        ),
-        (["hidden_stats", tmp_path], 2, "name the folder of a run"),
-        (["hidden_stat", transformer], 2, "invalid choice: 'hidden_stat'"),
-        (["hidden_stats"], 2, "RUN"),
-    ):
-        assert analysed(monkeypatch, *words) == status
-        errors = capsys.readouterr().err
-        assert message in errors
-        assert "Traceback" not in errors
-    assert not list(tmp_path.rglob("hidden_stats.*"))
-    rnnsearch = execute(text_root, tmp_path, "rnnsearch")
-    (rnnsearch / record.CHECKPOINTS / "best.pt").unlink()
-    assert analysed(monkeypatch, "hidden_stats", rnnsearch) == 1
-    assert "best.pt is missing" in capsys.readouterr().err
 
 
 def test_the_figure_of_a_single_run_is_written_to_its_folder(

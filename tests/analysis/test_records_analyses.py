@@ -203,31 +203,3 @@ def test_init_center_writes_to_a_folder_per_setting(tmp_path: Path, monkeypatch:
     assert analysed(monkeypatch, "init_center", tmp_path, "--out", tmp_path / "out") == 0
     folder = tmp_path / "out" / "rnnsearch" / CENTRED
     assert {path.name for path in folder.iterdir()} == {f"init_center.{end}" for end in ("csv", "png", "svg")}
-
-
-@pytest.mark.parametrize(
-    ("name", "command"),
-    [
-        ("p_sweep", "python -m rmsexp -m task=cifar10 sweep=p"),
-        ("init_center", "python -m rmsexp -m task=rnnsearch model.init_center=0.2 norm=ln,rms"),
-    ],
-)
-@pytest.mark.parametrize("filled", [False, True], ids=["empty", "other runs"])
-def test_without_suitable_runs_the_error_shows_a_command_that_makes_them(
-    filled: bool,
-    name: str,
-    command: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    if filled:
-        sweep(tmp_path, "prms+p=0.5", "rms")
-        translated(tmp_path, "ln", [1], setting="demo")
-        translated(tmp_path, "rms", [], setting=CENTRED)  # never evaluated
-    assert analysed(monkeypatch, name, tmp_path, "--out", tmp_path / "out") == 1
-    output = capsys.readouterr()
-    assert output.err.startswith(f"rmsexp: {tmp_path} has no ")
-    assert command in output.err
-    assert output.err.count("\n") == 1
-    assert not (tmp_path / "out").exists()

@@ -67,17 +67,6 @@ def test_words_of_later_valid_captions_are_unknown(monkeypatch: pytest.MonkeyPat
     assert list(encoded.splits["valid"].captions[5]) == [UNK, EOS]
 
 
-def test_counts_are_reported() -> None:
-    reports: list[str] = []
-    encode(splits("a", "a", "a b"), features(), reports.append)
-    assert reports == [
-        "train: 1 images, 5 captions, 0.00 % of tokens unknown",
-        "valid: 1 images, 5 captions, 0.00 % of tokens unknown",
-        "test: 1 images, 5 captions, 33.33 % of tokens unknown",
-        "3 words",
-    ]
-
-
 def test_splits_with_features_of_two_sizes_are_refused() -> None:
     mixed = features() | {"test": rows(1, 4)}
     with pytest.raises(DataError, match=r"differ in size: \{'train': 3, 'valid': 3, 'test': 4\}\.\n"):

@@ -8,7 +8,6 @@ import http.server
 import io
 import os
 import pickle
-import socket
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
@@ -118,12 +117,6 @@ def test_damaged_and_truncated_files_are_named_with_both_digests(copy: Path, tmp
         assert message.count("\n") == 1
 
 
-def test_missing_file_is_named(copy: Path, tmp_path: Path) -> None:
-    (copy / "test_batch").unlink()
-    with pytest.raises(DataError, match=r"test_batch cannot be read \(No such file"):
-        cifar10.load(tmp_path)
-
-
 def test_reference_to_other_code_is_refused_and_not_called(tmp_path: Path) -> None:
     class Command:
         def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
@@ -159,20 +152,6 @@ def test_anything_but_a_batch_is_refused(content: bytes, tmp_path: Path) -> None
     path.write_bytes(content)
     with pytest.raises(DataError, match=f"{path} is not a batch of CIFAR-10"):
         cifar10.read_batch(path)
-
-
-def test_without_data_and_network_the_message_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as unused:  # a socket that does not listen refuses connections
-        unused.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("no_proxy", "127.0.0.1")
-        monkeypatch.setattr(CIFAR10, "url", f"http://127.0.0.1:{unused.getsockname()[1]}/x.tar.gz")
-        with pytest.raises(DataError) as error:
-            cifar10.load(tmp_path)
-    message = str(error.value)
-    command = f"python -m rmsexp.prepare task=cifar10 scale=small data.root={tmp_path}"
-    assert all(part in message for part in (str(tmp_path / "cifar10" / BASE), command, "existing copy", "scale=demo"))
-    assert message.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_download_puts_the_files_in_place(copy: Path, serve: Serve, tmp_path: Path) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -192,18 +190,6 @@ def test_damaged_questions_are_encoded_again(name: str, damage: str, tmp_path: P
     result, _, calls = load(tmp_path)
     assert calls == 1
     assert texts(result, "train") == expected
-
-
-def test_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(np, "save", full)
-    with pytest.raises(
-        DataError, match=r"questions of my data cannot be stored in .* \(No space left on device\)\.\nF"
-    ):
-        load(tmp_path)
-    assert not list((tmp_path / "cloze").glob("[!.]*"))
 
 
 def test_failure_stores_nothing(tmp_path: Path) -> None:

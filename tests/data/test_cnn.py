@@ -207,11 +207,6 @@ def test_split_of_only_damaged_files_is_refused(root: Path) -> None:
         load(root, damaged="skip")
 
 
-def test_progress_is_reported(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REPORT_FILES", 2)
-    assert load(root)[1][1:-1] == ["2 files read", "4 files read"]
-
-
 def test_digest_depends_on_names_and_sizes(root: Path) -> None:
     folder = root / "cnn" / "questions" / "training"
     before = cnn(root, None, "refuse")
@@ -222,19 +217,6 @@ def test_digest_depends_on_names_and_sizes(root: Path) -> None:
     renamed = cnn(root, None, "refuse").digest
     write(folder / "3.question", lines(line1="longer"))
     assert len({before.digest, renamed, cnn(root, None, "refuse").digest}) == 3
-
-
-@pytest.mark.parametrize(("split", "other"), [("training", "validation"), ("validation", "training")])
-def test_missing_files_are_named_with_their_folder(split: str, other: str, root: Path) -> None:
-    for path in (root / "cnn" / "questions" / split).iterdir():
-        path.unlink()
-    with pytest.raises(DataError) as error:
-        cnn(root, None, "refuse")
-    message = str(error.value)
-    parts = (f"in {root}/cnn/questions there is no {split}/*.question.\n", "Hermann", "scale=demo")
-    assert all(part in message for part in parts)
-    assert message.count("\n") == 1
-    assert other not in message
 
 
 WORDS = {"NIL": 0, "EOS": 1, "UNK": 2, "the": 4, "@entity0": 5, "@entity3": 3}
@@ -297,62 +279,6 @@ def test_common_end_of_zero_is_removed(tmp_path: Path) -> None:
     assert train == {"pass": [[4], [5, 0]], "qs": [[4, 0], [4]], "ans": [5, 4]}
 
 
-@pytest.mark.parametrize(
-    ("changed", "file", "problem"),
-    [
-        ({"dict": [1]}, "dict", "it is not a dictionary of words and their ids"),
-        ({"dict": {"a": "0"}}, "dict", "it is not a dictionary of words and their ids"),
-        ({"dict": {"a": 0, "b": 3}}, "dict", "the id of 'b' is 3, but 2 words have ids from 0 to 2"),
-        ({"dict": {"a": -1}}, "dict", "the id of 'a' is -1"),
-        ({"dict": {"a": 1, "b": 1}}, "dict", "'a' and 'b' have the same id, 1"),
-        ({"dict": {"a": 0, "b": 1, "@entity7": 2}}, "dict", "the id of '@entity7' is 2, which is the unknown word's"),
-        ({"train4_pass": {}}, "train4_pass", "it is not a list of examples"),
-        ({"valid4_qs": []}, "valid4_qs", "it is not a list of examples"),
-        ({"train4_pass": [[4], [4, 7]]}, "train4_pass", "example 1 (from 0) has an id outside of 0 to 6"),
-        ({"train4_qs": [[4], [-1]]}, "train4_qs", "example 1 (from 0) has an id outside of 0 to 6"),
-        ({"train4_qs": [[4], [2**70]]}, "train4_qs", "example 1 (from 0) is not a list of ids"),
-        ({"train4_qs": [[4], [2**63]]}, "train4_qs", "example 1 (from 0) is not a list of ids"),
-        ({"train4_qs": [[4], ["x" * 10**5, *[1] * 10**5]]}, "train4_qs", "example 1 (from 0) is not a list of ids"),
-        ({"train4_qs": [[4], 4]}, "train4_qs", "example 1 (from 0) is not a list of ids"),
-        ({"train4_qs": [["the"], [4]]}, "train4_qs", "example 0 (from 0) is not a list of ids"),
-        ({"train4_qs": [[4], [[4], [4, 4]]]}, "train4_qs", "example 1 (from 0) is not a list of ids"),
-        ({"train4_qs": [[4], [4.0]]}, "train4_qs", "example 1 (from 0) is not a list of ids"),
-        ({"train4_pass": [[4], []]}, "train4_pass", "example 1 (from 0) is empty"),
-        ({"train4_pass": [[4, 0], [0]]}, "train4_pass", "example 1 (from 0) is empty"),
-        ({"train4_ans": [[5], [4, 4]]}, "train4_ans", "example 1 (from 0) has several answers"),
-        ({"train4_ans": [[5], [9]]}, "train4_ans", "example 1 (from 0) has an id outside of 0 to 6"),
-        ({"train4_ans": [[5]]}, "train4_ans", "1 answers to 2 questions on 2 passages"),
-        ({"valid4_ans": pickle.dumps([[3]])[:-3]}, "valid4_ans", ""),
-        (
-            {"valid4_ans": b"cos\nsystem\n(S'true'\ntR."},
-            "valid4_ans",
-            "it refers to os.system, which is not allowed",
-        ),
-    ],
-)
-def test_damaged_pickles_are_named(changed: dict[str, Any], file: str, problem: str, tmp_path: Path) -> None:
-    source = top4(pickled(tmp_path, **changed))
-    with pytest.raises(DataError) as error:
-        source.load(lambda _: None)
-    assert str(error.value).startswith(f"{tmp_path}/top4/{file}.pkl is damaged: {problem}")
-    assert str(error.value).count("\n") == 1
-
-
 def test_digest_of_top4_depends_on_the_content(tmp_path: Path) -> None:
     before = top4(pickled(tmp_path)).digest
     assert top4(pickled(tmp_path, valid4_ans=[[4]])).digest != before
-
-
-def test_missing_pickles_are_named_with_advice(tmp_path: Path) -> None:
-    pickled(tmp_path)
-    (tmp_path / "top4" / "valid4_qs.pkl").unlink()
-    with pytest.raises(DataError) as error:
-        top4(tmp_path)
-    message = str(error.value)
-    named = (
-        f"in {tmp_path}/top4 there is no valid4_qs.pkl.\n",
-        "http://www.cs.toronto.edu/~rkiros/top4.zip",
-        "scale=demo",
-    )
-    assert all(part in message for part in (*named, "data.name=cnn data.sentences=4"))
-    assert message.count("\n") == 1

@@ -12,7 +12,7 @@ from PIL import Image
 
 from rmsexp.data import DataError, coco
 from rmsexp.data.captions import Captions
-from rmsexp.data.coco import coco_release, read_karpathy, read_official, read_release
+from rmsexp.data.coco import coco_release, read_karpathy, read_official
 
 
 def silent(_: str) -> None: ...
@@ -57,46 +57,6 @@ def test_release_has_five_lines_per_image(release: Path) -> None:
     assert text(loaded, "valid", 4) == "val 0 4 <eos>"
     assert text(loaded, "test", 14) == "<unk> 2 4 <eos>"
     assert np.asarray(loaded.splits["test"].features).argmax(axis=1).tolist() == [0, 1, 2]
-
-
-def test_digest_of_the_release_depends_on_captions_and_the_size_of_features(release: Path) -> None:
-    before = coco_release(release).digest
-    assert coco_release(release).digest == before
-    caption = release / "coco" / "test.txt"
-    original = caption.read_text()
-    caption.write_text(original.replace("test 0 0", "test 0 1"))
-    assert coco_release(release).digest != before
-    caption.write_text(original)
-    np.save(release / "coco" / "images" / "10crop" / "test.npy", np.eye(2, 4096, dtype=np.float32))
-    source = coco_release(release)
-    assert source.digest != before
-    with pytest.raises(
-        DataError, match=r"test\.npy holds float32 of shape \(2, 4096\), not float32 of shape \(3, size"
-    ):
-        source.load(silent)
-
-
-@pytest.mark.parametrize("name", ["val.txt", "images/10crop/train.npy"])
-def test_missing_file_of_the_release_is_named_with_its_source(name: str, release: Path) -> None:
-    (release / "coco" / name).unlink()
-    with pytest.raises(DataError) as error:
-        coco_release(release)
-    message = str(error.value)
-    assert f"in {release / 'coco'} there is no {name}.\n" in message
-    assert all(part in message for part in ("http://www.cs.toronto.edu/~vendrov/order/coco.zip", "scale=demo"))
-    assert message.count("\n") == 1
-
-
-def test_release_with_an_empty_or_a_missing_line_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "val.txt", "a\n" * 7 + " \n" + "a\n" * 2)
-    with pytest.raises(DataError, match=rf"{path}, line 8: the caption is empty"):
-        read_release(path)
-    write(path, "a\n" * 9)
-    with pytest.raises(DataError, match=rf"{path} has 9 lines, which is no multiple of 5"):
-        read_release(path)
-    write(path, "")
-    with pytest.raises(DataError, match=rf"{path}, line 1: the caption is empty"):
-        read_release(path)
 
 
 # The Karpathy split
@@ -227,12 +187,3 @@ def test_file_without_official_captions_is_refused(content: Any, tmp_path: Path)
     with pytest.raises(DataError) as error:
         read_official(path, tmp_path)
     assert str(path) in str(error.value)
-
-
-def test_missing_coco_is_named_with_the_path_and_the_source(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as error:
-        coco.coco(tmp_path, "descriptor")
-    message = str(error.value)
-    assert f"in {tmp_path / 'coco'} there is no annotations/captions_train2017.json.\n" in message
-    assert all(part in message for part in ("dataset_coco.json", "https://cocodataset.org", "scale=demo"))
-    assert message.count("\n") == 1

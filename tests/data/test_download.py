@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from pathlib import Path
 
 import pytest
 
 from rmsexp.data import DataError
-from rmsexp.data.download import fetched, unavailable
+from rmsexp.data.download import fetched
 
 CONTENT = b"text of the file\n" * 1000
 
@@ -39,21 +38,6 @@ def test_file_is_downloaded_verified_and_removed_unless_moved(
     assert capsys.readouterr().err == f"downloading {url} (0.0 MB)\n" * 2
 
 
-def test_terminal_shows_a_progress_bar(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setenv("COLUMNS", "100")
-    with fetched(url, tmp_path, "the file", "md5", digest("md5")) as path:
-        assert path.read_bytes() == CONTENT
-    printed = terminal.getvalue()
-    assert "the file" in printed
-    assert "downloading" not in printed
-
-
 def test_wrong_content_is_refused_with_both_digests_and_not_stored(url: str, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     with (
@@ -74,13 +58,3 @@ def test_without_a_response_no_folder_is_created(tmp_path: Path) -> None:
     ):
         pytest.fail("entered without a file")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_message_names_folder_source_command_and_alternatives() -> None:
-    """The path in the command can be copied into a shell."""
-    reason, root = OSError("no route"), Path("/my data")
-    message = str(unavailable("X", root / "x", "x.gz", "http://y", reason, "task=z scale=small", root))
-    command = "python -m rmsexp.prepare task=z scale=small data.root='/my data'"
-    parts = ("X is not in /my data/x", "http://y", "no route", command)
-    assert all(part in message for part in (*parts, "copy of x.gz", "scale=demo"))
-    assert message.count("\n") == 1

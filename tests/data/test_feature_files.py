@@ -58,13 +58,6 @@ def test_rows_are_of_unit_length_in_the_order_of_the_images(images: list[Path], 
     assert sorted(path.name for path in target.parent.iterdir()) == [".train.npy.lock", "train.json", "train.npy"]
 
 
-@pytest.mark.usefixtures("counted")
-def test_progress_is_reported_in_images(images: list[Path], tmp_path: Path) -> None:
-    reports: list[str] = []
-    extract(images, "red", tmp_path / "train.npy", reports.append)
-    assert reports == [f"red features of train: {done} of 7 images" for done in (0, 2, 4, 6)]
-
-
 def test_grey_and_transparent_images_are_read_as_rgb(tmp_path: Path) -> None:
     for mode in ("L", "RGBA", "P", "1", "CMYK"):
         plain(255, 255, 255).convert(mode).save(tmp_path / f"{mode}.tiff")
@@ -136,33 +129,6 @@ def test_damaged_features_are_computed_again(
 
 
 REPLACED = "these features cannot be used ({}); they are computed again"
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (None, "No such file or directory"),
-        (b"{", "is not JSON"),
-        (b"\xff", "is not UTF-8"),
-        (b"{}", "they are of other images, or of another version"),
-    ],
-)
-def test_a_damaged_origin_is_reported_and_replaced(
-    content: bytes | None, reason: str, images: list[Path], counted: Callable[[], list[int]], tmp_path: Path
-) -> None:
-    target, reports = tmp_path / "a.npy", []
-    extract(images, "red", target, silent)
-    origin = (tmp_path / "a.json").read_bytes()
-    (tmp_path / "a.json").unlink()
-    if content is not None:
-        (tmp_path / "a.json").write_bytes(content)
-    extract(images, "red", target, reports.append)
-    before, after = REPLACED.split("{}")
-    assert reports[0].startswith(f"{target}: {before}")
-    assert reason in reports[0]
-    assert reports[0].endswith(after)
-    assert (tmp_path / "a.json").read_bytes() == origin
-    assert counted() == [*range(7), *range(7)]
 
 
 def test_features_that_cannot_be_read_now_are_not_replaced(
@@ -331,17 +297,6 @@ def test_damaged_image_is_named_and_finished_shards_are_kept(
     assert set(counted()[seen:]) == {4}  # image 4 is in the third shard; the first two shards are stored
 
 
-def test_missing_image_is_named(images: list[Path], tmp_path: Path) -> None:
-    images[3].unlink()
-    with pytest.raises(DataError, match=rf"{images[3]} cannot be read \(No such file or directory\)"):
-        extract(images, "descriptor", tmp_path / "a.npy", silent)
-
-
-def test_a_name_that_no_file_can_have_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"a\0b.jpg cannot be read \(embedded null byte\)"):
-        extract([Path("a\0b.jpg")], "descriptor", tmp_path / "a.npy", silent)
-
-
 @pytest.mark.parametrize("name", ["features", "folder.npy"])
 def test_a_folder_or_another_file_is_no_target(images: list[Path], tmp_path: Path, name: str) -> None:
     """A folder of the user's would have been deleted."""
@@ -350,24 +305,6 @@ def test_a_folder_or_another_file_is_no_target(images: list[Path], tmp_path: Pat
     with pytest.raises(DataError, match=r"is no \.npy file\.\nName the \.npy file to write\."):
         extract(images, "descriptor", tmp_path / name, silent)
     assert (tmp_path / "folder.npy" / "kept").exists()
-
-
-def test_unknown_kind_is_refused(images: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"data\.features=vgg16 is not known; did you mean vgg19\? \(one of descr"):
-        extract(images, "vgg16", tmp_path / "a.npy", silent)
-
-
-@pytest.mark.usefixtures("counted")
-def test_full_disk_says_what_is_needed(images: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(
-        DataError,
-        match=r"features of 7 images .*a\.npy \(No space left on device\); 0 MB are needed\.\nFree some space",
-    ):
-        extract(images, "red", tmp_path / "a.npy", silent)
 
 
 def test_script_extracts_named_images(

@@ -128,12 +128,6 @@ def test_a_root_that_is_too_high_is_corrected(name: str, tmp_path: Path) -> None
     assert message.endswith(f": write data.root={right}.")
 
 
-def test_files_in_a_folder_of_another_name_are_to_be_moved(tmp_path: Path) -> None:
-    unpacked = ["cifar-10-batches-py/" + file.rpartition("/")[2] for file in CIFAR]
-    message = message_for("cifar10", unpacked, tmp_path, tmp_path)
-    assert message.endswith(f"beside it, to {tmp_path}/cifar10.")
-
-
 def test_digest_depends_on_names_and_content(tmp_path: Path) -> None:
     paths = [tmp_path / "a", tmp_path / "b"]
     for path in paths:

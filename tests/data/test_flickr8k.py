@@ -81,18 +81,6 @@ def test_bytes_that_are_not_utf8_are_named_by_line(tmp_path: Path) -> None:
         read_captions(path)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["Flickr8k_text/Flickr8k.token.txt", "Flickr8k_text/Flickr_8k.devImages.txt", "Flicker8k_Dataset"],
-)
-def test_missing_part_is_named_with_its_source(name: str, root: Path) -> None:
-    (root / "flickr8k" / name).rename(root / "away")
-    message = refusal(root)
-    assert f"in {root / 'flickr8k'} there is no {name}" in message
-    assert "https://forms.illinois.edu" in message
-    assert "scale=demo" in message
-
-
 def test_image_of_a_split_without_captions_or_file_is_named(root: Path) -> None:
     listed = root / "flickr8k" / "Flickr8k_text" / "Flickr_8k.devImages.txt"
     listed.write_text("c.jpg\nz.jpg\n")

@@ -188,15 +188,3 @@ def test_malformed_lines_are_named(content: bytes, line: int, problem: str, tmp_
 def test_no_answerable_question_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="No example of LAMBADA is left in its valid split"):
         lambada(write(tmp_path, test=["a bird . the owl"]), 10, 12).load(lambda _: None)
-
-
-def test_missing_files_are_named_with_their_source(tmp_path: Path) -> None:
-    write(tmp_path)
-    (tmp_path / "lambada" / "lambada_test_plain_text.txt").unlink()
-    with pytest.raises(DataError) as error:
-        lambada(tmp_path, 10, 12)
-    message = str(error.value)
-    parts = (str(tmp_path / "lambada"), "lambada_test_plain_text.txt", "2630551", "CC BY 4.0", "scale=demo")
-    assert all(part in message for part in parts)
-    assert "development" not in message
-    assert message.count("\n") == 1

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from helpers.parallel_text import corpus, phrases
 
-from rmsexp.data import DataError, moses, pieces
+from rmsexp.data import moses, pieces
 from rmsexp.data.codec import EOS, PAD, UNK, Codec
 from rmsexp.data.pairs import Pairs
 from rmsexp.data.subwords import KINDS as KINDS_OF_SUBWORDS
@@ -210,25 +209,6 @@ def test_impossible_vocabulary_is_refused(options: SubwordOptions, message: str,
     assert list((tmp_path / "subwords").glob("[!.]*")) == []
 
 
-def test_text_from_which_sentencepiece_cannot_learn_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "LONGEST_LINE", 10)
-    with pytest.raises(DataError, match=r"^sentencepiece cannot learn from the training text of phrases en-de \(.*\)"):
-        learn(KINDS[0], tmp_path)
-
-
-def test_words_of_one_letter_give_no_merges(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"more than the 0 merges"):
-        learn(KINDS[1], tmp_path, (["a b", "c"], ["a", "b"]))
-
-
-@pytest.mark.parametrize("options", KINDS[:2], ids=str)
-@pytest.mark.parametrize("lines", [[], ["", "  "]], ids=["no lines", "blank lines"])
-def test_text_without_words_is_refused(options: SubwordOptions, lines: list[str], tmp_path: Path) -> None:
-    empty = corpus({"train": (lines, lines)})
-    with pytest.raises(DataError, match=r"training text of phrases en-de is empty"):
-        codecs(empty, options, tmp_path, lambda _: None)
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -241,14 +221,6 @@ def test_text_without_words_is_refused(options: SubwordOptions, lines: list[str]
 def test_options_are_checked(values: tuple[str, int, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SubwordOptions(*values)
-
-
-@pytest.mark.parametrize("package", ["sacremoses", "subword_nmt"])
-def test_missing_package_is_named(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ValueError, match=r"needs sacremoses and subword-nmt: pip install .rmsexp\[parity\]"):
-        learn(KINDS[1], tmp_path)
-    assert learn(KINDS[0], tmp_path)[0].size == KINDS[0].vocabulary
 
 
 @pytest.mark.parametrize(

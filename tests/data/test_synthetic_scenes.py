@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 
 from rmsexp.data import Source
 from rmsexp.data.captions import EOS, PER_IMAGE, UNK, CaptionedImages, Captions
-from rmsexp.data.synthetic.scenes import ORDERS, Scene, Thing, _RandomScenes, facts, lineage, render, scenes
+from rmsexp.data.synthetic.scenes import scenes
 
 SIZES = {"train": 3000, "valid": 250, "test": 250}
-SPANIEL = Scene(
-    Thing("spaniel", "brown", "big"), (("behind", Thing("taxi")), ("near", Thing("animal"))), "sleeps", "on a beach"
-)
 
 
 @pytest.fixture(scope="module")
@@ -25,13 +20,6 @@ def source() -> Source[Captions]:
 @pytest.fixture(scope="module")
 def captions(source: Source[Captions]) -> Captions:
     return source.load(lambda _: None)
-
-
-@pytest.fixture(scope="module")
-def scenes_and_parts() -> list[tuple[Scene, list[Scene]]]:
-    """Return 300 scenes, each with the list of the parts that its five captions describe."""
-    rng = _RandomScenes(0)
-    return [(scene, rng.described_parts(scene)) for scene in (rng.scene() for _ in range(300))]
 
 
 def content(words: list[str], split: CaptionedImages) -> np.ndarray:
@@ -53,14 +41,6 @@ def test_names_sizes_and_types(source: Source, captions: Captions) -> None:
         assert split.captions.lengths.min() == 3  # an article, a noun and EOS
         assert UNK not in split.captions.tokens
     assert set(captions.splits["train"].captions.tokens.tolist()) == set(range(71)) - {UNK}
-
-
-def test_features_are_unit_vectors(captions: Captions) -> None:
-    for name, split in captions.splits.items():
-        assert split.features.dtype == np.float32
-        assert split.features.shape == (SIZES[name], 256)
-        assert split.features.min() >= 0
-        np.testing.assert_allclose(np.linalg.norm(split.features, axis=1), 1, rtol=1e-6)
 
 
 def test_scenes_depend_on_the_seed_only(captions: Captions) -> None:
@@ -86,51 +66,6 @@ def test_splits_share_no_image(captions: Captions) -> None:
         for k in range(PER_IMAGE - 1, len(split.captions), PER_IMAGE)
     ]
     assert len(set(last_captions)) > 0.98 * len(last_captions)  # the last caption nearly always identifies the image
-
-
-def test_each_caption_entails_the_one_before(scenes_and_parts: list[tuple[Scene, list[Scene]]]) -> None:
-    for scene, parts in scenes_and_parts:
-        assert parts[-1] == scene
-        for brief, full in pairwise(parts):
-            assert facts(brief) <= facts(full)
-    counts = np.mean([[len(facts(part)) for part in parts] for _, parts in scenes_and_parts], axis=0)
-    assert (np.diff(counts) > 2).all()
-
-
-def test_brief_captions_are_true_of_several_images(scenes_and_parts: list[tuple[Scene, list[Scene]]]) -> None:
-    images = [facts(scene) for scene, _ in scenes_and_parts]
-    matches = np.array(
-        [[sum(part <= image for image in images) for part in map(facts, parts)] for _, parts in scenes_and_parts]
-    )  # for each caption, the number of scenes that it is true of; (scene, caption)
-    assert matches.min() == 1
-    assert matches[:, 0].mean() > 20
-    assert matches[:, -1].mean() < 1.1
-
-
-def test_facts_entail_more_general_facts() -> None:
-    assert lineage("spaniel") == ("spaniel", "dog", "animal")
-    entailed = facts(SPANIEL)
-    assert {
-        "spaniel",
-        "brown dog",
-        "big animal",
-        "big",
-        "behind car",
-        "near animal",
-        "sleeps",
-        "on a beach",
-    } <= entailed
-    assert entailed.isdisjoint({"", "terrier", "near dog", "brown car", "brown sleeps"})
-    assert facts(Scene(Thing("dog"))) == {"dog", "animal"}
-
-
-def test_captions_have_three_orders() -> None:
-    assert [render(SPANIEL, order) for order in ORDERS] == [
-        "a big brown spaniel behind a taxi and near an animal sleeps on a beach",
-        "on a beach a big brown spaniel behind a taxi and near an animal sleeps",
-        "a big brown spaniel that sleeps on a beach behind a taxi and near an animal",
-    ]
-    assert {render(Scene(Thing("owl")), order) for order in ORDERS} == {"an owl"}
 
 
 def test_features_predict_the_words_of_captions(captions: Captions) -> None:

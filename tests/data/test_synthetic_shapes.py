@@ -48,18 +48,3 @@ def test_nearest_mean_image_does_not_classify(images: Images) -> None:
     means = np.stack([images.train_x[images.train_y == k].mean(axis=0) for k in range(10)])
     distances = ((images.test_x[:, None].astype(float) - means) ** 2).sum(axis=(2, 3, 4))
     assert (distances.argmin(axis=1) == images.test_y).mean() < 0.35
-
-
-@pytest.mark.parametrize("name", shapes.SHAPES)
-def test_shapes_have_similar_areas(name: str) -> None:
-    """At a radius of 10 pixels, every shape covers 140 to 240 pixels."""
-    kind = np.array([shapes.SHAPES.index(name)])
-    cover = shapes._cover(kind, np.full((2, 1), 16.0), np.array([10.0]), np.array([0.3]))
-    assert 140 < cover.sum() < 240
-
-
-def test_hues_of_known_colours() -> None:
-    red, green, blue = np.eye(3)
-    hue, ones = np.array([0.0, 120.0, 240.0, 60.0, -120.0]), np.ones(5)
-    np.testing.assert_allclose(shapes._rgb(hue, ones, ones), [red, green, blue, red + green, blue], atol=1e-12)
-    np.testing.assert_allclose(shapes._rgb(hue, 0 * ones, 0.5 * ones), np.full((5, 3), 0.5))

@@ -81,13 +81,6 @@ def test_passages_of_lambada(tmp_path: Path) -> None:
         text.lambada(tmp_path, 2, rest=False)
 
 
-def test_missing_files_of_lambada_are_named(tmp_path: Path) -> None:
-    lambada(tmp_path)
-    (tmp_path / "lambada/lambada_test_plain_text.txt").unlink()
-    with pytest.raises(DataError, match=r"^LAMBADA is incomplete: in .* there is no lambada_test_plain_text.txt"):
-        text.lambada(tmp_path, 2, rest=False)
-
-
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a data set in a local folder, as it is on the hub, that ``datasets`` reads in place of WikiText-103."""

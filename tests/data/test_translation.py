@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -207,15 +205,6 @@ def test_split_without_pairs_is_refused(
     with pytest.raises(DataError, match=message):
         run(tmp_path, text_options, corpus(splits(**replacements)))
     assert len(list((tmp_path / "translation").glob("[!.]*"))) == entries
-
-
-def test_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(np, "save", full)
-    with pytest.raises(DataError, match=r"cannot be stored in .* \(No space left on device\)\.\nFree some space"):
-        run(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -36,14 +36,6 @@ def test_the_worker_uses_the_interpreter_of_the_image(spec: dict[str, Any]) -> N
     assert question.read(words[2], words[3:]).name == "quality_cifar10"
 
 
-def test_evictions_do_not_end_the_job(spec: dict[str, Any]) -> None:
-    """Kubernetes accepts both limits of failures only for indexed Jobs whose pods are not restarted in place."""
-    (rule,) = spec["podFailurePolicy"]["rules"]
-    assert rule == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
-    assert spec["backoffLimitPerIndex"] > 0
-    assert (spec["completionMode"], spec["template"]["spec"]["restartPolicy"]) == ("Indexed", "Never")
-
-
 def test_the_folders_of_the_command_are_on_a_volume_of_the_job(spec: dict[str, Any]) -> None:
     pod = spec["template"]["spec"]
     (container,) = pod["containers"]

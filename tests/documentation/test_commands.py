@@ -191,7 +191,7 @@ def test_documents_have_commands_of_each_kind() -> None:
         ("python -m rmsexp.timing norms=[rmss]", "norm=rmss is not known"),
         ("python -m rmsexp.campaign table2 nrom=rms", "nrom"),
         ("python -m rmsexp.campaign quality task=rnnsearch norms=[ln,rms,rmss] margin=1", "rmss"),
-        ("python scripts/chaos.py --deaths 3", "unrecognized arguments: --deaths"),
+        ("python scripts/disturb.py chaos --deaths 3", "unrecognized arguments: --deaths"),
         ("make demos", "returned non-zero exit status 2"),
     ],
 )

@@ -26,10 +26,6 @@ def test_the_page_lists_what_the_docstrings_state() -> None:
     )
 
 
-def test_the_page_names_every_source() -> None:
-    assert all(f"| `{source}` |" in PAGE.read_text() for source in SCRIPT["SOURCES"])
-
-
 def test_a_stated_difference_becomes_a_row(tmp_path: Path) -> None:
     package = tmp_path / "rmsexp"
     package.mkdir()
@@ -63,8 +59,3 @@ def test_an_incomplete_statement_is_an_error(tmp_path: Path, docstring: str, mes
     (package / "a.py").write_text(f'"""Text.\n\n{docstring}\n"""\n')
     with pytest.raises(ValueError, match=message):
         SCRIPT["deviations"](package)
-
-
-def test_a_page_without_the_marker_is_an_error() -> None:
-    with pytest.raises(ValueError, match="once"):
-        SCRIPT["updated"]("no marker", [])

@@ -45,12 +45,6 @@ def write_rows(folder: Path, rows: list[record.Row]) -> None:
     record.RunFolder(folder).append(rows)
 
 
-def drop_evaluations(folder: Path) -> None:
-    """Leave only the training rows of a run's metrics."""
-    rows, _ = record.RunFolder(folder).read_metrics()
-    write_rows(folder, [row for row in rows if row["split"] == "train"])
-
-
 def training(step: int, loss: float, seconds_per_step: float) -> record.Row:
     """Return a training row; its time is ``step * seconds_per_step``, all in the clock's bucket train."""
     seconds = {**dict.fromkeys(clock.BUCKETS, 0.0), "train": step * seconds_per_step}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import chaos
+import disturb
 import pytest
 
 from rmsexp import config
@@ -81,11 +81,11 @@ def assert_same(a: Path, b: Path) -> None:
     The last checkpoint but one, ``previous.pt``, may differ, because an interrupted run writes one more checkpoint. A
     run that crashed may have a traceback, too.
     """
-    content_a, content_b = chaos.run_content(a), chaos.run_content(b)
+    content_a, content_b = disturb.run_content(a), disturb.run_content(b)
     for content in content_a, content_b:
         del content["previous.pt"]
         content["files"] = [name for name in content["files"] if name != "traceback.txt"]
-    assert chaos.differences(content_a, content_b) == []
+    assert disturb.differences(content_a, content_b) == []
 
 
 def assert_stopping_changes_nothing(options: Sequence[str], root: Path) -> None:

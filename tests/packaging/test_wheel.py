@@ -78,6 +78,7 @@ def test_metadata_command_and_type_marker_are_in_the_wheel(site: Path) -> None:
     assert (site / "rmsexp/py.typed").exists()
 
 
+@pytest.mark.minutes
 def test_help_a_fused_run_and_the_report_work(site: Path, tmp_path: Path) -> None:
     words = [["--help"], [*RUN, f"results={tmp_path}", f"data.root={tmp_path}"], ["report", str(tmp_path)]]
     output = python(site, "-c", COMMANDS, json.dumps(words))

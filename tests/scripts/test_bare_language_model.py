@@ -52,31 +52,3 @@ def test_fused_eager_and_plain_loop_are_timed_without_checkpoints(monkeypatch: p
     assert timed["trainer, fused"]() < 1.5  # the save is not counted
     assert len(saved) == 1
     assert timed["plain loop"]() > 0
-
-
-@pytest.mark.parametrize(
-    "word",
-    [
-        *("norm=ln", "norm.gain=false", "norm.eps=1e-6", "model.placement=post", "model.activation=gelu"),
-        *("model.tied=false", "model.qk_norm=true", "precision=bfloat16", "micro_batches=2", "scale=large"),
-    ],
-)
-def test_another_model_than_the_plain_one_is_refused(word: str) -> None:
-    trainer_overhead.check_model(config.job(["task=language_model", "norm=rms", "norm.impl=fused"]))
-    trainer_overhead.check_model(config.job(["task=cifar10", "norm=ln"]))
-    key = {"norm": "norm.name", "scale": "precision"}.get(word.partition("=")[0], word.partition("=")[0])
-    with pytest.raises(ValueError, match=f"^{key} is .*, but the plain language model has "):
-        trainer_overhead.check_model(config.job(["task=language_model", word]))
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["task=cifar10", "micro_batches=2"], "micro_batches is 2, but the plain loop has 1; leave micro_batches out"),
-        (["task=cifar10", "precision=bfloat16"], "precision is bfloat16, but the plain loop has float32; leave"),
-        (["task=rnnsearch"], "task=rnnsearch has no plain loop to compare with; use one of cifar10, language_model"),
-    ],
-)
-def test_steps_that_the_plain_loop_does_not_do_are_refused(words: list[str], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}"):
-        trainer_overhead.check_model(config.job(words))

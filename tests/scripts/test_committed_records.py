@@ -114,14 +114,6 @@ def test_what_is_wrong_with_a_record(tmp_path: Path, path: str, content: dict[st
     assert audit.unclean(tmp_path, None) == ({path: "; ".join(problems)} if problems else {})
 
 
-def test_entries_that_no_longer_hold_are_reported() -> None:
-    listed = {"a": audit.LOST, "b": audit.CHANGES, "c": f"{audit.LOST}; {audit.CHANGES}"}
-    assert audit.stale(listed, listed, HISTORY) == []
-    assert audit.stale(listed, {"a": audit.LOST, "c": audit.CHANGES}, HISTORY) == ["b", "c"]
-    assert audit.stale(listed, {"b": audit.CHANGES, "c": audit.CHANGES}, None) == []
-    assert audit.stale(listed, {"c": audit.CHANGES}, None) == ["b"]
-
-
 def test_a_new_unclean_record_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     monkeypatch.setattr(audit, "REFERENCE", tmp_path)
     monkeypatch.setattr(sys, "argv", ["committed_records.py"])
@@ -131,18 +123,3 @@ def test_a_new_unclean_record_fails(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert audit.main() == 1
     lost = "" if audit.commits(audit.ROOT) is None else f"{audit.LOST}; "
     assert f"m/checks/words0/check.json: {lost}{audit.CHANGES}\n" in capsys.readouterr().out
-
-
-def test_a_shallow_clone_has_no_history(tmp_path: Path) -> None:
-    def git(*words: str) -> str:
-        identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-        return subprocess.run(["git", *identity, *words], check=True, capture_output=True, text=True).stdout
-
-    whole, shallow = tmp_path / "whole", tmp_path / "shallow"
-    assert audit.commits(tmp_path / "none") is None
-    git("init", "-q", str(whole))
-    for message in "12":
-        git("-C", str(whole), "commit", "-q", "--allow-empty", "-m", message)
-    assert audit.commits(whole) == set(git("-C", str(whole), "rev-list", "HEAD").split())
-    git("clone", "-q", "--depth", "1", whole.as_uri(), str(shallow))
-    assert audit.commits(shallow) is None

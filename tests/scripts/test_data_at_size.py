@@ -12,16 +12,8 @@ import data_at_size
 import numpy as np
 import parallel_corpus
 import pytest
-import readme_numbers
-from readme_blocks.evidence import Evidence
 
 TAKEN = {"seconds": 2.0, "processor": 3.0, "mebibytes": 400.0}
-
-
-def test_word_types_have_different_spellings() -> None:
-    for language in (parallel_corpus.ENGLISH, parallel_corpus.GERMAN):
-        words = [language.word(rank) for rank in (*range(1, 30_000), *range(900_000, 910_000))]
-        assert len(set(words)) == len(words)
 
 
 def test_the_vocabulary_and_the_lengths_are_those_of_wmt14() -> None:
@@ -84,15 +76,6 @@ def test_each_size_is_measured_once_and_its_files_are_removed(tmp_path: Path, mo
         *((kind, pairs) for pairs in (40, 80) for kind in data_at_size.KINDS),
     ]
     assert (results / "checks/data_at_size.png").exists()
-    text = readme_numbers.BLOCKS["data-at-size"](Evidence(tmp_path / "reference", tmp_path))
-    assert "`moses_bpe`, CPU time grows as the number of pairs to the power" in text
-    assert "between the two largest sizes, where starting counts least, " in text
-    assert "(reference/machine/checks/data_at_size.png)" in text
-
-
-def test_the_exponent_of_growth() -> None:
-    records = [{"pairs": pairs, "prepared": {"processor": 3 * pairs**0.8}} for pairs in (10, 100, 5000)]
-    assert data_at_size.exponent(records, "processor") == pytest.approx(0.8)
 
 
 def test_memory_and_time_of_a_process_and_its_children_are_summed() -> None:

@@ -27,12 +27,3 @@ def test_ratios_above_1_mean_that_two_processes_are_faster() -> None:
 def test_one_repetition_has_the_interval_of_its_rounds() -> None:
     ratio = throughput.summary([repetition(0.6)])["ratios"]["two processes over one process of one thread"]
     assert 1.5 < ratio["low"] < ratio["ratio"] < ratio["high"] < 2.5
-
-
-def test_the_line_names_the_state_of_the_time() -> None:
-    found = {"task": "cifar10", "setting": "demo"} | throughput.summary(
-        [repetition(0.6), repetition(0.6, 0.1, "contended")]
-    )
-    line = throughput.describe(found)
-    assert line.startswith("cifar10, demo: two processes over one process of two threads 1.20 (1.20 to 1.20); ")
-    assert line.endswith("communication 10 % of a step; clear, contended")

@@ -11,11 +11,11 @@ import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
-CPP = ("kernels.test_add_norms::test_a", "kernels.test_norms::test_b", "kernels.test_ported::test_c")
+CPP = ("norms.kernels.test_add_norms::test_a", "norms.kernels.test_norms::test_b", "norms.kernels.test_ported::test_c")
 CPP += ("norms.test_pointwise::test_d",)
-TRITON = ("kernels.test_add_norms::test_under_the_interpreter", "kernels.test_triton::test_e")
-TRITON += ("kernels.test_triton_compile::test_f",)
-OTHERS = ("kernels.test_build::test_g", "norms.test_modules::test_h", "test_config::test_i")
+TRITON = ("norms.kernels.test_add_norms::test_under_the_interpreter", "norms.kernels.test_triton::test_e")
+TRITON += ("norms.kernels.test_triton_compile::test_f",)
+OTHERS = ("norms.kernels.test_build::test_g", "norms.test_modules::test_h", "test_config::test_i")
 
 
 def name_of(test: str) -> str:
@@ -59,7 +59,7 @@ def test_a_fault_is_found_again_in_code_that_has_moved(tmp_path: Path) -> None:
 
 
 def test_the_tests_that_run_the_interpreter_have_the_name_by_which_they_are_selected() -> None:
-    folder = SCRIPTS.parent / "tests/kernels"
+    folder = SCRIPTS.parent / "tests/norms/kernels"
     for path in folder.glob("test_*.py"):
         text = path.read_text()
         assert ("assert_passes_in_the_interpreter(__file__)" in text) == ("def test_under_the_interpreter(" in text)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -14,12 +11,8 @@ from typing import Any
 
 import planted_neighbours
 import pytest
-from helpers.processes import is_running, wait_until
 
-from rmsexp.system.command_line import ReportedError
 from rmsexp.train import provenance, quiet
-
-SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 REFERENCE = quiet.Reference("0123", "work", "2025-01-01", 5, 400, 0.001, 0.002)
 Run = Callable[..., None]
@@ -78,12 +71,6 @@ def test_the_same_command_goes_on(kinds: list[str], run: Run, tmp_path: Path) ->
     assert results["summary"]["memory"] == {"runs": 2, "marked": 2, "slowdown": 1.0}
 
 
-def test_a_reference_of_the_quiet_machine_is_needed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quiet, "read", lambda: None)
-    with pytest.raises(SystemExit, match="--calibrate"):
-        run()
-
-
 def test_the_summary_counts_marked_runs(capsys: pytest.CaptureFixture[str]) -> None:
     runs = [result("quiet", marked=number < 2) for number in range(10)]
     runs += [result("same_core", marked=number < 9, seconds=20.0) for number in range(10)]
@@ -96,55 +83,3 @@ def test_the_summary_counts_marked_runs(capsys: pytest.CaptureFixture[str]) -> N
         "other_core 0 of 1 marked as contended; steps take x1.00 (median)",
         "memory     8 of 10 marked as contended, NOT as it should be; steps take x1.30 (median)",
     ]
-
-
-def test_kinds_without_runs_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    summary = planted_neighbours.summarise([result("memory", marked=True)])
-    assert summary == {"memory": {"runs": 1, "marked": 1, "slowdown": None}}
-    assert capsys.readouterr().out == "memory     1 of 1 marked as contended, as it should be\n"
-
-
-PLANT = """
-import sys
-sys.path.append({scripts!r})
-import planted_neighbours
-with planted_neighbours.child(["-c", planted_neighbours.{code}], {core}) as started:
-    started.stdout.readline()
-    print(started.pid, flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.mark.parametrize(
-    ("code", "number"),
-    [
-        pytest.param("BUSY", signal.SIGINT, marks=pytest.mark.minutes),
-        ("STREAM", signal.SIGKILL),
-    ],
-)
-def test_a_neighbour_ends_with_the_script(code: str, number: signal.Signals) -> None:
-    core = min(os.sched_getaffinity(0))
-    command = [sys.executable, "-c", PLANT.format(scripts=str(SCRIPTS), code=code, core=core)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as script:
-        assert script.stdout is not None
-        neighbour = int(script.stdout.readline())
-        assert os.sched_getaffinity(neighbour) == {core}
-        script.send_signal(number)
-        script.wait(60)
-        assert wait_until(lambda: not is_running(neighbour))
-
-
-@pytest.mark.minutes
-def test_a_run_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real run of a few steps, and one that fails."""
-    monkeypatch.setattr(quiet, "read", lambda: REFERENCE)
-    cores = sorted(os.sched_getaffinity(0)) * 2
-    small = ["max_steps=4", "eval_every=4", "log_every=1", "model.hidden=4", "model.embedding=4", "batch_size=4"]
-    run = planted_neighbours.train("quiet", [*planted_neighbours.WORDS, *small], cores)
-    assert (run["kind"], run["machine"], run["code"]) == ("quiet", quiet.machine_id(), provenance.code())
-    assert run["contention"]["probes"]["number"] == 4
-    assert run["train_seconds"] > 0
-    assert planted_neighbours.describe(run).startswith("quiet ")
-    with pytest.raises(ReportedError, match=r"a run failed: rmsexp: .*max_steps"):
-        planted_neighbours.train("quiet", ["max_steps=-1"], cores)

@@ -9,7 +9,6 @@ import pytest
 import timing_coverage
 
 from rmsexp.records.frames import comparable
-from rmsexp.rules.ratios import Interval
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.6])
@@ -42,9 +41,3 @@ def test_lines_and_their_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(0.88 <= line["over_processes"] <= 1 for line in lines)
     assert lines[0]["within_process"] > 0.85 > lines[2]["within_process"]
     assert timing_coverage.markdown(lines).splitlines()[3].startswith("| 0.3 | 20 | 1 % | ")
-
-
-def test_the_share_counts_intervals_that_contain_the_truth() -> None:
-    intervals = [Interval(0.9, 0.89, 0.91), Interval(0.95, 0.91, 0.99)]
-    assert timing_coverage.share(intervals) == 0.5
-    assert timing_coverage.moved(intervals[0], 0) == intervals[0]

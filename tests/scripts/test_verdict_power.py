@@ -16,9 +16,9 @@ MOST_WRONG = 0.1  # the true share is at most 5 to 6 %; the standard deviation o
     ("case", "equal"),
     [
         (Case("rates known"), 0.95),
-        (Case("more spread", sd=0.85), 0.95),
-        (Case("diverged", lost=2, few=8), 0),
-        (Case("pairs", lost=1, lost_norms=("abc",)), 0.95),
+        pytest.param(Case("more spread", sd=0.85), 0.95, marks=pytest.mark.minutes),
+        pytest.param(Case("diverged", lost=2, few=8), 0, marks=pytest.mark.minutes),
+        pytest.param(Case("pairs", lost=1, lost_norms=("abc",)), 0.95, marks=pytest.mark.minutes),
     ],
 )
 def test_few_verdicts_are_wrong_if_the_rates_are_known(case: Case, equal: float) -> None:

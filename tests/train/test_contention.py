@@ -103,23 +103,6 @@ def test_runs_that_a_launcher_does_in_parallel_are_contended(proc: Path, shared:
     assert watch.report()["state"] == state
 
 
-def test_a_run_whose_cores_are_taken_says_so_once(proc: Path) -> None:
-    second = 10**9
-    watch = Contention(CPU)
-    write_proc(proc, {"1": (0, 0), "2": (0, 0)})
-    with watch.watch():
-        write_proc(proc, {"1": (2 * second, 0), "2": (2 * second, second // 2)})
-    assert not watch.crowded(2)  # too early to tell
-    with watch.watch():
-        write_proc(proc, {"1": (3 * second, second), "2": (3 * second, 3 * second)})
-    assert not watch.crowded(1)
-    assert watch.crowded(2) == (
-        "other processes use this run's cores: its 2 threads waited for one 40 % of the time; to go on faster, stop it "
-        "and repeat the command with threads=1"
-    )
-    assert not watch.crowded(2)
-
-
 def test_only_watched_times_are_added_up(proc: Path) -> None:
     watch = Contention(CPU)
     for start in (0, 10_000):

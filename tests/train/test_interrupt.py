@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 
 import pytest
 
@@ -131,18 +130,6 @@ def test_a_logger_that_fails_is_switched_off(
         assert failures.errors == {"logger=test": "ConnectionError: the service has gone away"}
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("warning: logger=test is switched off, the run goes on (ConnectionError: the service")
-
-
-def test_a_quiet_run_on_a_terminal_shows_warnings_and_what_others_print(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes the stream for a terminal
-    display = ProgressDisplay("rms seed0", 10, quiet=True)
-    display.report("text")
-    display.warn("the checkpoint is damaged")
-    print("a line of a library", file=sys.stderr)
-    display.close()
-    assert capsys.readouterr().err == "warning: rms seed0: the checkpoint is damaged\na line of a library\n"
 
 
 def test_a_display_that_fails_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:

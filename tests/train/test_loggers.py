@@ -238,23 +238,6 @@ def test_loggers_do_not_change_results(runs: dict[str, Path], choice: str) -> No
     assert runs[choice].parts[-4:] == runs["none"].parts[-4:]  # the loggers are not part of the folder's name
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("+logger.tensorboard.colour=blue", "logger.tensorboard.colour is not known"),
-        ("+logger.wandb.projekt=x", "logger.wandb.projekt is not known; did you mean logger.wandb.project?"),
-        ("+logger.wandb.api_key=secret", "logger.wandb.api_key is not known"),
-        ("logger.wandb.mode=ofline", "logger.wandb.mode=ofline is not known; did you mean offline?"),
-        ("+logger.mlflow.x=1", "logger.mlflow is not known"),
-    ],
-)
-def test_unknown_loggers_and_options_are_refused(data_root: Path, tmp_path: Path, override: str, message: str) -> None:
-    """They are refused before the run begins, so that no file contains a secret such as a key of W&B."""
-    with pytest.raises(config.ConfigError) as error:
-        tiny(data_root, tmp_path, "logger=[wandb,tensorboard]", override)
-    assert str(error.value).startswith(message)
-
-
 def logged_run(folder: Path, step: int) -> loggers.Run:
     """Return a run that begins or continues at a step, for loggers."""
     facts = dict.fromkeys(("task", "scale", "setting", "series"), "x") | {"quantities": []}

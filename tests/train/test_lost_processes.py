@@ -178,19 +178,6 @@ def test_the_last_step_is_saved_after_the_heartbeat_has_stopped() -> None:
     assert saved == [False]
 
 
-def test_the_loss_is_reported_also_if_the_last_step_cannot_be_saved(capsys: pytest.CaptureFixture[str]) -> None:
-    first = group(torch.distributed.HashStore(), 0)
-    first._heartbeat.start()
-
-    def fail() -> None:
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(LostError, match="process 1"), first.guarded(fail):  # noqa: PT012
-        first._heartbeat.lost = "process 1 of the run has not answered"
-        first.require_alive()
-    assert "could not be saved ([Errno 28] No space left on device)" in capsys.readouterr().err
-
-
 @pytest.fixture
 def hosts(monkeypatch: pytest.MonkeyPatch) -> list[Group]:
     """Return the processes of a run with one on each of two hosts; they beat."""
@@ -264,9 +251,3 @@ def test_processes_that_are_started_again_find_nothing_of_those_before(
             assert not second.check(["address"])
             first.result().set("address", "here")
             assert second.get("address") == b"here"
-
-
-def test_a_process_that_does_not_start_is_named_as_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmsexp.train.distributed.group.POLL_SECONDS", 0.01)
-    with pytest.raises(LostError, match="have not met within distributed"):
-        meet(dist.HashStore(), 0, 2, 0.1)

@@ -40,33 +40,6 @@ def test_progress_is_plain_lines_without_a_terminal(
     assert captured.out == ""
 
 
-def test_the_line_of_an_evaluation_has_loss_and_target_if_they_are_finite(capsys: pytest.CaptureFixture[str]) -> None:
-    display = progress.ProgressDisplay("rms seed0", 100)
-    display.metric = "error"
-    metrics = {"epoch": 1.0, "examples": 9, "error": 0.125, "bleu": 0.5}
-    display.report_evaluation(make_row(40, 0.25, "test") | metrics)
-    display.report_evaluation(make_row(40, 0.25, "test") | {"error": None})
-    assert capsys.readouterr().err == (
-        "rms seed0  step 40/100  test: loss 0.2500, error 0.1250\nrms seed0  step 40/100  test: loss 0.2500\n"
-    )
-
-
-def test_a_message_is_printed_without_markup_or_line_breaks(capsys: pytest.CaptureFixture[str]) -> None:
-    text = "prms+axes=[1,2] [bold]x[/bold] :smile: " + "a" * 300
-    progress.ProgressDisplay("prms", 1).report(text)
-    assert capsys.readouterr().err.rstrip("\n") == text
-
-
-@pytest.mark.parametrize(("quiet", "expected"), [(False, "warning: [1]\n[1]\n"), (True, "warning: rms seed0: [1]\n")])
-def test_warnings_are_shown_also_if_progress_is_not(
-    capsys: pytest.CaptureFixture[str], quiet: bool, expected: str
-) -> None:
-    display = progress.ProgressDisplay("rms seed0", 1, quiet=quiet)
-    display.warn("[1]")
-    display.report("[1]")
-    assert capsys.readouterr().err == expected
-
-
 def test_progress_is_a_bar_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")

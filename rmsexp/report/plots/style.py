@@ -1,7 +1,7 @@
 """The look of all figures: colours and markers of norms, line widths and dashes.
 
 Colour is never the only sign of a norm: it has a marker, too, and lines have labels at their ends.
-``scripts/colour_blindness.py`` reports how far apart the colours are for readers with deuteranopia and protanopia.
+A test computes how far apart the colours are for readers with deuteranopia and protanopia.
 """
 
 from __future__ import annotations

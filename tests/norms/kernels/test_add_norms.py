@@ -1,0 +1,425 @@
+"""A residual sum and its norm as one operator equal the two apart, in values and in derivatives of both results.
+
+The tests run with the C++ kernels and, in another process, with the Triton kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from helpers.interpreter import INTERPRETED, assert_passes_in_the_interpreter
+from helpers.sites import draw, fill
+from helpers.tensors import opcheck
+from torch import Tensor, func, nn
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.autograd import forward_ad
+
+from rmsexp import norms
+from rmsexp.norms import kernels
+from rmsexp.norms.base import Normaliser
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fused_kernels")]
+
+EPS = 1e-2  # large, so that it matters whether eps is inside or outside the root
+LAYERS: dict[str, Callable[..., Normaliser]] = {
+    "ln": norms.LayerNorm,
+    "nonparametric_ln": partial(norms.LayerNorm, elementwise_affine=False),
+    "rms": norms.RMSNorm,
+    "rms, no gain": partial(norms.RMSNorm, elementwise_affine=False),
+    "rms, 1 + weight": partial(norms.RMSNorm, weight_offset=True),
+    "rms, gain and bias": partial(norms.RMSNorm, bias=True),
+    "rms, bias": partial(norms.RMSNorm, elementwise_affine=False, bias=True),
+    "prms, outside": partial(norms.RMSNorm, p=0.3, eps_inside=False),
+    "l2": norms.L2Norm,
+}
+every = pytest.mark.parametrize("name", LAYERS)
+some = pytest.mark.parametrize("name", ["ln", "prms, outside"])
+only_cpp = pytest.mark.skipif(INTERPRETED, reason="the same for both kinds of kernels, or too slow")
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
+# The interpreter does not round to bfloat16 as torch does, so that the sums differ.
+DTYPES = [dtype for dtype in TOLERANCE if not (INTERPRETED and dtype is torch.bfloat16)]
+LAYOUTS: dict[str, Callable[[], Tensor]] = {  # tensors of shape (3, 4, 10)
+    "contiguous": lambda: draw(3, 4, 10),
+    "transposed batch": lambda: draw(4, 3, 10).transpose(0, 1),
+    "transposed rows": lambda: draw(3, 10, 4).transpose(1, 2),
+    "every other unit": lambda: draw(3, 4, 20)[..., ::2],
+    "part of a row": lambda: draw(3, 4, 13)[..., 2:12],
+    "expanded row": lambda: draw(1, 1, 10).expand(3, 4, 10),
+    "expanded number": lambda: draw(1, 1, 1).expand(3, 4, 10),
+}
+
+
+@pytest.mark.minutes
+@pytest.mark.skipif(INTERPRETED, reason="this process already runs the interpreter")
+def test_under_the_interpreter() -> None:
+    pytest.importorskip("triton", reason="Triton is installed where PyTorch has CUDA")
+    assert_passes_in_the_interpreter(__file__)
+
+
+def make(name: str, width: int, impl: str = "fused", dtype: torch.dtype = torch.float64) -> Normaliser:
+    return fill(LAYERS[name](width, EPS, impl=impl)).to(dtype)
+
+
+def apart(layer: Normaliser, x: Tensor, addend: Tensor) -> tuple[Tensor, Tensor]:
+    total = x + addend
+    return total, layer(total)
+
+
+def results(
+    add: Callable[..., tuple[Tensor, Tensor]], layer: Normaliser, x: Tensor, addend: Tensor, *gradients: Tensor
+) -> list[Tensor]:
+    """Return sum and norm, and the gradients of both summands and of the layer's parameters."""
+    leaves = [tensor.detach().requires_grad_() for tensor in (x, addend)]
+    outputs = add(layer, *leaves)
+    sent = gradients or tuple(draw(*x.shape, seed=seed).to(x.dtype) for seed in (7, 8))
+    return [*outputs, *torch.autograd.grad(outputs, [*leaves, *layer.parameters()], sent)]
+
+
+def add(layer: Normaliser, x: Tensor, addend: Tensor) -> tuple[Tensor, Tensor]:
+    return layer.add(x, addend)
+
+
+def assert_equals_the_two_apart(layer: Normaliser, x: Tensor, addend: Tensor, *gradients: Tensor) -> None:
+    """Assert that sum and norm are equal bit by bit, and that gradients are equal up to rounding."""
+    fused, expected = (results(call, layer, x, addend, *gradients) for call in (add, apart))
+    assert torch.equal(fused[0], expected[0])
+    assert torch.equal(fused[1], expected[1])
+    assert [tensor.shape for tensor in fused] == [tensor.shape for tensor in expected]
+    tolerance = TOLERANCE[x.dtype]
+    for result, other in zip(fused[2:], expected[2:], strict=True):
+        torch.testing.assert_close(result, other, rtol=tolerance, atol=tolerance * float(other.abs().amax().clamp(1)))
+
+
+def runs_one_operator(layer: Normaliser, x: Tensor, addend: Tensor) -> bool:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        layer.add(x, addend)
+    names = {event.key for event in profile.key_averages()}
+    assert "rmsexp::normalise_forward" in names or "rmsexp::add_normalise_forward" in names
+    return "aten::add" not in names
+
+
+# --- values and gradients
+
+
+@every
+def test_equals_the_eager_form(name: str) -> None:
+    for dtype in (torch.float64, torch.float32):
+        x, addend = (draw(4, 37, seed=seed).to(dtype) for seed in (1, 2))
+        eager, fused = (results(add, make(name, 37, impl, dtype), x, addend) for impl in ("eager", "fused"))
+        torch.testing.assert_close(fused, eager, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(3, 1), (2, 2, 17), (5, 1003), (9,), (0, 8), (2, 0, 8)], ids=str)
+@some
+def test_equals_the_two_apart(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x, addend = (draw(*shape, seed=seed).to(dtype) for seed in (1, 2))
+    if x.numel():
+        assert_equals_the_two_apart(make(name, shape[-1], dtype=dtype), x, addend)
+        assert runs_one_operator(make(name, shape[-1], dtype=dtype), x, addend)
+    else:
+        fused, expected = (results(call, make(name, shape[-1], dtype=dtype), x, addend) for call in (add, apart))
+        torch.testing.assert_close(fused, expected)
+
+
+@only_cpp
+@pytest.mark.parametrize(
+    ("name", "width", "dtype"),
+    [
+        ("ln", 1024, torch.float32),
+        ("ln", 1027, torch.float32),
+        ("ln", 1027, torch.bfloat16),
+        ("nonparametric_ln", 1024, torch.bfloat16),
+        ("prms, outside", 1024, torch.bfloat16),
+        ("prms, outside", 1027, torch.float32),
+    ],
+    ids=str,
+)
+def test_streaming_stores(name: str, width: int, dtype: torch.dtype) -> None:
+    """Sums and norms larger than the caches are equal, too; several threads write them."""
+    torch.set_num_threads(2)
+    rows = 2**23 // (dtype.itemsize * width) + 3  # more than 4 MiB per thread
+    x, addend = (draw(rows, width, seed=seed).to(dtype) for seed in (1, 2))
+    assert_equals_the_two_apart(make(name, width, dtype=dtype), x, addend)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@some
+def test_layouts(name: str, layout: str) -> None:
+    layer, strided, dense = make(name, 10), LAYOUTS[layout](), draw(3, 4, 10, seed=5)
+    for x, addend in ((strided, dense), (dense, strided), (strided, strided)):
+        assert_equals_the_two_apart(layer, x, addend)
+        assert_equals_the_two_apart(layer, x, addend, strided, dense)
+        assert_equals_the_two_apart(layer, x, addend, dense, strided)
+
+
+def test_results_have_the_strides_of_a_transposed_batch() -> None:
+    x = LAYOUTS["transposed batch"]()
+    total, y, *_ = results(add, make("rms", 10), x, draw(3, 4, 10))
+    assert total.stride() == y.stride() == x.stride()
+
+
+@every
+def test_values_that_are_not_finite(name: str) -> None:
+    """They stay in their rows, whichever operand has them; elsewhere and where they are, both forms agree."""
+    for place in range(4):  # x, addend, gradient of the sum, gradient of the norm
+        tensors = [draw(7, 17, seed=seed) for seed in range(4)]
+        for row, value in enumerate((math.nan, math.inf, -math.inf)):
+            tensors[place][2 * row + 1, -row] = value
+        fused, expected = (results(call, make(name, 17), *tensors) for call in (add, apart))
+        torch.testing.assert_close(fused, expected, rtol=1e-10, atol=1e-10, equal_nan=True)
+        assert all(result[::2].isfinite().all() for result in fused[:4])
+        assert not fused[2][1].isfinite().all()
+
+
+@only_cpp
+@some
+def test_threads(name: str) -> None:
+    """Results but the gradients of gain and shift are bit-identical for different numbers of threads."""
+    layer, x, addend = make(name, 100, dtype=torch.float32), draw(700, 100).float(), draw(700, 100, seed=2).float()
+    by_threads = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        first, repeated = (results(add, layer, x, addend) for _ in range(2))
+        assert all(map(torch.equal, first, repeated))
+        by_threads.append(first)
+    for others in by_threads[1:]:
+        assert all(map(torch.equal, others[:4], by_threads[0][:4]))
+
+
+# --- derivatives
+
+
+def functional(layer: Normaliser) -> tuple[Callable[..., tuple[Tensor, Tensor]], list[Tensor]]:
+    """Return ``layer.add`` as a function of the summands and the layer's parameters, and the parameters as leaves."""
+    names = [name for name, _ in layer.named_parameters()]
+    module = Addition(layer)
+
+    def outputs(x: Tensor, addend: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
+        named = {f"layer.{name}": value for name, value in zip(names, parameters, strict=True)}
+        return func.functional_call(module, named, (x, addend))
+
+    return outputs, [parameter.detach().requires_grad_() for parameter in layer.parameters()]
+
+
+class Addition(nn.Module):
+    def __init__(self, layer: Normaliser) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor, addend: Tensor) -> tuple[Tensor, Tensor]:
+        return self.layer.add(x, addend)
+
+
+@only_cpp
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch.jit, which torch itself imports for forward mode
+@every
+def test_derivatives_equal_finite_differences(name: str) -> None:
+    """First and second derivatives of sum and norm, in both modes, for single and for batched tangents."""
+    outputs, parameters = functional(make(name, 5))
+    leaves = [draw(2, 5).requires_grad_(), draw(2, 5, seed=2).requires_grad_(), *parameters]
+    options = {"check_forward_ad": True, "check_batched_grad": True, "check_batched_forward_grad": True}
+    assert torch.autograd.gradcheck(outputs, leaves, **options)
+    assert torch.autograd.gradgradcheck(outputs, leaves, check_fwd_over_rev=True)
+
+
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)], ids=str)
+@pytest.mark.parametrize("needed", ["x", "addend", "parameters", "x and parameters"])
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_where_not_all_is_used_or_needed(used: tuple[int, ...], needed: str, create_graph: bool) -> None:
+    """The gradients are right, and only results that depend on a leaf require one."""
+    by_call = []
+    for call in (add, apart):
+        layer = make("ln", 10).requires_grad_("parameters" in needed)
+        x = draw(4, 10).requires_grad_(needed.startswith("x"))
+        addend = draw(4, 10, seed=2).requires_grad_(needed == "addend")
+        outputs = call(layer, x, addend)
+        leaves = [tensor for tensor in (x, addend, *layer.parameters()) if tensor.requires_grad]
+        loss = sum(outputs[i].pow(3).sum() for i in used)
+        gradients: tuple[Tensor, ...] = ()
+        if loss.requires_grad:
+            options = {"create_graph": create_graph, "allow_unused": True, "materialize_grads": True}
+            gradients = torch.autograd.grad(loss, leaves, **options)
+            if create_graph and any(gradient.requires_grad for gradient in gradients):
+                squares = sum(gradient.square().sum() for gradient in gradients)
+                gradients += torch.autograd.grad(squares, leaves, allow_unused=True, materialize_grads=True)
+        by_call.append(([output.requires_grad for output in outputs], [*outputs, *gradients]))
+    assert by_call[0][0] == by_call[1][0]
+    torch.testing.assert_close(by_call[0][1], by_call[1][1], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_the_sum_of_one_norm_is_the_summand_of_the_next(create_graph: bool) -> None:
+    """The gradients of a chain of residual sums, as in a model, are those of the chain apart; one norm occurs twice."""
+    f = nn.Linear(10, 10).double()
+    layers = [make(name, 10) for name in ("rms", "ln", "prms, outside")]
+    layers.append(layers[0])
+    by_call = []
+    for call in (add, apart):
+        x = draw(6, 10).requires_grad_()
+        total, addend = x, f(x)
+        for layer in layers:
+            total, y = call(layer, total, addend)
+            addend = f(y).tanh()
+        leaves = [x, *f.parameters(), *layers[0].parameters()]
+        by_call.append(torch.autograd.grad((total + addend).pow(2).sum(), leaves, create_graph=create_graph))
+    torch.testing.assert_close(*by_call, rtol=1e-10, atol=1e-10)
+
+
+TRANSFORMS: dict[str, Callable[[Callable[..., Tensor], Tensor, Tensor], Any]] = {
+    "jvp": lambda f, x, tangent: func.jvp(f, (x,), (tangent,)),
+    "jacrev": lambda f, x, tangent: func.jacrev(f)(x),  # noqa: ARG005
+    "hessian": lambda f, x, tangent: func.hessian(lambda x: f(x).pow(3).sum())(x),  # noqa: ARG005
+    "vmap": lambda f, x, tangent: func.vmap(f)(torch.stack([x, tangent])),
+    "vmap of grad": lambda f, x, tangent: func.vmap(func.grad(lambda x: f(x).pow(3).sum()))(torch.stack([x, tangent])),
+    "functionalize": lambda f, x, tangent: func.functionalize(f)(x + tangent),
+}
+
+
+@only_cpp
+@some
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_transforms_equal_those_of_the_two_apart(name: str, transform: str) -> None:
+    layer, x = make(name, 3), draw(2, 3)
+    fused, expected = (
+        TRANSFORMS[transform](lambda x, call=call: torch.cat(call(layer, x, 2 * x)), x, draw(2, 3, seed=5))
+        for call in (add, apart)
+    )
+    torch.testing.assert_close(fused, expected, rtol=1e-10, atol=1e-10)
+
+
+@only_cpp
+def test_tangents_of_the_addend_reach_both_results() -> None:
+    layer, x, addend = make("rms", 5), draw(2, 5), draw(2, 5, seed=2)
+    tangents = []
+    for call in (add, apart):
+        with forward_ad.dual_level():
+            outputs = call(layer, x, forward_ad.make_dual(addend, x))
+            tangents.append([forward_ad.unpack_dual(output).tangent for output in outputs])
+    torch.testing.assert_close(*tangents)
+
+
+# --- requirements of torch on operators
+
+
+@only_cpp
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_operators_pass_opcheck(layout: str) -> None:
+    x, addend, gain, ops = LAYOUTS[layout](), draw(3, 4, 10, seed=2), draw(10, seed=1), torch.ops.rmsexp
+    form = (kernels.Kind.LAYER, 10, True, EPS)
+    leaves = [tensor.detach().requires_grad_() for tensor in (x, addend, gain)]
+    check = partial(opcheck, traced=layout in ("contiguous", "transposed batch"))
+    check(ops.add_normalise.default, (*leaves, None, *form))
+    check(ops.add_normalise_forward.default, (x, addend, gain, gain, *form))
+    total, y, mean, scale = ops.add_normalise_forward(x, addend, gain, gain, *form)
+    check(ops.add_normalise_backward.default, (y, addend, total, gain, mean, scale, gain, *form))
+
+
+@only_cpp
+@some
+def test_compiled_whole_and_once_for_every_batch_size(name: str) -> None:
+    torch._dynamo.reset()
+    layer, counter, counts = make(name, 10), CompileCounterWithBackend("aot_eager"), list[int]()
+    compiled = torch.compile(Addition(layer), fullgraph=True, dynamic=True, backend=counter)
+    for size in ((4, 3, 10), (7, 2, 10), (5, 9, 10)):
+        x, addend = (draw(*size, seed=seed) for seed in (1, 2))
+        fused = results(lambda _, x, addend: compiled(x, addend), layer, x, addend)
+        torch.testing.assert_close(fused, results(add, layer, x, addend), rtol=1e-10, atol=1e-10)
+        counts.append(counter.frame_count)
+    assert counts[0] == counts[-1]
+
+
+# --- an addend of lower precision
+
+
+# In the interpreter only pairs without bfloat16, see DTYPES.
+NARROWER = [(torch.float64, torch.float32), (torch.float32, torch.bfloat16), (torch.float32, torch.float16)]
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "transposed batch"])
+@pytest.mark.parametrize("dtypes", [pair for pair in NARROWER if set(pair) <= set(DTYPES)], ids=str)
+@some
+def test_an_addend_of_lower_precision(name: str, dtypes: tuple[torch.dtype, torch.dtype], layout: str) -> None:
+    """Its gradient is rounded to its dtype, as that of an addition."""
+    layer, x, addend = make(name, 10, dtype=dtypes[0]), LAYOUTS[layout]().to(dtypes[0]), draw(3, 4, 10, seed=5)
+    assert runs_one_operator(layer, x, addend.to(dtypes[1]))
+    gradients = [draw(3, 4, 10, seed=seed).to(dtypes[0]) for seed in (7, 8)]
+    fused, expected = (results(call, layer, x, addend.to(dtypes[1]), *gradients) for call in (add, apart))
+    assert [tensor.dtype for tensor in fused] == [tensor.dtype for tensor in expected]
+    assert fused[3].dtype == dtypes[1]
+    assert torch.equal(fused[0], expected[0])
+    assert torch.equal(fused[1], expected[1])
+    for result, other in zip(fused[2:], expected[2:], strict=True):
+        tolerance = TOLERANCE[result.dtype]
+        torch.testing.assert_close(result, other, rtol=tolerance, atol=tolerance * float(other.abs().amax().clamp(1)))
+
+
+@only_cpp
+def test_second_derivatives_with_an_addend_of_lower_precision() -> None:
+    layer, by_call = make("rms", 10), []
+    for call in (add, apart):
+        x, addend = draw(4, 10).requires_grad_(), draw(4, 10, seed=2).float().requires_grad_()
+        total, y = call(layer, x, addend)
+        first = torch.autograd.grad((total * y).pow(2).sum(), [x, addend], create_graph=True)
+        by_call.append((*first, *torch.autograd.grad(sum(g.double().pow(2).sum() for g in first), [x, addend])))
+    assert [tensor.dtype for tensor in by_call[0]] == 2 * [torch.float64, torch.float32]
+    torch.testing.assert_close(by_call[0], by_call[1])
+
+
+# --- when the two are computed apart
+
+
+CASES: dict[str, tuple[tuple[int, ...], torch.dtype]] = {  # shape and dtype of an addend that is not like x, (4, 3, 10)
+    "an addend that broadcasts": ((10,), torch.float32),
+    "an addend of higher precision": ((4, 3, 10), torch.float64),
+    "an addend of integers": ((4, 3, 10), torch.int64),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_addend_that_is_not_like_x(case: str) -> None:
+    shape, dtype = CASES[case]
+    layer, x, addend = make("rms", 10), draw(4, 3, 10).float(), draw(*shape).to(dtype)
+    assert not runs_one_operator(layer, x, addend)
+    torch.testing.assert_close(layer.add(x, addend), apart(layer, x, addend))
+
+
+def test_several_axes_and_maps() -> None:
+    for layer, shape in (
+        (fill(norms.RMSNorm((3, 4), impl="fused")), (2, 3, 4)),
+        (fill(norms.LayerNorm(3, axes=(2, 3), impl="fused")), (2, 3, 4, 4)),
+    ):
+        x, addend = draw(*shape), draw(*shape, seed=2)
+        assert not runs_one_operator(layer, x, addend)
+        torch.testing.assert_close(layer.add(x, addend), apart(layer, x, addend))
+
+
+def test_hooks_get_the_input_and_the_output_of_the_norm() -> None:
+    layer, x, addend, seen = make("rms", 10), draw(4, 10), draw(4, 10, seed=2), list[Tensor]()
+    handles = [
+        layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])),
+        layer.register_forward_hook(lambda _, inputs, output: seen.append(output)),  # noqa: ARG005
+    ]
+    total, y = layer.add(x, addend)
+    assert seen[0] is total
+    assert seen[1] is y
+    for handle in handles:
+        handle.remove()
+    assert runs_one_operator(layer, x, addend)
+
+
+@pytest.mark.parametrize("kind", ["register_full_backward_pre_hook", "register_full_backward_hook"])
+def test_backward_hooks_get_the_gradients_of_the_norm(kind: str) -> None:
+    layer, x, addend, seen = make("rms", 10), draw(4, 10).requires_grad_(), draw(4, 10, seed=2), list[Tensor]()
+    handle = getattr(layer, kind)(lambda _, *gradients: seen.append(gradients[-1][0]))
+    total, y = layer.add(x, addend)
+    dtotal, dy = draw(4, 10, seed=7), draw(4, 10, seed=8)
+    torch.autograd.backward([total, y], [dtotal, dy])
+    torch.testing.assert_close(seen, [dy])
+    handle.remove()
+    assert runs_one_operator(layer, x, addend)

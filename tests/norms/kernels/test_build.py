@@ -1,0 +1,412 @@
+"""Building and caching the fused kernels, mostly with a script in place of the compiler."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.processes import is_running, wait_until
+
+from rmsexp.norms import kernels
+from rmsexp.norms.kernels import build, fakes
+from rmsexp.norms.kernels.forms import Kind
+from rmsexp.system import cores
+
+pytestmark = pytest.mark.slow
+
+ARGUMENTS = """#!/bin/sh
+echo "$*" >> "$(dirname "$0")/log"
+what=link
+for word in "$@"; do
+  case "$word" in --version) what=version ;; -c) what=compile ;; esac
+  if [ "$last" = -o ]; then to=$word; fi
+  last=$word
+done
+"""
+VERSION = 'if [ $what = version ]; then echo "compiler 1.0"; exit 0; fi\n'
+WRITE = 'echo "output of $*" > "$to"\n'
+SOURCES = sorted(path.name for path in build.SOURCES.glob("*.cpp"))
+PARTS = 3  # compiled at a time
+NOTICE = "notice: the fused kernels are not available, eager operations are used instead ({})"
+
+
+class Compiler:
+    """A script that stands in for the compiler and logs the command lines with which it is called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "compiler"
+        self._log = folder / "log"
+
+    def set_body(self, body: str) -> None:
+        self.path.write_text(ARGUMENTS + body)
+        self.path.chmod(0o755)
+
+    def calls(self, *, version: bool = False) -> list[list[str]]:
+        calls = [line.split() for line in self._log.read_text().splitlines()] if self._log.exists() else []
+        return [call for call in calls if ("--version" in call) == version]
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    """Use an empty cache and, as the compiler, a script that writes text files in place of objects and libraries."""
+    script = Compiler(tmp_path)
+    script.set_body(VERSION + WRITE)
+    monkeypatch.setenv("CXX", str(script.path))
+    monkeypatch.setattr(build, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(cores, "threads", lambda: PARTS)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    return script
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Let ``load`` only record the paths of the libraries that it would load; return the list of these paths."""
+    paths: list[Path] = []
+    monkeypatch.setattr(torch.ops, "load_library", lambda path: paths.append(Path(path)))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(fakes, "register", lambda: None)
+    return paths
+
+
+load_uncached = build._load.__wrapped__  # `load` without its cache: as called for the first time in a process
+
+
+def cached_files(tmp_path: Path) -> list[str]:
+    """Return the names of the files in the cache's folders."""
+    return sorted(path.name for path in (tmp_path / "cache").glob("*/*"))
+
+
+# --- the library is built once
+
+
+def test_the_library_is_built_once_and_cached(
+    compiler: Compiler, loaded: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiler.set_body(
+        VERSION + f'if [ $what = compile ]; then cat "${{to%.o}}.cpp" >> {tmp_path}/sources; fi\n' + WRITE
+    )
+    assert load_uncached()
+    *compiled, linked = compiler.calls()
+    assert sorted((tmp_path / "sources").read_text().splitlines()) == [f'#include "{name}"' for name in SOURCES]
+    assert len(compiled) == PARTS
+    assert all("-c" in call for call in compiled)
+    assert "-shared" in linked
+    (library,) = loaded
+    assert cached_files(tmp_path) == ["lock", "rmsexp.so", "rmsexp.so.sha256"]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (library, library.parent)] == [0o700, 0o700]
+    assert library.read_text().startswith("output of")
+    messages = capsys.readouterr().err.splitlines()
+    assert messages == [
+        "building the fused kernels (once; a minute or two)",
+        f"built the fused kernels: {library}",
+    ]
+
+    assert load_uncached()
+    assert loaded == [library, library]
+    assert len(compiler.calls()) == PARTS + 1
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("loaded")
+def test_the_library_appears_when_it_is_complete(compiler: Compiler, tmp_path: Path) -> None:
+    """The library is linked in a temporary folder and moved to the cache when it is complete."""
+    compiler.set_body(
+        VERSION + WRITE + f'echo "$to" >> {tmp_path}/places; ls {tmp_path}/cache/* >> {tmp_path}/listed\n'
+    )
+    assert load_uncached()
+    places = [Path(place) for place in (tmp_path / "places").read_text().split()]
+    assert len(places) == PARTS + 1
+    assert len({place.parent for place in places}) == 1
+    assert not places[0].parent.exists()
+    assert "rmsexp.so" not in (tmp_path / "listed").read_text().split()
+
+
+@pytest.mark.parametrize("change", ["a source", "a header", "the compiler", "torch", "the number of a kind"])
+def test_a_change_of_sources_compiler_torch_or_kinds_builds_another_library(
+    compiler: Compiler, loaded: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    sources = shutil.copytree(build.SOURCES, tmp_path / "sources")
+    monkeypatch.setattr(build, "SOURCES", sources)
+    assert load_uncached()
+    if change == "the compiler":
+        compiler.set_body(VERSION.replace("1.0", "1.1") + WRITE)
+    elif change == "torch":
+        monkeypatch.setattr(torch, "__version__", "99.0")
+    elif change == "the number of a kind":
+        monkeypatch.setattr(Kind, "EUCLID", 4)
+    else:
+        path = next(sources.glob("*.cpp" if change == "a source" else "*.h"))
+        path.write_text(path.read_text() + "\n")
+    assert load_uncached()
+    assert len(set(loaded)) == 2
+    assert len(compiler.calls()) == 2 * (PARTS + 1)
+
+
+@pytest.mark.minutes
+def test_any_sources_can_be_compiled_as_one(tmp_path: Path) -> None:
+    """Otherwise builds would fail on machines with another number of threads, because names conflict."""
+    compiler = build._compiler()
+    (tmp_path / "all.cpp").write_text("".join(f'#include "{name}"\n' for name in SOURCES))
+    headers = Path(torch.__file__).parent / "include"
+    options = [*build.FLAGS.split(), *build._definitions(), f"-I{build.SOURCES}", f"-I{headers}"]
+    command = [*compiler, *options, f"-I{headers}/torch/csrc/api/include", "-fsyntax-only", f"{tmp_path}/all.cpp"]
+    assert build._output(command) == ""  # an error of the compiler raises BuildError
+
+
+def test_one_of_several_concurrent_loads_builds(
+    compiler: Compiler, loaded: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiler.set_body(VERSION + "sleep 0.05\n" + WRITE)
+    with ThreadPoolExecutor(3) as pool:
+        assert all(pool.map(lambda _: load_uncached(), range(3)))
+    assert len(loaded) == 3
+    assert len(set(loaded)) == 1
+    assert len(compiler.calls()) == PARTS + 1
+    lines = capsys.readouterr().err.splitlines()
+    waiting = "waiting for another process that builds the fused kernels"
+    assert lines.count(waiting) <= 2
+    assert len([line for line in lines if line != waiting]) == 2
+
+
+@pytest.mark.usefixtures("compiler")
+def test_without_cuda_triton_is_not_imported(loaded: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("rmsexp.norms.kernels.triton")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(kernels, "triton", raising=False)
+    monkeypatch.setitem(sys.modules, "triton", None)
+    assert load_uncached()
+    assert loaded
+
+
+# --- the compiler
+
+
+def test_cxx_may_be_a_command_of_several_words(
+    compiler: Compiler, loaded: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CXX may be "ccache g++", or a compiler with options; the words after the first come first in every call."""
+    monkeypatch.setenv("CXX", f"'{compiler.path}' g++ -m64")
+    assert load_uncached()
+    assert loaded
+    for version in (True, False):
+        assert all(call[:2] == ["g++", "-m64"] for call in compiler.calls(version=version))
+
+
+# --- damaged libraries, and libraries that others can change
+
+
+def cut(library: Path) -> None:
+    os.truncate(library, library.stat().st_size // 2)
+
+
+def change_a_byte(library: Path) -> None:
+    content = bytearray(library.read_bytes())
+    content[5] ^= 1
+    library.write_bytes(content)
+
+
+def remove_the_digest(library: Path) -> None:
+    library.with_name("rmsexp.so.sha256").unlink()
+
+
+def let_others_write(library: Path) -> None:
+    library.chmod(0o777)
+
+
+def give_away(library: Path) -> None:
+    os.chown(library, 12345, -1)
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+@pytest.mark.parametrize(
+    "damage", [cut, change_a_byte, remove_the_digest, let_others_write, pytest.param(give_away, marks=as_root)]
+)
+def test_a_library_that_may_have_been_changed_is_built_again(
+    compiler: Compiler, loaded: list[Path], damage: Callable[[Path], None]
+) -> None:
+    """Such a library is not loaded: a truncated one would end the process by SIGBUS."""
+    assert load_uncached()
+    (library,) = loaded
+    content = library.read_bytes()
+    damage(library)
+    assert load_uncached()
+    assert loaded == [library, library]
+    assert library.read_bytes() == content
+    assert len(compiler.calls()) == 2 * (PARTS + 1)
+    assert load_uncached()
+    assert len(compiler.calls()) == 2 * (PARTS + 1)
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("change", [let_others_write, pytest.param(give_away, marks=as_root)])
+def test_a_folder_to_which_others_can_write_is_not_used(
+    loaded: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Callable[[Path], None]
+) -> None:
+    assert load_uncached()
+    first = loaded[0].parent
+    change(first)
+    assert load_uncached()
+    second = loaded[1].parent
+    assert second.parent == tmp_path / "temporary"
+    change(second)
+    capsys.readouterr()
+    assert not load_uncached()
+    (notice,) = capsys.readouterr().err.splitlines()
+    assert notice.count("other users can change") == 2
+
+
+@pytest.mark.usefixtures("loaded", "compiler")
+def test_the_library_is_on_the_disk_before_it_gets_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = []
+    sync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(
+        os, "fsync", lambda number: (events.append(Path(f"/proc/self/fd/{number}").readlink().name), sync(number))
+    )
+    monkeypatch.setattr(Path, "replace", lambda path, to: (events.append(f"to {to.name}"), replace(path, to))[1])
+    assert load_uncached()
+    assert events.index("rmsexp.so") < events.index("to rmsexp.so") < events.index("to rmsexp.so.sha256")
+
+
+# --- interrupted builds
+
+
+@pytest.mark.usefixtures("loaded")
+def test_a_failed_link_leaves_no_library(compiler: Compiler, tmp_path: Path) -> None:
+    compiler.set_body(VERSION + WRITE + "if [ $what = link ]; then exit 1; fi\n")
+    assert not load_uncached()
+    assert cached_files(tmp_path) == ["lock"]
+    compiler.set_body(VERSION + WRITE)
+    assert load_uncached()
+    assert len(compiler.calls()) == 2 * (PARTS + 1)
+
+
+def test_a_signal_ends_the_compilers_and_what_they_started(compiler: Compiler, tmp_path: Path) -> None:
+    compiler.set_body(VERSION + f"sleep 100 & echo $! >> {tmp_path}/pids; wait\n")
+    load = LOAD.format(str(tmp_path / "cache"))
+    with subprocess.Popen([sys.executable, "-c", load], stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        process.stderr.readline()  # "building the fused kernels"
+        pids = tmp_path / "pids"
+        assert wait_until(lambda: pids.exists() and pids.read_text().strip() != "")
+        process.send_signal(signal.SIGINT)
+    assert process.returncode in (-signal.SIGINT, 1)
+    started = pids.read_text().split()
+    assert started
+    assert not any(is_running(int(pid)) for pid in started)
+    assert cached_files(tmp_path) == ["lock"]
+
+
+def test_a_signal_while_compilers_are_started_ends_those_that_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = ThreadPoolExecutor.submit
+
+    def interrupted(*arguments: Any) -> None:
+        submit(*arguments)
+        while not (tmp_path / "started").exists():
+            pass
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
+    command = f"touch {tmp_path}/started; sleep 2; touch {tmp_path}/ended"
+    with pytest.raises(KeyboardInterrupt):
+        build._run([["sh", "-c", command]] * 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["started"]
+
+
+LOAD = (
+    "from pathlib import Path; from rmsexp.system import cores; from rmsexp.norms.kernels import build; "
+    "build.CACHE = Path({!r}); "
+    f"cores.threads = lambda: {PARTS}; build.load()"
+)
+
+
+def test_a_process_killed_during_the_link_leaves_no_library(
+    compiler: Compiler, loaded: list[Path], tmp_path: Path
+) -> None:
+    compiler.set_body(VERSION + WRITE + "if [ $what = link ]; then kill -9 $PPID; fi\n")
+    killed = subprocess.run([sys.executable, "-c", LOAD.format(str(tmp_path / "cache"))], capture_output=True)
+    assert killed.returncode == -9
+    compiler.set_body(VERSION + WRITE)
+    assert load_uncached()
+    assert len(compiler.calls()) == 2 * (PARTS + 1)
+    assert "rmsexp.so" in cached_files(tmp_path)
+    assert loaded[0].parent.parent == tmp_path / "cache"
+
+
+# --- failed builds
+
+
+def damage_the_caches(tmp_path: Path) -> None:
+    """Put a file in the place of the cache, and of the temporary folder that would be used instead."""
+    (tmp_path / "temporary").rmdir()
+    for name in ("cache", "temporary"):
+        (tmp_path / name).write_text("a file in the folder's place")
+
+
+def damage_the_compiler(tmp_path: Path) -> None:
+    (tmp_path / "compiler").write_bytes(b"\0 no program")
+
+
+def damage_nothing(tmp_path: Path) -> None:
+    """Do nothing: the text that the compiler script writes cannot be loaded as a library."""
+
+
+@pytest.mark.parametrize("damage", [damage_the_caches, damage_the_compiler, damage_nothing])
+def test_errors_of_the_system_are_one_line(
+    compiler: Compiler, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], None]
+) -> None:
+    compiler.set_body(VERSION + WRITE)
+    damage(tmp_path)
+    assert not load_uncached()
+    lines = capsys.readouterr().err.splitlines()
+    notices = [line for line in lines if "notice" in line]
+    assert len(notices) == 1
+    assert notices[0].startswith(NOTICE.format("")[:-1])
+    assert sum("building" in line for line in lines) <= 1  # a library that this torch cannot load is not built again
+
+
+WITHOUT_COMPILER = """
+import torch
+from rmsexp import norms
+from rmsexp.norms import kernels
+from rmsexp.models.recurrent import GRU, LSTM
+from helpers.sites import draw, fill
+
+assert [kernels.load(), kernels.load()] == [False, False]
+for build in (
+    lambda impl: norms.RMSNorm(3, p=0.5, impl=impl),
+    lambda impl: norms.LayerNorm(3, impl=impl),
+    lambda impl: GRU(norms.RMS(name="rms", impl=impl), "a", 3, 4),
+    lambda impl: LSTM(norms.LN(name="ln", impl=impl), "a", 3, 4),
+):
+    eager, fused = (fill(build(impl)) for impl in ("eager", "fused"))
+    x = draw(2, 5, 3)
+    assert torch.equal(fused(x), eager(x))
+print("done")
+"""
+
+
+def test_without_a_compiler_fused_is_eager_with_one_notice(tmp_path: Path) -> None:
+    empty = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
+    environment = {key: value for key, value in os.environ.items() if key != "CXX"} | empty
+    tests = Path(__file__).parents[2]  # contains the package "helpers"
+    process = subprocess.run(
+        [sys.executable, "-c", WITHOUT_COMPILER], env=environment, cwd=tests, capture_output=True, text=True
+    )
+    assert (process.returncode, process.stdout) == (0, "done\n"), process.stderr
+    assert process.stderr == NOTICE.format("no C++ compiler found; install g++ or set CXX") + "\n"

@@ -1,0 +1,307 @@
+"""Which times stand in one table, and which of several timing records of one thing comes first in it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.records import load_timings, write_timing
+from scipy import stats
+
+from rmsexp.records.frames import comparable, timing_records
+from rmsexp.records.frames.comparable import Comparison
+
+EIGHT = {"ln": 1.0, "rms": 0.8, "ln+impl=fused": 0.5, "rms+impl=fused": 0.45}
+
+
+def compared(root: Path) -> list[Comparison]:
+    return comparable.comparisons(load_timings(root))
+
+
+def only(root: Path) -> Comparison:
+    (comparison,) = compared(root)
+    return comparison
+
+
+def ratios(comparison: Comparison) -> dict[str, float]:
+    return dict(zip(comparison.rows["series"], comparison.rows["ratio"].round(3), strict=True))
+
+
+def left_out(comparison: Comparison) -> dict[str, str]:
+    return {Path(row["folder"]).name: row["left_out"] for row in comparison.records.to_dict("records")}
+
+
+def test_records_of_the_same_code_and_machine_are_pooled(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.80, 0.84]})
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.82}, number=1)
+    comparison = only(tmp_path)
+    row = comparison.rows.set_index("series").loc["rms"]
+    logarithms = np.log([0.80, 0.84, 0.82])
+    interval = stats.t.interval(0.95, 2, logarithms.mean(), stats.sem(logarithms))
+    assert [row["ratio"], row["low"], row["high"]] == pytest.approx(np.exp([logarithms.mean(), *interval]), rel=1e-3)
+    assert (row["processes"], row["rounds"]) == (3, 90)
+    assert row["estimates"] == pytest.approx((0.80, 0.84, 0.82), rel=1e-3)
+    assert left_out(comparison) == {"steps1": "", "steps0": ""}
+    assert comparable.clock(comparison) == "interleaved, eager, 1 thread, AMD EPYC, torch 2.15.0, 3 processes"
+
+
+@pytest.mark.parametrize(
+    "session",
+    [
+        {"threads": 2},
+        {"device": "Intel"},
+        {"machine": {"id": "3f", "name": "AMD EPYC"}},
+        {"versions": {"torch": "2.9"}},
+    ],
+)
+def test_times_of_different_clocks_are_not_in_one_table(tmp_path: Path, session: dict[str, object]) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8})
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.9}, number=1, session=session)
+    newer, older = compared(tmp_path)
+    assert (ratios(newer)["rms"], ratios(older)["rms"]) == (0.9, 0.8)
+    assert comparable.clock(newer) != comparable.clock(older)
+
+
+def test_a_gpu_and_the_processor_of_its_machine_are_told_apart(tmp_path: Path) -> None:
+    machine = {"machine": {"id": "3f", "name": "AMD EPYC"}}
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, session=machine)
+    on_gpu = machine | {"device": "NVIDIA H100", "device_type": "cuda"}
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.5}, number=1, session=on_gpu)
+    newer, older = compared(tmp_path)
+    assert (ratios(newer)["rms"], ratios(older)["rms"]) == (0.5, 0.8)
+    assert "NVIDIA H100 (3f), torch" in comparable.clock(newer)
+    assert "AMD EPYC (3f), torch" in comparable.clock(older)
+
+
+def test_machines_of_one_name_are_told_apart_by_their_identity(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, session={"machine": {"id": "3f", "name": "AMD EPYC"}})
+    assert "AMD EPYC (3f), torch 2.15.0, one process, not replicated" in comparable.clock(only(tmp_path))
+
+
+def test_code_that_was_measured_in_several_processes_comes_first(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.80, 0.81]})
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, number=1, session={"code": "newer"})
+    comparison = only(tmp_path)
+    assert ratios(comparison)["rms"] == pytest.approx(0.805, abs=1e-3)
+    assert left_out(comparison) == {"steps1": comparable.OTHER_CODE, "steps0": ""}
+    listed = comparison.records.set_index("code")["ratios"]["newer"]
+    assert listed["rms"].low < 0.7 < listed["rms"].high
+
+
+@pytest.mark.parametrize(("code", "reason"), [("sha", "fewer than 20 rounds"), ("newer", comparable.OTHER_CODE)])
+def test_a_record_with_too_few_rounds_does_not_come_first(tmp_path: Path, code: str, reason: str) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8})
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, number=1, rounds=19, session={"code": code})
+    comparison = only(tmp_path)
+    assert ratios(comparison)["rms"] == 0.8
+    assert left_out(comparison)["steps1"] == reason
+
+
+@pytest.mark.parametrize(("code", "reason"), [("sha", "contended"), ("newer", comparable.OTHER_CODE)])
+def test_a_contended_record_does_not_come_first(tmp_path: Path, code: str, reason: str) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8})
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, number=1, state="contended", session={"code": code})
+    comparison = only(tmp_path)
+    assert ratios(comparison)["rms"] == 0.8
+    assert left_out(comparison)["steps1"] == reason
+
+
+def test_a_record_with_more_than_four_series_in_a_process_does_not_come_first(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, session={"code": "older"})
+    write_timing(tmp_path, EIGHT | {"prms": 0.7, "rms": 0.6}, number=1)
+    eager, fused = compared(tmp_path)
+    assert ratios(eager) == {"ln": 1.0, "rms": 0.8}
+    assert left_out(eager) == {"steps1": comparable.OTHER_CODE, "steps0": ""}
+    assert left_out(fused) == {"steps1": ""}  # the only record of fused norms
+
+
+def test_four_series_in_each_of_several_groups_are_few_enough(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, session={"code": "older"})
+    groups = [["ln", "rms", "none"], ["ln", "prms", "bn"]]
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.6, "none": 0.5, "prms": 0.7, "bn": 1.1}, number=1, groups=groups)
+    assert ratios(only(tmp_path))["rms"] == 0.6
+
+
+def series_with(workload: str) -> dict[str, Any]:
+    each = {"impl": "eager", "workload": workload, "parts": {}, "peak_bytes": 0}
+    return {"series": [{"series": name, **each} for name in ("ln", "rms")]}
+
+
+@pytest.mark.parametrize(
+    ("other", "newest"),
+    [
+        ({"dataset": {"name": "shapes", "digest": "1", "builtin": True}}, {}),
+        (series_with("b"), {}),
+        (series_with("b"), series_with("a")),
+    ],
+    ids=["data", "an unknown workload", "another workload"],
+)
+def test_a_record_of_other_data_configs_or_norms_is_not_pooled(
+    tmp_path: Path, other: dict[str, Any], newest: dict[str, Any]
+) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, **other)
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, number=1, **newest)
+    comparison = only(tmp_path)
+    assert ratios(comparison)["rms"] == 0.8
+    assert left_out(comparison) == {"steps1": "", "steps0": comparable.OTHER_WORK}
+
+
+def test_a_copy_of_a_record_does_not_count(tmp_path: Path) -> None:
+    folder = write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.9]})
+    shutil.copytree(folder, folder.with_name("steps0-backup"))
+    problems: list[str] = []
+    timings = timing_records.load(tmp_path, problems)
+    assert timings["folder"].unique().tolist() == [str(folder)]
+    assert problems == [
+        f"{folder.with_name('steps0-backup')}/timing.json: timing record ignored: it is a copy of {folder}/timing.json"
+    ]
+
+
+def test_a_copy_in_the_folder_of_another_setting_does_not_count(tmp_path: Path) -> None:
+    folder = write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.9]})
+    copy = tmp_path / "a_task" / "a_setting" / "timing" / folder.name  # comes first in the order of names
+    shutil.copytree(folder, copy)
+    problems: list[str] = []
+    timings = timing_records.load(tmp_path, problems)
+    assert timings["folder"].unique().tolist() == [str(folder)]
+    assert problems == [f"{copy}/timing.json: timing record ignored: it is a copy of {folder}/timing.json"]
+
+
+def test_times_are_those_of_the_processes_that_are_compared(tmp_path: Path) -> None:
+    """The second group's processes were contended, and have other numbers of rounds."""
+    contended = {"contention": {"state": "contended", "waited": 0.5, "steal": 0.0}}
+    times = {"ln": 1.0, "rms": 0.8, "ln+impl=fused": 0.5, "rms+impl=fused": 0.45}
+    groups = [["ln", "rms"], ["ln", "ln+impl=fused", "rms+impl=fused"]]
+    write_timing(tmp_path, times, groups=groups, sessions=[{}, contended])
+    eager, fused = compared(tmp_path)
+    for comparison, state, disturbed in ((eager, "clear", 0), (fused, "contended", 1)):
+        assert comparison.rows["time_state"].unique().tolist() == [state]
+        assert comparison.rows["processes"].unique().tolist() == [1]
+        assert comparison.rows["rounds"].unique().tolist() == [30]
+        assert comparison.records[["measured", "disturbed"]].iloc[0].tolist() == [1, disturbed]
+    (against_eager,) = comparable.fused_against_eager(load_timings(tmp_path))
+    assert against_eager.rows.set_index("series")["quotient"].to_dict() == {
+        "ln": False,
+        "rms": False,
+        "ln+impl=fused": False,
+        "rms+impl=fused": True,
+    }
+
+
+def test_eager_norms_of_other_processes_do_not_stand_beside_fused_ones(tmp_path: Path) -> None:
+    times = {"ln": 1.0, "rms": 0.8, "ln+impl=fused": 0.5}
+    write_timing(tmp_path, times, groups=[["ln", "rms"], ["ln", "ln+impl=fused"]])
+    (comparison,) = comparable.fused_against_eager(load_timings(tmp_path))
+    assert comparison.rows["series"].tolist() == ["ln", "ln+impl=fused"]
+
+
+def test_a_record_at_another_speed_of_the_machine_is_not_pooled(tmp_path: Path) -> None:
+    """The speed of a record is that of the median of all its probes, whatever those of a single process found."""
+    session = {"machine": {"id": "3f", "name": "AMD EPYC"}}
+    for number, factors in enumerate([(1.0, 1.4, 1.4), (1.0, 1.0, 1.0), (1.4, 1.1, 1.1)]):
+        sessions = [{"contention": probed(0.001 * factor)} for factor in factors]
+        write_timing(tmp_path, {"ln": 1.0, "rms": [0.8] * 3}, number=number, session=session, sessions=sessions)
+    assert left_out(only(tmp_path)) == {"steps2": "", "steps1": "", "steps0": comparable.OTHER_SPEED}
+
+
+def test_a_quick_look_at_another_speed_does_not_displace_six_processes(tmp_path: Path) -> None:
+    session = {"machine": {"id": "3f", "name": "AMD EPYC"}}
+    slower = session | {"contention": probed(0.0014)}
+    usual = [{"contention": probed(0.001)}] * 6
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.8] * 6}, session=session, sessions=usual)
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, number=1, session=slower)
+    comparison = only(tmp_path)
+    assert ratios(comparison)["rms"] == pytest.approx(0.8)
+    assert left_out(comparison) == {"steps0": "", "steps1": comparable.OTHER_SPEED}
+
+
+@pytest.mark.parametrize(("rounds", "used"), [(40, "steps0"), (60, "steps1")])
+def test_of_two_speeds_that_with_more_rounds_comes_first(tmp_path: Path, rounds: int, used: str) -> None:
+    for number, (factor, count) in enumerate([(1.0, 60), (1.4, rounds)]):
+        session = {"machine": {"id": "3f", "name": "AMD EPYC"}, "contention": probed(0.001 * factor)}
+        write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, number=number, rounds=count, session=session)
+    reasons = left_out(only(tmp_path))
+    assert reasons.pop(used) == ""
+    assert list(reasons.values()) == [comparable.OTHER_SPEED]
+
+
+def test_records_are_pooled_only_if_each_has_the_speed_of_each_other(tmp_path: Path) -> None:
+    """Neighbours of three records have about the same speed, and the outer two have not."""
+    for number, factor in enumerate([1.0, 1.15, 1.3]):
+        session = {"machine": {"id": "3f", "name": "AMD EPYC"}, "contention": probed(0.001 * factor)}
+        write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, number=number, rounds=60 + number, session=session)
+    assert left_out(only(tmp_path)) == {"steps2": "", "steps1": "", "steps0": comparable.OTHER_SPEED}
+
+
+def test_few_rounds_are_no_reason_where_the_record_used_has_few(tmp_path: Path) -> None:
+    contended = {"contention": {"state": "contended", "waited": 0.5, "steal": 0.0}}
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, rounds=10)
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, number=1, rounds=10, session=contended)
+    assert left_out(only(tmp_path)) == {"steps0": "", "steps1": "contended"}
+
+
+def probed(arithmetic: float) -> dict[str, Any]:
+    """Return the contention of a process, on a machine without a reference, with these seconds of its median probe."""
+    probes = {"number": 20, "median": {"arithmetic": arithmetic, "memory": 0.002}, "reference": None}
+    return {"state": "clear", "waited": 0.0, "steal": 0.0, "probes": probes}
+
+
+@pytest.mark.parametrize(
+    ("states", "dirty"), [((False, False), False), ((False, True), True), ((True, None), True), ((False, None), None)]
+)
+def test_a_record_is_dirty_if_one_of_its_processes_is(
+    tmp_path: Path, states: tuple[bool | None, ...], dirty: bool | None
+) -> None:
+    sessions = [{"git": {"commit": "abc", "dirty": state}} for state in states]
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.8] * 2}, sessions=sessions)
+    assert set(load_timings(tmp_path)["dirty"]) == {dirty}
+
+
+def test_otherwise_the_newest_code_comes_first(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, session={"code": "older"})
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, number=1)
+    assert ratios(only(tmp_path))["rms"] == 0.7
+
+
+def test_records_of_unknown_code_are_not_pooled(tmp_path: Path) -> None:
+    for number in range(2):
+        write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, number=number, session={"code": None})
+    assert only(tmp_path).rows["processes"].tolist() == [1, 1]
+
+
+def test_a_fused_norm_is_compared_with_fused_layernorm(tmp_path: Path) -> None:
+    write_timing(tmp_path, EIGHT)
+    eager, fused = compared(tmp_path)
+    assert ratios(eager) == {"ln": 1.0, "rms": 0.8}
+    assert ratios(fused) == {"ln+impl=fused": 1.0, "rms+impl=fused": 0.9}
+    assert comparable.clock(fused).startswith("interleaved, fused, ")
+
+
+def test_fused_norms_are_compared_with_the_same_eager_norms_in_a_table_of_their_own(tmp_path: Path) -> None:
+    write_timing(tmp_path, EIGHT)
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, number=1)  # without fused norms
+    (comparison,) = comparable.fused_against_eager(load_timings(tmp_path))
+    found = dict(zip(comparison.compared["series"], comparison.compared["ratio"], strict=True))
+    assert found == pytest.approx({"ln+impl=fused": 0.5, "rms+impl=fused": 0.45 / 0.8}, rel=1e-3)
+    assert comparison.rows["processes"].unique().tolist() == [1]
+
+
+def test_series_of_different_processes_are_compared_through_the_reference(tmp_path: Path) -> None:
+    fused = {"ln": 1.0, "ln+impl=fused": [0.5, 0.52], "rms+impl=fused": [0.45, 0.494]}
+    groups = [["ln", "ln+impl=fused"], ["ln", "rms+impl=fused"]] * 2
+    write_timing(tmp_path, fused, groups=groups)
+    (comparison,) = compared(tmp_path)
+    row = comparison.rows.set_index("series").loc["rms+impl=fused"]
+    assert row["estimates"] == pytest.approx((0.9, 0.95), rel=1e-3)
+    assert comparable.replication(comparison) == "2 processes"
+
+
+def test_the_reference_of_a_record_does_not_matter(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"none": 1.0, "ln": 2.0, "rms": 1.5})
+    write_timing(tmp_path, {"none": 1.0, "rms": 1.5}, number=1)  # without LayerNorm
+    comparison = only(tmp_path)
+    assert ratios(comparison) == {"none": 0.5, "ln": 1.0, "rms": 0.75}
+    assert left_out(comparison) == {"steps0": ""}

@@ -1,0 +1,92 @@
+"""The quantities of a setting: those that its task names, those of older records, and those without a value."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.comparisons import write_rows
+from helpers.records import make_row, write_run
+
+from rmsexp.compare import load
+from rmsexp.records import record
+from rmsexp.records.frames import quantities
+from rmsexp.records.frames.caveats import caveats
+from rmsexp.report.plots import panels, setting_curves
+from rmsexp.report.tables import quantities as quantities_table
+from rmsexp.rules.quantities import Quantity, error, loss
+
+WER = Quantity("valid", "wer", "word error rate", "%", log=True)  # of a task that this package does not have
+NAMED = (loss("train", "bits"), error("train"), WER)
+LIMITS = panels.Limits(100, 100)
+
+
+def write(root: Path, series: str, values: list[float], **run: Any) -> None:
+    """Write a run whose task names ``NAMED``, with these word error rates at steps 0, 40, …"""
+    folder = write_run(root, series, quantities=[asdict(quantity) for quantity in NAMED], **run)
+    rows = [make_row(40 * i, None, "valid") | {"wer": value} for i, value in enumerate(values)]
+    record.RunFolder(folder).append(rows)
+
+
+def test_the_quantities_are_those_that_the_task_names(tmp_path: Path) -> None:
+    write(tmp_path, "rms", [0.9, 0.002])
+    records = load(tmp_path)
+    assert quantities.recorded(records) == list(NAMED)
+    assert [axes.get_ylabel() for axes in setting_curves.draw(records, NAMED).axes[::2]] == [
+        *("train loss (bits)", "train error (%)", "valid word error rate (%)"),
+    ]
+
+
+def test_unit_and_logarithmic_axis_belong_to_the_quantity(tmp_path: Path) -> None:
+    write(tmp_path, "rms", [0.9, 0.002])
+    chart = panels.chart(load(tmp_path), WER, LIMITS)
+    assert chart.panels["step"].curves[0].mean["mean"].tolist() == pytest.approx([90, 0.2])
+    assert chart.limits.log
+    assert not panels.chart(load(tmp_path), Quantity("valid", "wer", "word error rate"), LIMITS).limits.log
+
+
+def test_older_records_have_the_loss_and_the_target_metric(tmp_path: Path) -> None:
+    write_run(tmp_path, "rms", target={"split": "test", "metric": "bleu", "mode": "max", "selection": "valid"})
+    assert [one.name for one in quantities.named(load(tmp_path))] == [
+        *("train_loss", "valid_loss", "valid_bleu", "test_bleu"),
+    ]
+
+
+def test_a_quantity_without_a_value_is_left_out_with_a_note(tmp_path: Path) -> None:
+    write(tmp_path, "rms", [])
+    assert [one.name for one in quantities.recorded(load(tmp_path))] == ["train_loss", "train_error"]
+    note = "without a recorded value, so not drawn: valid word error rate"
+    assert note in caveats(load(tmp_path))
+    write(tmp_path, "ln", [0.9])
+    assert len(quantities.recorded(load(tmp_path))) == 3
+    assert f"{note} of RMSNorm" in caveats(load(tmp_path))
+    write(tmp_path, "rms", [0.8], seed=1)
+    assert quantities.missing(load(tmp_path)) == ""
+
+
+@pytest.mark.parametrize("damaged", [{"log": 1}, {"unit": None}])
+def test_a_damaged_quantity_is_a_problem(tmp_path: Path, damaged: dict[str, Any]) -> None:
+    write_run(tmp_path, "rms", quantities=[asdict(WER) | damaged])
+    (problem,) = load(tmp_path).problems
+    assert "its quantity is" in problem
+
+
+def test_the_table_has_the_quantities_at_the_common_step(tmp_path: Path) -> None:
+    for seed, last in enumerate([0.25, 0.5]):
+        write(tmp_path, "rms", [0.9] * 10 + [last], seed=seed)
+    write(tmp_path, "rms", [0.9], seed=2)  # ends its evaluations at step 0, and its training at step 8
+    short = tmp_path / "cifar10/demo/rms/seed2"
+    metrics = record.RunFolder(short).read_metrics()[0]
+    write_rows(short, [row for row in metrics if row["step"] <= 8])
+    records = load(tmp_path)
+    assert quantities_table.title(records) == "What the curves show at step 400"
+    table = quantities_table.table(records)
+    assert table.loc[0, "valid_wer"] == 0.375
+    rows = records.metrics.query("split == 'train' and step == 400")
+    assert table.loc[0, "train_error"] == pytest.approx(rows["error"].mean())
+    text = quantities_table.readable(table, records).iloc[0]
+    assert list(text.index) == ["norm", "train loss (bits)", "train error (%)", "valid word error rate (%)"]
+    assert text.iloc[2].endswith(" (2 of 3 runs)")
+    assert text.iloc[3] == "37.50 (2 of 3 runs)"

@@ -1,0 +1,108 @@
+"""Whether other work slowed a timing down, judged from all of its processes together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.records import load_timings, write_timing
+
+from rmsexp.records.frames import timing_records
+from rmsexp.records.frames.time_states import disturbed, median_probe, timing_state
+
+REFERENCE = Path(__file__).parents[3] / "results/reference"
+QUIET = {"arithmetic": 0.001, "memory": 0.002}
+
+
+def process(
+    number: int = 20,
+    memory: float = 1.0,
+    arithmetic: float = 1.0,
+    *,
+    state: str = "clear",
+    waited: float | None = 0.0,
+    steal: float | None = 0.0,
+    reference: dict[str, float] | None = QUIET,
+) -> dict[str, Any]:
+    """Return the session of a process. ``memory``, ``arithmetic``: by how much its probes exceed the reference."""
+    median = {"arithmetic": 0.001 * arithmetic, "memory": 0.002 * memory}
+    probes = {"number": number, "median": median, "reference": reference}
+    return {"contention": {"state": state, "waited": waited, "steal": steal, "probes": probes}}
+
+
+SLOW_FIRST = [process(20, 2.0), process(), process()]
+UNREADABLE = process(state="unknown", waited=None, steal=None)
+
+
+@pytest.mark.parametrize(
+    ("sessions", "state", "number"),
+    [
+        ([process()] * 6, "clear", 0),
+        # slow tasks have few probes in each process
+        ([process(12, 2.0, 1.24)] * 6, "contended", 6),
+        ([process(12, 1.0, 1.24)] * 6, "contended", 6),
+        ([process(4, state="unknown")] * 6, "clear", 0),
+        ([process(3, state="unknown")] * 6, "unknown", 0),
+        ([process(3, 2.0, state="unknown")] * 6, "unknown", 6),
+        # one process of several does not mark the record
+        ([process(20, 2.0, state="contended"), *[process()] * 5], "clear", 1),
+        ([process(20, 2.0, state="contended")] * 3 + [process()] * 3, "clear", 3),
+        ([process(20, 2.0, state="contended")] * 4 + [process()] * 2, "contended", 4),
+        ([process(waited=0.03, state="contended"), *[process()] * 5], "clear", 1),
+        ([process(waited=0.1, state="contended"), *[process()] * 5], "contended", 1),
+        ([process(steal=0.03, state="contended"), *[process()] * 5], "clear", 1),
+        ([process(steal=0.13, state="contended"), *[process()] * 5], "contended", 1),
+        # contended for a reason that is not a number, such as a shared GPU
+        ([process(state="contended"), *[process()] * 5], "contended", 1),
+        ([UNREADABLE, *[process()] * 5], "unknown", 0),
+        ([UNREADABLE, *[process(20, 2.0)] * 5], "contended", 5),
+        # without a reference, or in older records, without probes
+        ([process(3, 2.0, reference=None)] * 6, "clear", 0),
+        ([{"contention": {"state": "clear", "waited": 0.003, "steal": 0.0}}], "clear", 0),
+        (
+            [{"contention": {"state": "clear", "waited": 0.016, "steal": 0.0}}],
+            "contended",
+            1,
+        ),  # when the limit was 0.05
+        ([{}], "unknown", 0),
+    ],
+)
+def test_processes_of_a_timing_are_judged_together(sessions: list[dict[str, Any]], state: str, number: int) -> None:
+    assert (timing_state(sessions), disturbed(sessions)) == (state, number)
+
+
+@pytest.mark.parametrize("evidence", [{"shared": True}, {"based_on": ["waiting", "steal", "suspension"]}])
+def test_a_shared_gpu_and_a_suspension_count_whatever_else_disturbed_the_process(evidence: dict[str, Any]) -> None:
+    for waited in (0.001, 0.016):
+        affected = process(state="contended", waited=waited)
+        affected["contention"] |= evidence
+        assert timing_state([*[process()] * 5, affected]) == "contended"
+
+
+@pytest.mark.parametrize(
+    ("sessions", "line"),
+    [
+        ([process()] * 3, None),
+        (SLOW_FIRST, "time state clear, 1 of 3 processes disturbed"),
+        ([process(20, 2.0), process(20, 2.0), process()], "time state contended, 2 of 3 processes disturbed: "),
+    ],
+)
+def test_the_caption_counts_disturbed_processes(
+    tmp_path: Path, sessions: list[dict[str, Any]], line: str | None
+) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.8] * 3}, sessions=sessions)
+    last = timing_records.notes(load_timings(tmp_path))[-1]
+    assert last.startswith(line) if line else "time state" not in last
+
+
+def test_the_median_probe_is_that_of_all_probes() -> None:
+    sessions = [process(2, 9.0), process(10, 1.0, 1.5), process(9, 1.25, 1.0), {}]
+    assert median_probe(sessions) == {"arithmetic": 0.001, "memory": 0.002 * 1.25}
+    assert median_probe(sessions[:2]) is median_probe([{}]) is None
+
+
+def test_a_committed_record_is_contended_by_five_of_its_six_processes() -> None:
+    rows = timing_records.load(REFERENCE / "quality/cifar10")
+    assert set(rows["time_state"]) == {"contended"}
+    assert set(rows["disturbed"]) == {5}

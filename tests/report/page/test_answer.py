@@ -1,0 +1,84 @@
+"""The first view of a report."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from helpers.comparisons import report
+from helpers.records import load_timings, write_run, write_timing
+
+from rmsexp.report.page import answer
+from rmsexp.report.plots import savings_by_task
+from rmsexp.report.tables import seed_tests
+
+EACH_SEED = r"[+-][\d.]+ \(95 %: [+-][\d.]+ to [+-][\d.]+\) points, 3 seeds"
+NONE = pd.DataFrame(columns=["series", "task", "setting", "too_wide"]).astype({"too_wide": bool})  # no savings
+REAL = {"name": "CIFAR-10", "digest": "0", "builtin": False}
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> answer.Answer:
+    """Return the first view of two settings, of which the second is on real data."""
+    for seed in range(3):
+        for series in ("ln", "rms"):
+            write_run(tmp_path, series, seed)
+            write_run(tmp_path, series, seed, setting="small", dataset=REAL)
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.82]})
+    reports = [report(tmp_path), report(tmp_path, setting="small")]
+    reports = [replace(found, tests=seed_tests.table(found.records)) for found in reports]
+    savings = savings_by_task.rows(load_timings(tmp_path), "eager")
+    return answer.answer(answer.real_data_first(reports), pd.DataFrame(), savings, NONE)
+
+
+def test_real_data_come_first_and_differences_have_intervals(first: answer.Answer) -> None:
+    assert first.table["runs"].tolist() == ["small, real data", "demo, built-in data"]
+    assert first.table[answer.QUALITY].str.fullmatch(EACH_SEED).all()
+    assert first.table[answer.TIME].str.fullmatch(r"19\.0 % \(.*\), demo, AMD EPYC, 1 thread").all()
+    assert "eager RMSNorm saves 19.0 % of a training step of eager LayerNorm, on 1 task;" in first.sentences[1]
+
+
+def test_a_quotient_of_two_single_processes_has_no_interval(tmp_path: Path) -> None:
+    groups = [["none", "ln", "rms"], ["none", "prms"]]
+    write_timing(tmp_path, {"none": 1.0, "ln": 2.0, "rms": 1.5, "prms": 1.4}, groups=groups)
+    savings = savings_by_task.rows(load_timings(tmp_path), "eager")
+    panel = answer.answer([], pd.DataFrame(), savings, NONE).savings
+    assert panel is not None
+    (mark,) = [mark for mark in panel.marks if "pRMSNorm" in mark.label and mark.kind == "points"]
+    assert mark.label.endswith("(no interval)")
+    assert all(map(math.isfinite, (*panel.x_range, *(value for mark in panel.marks for value in mark.x))))
+
+
+@pytest.mark.usefixtures("first")
+def test_a_positive_difference_means_that_rmsnorm_is_better(tmp_path: Path) -> None:
+    found = report(tmp_path)
+    tests = seed_tests.table(found.records)
+    tests["difference"], tests["interval"] = -0.02, 0.01  # the error is lower by two points
+    (row,) = answer.answer([replace(found, tests=tests)], pd.DataFrame(), NONE, NONE).table.to_dict("records")
+    assert row[answer.QUALITY] == "+2.00 (95 %: +1.00 to +3.00) points, 3 seeds"
+
+
+def test_each_implementation_of_a_setting_has_a_row(tmp_path: Path) -> None:
+    for series in ("ln", "rms", "ln+impl=fused", "rms+impl=fused"):
+        write_run(tmp_path, series)
+    found = report(tmp_path)
+    found = replace(found, tests=seed_tests.table(found.records))
+    table = answer.answer([found], pd.DataFrame(), NONE, NONE).table
+    assert table["runs"].tolist() == ["demo, built-in data", "demo, built-in data, impl=fused"]
+    tuning = replace(found, records=replace(found.records, runs=found.records.runs.assign(evaluation="validation")))
+    assert answer.answer([tuning], pd.DataFrame(), NONE, NONE).table.empty
+
+
+def test_intervals_are_those_of_the_paired_table(tmp_path: Path) -> None:
+    for seed in range(3):
+        for series in ("ln", "rms", "none"):
+            write_run(tmp_path, series, seed)
+    found = report(tmp_path)
+    tests = seed_tests.table(found.records)
+    row = tests["series"] == "rms"
+    tests.loc[row, ["difference", "interval", "adjusted_interval"]] = [-0.02, 0.01, 0.03]
+    (shown,) = answer.answer([replace(found, tests=tests)], pd.DataFrame(), NONE, NONE).table.to_dict("records")
+    assert shown[answer.QUALITY] == "+2.00 (95 %, Bonferroni: -1.00 to +5.00) points, 3 seeds"

@@ -1,0 +1,124 @@
+"""The report of a results folder with campaigns."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from helpers.campaigns import Campaign, three, write_timing
+from helpers.records import load_timings, write_run
+
+from rmsexp.campaign import answers
+from rmsexp.campaign import results as campaign_results
+from rmsexp.commands import report
+from rmsexp.compare import load
+from rmsexp.report import campaign_report, setting_report
+from rmsexp.report.page import answer
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_figures_of_settings() -> Iterator[None]:
+    """Draw only the figures of campaigns; those of settings take most of the time of a report."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(setting_report, "_draw", lambda *_: [])
+        patch.setattr(report, "FEW_RUNS", 1000)  # read records in this process
+        yield
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a results folder with three campaigns and its report; tests must not change it."""
+    root = tmp_path_factory.mktemp("results")
+    for campaign in three():
+        campaign.write(root)
+    write_timing(root, "cifar10")
+    report.run(root, None, None)
+    return root
+
+
+def test_verdicts_come_first(reported: Path) -> None:
+    text = (reported / "report/report.md").read_text()
+    assert text.startswith(
+        "# Report\n\n## RMSNorm against LayerNorm\n\nQuality: RMSNorm equals LayerNorm on cifar10: supported"
+    )
+    assert text.index("## Verdicts\n") < text.index("## cifar10")
+    assert "| RMSNorm equals LayerNorm | supported: -0.11 (-0.25 to +0.03) points, 8 seeds |" in text
+    for name in ("differences", "rates", "equal_time"):
+        assert f"]({name}.png)" in text
+        assert (reported / f"report/{name}.png").stat().st_size > 10_000
+        assert (reported / f"report/{name}.svg").exists()
+    page = (reported / "report/report.html").read_text()
+    assert page.index('class="answer"') < page.index('class="campaigns"') < page.index('class="setting"')
+    assert '<b data-outcome="refuted">refuted</b>' in page
+    assert "RMSNorm equals LayerNorm" in (reported / "report/tables.tex").read_text()
+
+
+def test_tables_as_csv(reported: Path) -> None:
+    verdicts, rates = (pd.read_csv(reported / f"report/{name}.csv") for name in ("verdicts", "rates"))
+    assert len(verdicts) == 7
+    assert len(rates.groupby(["campaign", "norm"])) == 3 + 4 + 3
+
+
+def test_settings_with_only_tuning_runs_are_left_out_and_counted(reported: Path) -> None:
+    page = (reported / "report/report.html").read_text()
+    assert 'data-name="small+evaluation=validation' not in page
+    assert 'data-name="small+evaluation=scored' in page
+    settings = {job["folder"].rsplit("/", 2)[0] for campaign in three() for job in campaign._tune()}
+    assert f"pilot or tuning runs of campaigns: {len(settings)}" in page
+    assert not (reported / "report/cifar10/small+evaluation=validation+optim.lr=0.004").exists()
+
+
+@pytest.mark.usefixtures("unwritten_figures")
+def test_a_campaign_that_only_tunes_has_a_page_without_settings(tmp_path: Path) -> None:
+    Campaign(seeds=0, needed=None).write(tmp_path)
+    report.run(tmp_path, None, None)
+    page = (tmp_path / "report/report.html").read_text()
+    assert "not decided yet" in page
+    assert 'section class="setting"' not in page
+
+
+@pytest.mark.usefixtures("unwritten_figures")
+def test_a_tuning_setting_with_another_run_is_reported(tmp_path: Path) -> None:
+    Campaign().write(tmp_path)
+    setting = "small+evaluation=validation+optim.lr=0.004"
+    write_run(tmp_path, "prms", setting=setting)
+    report.run(tmp_path, None, None)
+    assert (tmp_path / "report/cifar10" / setting / "report.md").exists()
+
+
+@pytest.mark.usefixtures("unwritten_figures")
+def test_campaigns_of_one_name_are_told_apart_by_their_root(tmp_path: Path) -> None:
+    for root in ("a", "b"):
+        Campaign().write(tmp_path / root)
+    states, timings = answers.load(tmp_path, []), load_timings(tmp_path)
+    reported = campaign_report.write(states, load(tmp_path), timings, 0, tmp_path / "report")
+    names = [f"quality_cifar10 ({tmp_path / root})" for root in ("a", "b")]
+    assert list(reported.tables) == [f"Tuning of optim.lr, by valid error: {name}" for name in names]
+    assert all(name in " ".join(reported.questions) and name in reported.matrix["cifar10"][0] for name in names)
+    savings = pd.DataFrame(columns=["series", "task", "setting", "too_wide"]).astype({"too_wide": bool})
+    runs = answer.answer([], reported.numbers, savings, savings).table["runs"]
+    assert set(runs) == {f"campaign {name}" for name in names}
+    (panel,) = reported.figures[campaign_report.FOREST]
+    assert all(f"[{names[0][:15]}" in " ".join(text.lines) for text in panel.texts)
+
+
+@pytest.mark.usefixtures("unwritten_figures")
+def test_a_damaged_campaign_is_a_problem_of_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Campaign().write(tmp_path)
+    Campaign(name="damaged").write_file(tmp_path).write_text('{"format": 1}')
+    report.run(tmp_path, None, None)
+    problem = f"campaign left out: {tmp_path}/campaigns/damaged/campaign.json has no"
+    assert problem in capsys.readouterr().err
+    assert problem in (tmp_path / "report/report.md").read_text()
+
+
+@pytest.mark.usefixtures("unwritten_figures")
+def test_runs_that_are_gone_are_missing(tmp_path: Path) -> None:
+    path = Campaign().write(tmp_path)
+    job = next(job for job in campaign_results.load(path).jobs if job.stage == "final")
+    shutil.rmtree(tmp_path / job.folder)
+    report.run(tmp_path, None, None)
+    assert "not decided yet: 23 of 24 final runs" in (tmp_path / "report/report.md").read_text()

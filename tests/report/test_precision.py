@@ -1,0 +1,81 @@
+"""Runs and times of another precision: no curve, row or average without its label."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers.comparisons import setting, summary
+from helpers.records import load_timings, write_run, write_timing
+
+from rmsexp.compare import load
+from rmsexp.records.frames import comparable, speed
+from rmsexp.records.frames.caveats import caveats, warnings
+from rmsexp.report.plots import panels, savings_by_task, setting_curves
+from rmsexp.report.tables import savings as savings_table
+from rmsexp.rules.quantities import loss
+
+HALF = {"precision": "float16"}
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """Return results of one setting with two precisions, as after a change of the recipe."""
+    for seed in (0, 1):
+        write_run(tmp_path, "ln", seed)
+        write_run(tmp_path, "rms", seed, **(HALF if seed else {}))
+    return tmp_path
+
+
+def test_the_precision_is_recorded_or_that_of_the_settings_name(tmp_path: Path) -> None:
+    write_run(tmp_path, "ln")
+    write_run(tmp_path, "ln", setting="demo+batch_size=8+precision=bfloat16+reduce=fast")
+    write_run(tmp_path, "ln", setting="large", precision="float16")
+    runs = load(tmp_path).runs
+    assert dict(zip(runs["setting"].str[:5], runs["precision"], strict=True)) == {
+        "demo": "float32",
+        "demo+": "bfloat16",
+        "large": "float16",
+    }
+    assert set(runs["series"]) == {"ln"}  # the figures and tables of a setting share a precision
+
+
+def test_runs_of_two_precisions_are_two_series(mixed: Path) -> None:
+    records = setting(mixed)
+    assert sorted(records.runs["series"]) == ["ln", "ln", "rms", "rms+precision=float16"]
+    assert set(summary(mixed)["seeds"]) == {1, 2}
+    curves = panels.chart(records, loss("train"), setting_curves.LIMITS).panels["step"].curves
+    assert sorted(curve.series for curve in curves) == ["ln", "rms", "rms+precision=float16"]
+    (axes, *_) = setting_curves.draw(records, [loss("train")]).legends
+    assert "RMSNorm precision=float16 (1 seed)" in [text.get_text() for text in axes.get_texts()]
+    assert "precision float16, float32" in "; ".join(caveats(records))
+    assert "precision mixed" in warnings(records)
+
+
+def test_times_of_two_precisions_are_not_compared(mixed: Path) -> None:
+    records = setting(mixed)
+    speeds = [speed.speed(records, series) for series in ("ln", "rms", "rms+precision=float16")]
+    notes = [speed.saving(series, speeds)[1] for series in speeds]
+    assert notes == ["reference", "unpaired", "not known to have LN's precision"]
+    (table,) = savings_table.tables(records, load_timings(mixed))
+    assert table.numbers["series"].tolist() == ["ln", "rms"]
+
+
+def test_times_are_compared_with_layernorm_of_their_precision(mixed: Path) -> None:
+    write_run(mixed, "ln", 2, **HALF)
+    tables = savings_table.tables(setting(mixed), load_timings(mixed))
+    assert [table.numbers["kind"].tolist() for table in tables] == [["reference", "unpaired"]] * 2
+    assert {table.numbers["baseline"].iloc[0] for table in tables} == {"ln", "ln+precision=float16"}
+
+
+def test_timing_records_of_two_precisions_are_in_different_tables(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8})
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.9}, number=1, **HALF)
+    clocks = sorted(comparable.clock(found) for found in comparable.comparisons(load_timings(tmp_path)))
+    assert [clock[:38] for clock in clocks] == [
+        "interleaved, eager, 1 thread, AMD EPYC",
+        "interleaved, eager, float16, 1 thread,",
+    ]
+    (axes,) = savings_by_task.draw(savings_by_task.rows(load_timings(tmp_path), "eager"), "eager").axes
+    legend = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert {"AMD EPYC\n1 thread, float16", "AMD EPYC\n1 thread"} < set(legend)
