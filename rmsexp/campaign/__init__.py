@@ -6,7 +6,7 @@ item_file, items      an item's file; items as a command asks for them
 campaign_file, plan   campaign.json, which lists the runs; which runs the rules ask for, given the records so far
 registration          the rules and the commit, written down before the first tuning run
 results, answers      what the records of the runs say; with remarks, strength and campaign_times, as reports show it
-asked, runs           what a command asks for; the runs of a campaign, as workers do them
+runs                  the runs of a campaign, as workers do them
 progress, state       how far it is and what is left; the same of all that lies below a folder
 timing                the interleaved timing of the norms' training steps, after the runs
 """

@@ -18,6 +18,7 @@ from rmsexp.campaign import item_file as items
 from rmsexp.campaign.item_file import Group, Item
 from rmsexp.campaign.progress import Plan
 from rmsexp.campaign.question import WHERE_AND_HOW, as_word, folder_name
+from rmsexp.campaign.runs import CampaignRuns
 from rmsexp.campaign.timing import Timing, reference
 from rmsexp.config.schema import LARGEST_SEED, flatten
 from rmsexp.config.timing import ProcessOptions, TimingConfig
@@ -65,7 +66,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Items:
-    """Items that a command is to make, as :class:`.Asked`: a campaign without tuning and claims, which is drawn.
+    """Items that a command is to make, a campaign without tuning and claims, which is drawn.
 
     ``name``: the name that was typed, ``typed``: the words after it.
     """
@@ -249,3 +250,9 @@ def _sets(item: Item, key: str) -> bool:
     norms = [norm for group in item.groups for norm in group.norms.values()]
     own = {word.partition("=")[0] for norm in norms for word in config.norm_words(norm)}
     return key in own or any(key in flatten(group.runs) for group in item.groups)
+
+
+# What a command asks for: the runs of a campaign, which are tuned and decide its claims, or those of items, which are
+# drawn. Workers do them (:class:`rmsexp.work.worker.Runs`); ``plan`` and ``timings`` say what is asked for,
+# ``trial_words`` and ``alike`` how long a run takes of whose norm none has finished.
+Asked = CampaignRuns | Items

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from rmsexp import config
 from rmsexp.campaign import campaign_file, plan, registration
-from rmsexp.campaign.asked import Asked
 from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.progress import Cost, Plan, Planned, begun, cost, progress
 from rmsexp.campaign.question import Question
@@ -26,8 +25,8 @@ STAGES = {"pilot": "pilot", "tune": "tuning", "final": "final"}
 
 
 @dataclass
-class CampaignRuns(Asked):
-    """The runs of a campaign."""
+class CampaignRuns:
+    """The runs of a campaign. The class implements :class:`rmsexp.work.worker.Runs`."""
 
     question: Question
     # by the last call of ``left``

@@ -9,7 +9,7 @@ from pathlib import Path
 from rmsexp import config
 from rmsexp.campaign import items, question
 from rmsexp.campaign.item_file import options
-from rmsexp.campaign.items import Items
+from rmsexp.campaign.items import Asked, Items
 from rmsexp.campaign.runs import CampaignRuns
 from rmsexp.campaign.timing import Timing
 from rmsexp.commands import summary
@@ -20,7 +20,7 @@ from rmsexp.system.checks import nearest
 class Goal:
     """``runs``: those that workers do."""
 
-    runs: CampaignRuns | Items
+    runs: Asked
 
     def timings(self) -> Sequence[Timing]:
         """Return the timings that follow the runs."""

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from rmsexp.campaign import plan
 from rmsexp.campaign.answers import answer_of
-from rmsexp.campaign.asked import Asked
-from rmsexp.campaign.items import Items
+from rmsexp.campaign.items import Asked, Items
 from rmsexp.campaign.progress import Cost, Planned, Trial, begun, progress, seconds_left, total
 from rmsexp.campaign.progress import cost as cost_of
 from rmsexp.campaign.remarks import differing_models

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rmsexp import config
-from rmsexp.campaign.asked import Asked
+from rmsexp.campaign.items import Asked
 from rmsexp.campaign.progress import Cost, Planned, evaluations, waited
 from rmsexp.config import score
 from rmsexp.records import record

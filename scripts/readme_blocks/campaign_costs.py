@@ -12,13 +12,13 @@ from readme_blocks.checks import commit_of, not_recorded
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import counted, paragraphs, processor, table
 from readme_blocks.verdicts import NONE
+from rmsexp.campaign import progress
 from rmsexp.campaign.answers import Answer
 from rmsexp.campaign.campaign_file import Job, Stage
 from rmsexp.campaign.results import Campaign
 from rmsexp.records import record
 from rmsexp.records.frames.time_states import run_state, time_state
 from rmsexp.report.tables import formats
-from rmsexp.work import cost
 
 STAGES = get_args(Stage)
 MOST_EVALUATION = 0.15  # of the time of an RNNSearch run with twenty evaluations; the aim
@@ -117,7 +117,7 @@ def _spent(answer: Answer) -> list[Spent]:
             Spent(
                 job,
                 result.status == "finished",
-                cost.cost(files.path).seconds,
+                progress.cost(files.path).seconds,
                 clock["eval"] / sum(clock.values()) if clock else 0.0,
                 "; ".join(sorted({processor(session, session["threads"]) for session in sessions})),
                 run_state(sessions),
