@@ -63,16 +63,9 @@ def name_of(value: object) -> str:
     return "-".join(map(name_of, value)) if isinstance(value, tuple) else str(value)
 
 
-@pytest.mark.minutes
 @pytest.mark.skipif(INTERPRETED, reason="this process already runs the interpreter")
 def test_under_the_interpreter() -> None:
     assert_passes_in_the_interpreter(__file__)
-
-
-@pytest.mark.skipif(INTERPRETED, reason="this process already runs the interpreter")
-def test_norms_under_the_interpreter() -> None:
-    """The quickest tests of a kernel, so that ``make test`` runs the interpreter at all."""
-    assert_passes_in_the_interpreter(__file__, "-k", "TestNorms and (test_values_and_gradients or test_layouts)")
 
 
 @pytest.fixture(autouse=True)
