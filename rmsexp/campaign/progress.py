@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from rmsexp.config import score
 from rmsexp.records import record
-from rmsexp.records.states import number_left, read_run
+from rmsexp.records.states import LONGEST_SECONDS, number_left, read_run
 
 # A run of a campaign or an item, with its ``stage`` (final runs are evaluated on test splits), its ``norm``, and its
 # ``folder`` below the results. It is hashable.
@@ -194,9 +194,12 @@ def cost(folder: Path) -> Cost:
         if not rows:
             return Cost(0.0, 0.0)
         pace = 1 + waited(files)
-        return Cost(sum(rows[-1]["seconds"].values()) / pace, evaluations(rows)[1] / pace)
-    except (LookupError, TypeError, AttributeError):
-        raise ValueError(f"{files.metrics_path} lacks times; to repeat the run, remove its folder") from None
+        found = Cost(sum(rows[-1]["seconds"].values()) / pace, evaluations(rows)[1] / pace)
+        if all(0 <= seconds <= LONGEST_SECONDS for seconds in found):
+            return found
+    except (LookupError, TypeError, AttributeError, ArithmeticError):
+        pass
+    raise ValueError(f"{files.metrics_path} lacks times; to repeat the run, remove its folder")
 
 
 def waited(files: record.RunFolder) -> float:

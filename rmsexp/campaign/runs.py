@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -111,8 +112,10 @@ class CampaignRuns:
         runs = [other for other in campaign.jobs if other.stage == job.stage]
         where = f"{job.norm} {self.question.rate}={job.rate:g} seed={job.seed}"
         planned = self._plan(campaign, results)
-        finished = [job for job, result in results.items() if result.status == "finished"]
-        self._costs |= {job: cost(self.results / job.folder) for job in finished if job not in self._costs}
+        for other, result in results.items():
+            if result.status == "finished" and other not in self._costs:
+                with suppress(OSError, ValueError):  # times that are damaged end no work
+                    self._costs[other] = cost(self.results / other.folder)
         whole = progress(planned, self._costs, begun(self.results, planned))
         known = "" if whole.seconds_left is None else f", {duration(whole.seconds_left)} left with one worker"
         return f"{STAGES[job.stage]} run {runs.index(job) + 1} of {len(runs)} · {whole.runs} ended{known}: {where}"

@@ -101,7 +101,7 @@ def _unfinished(path: Path, ended: frozenset[Job]) -> tuple[Sequence[Job], dict[
     campaign = campaign_results.load(path)
     results, costs = campaign.results(), {}
     for job in ended:
-        if results[job].status == "finished":
+        if job in results and results[job].status == "finished":
             with suppress(OSError, ValueError):  # reported with the run
                 costs[job] = cost(campaign.root / job.folder)
     return campaign.coming(results, 0, campaign.seeds.min_seeds), costs

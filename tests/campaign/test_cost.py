@@ -59,9 +59,11 @@ def test_runs_without_metrics(tmp_path: Path) -> None:
     diverged.metrics_path.unlink()
     assert progress.cost(diverged.path) == Cost(0, 0)
     damaged = write_run(asked, second)
-    damaged.metrics_path.write_text('{"split": "train", "step": 1}\n')
-    with pytest.raises(ValueError, match="lacks times; to repeat the run, remove its folder"):
-        progress.cost(damaged.path)
+    for times in (None, {"eval": "1"}, {"eval": 10**400}, {"eval": -1}):
+        row = {"split": "train", "step": 1} | ({} if times is None else {"seconds": times})
+        damaged.metrics_path.write_text(json.dumps(row) + "\n")
+        with pytest.raises(ValueError, match="lacks times"):
+            progress.cost(damaged.path)
 
 
 def test_evaluations_of_parts_and_of_the_whole_split() -> None:
