@@ -14,8 +14,8 @@ from helpers.records import make_row, write_run
 from rmsexp.campaign import state
 from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.state import Reader
-from rmsexp.records import record, sweep_file
-from rmsexp.records.states import NOT_STARTED, Evaluation, Run, read_run
+from rmsexp.records import record
+from rmsexp.records.states import Evaluation, Run, read_run
 from rmsexp.system import atomic, clock
 
 SECONDS = 40 / 9 + 0.3  # in the evaluation, checkpoints and log of a run of 400 steps, as write_run writes them
@@ -261,59 +261,6 @@ def test_time_left_of_an_interrupted_run_is_at_its_own_pace(tmp_path: Path, camp
     (folder / record.CONFIG).write_text("max_steps: 1000\n")
     (found,) = Reader(tmp_path).read().campaigns
     assert found.progress.seconds_left == pytest.approx(0.11 * 400)
-
-
-def test_a_sweep_has_the_states_of_its_runs_and_their_time_left(tmp_path: Path) -> None:
-    folders = [f"cifar10/demo/{series}/seed0" for series in ("ln", "rms", "wn", "none")]
-    path = sweep_file.write(tmp_path, ["-m", "norm=ln,rms,wn,none"], dict.fromkeys(folders, 400))
-    (sweep,) = Reader(tmp_path).read().sweeps
-    assert (sweep.name, sweep.states, sweep.left) == (path.parent.name, {NOT_STARTED: 4}, 4)
-    assert sweep.seconds_left is None
-    for series, status in (("ln", "finished"), ("wn", "diverged"), ("rms", "failed")):
-        write_run(tmp_path, series, steps=400, status=status)
-    (sweep,) = Reader(tmp_path).read().sweeps
-    assert (sweep.states, sweep.left) == ({"finished": 1, "failed": 1, "diverged": 1, NOT_STARTED: 1}, 2)
-    assert sweep.seconds_left == pytest.approx(40 + SECONDS, rel=0.01)  # of none: rms failed at the last step
-    assert sweep.next.endswith(f"-m rmsexp -m norm=ln,rms,wn,none results={tmp_path}")
-
-
-@pytest.mark.parametrize("status", ["finished", "interrupted"])
-def test_a_run_that_a_sweep_continues_is_left(tmp_path: Path, status: str) -> None:
-    """It may have finished, or was interrupted when it was to have fewer steps."""
-    folder = write_run(tmp_path, "ln", steps=400, status=status)
-    (folder / record.CONFIG).write_text("max_steps: 400\n")
-    sweep_file.write(tmp_path, ["-m", "max_steps=1000"], {"cifar10/demo/ln/seed0": 1000})
-    (sweep,) = Reader(tmp_path).read().sweeps
-    assert (sweep.states, sweep.left) == ({"interrupted": 1}, 1)
-    assert sweep.seconds_left == pytest.approx(1.5 * (40 + SECONDS))
-
-
-def test_the_same_runs_are_one_sweep(tmp_path: Path) -> None:
-    runs = {"a/b/c/seed0": 10, "a/b/c/seed1": 10}
-    for command, of_sweep in ((["-m", "a"], runs), (["-m", "b"], dict(reversed(runs.items())))):
-        sweep_file.write(tmp_path, command, of_sweep)
-    (sweep,) = Reader(tmp_path).read().sweeps
-    assert sweep.next.endswith(f"-m rmsexp -m b results={tmp_path}")
-
-
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ({"format": 2}, "its format is 2, and this version reads 1"),
-        ({"command": "-m"}, "its command is '-m' instead of a list of words"),
-        ({"runs": [1]}, "its runs are [1] instead of folders with their numbers of steps"),
-        (
-            {"runs": {"a/b/c/seed0": "9"}},
-            "its runs are {'a/b/c/seed0': '9'} instead of folders with their numbers of steps",
-        ),
-        ({"runs": {"../../b/c": 9}}, "'../../b/c' is not <task>/<setting>/<series>/seed<k>"),
-    ],
-)
-def test_a_damaged_sweep_is_a_problem(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
-    path = sweep_file.write(tmp_path, ["-m"], {"a/b/c/seed0": 9})
-    atomic.write_json(path, json.loads(path.read_text()) | change)
-    overview = Reader(tmp_path).read()
-    assert (overview.sweeps, overview.problems) == ([], [f"{path}: {problem}"])
 
 
 def test_a_damaged_campaign_is_a_problem(tmp_path: Path, campaign: Campaign) -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from rmsexp.campaign import campaign_file
 from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.progress import Cost, Plan, Progress, cost, progress
-from rmsexp.records import record, sweep_file
-from rmsexp.records.states import NOT_STARTED, Run, RunReader, Sweep, read_sweep, results_word
-from rmsexp.system.command_line import command
+from rmsexp.records import record
+from rmsexp.records.states import NOT_STARTED, Run, RunReader
+from rmsexp.system.command_line import command, value_word
 
 
 @dataclass(frozen=True)
@@ -29,11 +28,10 @@ class CampaignState:
 
 @dataclass(frozen=True)
 class Overview:
-    """The campaigns, sweeps and runs below the folder ``results``; ``problems``: messages about damaged files."""
+    """The campaigns and runs below the folder ``results``; ``problems``: messages about damaged files."""
 
     results: Path
     campaigns: Sequence[CampaignState]
-    sweeps: Sequence[Sweep]
     runs: Sequence[Run]
     problems: Sequence[str]
 
@@ -51,17 +49,13 @@ class Reader:
         files = (record.STATUS, record.RUN, record.METRICS)
         runs = {folder: self._runs.read(folder) for folder in record.find_runs(self._results, files)}
         problems = [problem for run in runs.values() for problem in run.problems] + record.misnamed(self._results)
-
-        def all_of(found: Iterable[Path], read: Callable[[Path, Mapping[Path, Run]], Any]) -> Iterator[Any]:
-            for path in found:
-                try:
-                    yield read(path, runs)
-                except (OSError, ValueError) as error:
-                    problems.append(str(error))
-
-        campaigns = list(all_of(campaign_file.find(self._results), read_campaign))
-        sweeps = list(all_of(sweep_file.find(self._results), read_sweep))
-        return Overview(self._results, campaigns, sweeps, list(runs.values()), problems)
+        campaigns = []
+        for path in campaign_file.find(self._results):
+            try:
+                campaigns.append(read_campaign(path, runs))
+            except (OSError, ValueError) as error:
+                problems.append(str(error))
+        return Overview(self._results, campaigns, list(runs.values()), problems)
 
 
 def read_campaign(path: Path, runs: Mapping[Path, Run]) -> CampaignState:
@@ -84,7 +78,8 @@ def read_campaign(path: Path, runs: Mapping[Path, Run]) -> CampaignState:
         words = ["rmsexp.report", str(results)]
     else:
         coming, finished = _unfinished(path, ended)
-        words = ["rmsexp.campaign", *stored.command, *results_word(results)]
+        folder = [] if str(results) == "results" else [value_word("results", results)]
+        words = ["rmsexp.campaign", *stored.command, *folder]
     left = {job: run.seconds_left for job, run in begun.items()}
     whole = progress(Plan(stages, states, coming), finished, left)
     return CampaignState(stored.name, stored.question, whole, command(*words))

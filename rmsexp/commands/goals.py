@@ -53,7 +53,6 @@ def read(name: str, words: Sequence[str], config_dir: str | None) -> Goal:
     if name in known:
         return Goal(items.read(name, words, config_dir))
     listed = ", ".join([*campaigns, *known])
-    results = next((word.partition("=")[2] for word in words if word.startswith("results=")), "results")
-    hint = config.own_folder(question.GROUP, name, config_dir, results) or nearest(name, [*campaigns, *known])
+    hint = config.own_folder(question.GROUP, name, config_dir) or nearest(name, [*campaigns, *known])
     own = "" if config_dir else "; your own: --config-dir DIR"
     raise config.ConfigError(f"campaign {name} is not known{hint}{own} (one of {listed})")

@@ -1,8 +1,8 @@
-"""``python -m rmsexp.status [RESULTS]``: the state of campaigns, sweeps and runs below a folder, from records alone.
+"""``python -m rmsexp.status [RESULTS]``: the state of campaigns and runs below a folder, from records alone.
 
 Prints each run that has not finished, with its step, last evaluation and time left, or with the message of its failure;
-records that are damaged; each campaign with its stages, time left and next command; each sweep of which runs are left;
-and the number of finished runs of each setting. Times left are estimated from the times in the records. The metrics of
+records that are damaged; each campaign with its stages, time left and next command; and
+the number of finished runs of each setting. Times left are estimated from the times in the records. The metrics of
 finished runs are not checked against their digests; rmsexp.report does that.
 """
 
@@ -25,7 +25,7 @@ from rich.text import Text
 from rmsexp.campaign.state import CampaignState, Overview, Reader
 from rmsexp.config.schema import results_folder
 from rmsexp.records import record
-from rmsexp.records.states import NOT_STARTED, STATES, Run, Sweep
+from rmsexp.records.states import NOT_STARTED, STATES, Run
 from rmsexp.system.command_line import LONGEST_WITH_PATHS, Parser, brief, documentation, duration, entry_point
 
 REFRESH_SECONDS = 2.0
@@ -88,7 +88,6 @@ def document(overview: Overview) -> dict[str, Any]:
         "results": str(overview.results),
         "counts": Counter(run.state for run in overview.runs),
         "campaigns": [_campaign_document(campaign) for campaign in overview.campaigns],
-        "sweeps": [_sweep_document(sweep) for sweep in overview.sweeps],
         "settings": [
             {"folder": _below(overview.results, folder), "task": folder.parent.name, "setting": folder.name}
             | {"series": series}
@@ -106,10 +105,6 @@ def _campaign_document(campaign: CampaignState) -> dict[str, Any]:
     ]
     left = {"seconds_left": campaign.progress.seconds_left, "next": campaign.next}
     return {"name": campaign.name, "question": campaign.question, **left, "stages": stages}
-
-
-def _sweep_document(sweep: Sweep) -> dict[str, Any]:
-    return {key: getattr(sweep, key) for key in ("name", "states", "left", "seconds_left", "next")}
 
 
 def _run_document(results: Path, run: Run) -> dict[str, Any]:
@@ -140,8 +135,6 @@ def _blocks(overview: Overview) -> Iterator[RenderableType]:
         yield from map(_text, overview.problems)
     for campaign in overview.campaigns:
         yield from _campaign(campaign)
-    for sweep in overview.sweeps:
-        yield from _sweep(sweep)
     for state in STATES[2:-1]:
         yield from _unfinished(overview, state)
     yield from _finished(overview)
@@ -161,24 +154,7 @@ def _campaign(campaign: CampaignState) -> Iterator[RenderableType]:
     if campaign.progress.left:
         time = _duration(campaign.progress.seconds_left)
         yield _text(f"time left  {time}, with one worker on idle cores; {campaign.progress.runs} have ended")
-    yield _next(campaign.next)
-
-
-def _sweep(sweep: Sweep) -> Iterator[RenderableType]:
-    """Yield the state of a sweep; nothing if all of its runs have ended."""
-    if not sweep.left:
-        return
-    yield _text(f"\nsweep {sweep.name}", "bold")
-    shown = [state for state in (*STATES, NOT_STARTED) if sweep.states.get(state)]
-    table = _table(*shown, "left")
-    table.add_row(*map(_text, [*(str(sweep.states[state]) for state in shown), str(sweep.left)]))
-    yield table
-    yield _text(f"time left  {_duration(sweep.seconds_left)}, one run after the other")
-    yield _next(sweep.next)
-
-
-def _next(words: str) -> Text:
-    return Text(f"next       {brief(words, LONGEST_WITH_PATHS)}", overflow="fold")
+    yield Text(f"next       {brief(campaign.next, LONGEST_WITH_PATHS)}", overflow="fold")
 
 
 def _unfinished(overview: Overview, state: str) -> Iterator[RenderableType]:

@@ -6,7 +6,7 @@ import copy
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
@@ -36,7 +36,7 @@ from rmsexp.config.schema import (
 )
 from rmsexp.system.checks import nearest, right_key
 from rmsexp.system.command_line import value_word
-from rmsexp.system.readers import check_own_config, check_yaml, read_json, read_yaml
+from rmsexp.system.readers import check_own_config, check_yaml, read_yaml
 
 # ${if_equal:a,b,x,y} in a config is x if a equals b, otherwise y; a is a reference such as ${model.variant}.
 OmegaConf.register_new_resolver("if_equal", lambda a, b, x, y: x if a == b else y, replace=True)
@@ -305,31 +305,19 @@ def file(group: str, name: str, config_dir: str | None = None) -> Path:
     return known[name]
 
 
-def own_folder(group: str, name: str, config_dir: str | None, results: str = "results") -> str:
-    """Return "; add --config-dir DIR, …" for an unknown choice that a folder of own configs has, or runs were made of.
+def own_folder(group: str, name: str, config_dir: str | None) -> str:
+    """Return "; add --config-dir DIR, …" for an unknown choice that a folder of own configs here has, or "".
 
-    Such folders are looked for here, beside ``config_dir`` and, by the commands of sweeps and campaigns, in
-    ``results``. "" if there is none.
+    Such folders are looked for in the current folder, and beside ``config_dir``.
     """
     if not re.fullmatch(r"[\w.+-]+", name):
         return ""
-    for folder in map(Path, _folders_near(config_dir, results)):
-        if os.access(folder / group / f"{name}.yaml", os.R_OK):
-            return f"; add --config-dir {folder}, which has {group}/{name}.yaml"
-    runs = {"norm": f"*/*/{name}", "task": name, "scale": f"*/{name}"}.get(group)
-    made = next((path for path in Path(results).glob(runs) if path.is_dir()), None) if runs else None
-    return f"; as for {made}, add --config-dir DIR with the folder that has {group}/{name}.yaml" if made else ""
-
-
-def _folders_near(config_dir: str | None, results: str) -> Iterator[str | Path]:
     for parent in (Path(), *([Path(config_dir), Path(config_dir).parent] if config_dir else [])):
-        yield parent
         with suppress(OSError):
-            yield from sorted(path for path in parent.iterdir() if path.is_dir())
-    for path in (*Path(results).glob("sweeps/*/sweep.json"), *Path(results).glob("campaigns/*/campaign.json")):
-        with suppress(OSError, ValueError, LookupError, TypeError):  # damaged records
-            command = read_json(path)["command"]
-            yield str(command[command.index("--config-dir") + 1])
+            for folder in (parent, *sorted(path for path in parent.iterdir() if path.is_dir())):
+                if os.access(folder / group / f"{name}.yaml", os.R_OK):
+                    return f"; add --config-dir {folder}, which has {group}/{name}.yaml"
+    return ""
 
 
 def papers_scale(task: str) -> str:
@@ -376,8 +364,7 @@ def _check_choices(parsed: Sequence[Override], config_dir: str | None) -> None:
             known = options(group, config_dir)
             if str(name) not in known:
                 others = ALIASES if group == "norm" else ()
-                results = next((str(o.value()) for o in parsed if o.key_or_group == "results"), "results")
-                hint = own_folder(group, str(name), config_dir, results)
+                hint = own_folder(group, str(name), config_dir)
                 hint = hint or nearest(str(name), [*(f"{group}={choice}" for choice in known), *known, *others])
                 own = "" if config_dir else "; your own: --config-dir DIR"
                 raise ConfigError(f"{group}={name} is not known{hint} (one of {', '.join(known)}){own}")

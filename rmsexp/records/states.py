@@ -1,4 +1,4 @@
-"""The states of runs and sweeps, from their records alone.
+"""The states of runs, from their records alone.
 
 Only what is shown is read: of the metrics their end, of the configs those of runs that have not ended. The metrics of a
 run that has ended are checked by their length alone, not by their digest; ``rmsexp.report`` checks both.
@@ -7,22 +7,19 @@ run that has ended are checked by their length alone, not by their digest; ``rms
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
-from rmsexp.records import record, sweep_file
+from rmsexp.records import record
 from rmsexp.system import clock
 from rmsexp.system.checks import MOST
-from rmsexp.system.command_line import command, value_word
 from rmsexp.system.readers import read_yaml
 
 LONGEST_SECONDS = 1e12  # a longer time in a record is damaged
 UNKNOWN = "unknown"  # the state of a run whose status.json is missing or damaged
-NOT_STARTED = "not started"  # the state of a run without a folder, of a campaign or sweep
+NOT_STARTED = "not started"  # the state of a run without a folder, of a campaign or of a sweep
 STATES = ("running", "failed", UNKNOWN, "diverged", "interrupted", "finished")  # in the order in which they are shown
 TAILS = (1 << 12, 1 << 16, 1 << 22)  # bytes of the end of the metrics that are searched for an evaluation, in turn
 
@@ -73,24 +70,6 @@ class Run:
         if self.steps is None or self.seconds_per_step is None:
             return None
         return max(0.0, self.steps - self.step) * self.seconds_per_step
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """The state of a sweep: its number of runs in each state. ``seconds_left``, ``next``: as of a campaign.
-
-    ``name``: the name of its folder. A run that has ended after fewer steps than the sweep's counts as interrupted.
-    """
-
-    name: str
-    states: Mapping[str, int]
-    seconds_left: float | None
-    next: str
-
-    @property
-    def left(self) -> int:
-        """The number of runs that have not ended."""
-        return number_left(self.states)
 
 
 class RunReader:
@@ -186,19 +165,6 @@ def _seconds(row: record.Row) -> float | None:
     return sum(known) if len(known) == len(seconds) else None
 
 
-def seconds_left(runs: Sequence[Run | None], at_once: int = 1) -> float | None:
-    """Return the time until all runs have ended, of which ``at_once`` are done at a time; None if no pace is known.
-
-    A run that has not begun, which is None, takes as long as the mean of those whose pace is known.
-    """
-    paces = [run.seconds_per_step * run.steps for run in runs if run and run.seconds_per_step and run.steps]
-    if not paces:
-        return None
-    mean = fmean(paces)
-    left = [run.seconds_left if run is not None and run.seconds_left is not None else mean for run in runs]
-    return max(sum(left) / at_once, *left)
-
-
 def number_left(states: Mapping[str, int]) -> int:
     """Return the number of runs that have not ended. ``states``: numbers of runs by state."""
     return sum(count for state, count in states.items() if state not in record.ENDED)
@@ -213,29 +179,9 @@ def _number(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-# --- sweeps
-
-
-def read_sweep(path: Path, runs: Mapping[Path, Run]) -> Sweep:
-    """Return the state of a sweep from its file and the runs below its results, by folder.
-
-    Raises: OSError if the file cannot be opened; ValueError if it is damaged.
-    """
-    stored, results = sweep_file.read(path), path.parents[2]
-    of_sweep = [until(runs.get(results / folder), steps) for folder, steps in stored.runs.items()]
-    counts = Counter(NOT_STARTED if run is None else run.state for run in of_sweep)
-    words = [*stored.command, *results_word(results)]
-    return Sweep(path.parent.name, counts, seconds_left(of_sweep), command("rmsexp", *words))
-
-
 def until(run: Run | None, steps: int) -> Run | None:
     """Return the state of a run that is to have a number of steps."""
     if run is None or run.state == "diverged" or (run.state == "finished" and run.step >= steps):
         return run
     state = "interrupted" if run.state == "finished" else run.state
     return replace(run, state=state, steps=max(run.steps or 0, steps))
-
-
-def results_word(results: Path) -> list[str]:
-    """Return the word that names a folder of results in a command; none for the default folder."""
-    return [] if str(results) == "results" else [value_word("results", results)]

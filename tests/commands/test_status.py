@@ -20,7 +20,7 @@ from helpers.records import write_run
 
 from rmsexp.campaign import plan, question
 from rmsexp.commands import status
-from rmsexp.records import record, sweep_file
+from rmsexp.records import record
 from rmsexp.system.command_line import command
 
 PLAIN = """\
@@ -45,12 +45,6 @@ final  4            4
 time left  unknown, with one worker on idle cores; 0 of 30 runs have ended
 next       python -m rmsexp.campaign quality results={root}
 
-sweep {name}
-running  finished  not started  left
-1        1         2            3
-time left  {sweep}, one run after the other
-next       python -m rmsexp -m norm=ln,bn seed=0,1 results={root}
-
 diverged
 run                    step  last evaluation    message
 cifar10/demo/wn/seed0  40    test error {diverged}  the loss is not finite
@@ -74,18 +68,9 @@ def results(tmp_path: Path) -> Path:
     record.RunFolder(failed).write_status("failed", 0, "no data\nget some")
     best, grid = {"ln": 0.001, "rms": 0.001}, (0.001, 0.002)
     Campaign("quality", level=dict.fromkeys(best, 16.0), best=best, grid=grid, seeds=2, claims=()).write_file(tmp_path)
-    runs = {f"cifar10/demo/{series}/seed{seed}": 40 for series in ("ln", "bn") for seed in range(2)}
-    sweep_file.write(tmp_path, ["-m", "norm=ln,bn", "seed=0,1"], runs)
-    ended = {"cifar10/demo/ln/seed0": 40, "cifar10/demo/wn/seed0": 1000}  # the second diverged
-    sweep_file.write(tmp_path, ["-m", "norm=ln,wn"], ended)
     (tmp_path / "campaigns/broken").mkdir()
     (tmp_path / "campaigns/broken/campaign.json").write_text("")
     return tmp_path
-
-
-def name_of_sweep(results: Path) -> str:
-    (path,) = (path for path in sweep_file.find(results) if len(sweep_file.read(path).runs) == 4)
-    return path.parent.name
 
 
 def last_error(results: Path, series: str, seed: int) -> str:
@@ -97,8 +82,7 @@ def test_plain_lines_show_all_states(results: Path, capsys: pytest.CaptureFixtur
     with record.RunFolder(results / "cifar10/demo/ln/seed1").locked():
         assert status.main([str(results)]) == 0
     names = {"error": last_error(results, "ln", 1), "diverged": last_error(results, "wn", 0)}
-    names["name"] = name_of_sweep(results)
-    assert capsys.readouterr().out == PLAIN.format(root=results, left="1:54", sweep="3:57", **names)
+    assert capsys.readouterr().out == PLAIN.format(root=results, left="1:54", **names)
 
 
 def test_the_json_document_has_the_documented_keys(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +91,7 @@ def test_the_json_document_has_the_documented_keys(results: Path, capsys: pytest
     text = (Path(__file__).parents[2] / "docs/campaigns.md").read_text().partition("Keys of the JSON document")[2]
     rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
     assert list(stored) == list(rows)
-    for name in ("campaigns", "sweeps", "settings", "runs"):
+    for name in ("campaigns", "settings", "runs"):
         assert all(f"`{key}`" in rows[name] for entry in stored[name] for key in entry)
     assert all(f"`{key}`" in rows["campaigns"] for key in stored["campaigns"][0]["stages"][0])
     assert stored["counts"] == {"interrupted": 1, "finished": 2, "diverged": 1, "failed": 1}

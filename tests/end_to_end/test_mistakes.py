@@ -205,13 +205,6 @@ def test_a_forgotten_folder_of_own_configs_is_named(
     bench(*command.split()).assert_refused("norm=mine is not known; add --config-dir own, which has norm/mine.yaml")
 
 
-def test_own_configs_of_which_only_runs_are_known(bench: Bench) -> None:
-    folder = bench.results / "cifar10" / "demo" / "mine"
-    folder.mkdir(parents=True)
-    bench("norm=mine").assert_refused("norm=mine is not known; as for ")  # and the path, which may be shortened
-    bench("norm=other").assert_refused("; your own: --config-dir DIR\n")
-
-
 @pytest.mark.parametrize("word", ["hydra.sweeper.max_batch_size=0", "hydra.launcher.n_jobs=0"])
 def test_a_value_that_hydra_cannot_use_is_reported_in_one_line(word: str, bench: Bench) -> None:
     launcher = ["hydra/launcher=joblib"] if "launcher" in word else []
