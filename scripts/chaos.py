@@ -134,10 +134,10 @@ def be_child(fault: str, words: Sequence[str]) -> int:
             die("last.pt renamed to previous.pt, no new one yet")
         original_fsync(descriptor)
 
-    def append(folder: record.RunFolder, rows: list[record.Row], length: int | None = None) -> int:
+    def append(folder: record.RunFolder, rows: list[record.Row]) -> int:
         nonlocal metrics_size
         metrics_size = folder.metrics_path.stat().st_size if folder.metrics_path.exists() else 0
-        return original_append(folder, rows, length)
+        return original_append(folder, rows)
 
     def update(self: loop.Trainer, step: int, batches: Sequence[Any]) -> Any:
         nonlocal updates

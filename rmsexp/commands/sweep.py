@@ -19,7 +19,7 @@ from rmsexp import config
 from rmsexp.commands import outcomes, sweep_display
 from rmsexp.config.words import not_swept
 from rmsexp.records import record, states, sweep_file
-from rmsexp.records.earlier import Earlier, RefusedError
+from rmsexp.records.past import Past, RefusedError, name_of
 from rmsexp.system import atomic, lock, process
 from rmsexp.system.command_line import ReportedError, config_dir_words, report
 from rmsexp.system.regular_file import read_regular
@@ -304,7 +304,7 @@ def _print_table(records: Records, job: config.Job, console: Console) -> None:
     console.print(summary.for_terminal(summary.table(records, job.config.task, job.setting)))
 
 
-def _result(job: config.Job) -> dict[str, Any]:
+def _result(job: config.Job) -> Mapping[str, Any]:
     """Return the status of a job's run; "failed" if the run in its folder has ended but is not, or not all of, it.
 
     So it is, too, if the record contradicts that it has ended. The job was then refused or could not be repeated, and
@@ -312,20 +312,17 @@ def _result(job: config.Job) -> dict[str, Any]:
     """
     status, folder = _status(job), record.RunFolder(job.folder)
     if status["status"] in record.ENDED:
-        earlier = Earlier.read(folder)
         try:
-            earlier.refuse_other_run(job)
-            earlier.refuse_other_config(job)
-            if not earlier.has_ended(job):
-                raise RefusedError(f"it has finished at step {earlier.step}, and was not continued")
-            if (contradiction := earlier.contradiction(job)) is not None:
-                raise RefusedError(contradiction)
+            past = Past.read(folder)
+            past.refuse_other(run=name_of(job), config=job.resolved)
+            if not past.has_ended(job.config.max_steps):
+                raise RefusedError(f"it has finished at step {past.step}, and was not continued")
         except RefusedError as error:
-            return status | {"status": "failed", "error": str(error)}
+            return {**status, "status": "failed", "error": str(error)}
     return status
 
 
-def _status(job: config.Job) -> dict[str, Any]:
+def _status(job: config.Job) -> Mapping[str, Any]:
     try:
         return record.RunFolder(job.folder).read_status()
     except (OSError, ValueError) as error:

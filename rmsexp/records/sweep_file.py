@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from rmsexp.records import record
+from rmsexp.records.contents import Steps
 from rmsexp.system import atomic
-from rmsexp.system.checks import MOST
-from rmsexp.system.readers import read_json
+from rmsexp.system.typed import read_typed
 
 FILE = "sweep.json"
-FORMAT = 1
+FORMAT: Literal[1] = 1
 DIGITS = 10
 
 
@@ -26,7 +26,8 @@ class SweepFile(NamedTuple):
     """
 
     command: tuple[str, ...]
-    runs: dict[str, int]
+    runs: dict[str, Steps]
+    format: Literal[1] = FORMAT
 
 
 def place(results: Path, runs: Mapping[str, int]) -> Path:
@@ -52,14 +53,7 @@ def read(path: Path) -> SweepFile:
 
     Raises: OSError if it cannot be opened; ValueError, with a message that names the file, if it is damaged.
     """
-    stored = read_json(path)
-    if stored.get("format") != FORMAT:
-        raise ValueError(f"{path}: its format is {stored.get('format')!r:.40}, and this version reads {FORMAT}")
-    command, runs = stored.get("command"), stored.get("runs")
-    if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
-        raise ValueError(f"{path}: its command is {command!r:.40} instead of a list of words")
-    if not isinstance(runs, dict) or not all(type(steps) is int and 0 <= steps <= MOST for steps in runs.values()):
-        raise ValueError(f"{path}: its runs are {runs!r:.40} instead of folders with their numbers of steps")
-    if wrong := [folder for folder in runs if not record.can_be_run_folder(folder)]:
+    stored = read_typed(path, SweepFile)
+    if wrong := [folder for folder in stored.runs if not record.can_be_run_folder(folder)]:
         raise ValueError(f"{path}: {wrong[0]!r:.80} is not <task>/<setting>/<series>/seed<k>")
-    return SweepFile(tuple(command), runs)
+    return stored

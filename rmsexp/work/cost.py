@@ -70,14 +70,14 @@ def cost(folder: Path) -> Cost:
 
 def waited(files: record.RunFolder) -> float:
     """Return w, the mean over the run's processes; those of which it is not known count as not having waited."""
-    sessions = files.read_run()["sessions"]
-    return statistics.fmean((session.get("contention") or {}).get("waited") or 0.0 for session in sessions)
+    reports = [session.get("contention") for session in files.read_run()["sessions"]]
+    return statistics.fmean((report.get("waited") if report else None) or 0.0 for report in reports)
 
 
 def is_from_this_machine(folder: Path) -> bool:
     """Return whether all processes of a run had the processor, caches and cores of this machine (same machine id)."""
     sessions = record.RunFolder(folder).read_run()["sessions"]
-    return {(session.get("machine") or {}).get("id") for session in sessions} == {quiet.machine_id()}
+    return {session.get("machine", {}).get("id") for session in sessions} == {quiet.machine_id()}
 
 
 def _evaluations(rows: Iterable[record.Row]) -> tuple[float, float]:

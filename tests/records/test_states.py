@@ -71,7 +71,7 @@ def test_a_run_that_failed_before_its_first_step_has_only_a_status(tmp_path: Pat
 
 def write_rows(folder: Path, rows: list[record.Row], **target: str) -> Run:
     folder.mkdir(parents=True, exist_ok=True)
-    target = {"split": "test", "selection": "valid", "metric": "error"} | target
+    target = {"split": "test", "selection": "valid", "metric": "error", "mode": "min"} | target
     atomic.write_json(folder / record.RUN, {"target": target, "dataset": {"digest": "0"}, "sessions": []})
     (folder / record.METRICS).unlink(missing_ok=True)
     record.RunFolder(folder).append(rows)
@@ -131,7 +131,7 @@ def cut(path: Path) -> None:
 def test_a_damaged_file_of_an_ended_run_is_a_problem(tmp_path: Path, name: str, damage: Callable[[Path], None]) -> None:
     folder = write_run(tmp_path, steps=40)
     files = record.RunFolder(folder)
-    files.write_status("finished", 40, metrics=files.metrics_digest((folder / record.METRICS).stat().st_size))
+    files.write_status("finished", 40)
     assert not Reader(tmp_path).read().problems
     damage(folder / name)
     overview = Reader(tmp_path).read()
@@ -159,7 +159,7 @@ def test_strange_values_in_records_are_no_mistake_of_the_program(tmp_path: Path,
             atomic.write_json(folder / record.RUN, stored)
             (folder / record.METRICS).write_text(json.dumps(row("test", 3, 0.5) | change) + "\n")
             run = run_in(tmp_path)
-            assert run.state == "interrupted"
+            assert run.state == ("interrupted" if value is None or value == "x" else "unknown")
             assert run.seconds_left is None or 0 <= run.seconds_left < 1e30
 
 
@@ -291,13 +291,10 @@ def test_the_same_runs_are_one_sweep(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"format": 2}, "its format is 2, and this version reads 1"),
-        ({"command": "-m"}, "its command is '-m' instead of a list of words"),
-        ({"runs": [1]}, "its runs are [1] instead of folders with their numbers of steps"),
-        (
-            {"runs": {"a/b/c/seed0": "9"}},
-            "its runs are {'a/b/c/seed0': '9'} instead of folders with their numbers of steps",
-        ),
+        ({"format": 2}, "format is 2 instead of 1"),
+        ({"command": "-m"}, "command is '-m' instead of a list"),
+        ({"runs": [1]}, "runs is [1] instead of an object"),
+        ({"runs": {"a/b/c/seed0": "9"}}, "runs.'a/b/c/seed0' is '9' instead of an integer"),
         ({"runs": {"../../b/c": 9}}, "'../../b/c' is not <task>/<setting>/<series>/seed<k>"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import NoneType
@@ -14,13 +14,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from rmsexp.config import score
 from rmsexp.records import record
 from rmsexp.records.frames.names import norm_of, precision_of
 from rmsexp.records.frames.time_states import run_state, trained
-from rmsexp.rules import quantities
-from rmsexp.system import clock, machine, readers
+from rmsexp.records.record import number as number
+from rmsexp.rules.quantities import Quantity
+from rmsexp.system import clock, machine
 from rmsexp.system.checks import MOST
+from rmsexp.system.typed import typed
 
 Numbers = NDArray[np.float64]
 # what reading a missing or damaged file can raise
@@ -83,35 +84,31 @@ def _run(folder: Path, problems: list[str]) -> dict[str, Any]:
     run |= {"time_state": "unknown", "status": "unknown", "error": None, "step": 0}
     run["precision"] = precision_of(setting)
     try:
-        run |= _description(readers.read_json(folder / record.RUN))
+        run |= _description(record.RunFolder(folder).read_run())
     except DAMAGE as error:
         problems.append(_problem(folder / record.RUN, error))
     try:
         status = record.RunFolder(folder).read_status()
-        run |= {"status": str(status["status"]), "error": status.get("error"), "step": int(status.get("step") or 0)}
+        run |= {"status": str(status["status"]), "error": status.get("error"), "step": status["step"]}
     except DAMAGE as error:
         problems.append(_problem(folder / record.STATUS, error))
     return run
 
 
-def _description(stored: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of ``Records.runs`` that come from ``run.json``, whose content is ``stored``.
-
-    Raises: ValueError for a value of another type than runs write.
-    """
+def _description(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of ``Records.runs`` that come from ``run.json``. Raises: KeyError for a missing key."""
     target, dataset, sessions = stored["target"], stored["dataset"], trained(stored["sessions"])
-    session = (sessions or [{}])[-1]
-    identity = ("task", "norm", "scale", "seed", "setting", "series", "impl")
-    row = {key: stored[key] for key in identity} | {
+    session: Mapping[str, Any] = sessions[-1] if sessions else {}
+    row: dict[str, Any] = {
         **{f"target_{key}": target[key] for key in ("split", "metric", "mode", "selection")},
         "target_loss_unit": target.get("loss_unit", "nats"),  # only some older records have this key
         "chance": number(target.get("chance")),  # older records lack it
         "quantities": _quantities(stored),
         "predictions": stored.get("predictions"),  # older records lack it
         "precision": stored.get("precision") or precision_of(stored["setting"]),  # older records lack it
-        "recipe_steps": number(stored["recipe_steps"]),
+        "recipe_steps": float(stored["recipe_steps"]),
         "evaluation": stored.get("evaluation"),  # older records lack this key
-        "builtin": bool(dataset["builtin"]),
+        "builtin": dataset["builtin"],
         "dataset": dataset["name"],
         "parameters": stored["parameters"]["total"],
         "device": session.get("device"),
@@ -123,29 +120,13 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
         **_history(stored["sessions"]),
         "time_state": run_state(sessions),
     }
-    for key, value in row.items():
-        if key == "target_mode":
-            valid = value in ("min", "max")
-        elif key == "recipe_steps":
-            valid = not _is_beyond(stored[key], MOST)
-        elif key == "seed":
-            valid = type(value) is int and abs(value) < 1 << 63
-        elif key in (*identity, "precision") or key.startswith("target_"):
-            valid = isinstance(value, str)
-        elif key == "predictions":
-            valid = value is None or isinstance(value, str)
-        elif key == "evaluation":
-            valid = value is None or value in score.PLANS
-        else:
-            valid = not isinstance(value, dict | list) and not _is_beyond(value)
-        if not valid:
-            raise ValueError(f"its {key} is {value!r:.40}")
-    return row
+    identity = ("task", "norm", "scale", "seed", "setting", "series", "impl")
+    return row | {key: stored[key] for key in identity}
 
 
-def _quantities(stored: dict[str, Any]) -> tuple[quantities.Quantity, ...] | None:
+def _quantities(stored: Mapping[str, Any]) -> tuple[Quantity, ...] | None:
     """Return the quantities that a ``run.json`` names, or None, because older records name none."""
-    return tuple(map(quantities.read, stored["quantities"])) if "quantities" in stored else None
+    return typed(tuple[Quantity, ...], stored["quantities"], "quantities") if "quantities" in stored else None
 
 
 def _machine(session: Mapping[str, Any]) -> str | None:
@@ -157,11 +138,11 @@ def _machine(session: Mapping[str, Any]) -> str | None:
     return f"{identity}, {processes} processes" if processes else identity
 
 
-def _history(sessions: list[dict[str, Any]]) -> dict[str, Any]:
+def _history(sessions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the ``commits`` of the sessions, and whether one of their work trees was ``dirty``; None if not known."""
-    trees = [session.get("git") or {} for session in sessions]
-    commits = dict.fromkeys(str(tree["commit"])[:7] for tree in trees if tree.get("commit"))
-    known = [bool(tree["dirty"]) for tree in trees if tree.get("dirty") is not None]
+    trees = [session["git"] for session in sessions if "git" in session]
+    commits = dict.fromkeys(tree["commit"][:7] for tree in trees if tree.get("commit"))
+    known = [tree["dirty"] for tree in trees if tree.get("dirty") is not None]
     return {"commits": ", ".join(commits) or None, "dirty": any(known) if known else None}
 
 
@@ -197,13 +178,13 @@ def _arrays(rows: list[dict[str, Any]]) -> dict[str, Numbers]:
     Rows with the same keys are transposed together, which is faster than going through all values one by one.
     """
     rows_by_keys: dict[tuple[str, ...], list[int]] = {}
-    for number, row in enumerate(rows):
-        rows_by_keys.setdefault(tuple(row), []).append(number)
+    for place, row in enumerate(rows):
+        rows_by_keys.setdefault(tuple(row), []).append(place)
     arrays: dict[str, Numbers] = {}
-    for keys, numbers in rows_by_keys.items():
-        for key, values in zip(keys, zip(*(rows[number].values() for number in numbers), strict=True), strict=True):
+    for keys, places in rows_by_keys.items():
+        for key, values in zip(keys, zip(*(rows[place].values() for place in places), strict=True), strict=True):
             if key not in ("split", "seconds"):
-                arrays.setdefault(key, np.full(len(rows), math.nan))[numbers] = _numbers(values)
+                arrays.setdefault(key, np.full(len(rows), math.nan))[places] = _numbers(values)
     return arrays
 
 
@@ -215,18 +196,9 @@ def _numbers(values: tuple[Any, ...]) -> Numbers:
     return np.array([math.inf if _is_beyond(value) else number(value) for value in values], dtype=float)
 
 
-def _is_beyond(value: object, most: float = record.LARGEST) -> bool:
+def _is_beyond(value: object) -> bool:
     """Return whether a value is a number that is larger than every value that runs record."""
-    return isinstance(value, int | float) and abs(value) > most
-
-
-def number(value: object) -> float:
-    """Return a value of a record as a float; NaN for anything but a finite number that is not impossibly large."""
-    try:
-        converted = float(value) if isinstance(value, int | float) else math.nan
-    except OverflowError:  # an integer beyond the range of floats
-        return math.nan
-    return converted if abs(converted) <= record.LARGEST else math.nan
+    return isinstance(value, int | float) and abs(value) > record.LARGEST
 
 
 def _problem(path: Path, error: Exception) -> str:

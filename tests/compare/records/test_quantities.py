@@ -78,7 +78,7 @@ def test_without_any_value_all_quantities_are_kept(tmp_path: Path) -> None:
 def test_a_damaged_quantity_is_a_problem(tmp_path: Path, damaged: dict[str, Any]) -> None:
     write_run(tmp_path, "rms", quantities=[asdict(WER) | damaged])
     (problem,) = load(tmp_path).problems
-    assert "its quantity is" in problem
+    assert f"quantities[0].{next(iter(damaged))} is " in problem
 
 
 def test_the_table_has_the_quantities_at_the_common_step(tmp_path: Path) -> None:

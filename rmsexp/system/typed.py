@@ -1,0 +1,153 @@
+"""Turn plain data, as JSON and checkpoints have it, into values of annotated types.
+
+A record may come from somebody else, or be damaged. So a reader states, in annotations, which keys and types it needs,
+and :func:`typed` checks the data against them. Keys that the type does not have are allowed: newer versions add some.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import reprlib
+import sys
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    NotRequired,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+
+from rmsexp.system.readers import read_json
+
+T = TypeVar("T")
+LARGEST = (1 << 63) - 1  # integer in a record: that of NumPy and pandas
+NAMES = {int: "an integer", float: "a finite number", str: "a text", bool: "true or false", NoneType: "null"}
+
+
+class Between(NamedTuple):
+    """The limits of a number, both included: ``Annotated[int, Between(0, 9)]``."""
+
+    least: float
+    most: float
+
+    def __str__(self) -> str:
+        return f"a number from {self.least:g} to {self.most:g}"
+
+
+Count = Annotated[int, Between(0, LARGEST)]
+
+
+def read_typed(path: Path, kind: type[T]) -> T:
+    """Return the JSON object in a file as a value of a type.
+
+    Raises: OSError if the file cannot be opened; ValueError, in one line that names the file and the place in it, if it
+    is not of this type.
+    """
+    content = read_json(path)
+    try:
+        return typed(kind, content)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def typed(kind: type[T], value: object, place: str = "it") -> T:
+    """Return plain data as a value of a type.
+
+    ``kind``: a class of ``NAMES``, Any, a Literal, a union, ``Annotated[…, Between(…)]``, a list, tuple or dict of
+    such, or a class with annotated fields: a dataclass, a NamedTuple, or a TypedDict, whose values keep their other
+    keys. An integer may stand for a float. ``place``: the name of the value in messages.
+
+    Raises: ValueError, in one line, for a value of another type.
+    """
+    return _typed(kind, value, place)
+
+
+def _typed(kind: Any, value: Any, place: str) -> Any:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if kind in NAMES:
+        return _require(_is_plain(kind, value), value, place, NAMES[kind])
+    if origin is Annotated:
+        plain, limits = _typed(arguments[0], value, place), arguments[1]
+        return _require(limits.least <= plain <= limits.most, plain, place, limits)
+    if origin in (Union, UnionType):
+        return _one_of(arguments, value, place)
+    if origin is Literal:
+        return _require(_is_among(value, arguments), value, place, " or ".join(map(str, arguments)))
+    if origin in (list, tuple):
+        _require(isinstance(value, list | tuple), value, place, "a list")
+        return origin(_typed(arguments[0], item, f"{place}[{number}]") for number, item in enumerate(value))
+    _require(isinstance(value, dict), value, place, "an object")
+    if origin is dict:
+        return {key: _typed(arguments[1], item, _inside(place, key)) for key, item in value.items()}
+    fields = _fields(kind)
+    if missing := [name for name, (_, required) in fields.items() if required and name not in value]:
+        raise ValueError(f"{place} has no {missing[0]}")
+    known = {name: _typed(of, value[name], _inside(place, name)) for name, (of, _) in fields.items() if name in value}
+    return value | known if is_typeddict(kind) else kind(**known)
+
+
+def _one_of(kinds: tuple[Any, ...], value: Any, place: str) -> Any:
+    """Return a value of the first type of a union that it fits."""
+    others = [kind for kind in kinds if kind is not NoneType]
+    if value is None and len(others) < len(kinds):
+        return None
+    for kind in others[:-1]:
+        try:
+            return _typed(kind, value, place)
+        except ValueError:
+            continue
+    return _typed(others[-1], value, place)
+
+
+def _is_plain(kind: type, value: object) -> bool:
+    """Return whether a value is of a class of ``NAMES``. A bool is no number, and neither are NaN and infinity."""
+    if kind is float:
+        return type(value) in (int, float) and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
+    return type(value) is kind and (kind is not int or abs(value) <= LARGEST)  # type: ignore[arg-type]
+
+
+def _is_among(value: object, choices: tuple[object, ...]) -> bool:
+    return any(type(value) is type(choice) and value == choice for choice in choices)
+
+
+def _require(valid: bool, value: Any, place: str, expected: object) -> Any:
+    """Return the value if it is valid. Raises: ValueError."""
+    if not valid:
+        raise ValueError(f"{place} is {reprlib.repr(value)} instead of {expected}")
+    return value
+
+
+def _inside(place: str, key: object) -> str:
+    """Return the name of a value in an object."""
+    name = key if isinstance(key, str) and key.isidentifier() and len(key) < 40 else reprlib.repr(key)
+    return str(name) if place == "it" else f"{place}.{name}"
+
+
+@cache
+def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
+    """Return the type of each field of a class, and whether data must have the field."""
+    hints = get_type_hints(kind, include_extras=True)
+    if is_typeddict(kind):
+        optional = {name for name, hint in hints.items() if get_origin(hint) is NotRequired} | kind.__optional_keys__
+        return {
+            name: (get_args(hint)[0] if get_origin(hint) is NotRequired else hint, name not in optional)
+            for name, hint in hints.items()
+        }
+    if dataclasses.is_dataclass(kind):
+        none = dataclasses.MISSING
+        return {
+            field.name: (hints[field.name], field.default is none and field.default_factory is none)
+            for field in dataclasses.fields(kind)
+        }
+    return {name: (hints[name], name not in kind._field_defaults) for name in kind._fields}
