@@ -174,7 +174,10 @@ def _run_and_report(job: config.Job, past: Past, around: Around) -> Outcome:
     except Interrupted as stop:
         outcome = Outcome("interrupted", writer.step, str(stop), stop.signum)
     except RefusedError as error:
-        _write_back(files.status_path, before)
+        if before is None:
+            files.status_path.unlink()
+        else:
+            atomic.write_atomic(files.status_path, before)
         return Outcome("failed", writer.step, str(error))
     except lock.RunLockedError as error:
         return Outcome("failed", writer.step, str(error))
@@ -195,14 +198,6 @@ def _run_and_report(job: config.Job, past: Past, around: Around) -> Outcome:
     return outcome
 
 
-def _write_back(path: Path, content: bytes | None) -> None:
-    """Write the earlier content of a file back. None: delete the file, which did not exist."""
-    if content is None:
-        path.unlink(missing_ok=True)
-    else:
-        atomic.write_atomic(path, content)
-
-
 def _run(job: config.Job, past: Past, writer: Writer, processes: OneProcess, around: Around) -> Outcome:
     """Load the data, make the model, restore the newest undamaged checkpoint if there is one, and train."""
     cfg, failures, group = job.config, Failures(), processes.group
@@ -212,8 +207,10 @@ def _run(job: config.Job, past: Past, writer: Writer, processes: OneProcess, aro
         with processes.preparing():
             task = tasks.make(job, device)
             display.metric = task.target.metric
-            display.report(_headline(job, task))
-            if cfg.evaluation is not None and _sets_intervals(job):
+            data, builtin = task.dataset.name, task.dataset.builtin
+            source = f"built-in data ({data}){config.papers_scale(cfg.task)}" if builtin else f"data {data}"
+            display.report(f"task={cfg.task} norm={job.series} scale={job.setting} seed={cfg.seed}: {source}")
+            if cfg.evaluation is not None and any(word.lstrip("+").startswith("eval_every=") for word in job.overrides):
                 display.warn(f"eval_every has no effect with evaluation={cfg.evaluation}")
             past.refuse_other(data=task.dataset.digest)  # before the preprocessing
             task.prepare(display.report)
@@ -260,16 +257,6 @@ def _train(trainer: Trainer, writer: Writer) -> Outcome:
     return Outcome(status, writer.step, error)
 
 
-def _headline(job: config.Job, task: Task) -> str:
-    cfg, name = job.config, task.dataset.name
-    data = f"built-in data ({name}){config.papers_scale(cfg.task)}" if task.dataset.builtin else f"data {name}"
-    return f"task={cfg.task} norm={job.series} scale={job.setting} seed={cfg.seed}: {data}"
-
-
-def _sets_intervals(job: config.Job) -> bool:
-    return any(word.lstrip("+").startswith("eval_every=") for word in job.overrides)
-
-
 def _sessions(earlier: Sequence[Session], current: dict[str, Any], display: ProgressDisplay) -> list[Mapping[str, Any]]:
     """Return the sessions of a run: those of ``earlier`` that began before the present one, and ``current``, this one.
 
@@ -296,7 +283,9 @@ def identity(job: config.Job, task: Task) -> Identity:
 
 def _facts(job: config.Job, task: Task, model: nn.Module) -> dict[str, Any]:
     """Return the content of ``run.json`` except for its sessions."""
-    cfg = job.config
+    cfg, modules = job.config, Counter[str]()  # the number of parameters, by child module
+    for name, parameter in model.named_parameters():
+        modules[name.partition(".")[0]] += parameter.numel()
     return {
         "format": 1,
         "task": cfg.task,
@@ -314,16 +303,8 @@ def _facts(job: config.Job, task: Task, model: nn.Module) -> dict[str, Any]:
         "predictions": task.predictions,
         "dataset": asdict(task.dataset),
         "notes": dict(task.notes),
-        "parameters": _parameters(model),
+        "parameters": {"total": modules.total(), "modules": dict(modules)},
     }
-
-
-def _parameters(model: nn.Module) -> dict[str, Any]:
-    """Return the number of parameters, in total and per child module."""
-    modules: Counter[str] = Counter()
-    for name, parameter in model.named_parameters():
-        modules[name.partition(".")[0]] += parameter.numel()
-    return {"total": modules.total(), "modules": dict(modules)}
 
 
 def _message(error: Exception, job: config.Job, expected: tuple[type[Exception], ...]) -> str:

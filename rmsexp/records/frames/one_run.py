@@ -44,14 +44,6 @@ class LoadedRun(NamedTuple):
     problems: list[str]
 
 
-class _Metrics(NamedTuple):
-    """The readable lines of a run's ``metrics.jsonl``: columns by name, seconds by bucket, and splits."""
-
-    columns: dict[str, Numbers]
-    seconds: dict[str, Numbers]
-    splits: list[str]
-
-
 def load_run(folder: Path) -> LoadedRun:
     gc.disable()  # searching thousands of short-lived rows for reference cycles would take a quarter of the time
     try:
@@ -63,14 +55,13 @@ def load_run(folder: Path) -> LoadedRun:
 def _read(folder: Path) -> LoadedRun:
     problems: list[str] = []
     run = _run(folder, problems)
-    metrics = _metrics(folder, problems)
-    columns = _columns(metrics)
+    columns, splits = _metrics(folder, problems)
     possible = {name: _is_possible(name, values) for name, values in columns.items()}
     if damaged := sorted(name for name, each in possible.items() if not each.all()):
         problems.append(f"{folder / record.METRICS}: impossible values of {', '.join(damaged)} are left out")
         columns |= {name: np.where(possible[name], columns[name], math.nan) for name in damaged}
     run["step"] = int(max([run["step"], *columns["step"][np.isfinite(columns["step"])]]))
-    return LoadedRun(run, columns, pd.Categorical(pd.Series(metrics.splits, dtype=str)), problems)
+    return LoadedRun(run, columns, pd.Categorical(pd.Series(splits, dtype=str)), problems)
 
 
 def _run(folder: Path, problems: list[str]) -> dict[str, Any]:
@@ -146,24 +137,20 @@ def _history(sessions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"commits": ", ".join(commits) or None, "dirty": any(known) if known else None}
 
 
-def _metrics(folder: Path, problems: list[str]) -> _Metrics:
+def _metrics(folder: Path, problems: list[str]) -> tuple[dict[str, Numbers], list[str]]:
+    """Return the numeric columns of ``Records.metrics`` for one run, each of shape ``(rows,)``, and its splits."""
     try:
         rows, problem = record.RunFolder(folder).read_metrics()
     except DAMAGE as error:
         rows, problem = [], _problem(folder / record.METRICS, error)
     if problem:
         problems.append(problem)
-    seconds = [seconds if isinstance(seconds := row.get("seconds"), dict) else {} for row in rows]
-    return _Metrics({"step": np.empty(0)} | _arrays(rows), _arrays(seconds), [str(row["split"]) for row in rows])
-
-
-def _columns(metrics: _Metrics) -> dict[str, Numbers]:
-    """Return the numeric columns of ``Records.metrics`` for one run, by name, each of shape ``(rows,)``."""
-    rows = len(metrics.splits)
-    seconds_in = {bucket: metrics.seconds.get(bucket, np.full(rows, math.nan)) for bucket in clock.BUCKETS}
+    found = _arrays([own if isinstance(own := row.get("seconds"), dict) else {} for row in rows])
+    seconds = {bucket: found.get(bucket, np.full(len(rows), math.nan)) for bucket in clock.BUCKETS}
     with np.errstate(over="ignore", invalid="ignore"):  # of impossible values
-        time = sum((seconds_in[bucket] for bucket in clock.TIMED), np.zeros(rows))
-    return metrics.columns | {"time": time} | {f"seconds_{bucket}": values for bucket, values in seconds_in.items()}
+        time = sum((seconds[bucket] for bucket in clock.TIMED), np.zeros(len(rows)))
+    columns = {"step": np.empty(0)} | _arrays(rows) | {"time": time}
+    return columns | {f"seconds_{bucket}": seconds[bucket] for bucket in seconds}, [str(row["split"]) for row in rows]
 
 
 def _is_possible(name: str, values: Numbers) -> NDArray[np.bool_]:
