@@ -17,7 +17,7 @@ from rmsexp import config
 from rmsexp.measure.steps import make_stepper
 from rmsexp.train.device import set_up_device
 from rmsexp.train.distributed.group import Group, joined
-from rmsexp.train.distributed.joint import JointStepper
+from rmsexp.train.distributed.sums import KINDS
 from rmsexp.train.step import Stepper
 
 
@@ -45,7 +45,7 @@ def differences(job: config.Job, group: Group) -> list[float]:
     """Return, for each step of a run, the relative difference of the next step's loss that its fast sum makes."""
     exact = make_stepper(job, group.device, lambda _: None, group)
     parts = (exact.task, exact.model, exact.optimizer, exact.schedule, exact.settings)
-    fast = JointStepper(*parts, group=group, reduce="fast")
+    fast = Stepper(*parts, KINDS["fast"](group, exact.model))
 
     def loss(stepper: Stepper, step: int) -> float:
         return stepper.take(step, exact.task.batches(step, group.chosen)).values[0].item()

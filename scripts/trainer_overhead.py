@@ -35,12 +35,15 @@ from rmsexp.norms import Norm
 from rmsexp.records.record import RunFolder
 from rmsexp.report.tables import formats
 from rmsexp.rules.ratios import paired_ratio
+from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import Contention
 from rmsexp.train.device import set_up_device
+from rmsexp.train.failures import Failures
 from rmsexp.train.interrupt import Interrupt
 from rmsexp.train.loop import Trainer, restore
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.step import WARMUP_STEPS, Settings, Stepper
+from rmsexp.train.writer import Description, Writer
 
 PLAIN = "plain loop"
 BARE_LANGUAGE_MODEL = {  # options of the model and of the step that bare_language_model.py has
@@ -124,8 +127,12 @@ def loops(task: Any, job: config.Job, steps: int) -> dict[str, Callable[[], floa
         with tempfile.TemporaryDirectory() as folder:
             stepper = Stepper(task, model, task.optimizer(model), cfg.schedule, settings)
             files, display = RunFolder(Path(folder)), cast(ProgressDisplay, Silent())
-            start, contention = restore(stepper, files), Contention(settings.device)
-            trainer = Trainer(stepper, start, files, Interrupt(), contention, [], display, lambda: None)
+            identity, contention = Identity(cfg.seed, "", ""), Contention(settings.device)
+            state, clock = restore(stepper, files, identity, None, print)
+            writer = Writer(files, job.series)
+            writer.begin(Description(identity, {}, {}, [{"from_step": 0}]), 0, contention, Failures())
+            around = {"interrupt": Interrupt(), "contention": contention, "display": display}
+            trainer = Trainer(stepper, state, clock, writer, **around)
             began = time.perf_counter()
             trainer.run()
             excluded = sum(trainer.clock.seconds[bucket] for bucket in ("warmup", "eval", "checkpoint"))

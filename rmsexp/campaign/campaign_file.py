@@ -18,7 +18,7 @@ from rmsexp.rules import measures, seeds, selection
 from rmsexp.rules.claims import Claim
 from rmsexp.system import checks
 from rmsexp.system.readers import read_json
-from rmsexp.system.typed import typed
+from rmsexp.system.typed import read_typed, typed_of
 
 FILE = "campaign.json"
 REGISTRATION = "registered.json"  # beside the file, from the first tuning run on: the rules, and the commit of the code
@@ -247,7 +247,7 @@ def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 def registration(folder: Path) -> Registration | None:
     """Return the registration in a campaign's folder; None if there is none. Raises: ValueError if it is damaged."""
     path = folder / REGISTRATION
-    return typed(Registration, read_json(path), path) if path.exists() else None
+    return read_typed(path, Registration) if path.exists() else None
 
 
 def read(path: Path) -> CampaignFile:
@@ -265,7 +265,7 @@ def read(path: Path) -> CampaignFile:
     if isinstance(numbers := stored.get("seeds"), dict) and stored.get("rules", OCTAVE_RULES) == OCTAVE_RULES:
         names = dict(zip(SEED_KEYS[OCTAVE_RULES], SEED_KEYS[RULES], strict=True))
         stored["seeds"] = {names.get(key, key): value for key, value in numbers.items()}
-    file = typed(CampaignFile, {"command": [stored.get("name")]} | stored, path, unknown="refused")
+    file = typed_of(path, CampaignFile, {"command": [stored.get("name")]} | stored, refuse_unknown=True)
     if file.seeds.tune and file.tolerance is None:
         try:
             selection.next_runs(file.grid, {}, file.mode, file.seeds.tune)  # checks the grid

@@ -13,7 +13,7 @@ from rmsexp.records.frames.comparable import Comparison
 from rmsexp.records.frames.load import Records
 from rmsexp.system import checks
 from rmsexp.system.readers import read_yaml
-from rmsexp.system.typed import typed
+from rmsexp.system.typed import typed_of
 
 GROUP = "item"
 TIME = "time"  # the quantity of columns with the time of training steps
@@ -202,6 +202,6 @@ def read(name: str, config_dir: str | None = None) -> Item:
     """Return the item of a name. Raises: ConfigError for an unknown name and for a mistake in the file."""
     path = config.file(GROUP, name, config_dir)
     try:
-        return typed(Item, {"name": name} | read_yaml(path), path.name, unknown="refused")
+        return typed_of(path.name, Item, {"name": name} | read_yaml(path), refuse_unknown=True)
     except (ValueError, OSError) as error:
         raise config.ConfigError(f"item {name}: {error}") from None

@@ -23,7 +23,7 @@ from rmsexp.campaign.timing import Timing, reference
 from rmsexp.config.schema import LARGEST_SEED, flatten
 from rmsexp.config.timing import ProcessOptions, TimingConfig
 from rmsexp.records import record
-from rmsexp.records.earlier import Earlier
+from rmsexp.records.past import Past, RefusedError
 from rmsexp.system import checks
 from rmsexp.system.command_line import config_dir_words
 
@@ -165,15 +165,15 @@ class Items:
 
         A run is damaged if its record contradicts that it has ended.
         """
-        earlier, job = Earlier.read(record.RunFolder(self.results / run.folder)), self.job(run)
-        if earlier.status is None:
-            return "missing"
-        status = str(earlier.status["status"])
-        if status not in record.ENDED:
-            return status
-        if not earlier.has_ended(job):
-            return "too short"
-        return status if earlier.contradiction(job) is None else "damaged"
+        try:
+            past = Past.read(record.RunFolder(self.results / run.folder))
+            if past.status is None:
+                return "missing"
+            status = str(past.status["status"])
+            is_short = status in record.ENDED and not past.has_ended(self.job(run).config.max_steps)
+        except RefusedError:
+            return "damaged"
+        return "too short" if is_short else status
 
     def missing(self, item: Item) -> list[Run]:
         """Return the runs of an item that have not ended."""

@@ -411,7 +411,7 @@ def moment(text: object) -> float | None:
     return None
 
 
-def _code(session: dict[str, Any]) -> str:
+def _code(session: Mapping[str, Any]) -> str:
     git = session.get("git") or {}
     if not git.get("commit"):
         return f"{NO_GIT}{session.get('code')}"

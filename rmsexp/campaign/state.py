@@ -47,8 +47,9 @@ class Reader:
         if not self._results.is_dir():
             raise ValueError(f"{self._results} is no folder; name the folder of your results")
         files = (record.STATUS, record.RUN, record.METRICS)
-        runs = {folder: self._runs.read(folder) for folder in record.find_runs(self._results, files)}
-        problems = [problem for run in runs.values() for problem in run.problems] + record.misnamed(self._results)
+        misnamed = list[str]()
+        runs = {folder: self._runs.read(folder) for folder in record.find_runs(self._results, files, misnamed)}
+        problems = [problem for run in runs.values() for problem in run.problems] + misnamed
         campaigns = []
         for path in campaign_file.find(self._results):
             try:

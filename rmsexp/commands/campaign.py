@@ -71,8 +71,8 @@ class WorkerConfig:
         default_factory=lambda: [
             "_self_",
             {"override hydra/sweeper": "campaign"},
-            {"override hydra/job_logging": "disabled"},
-            {"override hydra/hydra_logging": "disabled"},
+            {"override hydra/job_logging": "none"},
+            {"override hydra/hydra_logging": "none"},
         ]
     )
 

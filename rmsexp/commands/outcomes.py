@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmsexp import config
 from rmsexp.records import record, states
-from rmsexp.records.earlier import Earlier, RefusedError
+from rmsexp.records.past import Past, RefusedError, name_of
 from rmsexp.system.command_line import command, config_dir_words, report
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _state(job: config.Job) -> str:
     return states.NOT_STARTED if run is None else run.state
 
 
-def _result(job: config.Job) -> dict[str, Any]:
+def _result(job: config.Job) -> Mapping[str, Any]:
     """Return the status of a job's run; "failed" if the run in its folder has ended but is not, or not all of, it.
 
     So it is, too, if the record contradicts that it has ended. The job was then refused or could not be repeated, and
@@ -153,14 +153,11 @@ def _result(job: config.Job) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         return {"status": "failed", "error": f"no status ({error})"}
     if status["status"] in record.ENDED:
-        earlier = Earlier.read(folder)
         try:
-            earlier.refuse_other_run(job)
-            earlier.refuse_other_config(job)
-            if not earlier.has_ended(job):
-                raise RefusedError(f"it has finished at step {earlier.step}, and was not continued")
-            if (contradiction := earlier.contradiction(job)) is not None:
-                raise RefusedError(contradiction)
+            past = Past.read(folder)
+            past.refuse_other(run=name_of(job), config=job.resolved)
+            if not past.has_ended(job.config.max_steps):
+                raise RefusedError(f"it has finished at step {past.step}, and was not continued")
         except RefusedError as error:
-            return status | {"status": "failed", "error": str(error)}
+            return {**status, "status": "failed", "error": str(error)}
     return status

@@ -81,7 +81,7 @@ def _place(folder: Path, results: Path, out: Path) -> Path:
 
 
 def _run(results: Path, task: str | None, setting: str | None, out: Path, pool: Executor) -> list[Path]:
-    problems = record.misnamed(results)
+    problems = list[str]()
     records, timings = load(results), timing_records.load(results, problems)
     settings = _settings(records, timings)
     if not settings:

@@ -9,35 +9,41 @@ The folder of a run is ``<results>/<task>/<setting>/<series>/seed<k>/``. Besides
 - ``checkpoints/``;
 - ``traceback.txt``: the traceback of an unexpected error, if one ended the last process of the run.
 
-What a process wrote is checked when it is read: ``status.json`` contains a digest of itself and of the metrics.
+What a process wrote is checked when it is read: ``status.json`` contains a digest of itself and, of a run that has
+ended, of the metrics.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Final, NoReturn
 
+from rmsexp.records.contents import Extent, RunContent, Status, StatusContent
 from rmsexp.system import atomic
-from rmsexp.system.command_line import ReportedError, command
+from rmsexp.system.command_line import command
 from rmsexp.system.lock import Lock
-from rmsexp.system.mounts import mounts
 from rmsexp.system.readers import read_json
 from rmsexp.system.regular_file import open_regular, read_regular
+from rmsexp.system.typed import read_typed
 
-Status = Literal["running", "finished", "diverged", "failed", "interrupted"]
 ENDED = ("finished", "diverged")  # the statuses of runs that are not continued, unless with a larger max_steps
 Row = dict[str, Any]
 
 CONFIG, RUN, METRICS, STATUS, CHECKPOINTS = "config.yaml", "run.json", "metrics.jsonl", "status.json", "checkpoints"
 REFERENCE = "reference"  # the folder, in a results folder, of records that are committed: not the user's own runs
-OWN_CODE = "own_code"  # the key of a session with the digest of the user's own modules; it lacks it if there are none
-TRAINED = "trained"  # the key of a session, which is false if it took no step: it evaluated at most, or has just begun
+OWN_CODE: Final = (
+    "own_code"  # the key of a session with the digest of the user's own modules; it lacks it if there are none
+)
+TRAINED: Final = (
+    "trained"  # the key of a session, which is false if it took no step: it evaluated at most, or has just begun
+)
 SUBWORDS = "subwords"  # the note of a task with a digest of the subwords that it has learnt; "" without subwords
 WORDS = "words"  # the note of a task with a digest of its vocabulary, if its tokens are words
 # A run is contended if its threads wait for a core for more than this, times their CPU time. Measured on two machines:
@@ -50,12 +56,6 @@ STEAL_LIMIT = 0.02  # It is contended, too, if the host takes away more than thi
 SLOWDOWN_LIMITS = {"arithmetic": 1.15, "memory": 1.2}
 FEWEST_PROBES = 20
 MOST_FOLDERS = 20_000  # in a row without a record: what is searched is then no folder of results
-# kinds of file systems whose files the kernel makes up, some of them without end
-KERNEL = ("proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "debugfs", "tracefs", "securityfs", "configfs")
-
-
-class MetricsChangedError(ReportedError, ValueError):
-    """Another program has changed the metrics of a run."""
 
 
 @dataclass
@@ -82,6 +82,15 @@ class RunFolder:
     @property
     def status_path(self) -> Path:
         return self.path / STATUS
+
+    @property
+    def overrides_path(self) -> Path:
+        """The words of the run's command line, where Hydra writes them, too."""
+        return self.path / ".hydra" / "overrides.yaml"
+
+    @property
+    def log_path(self) -> Path:
+        return self.path / "run.log"
 
     @property
     def traceback_path(self) -> Path:
@@ -132,26 +141,22 @@ class RunFolder:
         *,
         run: str | None = None,
         checkpoint: int | None = None,
-        metrics: Mapping[str, Any] | None = None,
     ) -> None:
-        """Replace ``status.json``, with a digest of its content.
+        """Replace ``status.json``, with a digest of its content and, if the run has ended, of the metrics.
 
         ``error``: why a run diverged, failed or was interrupted. ``run``: the name of the run. ``checkpoint``: the step
-        of the last checkpoint, 0 if there is none. ``metrics``: the result of :meth:`metrics_digest` at the last
-        checkpoint; if the run has ended, at its end. None stands for an unknown value.
+        of the last checkpoint, 0 if there is none; None: unknown.
 
         Raises: RunLockedError if another process may have taken over the run.
         """
         self.check_lock()
         content: dict[str, Any] = {"status": status, "step": step, "error": error, "process": os.getpid()}
-        content |= {"run": run, "checkpoint": checkpoint, "metrics": metrics}
+        content |= {"run": run, "checkpoint": checkpoint}
+        content |= {"metrics": _extent(self._metrics_content()) if status in ENDED else None}
         atomic.write_json(self.status_path, content | {"digest": _digest(content)})
 
-    def read_status(self) -> dict[str, Any]:
+    def read_status(self) -> StatusContent:
         """Return the content of ``status.json``, with "interrupted" instead of "running" if no process holds the lock.
-
-        Keys: those of :meth:`write_status`, and ``process``, its id. Older versions wrote neither ``run``,
-        ``checkpoint`` and ``metrics`` nor a digest, so their files cannot be checked for changes.
 
         Raises: OSError or ValueError if the file is missing or damaged.
         """
@@ -162,42 +167,29 @@ class RunFolder:
                 status |= {"status": "interrupted", "error": "the process died without writing a status"}
         return status
 
-    def _stored_status(self) -> dict[str, Any]:
-        status = read_json(self.status_path)
-        problem = _status_problem(status)
-        if problem:
-            raise ValueError(f"{self.status_path} {problem}")
-        status.pop("digest", None)
+    def _stored_status(self) -> StatusContent:
+        status = read_typed(self.status_path, StatusContent)
+        digest = status.pop("digest", None)
+        if (digest is not None or "metrics" in status) and digest != _digest(status):
+            raise ValueError(f"{self.status_path} has changed since it was written: its digest is another")
         return status
 
-    def read_run(self) -> dict[str, Any]:
-        """Return the content of ``run.json``, of which what a continued run needs is checked.
-
-        This is the digest of the data, the first steps and the machines of sessions, and whether the notes are a dict.
+    def read_run(self) -> RunContent:
+        """Return the content of ``run.json``.
 
         Raises: OSError or ValueError if the file is missing or damaged.
         """
-        run = read_json(self.run_path)
-        dataset, sessions = run.get("dataset"), run.get("sessions")
-        if not isinstance(dataset, dict) or not isinstance(dataset.get("digest"), str):
-            raise ValueError(f"{self.run_path} has no digest of the data")
-        if not isinstance(sessions, list) or not all(map(_is_session, sessions)):
-            raise ValueError(f"{self.run_path} has no valid sessions")
-        if not isinstance(run.get("notes"), dict | None):
-            raise ValueError(f"{self.run_path} has no valid notes")
-        return run
+        return read_typed(self.run_path, RunContent)
 
     def metric(self) -> str | None:
         """Return the metric by which the run is compared, or None if ``run.json`` cannot be read."""
         try:
-            return str(self.read_run()["target"]["metric"])
-        except (OSError, ValueError, KeyError, TypeError):
+            return self.read_run()["target"]["metric"]
+        except (OSError, ValueError, KeyError):
             return None
 
-    def append(self, rows: list[Row], length: int | None = None) -> int:
+    def append(self, rows: list[Row]) -> int:
         """Append rows to the metrics and return the file's length in bytes once they are on the disk.
-
-        ``length``: the length of the file before; None: any.
 
         Keys of a row: ``step, epoch, examples`` (since the run began), ``split`` (train, valid or a test set), ``loss``
         (mean per prediction), the task's other metrics, and ``seconds`` (in each bucket of the clock, since the run
@@ -205,43 +197,25 @@ class RunFolder:
         before clipping), ``lr`` and ``predictions`` (their number in the steps of the row). They have means over the
         steps since the previous training row, except ``lr``, the rate of the last step, and ``predictions``.
 
-        Raises: RunLockedError if another process may have taken over the run; MetricsChangedError if the file has
-        another length than ``length``.
+        Raises: RunLockedError if another process may have taken over the run.
         """
         lines = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
         self.check_lock()
         with open_regular(self.metrics_path, "ab") as file:
-            if length is not None and file.tell() != length:
-                changed = f"{self.metrics_path} has {file.tell()} bytes instead of {length}"
-                raise MetricsChangedError(f"{changed}: another program has changed it; repeat the command to continue")
             file.write(lines.encode())
             file.flush()
             os.fsync(file.fileno())
             return file.tell()
 
-    def metrics_digest(self, length: int) -> dict[str, Any]:
-        """Return the length ``bytes`` and the ``digest`` (SHA-256) of the first ``length`` bytes of the metrics.
+    def cut_metrics(self, length: int) -> None:
+        """Cut the metrics to ``length`` bytes; a restarted run writes the later rows again.
 
         Raises: ValueError if the file is shorter.
         """
-        try:
-            content = read_regular(self.metrics_path)
-        except FileNotFoundError:
-            content = b""
-        if len(content) < length:
-            missing = f"has {len(content)} bytes, fewer than the {length} at its last checkpoint"
+        found = len(self._metrics_content())
+        if found < length:
+            missing = f"has {found} bytes, fewer than the {length} at its last checkpoint"
             raise ValueError(f"{self.metrics_path} {missing}")
-        return _extent(content[:length])
-
-    def cut_metrics(self, length: int, digest: str = "") -> None:
-        """Cut the metrics to ``length`` bytes; a restarted run writes the later rows again.
-
-        ``digest``: the digest that these bytes had; "": unknown.
-
-        Raises: ValueError if the file is shorter or these bytes have another digest.
-        """
-        if self.metrics_digest(length)["digest"] != digest and digest != "":
-            raise ValueError(f"{self.metrics_path} has changed since its last checkpoint")
         with open_regular(self.metrics_path, "ab") as file:
             file.truncate(length)
             os.fsync(file.fileno())
@@ -249,10 +223,10 @@ class RunFolder:
     def read_metrics(self) -> tuple[list[Row], str | None]:
         """Return the rows of the metrics up to the first damaged line, and a message about the damage (or None).
 
-        Damage is a line that is no row, or a change since ``status.json`` was written (see :meth:`write_status`).
+        Damage is a line that is no row, or a change since the run has ended (see :meth:`write_status`).
         """
         try:
-            status = self.read_status()  # first, since a living process may append rows before the metrics are read
+            status: Mapping[str, Any] = self.read_status()  # first: a living process may append rows meanwhile
         except (OSError, ValueError):
             status = {}
         content = read_regular(self.metrics_path)
@@ -260,9 +234,13 @@ class RunFolder:
         if damaged is not None:
             problem = "not a row of metrics; this line and those after it are left out"
             return rows, f"{self.metrics_path}:{damaged}: {problem}"
-        if _is_changed(content, status):
+        recorded = status.get("metrics")
+        if recorded is not None and status["status"] in ENDED and recorded != _extent(content):
             return rows, f"{self.metrics_path} has changed since {STATUS} was written: its digest is another"
         return rows, None
+
+    def _metrics_content(self) -> bytes:
+        return read_regular(self.metrics_path) if self.metrics_path.exists() else b""
 
     def read_last_rows(self, length: int) -> list[Row]:
         """Return the rows in the last ``length`` bytes of the metrics, unchecked. Lines that are no rows are left out.
@@ -276,38 +254,9 @@ class RunFolder:
         return [row for line in lines for row in _rows(line)[0]]
 
 
-def _is_changed(content: bytes, status: Mapping[str, Any]) -> bool:
-    """Return whether the content of a metrics file differs from the digest in a status, if that has one.
-
-    Rows after those of the digest are allowed unless the run has ended.
-    """
-    recorded = status.get("metrics")
-    if recorded is None:
-        return False
-    length = len(content) if status["status"] in ENDED else recorded["bytes"]
-    return _extent(content[:length]) != recorded
-
-
-def _status_problem(status: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with the content of a ``status.json``, or None."""
-    content = {key: value for key, value in status.items() if key != "digest"}
-    if status.keys() & {"digest", "metrics"} and status.get("digest") != _digest(content):
-        return "has changed since it was written: its digest is another"
-    if status.get("status") not in get_args(Status) or not _is_count(status.get("step")):
-        return "has no valid status and step"
-    checkpoint, metrics = status.get("checkpoint"), status.get("metrics")
-    if not (checkpoint is None or _is_count(checkpoint)) or not (metrics is None or _is_extent(metrics)):
-        return "has no valid checkpoint and metrics"
-    return None
-
-
-def _extent(content: bytes) -> dict[str, Any]:
-    """Return what a status records of a metrics file: the length and the digest of its content."""
+def _extent(content: bytes) -> Extent:
+    """Return what a status records of a metrics file."""
     return {"bytes": len(content), "digest": hashlib.sha256(content).hexdigest()}
-
-
-def _is_extent(value: object) -> bool:
-    return isinstance(value, dict) and value.keys() == {"bytes", "digest"} and _is_count(value["bytes"])
 
 
 def _rows(content: bytes) -> tuple[list[Row], int | None]:
@@ -345,19 +294,12 @@ def _is_row(value: object) -> bool:
     return isinstance(value, dict) and isinstance(value.get("split"), str) and type(value.get("step")) in (int, float)
 
 
-def _is_session(value: object) -> bool:
-    """Return whether a value is a session. Older records lack its machine."""
-    if not isinstance(value, dict) or not _is_count(value.get("from_step")):
-        return False
-    machine = value.get("machine", {"id": ""})
-    return isinstance(machine, dict) and isinstance(machine.get("id"), str)
+def number(value: object) -> float:
+    """Return a value of a record as a float; NaN for anything but a finite number that is not impossibly large."""
+    return float(value) if isinstance(value, int | float) and abs(value) <= LARGEST else math.nan
 
 
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 1 << 63
-
-
-def _digest(content: Mapping[str, Any]) -> str:
+def _digest(content: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -367,7 +309,7 @@ class Record:
 
     folder: Path
     run: dict[str, Any]
-    status: dict[str, Any]
+    status: StatusContent
     metrics: list[Row]
 
 
@@ -387,50 +329,25 @@ def left_out(root: Path, module: str) -> str:
     return f"left out: the committed records; for them: {command(module, str(reference))}" if reference.is_dir() else ""
 
 
-def find(root: Path, pattern: str) -> list[Path]:
+def find(root: Path, pattern: str, misnamed: list[str] | None = None) -> list[Path]:
     """Return the files below ``root`` that match, sorted.
 
     Hidden folders and the committed records in ``<root>/reference`` are left out. Links to folders are followed, unless
-    they lead to a folder below ``root``, or to one that was searched already. File systems of the kernel, and folders
-    whose names are not UTF-8 (see :func:`misnamed`), are left out.
+    they lead to a folder below ``root``, or to one that was searched already. Folders whose names are not UTF-8 are
+    left out; if ``misnamed`` is given, a line for each of them is added to it.
 
-    Raises: ValueError if ``root`` is in a file system of the kernel or is ``/``, or if ``MOST_FOLDERS`` folders in a
-    row have no record.
+    Raises: ValueError if ``root`` is ``/``, or if ``MOST_FOLDERS`` folders in a row have no record.
     """
-    name = PurePath(pattern).name
-    found = [Path(folder, name) for folder, _, files in _walk(root, name) if name in files]
-    return sorted(path for path in found if path.match(pattern))
-
-
-def misnamed(root: Path) -> list[str]:
-    """Return a line for each folder below ``root`` that :func:`find` leaves out because its name is not UTF-8."""
-    left_out = sorted(Path(folder, name) for folder, names, _ in _walk(root) for name in names)
-    return [
-        f"{os.fsencode(path).decode(errors='backslashreplace')} is left out: its name is not UTF-8; rename it"
-        for path in left_out
-    ]
-
-
-def _walk(root: Path, name: str = RUN) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield each folder that :func:`find` searches, its folders whose names are not UTF-8, and its files.
-
-    ``name``: that of the files that are searched. Raises: as :func:`find`.
-    """
-    real, linked, without = root.resolve(), set[Path](), 0
-    of_kernel = [mount.point for mount in mounts() if mount.kind in KERNEL]
-    mounted = {root / point.relative_to(real) for point in of_kernel if point.is_relative_to(real)}
-    hint = "name the folder of your results"
+    real, linked, without, found = root.resolve(), set[Path](), 0, list[Path]()
+    name, hint = PurePath(pattern).name, "name the folder of your results"
     if real == real.parent:
         raise ValueError(f"{root} is all that this machine has; {hint}")
-    if any(real.is_relative_to(point) for point in of_kernel):
-        raise ValueError(f"{root} is in a file system of the kernel, which has no runs; {hint}")
 
     def is_searched(folder: Path) -> bool:
         if not folder.is_symlink():
-            return folder not in mounted
+            return True
         target = folder.resolve()
-        searched = (real, *linked, *of_kernel)
-        known = real.is_relative_to(target) or any(target.is_relative_to(other) for other in searched)
+        known = real.is_relative_to(target) or any(target.is_relative_to(other) for other in (real, *linked))
         if not known:
             linked.add(target)
         return not known
@@ -443,7 +360,15 @@ def _walk(root: Path, name: str = RUN) -> Iterator[tuple[str, list[str], list[st
         if without > MOST_FOLDERS:
             raise ValueError(f"{root} has more than {MOST_FOLDERS:,} folders without runs, as in {folder}; {hint}")
         folders[:] = [each for each in own if _is_text(each) and is_searched(Path(folder, each))]
-        yield folder, [each for each in own if not _is_text(each)], files
+        if misnamed is not None:
+            misnamed += [_misnamed(Path(folder, each)) for each in sorted(own) if not _is_text(each)]
+        found += [Path(folder, name)] * (name in files)
+    return sorted(path for path in found if path.match(pattern))
+
+
+def _misnamed(folder: Path) -> str:
+    name = os.fsencode(folder).decode(errors="backslashreplace")
+    return f"{name} is left out: its name is not UTF-8; rename it"
 
 
 def _is_text(name: str) -> bool:
@@ -451,13 +376,15 @@ def _is_text(name: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
-def find_runs(root: Path, files: Sequence[str] = (RUN, METRICS)) -> Iterator[Path]:
+def find_runs(root: Path, files: Sequence[str] = (RUN, METRICS), misnamed: list[str] | None = None) -> Iterator[Path]:
     """Yield the folder of every run below ``root``, sorted, except hidden folders and runs that were moved aside.
 
-    Runs in ``<root>/reference`` are left out, too (see :func:`find`).
-    ``files``: a folder that has one of these files is a run. A run that failed early has only a ``status.json``.
+    Runs in ``<root>/reference`` are left out, too. ``files``: a folder that has one of these files is a run. A run that
+    failed early has only a ``status.json``. ``misnamed``: see :func:`find`.
     """
-    for folder in sorted({path.parent for name in files for path in find(root, name)}):
+    first, *others = files
+    found = [*find(root, first, misnamed), *(path for name in others for path in find(root, name))]
+    for folder in sorted({path.parent for path in found}):
         if ".old" not in folder.name and not any(part.startswith(".") for part in folder.relative_to(root).parts):
             yield folder
 

@@ -109,7 +109,7 @@ def read_run(folder: Path) -> Run:
             problems.append(str(error))
         return {}
 
-    status = content(files.read_status, missing=True)
+    status: Mapping[str, Any] = content(files.read_status, missing=True)
     state, step = status.get("status", UNKNOWN), status.get("step", 0)
     ended = state in record.ENDED
     target = content(files.read_run, missing=ended).get("target")
@@ -117,7 +117,7 @@ def read_run(folder: Path) -> Run:
     rows: list[record.Row] = []
     for length in TAILS:
         rows = content(files.read_last_rows, length, missing=False) or []
-        evaluation = _last_evaluation(rows, target if isinstance(target, dict) else {})
+        evaluation = _last_evaluation(rows, target or {})
         if evaluation is not None:
             break
     recorded = status.get("metrics") if ended else None
@@ -135,24 +135,26 @@ def read_run(folder: Path) -> Run:
         evaluation,
         seconds,
         seconds / last if seconds is not None and last > 0 else None,
-        None if status.get("error") is None else str(status["error"]),
+        status.get("error"),
         tuple(dict.fromkeys(problems)),
     )
 
 
 def _last_evaluation(rows: Sequence[record.Row], target: Mapping[str, Any]) -> Evaluation | None:
     """Return the last evaluation in the rows: on the target's split, else that which selects, else any."""
-    metric, *splits = (str(target.get(key)) for key in ("metric", "split", "selection"))
+    metric, splits = str(target.get("metric")), (target.get("split"), target.get("selection"))
     evaluations = [row for row in rows if row["split"] != "train" and metric in row]
     if not evaluations:
         return None
     by_split = {row["split"]: row for row in evaluations if row["step"] == evaluations[-1]["step"]}
     row = next((by_split[split] for split in splits if split in by_split), evaluations[-1])
-    return Evaluation(_step(row), row["split"], metric, _number(row[metric]))
+    value = record.number(row[metric])
+    return Evaluation(_step(row), row["split"], metric, None if math.isnan(value) else value)
 
 
 def _step(row: record.Row) -> int:
-    return int(_number(row["step"]) or 0)
+    step = record.number(row["step"])
+    return 0 if math.isnan(step) else int(step)
 
 
 def _seconds(row: record.Row) -> float | None:
@@ -160,23 +162,14 @@ def _seconds(row: record.Row) -> float | None:
     buckets = row.get("seconds")
     if not isinstance(buckets, dict):
         return None
-    seconds = [_number(buckets.get(name)) for name in clock.BUCKETS if name != "warmup"]
-    known = [value for value in seconds if value is not None and 0 <= value <= LONGEST_SECONDS]
+    seconds = [record.number(buckets.get(name)) for name in clock.BUCKETS if name != "warmup"]
+    known = [value for value in seconds if 0 <= value <= LONGEST_SECONDS]
     return sum(known) if len(known) == len(seconds) else None
 
 
 def number_left(states: Mapping[str, int]) -> int:
     """Return the number of runs that have not ended. ``states``: numbers of runs by state."""
     return sum(count for state, count in states.items() if state not in record.ENDED)
-
-
-def _number(value: object) -> float | None:
-    """Return a finite number as a float, or None for anything else."""
-    try:
-        number = float(value) if isinstance(value, int | float) else math.nan
-    except OverflowError:  # an integer beyond the range of floats
-        return None
-    return number if math.isfinite(number) else None
 
 
 def until(run: Run | None, steps: int) -> Run | None:

@@ -5,9 +5,7 @@ This module imports only the standard library, because both the trainer and the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -47,14 +45,3 @@ def loss(split: str, unit: str = "nats") -> Quantity:
 def error(split: str) -> Quantity:
     """Return the quantity of the error, the fraction of wrong predictions, on a split."""
     return Quantity(split, "error", "error", "%")
-
-
-def read(stored: Mapping[str, Any]) -> Quantity:
-    """Return the quantity that a ``run.json`` describes.
-
-    Raises: KeyError for a missing key; ValueError for a value of another type.
-    """
-    found = Quantity(*(stored[key] for key in ("split", "metric", "label", "unit", "log")))
-    if not isinstance(found.log, bool) or not all(isinstance(stored[key], str) for key in stored.keys() - {"log"}):
-        raise ValueError(f"its quantity is {stored!r:.80}")
-    return found

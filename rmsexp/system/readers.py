@@ -102,7 +102,7 @@ def check_own_config(path: Path) -> None:
     check_yaml(_text(path), path)
 
 
-def yaml_text(values: dict[str, Any]) -> str:
+def yaml_text(values: Any) -> str:
     """Return the content of a file from which :func:`read_yaml` reads these values."""
     return yaml.safe_dump(escaped(values), sort_keys=False)
 

@@ -1,12 +1,8 @@
-"""Read plain data, as in JSON files, into typed values by their annotations.
+"""Turn plain data, as JSON and checkpoints have it, into values of annotated types.
 
-A class with annotations, a dataclass or a named tuple, is read from an object (a dict) with its fields as keys. Fields
-with defaults may be missing. Keys that are no fields are ignored, as files of later versions may have some, or refused.
-What a class raises ValueError for, in ``__post_init__``, is reported with its place.
-
-Types of fields: ``bool``, ``int``, ``float``, ``str``, ``None``, ``Any``, ``Literal``, classes as above, unions, and
-``list``, ``tuple`` and ``dict`` of these. Integers are accepted as floats, and floats are finite. ``true`` and
-``false`` are no numbers.
+A record may come from somebody else, or be damaged. So a reader states, in annotations, which keys and types it needs,
+and :func:`typed` checks the data against them. Keys that the type does not have are allowed, since newer versions add
+some, unless they are to be refused. What a class raises ValueError for, as in ``__post_init__``, gets its place.
 """
 
 from __future__ import annotations
@@ -14,132 +10,161 @@ from __future__ import annotations
 import dataclasses
 import reprlib
 import sys
-import types
-from collections.abc import Sequence
 from functools import cache
-from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    NotRequired,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+
+from rmsexp.system.readers import read_json
 
 T = TypeVar("T")
-NAMES = {bool: "true or false", int: "an integer", float: "a finite number", str: "a text", type(None): "null"}
+LARGEST = (1 << 63) - 1  # integer in a record: that of NumPy and pandas
+NAMES = {int: "an integer", float: "a finite number", str: "a text", bool: "true or false", NoneType: "null"}
 
 
-def typed(kind: type[T], value: object, name: object, unknown: Literal["ignored", "refused"] = "ignored") -> T:
+class Between(NamedTuple):
+    """The limits of a number, both included: ``Annotated[int, Between(0, 9)]``."""
+
+    least: float
+    most: float
+
+    def __str__(self) -> str:
+        return f"a number from {self.least:g} to {self.most:g}"
+
+
+Count = Annotated[int, Between(0, LARGEST)]
+
+
+def read_typed(path: Path, kind: type[T]) -> T:
+    """Return the JSON object in a file as a value of a type.
+
+    Raises: OSError if the file cannot be opened; as :func:`typed_of`.
+    """
+    return typed_of(path, kind, read_json(path))
+
+
+def typed_of(file: object, kind: type[T], content: object, *, refuse_unknown: bool = False) -> T:
+    """Return the content of a file as a value of a type.
+
+    Raises: ValueError, in one line that names the file and the place in it, if it is not of this type.
+    """
+    try:
+        return typed(kind, content, refuse_unknown=refuse_unknown)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+
+
+def typed(kind: type[T], value: object, place: str = "it", *, refuse_unknown: bool = False) -> T:
     """Return plain data as a value of a type.
 
-    Args:
-        kind: the type.
-        value: the data.
-        name: what the data are called in messages, such as the path of their file.
-        unknown: whether keys that are no fields are ignored or refused.
+    ``kind``: a class of ``NAMES``, Any, a Literal, a union, ``Annotated[…, Between(…)]``, a list, tuple or dict of
+    such, or a class with annotated fields: a dataclass, a NamedTuple, or a TypedDict, whose values keep their other
+    keys. An integer may stand for a float. ``place``: the name of the value in messages. ``refuse_unknown``: whether
+    keys that a class does not have are refused.
 
-    Raises: ValueError with the place of what does not fit, as in "run.json: sessions[3].seconds is 'x' instead of a
-        finite number".
+    Raises: ValueError, in one line, for a value of another type.
     """
-    result: T = _Reader(str(name), unknown == "refused").read(kind, value, "")
-    return result
+    return _typed(kind, value, place, refuse_unknown)
 
 
-class _Field(NamedTuple):
-    kind: Any
-    required: bool
+def _typed(kind: Any, value: Any, place: str, refuse: bool) -> Any:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if kind in NAMES:
+        return _require(_is_plain(kind, value), value, place, NAMES[kind])
+    if origin is Annotated:
+        plain, limits = _typed(arguments[0], value, place, refuse), arguments[1]
+        return _require(limits.least <= plain <= limits.most, plain, place, limits)
+    if origin in (Union, UnionType):
+        return _one_of(arguments, value, place, refuse)
+    if origin is Literal:
+        return _require(_is_among(value, arguments), value, place, " or ".join(map(str, arguments)))
+    if origin in (list, tuple):
+        _require(isinstance(value, list | tuple), value, place, "a list")
+        return origin(_typed(arguments[0], item, f"{place}[{number}]", refuse) for number, item in enumerate(value))
+    _require(isinstance(value, dict), value, place, "an object")
+    if origin is dict:
+        return {key: _typed(arguments[1], item, _inside(place, key), refuse) for key, item in value.items()}
+    fields = _fields(kind)
+    if missing := [name for name, (_, required) in fields.items() if required and name not in value]:
+        raise ValueError(f"{place} has no {missing[0]}")
+    if refuse and (unknown := [name for name in value if name not in fields]):
+        raise ValueError(f"{place} has {reprlib.repr(unknown[0])}, which is not known")
+    known = {
+        name: _typed(of, value[name], _inside(place, name), refuse) for name, (of, _) in fields.items() if name in value
+    }
+    if is_typeddict(kind):
+        return value | known
+    try:
+        return kind(**known)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
+
+
+def _one_of(kinds: tuple[Any, ...], value: Any, place: str, refuse: bool) -> Any:
+    """Return a value of the first type of a union that it fits."""
+    others = [kind for kind in kinds if kind is not NoneType]
+    if value is None and len(others) < len(kinds):
+        return None
+    for kind in others[:-1]:
+        try:
+            return _typed(kind, value, place, refuse)
+        except ValueError:
+            continue
+    return _typed(others[-1], value, place, refuse)
+
+
+def _is_plain(kind: type, value: object) -> bool:
+    """Return whether a value is of a class of ``NAMES``. A bool is no number, and neither are NaN and infinity."""
+    if kind is float:
+        return type(value) in (int, float) and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
+    return type(value) is kind and (kind is not int or abs(value) <= LARGEST)  # type: ignore[arg-type]
+
+
+def _is_among(value: object, choices: tuple[object, ...]) -> bool:
+    return any(type(value) is type(choice) and value == choice for choice in choices)
+
+
+def _require(valid: bool, value: Any, place: str, expected: object) -> Any:
+    """Return the value if it is valid. Raises: ValueError."""
+    if not valid:
+        raise ValueError(f"{place} is {reprlib.repr(value)} instead of {expected}")
+    return value
+
+
+def _inside(place: str, key: object) -> str:
+    """Return the name of a value in an object."""
+    name = key if isinstance(key, str) and key.isidentifier() and len(key) < 40 else reprlib.repr(key)
+    return str(name) if place == "it" else f"{place}.{name}"
 
 
 @cache
-def _fields(kind: Any) -> dict[str, _Field] | None:
-    """Return the fields of a class by their names; None if it is neither a dataclass nor a named tuple."""
-    if dataclasses.is_dataclass(kind):
-        fields = [field for field in dataclasses.fields(kind) if field.init]
-        none = dataclasses.MISSING
-        required = {field.name: field.default is none and field.default_factory is none for field in fields}
-    elif isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        required = {name: name not in kind._field_defaults for name in kind._fields}  # type: ignore[attr-defined]
-    else:
-        return None
-    hints = get_type_hints(kind)
-    return {name: _Field(hints[name], is_required) for name, is_required in required.items()}
-
-
-class _Reader(NamedTuple):
-    """``place``, in the methods: of a value within the data, such as "sessions[3].seconds"; "" for the whole."""
-
-    name: str
-    refuse_unknown: bool
-
-    def read(self, kind: Any, value: Any, place: str) -> Any:
-        origin, arguments = get_origin(kind), get_args(kind)
-        if kind is Any:
-            return value
-        if origin in (Union, types.UnionType):
-            return self._one_of(arguments, value, place)
-        if origin is Literal:
-            if not any(type(value) is type(option) and value == option for option in arguments):
-                raise self._misfit(value, place, f"one of {', '.join(map(str, arguments))}")
-            return value
-        if origin in (list, tuple):
-            return self._items(origin, arguments, value, place)
-        if origin is dict:
-            self._check(type(value) is dict, value, place, "an object")
-            return {
-                self.read(arguments[0], key, f"a key of {place}"): self.read(arguments[1], item, _below(place, key))
-                for key, item in value.items()
-            }
-        if (fields := _fields(kind)) is not None:
-            return self._instance(kind, fields, value, place)
-        if kind is float:
-            is_number = type(value) in (int, float) and abs(value) <= sys.float_info.max
-            self._check(is_number, value, place, NAMES[float])
-            return float(value)
-        self._check(type(value) is kind, value, place, NAMES.get(kind, f"a {kind.__name__}"))
-        return value
-
-    def _one_of(self, kinds: Sequence[Any], value: Any, place: str) -> Any:
-        """Return the value as the first of the types that it fits."""
-        if value is None and type(None) in kinds:
-            return None
-        errors = []
-        for kind in (kind for kind in kinds if kind is not type(None)):
-            try:
-                return self.read(kind, value, place)
-            except ValueError as error:
-                errors.append(error)
-        if len(errors) == 1:
-            raise errors[0]
-        raise self._misfit(value, place, " or ".join(NAMES.get(kind, str(kind)) for kind in kinds))
-
-    def _items(self, kind: type, arguments: Sequence[Any], value: Any, place: str) -> Any:
-        self._check(type(value) is list, value, place, "a list")
-        if kind is list or arguments[-1] is Ellipsis:
-            arguments = [arguments[0]] * len(value)
-        self._check(len(value) == len(arguments), value, place, f"a list of {len(arguments)}")
-        items = zip(arguments, value, strict=True)
-        return kind(self.read(each, item, f"{place}[{number}]") for number, (each, item) in enumerate(items))
-
-    def _instance(self, kind: Any, fields: dict[str, _Field], value: Any, place: str) -> Any:
-        self._check(type(value) is dict, value, place, "an object")
-        for name, field in fields.items():
-            if field.required and name not in value:
-                raise ValueError(f"{self._at(place)} has no {name}")
-        if self.refuse_unknown and (names := [name for name in value if name not in fields]):
-            raise ValueError(f"{self._at(place)} has {reprlib.repr(names[0])}, which is not known")
-        read = {
-            name: self.read(fields[name].kind, value[name], _below(place, name)) for name in fields if name in value
+def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
+    """Return the type of each field of a class, and whether data must have the field."""
+    hints = get_type_hints(kind, include_extras=True)
+    if is_typeddict(kind):
+        optional = {name for name, hint in hints.items() if get_origin(hint) is NotRequired} | kind.__optional_keys__
+        return {
+            name: (get_args(hint)[0] if get_origin(hint) is NotRequired else hint, name not in optional)
+            for name, hint in hints.items()
         }
-        try:
-            return kind(**read)
-        except ValueError as error:
-            raise ValueError(f"{self._at(place)}: {error}") from None
-
-    def _check(self, fits: bool, value: Any, place: str, expected: str) -> None:
-        if not fits:
-            raise self._misfit(value, place, expected)
-
-    def _misfit(self, value: Any, place: str, expected: str) -> ValueError:
-        # reprlib shortens large values and does not descend into deep ones
-        return ValueError(f"{self._at(place)} is {reprlib.repr(value):.60} instead of {expected}")
-
-    def _at(self, place: str) -> str:
-        return f"{self.name}: {place}" if place else self.name
-
-
-def _below(place: str, key: str) -> str:
-    return f"{place}.{key}" if place else key
+    if dataclasses.is_dataclass(kind):
+        none = dataclasses.MISSING
+        return {
+            field.name: (hints[field.name], field.default is none and field.default_factory is none)
+            for field in dataclasses.fields(kind)
+        }
+    return {name: (hints[name], name not in kind._field_defaults) for name in kind._fields}

@@ -1,8 +1,7 @@
 """Write checkpoints atomically, and read the newest one that is neither damaged nor of another run.
 
 A checkpoint is a dict whose entry ``identity`` says to which run it belongs. Its file is the zip archive that
-:func:`torch.save` writes, with the SHA-256 of all bytes before it as the archive's comment. Older versions wrote
-neither, so changes to their checkpoints cannot be seen.
+:func:`torch.save` writes, with the SHA-256 of all bytes before it as the archive's comment.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -27,6 +26,7 @@ FORMAT = 1
 DIGEST_BYTES = 64  # a SHA-256 in hexadecimal digits
 UNFIT = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # see load
 Payload = dict[str, Any]
+T = TypeVar("T")
 
 
 class CheckpointError(ReportedError, RuntimeError):
@@ -69,14 +69,12 @@ def _make_room(folder: Path, *names: str) -> None:
             move_aside(path)
 
 
-def load(
-    folder: Path, identity: Identity | None = None, use: Callable[[Payload], Any] = lambda payload: payload
-) -> tuple[Any | None, list[str]]:
+def load(folder: Path, identity: Identity, use: Callable[[Payload], T]) -> tuple[T | None, list[str]]:
     """Return ``use(payload)`` for the newest checkpoint that can be used, or None if there is none, and warnings.
 
     The checkpoints are ``last.pt`` and, older, ``previous.pt``. If only ``last.pt`` cannot be used, it is renamed to
     ``damaged.pt``; otherwise the next :func:`save` would replace ``previous.pt`` by it. The warnings say why it cannot
-    be used, and that changes to a checkpoint of an older version cannot be seen.
+    be used.
 
     ``identity``: that of the run. ``use`` raises an exception in ``UNFIT`` if the checkpoint does not fit the run.
 
@@ -87,8 +85,7 @@ def load(
         if not path.exists():
             continue
         try:
-            payload = read(path, identity)
-            result = use(payload)
+            result = use(read(path, identity))
         except CheckpointError as error:
             warnings.append(str(error))
         except UNFIT as error:
@@ -99,8 +96,6 @@ def load(
             if warnings:
                 warnings = [f"{warnings[0]}; continuing from {path.name}"]
                 _rename_last(folder)
-            if identity is not None and payload.get("identity") is None:
-                warnings.append(unchecked(path))
             return result, warnings
     if warnings:
         advice = "start a new run with force=true, which keeps this one beside it"
@@ -118,8 +113,7 @@ def _rename_last(folder: Path) -> None:
 def read(path: Path, identity: Identity | None = None) -> Payload:
     """Return the content of a checkpoint.
 
-    ``identity``: that of the run to which it must belong; None: any run. A checkpoint of an older version, whose entry
-    ``identity`` is missing, is not refused.
+    ``identity``: that of the run to which it must belong; None: any run.
 
     Raises: CheckpointError if the file is missing, damaged, or of another run; ReportedError if it may be intact, but
     cannot be read now.
@@ -133,38 +127,25 @@ def read(path: Path, identity: Identity | None = None) -> Payload:
             raise ReportedError(f"{path} cannot be read ({error.strerror}); repeat the command when it can") from None
         raise CheckpointError(f"{path} is damaged ({_first_line(error)})") from None
     try:
-        has_digest = _check_bytes(content)
+        _check_bytes(content)
         payload: Payload = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         if not isinstance(payload, dict):
             raise ValueError("it holds no dict")
-        found = payload.get("identity")
-        if found is not None and not has_digest:
-            raise ValueError("its digest is missing")
     except Exception as error:  # damage raises many types of exceptions
         if memory_message(error) is not None:
             raise
         raise CheckpointError(f"{path} is damaged ({_first_line(error)})") from None
-    if identity is not None and found is not None and found != identity._asdict():
+    if identity is not None and (found := payload.get("identity")) != identity._asdict():
         raise CheckpointError(f"{path} is of another run ({_difference(found, identity)})")
     return payload
 
 
-def unchecked(path: Path) -> str:
-    """Return the warning about a checkpoint without ``identity``."""
-    return f"{path} was written by an older version, without a digest: changes to it cannot be seen"
-
-
-def _check_bytes(content: bytes) -> bool:
-    """Return whether a checkpoint file has a digest. Raises: ValueError if its digest or another checksum is wrong."""
+def _check_bytes(content: bytes) -> None:
+    """Raises: ValueError if the file has no digest, or a wrong one; BadZipFile if it is no archive."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         digest = archive.comment.decode("ascii", "replace")
-        if not digest:
-            broken = archive.testzip()  # torch.load does not check the checksums
-            if broken is not None:
-                raise ValueError(f"the checksum of {broken} is wrong")
-    if digest and digest != hashlib.sha256(memoryview(content)[:-DIGEST_BYTES]).hexdigest():
-        raise ValueError("its digest is wrong")
-    return bool(digest)
+    if digest != hashlib.sha256(memoryview(content)[:-DIGEST_BYTES]).hexdigest():
+        raise ValueError("its digest is wrong" if digest else "its digest is missing")
 
 
 def _bytes(payload: Payload) -> bytes:

@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
 
 import torch
 
@@ -18,10 +17,10 @@ from rmsexp.task import Extent, MicroBatches, checked, target_value
 from rmsexp.train import checkpoint
 from rmsexp.train.contention import Contention
 from rmsexp.train.interrupt import Interrupt, Interrupted
-from rmsexp.train.loggers import Logger
 from rmsexp.train.progress import ProgressDisplay
-from rmsexp.train.state import State
+from rmsexp.train.state import State, clock_seconds
 from rmsexp.train.step import WARMUP_STEPS, Stepper, StepResult, autocast, synchronise
+from rmsexp.train.writer import Writer
 
 SMALLEST_SCALE = 2.0**-24  # the least positive number of float16: no gradient overflows because of a scale this small
 
@@ -37,122 +36,102 @@ class Diverged(Exception):
         self.step = step
 
 
-class Start(NamedTuple):
-    """Where training begins or continues.
-
-    ``identity``: that of the run's checkpoints; None: they have none. ``warnings``: messages about checkpoints that are
-    damaged or missing or that cannot be checked.
-    """
-
-    state: State
-    clock: Clock
-    identity: checkpoint.Identity | None = None
-    warnings: Sequence[str] = ()
-
-
 def restore(
     stepper: Stepper,
-    folder: record.RunFolder,
-    identity: checkpoint.Identity | None = None,
-    saved_step: int | None = None,
-) -> Start:
+    files: record.RunFolder,
+    identity: checkpoint.Identity,
+    saved_step: int | None,
+    warn: Callable[[str], None],
+) -> tuple[State, Clock]:
     """Load the newest undamaged checkpoint of a run into the stepper's model and optimiser; drop later metrics.
 
-    A checkpoint also counts as damaged if the metrics of its steps have changed since. Without a checkpoint, initialise
-    the model and drop all metrics. If the best model so far is of a later step, whose metrics are dropped, the next
-    evaluation replaces it.
+    Without a checkpoint, initialise the model and drop all metrics. If the best model so far is of a later step, whose
+    metrics are dropped, the next evaluation replaces it.
 
-    ``saved_step``: the step of the last checkpoint according to the run's status; 0: there is none; None: not known.
+    ``identity``: that of the run's checkpoints. ``saved_step``: the step of the last checkpoint according to the run's
+    status; 0: there is none; None: not known. ``warn``: gets messages about checkpoints that are damaged or missing.
 
     Raises: checkpoint.CheckpointError if there are checkpoints and none can be used; RunLockedError if another process
     may have taken over the run.
     """
 
     def use(payload: checkpoint.Payload) -> tuple[State, Clock]:
-        state, clock = State.of(payload["state"]), Clock(_seconds(payload["clock"]))
+        state, clock = State.of(payload["state"]), Clock(clock_seconds(payload["clock"]))
         stepper.model.load_state_dict(payload["model"])
         stepper.optimizer.load_state_dict(payload["optimizer"])
-        stepper.scaler.load_state_dict(payload.get("scaler", {}))  # older checkpoints lack it
-        try:
-            folder.cut_metrics(state.metrics_bytes, state.metrics_digest)
-        except ValueError as error:
-            raise checkpoint.CheckpointError(str(error)) from None
+        stepper.scaler.load_state_dict(payload["scaler"])
+        files.cut_metrics(state.metrics_bytes)
         return state, clock
 
-    folder.check_lock()  # preparing the data may have taken hours; what follows cuts the metrics
-    restored, warnings = checkpoint.load(folder.checkpoints, identity, use)
+    files.check_lock()  # preparing the data may have taken hours; what follows cuts the metrics
+    restored, warnings = checkpoint.load(files.checkpoints, identity, use)
+    for warning in warnings:
+        warn(warning)
     if restored is None:
-        warnings = _drop_metrics(folder, saved_step)
+        _drop_metrics(files, saved_step, warn)
         stepper.task.initialise(stepper.model)
-        return Start(State(), Clock(), identity, warnings)
+        return State(), Clock()
     state, clock = restored
     if state.step < (saved_step or 0) and not warnings:
-        warnings = [
-            f"{folder.checkpoints} lacks the last checkpoint, of step {saved_step}; continuing from an older one"
-        ]
-    return Start(state, clock, identity, [*warnings, *_check_best(folder, identity, state)])
+        warn(f"{files.checkpoints} lacks the last checkpoint, of step {saved_step}; continuing from an older one")
+    _check_best(files, identity, state, warn)
+    return state, clock
 
 
-def _check_best(folder: record.RunFolder, identity: checkpoint.Identity | None, state: State) -> list[str]:
-    """Let the next evaluation replace the best model if it is of a later step. Return a warning if it is unusable."""
+def _check_best(
+    files: record.RunFolder, identity: checkpoint.Identity, state: State, warn: Callable[[str], None]
+) -> None:
+    """Let the next evaluation replace the best model if it is of a later step. Warn if it is unusable."""
     if state.best is None:
-        return []
+        return
     try:
-        step = checkpoint.read(folder.checkpoints / checkpoint.BEST, identity).get("step")
+        step = checkpoint.read(files.checkpoints / checkpoint.BEST, identity).get("step")
     except checkpoint.CheckpointError as error:
-        return [f"{error}; unless a later evaluation is better, only the last model can be used (--checkpoint last)"]
+        warn(f"{error}; unless a later evaluation is better, only the last model can be used (--checkpoint last)")
+        return
     if isinstance(step, int) and step > state.step:
         state.best = None  # with another eval_every, no evaluation might be better, and the file would stay
-    return []
 
 
-def _drop_metrics(folder: record.RunFolder, saved_step: int | None) -> list[str]:
-    """Remove the metrics of a run without checkpoints, and return warnings.
+def _drop_metrics(files: record.RunFolder, saved_step: int | None, warn: Callable[[str], None]) -> None:
+    """Remove the metrics of a run without checkpoints.
 
     Unless there never was a checkpoint (``saved_step`` is 0), the file is kept under another name.
     """
-    path = folder.metrics_path
+    path = files.metrics_path
     if not path.exists():
-        return []
+        return
     if saved_step == 0 and path.is_file():  # a folder of this name is kept, too
         path.unlink()
-        return []
+        return
     kept = atomic.move_aside(path).name
-    return [f"{folder.checkpoints} has no checkpoint: the run begins again at step 0; its metrics are kept as {kept}"]
-
-
-def _seconds(clock: Any) -> dict[str, float]:
-    """Return the seconds of a checkpoint's clock. Raises: ValueError if they are not finite numbers from 0."""
-    if isinstance(clock, dict) and all(isinstance(value, float) and 0 <= value < math.inf for value in clock.values()):
-        return clock
-    raise ValueError("its clock does not have the seconds in each bucket")
+    warn(f"{files.checkpoints} has no checkpoint: the run begins again at step 0; its metrics are kept as {kept}")
 
 
 class Trainer:
-    """Trains a model on a task, from a :class:`Start` on.
+    """Trains a model on a task, from a state on.
 
-    ``after_checkpoint`` is called after each checkpoint. ``pause``: when to pause between two steps; None: never.
+    ``state``, ``clock``: those that :func:`restore` returns. ``writer``: writes the record; None if another process
+    does. ``pause``: when to pause between two steps; None: never.
     """
 
     def __init__(
         self,
         stepper: Stepper,
-        start: Start,
-        folder: record.RunFolder,
+        state: State,
+        clock: Clock,
+        writer: Writer | None,
+        *,
         interrupt: Interrupt,
         contention: Contention,
-        loggers: Sequence[Logger],
         display: ProgressDisplay,
-        after_checkpoint: Callable[[], None],
         pause: Pause | None = None,
     ) -> None:
         self.task, self.model, self.optimizer = stepper.task, stepper.model, stepper.optimizer
-        self.settings, self.state, self.clock = stepper.settings, start.state, start.clock
-        self._identity = start.identity._asdict() if start.identity else None
-        self._stepper, self._folder, self._interrupt, self._contention = stepper, folder, interrupt, contention
-        self._loggers, self._display, self._after_checkpoint = loggers, display, after_checkpoint
-        self._pause = pause
-        self._first_step, self._first_seconds, self._predictions = self.state.step, self.clock.time, 0
+        self.settings, self.state, self.clock = stepper.settings, state, clock
+        self._stepper, self._writer, self._interrupt, self._contention = stepper, writer, interrupt, contention
+        self._display, self._pause = display, pause
+        self._first_step, self._first_seconds, self._predictions = state.step, clock.time, 0
         self._first_spent = self._spent()
         self._scale = stepper.scaler.get_scale()  # after the last step whose values were fetched
         self._recent: list[StepResult] = []  # of the steps since the last edge, with values on the device
@@ -306,8 +285,7 @@ class Trainer:
         with self._interrupt.deferred():
             with self.clock.bucket("log"):
                 rows = [self._row(split, metrics) for split, metrics in results.items()]
-                self._record(rows)
-                self._write_files()
+                self._record(rows, self.task.files)
                 for row in rows:
                     self._display.report_evaluation(row)
             self.state.evaluated = self.state.step
@@ -315,38 +293,29 @@ class Trainer:
             if value is not None:
                 self._save_best(value)
 
-    def _write_files(self) -> None:
-        for name, text in self.task.files.items():
-            atomic.write_atomic(self._folder.path / name, text)
-
     def _save_best(self, value: float) -> None:
         """Save the model if ``value``, the target's metric on the selection split, is finite and the best so far."""
         state, target = self.state, self.task.target
         sign = 1 if target.mode == "min" else -1
         if math.isfinite(value) and (state.best is None or sign * value < sign * state.best):
             state.best = value
-            self._write_best(value)
-
-    def _write_best(self, value: float) -> None:
-        with self.clock.bucket("checkpoint"):
-            best = {"identity": self._identity, "step": self.state.step, self.task.target.metric: value}
-            best["model"] = self.model.state_dict()
-            checkpoint.save_best(self._folder.checkpoints, best)
+            if self._writer is not None:
+                with self.clock.bucket("checkpoint"):
+                    best = {"step": state.step, target.metric: value, "model": self.model.state_dict()}
+                    self._writer.save_best(best)
 
     def _checkpoint(self) -> None:
+        if self._writer is None:
+            return
         with self.clock.bucket("checkpoint"), self._interrupt.deferred():
-            self._folder.check_lock()
-            self.state.metrics_digest = self._folder.metrics_digest(self.state.metrics_bytes)["digest"]
             payload = {
-                "identity": self._identity,
                 "model": self.model.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "scaler": self._stepper.scaler.state_dict(),
                 "clock": dict(self.clock.seconds),
                 "state": dataclasses.asdict(self.state),
             }
-            checkpoint.save(self._folder.checkpoints, payload)
-            self._after_checkpoint()
+            self._writer.save(payload, self.state.step)
 
     def _row(self, split: str, metrics: Mapping[str, float]) -> record.Row:
         state = self.state
@@ -355,11 +324,10 @@ class Trainer:
         seconds = {name: round(seconds, 6) for name, seconds in self.clock.seconds.items()}
         return progress | _finite(metrics) | {"seconds": seconds}
 
-    def _record(self, rows: list[record.Row]) -> None:
-        self.state.metrics_bytes = self._folder.append(rows, self.state.metrics_bytes)
-        for logger in self._loggers:
-            for row in rows:
-                logger.log(row)
+    def _record(self, rows: list[record.Row], files: Mapping[str, str] = {}) -> None:
+        """Write rows of metrics, and files of the task by name."""
+        if self._writer is not None:
+            self.state.metrics_bytes = self._writer.append(rows, files)
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:

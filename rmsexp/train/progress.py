@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from multiprocessing import parent_process
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +16,38 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rmsexp.records.record import Row, metrics_text
 from rmsexp.system.command_line import duration
 from rmsexp.train.failures import Failures
+
+LOG = logging.getLogger("rmsexp")
+
+
+class LogFile(logging.FileHandler):
+    """The log file of a run: what its display reports, and what other modules log. A failure switches it off."""
+
+    def __init__(self, path: Path, failures: Failures) -> None:
+        super().__init__(path, delay=True, encoding="utf-8")
+        self.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        self._failures = failures
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._failures.attempt("the log file", super().emit, record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002
+        raise
+
+
+@contextmanager
+def logged(path: Path, failures: Failures) -> Iterator[None]:
+    """Inside the context, write what is logged to a file: of the level INFO, or DEBUG with ``hydra.verbose=true``."""
+    root, handler = logging.getLogger(), LogFile(path, failures)
+    level = root.level
+    root.setLevel(min(level, logging.INFO))
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+        handler.close()
 
 
 class ProgressDisplay:
@@ -54,11 +89,13 @@ class ProgressDisplay:
 
     def report(self, text: str) -> None:
         """Print one line, above the bar if there is one."""
+        LOG.info(text)
         self._show(self._console.print, text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def warn(self, text: str) -> None:
         """Print a warning. With ``quiet``, it names the run, which nothing before it has named."""
         if self._console.quiet:
+            LOG.warning(text)
             self._show(print, f"warning: {self._label}: {text}", file=sys.stderr)
         else:
             self.report(f"warning: {text}")

@@ -50,7 +50,7 @@ def session(device: torch.device, from_step: int) -> dict[str, Any]:
     }
 
 
-def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Return the keys among ``DECISIVE`` that differ between two sessions or that ``before`` lacks.
 
     ``machine`` is one of them if the ids differ. Older records lack it.

@@ -5,22 +5,22 @@ There is one file for each machine in the user's cache folder; ``python -m rmsex
 
 from __future__ import annotations
 
-import math
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
 from rmsexp.system import atomic, machine
 from rmsexp.system.command_line import brief
 from rmsexp.system.private import belongs_to_user, cache_folder
-from rmsexp.system.readers import read_json
+from rmsexp.system.typed import Between, Count, read_typed
 from rmsexp.train.probe import WORK, Times
 
 FOLDER = Path("~/.cache/rmsexp/machines")
 FILE = "quiet.json"
+Seconds = Annotated[float, Between(1e-9, 1e9)]
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Reference:
     machine: str
     work: str
     date: str
-    processes: int
-    number: int
-    arithmetic: float
-    memory: float
+    processes: Count
+    number: Count
+    arithmetic: Seconds
+    memory: Seconds
 
     @property
     def times(self) -> Times:
@@ -60,22 +60,17 @@ def read() -> Reference | None:
     try:
         path = path_of(machine_id())
         return _checked(path) if path.exists() else None
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError) as error:
         advice = "renew it with python -m rmsexp.timing --calibrate"
         print(brief(f"notice: the machine's quiet reference is not used ({error}); {advice}"), file=sys.stderr)
         return None
 
 
 def _checked(path: Path) -> Reference:
-    """Return the reference in a file. Raises: OSError, ValueError or TypeError if it cannot be used."""
+    """Return the reference in a file. Raises: OSError or ValueError if it cannot be used."""
     if not belongs_to_user(path):
         raise PermissionError(f"other users can change {path}")
-    content = read_json(path)
-    if "number" in content and "processes" not in content:
-        raise ValueError(f"{path} is of an older version, which measured in one process")
-    reference = Reference(**content)
-    if not all(isinstance(seconds, float) and 0 < seconds < math.inf for seconds in reference.times):
-        raise ValueError(f"the times in {path} are not positive numbers")
+    reference = read_typed(path, Reference)
     if (reference.machine, reference.work) != (machine_id(), WORK):
         raise ValueError(f"{path} is of another machine or of an older probe")
     return reference

@@ -68,16 +68,30 @@ class StepResult(NamedTuple):
 
 
 class Sums:
-    """Sums over the micro-batches of a step, which are added in their order.
+    """Sums over the micro-batches of a step, which are added in their order; one object is used for all steps.
 
     ``values``: the loss, and each of ``metrics``. ``count``: predictions. ``examples``: training examples. The backward
-    passes add up the gradients.
+    passes add up the gradients. ``shared``: whether several processes take the micro-batches of a step.
     """
 
+    shared = False
     values: Tensor | None = None
     metrics: Sequence[str] = ()
     count: int | Tensor = 0
     examples: int | Tensor = 0
+    number = 0  # of the step's micro-batches
+
+    def begin(self, number: int) -> None:
+        """Begin with a step of ``number`` micro-batches."""
+        self.values, self.count, self.examples, self.number = None, 0, 0, number
+
+    def numbered(self, own: Sequence[T]) -> Iterable[tuple[int, T]]:
+        """Return what belongs to this process's micro-batches, with their numbers in the step."""
+        return enumerate(own)
+
+    def all(self, own: list[T]) -> list[T]:
+        """Return what belongs to all micro-batches, given that of this process's micro-batches."""
+        return own
 
     def add(self, micro: int, values: Tensor, objective: Objective, examples: int) -> None:  # noqa: ARG002
         """Add micro-batch number ``micro`` after its backward pass. ``values``: its share of :attr:`values`."""
@@ -93,6 +107,8 @@ class Sums:
 class Stepper:
     """A model with its task, optimiser and schedule, and the training step.
 
+    ``sums``: adds up the micro-batches; by default, those of this process alone.
+
     ``scaler``: with ``precision=float16`` it multiplies the loss by a factor, so that small gradients do not become
     zero, and divides the gradients by it before clipping. A step with a gradient that is not finite changes no
     parameter and halves the factor; 2,000 steps without such a gradient double it. With other precisions it does
@@ -100,10 +116,16 @@ class Stepper:
     """
 
     def __init__(
-        self, task: Task, model: nn.Module, optimizer: torch.optim.Optimizer, schedule: Schedule, settings: Settings
+        self,
+        task: Task,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        schedule: Schedule,
+        settings: Settings,
+        sums: Sums | None = None,
     ) -> None:
         self.task, self.model, self.optimizer = task, model, optimizer
-        self.schedule, self.settings = schedule, settings
+        self.schedule, self.settings, self.sums = schedule, settings, sums or Sums()
         self._statistics = RunningStatistics(model)
         device = settings.device
         self.scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "float16")
@@ -118,12 +140,17 @@ class Stepper:
         for group in self.optimizer.param_groups:
             group.update(self.rates(step))
         is_coupled = len(batches.weights) > 1 and isinstance(self.task, CoupledTask)
-        sums = self._coupled(batches, part) if is_coupled else self._separate(step, batches, part)
+        sums = self.sums
+        sums.begin(len(batches.weights))
+        if is_coupled:
+            self._coupled(batches, part)
+        else:
+            self._separate(step, batches, part)
         with part("update"):
             sums.finish()
             assert sums.values is not None
             if self._statistics.modules:
-                self._statistics.update(self._all(self._statistics.release()))
+                self._statistics.update(sums.all(self._statistics.release()))
             norm, skipped = self._update()
         values = torch.cat([sums.values, norm.reshape(1)])
         scale = self.scaler.get_scale()
@@ -150,30 +177,28 @@ class Stepper:
         self.optimizer.zero_grad()
         return norm, self.scaler.get_scale() < before
 
-    def _separate(self, step: int, batches: MicroBatches, part: Part) -> Sums:
+    def _separate(self, step: int, batches: MicroBatches, part: Part) -> None:
         """Add up the gradients and the values of micro-batches, each of which has its own objective."""
-        weights = batches.weights
-        sums = self._sums(len(weights))
-        for micro, batch in self._numbered(batches):
+        weights, held = batches.weights, len(batches.weights) > 1 or self.sums.shared
+        for micro, batch in self.sums.numbered(batches):
             with part("forward"):
-                with self._computing(), self._statistics.held(self._holds(weights)):
+                with self._computing(), self._statistics.held(held):
                     objective = self.task.objective(self.model, batch, self._noise(step, micro))
                 checked(objective, Objective, "objective")
                 loss = objective.loss / (sum(weights) / weights[micro])
             with part("backward"):
                 self.scaler.scale(loss).backward()
-            sums.add(micro, _values(loss, objective), objective, self.task.examples(batch))
-        return sums
+            self.sums.add(micro, _values(loss, objective), objective, self.task.examples(batch))
 
-    def _coupled(self, batches: MicroBatches, part: Part) -> Sums:
+    def _coupled(self, batches: MicroBatches, part: Part) -> None:
         """Add up the gradients of micro-batches whose objective is that of the whole batch."""
-        task, embedded, sums = self.task, [], self._sums(len(batches.weights))
+        task, embedded = self.task, []
         assert isinstance(task, CoupledTask)
         with part("forward"):
             for batch in batches:
                 with self._computing(), self._statistics.held(True):
                     embedded.append(task.embed(self.model, batch))
-            rows = self._all([[tensor.detach() for tensor in tensors] for tensors in embedded])
+            rows = self.sums.all([[tensor.detach() for tensor in tensors] for tensors in embedded])
             joined = [torch.cat(column).requires_grad_() for column in zip(*rows, strict=True)]
             with self._computing():
                 objective = task.coupled(*joined)
@@ -181,28 +206,11 @@ class Stepper:
             of_rows = torch.autograd.grad(self.scaler.scale(objective.loss), joined)
             gradients = [torch.split(gradient, list(batches.weights)) for gradient in of_rows]
             values = _values(objective.loss, objective)
-            for micro, tensors in self._numbered(embedded):
+            for micro, tensors in self.sums.numbered(embedded):
                 torch.autograd.backward(tensors, [column[micro] for column in gradients])
                 if micro > 0:  # the values are those of the whole batch
                     values, objective = torch.zeros_like(values), dataclasses.replace(objective, count=0)
-                sums.add(micro, values, objective, batches.weights[micro])
-        return sums
-
-    def _sums(self, number: int) -> Sums:  # noqa: ARG002
-        """Return the sums of a step of ``number`` micro-batches, at their beginning."""
-        return Sums()
-
-    def _numbered(self, own: Sequence[T]) -> Iterable[tuple[int, T]]:
-        """Return what belongs to this process's micro-batches of a step, with their numbers in the step."""
-        return enumerate(own)
-
-    def _all(self, own: list[T]) -> list[T]:
-        """Return what belongs to all micro-batches of a step, given that of this process's micro-batches."""
-        return own
-
-    def _holds(self, weights: Sequence[int]) -> bool:
-        """Return whether updates of running statistics are held until the end of the step."""
-        return len(weights) > 1
+                self.sums.add(micro, values, objective, batches.weights[micro])
 
     def _noise(self, step: int, micro: int) -> StreamNoise:
         return StreamNoise(self.settings.seed, "noise", step, micro, device=self.settings.device)

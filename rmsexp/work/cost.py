@@ -26,7 +26,7 @@ TRIAL_STEPS = 20
 def is_from_this_machine(folder: Path) -> bool:
     """Return whether all processes of a run had the processor, caches and cores of this machine (same machine id)."""
     sessions = record.RunFolder(folder).read_run()["sessions"]
-    return {(session.get("machine") or {}).get("id") for session in sessions} == {quiet.machine_id()}
+    return {session.get("machine", {}).get("id") for session in sessions} == {quiet.machine_id()}
 
 
 def trial(asked: Asked, run: Planned) -> Cost:

@@ -7,7 +7,6 @@ from threading import Event
 
 from rmsexp import config, tasks
 from rmsexp.models.recurrent import impl_of
-from rmsexp.records import record
 from rmsexp.system import process
 from rmsexp.system.command_line import brief
 from rmsexp.train.device import compile_model, set_up_device
@@ -63,11 +62,18 @@ def _take_part(job: config.Job, group: Group) -> Outcome:
         task.prepare(lambda _: None)
     model = tasks.build(task, job)
     stepper = stepper_of(cfg, task, model, group.device, group)
-    start = share_start(group, stepper, None, runner.identity(job, task), job.resolved, impl_of(job.norm, model))
+    impl = impl_of(job.norm, model)
+    state, clock = share_start(group, stepper, None, runner.identity(job, task), job.resolved, impl)
     compile_model(model, cfg)
-    folder, display = record.RunFolder(job.folder), ProgressDisplay("", cfg.max_steps, quiet=True)
-    contention = JointContention(group.device, group)
-    trainer = JointTrainer(stepper, start, folder, group.interrupt, contention, [], display, lambda: None)
+    trainer = JointTrainer(
+        stepper,
+        state,
+        clock,
+        None,
+        interrupt=group.interrupt,
+        contention=JointContention(group.device, group),
+        display=ProgressDisplay("", cfg.max_steps, quiet=True),
+    )
     try:
         trainer.run()
     except Diverged as divergence:

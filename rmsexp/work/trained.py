@@ -11,7 +11,7 @@ import torch
 
 from rmsexp import config, tasks
 from rmsexp.records import record
-from rmsexp.records.earlier import tokens_that_differ
+from rmsexp.records.past import Past, tokens
 from rmsexp.system.readers import read_yaml
 from rmsexp.train import checkpoint
 
@@ -29,8 +29,8 @@ def load(
 ) -> Trained:
     """Return the task and the model of the run in ``folder``.
 
-    ``kind``: the class that the task must have. ``report`` prints a line about preprocessing that takes long, and a
-    warning about a checkpoint that cannot be checked. ``which``: the checkpoint, "best" or "last".
+    ``kind``: the class that the task must have. ``report`` prints a line about preprocessing that takes long.
+    ``which``: the checkpoint, "best" or "last".
 
     Raises: config.ConfigError if the folder holds no run of such a task; ValueError if a file of its record is damaged;
     checkpoint.CheckpointError if the checkpoint is missing, damaged or of another run; data.DataError or ValueError
@@ -44,27 +44,23 @@ def load(
     if not issubclass(task_class, kind):
         raise config.ConfigError(f"{folder} is a run of task={cfg.task}, for which this command does not work")
     run = files.read_run()
-    digest = run["dataset"]["digest"]
+    past = Past(files, None, run, None)
     task = task_class(cfg, device)
-    if task.dataset.digest != digest:
-        raise ValueError(
-            f"{folder} was trained on other data (digest {digest[:12]}, now {task.dataset.digest[:12]}); "
-            "the files in its data.root, or your own files that it read, have changed"
-        )
+    if differs := past.difference(data=task.dataset.digest):
+        changed = "the files in its data.root, or your own files that it read, have changed"
+        raise ValueError(f"{folder} {differs[1]}; {changed}")
     task.prepare(report)
-    if tokens := tokens_that_differ(run, task.notes):
-        raise ValueError(f"{folder} was trained with other {tokens} than those that are now in its data.root")
+    if differs := past.difference(**tokens(task.notes)):
+        raise ValueError(f"{folder} {differs[1]}")
     model = task.build(norm)
-    identity = checkpoint.Identity(cfg.seed, config.digest(read_yaml(files.config_path)), digest)
-    step = _restore(model, files.checkpoints / f"{which}.pt", identity, report)
+    identity = checkpoint.Identity(cfg.seed, config.digest(read_yaml(files.config_path)), run["dataset"]["digest"])
+    step = _restore(model, files.checkpoints / f"{which}.pt", identity)
     return Trained(task, model.eval(), step)
 
 
-def _restore(model: torch.nn.Module, path: Path, identity: checkpoint.Identity, report: Callable[[str], None]) -> int:
+def _restore(model: torch.nn.Module, path: Path, identity: checkpoint.Identity) -> int:
     """Load the model of a run's checkpoint and return its step. Raises: CheckpointError."""
     payload = checkpoint.read(path, identity)
-    if payload.get("identity") is None:
-        report(f"warning: {checkpoint.unchecked(path)}")
     try:
         model.load_state_dict(payload["model"])
         return int(payload["step"] if "step" in payload else payload["state"]["step"])

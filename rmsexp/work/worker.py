@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -63,7 +63,7 @@ class Worker:
     report: Callable[[str], None]
     failed: dict[Any, str] = field(default_factory=dict)
     failed_elsewhere: set[Any] = field(default_factory=set)
-    _before: dict[Any, dict[str, Any] | None] = field(default_factory=dict)  # of each run: _failure when first seen
+    _before: dict[Any, Mapping[str, Any] | None] = field(default_factory=dict)  # of each run: _failure when first seen
 
     def work(self) -> int | None:
         """Do runs until all have ended or failed. Return the number of the signal that stopped this worker, or None.
@@ -93,7 +93,7 @@ class Worker:
         found = {job: self._failure(job) for job in self.failed_elsewhere}
         return {job: str(status.get("error")) for job, status in found.items() if status is not None}
 
-    def _failure(self, job: Named) -> dict[str, Any] | None:
+    def _failure(self, job: Named) -> Mapping[str, Any] | None:
         """Return the status of a run that failed; None for any other run."""
         try:
             status = record.RunFolder(self.runs.results / job.folder).read_status()

@@ -286,7 +286,7 @@ def test_an_item_from_its_first_run_to_its_table(
     metrics.write_text(metrics.read_text().replace('"image_r1": 0', '"image_r1": 1'))
     assert main(words) == 1
     out = capsys.readouterr().out
-    assert "has changed since its last checkpoint" in out
+    assert "has changed since status.json was written" in out
     assert f"Table 7       {page} (1 runs missing)" in out
     assert page.read_text().splitlines()[7].startswith(f"| OE + RMSNorm | {formats.NO_VALUE} | ")
 

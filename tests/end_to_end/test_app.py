@@ -22,7 +22,7 @@ import rmsexp
 from rmsexp import compare, config
 from rmsexp.commands import prepare
 from rmsexp.data import DataError
-from rmsexp.records import earlier, record
+from rmsexp.records import record
 from rmsexp.system import clock
 
 # --- one run
@@ -44,8 +44,11 @@ def test_a_run_from_end_to_end(bench: Bench) -> None:
     following = config.job(shlex.split(end[4])[4:])
     assert following.folder == bench.folder("ln")
     assert {path.name for path in folder.iterdir()} == {
-        *(record.CONFIG, record.RUN, record.METRICS, record.STATUS, record.CHECKPOINTS)
+        *(record.CONFIG, record.RUN, record.METRICS, record.STATUS, record.CHECKPOINTS, ".hydra", "run.log")
     }
+    files = record.RunFolder(folder)
+    assert yaml.safe_load(files.overrides_path.read_text()) == [*bench.words, "norm=rms"]
+    assert [line.split(" ", 2)[2] for line in files.log_path.read_text().splitlines()] == done.err.splitlines()
     assert {path.name for path in (folder / record.CHECKPOINTS).iterdir()} == {"last.pt", "previous.pt", "best.pt"}
     assert {"curves.png", "curves.svg", "summary.csv", "summary.md"} <= {path.name for path in comparison.iterdir()}
     with (comparison / "summary.csv").open() as file:
@@ -206,33 +209,19 @@ def test_continuing_with_changed_code_warns_and_is_recorded(bench: Bench, undist
     assert_same_end(bench, undisturbed)
 
 
-def test_a_damaged_file_of_the_record_is_named_and_written_again(bench: Bench, undisturbed: Path) -> None:
+def test_a_damaged_file_of_the_record_is_named_and_written_again_once_it_is_removed(
+    bench: Bench, undisturbed: Path
+) -> None:
     """test_damaged_records.py has the other files."""
     bench()
-    file = record.STATUS
-    (bench.folder() / file).write_text("{")
+    path = bench.folder() / record.STATUS
+    path.write_text("{")
     done = bench("max_steps=8")
-    assert done.status == 0
-    assert f"warning: {bench.folder() / file}" in done.err
-    assert f"; it is written again, and the damaged file is kept as {file}.old0\n" in done.err
-    assert_same_end(bench, undisturbed)
-
-
-def test_a_finished_run_whose_record_cannot_be_checked_says_so(bench: Bench) -> None:
-    bench()
-    bench.edit(record.STATUS, lambda status: [status.pop(key) for key in ("run", "checkpoint", "metrics", "digest")])
-    done = bench()
-    assert done.status == 0
-    assert done.out.splitlines()[1] == f"note    {earlier.UNCHECKED}"
-
-
-def test_metrics_that_are_not_text_are_cut_where_the_checkpoint_says(bench: Bench, undisturbed: Path) -> None:
-    bench("max_steps=8")
-    with (bench.folder() / record.METRICS).open("ab") as file:
-        file.write(b"\xff\n")
-    done = bench("max_steps=8")
-    assert done.status == 0
-    assert "not a row of metrics; this line and those after it are left out; the run continues" in done.err
+    assert (done.status, done.out) == (1, "")
+    (line,) = done.err.splitlines()
+    assert line.startswith(f"rmsexp: {path} is not JSON")
+    path.unlink()
+    assert bench("max_steps=8").status == 0
     assert_same_end(bench, undisturbed)
 
 

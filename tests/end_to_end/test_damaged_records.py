@@ -1,4 +1,4 @@
-"""What a run wrote is checked when it is read: damage is repaired with a warning, or named, and nothing is deleted."""
+"""What a run wrote is checked when it is read: the previous checkpoint replaces a damaged one, the rest is named."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from helpers.stopping import SHORT_RUN, WARMUP, assert_same, execute_on_few_images, stop
 
 from rmsexp import compare, config
-from rmsexp.records import earlier, record
+from rmsexp.records import record
 from rmsexp.tasks import cifar10
 from rmsexp.train import checkpoint
 from rmsexp.work import runner
@@ -133,44 +133,6 @@ REPAIRED = {
         ["checkpoints has no checkpoint: the run begins again at step 0; its metrics are kept as metrics.jsonl.old0"],
         ["metrics.jsonl.old0"],
     ),
-    "a changed row": (
-        change_error(-1),
-        ["metrics.jsonl has changed since its last checkpoint; continuing from previous.pt"],
-        ["checkpoints/damaged.pt"],
-    ),
-    "an empty status": (
-        write(record.STATUS, b"{}"),
-        ["status.json has no valid status and step; it is written again, and the damaged file is kept as status.json"],
-        ["status.json.old0"],
-    ),
-    "a status of a later step": (
-        edit(record.STATUS, lambda status: status.update(step=8)),
-        ["status.json has changed since it was written: its digest is another; it is written again"],
-        ["status.json.old0"],
-    ),
-    "an empty run.json": (
-        write(record.RUN, b"{}"),
-        [
-            "run.json has no digest of the data; it is written again, and the damaged file is kept as run.json.old0",
-            "the run's earlier processes are not recorded; savings of time exclude this run",
-        ],
-        ["run.json.old0"],
-    ),
-    "a session without its machine": (
-        edit(record.RUN, lambda run: run["sessions"][0].update(machine=None)),
-        ["run.json has no valid sessions; it is written again", "the run's earlier processes are not recorded"],
-        ["run.json.old0"],
-    ),
-    "notes that are no dict": (
-        edit(record.RUN, lambda run: run.update(notes=[])),
-        ["run.json has no valid notes; it is written again", "the run's earlier processes are not recorded"],
-        ["run.json.old0"],
-    ),
-    "a config that is not YAML": (
-        write(record.CONFIG, b"a: [1"),
-        ["config.yaml, line ", "; it is written again"],
-        ["config.yaml.old0"],
-    ),
 }
 
 
@@ -196,22 +158,35 @@ REFUSED = {
         copy_checkpoints("seed 1", checkpoint.LAST, checkpoint.PREVIOUS),
         "last.pt is of another run (its seed is 1, not 0), and no other checkpoint can be used",
     ),
-    "a changed first row": (
-        change_error(0),
-        "metrics.jsonl has changed since its last checkpoint, and no other checkpoint can be used",
+    "a changed row": (change_error(-1), "metrics.jsonl has changed since status.json was written"),
+    "a line that is no row": (
+        lambda runs: (runs.folder("damaged") / record.METRICS).open("ab").write(b"\xff\n"),
+        "metrics.jsonl:5: not a row of metrics",
     ),
-    "no metrics": (
-        lambda runs: (runs.folder("damaged") / record.METRICS).unlink(),
-        "metrics.jsonl has 0 bytes, fewer than the ",
+    "no metrics": (lambda runs: (runs.folder("damaged") / record.METRICS).unlink(), "metrics.jsonl is missing"),
+    "an empty status": (write(record.STATUS, b"{}"), "status.json: it has no status; restore the file, or remove it"),
+    "a status of a later step": (
+        edit(record.STATUS, lambda status: status.update(step=8)),
+        "status.json has changed since it was written: its digest is another; restore the file, or remove it",
     ),
+    "the status of another run": (
+        lambda runs: shutil.copy(runs.folder("ln") / record.STATUS, runs.folder("damaged") / record.STATUS),
+        "metrics.jsonl has changed since status.json was written",
+    ),
+    "an empty run.json": (write(record.RUN, b"{}"), "run.json: it has no dataset; restore the file, or remove it"),
+    "a session without its machine": (
+        edit(record.RUN, lambda run: run["sessions"][0].update(machine=None)),
+        "run.json: sessions[0].machine is None",
+    ),
+    "notes that are no dict": (edit(record.RUN, lambda run: run.update(notes=[])), "run.json: notes is []"),
+    "no run.json": (lambda runs: (runs.folder("damaged") / record.RUN).unlink(), "run.json is missing"),
+    "a config that is not YAML": (write(record.CONFIG, b"a: [1"), "config.yaml, line "),
 }
 
 
 @pytest.mark.parametrize("steps", ["max_steps=4", "max_steps=8"])
 @pytest.mark.parametrize("name", REFUSED)
-def test_damage_that_cannot_be_repaired_is_named_and_changes_no_file_but_the_status(
-    name: str, steps: str, runs: Runs
-) -> None:
+def test_other_damage_is_named_and_changes_no_file_but_the_status(name: str, steps: str, runs: Runs) -> None:
     """This includes a run that had finished: it does not count as finished if its metrics have changed."""
     damage, message = REFUSED[name]
     damage(runs)
@@ -243,93 +218,20 @@ def test_a_renamed_folder_is_refused_and_left_as_it_was(runs: Runs, steps: str) 
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize(
-    ("damage", "message", "in_comparisons"),
-    [
-        (change_error(-1), "metrics.jsonl has changed since status.json was written", True),
-        (
-            lambda runs: (runs.folder("damaged") / record.METRICS).open("ab").write(b"\xff\n"),
-            "metrics.jsonl:5: not a row of metrics",
-            True,
-        ),
-        (
-            lambda runs: shutil.copy(runs.folder("ln") / record.STATUS, runs.folder("damaged") / record.STATUS),
-            "/ln/seed0; the run continues from its last checkpoint",
-            False,
-        ),
-    ],
-)
-def test_a_run_counts_as_finished_only_if_its_status_belongs_to_its_metrics(
-    damage: Callable[[Runs], object],
-    message: str,
-    in_comparisons: bool,
-    runs: Runs,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_changed_metrics_are_a_problem_in_comparisons(runs: Runs) -> None:
     assert runs.execute("damaged", "max_steps=4") == runner.Outcome("finished", 4, already=True)
-    damage(runs)
-    problems = compare.load(runs.root / "damaged").problems
-    if in_comparisons:
-        (problem,) = problems
-        assert message in problem
-    assert runs.execute("damaged", "max_steps=4") == runner.Outcome("finished", 4)
-    assert message in capsys.readouterr().err
-    assert runs.execute("damaged", "max_steps=4").already
-    assert compare.load(runs.root / "damaged").problems == []
+    change_error(-1)(runs)
+    (problem,) = compare.load(runs.root / "damaged").problems
+    assert "metrics.jsonl has changed since status.json was written" in problem
 
 
-def test_the_damaged_file_of_a_finished_run_is_written_again(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
-    path = runs.folder("damaged") / record.RUN
-    path.write_text("{}")
-    assert runs.execute("damaged", "max_steps=4") == runner.Outcome("finished", 4)
-    message = f"{path} has no digest of the data; it is written again, and the damaged file is kept as"
-    assert message in capsys.readouterr().err
-    assert runs.execute("damaged", "max_steps=4") == runner.Outcome("finished", 4, already=True)
-
-
-def make_older(runs: Runs) -> None:
-    """Remove from the damaged run what older versions did not write: digests, identities and new keys of the status.
-
-    The best checkpoint stays as it is; training reads only its step.
-    """
-    for path in (runs.checkpoint("damaged", name) for name in (checkpoint.LAST, checkpoint.PREVIOUS)):
-        payload = torch.load(path, weights_only=True)
-        del payload["identity"], payload["state"]["metrics_digest"]
-        torch.save(payload, path)
-    edit(record.STATUS, lambda status: [status.pop(key) for key in ("run", "checkpoint", "metrics", "digest")])(runs)
-
-
-def test_a_run_of_an_older_version_continues_with_a_warning(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
-    make_older(runs)
-    outcome = runs.execute("damaged", "max_steps=4")
-    assert (outcome.already, outcome.notices) == (True, (earlier.UNCHECKED,))
-    assert compare.load(runs.root / "damaged").problems == []
-    assert runs.execute("damaged").status == "finished"
-    assert f"warning: {checkpoint.unchecked(runs.checkpoint('damaged'))}\n" in capsys.readouterr().err
-    assert_same(runs.root / "whole", runs.root / "damaged")
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (
-            edit(record.STATUS, lambda status: status.update(step=8)),
-            "says finished at step 8, but the metrics end at step 4",
-        ),
-        (set_step, "last.pt does not fit the run (its step is -5); continuing from previous.pt"),
-        (delete_checkpoints, "checkpoints has no checkpoint: the run begins again at step 0; its metrics are kept as"),
-    ],
-)
-def test_damage_of_a_run_of_an_older_version_is_found_where_that_is_possible(
-    damage: Callable[[Runs], None], message: str, runs: Runs, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_older(runs)
-    damage(runs)
-    assert runs.execute("damaged").status == "finished"
-    assert message in capsys.readouterr().err
-    for path in runs.folder("damaged").rglob("*"):
-        if ".old" in path.name or path.name == checkpoint.DAMAGED:
-            path.unlink()
+@pytest.mark.parametrize("names", [[record.STATUS], [record.STATUS, record.RUN], [record.STATUS, record.CONFIG]])
+def test_a_damaged_file_that_was_removed_is_written_again(names: list[str], runs: Runs) -> None:
+    folder = runs.folder("damaged")
+    for name in names:
+        (folder / name).unlink()
+    outcome = runs.execute("damaged")
+    assert (outcome.status, outcome.step, outcome.already) == ("finished", 8, False)
     assert_same(runs.root / "whole", runs.root / "damaged")
 
 
@@ -382,18 +284,6 @@ def test_a_run_that_was_taken_over_while_its_data_were_prepared_changes_nothing(
     assert outcome.status == "failed"
     assert "was deleted or replaced" in str(outcome.error)
     assert contents() == before
-
-
-def test_metrics_that_another_program_changes_during_a_run_end_it(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = runs.folder("damaged") / record.METRICS
-    with monkeypatch.context() as patch:
-        stop(patch, "_update", WARMUP + 2, lambda: path.open("a").write("text\n"))
-        outcome = runs.execute("damaged")
-    assert outcome.status == "failed"
-    assert f"{path} has " in str(outcome.error)
-    assert "another program has changed it; repeat the command to continue" in str(outcome.error)
-    assert runs.execute("damaged").status == "finished"
-    assert_same(runs.root / "whole", runs.root / "damaged")
 
 
 def test_two_configs_have_one_digest_if_they_do_not_differ_in_the_identity_of_a_run() -> None:

@@ -17,7 +17,7 @@ from helpers.reading_and_retrieval import tiny
 from helpers.tasks import Main
 
 from rmsexp import compare
-from rmsexp.system import cores, machine, mounts, process
+from rmsexp.system import cores, machine, process
 from rmsexp.train import memory
 
 
@@ -53,7 +53,6 @@ def no_linux(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_run_does_without_what_only_linux_has(main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_keeps_freed", False)
     assert cores.threads() >= 1
-    assert mounts.mounts() == []
     done = main(*tiny("order_embedding"), "threads=null")
     assert done.status == 0
     (run,) = compare.load(tmp_path / "results").runs.to_dict("records")

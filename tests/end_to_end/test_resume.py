@@ -69,7 +69,7 @@ def test_the_time_of_a_run_is_that_of_processes_that_took_steps(data_root: Path,
     (folder,) = record.find_runs(tmp_path)
     files = record.RunFolder(folder)
     status = files.read_status()
-    kept = {key: status[key] for key in ("run", "checkpoint", "metrics")}
+    kept = {key: status[key] for key in ("run", "checkpoint")}
     files.write_status("interrupted", status["step"], **kept)
     assert execute(data_root, tmp_path).status == "finished"
     first, last = files.read_run()["sessions"]
@@ -260,6 +260,9 @@ def test_damage_is_named_also_without_progress(
     assert lines == [f"warning: rms seed0: {last} is damaged", f"warning: rms seed0: {changed}"]
 
 
+IDENTITY = checkpoint.Identity(0, "config", "data")
+
+
 def flip_a_bit(content: bytes) -> bytes:
     middle = len(content) // 2
     return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
@@ -270,18 +273,19 @@ def test_an_undamaged_checkpoint_is_never_replaced_by_a_damaged_one(
     tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
     """In the end ``last.pt`` is deleted, as if the process had been killed before it wrote the new file."""
-    values = [{"model": {"weight": torch.full((1000,), float(number))}} for number in range(3)]
+    known = {"identity": IDENTITY._asdict()}
+    values = [known | {"model": {"weight": torch.full((1000,), float(number))}} for number in range(3)]
     for value in values[:2]:
         checkpoint.save(tmp_path, value)
     last = tmp_path / checkpoint.LAST
     last.write_bytes(damage(last.read_bytes()))
-    payload, (warning,) = checkpoint.load(tmp_path)
+    payload, (warning,) = checkpoint.load(tmp_path, IDENTITY, dict)
     assert disturb.differences(payload, values[0]) == []
     assert warning.startswith(f"{last} is damaged")
     assert warning.endswith(f"continuing from {checkpoint.PREVIOUS}")
     checkpoint.save(tmp_path, values[2])
     last.unlink()
-    payload, warnings = checkpoint.load(tmp_path)
+    payload, warnings = checkpoint.load(tmp_path, IDENTITY, dict)
     assert disturb.differences(payload, values[0]) == []
     assert warnings == []
 
@@ -290,7 +294,7 @@ def test_loading_fails_if_all_checkpoints_are_damaged(tmp_path: Path) -> None:
     for name in (checkpoint.LAST, checkpoint.PREVIOUS):
         (tmp_path / name).write_bytes(b"text")
     with pytest.raises(checkpoint.CheckpointError, match=r"force=true"):
-        checkpoint.load(tmp_path)
+        checkpoint.load(tmp_path, IDENTITY, dict)
 
 
 def test_differences_compares_values_and_types_exactly() -> None:

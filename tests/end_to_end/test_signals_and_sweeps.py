@@ -303,7 +303,7 @@ def test_a_run_knows_whether_its_launcher_does_others_at_the_same_time(
         return Contention(device, shared)
 
     shares: list[bool] = []
-    monkeypatch.setattr("rmsexp.work.runner.Contention", contention)
+    monkeypatch.setattr("rmsexp.train.distributed.joint.Contention", contention)
     job = config.job([*TINY, f"results={tmp_path}", f"data.root={data_root}", "max_steps=1"])
     assert runner.execute(job, runner.Around(n_jobs)).status == "finished"
     assert shares == [shared]

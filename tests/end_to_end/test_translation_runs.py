@@ -37,7 +37,10 @@ def test_norms_train(main: Main, tmp_path: Path, name: str, norm: str) -> None:
     run = record.read(folder)
     endings = ("finished", "diverged") if (name, norm) == ("transformer", "none") else ("finished",)
     assert run.status["status"] in endings
-    files = {record.CONFIG, record.RUN, record.METRICS, record.STATUS, record.CHECKPOINTS, "translations.txt"}
+    files = {record.CONFIG, record.RUN, record.METRICS, record.STATUS, record.CHECKPOINTS, "translations.txt"} | {
+        ".hydra",
+        "run.log",
+    }
     assert {path.name for path in folder.iterdir()} == files
     if run.status["status"] == "diverged":
         return

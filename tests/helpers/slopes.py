@@ -13,13 +13,18 @@ from rmsexp.records import record
 from rmsexp.rules.quantities import loss
 from rmsexp.system.machine_lock import Pause
 from rmsexp.task import WHOLE, Dataset, Extent, MicroBatches, Noise, Objective, Target
+from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import Contention
 from rmsexp.train.evaluations import Every
+from rmsexp.train.failures import Failures
 from rmsexp.train.interrupt import Interrupt
 from rmsexp.train.loop import Trainer, restore
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.schedule import Constant
 from rmsexp.train.step import Settings, Stepper
+from rmsexp.train.writer import Description, Writer
+
+IDENTITY = Identity(0, "slopes", "slopes")
 
 
 class Slopes:
@@ -74,5 +79,9 @@ def slopes_trainer(
     stepper = Stepper(task, model, torch.optim.SGD(model.parameters(), lr=1.0), Constant(10), settings)
     files, contention = record.RunFolder(folder), Contention(settings.device)
     display = display or ProgressDisplay("slopes", len(slopes))
-    start, interrupt = restore(stepper, files), Interrupt()
-    return Trainer(stepper, start, files, interrupt, contention, [], display, lambda: None, pause), files
+    state, clock = restore(stepper, files, IDENTITY, None, display.report)
+    description = Description(IDENTITY, {}, {}, [{"from_step": state.step}])
+    writer = Writer(files, "slopes")
+    writer.begin(description, state.step, contention, Failures())
+    around = {"interrupt": Interrupt(), "contention": contention, "display": display, "pause": pause}
+    return Trainer(stepper, state, clock, writer, **around), files

@@ -105,4 +105,4 @@ def test_an_unknown_plan_of_evaluations_is_damage(tmp_path: Path) -> None:
     Campaign(grid=(0.004,), best={"ln": 0.004}, level={"ln": 16.0}, seeds=1, claims=()).write(tmp_path)
     path = tmp_path / "cifar10" / SCORED / "ln/seed0" / record.RUN
     path.write_text(json.dumps(json.loads(path.read_text()) | {"evaluation": ["scored"]}))
-    assert "its evaluation is ['scored']" in load(tmp_path).problems[0]
+    assert "evaluation is ['scored']" in load(tmp_path).problems[0]

@@ -21,7 +21,7 @@ from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import FEWEST_PROBES, Contention
 from rmsexp.train.distributed.joint import EDGES, JointContention, JointTrainer, share_start
 from rmsexp.train.distributed.sums import OrderedSums
-from rmsexp.train.loop import Diverged, Start, Trainer
+from rmsexp.train.loop import Diverged, Trainer
 from rmsexp.train.state import State
 
 CPU = torch.device("cpu")
@@ -53,10 +53,10 @@ def started(damaged: str | None, notes: Mapping[str, str] = {}, **resolved: Any)
         task = SimpleNamespace(notes=notes if group.rank == 2 else {})
         scaler = torch.amp.GradScaler(enabled=False)
         stepper: Any = SimpleNamespace(task=task, model=model, optimizer=optimizer, scaler=scaler)
-        first = Start(State(step=7), Clock()) if group.rank == 0 else None
+        first = (State(step=7), Clock()) if group.rank == 0 else None
         config = EVERY | resolved if group.rank == 2 else EVERY
         impl = resolved.get("impl", "fused") if group.rank == 2 else "fused"
-        assert share_start(group, stepper, first, Identity(0, "config", "data"), config, impl).state.step == 7
+        assert share_start(group, stepper, first, Identity(0, "config", "data"), config, impl)[0].step == 7
         return model.weight.detach()
 
     provenance.code()  # reads all files of the package once, before the threads do
@@ -109,7 +109,7 @@ def test_the_seconds_of_training_are_those_of_the_slowest_process_and_others_of_
         trainer.clock, trainer._recent = Clock(clocks[group.rank]), []
         trainer.state, trainer._first_step, trainer._first_seconds = State(step=9), 7, 1.0
         trainer._contention = SimpleNamespace(group=group)
-        trainer._stepper = SimpleNamespace(joint_sums=SimpleNamespace(set_interval=intervals.append))
+        trainer._stepper = SimpleNamespace(sums=SimpleNamespace(set_interval=intervals.append))
         trainer._collect()
         return trainer.clock.seconds
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from helpers.slopes import slopes_trainer
+from helpers.slopes import IDENTITY, slopes_trainer
 from torch import nn
 
 from rmsexp.records.record import RunFolder
@@ -26,7 +26,9 @@ def test_the_speed_shown_is_that_of_this_process(tmp_path: Path) -> None:
     first.run()
     speeds: list[float] = []
     display = SimpleNamespace(
-        update=lambda _, rates, __: speeds.extend(rates.values()), report_evaluation=lambda _: None
+        update=lambda _, rates, __: speeds.extend(rates.values()),
+        report_evaluation=lambda _: None,
+        report=lambda _: None,
     )
     slopes_trainer(SLOPES, tmp_path, nn.Linear(3, 1), display=display)[0].run()
     assert len(speeds) == 4  # of steps and predictions, in two rows
@@ -74,7 +76,9 @@ def test_a_best_model_that_cannot_be_used_is_named_and_replaced_by_a_better_one(
     damage(best)
 
     trainer, _ = slopes_trainer(SLOPES, tmp_path, nn.Linear(3, 1))
-    (warning,) = restore(trainer._stepper, files).warnings
+    warnings: list[str] = []
+    restore(trainer._stepper, files, IDENTITY, None, warnings.append)
+    (warning,) = warnings
     assert warning.startswith(f"{best} is ")
     assert warning.endswith(
         "; unless a later evaluation is better, only the last model can be used (--checkpoint last)"
@@ -95,7 +99,9 @@ def test_the_values_of_a_step_do_not_hold_its_graph(tmp_path: Path) -> None:
 
 def test_a_folder_in_the_place_of_the_metrics_is_kept_under_another_name(tmp_path: Path) -> None:
     (folder := RunFolder(tmp_path)).metrics_path.mkdir()
-    (line,) = _drop_metrics(folder, saved_step=0)
+    lines: list[str] = []
+    _drop_metrics(folder, 0, lines.append)
+    (line,) = lines
     assert line.endswith("its metrics are kept as metrics.jsonl.old0")
     assert (tmp_path / "metrics.jsonl.old0").is_dir()
     assert not folder.metrics_path.exists()

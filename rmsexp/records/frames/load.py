@@ -17,7 +17,7 @@ from rmsexp.records import record
 from rmsexp.records.frames.names import FLOAT32, PRECISION
 from rmsexp.records.frames.one_run import DAMAGE as DAMAGE
 from rmsexp.records.frames.one_run import LoadedRun, load_run
-from rmsexp.records.frames.one_run import number as number
+from rmsexp.records.record import number as number
 from rmsexp.system import clock
 
 RUN_COLUMNS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import NoneType
@@ -14,13 +14,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from rmsexp.config import score
 from rmsexp.records import record
 from rmsexp.records.frames.names import norm_of, precision_of
 from rmsexp.records.frames.time_states import run_state, trained
-from rmsexp.rules import quantities
-from rmsexp.system import clock, machine, readers
+from rmsexp.records.record import number as number
+from rmsexp.rules.quantities import Quantity
+from rmsexp.system import clock, machine
 from rmsexp.system.checks import MOST
+from rmsexp.system.typed import typed
 
 Numbers = NDArray[np.float64]
 # what reading a missing or damaged file can raise
@@ -43,14 +44,6 @@ class LoadedRun(NamedTuple):
     problems: list[str]
 
 
-class _Metrics(NamedTuple):
-    """The readable lines of a run's ``metrics.jsonl``: columns by name, seconds by bucket, and splits."""
-
-    columns: dict[str, Numbers]
-    seconds: dict[str, Numbers]
-    splits: list[str]
-
-
 def load_run(folder: Path) -> LoadedRun:
     gc.disable()  # searching thousands of short-lived rows for reference cycles would take a quarter of the time
     try:
@@ -62,14 +55,13 @@ def load_run(folder: Path) -> LoadedRun:
 def _read(folder: Path) -> LoadedRun:
     problems: list[str] = []
     run = _run(folder, problems)
-    metrics = _metrics(folder, problems)
-    columns = _columns(metrics)
+    columns, splits = _metrics(folder, problems)
     possible = {name: _is_possible(name, values) for name, values in columns.items()}
     if damaged := sorted(name for name, each in possible.items() if not each.all()):
         problems.append(f"{folder / record.METRICS}: impossible values of {', '.join(damaged)} are left out")
         columns |= {name: np.where(possible[name], columns[name], math.nan) for name in damaged}
     run["step"] = int(max([run["step"], *columns["step"][np.isfinite(columns["step"])]]))
-    return LoadedRun(run, columns, pd.Categorical(pd.Series(metrics.splits, dtype=str)), problems)
+    return LoadedRun(run, columns, pd.Categorical(pd.Series(splits, dtype=str)), problems)
 
 
 def _run(folder: Path, problems: list[str]) -> dict[str, Any]:
@@ -83,35 +75,31 @@ def _run(folder: Path, problems: list[str]) -> dict[str, Any]:
     run |= {"time_state": "unknown", "status": "unknown", "error": None, "step": 0}
     run["precision"] = precision_of(setting)
     try:
-        run |= _description(readers.read_json(folder / record.RUN))
+        run |= _description(record.RunFolder(folder).read_run())
     except DAMAGE as error:
         problems.append(_problem(folder / record.RUN, error))
     try:
         status = record.RunFolder(folder).read_status()
-        run |= {"status": str(status["status"]), "error": status.get("error"), "step": int(status.get("step") or 0)}
+        run |= {"status": str(status["status"]), "error": status.get("error"), "step": status["step"]}
     except DAMAGE as error:
         problems.append(_problem(folder / record.STATUS, error))
     return run
 
 
-def _description(stored: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of ``Records.runs`` that come from ``run.json``, whose content is ``stored``.
-
-    Raises: ValueError for a value of another type than runs write.
-    """
+def _description(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of ``Records.runs`` that come from ``run.json``. Raises: KeyError for a missing key."""
     target, dataset, sessions = stored["target"], stored["dataset"], trained(stored["sessions"])
-    session = (sessions or [{}])[-1]
-    identity = ("task", "norm", "scale", "seed", "setting", "series", "impl")
-    row = {key: stored[key] for key in identity} | {
+    session: Mapping[str, Any] = sessions[-1] if sessions else {}
+    row: dict[str, Any] = {
         **{f"target_{key}": target[key] for key in ("split", "metric", "mode", "selection")},
         "target_loss_unit": target.get("loss_unit", "nats"),  # only some older records have this key
         "chance": number(target.get("chance")),  # older records lack it
         "quantities": _quantities(stored),
         "predictions": stored.get("predictions"),  # older records lack it
         "precision": stored.get("precision") or precision_of(stored["setting"]),  # older records lack it
-        "recipe_steps": number(stored["recipe_steps"]),
+        "recipe_steps": float(stored["recipe_steps"]),
         "evaluation": stored.get("evaluation"),  # older records lack this key
-        "builtin": bool(dataset["builtin"]),
+        "builtin": dataset["builtin"],
         "dataset": dataset["name"],
         "parameters": stored["parameters"]["total"],
         "device": session.get("device"),
@@ -123,29 +111,13 @@ def _description(stored: dict[str, Any]) -> dict[str, Any]:
         **_history(stored["sessions"]),
         "time_state": run_state(sessions),
     }
-    for key, value in row.items():
-        if key == "target_mode":
-            valid = value in ("min", "max")
-        elif key == "recipe_steps":
-            valid = not _is_beyond(stored[key], MOST)
-        elif key == "seed":
-            valid = type(value) is int and abs(value) < 1 << 63
-        elif key in (*identity, "precision") or key.startswith("target_"):
-            valid = isinstance(value, str)
-        elif key == "predictions":
-            valid = value is None or isinstance(value, str)
-        elif key == "evaluation":
-            valid = value is None or value in score.PLANS
-        else:
-            valid = not isinstance(value, dict | list) and not _is_beyond(value)
-        if not valid:
-            raise ValueError(f"its {key} is {value!r:.40}")
-    return row
+    identity = ("task", "norm", "scale", "seed", "setting", "series", "impl")
+    return row | {key: stored[key] for key in identity}
 
 
-def _quantities(stored: dict[str, Any]) -> tuple[quantities.Quantity, ...] | None:
+def _quantities(stored: Mapping[str, Any]) -> tuple[Quantity, ...] | None:
     """Return the quantities that a ``run.json`` names, or None, because older records name none."""
-    return tuple(map(quantities.read, stored["quantities"])) if "quantities" in stored else None
+    return typed(tuple[Quantity, ...], stored["quantities"], "quantities") if "quantities" in stored else None
 
 
 def _machine(session: Mapping[str, Any]) -> str | None:
@@ -157,32 +129,28 @@ def _machine(session: Mapping[str, Any]) -> str | None:
     return f"{identity}, {processes} processes" if processes else identity
 
 
-def _history(sessions: list[dict[str, Any]]) -> dict[str, Any]:
+def _history(sessions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the ``commits`` of the sessions, and whether one of their work trees was ``dirty``; None if not known."""
-    trees = [session.get("git") or {} for session in sessions]
-    commits = dict.fromkeys(str(tree["commit"])[:7] for tree in trees if tree.get("commit"))
-    known = [bool(tree["dirty"]) for tree in trees if tree.get("dirty") is not None]
+    trees = [session["git"] for session in sessions if "git" in session]
+    commits = dict.fromkeys(tree["commit"][:7] for tree in trees if tree.get("commit"))
+    known = [tree["dirty"] for tree in trees if tree.get("dirty") is not None]
     return {"commits": ", ".join(commits) or None, "dirty": any(known) if known else None}
 
 
-def _metrics(folder: Path, problems: list[str]) -> _Metrics:
+def _metrics(folder: Path, problems: list[str]) -> tuple[dict[str, Numbers], list[str]]:
+    """Return the numeric columns of ``Records.metrics`` for one run, each of shape ``(rows,)``, and its splits."""
     try:
         rows, problem = record.RunFolder(folder).read_metrics()
     except DAMAGE as error:
         rows, problem = [], _problem(folder / record.METRICS, error)
     if problem:
         problems.append(problem)
-    seconds = [seconds if isinstance(seconds := row.get("seconds"), dict) else {} for row in rows]
-    return _Metrics({"step": np.empty(0)} | _arrays(rows), _arrays(seconds), [str(row["split"]) for row in rows])
-
-
-def _columns(metrics: _Metrics) -> dict[str, Numbers]:
-    """Return the numeric columns of ``Records.metrics`` for one run, by name, each of shape ``(rows,)``."""
-    rows = len(metrics.splits)
-    seconds_in = {bucket: metrics.seconds.get(bucket, np.full(rows, math.nan)) for bucket in clock.BUCKETS}
+    found = _arrays([own if isinstance(own := row.get("seconds"), dict) else {} for row in rows])
+    seconds = {bucket: found.get(bucket, np.full(len(rows), math.nan)) for bucket in clock.BUCKETS}
     with np.errstate(over="ignore", invalid="ignore"):  # of impossible values
-        time = sum((seconds_in[bucket] for bucket in clock.TIMED), np.zeros(rows))
-    return metrics.columns | {"time": time} | {f"seconds_{bucket}": values for bucket, values in seconds_in.items()}
+        time = sum((seconds[bucket] for bucket in clock.TIMED), np.zeros(len(rows)))
+    columns = {"step": np.empty(0)} | _arrays(rows) | {"time": time}
+    return columns | {f"seconds_{bucket}": seconds[bucket] for bucket in seconds}, [str(row["split"]) for row in rows]
 
 
 def _is_possible(name: str, values: Numbers) -> NDArray[np.bool_]:
@@ -197,13 +165,13 @@ def _arrays(rows: list[dict[str, Any]]) -> dict[str, Numbers]:
     Rows with the same keys are transposed together, which is faster than going through all values one by one.
     """
     rows_by_keys: dict[tuple[str, ...], list[int]] = {}
-    for number, row in enumerate(rows):
-        rows_by_keys.setdefault(tuple(row), []).append(number)
+    for place, row in enumerate(rows):
+        rows_by_keys.setdefault(tuple(row), []).append(place)
     arrays: dict[str, Numbers] = {}
-    for keys, numbers in rows_by_keys.items():
-        for key, values in zip(keys, zip(*(rows[number].values() for number in numbers), strict=True), strict=True):
+    for keys, places in rows_by_keys.items():
+        for key, values in zip(keys, zip(*(rows[place].values() for place in places), strict=True), strict=True):
             if key not in ("split", "seconds"):
-                arrays.setdefault(key, np.full(len(rows), math.nan))[numbers] = _numbers(values)
+                arrays.setdefault(key, np.full(len(rows), math.nan))[places] = _numbers(values)
     return arrays
 
 
@@ -215,18 +183,9 @@ def _numbers(values: tuple[Any, ...]) -> Numbers:
     return np.array([math.inf if _is_beyond(value) else number(value) for value in values], dtype=float)
 
 
-def _is_beyond(value: object, most: float = record.LARGEST) -> bool:
+def _is_beyond(value: object) -> bool:
     """Return whether a value is a number that is larger than every value that runs record."""
-    return isinstance(value, int | float) and abs(value) > most
-
-
-def number(value: object) -> float:
-    """Return a value of a record as a float; NaN for anything but a finite number that is not impossibly large."""
-    try:
-        converted = float(value) if isinstance(value, int | float) else math.nan
-    except OverflowError:  # an integer beyond the range of floats
-        return math.nan
-    return converted if abs(converted) <= record.LARGEST else math.nan
+    return isinstance(value, int | float) and abs(value) > record.LARGEST
 
 
 def _problem(path: Path, error: Exception) -> str:

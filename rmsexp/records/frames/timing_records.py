@@ -13,20 +13,21 @@ import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 import pandas as pd
 
 from rmsexp import config
 from rmsexp.records import record
-from rmsexp.records.frames.load import DAMAGE
+from rmsexp.records.contents import DatasetContent, Session
 from rmsexp.records.frames.names import FLOAT32, label, norm_of, precision_of, without_impl
 from rmsexp.records.frames.time_states import disturbed, median_probe, timing_state
 from rmsexp.rules.ratios import over_processes, paired_ratio
-from rmsexp.system import atomic, readers
+from rmsexp.system import atomic
 from rmsexp.system.command_line import recorded
 from rmsexp.system.machine import of_session
+from rmsexp.system.typed import Count, read_typed
 
 FOLDER, FILE = "timing", "timing.json"
 KINDS = {"steps": "whole training steps", "layers": "the calls of norm layers that training steps make"}
@@ -41,6 +42,42 @@ COLUMNS = (
     *("device", "machine", "processor", "speed", "threads", "precision", "torch", "code", "commit", "dirty"),
     *("time_state", "disturbed", "sessions", "stopped", "started", "builtin", "data", "workload"),
 )
+
+
+class TimedSeries(TypedDict):
+    """A series of a timing record. ``seconds``: only in the oldest records, of which one process timed all series."""
+
+    series: str
+    impl: str
+    parts: dict[str, float]
+    peak_bytes: Count | None
+    workload: NotRequired[str | None]
+    seconds: NotRequired[list[float]]
+
+
+class TimingProcess(TypedDict):
+    """A process of a timing record. ``seconds``: per step, by series, in each round."""
+
+    session: Session
+    seconds: dict[str, list[float]]
+    data_seconds: float
+    steps_per_block: Count
+
+
+class TimingContent(TypedDict):
+    """The content of ``timing.json``."""
+
+    task: str
+    setting: str
+    scale: str
+    kind: Literal["steps", "layers"]
+    reference: str
+    stopped: str
+    dataset: DatasetContent
+    series: list[TimedSeries]
+    precision: NotRequired[str | None]
+    processes: NotRequired[list[TimingProcess]]
+    not_measured: NotRequired[list[str]]
 
 
 def not_measured(content: Mapping[str, Any]) -> list[str]:
@@ -95,18 +132,19 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
 
     ``data``: the digest of the data set. ``workload``: :func:`rmsexp.measure.steps.workload`; None in older records.
 
-    Copies of a record are left out, and records that cannot be read; if ``problems`` is given, a line for each is added
-    to it.
+    Copies of a record are left out, and records that cannot be read, and folders whose names are not UTF-8; if
+    ``problems`` is given, a line for each is added to it.
     """
     read: list[tuple[bool, Path, str, list[dict[str, Any]]]] = []
     left_out = [] if problems is None else problems
-    for path in record.find(Path(root), f"timing/*/{FILE}"):
+    for path in record.find(Path(root), f"timing/*/{FILE}", left_out):
         try:
-            stored = readers.read_json(path)
+            stored = read_typed(path, TimingContent)
             is_elsewhere = path.parts[-5:-3] != (stored["task"], stored["setting"])
             read.append((is_elsewhere, path, json.dumps(stored), rows(stored, str(path.parent))))
-        except DAMAGE as error:
-            left_out.append(f"{path}: timing record ignored: {error!r}")
+        except (OSError, ValueError, KeyError) as error:
+            reason = f"it has no {error}" if isinstance(error, KeyError) else str(error).removeprefix(f"{path}: ")
+            left_out.append(f"{path}: timing record ignored: {reason}")
     loaded: list[dict[str, Any]] = []
     first: dict[str, Path] = {}  # by the content of a record
     for _, path, content, found in sorted(read):  # first those in the folder of their own setting: they are no copies
@@ -118,7 +156,7 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
     return pd.DataFrame(loaded, columns=list(COLUMNS))
 
 
-def rows(stored: dict[str, Any], folder: str) -> list[dict[str, Any]]:
+def rows(stored: Mapping[str, Any], folder: str) -> list[dict[str, Any]]:
     """Return one row per series of a record; the keys of a row are those of ``COLUMNS`` that the record has.
 
     A series that no process has measured together with the reference has no row.
@@ -169,11 +207,11 @@ def _dirty(states: Sequence[bool | None]) -> bool | None:
     return next((state for state in (True, None) if state in states), False)
 
 
-def _processes(stored: dict[str, Any]) -> list[dict[str, Any]]:
+def _processes(stored: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the entries of a record's processes. Records of format 1 have one process, whose keys are the record's."""
     if "processes" in stored:
         return stored["processes"]
-    return [stored | {"seconds": {series["series"]: series["seconds"] for series in stored["series"]}}]
+    return [{**stored, "seconds": {series["series"]: series["seconds"] for series in stored["series"]}}]
 
 
 def _row(series: dict[str, Any], measured: Sequence[dict[str, Any]], reference: str) -> dict[str, Any]:

@@ -1,65 +1,34 @@
-"""The training step, the trainer and the contention of a run on several processes."""
+"""The training step, the trainer and the contention of a run on several processes, and on one."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from rmsexp.records import record
-from rmsexp.system import clock
-from rmsexp.task import MicroBatches, Schedule, Task, checked
+from rmsexp.system import clock, process
+from rmsexp.system.clock import Clock
+from rmsexp.task import MicroBatches, Task, checked
 from rmsexp.train import provenance
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import Contention
 from rmsexp.train.distributed.group import Group
-from rmsexp.train.distributed.sums import KINDS
-from rmsexp.train.interrupt import Interrupted
-from rmsexp.train.loop import Diverged, Start, Trainer
-from rmsexp.train.step import Settings, Stepper, Sums
+from rmsexp.train.distributed.sums import KINDS, JointSums
+from rmsexp.train.interrupt import Interrupt, Interrupted
+from rmsexp.train.loop import Diverged, Trainer
+from rmsexp.train.state import State
+from rmsexp.train.step import Settings, Stepper
 
-T = TypeVar("T")
 SEVERITY = ("clear", "unknown", "contended")
 # keys that set the steps at which all processes communicate
 EDGES = ("max_steps", "log_every", "eval_every", "checkpoint_every")
-
-
-class JointStepper(Stepper):
-    """A training step whose micro-batches are computed by all processes. ``reduce``: a key of ``KINDS``."""
-
-    def __init__(
-        self,
-        task: Task,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        schedule: Schedule,
-        settings: Settings,
-        *,
-        group: Group,
-        reduce: str,
-    ) -> None:
-        super().__init__(task, model, optimizer, schedule, settings)
-        self._group, self.joint_sums, self._number = group, KINDS[reduce](group, model), 0
-
-    def _sums(self, number: int) -> Sums:
-        self._number = number
-        return self.joint_sums.begin(number)
-
-    def _numbered(self, own: Sequence[T]) -> Iterable[tuple[int, T]]:
-        return zip(range(self._number)[self._group.chosen], own, strict=True)
-
-    def _all(self, own: list[T]) -> list[T]:
-        device = self._group.device
-        gathered = self._group.interleaved(own, self._number)
-        return tree_map_only(Tensor, lambda tensor: tensor.to(device), gathered)
-
-    def _holds(self, weights: Sequence[int]) -> bool:  # noqa: ARG002
-        return True
 
 
 def stepper_of(cfg: Any, task: Task, model: nn.Module, device: torch.device, group: Group | None) -> Stepper:
@@ -67,17 +36,23 @@ def stepper_of(cfg: Any, task: Task, model: nn.Module, device: torch.device, gro
 
     ``cfg``: the config of the task. ``group``: None if this process is the only one.
     """
-    parts = (task, model, task.optimizer(model), cfg.schedule, Settings.of(cfg, device))
-    return Stepper(*parts) if group is None else JointStepper(*parts, group=group, reduce=cfg.reduce)
+    sums = None if group is None else KINDS[cfg.reduce](group, model)
+    return Stepper(task, model, task.optimizer(model), cfg.schedule, Settings.of(cfg, device), sums)
 
 
 def share_start(
-    group: Group, stepper: Stepper, start: Start | None, identity: Identity, resolved: Mapping[str, Any], impl: str
-) -> Start:
+    group: Group,
+    stepper: Stepper,
+    start: tuple[State, Clock] | None,
+    identity: Identity,
+    resolved: Mapping[str, Any],
+    impl: str,
+) -> tuple[State, Clock]:
     """Return the start of process 0, whose model, optimiser and scale of the loss are set on all processes.
 
-    ``start``: that of process 0; None on the others. ``identity`` and ``resolved``: the identity and the config of the
-    run, as this process has them. ``impl``: the implementation of its norms.
+    ``start``: what :func:`rmsexp.train.loop.restore` returned in process 0; None in the others. ``identity`` and
+    ``resolved``: the identity and the config of the run, as this process has them. ``impl``: the implementation of its
+    norms.
 
     Raises: ReportedError if the processes differ in the parameters, in what results depend on, or in the steps at which
     they meet, where one would wait for the others in vain.
@@ -137,19 +112,22 @@ class JointContention(Contention):
 
 
 class JointTrainer(Trainer):
-    """Trains on several processes, which take the same steps. Process 0 alone writes.
+    """Trains on several processes, which take the same steps. Process 0 alone has a writer.
 
     A signal to any process stops all after the same step. If a process is lost, process 0 saves the last complete step.
     The contention must be a :class:`JointContention`, which has the group of processes.
     """
 
-    _stepper: JointStepper
     _contention: JointContention
     _can_save = False  # whether the last step is complete
 
     @property
     def _group(self) -> Group:
         return self._contention.group
+
+    @property
+    def _sums(self) -> JointSums:
+        return cast(JointSums, self._stepper.sums)
 
     def run(self) -> None:
         """Train as one process does. Raises, besides: LostError."""
@@ -163,7 +141,7 @@ class JointTrainer(Trainer):
     def _warm_up(self) -> None:
         super()._warm_up()
         self._can_save = self._group.backend == "gloo"  # after an error of nccl the last step may be incomplete
-        self._stepper.joint_sums.set_interval(math.inf)  # until it is known how long steps take
+        self._sums.set_interval(math.inf)  # until it is known how long steps take
 
     def _train_to(self, edge: int) -> None:
         self._group.barrier()  # waiting here for what process 0 writes is no time of training
@@ -184,28 +162,63 @@ class JointTrainer(Trainer):
         # process 0 alone writes, so only it knows the seconds of that
         self.clock.seconds = clocks[0] | {name: slowest[name] for name in clock.TIMED}
         if (steps := self.state.step - self._first_step) > 0:
-            self._stepper.joint_sums.set_interval((self.clock.time - self._first_seconds) / steps)
-
-    def _record(self, rows: list[record.Row]) -> None:
-        if self._group.rank == 0:
-            super()._record(rows)
-
-    def _write_files(self) -> None:
-        if self._group.rank == 0:
-            super()._write_files()
-
-    def _write_best(self, value: float) -> None:
-        if self._group.rank == 0:
-            super()._write_best(value)
+            self._sums.set_interval((self.clock.time - self._first_seconds) / steps)
 
     def _checkpoint(self) -> None:
         self._contention.exchange()
-        if self._group.rank == 0:
-            super()._checkpoint()
+        super()._checkpoint()
 
     def _save_after_loss(self) -> None:
         """As process 0, save the last complete step, without the help of the other processes."""
-        if self._group.rank == 0 and self._can_save:
+        if self._writer is not None and self._can_save:
             Trainer._collect(self)
             Trainer._checkpoint(self)
             self._display.report(f"saved step {self.state.step}")
+
+
+class OneProcess:
+    """How a run works that has this process alone.
+
+    ``group``: its processes; None: this one. ``facts``: what the record says of them. ``trainer``: the class that
+    trains. ``is_restarted``: whether torchrun has started the run before.
+    """
+
+    group: Group | None = None
+    facts: Mapping[str, Any] = {}
+    trainer: type[Trainer] = Trainer
+
+    def __init__(self) -> None:
+        self.interrupt, self.is_restarted = Interrupt(), process.is_restarted()
+
+    def preparing(self) -> AbstractContextManager[None]:
+        """Return the context in which the data are prepared."""
+        return nullcontext()
+
+    def contention(self, device: torch.device, shared: bool) -> Contention:
+        """Return the contention of the run. ``shared``: whether other runs are done at the same time."""
+        return Contention(device, shared=shared)
+
+
+class JointProcesses(OneProcess):
+    """How a run works that has the processes of a group, of which this is process 0."""
+
+    group: Group
+    trainer = JointTrainer
+
+    def __init__(self, group: Group) -> None:
+        self.group, self.facts = group, group.facts
+        self.interrupt, self.is_restarted = group.interrupt, group.is_restarted
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        self.group.announce(begins=True)
+        with self.group.turn():
+            yield
+
+    def contention(self, device: torch.device, shared: bool) -> Contention:  # noqa: ARG002
+        return JointContention(device, self.group)
+
+
+def processes_of(group: Group | None) -> OneProcess:
+    """Return how a run works that has these processes; None: this one alone."""
+    return OneProcess() if group is None else JointProcesses(group)

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from rmsexp.system import process
 from rmsexp.task import Objective
 from rmsexp.train.distributed.group import Group
 from rmsexp.train.step import Sums
 
+T = TypeVar("T")
 # On a GPU, signals are read about every READ_SECONDS, but at least every MOST_STEPS, because the host must wait for the
 # GPU to read them. torchrun kills a process 30 seconds after its signal.
 READ_SECONDS, MOST_STEPS = 1.0, 16
 
 
 class JointSums(Sums):
-    """Sums over the micro-batches of all processes; one object is used for all steps of a run.
+    """Sums over the micro-batches of all processes.
 
     All that is added up is in one float32 vector: for each signal of ``STOPPING`` the number of processes that have got
     it, the numbers of predictions and of examples, the values, and the gradients of all parameters.
     """
+
+    shared = True
 
     def __init__(self, group: Group, model: nn.Module) -> None:
         self._group = group
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._present = [False] * len(self._parameters)  # whether each parameter has had a gradient in this process
         self._used: list[bool] | None = None  # whether it has one in any process, agreed upon in the first step
-        self._steps = self._last = 0
+        self._steps = 0
         self.interval = 1  # in steps: how often signals are read
         self.set_interval(0.0)
 
@@ -36,12 +43,17 @@ class JointSums(Sums):
         if self._group.device.type != "cpu":
             self.interval = max(1, int(READ_SECONDS / max(seconds, READ_SECONDS / MOST_STEPS)))
 
-    def begin(self, number: int) -> JointSums:
-        """Begin with a step of ``number`` micro-batches."""
-        self.values, self.count, self.examples = None, 0, 0
-        self._last = number - 1
+    def begin(self, number: int) -> None:
+        super().begin(number)
         self._steps += 1
-        return self
+
+    def numbered(self, own: Sequence[T]) -> Iterable[tuple[int, T]]:
+        return zip(range(self.number)[self._group.chosen], own, strict=True)
+
+    def all(self, own: list[T]) -> list[T]:
+        device = self._group.device
+        gathered = self._group.interleaved(own, self.number)
+        return tree_map_only(Tensor, lambda tensor: tensor.to(device), gathered)
 
     def finish(self) -> None:
         if self._used is None:
@@ -93,7 +105,7 @@ class OrderedSums(JointSums):
             before = torch.empty_like(own)
             self._group.receive(before, (micro - 1) % self._group.size)
             own = before.add_(own)
-        if micro < self._last:
+        if micro < self.number - 1:
             self._group.send(own, (micro + 1) % self._group.size)
         else:
             self._vector_of_last = own
@@ -103,7 +115,7 @@ class OrderedSums(JointSums):
         if total is None:
             length = len(process.STOPPING) + 3 + len(self.metrics) + sum(p.numel() for p in self._parameters)
             total = torch.empty(length, device=self._group.device)
-        self._group.broadcast(total, self._last % self._group.size)
+        self._group.broadcast(total, (self.number - 1) % self._group.size)
         return total
 
 

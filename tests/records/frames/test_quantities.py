@@ -70,7 +70,7 @@ def test_a_quantity_without_a_value_is_left_out_with_a_note(tmp_path: Path) -> N
 def test_a_damaged_quantity_is_a_problem(tmp_path: Path, damaged: dict[str, Any]) -> None:
     write_run(tmp_path, "rms", quantities=[asdict(WER) | damaged])
     (problem,) = load(tmp_path).problems
-    assert "its quantity is" in problem
+    assert f"quantities[0].{next(iter(damaged))} is " in problem
 
 
 def test_the_table_has_the_quantities_at_the_common_step(tmp_path: Path) -> None:

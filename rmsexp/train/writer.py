@@ -1,0 +1,120 @@
+"""Write the record of a run: its metrics, its checkpoints, ``run.json`` and ``status.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from rmsexp.config import LoggerConfig
+from rmsexp.records import record
+from rmsexp.records.contents import Status
+from rmsexp.system import atomic, lock, process
+from rmsexp.system.readers import yaml_text
+from rmsexp.train import checkpoint, loggers
+from rmsexp.train.contention import Contention
+from rmsexp.train.failures import Failures
+
+
+@dataclass(frozen=True)
+class Description:
+    """What the record says of a run besides its progress.
+
+    ``identity``: that of its checkpoints. ``resolved``: its config. ``facts``: the content of ``run.json`` except
+    ``sessions``. ``sessions``: one entry per process whose steps are part of the run; the last is this process's.
+    """
+
+    identity: checkpoint.Identity
+    resolved: dict[str, Any]
+    facts: dict[str, Any]
+    sessions: Sequence[Mapping[str, Any]]
+
+
+class Writer:
+    """Writes the record of a run. Before :meth:`begin` it writes the status alone.
+
+    ``run``: the name of the run. ``step``: the number of steps taken. ``checkpoint``: the step of the last checkpoint;
+    None: unknown. ``begun``: whether this process has written ``run.json``.
+    """
+
+    def __init__(self, files: record.RunFolder, run: str, step: int = 0, checkpoint: int | None = 0) -> None:
+        self.files, self.step, self.checkpoint, self.begun = files, step, checkpoint, False
+        self._run = run
+
+    def begin(
+        self,
+        description: Description,
+        step: int,
+        contention: Contention,
+        failures: Failures,
+        logger: LoggerConfig | None = None,
+    ) -> None:
+        """Write the config, ``run.json`` and the status of a run that this process trains from ``step`` on.
+
+        The contention, and what ``failures`` and the standard streams report, are added to this process's session.
+        ``logger``: which loggers get the rows, too.
+        """
+        self._description, self._contention, self._failures = description, contention, failures
+        atomic.write_atomic(self.files.config_path, yaml_text(description.resolved))
+        self._write_progress(step)
+        facts = description.facts | {"sessions": description.sessions}
+        run = loggers.Run(self.files.path, description.resolved, facts, step)
+        self._loggers = [] if logger is None else loggers.make(logger, run, failures)
+
+    def write_status(self, status: Status, error: str | None = None) -> None:
+        """Replace ``status.json``. Raises: RunLockedError if another process may have taken over the run."""
+        self.files.write_status(status, self.step, error, run=self._run, checkpoint=self.checkpoint)
+
+    def append(self, rows: list[record.Row], files: Mapping[str, str] = {}) -> int:
+        """Append rows to the metrics, and replace files of the task, by name. Return the length of the metrics."""
+        length = self.files.append(rows)
+        for logger in self._loggers:
+            for row in rows:
+                logger.log(row)
+        for name, text in files.items():
+            atomic.write_atomic(self.files.path / name, text)
+        return length
+
+    def save(self, payload: checkpoint.Payload, step: int) -> None:
+        """Save a checkpoint, and the record up to its step. Raises: as :meth:`write_status`."""
+        self.files.check_lock()
+        checkpoint.save(self.files.checkpoints, self._identified(payload))
+        self._write_progress(step)
+
+    def save_best(self, payload: checkpoint.Payload) -> None:
+        """Save the model of the best evaluation so far."""
+        checkpoint.save_best(self.files.checkpoints, self._identified(payload))
+
+    def end(self, status: Status, step: int) -> None:
+        """Close the loggers with the status of the run, after ``step`` steps.
+
+        Write ``run.json`` again if the run diverged, since it has the contention up to the last checkpoint, or if
+        something was switched off; loggers may fail at their end.
+        """
+        self.step = step
+        for logger in self._loggers:
+            logger.close(status)
+        if status == "diverged" or self._failures.errors or process.output_failures():
+            with suppress(OSError, lock.RunLockedError):
+                self._write_run()
+
+    def _identified(self, payload: checkpoint.Payload) -> checkpoint.Payload:
+        return {"identity": self._description.identity._asdict()} | payload
+
+    def _write_progress(self, step: int) -> None:
+        self.step = self.checkpoint = step
+        self.begun = True
+        self._write_run()
+        self.write_status("running")
+
+    def _write_run(self) -> None:
+        self.files.check_lock()
+        *earlier, current = self._description.sessions
+        added: dict[str, Any] = {"contention": self._contention.report()}
+        if switched_off := self._failures.errors | process.output_failures():
+            added["switched_off"] = switched_off
+        if self.step <= current["from_step"]:
+            added[record.TRAINED] = False
+        sessions = [*earlier, {**current, **added}]
+        atomic.write_json(self.files.run_path, self._description.facts | {"sessions": sessions})
