@@ -200,8 +200,8 @@ def lacking(task: Task, config: Any) -> str | None:
     for name in _members(Task):
         # not getattr, because a property such as steps_per_epoch may need what ``prepare`` reads
         found = inspect.getattr_static(task, name, None)
-        inherited = name not in OPTIONAL and found is vars(Task).get(name, task)
-        if found is None or inherited:
+        only_declared = name not in OPTIONAL and name in vars(Task) and found is vars(Task)[name]
+        if found is None or only_declared:
             return f"{type(task).__module__}.{type(task).__name__} lacks {name}"
     for key, names in (("optim", _members(Optim)), ("schedule", ["steps", *_members(Schedule)])):
         missing = [name for name in names if not hasattr(getattr(config, key, None), name)]

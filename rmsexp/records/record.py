@@ -85,7 +85,7 @@ class RunFolder:
 
     @property
     def overrides_path(self) -> Path:
-        """The words of the run's command line, where Hydra writes them, too."""
+        """The words of the run's command line, in the place where programs with Hydra have them."""
         return self.path / ".hydra" / "overrides.yaml"
 
     @property

@@ -22,7 +22,7 @@ from rmsexp.train.state import State, clock_seconds
 from rmsexp.train.step import WARMUP_STEPS, Stepper, StepResult, autocast, synchronise
 from rmsexp.train.writer import Writer
 
-SMALLEST_SCALE = 2.0**-24  # the least positive number of float16: no gradient overflows because of a scale this small
+SMALLEST_SCALE = 2.0**-24  # the least positive number of float16: with a smaller scale a gradient itself is not finite
 
 
 class Diverged(Exception):
@@ -161,13 +161,14 @@ class Trainer:
                     self._pause.wait(self._display.report)
                 self._train_to(self._next_edge())
         except Interrupted as stop:
-            if not stop.torn:
+            if not stop.torn:  # a second Ctrl-C may have come in the middle of a step
                 with self._interrupt.deferred():
                     self._collect()
                     self._checkpoint()
             raise
 
     def _next_edge(self) -> int:
+        """Return the next edge: a step after which something is logged, evaluated or saved, or the last one."""
         step, settings = self.state.step, self.settings
         edges = ((step // every + 1) * every for every in (settings.log_every, settings.checkpoint_every))
         return min(settings.max_steps, settings.evaluations.after(step), *edges)
@@ -245,15 +246,20 @@ class Trainer:
             self._recent.clear()
 
     def _log(self) -> None:
-        """Take a probe; write and show a row: means over the pending steps, and the last step's learning rate."""
+        """Time the machine (a probe). Write and show a row: means over the pending steps, the last learning rate."""
         state = self.state
         with self.clock.bucket("log"), self._interrupt.deferred():
             self._contention.probe()
-            objective, *sums, norm, count = (sum(column) for column in zip(*state.pending, strict=True))
+            objective, *sums, grad_norm, count = (sum(column) for column in zip(*state.pending, strict=True))
             steps = len(state.pending)
             metrics = {name: total / count for name, total in zip(state.metrics, sums, strict=True)}
             rate = self._stepper.rates(state.step - 1)["lr"]
-            means = {"objective": objective / steps, "lr": rate, "grad_norm": norm / steps, "predictions": int(count)}
+            means = {
+                "objective": objective / steps,
+                "lr": rate,
+                "grad_norm": grad_norm / steps,
+                "predictions": int(count),
+            }
             is_scaled = self._stepper.scaler.is_enabled()
             scaling = {"loss_scale": self._scale, "skipped_steps": state.skipped} if is_scaled else {}
             row = self._row("train", metrics | means | scaling)

@@ -36,7 +36,8 @@ from rmsexp.train.loop import Diverged, Trainer, restore
 from rmsexp.train.progress import ProgressDisplay, logged
 from rmsexp.train.writer import Description, Writer
 
-# errors that are reported by their message, without a traceback; in training a ValueError is no mistake of the user
+# Errors that are reported by their message, without a traceback. A ValueError is one before the training; after that it
+# is an error of the program.
 REPORTED = (DataError, ReportedError)
 EXPECTED = (*REPORTED, ValueError)
 
@@ -60,7 +61,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Around:
-    """What surrounds a run.
+    """How a run shares its machine, its terminal and other processes.
 
     ``n_jobs``: the number of runs that share the machine. ``pause``: when the run pauses between steps; None: never.
     ``group``: the processes of the run, of which this is process 0; None: it is the only one. ``quiet``: whether no
@@ -154,8 +155,8 @@ def _already(past: Past, job: config.Job) -> Outcome:
 def _run_and_report(job: config.Job, past: Past, around: Around) -> Outcome:
     """Run the job and return its outcome, also after an exception.
 
-    Write the outcome to ``status.json``, unless the run is refused or another process may have taken it over, or it had
-    ended and fails or is stopped before it goes on: then the status stays as it was.
+    Write the outcome to ``status.json``. It is left as it was if the run is refused, if another process may have taken
+    it over, or if a finished run, which is to get more steps, fails or is stopped before the first of them.
     """
     files, processes = past.files, processes_of(around.group)
     writer = Writer(files, name_of(job), past.step, past.checkpoint)
@@ -212,10 +213,11 @@ def _run(job: config.Job, past: Past, writer: Writer, processes: OneProcess, aro
             task.prepare(display.report)
             past.refuse_other(**tokens(task.notes))
         model = tasks.build(task, job)
-        stepper, impl, own = stepper_of(cfg, task, model, device, group), impl_of(job.norm, model), identity(job, task)
-        state, clock = restore(stepper, past.files, own, past.checkpoint, display.warn)
+        stepper, impl = stepper_of(cfg, task, model, device, group), impl_of(job.norm, model)
+        known = identity(job, task)
+        state, clock = restore(stepper, past.files, known, past.checkpoint, display.warn)
         if group is not None:
-            state, clock = share_start(group, stepper, (state, clock), own, job.resolved, impl)
+            state, clock = share_start(group, stepper, (state, clock), known, job.resolved, impl)
         compile_model(model, cfg)
         contention = processes.contention(device, shared=around.n_jobs > 1)
         session = provenance.session(device, state.step) | {"impl": impl} | dict(processes.facts)
@@ -224,7 +226,7 @@ def _run(job: config.Job, past: Past, writer: Writer, processes: OneProcess, aro
         facts, sessions = _facts(job, task, model), _sessions(past.sessions, session, display)
         past.files.overrides_path.parent.mkdir(exist_ok=True)
         atomic.write_atomic(past.files.overrides_path, yaml_text(list(job.overrides)))
-        writer.begin(Description(own, job.resolved, facts, sessions), state.step, contention, failures, cfg.logger)
+        writer.begin(Description(known, job.resolved, facts, sessions), state.step, contention, failures, cfg.logger)
         trainer = processes.trainer(
             stepper,
             state,
