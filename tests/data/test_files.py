@@ -73,7 +73,8 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
             function(tmp_path / "absent")
 
 
-CIFAR = [f"cifar10/cifar-10-batches-py/{name}" for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")]
+CIFAR_FILES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"]
+CIFAR = [f"cifar10/cifar-10-batches-py/{name}" for name in CIFAR_FILES]
 MULTI30K = [f"multi30k/task1/raw/{name}" for name in parallel.MULTI30K_SHA256]
 WMT14 = [f"wmt14/{split}.{side}.gz" for split in ("train", *parallel.WMT14_TESTS) for side in ("en", "de")]
 TOP4 = [f"top4/{name}" for name in cnn.TOP4_FILES]
