@@ -160,6 +160,25 @@ def _chunks(examples: Examples) -> Iterator[np.ndarray]:
             yield ids[start : start + CHUNK]
 
 
+def lost(cloze: Cloze) -> dict[str, int]:
+    """Return, as ``<split>_lost``, the number of answers of each split that are not in their passages."""
+    return {
+        f"{split}_lost": sum(answer not in examples.passages[i] for i, answer in enumerate(examples.answers))
+        for split, examples in cloze.splits.items()
+    }
+
+
+def summary(cloze: Cloze, counts: Mapping[str, int]) -> str:
+    """Return a sentence about the questions. ``counts`` has the numbers of :func:`lost`."""
+    sizes = (f"{len(examples):,} {split}" for split, examples in cloze.splits.items())
+    shares = (f"{counts[f'{split}_lost'] / len(examples):.1%} ({split})" for split, examples in cloze.splits.items())
+    tokens = sum(len(part.passages.tokens) + len(part.questions.tokens) for part in cloze.splits.values())
+    return (
+        f"{', '.join(sizes)} examples of {tokens:,} tokens; a vocabulary of {len(cloze.words):,} with "
+        f"{len(cloze.entities):,} entities; answers that are not in the passage: {', '.join(shares)}"
+    )
+
+
 def stored(
     root: Path, name: str, stamp: str, make: Callable[[], tuple[Cloze, Mapping[str, int]]], report: Report
 ) -> tuple[Cloze, dict[str, int]]:
