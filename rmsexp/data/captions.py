@@ -63,7 +63,7 @@ def pictures(
     """Return the data set ``name`` of captioned images. ``load`` computes the features that are not stored yet.
 
     ``splits`` has the images of each split. ``files`` are the files that splits and captions were read from. ``kind``
-    is a kind of :mod:`rmsexp.data.image_features`. Features are stored in ``<folder>/features/<kind>/<split>.npy``.
+    is a kind of :mod:`rmsexp.data.image_features`. Features are stored below ``<folder>/features/<kind>``.
     Only the first five captions of an image are used. The digest covers the names and contents of ``files``, ``kind``,
     and the names and sizes of each split's images, but not their pixels.
 
@@ -80,11 +80,8 @@ def pictures(
     listing = [(split, sizes(paths)) for split, paths in images.items()]
 
     def load(report: Report) -> Captions:
-        features = {}
-        for split, paths in images.items():
-            target = folder / "features" / kind / f"{split}.npy"
-            extract(paths, kind, target, report)
-            features[split] = StoredArray(target)
+        place = folder / "features" / kind
+        features = {split: StoredArray(extract(paths, kind, place, report)) for split, paths in images.items()}
         return encode(captions, features, report)
 
     return Source(name, digest(files, kind, listing), False, load)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from rmsexp.data import DataError, Report
-from rmsexp.data.cache import cached, key, storing
+from rmsexp.data.cache import cached, key
 from rmsexp.data.sequences import Sequences, offsets
 
 NIL, EOS, UNK, NUM = range(4)  # the first ids: padding, end (not used here), an unknown word, a number
@@ -180,18 +180,17 @@ def summary(cloze: Cloze, counts: Mapping[str, int]) -> str:
 
 
 def stored(
-    root: Path, name: str, stamp: str, make: Callable[[], tuple[Cloze, Mapping[str, int]]], report: Report
+    root: Path, stamp: str, make: Callable[[], tuple[Cloze, Mapping[str, int]]], report: Report
 ) -> tuple[Cloze, dict[str, int]]:
     """Return the encoded questions and counts that are stored in ``<root>/cloze``.
 
     If they are missing or damaged, call ``make``, which returns (questions, counts), and store its result first. The
-    number of examples of each split is added to the stored counts. ``stamp`` identifies the result of ``make``;
-    ``name`` is the data set's name, for messages. The tokens of passages and questions stay in their files.
+    number of examples of each split is added to the stored counts. ``stamp`` identifies the result of ``make``. The
+    tokens of passages and questions stay in their files.
 
     Raises: DataError if the result cannot be stored, and whatever ``make`` raises.
     """
-    with storing(f"The encoded questions of {name}", root):
-        return cached(root / "cloze" / key(__file__, stamp), _read, lambda folder: _write(folder, *make()), report)
+    return cached(root / "cloze" / key(__file__, stamp), _read, lambda folder: _write(folder, *make()), report)
 
 
 def _write(folder: Path, cloze: Cloze, counts: Mapping[str, int]) -> None:

@@ -65,7 +65,7 @@ def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
                 report(f"left out: {reader.damaged - REPORT_DAMAGED:,} more")
             return cloze, {"read": reader.read, "damaged": reader.damaged, "unknown": _unknown(cloze), **lost(cloze)}
 
-        cloze, counts = stored(root, name, key(__file__, found, sentences, damaged), make, report)
+        cloze, counts = stored(root, key(__file__, found, sentences, damaged), make, report)
         report(
             f"{name}: {counts['read']:,} files read, {counts['damaged']:,} damaged and left out; "
             f"{counts['unknown']:,} unknown words; {summary(cloze, counts)}"

@@ -60,7 +60,7 @@ def codecs(corpus: Corpus, options: SubwordOptions, root: Path, report: Report) 
 
     Raises: ValueError if ``options.vocabulary`` is too large or too small for the text, if ``options.threshold`` is too
     large, or if the packages for moses_bpe are not installed; DataError if the training text is blank or cannot be
-    read; OSError if the result cannot be stored.
+    read, or if the result cannot be stored.
     """
     if options.kind == "moses_bpe" and not all(map(importlib.util.find_spec, ("sacremoses", "subword_nmt"))):
         raise ValueError('data.subwords=moses_bpe needs sacremoses and subword-nmt: pip install "rmsexp[parity]"')

@@ -93,11 +93,10 @@ def test_source_of_pictures_computes_their_features(tmp_path: Path) -> None:
     assert (source.name, source.builtin) == ("album", False)
     assert not (tmp_path / "features").exists()
     loaded = source.load(silent)
+    assert len(list((tmp_path / "features" / "descriptor").glob("*/features.npy"))) == 3
     for number, split in enumerate(("train", "valid", "test")):
         assert loaded.splits[split].features.shape == (2, 4096)
         assert len(loaded.splits[split].captions) == 10
-        stored = tmp_path / "features" / "descriptor" / f"{split}.npy"
-        assert np.array_equal(np.load(stored), loaded.splits[split].features)
         words = [loaded.words[i] for i in loaded.splits[split].captions[7]]
         assert words == ([f"{2 * number + 1}", "2", "<eos>"] if split != "test" else ["<unk>", "2", "<eos>"])
 

@@ -89,7 +89,7 @@ def test_images_without_a_known_meaning_are_refused(
 ) -> None:
     image.save(tmp_path / name, **options)
     with pytest.raises(DataError, match=rf"The image .*{name} cannot be read \(.*{problem}"):
-        extract([tmp_path / name], "descriptor", tmp_path / "a.npy", silent)
+        extract([tmp_path / name], "descriptor", tmp_path, silent)
 
 
 def test_the_photograph_of_a_camera_s_mpo_is_read(tmp_path: Path) -> None:
