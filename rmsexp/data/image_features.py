@@ -54,8 +54,7 @@ CONTRAST = 0.03  # a neighbour counts as brighter if it exceeds the pixel by mor
 SCALES, ORIENTATIONS = 4, 16  # scales and directions in a histogram of gradients: SCALES * ORIENTATIONS = BINS
 LAYOUT = 8  # pixels per side of the grey image in the descriptor
 
-WHITE = {"I;16": 65535, "I": 65535, "F": 1}  # mode of grey pixels of more than 8 bits -> the value of white
-TIFF_BITS, TIFF_MEANING = 258, 262  # numbers of TIFF's tags: bits per pixel; which value is white (0: the lowest)
+EIGHT_BITS = ("1", "L", "P", "RGB", "CMYK", "YCbCr")  # modes of opaque images with at most 8 bits per pixel and channel
 
 RESIZED, CROP = 256, 224  # for vgg19, in pixels: the short side of the resized image; the side of a crop
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # statistics of ImageNet's channels, for pixels in [0, 1]
@@ -124,36 +123,16 @@ def _row(extractor: Extractor, path: Path) -> np.ndarray:
 def upright_rgb(image: Image) -> Image:
     """Return an image, as it was opened, in RGB of 8 bits, turned as its EXIF orientation says.
 
-    Grey pixels of 16 bits, or floats from 0 to 1, are scaled to 8 bits. Transparent pixels are drawn on white.
-
-    Raises: ValueError for an animation or several pages, and for pixels whose value of white is not known.
+    Raises: ValueError for an animation or several pages, transparent pixels, and pixels of more than 8 bits.
     """
-    from PIL import Image, ImageOps
+    from PIL import ImageOps
 
     frames = getattr(image, "n_frames", 1)
     if frames > 1 and image.format != "MPO":  # cameras write MPO: the photograph, then previews of it
         raise ValueError(f"it has {frames} frames or pages, and one is needed")
-    upright = ImageOps.exif_transpose(image)
-    if upright.mode.startswith(tuple(WHITE)):
-        upright = Image.fromarray(_eight_bits(np.asarray(upright), image))
-    if upright.mode.endswith(("A", "a")) or "transparency" in upright.info:
-        opaque = upright.convert("RGBA")
-        upright = Image.alpha_composite(Image.new("RGBA", opaque.size, "white"), opaque)
-    return upright.convert("RGB")
-
-
-def _eight_bits(pixels: np.ndarray, image: Image) -> np.ndarray:
-    """Return grey pixels of more than 8 bits scaled to uint8. Raises: ValueError if ``image`` does not say how."""
-    mode, tags = image.mode.rstrip("BLN"), getattr(image, "tag_v2", {})
-    if mode == "I" and image.format not in ("PNG", "PPM"):  # these have 16 bits
-        raise ValueError("its pixels have 32 bits (mode I), of which none is known to be white; store 8 or 16 bits")
-    white = 2 ** tags[TIFF_BITS][0] - 1 if mode == "I;16" and TIFF_BITS in tags else WHITE[mode]
-    if not (pixels.min() >= 0 and pixels.max() <= white):  # true for NaN, too
-        raise ValueError(
-            f"its pixels (mode {image.mode}) are from {pixels.min():g} to {pixels.max():g}, not 0 to {white}"
-        )
-    scaled = np.rint(pixels * (255 / white)).astype(np.uint8)
-    return 255 - scaled if tags.get(TIFF_MEANING) == 0 else scaled
+    if image.mode not in EIGHT_BITS or "transparency" in image.info:
+        raise ValueError(f"mode {image.mode} with transparency or more than 8 bits; convert it to RGB")
+    return ImageOps.exif_transpose(image).convert("RGB")
 
 
 def _unit(vector: np.ndarray) -> np.ndarray:

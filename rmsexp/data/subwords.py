@@ -76,8 +76,13 @@ def codecs(corpus: Corpus, options: SubwordOptions, root: Path, report: Report) 
                 f"The training text of {corpus.name} is empty: there is nothing to learn subwords from.\n"
                 "Replace the files."
             )
-        with parts.removed_on_error(work):
+        try:
             kind.learn(corpus, pairs, options, work, folder, report)
+        except (
+            ValueError
+        ):  # the options do not fit the text; after other errors the same command goes on after the parts
+            cache.remove(work)
+            raise
         (folder / LEARNT).write_text(kind.digest(folder))
 
     found = cache.cached(folder, lambda folder: kind.load(folder, corpus), make, report)

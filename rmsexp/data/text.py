@@ -39,7 +39,7 @@ class PlainText:
 def sentences(n_train: int = 6000, n_valid: int = 200, n_test: int = 200) -> PlainText:
     """Return the English sentences of the synthetic corpus for translation, one per line."""
     corpus = phrases.phrases(n_train, n_valid, n_test)
-    texts = {split: joined(corpus.text(split)[0]) for split in SPLITS}
+    texts = {split: "".join(f"{line}\n" for line in corpus.text(split)[0]).encode() for split in SPLITS}
     digest = hashlib.sha256(repr(texts).encode()).hexdigest()
     return PlainText("sentences", digest, True, {split: partial(texts.__getitem__, split) for split in SPLITS})
 
@@ -50,7 +50,8 @@ def files(train: str, valid: str, test: str) -> PlainText:
     Raises: DataError if a file cannot be read.
     """
     paths = dict(zip(SPLITS, map(Path, (train, valid, test)), strict=True))
-    return _of_files(paths["train"].name, paths, digest_of_contents(paths.values()))
+    splits = {split: partial(_read, path) for split, path in paths.items()}
+    return PlainText(paths["train"].name, digest_of_contents(paths.values()), False, splits)
 
 
 def lambada(root: Path, held_out: int, rest: bool) -> PlainText:
@@ -91,16 +92,6 @@ def wikitext103(root: Path, report: Report) -> PlainText:
     provide("WikiText-103", list(paths.values()), download, WIKITEXT, "task=language_model scale=large", root)
     splits = {split: partial(_read, path, WIKITEXT_SPLITS[split][1]) for split, path in paths.items()}
     return PlainText("WikiText-103", digest_of(paths.values()), False, splits)
-
-
-def joined(lines: list[str]) -> bytes:
-    """Return lines as text in which each ends with a line feed."""
-    return "".join(f"{line}\n" for line in lines).encode()
-
-
-def _of_files(name: str, paths: Mapping[str, Path], digest: str) -> PlainText:
-    splits = {split: partial(_read, path) for split, path in paths.items()}
-    return PlainText(name, digest, False, splits)
 
 
 def _read(path: Path, lines: int | None = None) -> bytes:

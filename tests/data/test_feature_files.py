@@ -55,8 +55,8 @@ def test_rows_are_of_unit_length_in_the_order_of_the_images(images: list[Path], 
     assert [found.name for found in path.parents[1].iterdir() if not found.name.endswith(".lock")] == [path.parent.name]
 
 
-def test_grey_and_transparent_images_are_read_as_rgb(tmp_path: Path) -> None:
-    for mode in ("L", "RGBA", "P", "1", "CMYK"):
+def test_grey_images_are_read_as_rgb(tmp_path: Path) -> None:
+    for mode in ("L", "P", "1", "CMYK"):
         plain(255, 255, 255).convert(mode).save(tmp_path / f"{mode}.tiff")
     rows = np.load(extract(sorted(tmp_path.glob("*.tiff")), "descriptor", tmp_path, silent))
     assert np.allclose(rows, unit(describe(plain(255, 255, 255))), atol=1e-6)
