@@ -9,6 +9,7 @@ After an interruption, the same command continues at the first shard of 500 imag
 """
 
 import argparse
+import shutil
 import sys
 from pathlib import Path
 
@@ -30,6 +31,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.names and not arguments.names.is_file():
         parser.error(f"--names {arguments.names} is no file")
+    if arguments.target.suffix != ".npy" or arguments.target.is_dir():
+        parser.error(f"{arguments.target} is no .npy file")
     try:
         if arguments.names:
             images = [arguments.images / line.rstrip("\r") for line in read_lines(arguments.names)]
@@ -40,7 +43,9 @@ def main() -> None:
                 print(f"left out: {len(others)} files that do not end in {', '.join(SUFFIXES)}, such as {others[0]}")
         if not images:
             sys.exit(f"There are no images in {arguments.images} ({', '.join(SUFFIXES)}).")
-        extract(images, arguments.kind, arguments.target, lambda text: print(text, flush=True))
+        work = arguments.target.with_name(f".{arguments.target.name}.work")
+        extract(images, arguments.kind, work, lambda text: print(text, flush=True)).replace(arguments.target)
+        shutil.rmtree(work)
     except DataError as error:
         sys.exit(str(error))
 

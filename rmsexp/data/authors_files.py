@@ -1,17 +1,25 @@
-"""Read the files that the paper's authors published with their code: two training logs and a trained model.
+"""Read the files that the authors of the paper, and of the codes it builds on, published. Their addresses are dead.
 
 - ``results.csv``: log of CIFAR-10, written by train.py of TimSalimans/weight_norm;
 - ``stats_<model>.pkl``: log of the attentive reader, written by attentive_reader.py of cooijmanstim/Attentive_reader;
-- ``<model>.npz`` with ``<model>.pkl``: order-embedding, written by train.py of ivendrov/order-embedding.
+- ``<model>.npz`` with ``<model>.pkl``: order-embedding, written by train.py of ivendrov/order-embedding;
+- ``top4``: CNN questions whose passages are shortened to four sentences, as pickles.
 
 Python 2 programs wrote these files. Logs are converted to rows of metrics (see
 :meth:`rmsexp.records.record.RunFolder.append`).
+
+Deviation: attentive reader, last id of the published passages and questions
+    original: removed from every sequence, whatever it is (attentive-reader:codes/att_reader/attentive_reader.py:36-37)
+    ours: removed only if all sequences of a file end in 0
+    why: an id that is no mark of the end is a word of the text
+    effect: none on files whose sequences all end in 0; not checked, for want of the original files
 """
 
 from __future__ import annotations
 
+import io
 import math
-import zipfile
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +27,13 @@ from typing import Any
 
 import numpy as np
 
-from rmsexp.data import DataError
+from rmsexp.data import DataError, Report, Source
+from rmsexp.data.cache import key
 from rmsexp.data.captions import EOS, UNK
-from rmsexp.data.files import read_bytes
-from rmsexp.data.unpickle import UnpicklingError, unpickle
+from rmsexp.data.cloze import ENTITY, RESERVED, Cloze, Examples, entities, lost, stored, summary
+from rmsexp.data.cloze import UNK as UNKNOWN_WORD
+from rmsexp.data.files import digest_of, missing, read_bytes, unreadable
+from rmsexp.data.sequences import Sequences, offsets
 
 Row = dict[str, Any]  # of metrics.jsonl
 
@@ -33,8 +44,95 @@ READER_LISTS = {  # split -> {our name of a metric: name of the list in the pick
     "train": {"loss": "train_cost_ave", "error": "train_err_ave", "grad_norm": "train_gnorm_ave"},
     "valid": {"loss": "valid_costs", "error": "valid_errs"},
 }
-LARGEST_MODEL = 1 << 30  # bytes of all arrays of a model, uncompressed: archives can expand to any size
-REMEDY = "Give a file as the authors published it."
+TOP4_ORIGIN = (
+    "top4 was at http://www.cs.toronto.edu/~rkiros/top4.zip. Unpack it into this folder, or use data.name=cnn "
+    "data.sentences=4, which makes similar passages from question files."
+)
+TOP4_SPLITS = {"train": "train4", "valid": "valid4"}  # our name of a split -> its name in the files
+TOP4_FILES = ("dict.pkl", *(f"{split}_{part}.pkl" for split in TOP4_SPLITS.values() for part in ("pass", "qs", "ans")))
+PLAIN = {  # what pickles of containers, numbers, strings and arrays refer to
+    *("numpy.dtype", "numpy.ndarray", "collections.OrderedDict", "collections.defaultdict", "_codecs.encode"),
+    *(f"numpy.{core}.multiarray.{name}" for core in ("core", "_core") for name in ("_reconstruct", "scalar")),
+    *("__builtin__.list", "builtins.list"),
+}
+
+
+def _wrong(path: Path, problem: object) -> DataError:
+    text = " ".join(str(problem).rstrip(".").split())  # numpy's messages may have several lines
+    return DataError(f"{path} is not as the authors published it: {text}.\nReplace the file.")
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Refuses every function that plain data does not need, because a pickle may name any, and reading it calls it."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if f"{module}.{name}" not in PLAIN:
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is not allowed")
+        return super().find_class(module, name)
+
+
+def _unpickled(path: Path) -> Any:
+    """Return the content of a pickle of plain data; 8-bit strings of Python 2 are decoded as Latin-1."""
+    content = read_bytes(path)
+    try:
+        return _PlainUnpickler(io.BytesIO(content), encoding="latin1").load()
+    except Exception as error:  # a damaged pickle may raise any exception
+        raise _wrong(path, error or type(error).__name__) from None
+
+
+def cifar10_rows(path: Path) -> list[Row]:
+    """Return a training row and a test row of metrics for each epoch in ``results.csv``.
+
+    The file has errors (fractions) but no losses, and counts epochs from 0; rows count them from 1. Its time includes
+    test passes, while the time axis of curves shows only the seconds of the buckets data and train. So that these rows
+    are not drawn on a time axis, ``seconds`` has the file's time in the bucket train and no bucket data.
+
+    Raises: DataError if the file cannot be read or does not have the expected format.
+    """
+    content = read_bytes(path)
+    try:
+        header, *lines = content.decode("ascii").splitlines()
+        if [cell.strip() for cell in header.split(",")] != CIFAR10_COLUMNS or not lines:
+            raise ValueError(f"it has no header {', '.join(CIFAR10_COLUMNS)}, or no epochs")
+        table = np.loadtxt(lines, delimiter=",", comments=None, ndmin=2)
+        numbers, seconds, *errors = table.T
+        if (numbers != np.arange(len(table))).any() or not (np.diff(seconds, prepend=0) >= 0).all():
+            raise ValueError("its epochs do not count from 0, or its time decreases")
+        if not ((table[:, 2:] >= 0) & (table[:, 2:] <= 1)).all() or not np.isfinite(seconds).all():
+            raise ValueError("an error is not between 0 and 1, or a time is not finite")
+    except ValueError as error:
+        raise _wrong(path, error) from None
+    return [
+        {"step": EPOCH_STEPS * epoch, "epoch": epoch, "examples": EPOCH_IMAGES * epoch}
+        | {"split": split, "error": float(values[epoch - 1]), "seconds": {"train": float(seconds[epoch - 1])}}
+        for epoch in range(1, len(table) + 1)
+        for split, values in zip(("train", "test"), errors, strict=True)
+    ]
+
+
+def reader_rows(path: Path) -> list[Row]:
+    """Return a training row and a validation row of metrics for each validation that a ``stats_*.pkl`` logs.
+
+    The metrics of a training row are running averages (0.9 old + 0.1 new) of values computed with dropout, which the
+    authors' code restarts after each validation. ``grad_norm`` is the norm of the gradient after clipping. A value that
+    is not finite becomes None. Rows have no ``seconds``.
+
+    Raises: DataError if the file cannot be read or lacks the expected lists.
+    """
+    stats, names = _unpickled(path), [name for lists in READER_LISTS.values() for name in lists.values()]
+    try:
+        values = {name: [float(value) for value in stats[name]] for name in names}
+    except (KeyError, TypeError, ValueError) as error:
+        raise _wrong(path, f"it needs lists of numbers: {', '.join(names)} ({type(error).__name__}: {error})") from None
+    if len(set(map(len, values.values()))) > 1 or not values["valid_errs"]:
+        raise _wrong(path, f"the lists {', '.join(names)} are empty or differ in length")
+    finite = {name: [value if math.isfinite(value) else None for value in values[name]] for name in names}
+    return [
+        {"step": VALID_STEPS * (index + 1), "split": split}
+        | {metric: finite[name][index] for metric, name in metrics.items()}
+        for index in range(len(finite["valid_errs"]))
+        for split, metrics in READER_LISTS.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -60,147 +158,92 @@ class OrderModel:
         return np.where(np.array(ids) < len(self.arrays["Wemb"]), ids, UNK)
 
 
-def cifar10_rows(path: Path) -> list[Row]:
-    """Return a training row and a test row of metrics for each epoch in ``results.csv``.
-
-    The file has errors (fractions) but no losses, and counts epochs from 0; rows count them from 1. Its time includes
-    test passes, while the time axis of curves shows only the seconds of the buckets data and train. So that these rows
-    are not drawn on a time axis, ``seconds`` has the file's time in the bucket train and no bucket data.
-
-    Raises: DataError if the file cannot be read or does not have the expected format.
-    """
-    try:
-        header, *lines = read_bytes(path, REMEDY).decode("ascii").splitlines()
-    except ValueError:  # not ASCII, or no lines
-        header, lines = "", []
-    if [cell.strip() for cell in header.split(",")] != CIFAR10_COLUMNS:
-        raise DataError(f"{path}, line 1: this line must be the header {', '.join(CIFAR10_COLUMNS)}.\n{REMEDY}")
-    if not lines:
-        raise DataError(f"{path} has a header, but no epochs.\n{REMEDY}")
-    rows: list[Row] = []
-    previous_seconds = 0.0
-    for number, line in enumerate(lines, 2):
-        try:
-            epoch, seconds, train_error, test_error = map(_number, line.split(","))
-        except ValueError:
-            raise DataError(f"{path}, line {number}: not four numbers ({line[:60]!r}).\n{REMEDY}") from None
-        epochs = number - 1
-        if epoch != epochs - 1:
-            raise DataError(f"{path}, line {number}: epoch {epoch:g} instead of {epochs - 1}.\n{REMEDY}")
-        if not previous_seconds <= seconds < math.inf:
-            raise DataError(
-                f"{path}, line {number}: the time is {seconds:g} s; "
-                f"it must be finite and at least {previous_seconds:g} s.\n{REMEDY}"
-            )
-        if not (0 <= train_error <= 1 and 0 <= test_error <= 1):
-            raise DataError(f"{path}, line {number}: an error is not between 0 and 1 ({line[:60]!r}).\n{REMEDY}")
-        previous_seconds = seconds
-        progress = {"step": EPOCH_STEPS * epochs, "epoch": epochs, "examples": EPOCH_IMAGES * epochs}
-        for split, error in (("train", train_error), ("test", test_error)):
-            rows.append(progress | {"split": split, "error": error, "seconds": {"train": seconds}})
-    return rows
-
-
-def _number(text: str) -> float:
-    """Return a number in decimal notation. Raises: ValueError, for 1_0 as well, which Python takes for 10."""
-    if "_" in text:
-        raise ValueError
-    return float(text)
-
-
-def reader_rows(path: Path) -> list[Row]:
-    """Return a training row and a validation row of metrics for each validation that a ``stats_*.pkl`` logs.
-
-    The metrics of a training row are running averages (0.9 old + 0.1 new) of values computed with dropout, which the
-    authors' code restarts after each validation. ``grad_norm`` is the norm of the gradient after clipping. A value that
-    is not finite becomes None. Rows have no ``seconds``.
-
-    Raises: DataError if the file cannot be read or lacks the expected lists.
-    """
-    stats = _unpickled(path)
-    values = {name: _numbers(path, stats, name) for names in READER_LISTS.values() for name in names.values()}
-    lengths = {name: len(numbers) for name, numbers in values.items()}
-    if len(set(lengths.values())) > 1 or not lengths["valid_errs"]:
-        listed = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise DataError(f"{path}: its lists must have the same length and not be empty ({listed}).\n{REMEDY}")
-    return [
-        {"step": VALID_STEPS * (index + 1), "split": split}
-        | {metric: values[name][index] for metric, name in names.items()}
-        for index in range(lengths["valid_errs"])
-        for split, names in READER_LISTS.items()
-    ]
-
-
 def order_model(path: Path) -> OrderModel:
     """Return the model whose parameters are in ``path``, such as order.npz; words and options are read from order.pkl.
 
     Raises: DataError if a file cannot be read or does not have the expected content.
     """
-    arrays = _arrays(path)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: np.asarray(file[name]) for name in file}
+    except Exception as error:  # errors of numpy and zipfile have many types
+        raise unreadable(path, error) from None
     encoder = next((name.removesuffix("Ux") for name in arrays if name.endswith("_Ux")), None)
     if encoder is None or any(name not in arrays or arrays[name].ndim != 2 for name in ("Wemb", "ff_image_W")):
-        raise DataError(
-            f"{path} is no order-embedding model: it needs matrices Wemb, ff_image_W and one whose name ends in _Ux "
-            f"(it has {', '.join(arrays) or 'nothing'}).\n{REMEDY}"
-        )
-    pickle_path = path.with_suffix(".pkl")
-    content = _unpickled(pickle_path)
-    options, words = content.get("options"), content.get("worddict")
+        raise _wrong(path, f"it needs matrices Wemb, ff_image_W and ..._Ux (it has {', '.join(arrays) or 'nothing'})")
+    if wrong := [name for name, array in arrays.items() if array.dtype.kind != "f" or not np.isfinite(array).all()]:
+        raise _wrong(path, f"{wrong[0]} is not an array of finite floats")
+    content = _unpickled(path.with_suffix(".pkl"))
+    options, words = (content.get(name) if isinstance(content, dict) else None for name in ("options", "worddict"))
     if not (isinstance(options, dict) and isinstance(words, dict)):
-        raise DataError(f"{pickle_path} lacks 'options' or 'worddict' as dictionaries.\n{REMEDY}")
-    wrong = next((word for word, index in words.items() if type(index) is not int or index <= UNK), None)
-    if wrong is not None:
-        raise DataError(
-            f"{pickle_path}: the id of {wrong!r} in 'worddict' is {words[wrong]!r}, not an integer above {UNK}.\n"
-            f"{REMEDY}"
-        )
+        raise _wrong(path.with_suffix(".pkl"), "it lacks 'options' or 'worddict' as dictionaries")
+    if not all(type(index) is int and index > UNK for index in words.values()):
+        raise _wrong(path.with_suffix(".pkl"), f"an id in 'worddict' is not an integer above {UNK}")
     renamed = {
         f"gru_{name.removeprefix(encoder)}" if name.startswith(encoder) else name: arrays[name] for name in arrays
     }
     return OrderModel(renamed, words, options)
 
 
-def _unpickled(path: Path) -> dict[str, Any]:
-    content = read_bytes(path, REMEDY)
-    try:
-        value = unpickle(content)
-    except UnpicklingError as error:
-        raise DataError(f"{path} is no pickle of plain values ({error}).\n{REMEDY}") from None
-    if not isinstance(value, dict):
-        raise DataError(f"{path} holds a {type(value).__name__}, not a dictionary.\n{REMEDY}")
-    return value
+def top4(root: Path) -> Source[Cloze]:
+    """Return the published questions with passages of four sentences; there is no test split.
 
+    They are in ``<root>/top4/{dict,train4_pass,train4_qs,train4_ans,valid4_pass,valid4_qs,valid4_ans}.pkl``. As in the
+    published model, the vocabulary has one word more than dict.pkl. The id that dict.pkl does not use is named
+    ``<unused>``, or, if it is below 4, as in RESERVED. If all sequences of a file end in 0, this 0 is removed.
 
-def _numbers(path: Path, stats: Mapping[str, Any], name: str) -> list[float | None]:
-    """Return the list ``name`` of the log ``stats`` as floats; numbers that are not finite become None.
-
-    Raises: DataError if the list is missing or is no list of numbers. ``path`` is the log's file, for the message.
+    Raises: DataError if a file is missing. ``load`` raises DataError if a file is damaged.
     """
-    if name not in stats:
-        raise DataError(f"{path} has no list {name!r} (it has {', '.join(map(str, stats))}).\n{REMEDY}")
-    values = stats[name]
-    try:
-        if not isinstance(values, list | np.ndarray) or any(
-            np.asarray(value).dtype.kind not in "iuf" for value in values
-        ):
-            raise TypeError
-        numbers = [float(value) for value in values]  # a value may be an array without axes
-    except (TypeError, ValueError):
-        raise DataError(f"{path}: {name!r} is not a list of numbers.\n{REMEDY}") from None
-    return [number if math.isfinite(number) else None for number in numbers]
+    folder = root / "top4"
+    if absent := [folder / name for name in TOP4_FILES if not (folder / name).is_file()]:
+        raise missing("CNN top4", folder, absent, TOP4_ORIGIN)
+    content = digest_of(folder / name for name in TOP4_FILES)
+
+    def load(report: Report) -> Cloze:
+        def make() -> tuple[Cloze, dict[str, int]]:
+            report(f"reading the pickles of {folder} (once)")
+            words = _words(folder / "dict.pkl")
+            splits = {split: _examples(folder, prefix, len(words)) for split, prefix in TOP4_SPLITS.items()}
+            cloze = Cloze(words, entities(words), splits)
+            return cloze, lost(cloze)
+
+        cloze, counts = stored(root, key(__file__, content), make, report)
+        report(f"CNN top4: {summary(cloze, counts)}")
+        return cloze
+
+    return Source("CNN top4", content, False, load)
 
 
-def _arrays(path: Path) -> dict[str, np.ndarray]:
+def _words(path: Path) -> list[str]:
+    """Return the vocabulary by id, read from a pickled dictionary of n words to n of the ids from 0 to n."""
+    ids = _unpickled(path)
+    if not (isinstance(ids, dict) and all(type(word) is str and type(id) is int for word, id in ids.items())):
+        raise _wrong(path, "it is not a dictionary of words and their ids")
+    names = {id: word for word, id in ids.items()}
+    if len(names) < len(ids) or not names.keys() <= set(range(len(ids) + 1)):
+        raise _wrong(path, f"the ids of its {len(ids):,} words are not different numbers from 0 to {len(ids):,}")
+    if ENTITY.fullmatch(names.get(UNKNOWN_WORD, "")):  # every answer to its questions would count as wrong
+        raise _wrong(path, f"the id of {names[UNKNOWN_WORD]!r} is {UNKNOWN_WORD}, which is the unknown word's")
+    return [names.get(id, RESERVED[id] if id < len(RESERVED) else "<unused>") for id in range(len(ids) + 1)]
+
+
+def _examples(folder: Path, prefix: str, size: int) -> Examples:
+    passages, questions, answers = (_sequences(folder / f"{prefix}_{part}.pkl", size) for part in ("pass", "qs", "ans"))
+    if not len(passages) == len(questions) == len(answers) or (answers.lengths != 1).any():
+        raise _wrong(folder / f"{prefix}_ans.pkl", "each passage needs one question with one answer")
+    return Examples(passages, questions, answers.tokens[:])
+
+
+def _sequences(path: Path, size: int) -> Sequences:
+    """Return a pickled list of lists of ids, which must be below ``size``. If every list ends in 0, remove this 0."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            size = sum(member.file_size for member in archive.infolist())
-        if size > LARGEST_MODEL:
-            raise ValueError(f"its arrays have {size:,} bytes, but at most {LARGEST_MODEL:,} are read")
-        with np.load(path, allow_pickle=False) as file:
-            arrays = dict(file)
-    except Exception as error:  # errors of numpy and zipfile have many types
-        raise DataError(f"{path} cannot be read as .npz ({error or type(error).__name__}).\n{REMEDY}") from None
-    for name, array in arrays.items():
-        if not isinstance(array, np.ndarray) or array.dtype.kind != "f" or not np.isfinite(array).all():
-            raise DataError(f"{path}: {name} is not an array of finite floats.\n{REMEDY}")
-    return arrays
+        rows = [np.asarray(ids) for ids in _unpickled(path)]
+        if any(row.ndim != 1 or row.dtype.kind not in "iu" or row.min() < 0 or row.max() >= size for row in rows):
+            raise ValueError("an id is no integer, or has no word")
+        if all(row[-1] == 0 for row in rows):
+            rows = [row[:-1] for row in rows]
+        if not all(map(len, rows)):
+            raise ValueError("a list is empty")
+        return Sequences(np.concatenate(rows).astype(np.int32), offsets(map(len, rows)))
+    except (TypeError, ValueError, IndexError) as error:
+        raise _wrong(path, f"it is not a list of lists of ids ({error})") from None

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from rmsexp.data import DataError, Report, Source
-from rmsexp.data.files import StoredArray, digest_of, unreadable
+from rmsexp.data.files import StoredArray, digest_of
 from rmsexp.data.image_features import extract, sizes
 from rmsexp.data.sequences import Sequences
 
@@ -23,9 +23,6 @@ EOS, UNK = range(2)  # the first ids: the end of a caption, an unknown word
 NAMES = ("<eos>", "<unk>")  # the words with the ids EOS and UNK
 PER_IMAGE = 5  # captions per image
 VOCABULARY_IMAGES = 1000  # first validation images whose captions add words to the vocabulary, as in the authors' code
-TOLERANCE = 1e-3  # largest allowed difference between 1 and the Euclidean norm of a feature vector
-BLOCK = 4096  # feature vectors checked at a time
-
 
 Features = np.ndarray | StoredArray
 
@@ -66,7 +63,7 @@ def pictures(
     """Return the data set ``name`` of captioned images. ``load`` computes the features that are not stored yet.
 
     ``splits`` has the images of each split. ``files`` are the files that splits and captions were read from. ``kind``
-    is a kind of :mod:`rmsexp.data.image_features`. Features are stored in ``<folder>/features/<kind>/<split>.npy``.
+    is a kind of :mod:`rmsexp.data.image_features`. Features are stored below ``<folder>/features/<kind>``.
     Only the first five captions of an image are used. The digest covers the names and contents of ``files``, ``kind``,
     and the names and sizes of each split's images, but not their pixels.
 
@@ -83,11 +80,8 @@ def pictures(
     listing = [(split, sizes(paths)) for split, paths in images.items()]
 
     def load(report: Report) -> Captions:
-        features = {}
-        for split, paths in images.items():
-            target = folder / "features" / kind / f"{split}.npy"
-            extract(paths, kind, target, report)
-            features[split] = read_features(target, len(paths))
+        place = folder / "features" / kind
+        features = {split: StoredArray(extract(paths, kind, place, report)) for split, paths in images.items()}
         return encode(captions, features, report)
 
     return Source(name, digest(files, kind, listing), False, load)
@@ -158,40 +152,3 @@ def encode(captions: Mapping[str, Sequence[Words]], features: Mapping[str, Featu
         report(f"{split}: {len(images):,} images, {len(images.captions):,} captions, {unknown:.2f} % of tokens unknown")
     report(f"{len(words):,} words")
     return Captions(words, splits)
-
-
-def read_features(path: Path, images: int) -> StoredArray:
-    """Return the features in a .npy file, float32 of shape (images, size), which stay there.
-
-    ``images`` is the expected number of rows.
-
-    Raises: DataError if the file cannot be read, has another shape or type, or has a row whose norm is not 1.
-    """
-    try:
-        shape, dtype = _header(path)  # first, because mapping items of zero bytes divides by zero
-        valid = dtype == np.float32 and len(shape) == 2 and shape[0] == images
-        features = StoredArray(path) if valid else None
-    except Exception as error:  # a damaged header may raise any exception
-        raise unreadable(path, error, "Replace or delete the file.") from None
-    if features is None:
-        raise DataError(
-            f"{path} holds {dtype} of shape {shape}, not float32 of shape ({images}, size): "
-            "a row of features for each image.\nReplace the file."
-        )
-    for start in range(0, images, BLOCK):
-        lengths = np.linalg.norm(features[start : start + BLOCK], axis=1)
-        if len(bad := np.flatnonzero(~(np.abs(lengths - 1) <= TOLERANCE))):  # true for NaN, too
-            raise DataError(
-                f"{path}, row {start + bad[0]} (the first is 0): its Euclidean norm is {lengths[bad[0]]:.4g}, not 1.\n"
-                "A row must have finite numbers, scaled to a norm of 1; replace the file."
-            )
-    return features
-
-
-def _header(path: Path) -> tuple[tuple[int, ...], np.dtype]:
-    """Return the shape and the type of the array in a .npy file."""
-    with path.open("rb") as file:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(file)
-    return shape, dtype

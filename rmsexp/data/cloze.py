@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from rmsexp.data import DataError, Report
-from rmsexp.data.cache import cached, key, storing
+from rmsexp.data.cache import cached, key
 from rmsexp.data.sequences import Sequences, offsets
 
 NIL, EOS, UNK, NUM = range(4)  # the first ids: padding, end (not used here), an unknown word, a number
@@ -160,19 +160,37 @@ def _chunks(examples: Examples) -> Iterator[np.ndarray]:
             yield ids[start : start + CHUNK]
 
 
+def lost(cloze: Cloze) -> dict[str, int]:
+    """Return, as ``<split>_lost``, the number of answers of each split that are not in their passages."""
+    return {
+        f"{split}_lost": sum(answer not in examples.passages[i] for i, answer in enumerate(examples.answers))
+        for split, examples in cloze.splits.items()
+    }
+
+
+def summary(cloze: Cloze, counts: Mapping[str, int]) -> str:
+    """Return a sentence about the questions. ``counts`` has the numbers of :func:`lost`."""
+    sizes = (f"{len(examples):,} {split}" for split, examples in cloze.splits.items())
+    shares = (f"{counts[f'{split}_lost'] / len(examples):.1%} ({split})" for split, examples in cloze.splits.items())
+    tokens = sum(len(part.passages.tokens) + len(part.questions.tokens) for part in cloze.splits.values())
+    return (
+        f"{', '.join(sizes)} examples of {tokens:,} tokens; a vocabulary of {len(cloze.words):,} with "
+        f"{len(cloze.entities):,} entities; answers that are not in the passage: {', '.join(shares)}"
+    )
+
+
 def stored(
-    root: Path, name: str, stamp: str, make: Callable[[], tuple[Cloze, Mapping[str, int]]], report: Report
+    root: Path, stamp: str, make: Callable[[], tuple[Cloze, Mapping[str, int]]], report: Report
 ) -> tuple[Cloze, dict[str, int]]:
     """Return the encoded questions and counts that are stored in ``<root>/cloze``.
 
     If they are missing or damaged, call ``make``, which returns (questions, counts), and store its result first. The
-    number of examples of each split is added to the stored counts. ``stamp`` identifies the result of ``make``;
-    ``name`` is the data set's name, for messages. The tokens of passages and questions stay in their files.
+    number of examples of each split is added to the stored counts. ``stamp`` identifies the result of ``make``. The
+    tokens of passages and questions stay in their files.
 
     Raises: DataError if the result cannot be stored, and whatever ``make`` raises.
     """
-    with storing(f"The encoded questions of {name}", root):
-        return cached(root / "cloze" / key(__file__, stamp), _read, lambda folder: _write(folder, *make()), report)
+    return cached(root / "cloze" / key(__file__, stamp), _read, lambda folder: _write(folder, *make()), report)
 
 
 def _write(folder: Path, cloze: Cloze, counts: Mapping[str, int]) -> None:

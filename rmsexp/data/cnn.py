@@ -1,46 +1,29 @@
-"""Cloze questions on CNN articles (Hermann et al. 2015), from one of two sources.
-
-:func:`cnn` reads DeepMind's question files. :func:`top4` reads published pickles, in which the questions are encoded
-and the passages are shortened to four sentences.
-
-Deviation: attentive reader, last id of the published passages and questions
-    original: removed from every sequence, whatever it is (attentive-reader:codes/att_reader/attentive_reader.py:36-37)
-    ours: removed only if all sequences of a file end in 0
-    why: an id that is no mark of the end is a word of the text
-    effect: none on files whose sequences all end in 0; not checked, for want of the original files
-"""
+"""Cloze questions on CNN articles (Hermann et al. 2015), read from DeepMind's question files."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from rmsexp.data import DataError, Report, Source, UnreadableError
 from rmsexp.data.cache import key
 from rmsexp.data.cloze import (
     ENTITY,
-    NIL,
     PLACEHOLDER,
-    RESERVED,
     UNK,
     Cloze,
-    Examples,
     Question,
     encode,
-    entities,
+    lost,
     split_sentences,
     stored,
+    summary,
 )
-from rmsexp.data.files import digest_of, missing, read_bytes, read_lines
-from rmsexp.data.sequences import Sequences, offsets
-from rmsexp.data.unpickle import UnpicklingError, unpickle
+from rmsexp.data.files import missing, read_lines
 
 SPLITS = {"train": "training", "valid": "validation", "test": "test"}  # our name of a split -> its folder
 BLOCKS = {
@@ -54,12 +37,6 @@ ENTITY_LINE = re.compile(rf"({ENTITY.pattern}):(.*)")
 REPORT_FILES = 50_000  # files between two progress reports
 REPORT_DAMAGED = 10  # number of damaged files that are reported by name; further ones are only counted
 ORIGIN = "Unpack the CNN part of DeepMind's Q&A data (Hermann et al. 2015) into this folder."
-TOP4_ORIGIN = (
-    "top4 was at http://www.cs.toronto.edu/~rkiros/top4.zip. Unpack it into this folder, or use data.name=cnn "
-    "data.sentences=4, which makes similar passages from question files."
-)
-TOP4_SPLITS = {"train": "train4", "valid": "valid4"}  # our name of a split -> its name in the files
-TOP4_FILES = ("dict.pkl", *(f"{split}_{part}.pkl" for split in TOP4_SPLITS.values() for part in ("pass", "qs", "ans")))
 
 
 def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
@@ -86,12 +63,12 @@ def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
             cloze = encode(name, {split: reader.questions(folder / SPLITS[split], files[split]) for split in files})
             if reader.damaged > REPORT_DAMAGED:
                 report(f"left out: {reader.damaged - REPORT_DAMAGED:,} more")
-            return cloze, {"read": reader.read, "damaged": reader.damaged, "unknown": _unknown(cloze), **_lost(cloze)}
+            return cloze, {"read": reader.read, "damaged": reader.damaged, "unknown": _unknown(cloze), **lost(cloze)}
 
-        cloze, counts = stored(root, name, key(__file__, found, sentences, damaged), make, report)
+        cloze, counts = stored(root, key(__file__, found, sentences, damaged), make, report)
         report(
             f"{name}: {counts['read']:,} files read, {counts['damaged']:,} damaged and left out; "
-            f"{counts['unknown']:,} unknown words; {_summary(cloze, counts)}"
+            f"{counts['unknown']:,} unknown words; {summary(cloze, counts)}"
         )
         return cloze
 
@@ -205,130 +182,3 @@ def _unknown(cloze: Cloze) -> int:
     """Return the number of UNK tokens in the passages and questions of all splits."""
     parts = [part for examples in cloze.splits.values() for part in (examples.passages, examples.questions)]
     return sum(part.count(UNK) for part in parts)
-
-
-def _lost(cloze: Cloze) -> dict[str, int]:
-    """Return, as ``<split>_lost``, the number of answers of each split that are not in their passages."""
-    return {
-        f"{split}_lost": sum(answer not in examples.passages[i] for i, answer in enumerate(examples.answers))
-        for split, examples in cloze.splits.items()
-    }
-
-
-def _summary(cloze: Cloze, counts: Mapping[str, int]) -> str:
-    sizes = (f"{len(examples):,} {split}" for split, examples in cloze.splits.items())
-    lost = (f"{counts[f'{split}_lost'] / len(examples):.1%} ({split})" for split, examples in cloze.splits.items())
-    tokens = sum(len(part.passages.tokens) + len(part.questions.tokens) for part in cloze.splits.values())
-    return (
-        f"{', '.join(sizes)} examples of {tokens:,} tokens; a vocabulary of {len(cloze.words):,} with "
-        f"{len(cloze.entities):,} entities; answers that are not in the passage: {', '.join(lost)}"
-    )
-
-
-def top4(root: Path) -> Source[Cloze]:
-    """Return the published questions with passages of four sentences; there is no test split.
-
-    They are in ``<root>/top4/{dict,train4_pass,train4_qs,train4_ans,valid4_pass,valid4_qs,valid4_ans}.pkl``. As in the
-    published model, the vocabulary has one word more than dict.pkl. The id that dict.pkl does not use is named
-    ``<unused>``, or, if it is below 4, as in RESERVED. If all sequences of a file end in 0, this 0 is removed. (The
-    published code removes the last id, whatever it is.)
-
-    Raises: DataError if a file is missing. ``load`` raises DataError if a file is damaged.
-    """
-    folder = root / "top4"
-    if absent := [folder / name for name in TOP4_FILES if not (folder / name).is_file()]:
-        raise missing("CNN top4", folder, absent, TOP4_ORIGIN)
-    digest = digest_of(folder / name for name in TOP4_FILES)
-
-    def load(report: Report) -> Cloze:
-        def make() -> tuple[Cloze, dict[str, int]]:
-            report(f"reading the pickles of {folder} (once)")
-            words = _words(folder / "dict.pkl")
-            splits = {split: _examples(folder, prefix, len(words)) for split, prefix in TOP4_SPLITS.items()}
-            cloze = Cloze(words, entities(words), splits)
-            no_entity = sum(int(np.isin(part.answers, cloze.entities, invert=True).sum()) for part in splits.values())
-            return cloze, {"no_entity": no_entity, **_lost(cloze)}
-
-        cloze, counts = stored(root, "CNN top4", key(__file__, digest), make, report)
-        report(f"CNN top4: {_summary(cloze, counts)}; answers that are not an entity: {counts['no_entity']:,}")
-        return cloze
-
-    return Source("CNN top4", digest, False, load)
-
-
-def _words(path: Path) -> list[str]:
-    """Return the vocabulary by id, read from a pickled dictionary of n words to n of the ids from 0 to n.
-
-    Raises: DataError if the file does not have such a dictionary.
-    """
-    ids = _unpickled(path)
-    if not (isinstance(ids, dict) and all(type(word) is str and type(id) is int for word, id in ids.items())):
-        raise _damaged(path, "it is not a dictionary of words and their ids")
-    size = len(ids) + 1
-    names: dict[int, str] = {}
-    for word, id in ids.items():
-        if not 0 <= id < size:
-            raise _damaged(path, f"the id of {word!r} is {id}, but {size - 1:,} words have ids from 0 to {size - 1:,}")
-        if names.setdefault(id, word) != word:
-            raise _damaged(path, f"{names[id]!r} and {word!r} have the same id, {id}")
-    if ENTITY.fullmatch(entity := names.get(UNK, "")):  # every answer to its questions would count as wrong
-        raise _damaged(path, f"the id of {entity!r} is {UNK}, which is the unknown word's")
-    return [names.get(id, RESERVED[id] if id < len(RESERVED) else "<unused>") for id in range(size)]
-
-
-def _examples(folder: Path, prefix: str, size: int) -> Examples:
-    passages, questions, answers = (_sequences(folder / f"{prefix}_{part}.pkl", size) for part in ("pass", "qs", "ans"))
-    if not len(passages) == len(questions) == len(answers):
-        raise _damaged(
-            folder / f"{prefix}_ans.pkl",
-            f"{len(answers):,} answers to {len(questions):,} questions on {len(passages):,} passages",
-        )
-    if (several := np.flatnonzero(answers.lengths != 1)).size:
-        raise _damaged(folder / f"{prefix}_ans.pkl", f"example {several[0]} (from 0) has several answers")
-    return Examples(passages, questions, answers.tokens[:])
-
-
-def _sequences(path: Path, size: int) -> Sequences:
-    """Return a pickled list of lists of ids as sequences. If every list ends in 0, remove this last 0 from each.
-
-    Raises: DataError if the file has no such list, an id is not from 0 to ``size`` - 1, or a sequence is empty.
-    """
-    content = _unpickled(path)
-    if not (isinstance(content, list) and content):
-        raise _damaged(path, "it is not a list of examples")
-    rows = []
-    for index, ids in enumerate(content):
-        row = ids if isinstance(ids, np.ndarray) else _integers(ids)
-        if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
-            raise _damaged(path, f"example {index} (from 0) is not a list of ids")
-        if row.size and not 0 <= row.min() <= row.max() < size:
-            raise _damaged(path, f"example {index} (from 0) has an id outside of 0 to {size - 1:,}")
-        rows.append(row.astype(np.int32))
-    if all(row.size and row[-1] == NIL for row in rows):
-        rows = [row[:-1] for row in rows]
-    if empty := [index for index, row in enumerate(rows) if not row.size]:
-        raise _damaged(path, f"example {empty[0]} (from 0) is empty")
-    return Sequences(np.concatenate(rows), offsets(map(len, rows)))
-
-
-def _integers(values: Any) -> np.ndarray:
-    """Return a list of integers as an array, int64 of shape (number,), or an array without axes if it is no such list.
-
-    The list is checked first: from other lists, numpy may make an array that does not fit into the memory.
-    """
-    listed = isinstance(values, list | tuple) and all(isinstance(value, int | np.integer) for value in values)
-    try:
-        return np.array(values if listed else 0, dtype=np.int64)
-    except OverflowError:
-        return np.array(0)
-
-
-def _unpickled(path: Path) -> Any:
-    try:
-        return unpickle(read_bytes(path))
-    except UnpicklingError as error:
-        raise _damaged(path, str(error)) from None
-
-
-def _damaged(path: Path, problem: str) -> DataError:
-    return DataError(f"{path} is damaged: {problem}.\nReplace the file.")

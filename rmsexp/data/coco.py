@@ -12,14 +12,18 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rmsexp.data import DataError, Report, Source
-from rmsexp.data.captions import PER_IMAGE, Captions, Picture, Words, digest, encode, pictures, read_features, tokenise
-from rmsexp.data.files import check_root, missing, read_bytes, read_lines, unreadable
+from rmsexp.data.captions import PER_IMAGE, Captions, Picture, Words, digest, encode, pictures, tokenise
+from rmsexp.data.files import StoredArray, check_root, missing, read_bytes, read_lines, unreadable
 from rmsexp.data.image_features import sizes
 
 RELEASE = {"train": "train", "valid": "val", "test": "test"}  # our name of a split -> its name in the released files
 KARPATHY = {"train": "train", "restval": "train", "val": "valid", "test": "test"}  # split in dataset_coco.json -> ours
 VALID_IMAGES = 5000  # number of official training images that become our validation split, without dataset_coco.json
+TOLERANCE = 1e-3  # largest allowed difference between 1 and the Euclidean norm of a released feature vector
+BLOCK = 4096  # feature vectors checked at a time
 RELEASE_ORIGIN = "It was at http://www.cs.toronto.edu/~vendrov/order/coco.zip. Unpack it into this folder."
 ORIGIN = (
     "Images and annotations are at https://cocodataset.org, the Karpathy split, dataset_coco.json, at "
@@ -35,8 +39,7 @@ def coco_release(root: Path) -> Source[Captions]:
     the features, float32 of shape (image, 4096), which stay there. The digest covers the captions, and the names
     and sizes of the feature files.
 
-    Raises: DataError if a file is missing. ``load`` raises DataError if a file is not valid: see :func:`read_release`
-    and :func:`rmsexp.data.captions.read_features`.
+    Raises: DataError if a file is missing. ``load`` raises DataError if a file is not as described.
     """
     folder = root / "coco"
     texts = {split: folder / f"{name}.txt" for split, name in RELEASE.items()}
@@ -45,31 +48,36 @@ def coco_release(root: Path) -> Source[Captions]:
         raise missing("The release of order-embedding", folder, absent, RELEASE_ORIGIN)
 
     def load(report: Report) -> Captions:
-        captions = {split: read_release(path) for split, path in texts.items()}
-        rows = {split: read_features(path, len(captions[split]) // PER_IMAGE) for split, path in features.items()}
+        captions = {split: _captions(path) for split, path in texts.items()}
+        rows = {split: _features(path, len(captions[split]) // PER_IMAGE) for split, path in features.items()}
         return encode(captions, rows, report)
 
     return Source("COCO", digest(texts.values(), sizes(features.values())), False, load)
 
 
-def read_release(path: Path) -> list[Words]:
-    """Return the captions of a released file as lists of words; five consecutive ones belong to an image.
-
-    Raises: DataError if the file cannot be read or is empty, a line is empty, or the number of lines is no multiple of
-    five.
-    """
+def _captions(path: Path) -> list[Words]:
     captions = [[*map(sys.intern, line.split())] for line in read_lines(path)]  # one object for each word in memory
-    if not all(captions):
+    if not all(captions) or len(captions) % PER_IMAGE:
         raise DataError(
-            f"{path}, line {captions.index([]) + 1}: the caption is empty.\n"
-            "Each line must be a caption; repair the file."
-        )
-    if len(captions) % PER_IMAGE:
-        raise DataError(
-            f"{path} has {len(captions):,} lines, which is no multiple of {PER_IMAGE}.\n"
-            "Five consecutive lines are the captions of an image; repair or replace the file."
+            f"{path}: a line is empty, or its {len(captions):,} lines are no multiple of {PER_IMAGE}.\n"
+            "Each line must be a caption, and five consecutive ones belong to an image; replace the file."
         )
     return captions
+
+
+def _features(path: Path, images: int) -> StoredArray:
+    """Return the features in a .npy file, float32 of shape (images, size) with rows of norm 1, which stay there."""
+    try:
+        rows = StoredArray(path)
+        if rows.dtype != np.float32 or len(rows.shape) != 2 or len(rows) != images:
+            raise ValueError(f"it holds {rows.dtype} of shape {rows.shape}, not float32 of shape ({images}, size)")
+        for start in range(0, images, BLOCK):
+            lengths = np.linalg.norm(rows[start : start + BLOCK], axis=1)
+            if not (np.abs(lengths - 1) <= TOLERANCE).all():  # true for NaN, too
+                raise ValueError(f"the Euclidean norm of a row from {start} on is not 1")
+    except Exception as error:  # a damaged header may raise any exception
+        raise unreadable(path, error) from None
+    return rows
 
 
 def coco(root: Path, features: str) -> Source[Captions]:

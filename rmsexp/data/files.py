@@ -189,20 +189,12 @@ def other_root(root: Path, paths: Iterable[Path]) -> str:
     too high; "" if they are not there. ``paths``: the files below ``root``, in which * stands for any name.
     """
     top = root.absolute()
-    wanted = [path.relative_to(root).parts for path in paths]
-    for skipped in range(1, max(map(len, wanted))):
-        here = [parts for parts in wanted if len(parts) > skipped and any(top.glob(str(Path(*parts[skipped:]))))]
-        for parts in here:
-            if parts[:skipped] == top.parts[-skipped:]:
-                right = value_word("data.root", top.parents[skipped - 1])
-                return f"{top} itself has {Path(*parts[skipped:])}: write {right}."
-        if len(here) == len(wanted):
-            name, above = Path(*here[0][skipped:]), Path(*here[0][:skipped])
-            return f"{top} itself has {name}: move it, and what is beside it, to {top / above}."
-    folders = sorted(path for path in top.glob("*") if path.is_dir())
-    below = (path for path in folders if all(any(path.glob(str(Path(*parts)))) for parts in wanted))
-    found = next(below, None)
-    return "" if found is None else f"{found} has {Path(*wanted[0])}: write {value_word('data.root', found)}."
+    wanted = [path.relative_to(root) for path in paths]
+    above = top.parents[: max(len(path.parts) for path in wanted) - 1]
+    for folder in (*above, *sorted(path for path in top.glob("*") if path.is_dir())):
+        if all(any(folder.glob(str(path))) for path in wanted):
+            return f"{folder} has {wanted[0]}: write {value_word('data.root', folder)}."
+    return ""
 
 
 def check_root(name: str, root: Path, paths: Sequence[Path]) -> None:

@@ -8,8 +8,7 @@ A vector has 4096 non-negative numbers and is scaled to a Euclidean norm of 1. T
 - ``descriptor`` needs no weights. It has histograms of colour, texture and gradients in 1x1, 2x2 and 4x4 cells of the
   image, and the image in grey, shrunk to 8x8 pixels.
 
-Images are read as :func:`upright_rgb` describes. Version 1 of both kinds ignored EXIF orientation and transparency, cut
-pixels of more than 8 bits off at 255, and read the first image of an animation. Its stored features are still used.
+Images are read as :func:`upright_rgb` describes.
 
 Deviation: COCO, network of the VGG-19 features
     original: the Caffe model (order-embedding:extract_cnn_features.py:42)
@@ -21,12 +20,10 @@ Deviation: COCO, network of the VGG-19 features
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,8 +32,8 @@ import numpy as np
 
 from rmsexp.data import DataError, Report, cache
 from rmsexp.data.files import FLOAT32, sha256_of, unreadable, write_array
-from rmsexp.system import atomic, checks, readers
-from rmsexp.system.command_line import brief
+from rmsexp.data.parts import parts_folder, stored
+from rmsexp.system import checks
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -45,6 +42,7 @@ if TYPE_CHECKING:
 Extractor = Callable[["Image"], np.ndarray]  # from an RGB image to its vector, (4096,), not yet scaled to norm 1
 
 SIZE = 4096  # numbers per image
+FILE = "features.npy"
 SHARD = 500  # images whose features are stored at once, as a shard: a kill loses at most the work on one shard
 WORKERS = 2  # threads that compute features
 
@@ -56,54 +54,41 @@ CONTRAST = 0.03  # a neighbour counts as brighter if it exceeds the pixel by mor
 SCALES, ORIENTATIONS = 4, 16  # scales and directions in a histogram of gradients: SCALES * ORIENTATIONS = BINS
 LAYOUT = 8  # pixels per side of the grey image in the descriptor
 
-WHITE = {"I;16": 65535, "I": 65535, "F": 1}  # mode of grey pixels of more than 8 bits -> the value of white
-TIFF_BITS, TIFF_MEANING = 258, 262  # numbers of TIFF's tags: bits per pixel; which value is white (0: the lowest)
+EIGHT_BITS = ("1", "L", "P", "RGB", "CMYK", "YCbCr")  # modes of opaque images with at most 8 bits per pixel and channel
 
 RESIZED, CROP = 256, 224  # for vgg19, in pixels: the short side of the resized image; the side of a crop
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # statistics of ImageNet's channels, for pixels in [0, 1]
 
 
-def extract(images: Sequence[Path], kind: str, target: Path, report: Report) -> None:
-    """Write the features of ``images``, float32 of shape (image, 4096) with rows of norm 1, to ``target`` (.npy).
+def extract(images: Sequence[Path], kind: str, folder: Path, report: Report) -> Path:
+    """Return the path of a .npy file with the features of ``images``, float32 (image, 4096) with rows of norm 1.
 
-    A .json file beside ``target`` records the origin of the features: ``kind``, the number of ``images``, and
-    ``digest``, a SHA-256 of the images' names and sizes and of the extractor's version. It also has ``content``, a
-    digest of ``target``. If ``target`` already has this origin, or that of version 1, which is reported, and is
-    undamaged, nothing is done; otherwise it is replaced. Rows are first stored in shards of SHARD images; if the
-    process is killed, the next call with the same images computes only the missing shards. If several processes need
-    the same target, one computes it and the others wait.
+    The file is in a folder of ``folder`` that is named by a digest of ``kind``, the extractor's version, and the names
+    and sizes of the images. If it is missing or damaged, the features are computed and stored first, SHARD images at a
+    time: if the process is killed, the next call with the same images computes only the missing ones.
 
-    Raises: ValueError for an unknown kind; DataError if ``target`` is no .npy file, if an image is missing or damaged,
-    if the weights are neither stored nor downloadable, or if the features cannot be stored.
+    Raises: ValueError for an unknown kind; DataError if an image is missing or damaged, if the weights are neither
+    stored nor downloadable, or if the features cannot be stored.
     """
     checks.choice("data.features", kind, tuple(KINDS))
-    if target.suffix != ".npy" or target.is_dir():
-        raise DataError(f"{target} is no .npy file.\nName the .npy file to write.")
     version, extractor = KINDS[kind]
-    listing = sizes(images)
-    digest, former = (
-        hashlib.sha256(repr((number, listing)).encode()).hexdigest() for number in (version, FORMER.get(kind, version))
-    )
-    origin = {"kind": kind, "images": len(images), "digest": digest}
-    if _is_stored(target, origin, report, former):
-        return
-    size_bytes = 2 * len(images) * SIZE * FLOAT32.itemsize  # twice: shards, and the file that they are joined into
-    with (
-        cache.storing(f"The features of {len(images):,} images", target, size_bytes),
-        cache.staging(target) as temporary,
-    ):
-        if not _is_stored(target, origin, lambda _: None, former):  # otherwise another process did meanwhile
-            shards = target.with_suffix(".shards") / digest[:16]
-            progress = partial(_report_progress, report, kind, target.stem, len(images))
-            rows = _shards(images, extractor, shards, progress, report)
-            write_array(temporary / target.name, FLOAT32, (len(images), SIZE), rows)
-            content = cache.content_digest([temporary / target.name])
-            cache.sync(temporary)
-            cache.remove(target.with_suffix(".json"))  # so that the old origin never describes new features
-            target.unlink(missing_ok=True)
-            (temporary / target.name).replace(target)
-            atomic.write_json(target.with_suffix(".json"), origin | {"content": content})
-            shutil.rmtree(shards.parent)
+    place = folder / hashlib.sha256(repr((kind, version, sizes(images))).encode()).hexdigest()[:16]
+    work = parts_folder(place)
+    row = lru_cache(lambda: partial(_row, extractor()))  # the extractor is made for the first missing shard
+
+    def compute(start: int, temporary: Path) -> None:
+        report(f"{kind} features: {start:,} of {len(images):,} images")
+        with ThreadPoolExecutor(WORKERS) as pool:
+            rows = list(pool.map(row(), images[start : start + SHARD]))
+        np.save(temporary / FILE, np.stack(rows))
+
+    def make(temporary: Path) -> None:
+        shards = stored(work, compute, range(0, len(images), SHARD), 1, report)
+        write_array(temporary / FILE, FLOAT32, (len(images), SIZE), (np.load(shard / FILE) for shard in shards))
+
+    found = cache.cached(place, lambda stored_folder: stored_folder / FILE, make, report)
+    shutil.rmtree(work, ignore_errors=True)
+    return found
 
 
 def sizes(images: Iterable[Path]) -> list[tuple[str, int]]:
@@ -124,72 +109,6 @@ def _unreadable(path: Path, error: Exception) -> DataError:
     return unreadable(f"The image {path}", error, "Replace it; scale=demo needs no images.")
 
 
-def _is_stored(target: Path, origin: dict[str, Any], report: Report, former: str) -> bool:
-    """Return whether ``target`` has features of this origin, or else with the digest ``former``, of version 1.
-
-    If they are of version 1, cannot be used, or cannot be checked, report it.
-
-    Raises: DataError if they may be intact, but cannot be read now.
-    """
-    path = target.with_suffix(".json")
-    if not os.path.lexists(target):
-        return False
-    try:
-        stored = readers.read_json(path)
-        recorded = stored.pop("content", None)
-        if stored not in (origin, origin | {"digest": former}):
-            raise ValueError("they are of other images, or of another version")
-        content = cache.content_digest([target])
-        if recorded not in (None, content):
-            raise ValueError("their digest does not fit")
-    except (OSError, ValueError) as error:
-        cache.raise_unless_damage(target, error)
-        report(brief(f"{target}: these features cannot be used ({error}); they are computed again"))
-        return False
-    if recorded is None:  # an older version stored the features
-        report(f"{target}: these features have no digest, so they could not be checked for damage")
-        with suppress(OSError):  # the folder may be read-only
-            atomic.write_json(path, stored | {"content": content})
-    if stored != origin:
-        report(
-            f"{target}: these features are of version 1, which ignored EXIF orientation and transparency and clipped "
-            "pixels of more than 8 bits; delete the file to compute them again"
-        )
-    return True
-
-
-def _report_progress(report: Report, kind: str, split: str, total: int, done: int) -> None:
-    report(f"{kind} features of {split}: {done:,} of {total:,} images")
-
-
-def _shards(
-    images: Sequence[Path],
-    extractor: Callable[[], Extractor],
-    folder: Path,
-    progress: Callable[[int], None],
-    report: Report,
-) -> Iterator[np.ndarray]:
-    """Yield the features shard by shard, of SHARD images each. Compute and store those that are missing or damaged.
-
-    ``extractor()`` makes the extractor; it is called only if a shard is missing. Before each missing shard,
-    ``progress`` is called with the number of images that come before this shard.
-    """
-    row = lru_cache(lambda: partial(_row, extractor()))
-    with ThreadPoolExecutor(WORKERS) as pool:
-
-        def make(start: int, temporary: Path) -> None:
-            progress(start)
-            np.save(temporary / "rows.npy", np.stack(list(pool.map(row(), images[start : start + SHARD]))))
-
-        for start in range(0, len(images), SHARD):
-            yield cache.cached(folder / f"{start:07}", _read_rows, partial(make, start), report)
-
-
-def _read_rows(folder: Path) -> np.ndarray:
-    rows: np.ndarray = np.load(folder / "rows.npy")
-    return rows
-
-
 def _row(extractor: Extractor, path: Path) -> np.ndarray:
     from PIL import Image
 
@@ -204,36 +123,16 @@ def _row(extractor: Extractor, path: Path) -> np.ndarray:
 def upright_rgb(image: Image) -> Image:
     """Return an image, as it was opened, in RGB of 8 bits, turned as its EXIF orientation says.
 
-    Grey pixels of 16 bits, or floats from 0 to 1, are scaled to 8 bits. Transparent pixels are drawn on white.
-
-    Raises: ValueError for an animation or several pages, and for pixels whose value of white is not known.
+    Raises: ValueError for an animation or several pages, transparent pixels, and pixels of more than 8 bits.
     """
-    from PIL import Image, ImageOps
+    from PIL import ImageOps
 
     frames = getattr(image, "n_frames", 1)
     if frames > 1 and image.format != "MPO":  # cameras write MPO: the photograph, then previews of it
         raise ValueError(f"it has {frames} frames or pages, and one is needed")
-    upright = ImageOps.exif_transpose(image)
-    if upright.mode.startswith(tuple(WHITE)):
-        upright = Image.fromarray(_eight_bits(np.asarray(upright), image))
-    if upright.mode.endswith(("A", "a")) or "transparency" in upright.info:
-        opaque = upright.convert("RGBA")
-        upright = Image.alpha_composite(Image.new("RGBA", opaque.size, "white"), opaque)
-    return upright.convert("RGB")
-
-
-def _eight_bits(pixels: np.ndarray, image: Image) -> np.ndarray:
-    """Return grey pixels of more than 8 bits scaled to uint8. Raises: ValueError if ``image`` does not say how."""
-    mode, tags = image.mode.rstrip("BLN"), getattr(image, "tag_v2", {})
-    if mode == "I" and image.format not in ("PNG", "PPM"):  # these have 16 bits
-        raise ValueError("its pixels have 32 bits (mode I), of which none is known to be white; store 8 or 16 bits")
-    white = 2 ** tags[TIFF_BITS][0] - 1 if mode == "I;16" and TIFF_BITS in tags else WHITE[mode]
-    if not (pixels.min() >= 0 and pixels.max() <= white):  # true for NaN, too
-        raise ValueError(
-            f"its pixels (mode {image.mode}) are from {pixels.min():g} to {pixels.max():g}, not 0 to {white}"
-        )
-    scaled = np.rint(pixels * (255 / white)).astype(np.uint8)
-    return 255 - scaled if tags.get(TIFF_MEANING) == 0 else scaled
+    if image.mode not in EIGHT_BITS or "transparency" in image.info:
+        raise ValueError(f"mode {image.mode} with transparency or more than 8 bits; convert it to RGB")
+    return ImageOps.exif_transpose(image).convert("RGB")
 
 
 def _unit(vector: np.ndarray) -> np.ndarray:
@@ -385,4 +284,3 @@ KINDS: dict[str, tuple[int, Callable[[], Extractor]]] = {
     "descriptor": (2, _descriptor),
     "vgg19": (2, _vgg19),
 }
-FORMER = {"descriptor": 1, "vgg19": 1}  # versions whose stored features are still used: most images are read alike

@@ -10,14 +10,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from http.client import HTTPException
 from pathlib import Path
 
-from rmsexp.data import DataError, Report, cache
-from rmsexp.data.download import fetched, unavailable
-from rmsexp.data.files import check_root, known_sha256_of, read_bytes, sha256_of
+from rmsexp.data import DataError, Report
+from rmsexp.data.download import provide
+from rmsexp.data.files import check_root, known_sha256_of, sha256_of
 from rmsexp.data.pairs import SIDES, Pair, Pairs, in_chunks, read_pairs
-from rmsexp.system.atomic import sync_folder
 from rmsexp.system.languages import language
 
 MULTI30K_URL = (
@@ -80,12 +78,10 @@ def multi30k(root: Path, source: str, target: str) -> Corpus:
     """
     source, target = _english_and_german("Multi30k", source, target)
     folder = root / "multi30k" / "task1" / "raw"
-    for name, digest in MULTI30K_SHA256.items():
-        path = folder / name
-        if not path.exists():
-            check_root("Multi30k", root, [folder / file for file in MULTI30K_SHA256])
-            _fetch_multi30k(path, digest, root)
-        elif (actual := sha256_of(path)) != digest:
+    published = {folder / name: digest for name, digest in MULTI30K_SHA256.items()}
+    provide("Multi30k", list(published), _fetch_multi30k, MULTI30K_URL, "task=rnnsearch scale=small", root)
+    for path, digest in published.items():
+        if (actual := sha256_of(path)) != digest:
             raise DataError(
                 f"{path} is damaged: its sha256 is {actual}, not {digest}.\nDelete it to download it again."
             )
@@ -100,16 +96,14 @@ def wmt14(root: Path, source: str, target: str, report: Report) -> Corpus:
     files is downloaded: train with the ``datasets`` library, the others with sacreBLEU, always from its English-German
     test sets, also for translation from German.
 
-    A downloaded file is compared with its stored digest each time.
-
-    Raises: ValueError if the languages are not en and de; DataError if a file cannot be read or downloaded, if a
-    downloaded file has changed, or if a split has only one of its two files.
+    Raises: ValueError if the languages are not en and de; DataError if a file cannot be read or downloaded, or if a
+    split has only one of its two files.
     """
     source, target = _english_and_german("WMT14", source, target)
     folder = root / "wmt14"
     for split, (test_set, sentences) in WMT14_TESTS.items():
-        _provide(root, folder / split, f"sacreBLEU's {test_set}", partial(_write_test, test_set, sentences))
-    _provide(root, folder / "train", WMT14_TRAIN, partial(_write_train, report))
+        _provide_wmt14(root, folder / split, f"sacreBLEU's {test_set}", partial(_write_test, test_set, sentences))
+    _provide_wmt14(root, folder / "train", WMT14_TRAIN, partial(_write_train, report))
     return _corpus("WMT14", {split: folder / split for split in ("train", *WMT14_TESTS)}, source, target)
 
 
@@ -137,8 +131,6 @@ def _corpus(name: str, prefixes: Mapping[str, Path], source: str, target: str) -
     """
     pairs = pairs_of_files(prefixes, source, target)
     digests = {split: [known_sha256_of(path) for path in paths] for split, paths in pairs.items()}
-    for split, prefix in prefixes.items():
-        _check_download(prefix, dict(zip(pairs[split], digests[split], strict=True)))
     return Corpus(
         name=f"{name} {language(source)}-{language(target)}",
         digest=hashlib.sha256(repr(sorted(digests.items())).encode()).hexdigest(),
@@ -164,25 +156,6 @@ def pairs_of_files(prefixes: Mapping[str, Path], source: str, target: str) -> di
             "A split's prefix is the path without the dot and the language code; check the prefixes."
         )
     return {split: [path for path in paths if path is not None] for split, paths in candidates.items()}
-
-
-def _digests_path(prefix: Path) -> Path:
-    """Return the path of the file with the digests of a downloaded split, in the format of the program sha256sum."""
-    return prefix.with_name(f".{prefix.name}.sha256")
-
-
-def _listed(digests: Mapping[Path, str]) -> str:
-    return "".join(sorted(f"{digest}  {path.name}\n" for path, digest in digests.items()))
-
-
-def _check_download(prefix: Path, digests: Mapping[Path, str]) -> None:
-    """Raise DataError if a split was downloaded, and its files no longer have the stored digests."""
-    stored = _digests_path(prefix)
-    if stored.exists() and read_bytes(stored) != _listed(digests).encode():
-        raise DataError(
-            f"{' or '.join(map(str, digests))} is not as downloaded: its sha256 is not that in {stored.name}.\n"
-            f"Delete both files and {stored} to download them again, or the last alone to keep the files."
-        )
 
 
 def _find(prefix: Path, code: str) -> Path | None:
@@ -220,50 +193,30 @@ def _english_and_german(name: str, source: str, target: str) -> tuple[str, str]:
     return languages
 
 
-def _fetch_multi30k(path: Path, sha256: str, root: Path) -> None:
-    url = f"{MULTI30K_URL}/{path.name}"
-    try:
-        with fetched(url, path.parent, f"Multi30k's {path.name}", "sha256", sha256) as file:
-            file.rename(path)
-            sync_folder(path.parent)
-    except (OSError, HTTPException) as error:
-        raise unavailable(
-            "Multi30k", path.parent, "its eight .gz files", url, error, "task=rnnsearch scale=small", root
-        ) from None
+def _fetch_multi30k(folder: Path) -> None:
+    from torch.hub import download_url_to_file
+
+    for name, digest in MULTI30K_SHA256.items():
+        download_url_to_file(f"{MULTI30K_URL}/{name}", str(folder / name), digest, sys.stderr.isatty())
 
 
-def _provide(root: Path, prefix: Path, origin: str, write: Callable[[Path], None]) -> None:
+def _provide_wmt14(root: Path, prefix: Path, origin: str, write: Callable[[Path], None]) -> None:
     """Create the files ``prefix``.en and ``prefix``.de if neither exists, plain or as .gz.
 
-    ``write`` is called with a prefix in a temporary folder; its files are moved when both are complete. ``origin`` says
-    in messages where the text comes from, and ``root`` is data.root.
+    ``write`` is called with a prefix in a temporary folder. ``origin`` says in messages where the text comes from, and
+    ``root`` is data.root.
 
     Raises: DataError if only one of the two files exists, or if ``write`` fails.
     """
-    if _find(prefix, "en") and _find(prefix, "de"):
-        return
-    check_root("WMT14", root, [prefix.with_name(f"{prefix.name}.{code}*") for code in ("en", "de")])
-    try:
-        with cache.staging(prefix) as temporary:
-            paths = [path for code in ("en", "de") if (path := _find(prefix, code))]
-            if len(paths) == 1:
-                raise DataError(
-                    f"Of {prefix}.en and {prefix}.de only {paths[0].name} exists.\n"
-                    "Add the other file, or delete this one."
-                )
-            if not paths:  # otherwise another process wrote them while this one waited
-                write(temporary / prefix.name)
-                listed = _listed({file: sha256_of(file) for file in temporary.iterdir()})
-                _digests_path(temporary / prefix.name).write_text(listed)
-                cache.sync(temporary)
-                for file in sorted(temporary.iterdir()):  # the digests first, whose name begins with a dot
-                    file.rename(prefix.with_name(file.name))
-                sync_folder(prefix.parent)
-    except DataError:
-        raise
-    except Exception as error:  # the libraries raise many types of errors about network and storage
-        name, names = f"The {prefix.name} split of WMT14", f"{{train,{','.join(WMT14_TESTS)}}}.{{en,de}}"
-        raise unavailable(name, prefix.parent, names, origin, error, "task=rnnsearch scale=paper", root) from None
+    existing = [path for code in ("en", "de") if (path := _find(prefix, code))]
+    if len(existing) == 1:
+        raise DataError(
+            f"Of {prefix}.en and {prefix}.de only {existing[0].name} exists.\nAdd the other file, or delete this one."
+        )
+    if not existing:
+        check_root("WMT14", root, [prefix.with_name(f"{prefix.name}.{code}*") for code in ("en", "de")])
+        name, files = f"The {prefix.name} split of WMT14", [Path(f"{prefix}.{code}") for code in ("en", "de")]
+        provide(name, files, lambda folder: write(folder / prefix.name), origin, "task=rnnsearch scale=paper", root)
 
 
 def _write_train(report: Report, prefix: Path) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Future
-from contextlib import contextmanager
 from functools import partial
 from itertools import starmap
 from pathlib import Path
 from typing import TypeVar
 
 from rmsexp.data import DataError, Report
-from rmsexp.data.cache import cached, remove
+from rmsexp.data.cache import cached
 from rmsexp.system import cores, process
 
 T = TypeVar("T")
@@ -23,19 +22,6 @@ MOST = 8  # processes: with up to 150 MB each, they and the process that starts 
 def parts_folder(result: Path) -> Path:
     """Return the folder for the parts of a result that is stored in the folder ``result``, or will be."""
     return result.with_name(f".{result.name}.parts")
-
-
-@contextmanager
-def removed_on_error(folder: Path) -> Iterator[None]:
-    """Remove a folder of parts if the ``with`` block raises ValueError, because the options do not fit the text.
-
-    After other errors, such as a full disk or a killed process, the same command goes on after the parts.
-    """
-    try:
-        yield
-    except ValueError:
-        remove(folder)
-        raise
 
 
 def stored(

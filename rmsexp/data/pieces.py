@@ -5,11 +5,9 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import io
-import re
 from collections.abc import Iterable
 from typing import Any
 
-from rmsexp.data import DataError
 from rmsexp.system import cores
 
 LONGEST_LINE = 1 << 22  # bytes; sentencepiece ignores longer ones, and by default those of more than 4,192
@@ -20,8 +18,8 @@ def learn(lines: Iterable[str], vocabulary: int, name: str, **options: Any) -> b
 
     ``name`` is what messages call the data set. ``options`` are further options of sentencepiece.
 
-    Raises: ValueError if ``vocabulary`` is too large or too small for the text; DataError if sentencepiece cannot learn
-    from it.
+    Raises: ValueError if ``vocabulary`` is too large or too small for the text, or if sentencepiece cannot learn from
+    it.
     """
     from sentencepiece import SentencePieceTrainer
 
@@ -39,16 +37,10 @@ def learn(lines: Iterable[str], vocabulary: int, name: str, **options: Any) -> b
             **{"character_coverage": 1.0} | options,
         )
     except RuntimeError as error:
-        if match := re.search(r"a value <= (\d+)", str(error)):
-            limit = f"more than the {int(match[1]):,} pieces that the training text of {name} gives; lower it"
-        elif match := re.search(r"required_chars\. \d+ vs (\d+)", str(error)):
-            limit = f"less than the {int(match[1]):,} characters in the training text of {name} need; raise it"
-        else:  # such as a text of nothing but control characters
-            raise DataError(
-                f"sentencepiece cannot learn from the training text of {name} ({str(error).strip()}).\n"
-                f"It ignores lines of more than {LONGEST_LINE:,} bytes and control characters; check the text."
-            ) from None
-        raise ValueError(f"data.vocabulary={vocabulary} is {limit}") from None
+        problem = str(error).strip().rpartition("] ")[2]  # without the place in sentencepiece's own code
+        raise ValueError(
+            f"data.vocabulary={vocabulary} does not fit the training text of {name}; sentencepiece says: {problem}"
+        ) from None
     _release_freed_memory()
     return model.getvalue()
 

@@ -60,7 +60,7 @@ def codecs(corpus: Corpus, options: SubwordOptions, root: Path, report: Report) 
 
     Raises: ValueError if ``options.vocabulary`` is too large or too small for the text, if ``options.threshold`` is too
     large, or if the packages for moses_bpe are not installed; DataError if the training text is blank or cannot be
-    read; OSError if the result cannot be stored.
+    read, or if the result cannot be stored.
     """
     if options.kind == "moses_bpe" and not all(map(importlib.util.find_spec, ("sacremoses", "subword_nmt"))):
         raise ValueError('data.subwords=moses_bpe needs sacremoses and subword-nmt: pip install "rmsexp[parity]"')
@@ -76,8 +76,13 @@ def codecs(corpus: Corpus, options: SubwordOptions, root: Path, report: Report) 
                 f"The training text of {corpus.name} is empty: there is nothing to learn subwords from.\n"
                 "Replace the files."
             )
-        with parts.removed_on_error(work):
+        try:
             kind.learn(corpus, pairs, options, work, folder, report)
+        except (
+            ValueError
+        ):  # the options do not fit the text; after other errors the same command goes on after the parts
+            cache.remove(work)
+            raise
         (folder / LEARNT).write_text(kind.digest(folder))
 
     found = cache.cached(folder, lambda folder: kind.load(folder, corpus), make, report)

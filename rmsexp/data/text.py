@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from rmsexp.data import DataError, Report, cache
-from rmsexp.data.download import unavailable
-from rmsexp.data.files import check_root, check_text, digest_of, digest_of_contents, missing, read_bytes
+from rmsexp.data import DataError, Report
+from rmsexp.data.download import provide
+from rmsexp.data.files import check_text, digest_of, digest_of_contents, read_bytes
 from rmsexp.data.lambada import files as lambada_files
 from rmsexp.data.synthetic import phrases
-from rmsexp.system.atomic import sync_folder
 
 SPLITS = ("train", "valid", "test")
 WIKITEXT = "Salesforce/wikitext"  # data set on the Hugging Face hub
@@ -40,7 +39,7 @@ class PlainText:
 def sentences(n_train: int = 6000, n_valid: int = 200, n_test: int = 200) -> PlainText:
     """Return the English sentences of the synthetic corpus for translation, one per line."""
     corpus = phrases.phrases(n_train, n_valid, n_test)
-    texts = {split: joined(corpus.text(split)[0]) for split in SPLITS}
+    texts = {split: "".join(f"{line}\n" for line in corpus.text(split)[0]).encode() for split in SPLITS}
     digest = hashlib.sha256(repr(texts).encode()).hexdigest()
     return PlainText("sentences", digest, True, {split: partial(texts.__getitem__, split) for split in SPLITS})
 
@@ -51,7 +50,8 @@ def files(train: str, valid: str, test: str) -> PlainText:
     Raises: DataError if a file cannot be read.
     """
     paths = dict(zip(SPLITS, map(Path, (train, valid, test)), strict=True))
-    return _of_files(paths["train"].name, paths, digest_of_contents(paths.values()))
+    splits = {split: partial(_read, path) for split, path in paths.items()}
+    return PlainText(paths["train"].name, digest_of_contents(paths.values()), False, splits)
 
 
 def lambada(root: Path, held_out: int, rest: bool) -> PlainText:
@@ -82,30 +82,16 @@ def lambada(root: Path, held_out: int, rest: bool) -> PlainText:
 def wikitext103(root: Path, report: Report) -> PlainText:
     """Return WikiText-103 (Merity et al. 2017), raw: Wikipedia articles, 540 MB of training text.
 
-    The text is in ``<root>/wikitext103/{train,valid,test}.txt``. If this folder is missing, it is downloaded with the
-    ``datasets`` library.
+    The text is in ``<root>/wikitext103/{train,valid,test}.txt``. Missing files are downloaded with the ``datasets``
+    library.
 
-    Raises: DataError if the download fails, or if a file is missing, cannot be read, or has another number of lines.
+    Raises: DataError if the download fails, or if a file cannot be read or has another number of lines.
     """
-    folder = root / "wikitext103"
-    if not folder.exists():
-        check_root("WikiText-103", root, [folder / f"{split}.txt" for split in SPLITS])
-        _download(folder, root, report)
-    paths = {split: folder / f"{split}.txt" for split in SPLITS}
-    if absent := [path for path in paths.values() if not path.is_file()]:
-        raise missing("WikiText-103", folder, absent, "Delete the folder to download it again.")
+    paths = {split: root / "wikitext103" / f"{split}.txt" for split in SPLITS}
+    download = partial(_download_wikitext103, report)
+    provide("WikiText-103", list(paths.values()), download, WIKITEXT, "task=language_model scale=large", root)
     splits = {split: partial(_read, path, WIKITEXT_SPLITS[split][1]) for split, path in paths.items()}
     return PlainText("WikiText-103", digest_of(paths.values()), False, splits)
-
-
-def joined(lines: list[str]) -> bytes:
-    """Return lines as text in which each ends with a line feed."""
-    return "".join(f"{line}\n" for line in lines).encode()
-
-
-def _of_files(name: str, paths: Mapping[str, Path], digest: str) -> PlainText:
-    splits = {split: partial(_read, path) for split, path in paths.items()}
-    return PlainText(name, digest, False, splits)
 
 
 def _read(path: Path, lines: int | None = None) -> bytes:
@@ -118,26 +104,15 @@ def _read(path: Path, lines: int | None = None) -> bytes:
     return content
 
 
-def _download(folder: Path, root: Path, report: Report) -> None:
-    """Write WikiText-103 to ``folder``. Raises: UnavailableError."""
-    report(f"downloading WikiText-103 from {WIKITEXT} (once; 540 MB)")
-    try:
-        from datasets import load_dataset  # type: ignore[import-untyped]
+def _download_wikitext103(report: Report, folder: Path) -> None:
+    from datasets import load_dataset  # type: ignore[import-untyped]
 
-        with cache.staging(folder) as temporary:
-            if folder.exists():  # another process wrote it while this one waited
-                return
-            for split, (name, lines) in WIKITEXT_SPLITS.items():
-                count, rows = 0, load_dataset(WIKITEXT, WIKITEXT_CONFIG, split=name, streaming=True)
-                with (temporary / f"{split}.txt").open("wb") as file:
-                    for row in rows:
-                        file.write(row["text"].removesuffix("\n").encode() + b"\n")
-                        count += 1
-                if count != lines:
-                    raise OSError(f"its {split} split has {count:,} lines, not {lines:,}")
-            cache.sync(temporary)
-            temporary.rename(folder)
-            sync_folder(folder.parent)
-    except Exception as error:  # the libraries raise many types of errors about network and storage
-        names, prepare = "{train,valid,test}.txt", "task=language_model scale=large"
-        raise unavailable("WikiText-103", folder, names, WIKITEXT, error, prepare, root) from None
+    report(f"downloading WikiText-103 from {WIKITEXT} (once; 540 MB)")
+    for split, (name, lines) in WIKITEXT_SPLITS.items():
+        count, rows = 0, load_dataset(WIKITEXT, WIKITEXT_CONFIG, split=name, streaming=True)
+        with (folder / f"{split}.txt").open("wb") as file:
+            for row in rows:
+                file.write(row["text"].removesuffix("\n").encode() + b"\n")
+                count += 1
+        if count != lines:
+            raise OSError(f"its {split} split has {count:,} lines, not {lines:,}")

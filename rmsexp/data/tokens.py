@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import io
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -15,9 +14,9 @@ import numpy as np
 
 from rmsexp.data import DataError, Report, pieces
 from rmsexp.data import text as texts
-from rmsexp.data.cache import cached, key, storing
-from rmsexp.data.parts import parts_folder, processes, removed_on_error, stored
+from rmsexp.data.cache import cached, key
 from rmsexp.data.text import SPLITS, PlainText
+from rmsexp.system import cores
 
 KINDS = ("bytes", "sentencepiece")
 MOST_LINES = 1_000_000  # from which pieces are learnt; of longer texts every n-th line is taken
@@ -101,7 +100,7 @@ class Pieces:
 
     def encode(self, text: bytes) -> np.ndarray:
         lines, dtype = text.decode().split("\n"), np.uint16 if self.size <= 1 << 16 else np.int32
-        ids = self._processor.encode(lines, num_threads=1)
+        ids = self._processor.encode(lines, num_threads=cores.threads_while_others_wait())
         tokens = np.fromiter((token for line in ids for token in (*line, LINE_END)), dtype=dtype)
         return tokens[:-1]  # no line feed follows the last line
 
@@ -119,7 +118,6 @@ def prepare(text: PlainText, kind: str, vocabulary: int, root: Path, report: Rep
     """Return a text as tokens of a kind in ``KINDS``.
 
     A model of ``vocabulary`` pieces and the encoded text are read from ``<root>/tokens``, or computed and stored there.
-    The text is encoded in parts, several at a time; a computation that was killed goes on after those that are stored.
 
     Raises: DataError if the text cannot be read or is not UTF-8, or if the result cannot be stored; ValueError if
     ``vocabulary`` does not fit the text.
@@ -129,7 +127,6 @@ def prepare(text: PlainText, kind: str, vocabulary: int, root: Path, report: Rep
         return Tokens(tokeniser, {split: tokeniser.encode(read()) for split, read in text.splits.items()})
     code = (key(pieces.__file__), key(texts.__file__))  # the latter divides LAMBADA's files into splits
     folder = root / "tokens" / key(__file__, *code, text.digest, vocabulary)
-    work = parts_folder(folder)
 
     def read(folder: Path) -> Tokens:
         splits = {split: np.asarray(np.load(folder / f"{split}.npy", mmap_mode="r")) for split in SPLITS}
@@ -137,30 +134,16 @@ def prepare(text: PlainText, kind: str, vocabulary: int, root: Path, report: Rep
         return Tokens(tokeniser, splits, tokeniser.digest)
 
     def make(folder: Path) -> None:
-        with removed_on_error(work):
-            _write(folder, text, vocabulary, work, report)
+        model = _learn(text, vocabulary, report)
+        (folder / "model").write_bytes(model)
+        for split, read_split in text.splits.items():
+            report(f"encoding {split} (once)")
+            np.save(folder / f"{split}.npy", _encoded(Pieces(model), read_split(), f"The {split} text of {text.name}"))
 
-    with storing(f"The tokens of {text.name}", root):
-        found = cached(folder, read, make, report)
-    shutil.rmtree(work, ignore_errors=True)
-    return found
-
-
-def _write(folder: Path, text: PlainText, vocabulary: int, work: Path, report: Report) -> None:
-    """Learn pieces and encode the splits, in parts that are stored in ``work``, and store both in ``folder``."""
-    learn = partial(_learn, text, vocabulary, report)
-    model = cached(work / "model", lambda place: (place / "model").read_bytes(), learn, report)
-    (folder / "model").write_bytes(model)
-    for split, read_split in text.splits.items():
-        report(f"encoding {split} (once)")
-        content = read_split()
-        encode = partial(_encode, model, f"The {split} text of {text.name}")
-        parts = stored(work / split, encode, _chunks(content), processes(len(content) // CHUNK), report)
-        arrays = [np.load(part / "tokens.npy") for part in parts]
-        np.save(folder / f"{split}.npy", np.concatenate(arrays))
+    return cached(folder, read, make, report)
 
 
-def _learn(text: PlainText, vocabulary: int, report: Report, folder: Path) -> None:
+def _learn(text: PlainText, vocabulary: int, report: Report) -> bytes:
     content = text.splits["train"]()
     if not content.strip():
         raise DataError(
@@ -171,8 +154,7 @@ def _learn(text: PlainText, vocabulary: int, report: Report, folder: Path) -> No
     report(f"learning {vocabulary:,} pieces from {-(-number // every):,} lines (once)")
     chosen = (line.rstrip(b"\n") for line in islice(io.BytesIO(content), 0, None, every))
     decoded = (line.decode(errors="replace") for line in _cut(chosen))
-    model = pieces.learn(decoded, vocabulary, text.name, unk_id=UNK, eos_id=LINE_END, pad_id=-1, **LOSSLESS)
-    (folder / "model").write_bytes(model)
+    return pieces.learn(decoded, vocabulary, text.name, unk_id=UNK, eos_id=LINE_END, pad_id=-1, **LOSSLESS)
 
 
 def _cut(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -185,43 +167,30 @@ def _cut(lines: Iterable[bytes]) -> Iterator[bytes]:
             yield line[start : start + LONGEST_LINE]
 
 
-def _chunks(content: bytes) -> Iterator[tuple[int, bytes, bool]]:
-    """Yield parts of a text that end before a line feed or at its end.
+def _encoded(tokeniser: Pieces, content: bytes, name: str) -> np.ndarray:
+    """Return the tokens of a text. ``name`` is what messages call it. Raises: DataError if it is not UTF-8."""
+    parts = []
+    for start, chunk in _chunks(content):
+        try:
+            parts.append(tokeniser.encode(chunk))
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{name} is not UTF-8 ({error.reason} at byte {start + error.start}).\n"
+                "Convert it to UTF-8, or use data.tokens=bytes."
+            ) from None
+    return np.concatenate(parts or [tokeniser.encode(b"")])
+
+
+def _chunks(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield parts of a text that end after a line feed or at its end: the place of the first byte, and the bytes.
 
     If no line feed follows within ``LONGEST_CHUNK`` bytes, a part ends between two characters.
-
-    For each part: its first byte's place in the text, its bytes, and whether a line feed follows it.
     """
     start = 0
-    while start <= len(content):
+    while start < len(content):
         longest = min(start + LONGEST_CHUNK, len(content))
-        end = content.find(b"\n", start + CHUNK, longest)
-        is_followed = end >= 0
-        if not is_followed:
-            end = _between_characters(content, longest)
-        yield start, content[start:end], is_followed
-        if end == len(content):
-            return
-        start = end + is_followed
-
-
-def _between_characters(content: bytes, place: int) -> int:
-    """Return the last place up to ``place`` between two characters of UTF-8 text.
-
-    If the bytes around ``place`` are not UTF-8, return ``place``.
-    """
-    places = range(place, max(0, place - 4), -1)  # a character has up to four bytes
-    return next((p for p in places if p == len(content) or content[p] & 0xC0 != 0x80), place)
-
-
-def _encode(model: bytes, name: str, chunk: tuple[int, bytes, bool], folder: Path) -> None:
-    """Store the tokens of a part of a text, with the line feed that follows it. ``name``: that of the text."""
-    start, content, is_followed = chunk
-    try:
-        tokens = Pieces(model).encode(content)
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{name} is not UTF-8 ({error.reason} at byte {start + error.start}).\n"
-            "Convert it to UTF-8, or use data.tokens=bytes."
-        ) from None
-    np.save(folder / "tokens.npy", np.append(tokens, tokens.dtype.type(LINE_END)) if is_followed else tokens)
+        end = content.find(b"\n", start + CHUNK, longest) + 1 or longest
+        while end < len(content) and longest - end < 4 and content[end] & 0xC0 == 0x80:  # inside a character of UTF-8
+            end -= 1
+        yield start, content[start:end]
+        start = end

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from rmsexp.data import DataError, Report, sequences
-from rmsexp.data.cache import cached, key, storing
+from rmsexp.data.cache import cached, key
 from rmsexp.data.codec import EOS, UNK, Codec
 from rmsexp.data.pairs import SIDES, Pairs, in_chunks
 from rmsexp.data.parallel import Corpus
@@ -102,17 +102,15 @@ def prepare(corpus: Corpus, options: TextOptions, cache: Path, report: Report) -
     Raises: DataError if the text cannot be read, if no training pair is left, if no pair of another split can be
     scored, or if the result cannot be stored; ValueError as in :func:`rmsexp.data.subwords.codecs`.
     """
-    with storing(f"The subwords and encoded text of {corpus.name}", cache):
-        source, target = codecs(corpus, options, cache, report)
-        subwords = learnt_digest(corpus, options, cache)  # other packages may learn others from the same text
-        text = key(__file__, fingerprint(corpus, options), subwords)
-        folder = cache / "translation" / key(__file__, text, options.max_length, options.overlong)
-        work = parts_folder(folder)
-
-        train, counts = cached(
-            folder, _read, lambda path: _write(path, corpus, (source, target), options, work, report), report
-        )
-        shutil.rmtree(work, ignore_errors=True)
+    source, target = codecs(corpus, options, cache, report)
+    subwords = learnt_digest(corpus, options, cache)  # other packages may learn others from the same text
+    text = key(__file__, fingerprint(corpus, options), subwords)
+    folder = cache / "translation" / key(__file__, text, options.max_length, options.overlong)
+    work = parts_folder(folder)
+    train, counts = cached(
+        folder, _read, lambda path: _write(path, corpus, (source, target), options, work, report), report
+    )
+    shutil.rmtree(work, ignore_errors=True)
     report(_summary(corpus, counts, options))
     places = {split: cache / "held_out" / key(__file__, text, split) for split in corpus.splits if split != "train"}
     held_out = {
@@ -144,7 +142,7 @@ def _write(
 ) -> None:
     """Encode the training text in parts, which are stored in ``work``, and store it with its counts in ``folder``.
 
-    Raises: DataError if the text cannot be read or no pair is left; OSError if the result cannot be stored.
+    Raises: DataError if the text cannot be read or no pair is left.
     """
     pairs = sum(1 for _ in corpus.splits["train"]())
     report(f"encoding {pairs:,} training pairs (once)")
@@ -212,8 +210,7 @@ def _held_out(
     def read(folder: Path) -> Encoded:
         return Encoded(*(Sequences.load(folder, side) for side in SIDES))
 
-    with storing(f"The encoded {split} split of {corpus.name}", folder.parent):
-        pairs = cached(folder, read, make, report)
+    pairs = cached(folder, read, make, report)
     lengths = np.stack([pairs.source.lengths, pairs.target.lengths]) - 1  # (side, pair), without EOS
     scored = (lengths > 0).all(axis=0)
     if options.overlong == "drop":

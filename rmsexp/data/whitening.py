@@ -53,11 +53,8 @@ def whitened(images: Images, eps: float, root: Path, report: Report) -> Whitened
     """
     reader = cache.key(cifar10.__file__)  # the digest is that of CIFAR-10's files, which another reader reads otherwise
     folder = root / "whitened" / cache.key(__file__, reader, images.digest, eps, FLOAT32.str)
-    size_bytes = sum(pixels.size for pixels in images.pixels.values()) * FLOAT32.itemsize
-    with cache.storing("The whitened images", folder, size_bytes):
-        arrays = cache.cached(
-            folder, partial(_read, images=images), partial(_make, images=images, eps=eps, report=report), report
-        )
+    make = partial(_make, images=images, eps=eps, report=report)
+    arrays = cache.cached(folder, partial(_read, images=images), make, report)
     return Whitened(**arrays, train_y=images.train_y, test_y=images.test_y, valid_y=images.valid_y)
 
 
@@ -82,18 +79,8 @@ def _scaled(pixels: np.ndarray) -> torch.Tensor:
 
 
 def _read(folder: Path, images: Images) -> dict[str, np.ndarray]:
-    """Return the stored whitened images by the names in ``images.pixels``, memory-mapped.
-
-    Raises: FileNotFoundError, ValueError or EOFError if a file is missing, damaged, or not float32 of the shape of
-    ``images``.
-    """
-    arrays = {}
-    for name, pixels in images.pixels.items():
-        array = np.load(folder / f"{name}.npy", mmap_mode="r")
-        if array.shape != pixels.shape or array.dtype != FLOAT32:
-            raise ValueError(f"{name} has another shape or type")
-        arrays[name] = array
-    return arrays
+    """Return the stored whitened images by the names in ``images.pixels``, memory-mapped."""
+    return {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in images.pixels}
 
 
 def _make(folder: Path, images: Images, eps: float, report: Report) -> None:

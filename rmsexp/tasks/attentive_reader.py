@@ -52,7 +52,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp import config
-from rmsexp.data import Source, cnn, lambada
+from rmsexp.data import Source, authors_files, cnn, lambada
 from rmsexp.data.batching import by_sentences, cycled, even_parts
 from rmsexp.data.cloze import NIL, UNK, Cloze, Examples
 from rmsexp.data.files import digest_of_words
@@ -114,7 +114,7 @@ SOURCES: dict[str, Callable[[DataConfig, Path], Source[Cloze]]] = {
     "stories": lambda data, root: stories.stories(),  # noqa: ARG005
     "lambada": lambda data, root: lambada.lambada(root, data.vocabulary, data.entities, data.validation),
     "cnn": lambda data, root: cnn.cnn(root, data.sentences, data.damaged),
-    "top4": lambda data, root: cnn.top4(root),  # noqa: ARG005
+    "top4": lambda data, root: authors_files.top4(root),  # noqa: ARG005
 }
 
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import random
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
-import numpy as np
 from PIL import Image
 
 from fuzzing.inputs import only, plain, put, silent
 from fuzzing.workers import Reader
-from rmsexp.data import DataError, captions, cnn, coco, flickr8k, lambada, parallel
+from rmsexp.data import DataError, cnn, coco, flickr8k, lambada, parallel
 
 WORDS = ("a", "red", "house", "sleeps", "under", "the", "old", "gate", ".", "?", "@entity0", "12")
 SPLITS = ("train", "val", "test")
@@ -93,16 +91,6 @@ def load_flickr8k(folder: Path) -> object:
     return plain(flickr8k.flickr8k(folder, "descriptor").load(silent))
 
 
-def make_features(folder: Path) -> None:
-    array = io.BytesIO()
-    np.save(array, np.eye(2, 4096, dtype=np.float32))
-    put(folder / "features.npy", array.getvalue())
-
-
-def read_features(folder: Path) -> object:
-    return np.asarray(captions.read_features(folder / "features.npy", 2)).sum()
-
-
 # Cloze questions
 
 
@@ -139,7 +127,6 @@ READERS = (
     Reader("COCO Karpathy", make_karpathy, load_karpathy, ERRORS),
     Reader("COCO official", make_official, load_official, ERRORS),
     Reader("Flickr8k", make_flickr8k, load_flickr8k, ERRORS),
-    Reader("features", make_features, read_features, ERRORS),
     Reader("CNN", make_cnn, load_cnn("refuse"), ERRORS),
     Reader("CNN, damage skipped", make_cnn, load_cnn("skip"), ERRORS),
     Reader("LAMBADA", make_lambada, load_lambada, ERRORS, vary=only("lambada/*")),

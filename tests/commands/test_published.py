@@ -8,7 +8,6 @@ import pickle
 import shlex
 import struct
 import sys
-import zipfile
 from collections import OrderedDict, defaultdict
 from pathlib import Path
 from typing import Any
@@ -99,26 +98,16 @@ def test_results_csv_gives_a_training_and_a_test_row_per_epoch(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new"),
     [
-        ("epoch, time", "time, epoch", "line 1: this line must be the header epoch, time, train_error, test_error"),
-        (CSV, "", "line 1: this line must be the header"),
-        (CSV, "epoch, time, train_error, test_error\n", "a header, but no epochs"),
-        ("122, 0.4010, 0.3456", "122, 0.4010", "line 3: not four numbers \\('1, 122, 0.4010'\\)"),
-        ("122", "x", "line 3: not four numbers"),
-        ("122", "1_22", "line 3: not four numbers"),
-        ("122", "0x7a", "line 3: not four numbers"),
-        ("1, 122", "2, 122", "line 3: epoch 2 instead of 1"),
-        ("183", "100", "line 4: the time is 100 s; it must be finite and at least 122 s"),
-        ("183", "nan", "line 4: the time is nan s"),
-        ("0.25", "25.0", "line 4: an error is not between 0 and 1"),
-        ("0.25", "nan", "line 4: an error is not between 0 and 1"),
-        ("epoch", "\N{LATIN SMALL LETTER E WITH ACUTE}poch", "line 1: this line must be the header"),
+        *(("epoch, time", "time, epoch"), (CSV, ""), (CSV, "epoch, time, train_error, test_error\n")),
+        *(("122, 0.4010, 0.3456", "122, 0.4010"), ("122", "x"), ("122", "1_22"), ("122", "0x7a"), ("1, 122", "2, 122")),
+        *(("183", "100"), ("183", "nan"), ("183", "inf"), ("0.25", "25.0"), ("0.25", "nan"), ("epoch", "époch")),
     ],
 )
-def test_an_invalid_line_of_results_csv_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_another_results_csv_is_refused(tmp_path: Path, old: str, new: str) -> None:
     path = saved(tmp_path / "results.csv", CSV.replace(old, new, 1))
-    with pytest.raises(DataError, match=f"{path}.*{message}") as error:
+    with pytest.raises(DataError, match=f"^{path} is not as the authors published it") as error:
         authors_files.cifar10_rows(path)
     assert str(error.value).count("\n") == 1
 
@@ -150,25 +139,21 @@ def test_a_value_that_is_not_finite_is_stored_as_null(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        (b"", "no pickle of plain values"),
-        (pickle.dumps(statistics(), protocol=2)[:-40], "no pickle of plain values"),
-        (b"cos\nsystem\n(S'true'\ntR.", "refers to os.system"),
-        (pickle.dumps([1.0]), "holds a list, not a dictionary"),
-        (pickle.dumps({"valid_errs": [1.0]}), "has no list 'train_cost_ave' \\(it has valid_errs\\)"),
-        (pickle.dumps(statistics(valid_costs=["x"]), protocol=2), "'valid_costs' is not a list of numbers"),
-        (pickle.dumps(statistics(valid_costs="1234"), protocol=2), "'valid_costs' is not a list of numbers"),
-        (pickle.dumps(statistics(valid_costs=[True]), protocol=2), "'valid_costs' is not a list of numbers"),
-        (pickle.dumps(statistics(valid_costs=[np.array("1.5")]), protocol=2), "'valid_costs' is not a list of numbers"),
-        (pickle.dumps(statistics(valid_costs=[1.0]), protocol=2), "same length and not be empty .*valid_costs 1"),
-        (pickle.dumps({name: [] for name in statistics()}, protocol=2), "not be empty .*valid_errs 0"),
+        *(b"", pickle.dumps(statistics(), protocol=2)[:-40], b"cos\nsystem\n(S'true'\ntR.", pickle.dumps([1.0])),
+        pickle.dumps({"valid_errs": [1.0]}),
+        pickle.dumps(statistics(valid_costs=["x"]), protocol=2),
+        pickle.dumps(statistics(valid_costs=3.0), protocol=2),
+        pickle.dumps(statistics(valid_costs=[1.0]), protocol=2),
+        pickle.dumps({name: [] for name in statistics()}, protocol=2),
     ],
 )
-def test_invalid_statistics_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
+def test_invalid_statistics_are_refused(tmp_path: Path, content: bytes) -> None:
     path = saved(tmp_path / "stats.pkl", content)
-    with pytest.raises(DataError, match=f"{path}.*{message}"):
+    with pytest.raises(DataError, match=f"^{path} is not as the authors published it") as error:
         authors_files.reader_rows(path)
+    assert str(error.value).count("\n") == 1
 
 
 # order-embedding
@@ -281,47 +266,28 @@ def test_a_model_with_another_norm_is_refused(tmp_path: Path, norm: str, ours: N
 
 
 @pytest.mark.parametrize(
-    ("arrays", "described", "message"),
+    ("arrays", "described", "file"),
     [
-        ({"ff_image_W": None}, {}, "order.npz is no order-embedding model: it needs matrices"),
-        ({"encoder_Ux": None}, {}, "whose name ends in _Ux \\(it has Wemb"),
-        ({"encoder_b": np.full(8, np.nan)}, {}, "order.npz: encoder_b is not an array of finite floats"),
-        ({"encoder_b": np.array(["x"])}, {}, "encoder_b is not an array of finite floats"),
-        ({"encoder_b": np.array([{}])}, {}, "order.npz cannot be read as .npz"),
-        ({}, {"options": None}, "order.pkl lacks 'options' or 'worddict'"),
-        ({}, {"worddict": {"a": 2, "dog": 1}}, "the id of 'dog' in 'worddict' is 1"),
-        ({}, {"worddict": {"a": 2.5}}, "the id of 'a' in 'worddict' is 2.5"),
+        *(({"ff_image_W": None}, {}, "order.npz"), ({"encoder_Ux": None}, {}, "order.npz")),
+        *(({"encoder_b": np.full(8, np.nan)}, {}, "order.npz"), ({"encoder_b": np.array(["x"])}, {}, "order.npz")),
+        *(({"encoder_b": np.array([{}])}, {}, "order.npz"), ({}, {"options": None}, "order.pkl")),
+        *(({}, {"worddict": {"a": 2, "dog": 1}}, "order.pkl"), ({}, {"worddict": {"a": 2.5}}, "order.pkl")),
     ],
 )
 def test_an_invalid_model_is_refused(
-    tmp_path: Path, arrays: dict[str, Any], described: dict[str, Any], message: str
+    tmp_path: Path, arrays: dict[str, Any], described: dict[str, Any], file: str
 ) -> None:
     stored = {name: array for name, array in (parameters("rms") | arrays).items() if array is not None}
     path = store(tmp_path, stored, **described)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=f"^{tmp_path / file} ") as error:
         authors_files.order_model(path)
-
-
-def test_a_model_with_a_member_that_is_no_array_is_refused(tmp_path: Path) -> None:
-    path = store(tmp_path, parameters("rms"))
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("notes", "text")
-    with pytest.raises(DataError, match=r"order.npz: notes is not an array of finite floats"):
-        authors_files.order_model(path)
-
-
-def test_an_archive_that_expands_to_gigabytes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authors_files, "LARGEST_MODEL", 1 << 20)
-    path = tmp_path / "order.npz"
-    np.savez_compressed(path, Wemb=np.zeros((1 << 10, 1 << 8), np.float32))
-    with pytest.raises(DataError, match=r"its arrays have 1,0\d\d,\d\d\d bytes, but at most 1,048,576 are read"):
-        authors_files.order_model(path)
+    assert str(error.value).count("\n") == 1
 
 
 def test_damaged_and_missing_files_of_a_model_are_named(tmp_path: Path) -> None:
     path = store(tmp_path, parameters("rms"))
     path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(DataError, match=f"{path} cannot be read as .npz"):
+    with pytest.raises(DataError, match=f"{path} cannot be read"):
         authors_files.order_model(path)
     store(tmp_path, parameters("rms"))
     (tmp_path / "order.pkl").unlink()
@@ -420,10 +386,10 @@ def test_mistakes_give_an_error_message_and_write_nothing(
     good = saved(tmp_path / "results.csv", CSV)
     bad = saved(tmp_path / "bad.csv", CSV.replace("0.25", "x"))
     for words, status, message in (
-        ([bad], 1, f"rmsexp: {bad}, line 4: not four numbers"),
+        ([bad], 1, f"rmsexp: {bad} is not as the authors published it"),
         ([tmp_path / "absent.csv"], 1, "absent.csv cannot be read (No such file or directory)"),
-        ([tmp_path / "absent.npz"], 1, "absent.npz cannot be read as .npz"),
-        ([good, "--task", "attentive_reader"], 1, "is no pickle of plain values"),
+        ([tmp_path / "absent.npz"], 1, "absent.npz cannot be read"),
+        ([good, "--task", "attentive_reader"], 1, "is not as the authors published it"),
         ([tmp_path / "results.txt"], 2, "ends in none of .csv, .pkl, .npz"),
         ([good, "--norm", "lm"], 2, "invalid choice: 'lm'"),
         ([good, "--seed", "-1"], 2, "--seed must be from 0 to 9223372036854775807, got -1"),

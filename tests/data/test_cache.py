@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rmsexp.data import DataError, cache
-from rmsexp.data.cache import cached, content_digest, key, staging, storing
+from rmsexp.data.cache import cached, key, staging
 
 
 def read(folder: Path) -> str:
@@ -64,9 +64,8 @@ def damaged(folder: Path, number: int) -> None:
     path.write_bytes(content)
 
 
-def test_each_changed_byte_is_noticed_and_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bytes are in all files of the folder, that with the digest included. A file has several blocks."""
-    monkeypatch.setattr(cache, "BLOCK", 1000)
+def test_each_changed_byte_is_noticed_and_repaired(tmp_path: Path) -> None:
+    """The bytes are in all files of the folder, that with the digest included."""
     folder = tmp_path / "entry"
 
     def make(temporary: Path) -> None:
@@ -115,7 +114,6 @@ def _folder_of_another_name(folder: Path) -> None:
     ],
 )
 def test_every_other_change_of_a_folder_is_repaired(damage: Callable[[Path], None], tmp_path: Path) -> None:
-    """A folder without digest was stored by an older version."""
     folder, make, reports = tmp_path / "entry", Maker(), []
     cached(folder, read, make, print)
     damage(folder)
@@ -130,12 +128,12 @@ def test_a_file_that_the_disk_cannot_read_is_replaced(tmp_path: Path, monkeypatc
     folder, make, reports = tmp_path / "entry", Maker(), []
     cached(folder, read, make, print)
 
-    def fail_in_folder(block: tuple[Path, int]) -> str:
-        if block[0].parent == folder:
+    def fail_in_folder(checked: Path, _: Path) -> str:
+        if checked == folder:
             raise OSError(errno.EIO, "Input/output error")
         return "0"
 
-    monkeypatch.setattr(cache, "_checksum", fail_in_folder)
+    monkeypatch.setattr(cache, "_folder_digest", fail_in_folder)
     assert cached(folder, read, make, reports.append) == "made 2"
     assert reports == [f"{folder} is damaged ([Errno 5] Input/output error); its content is computed again"]
 
@@ -163,21 +161,9 @@ def test_damage_that_cannot_be_repaired_is_reported_and_raises(tmp_path: Path, m
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(Path, "open", fail)
-    message = r"The result cannot be stored in .* \(Read-only file system\)"
-    with pytest.raises(DataError, match=message), storing("The result", folder):
+    with pytest.raises(DataError, match=r"entry cannot be stored \(Read-only file system\)"):
         cached(folder, read, make, reports.append)
     assert len(reports) == 1
-
-
-def test_digest_depends_on_names_and_on_the_division_into_files(tmp_path: Path) -> None:
-    contents = [{"a": "xy", "b": "z"}, {"a": "x", "b": "yz"}, {"a": "xyz", "b": ""}, {"a": "xyz"}, {"c": "xyz"}]
-    digests = []
-    for number, files in enumerate(contents):
-        (folder := tmp_path / str(number)).mkdir()
-        for name, content in files.items():
-            (folder / name).write_text(content)
-        digests.append(content_digest(folder.iterdir()))
-    assert len(set(digests)) == len(contents)
 
 
 def test_failure_stores_nothing_and_frees_the_lock(tmp_path: Path) -> None:

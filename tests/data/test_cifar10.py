@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import http.server
-import io
-import os
 import pickle
 import tarfile
 import threading
@@ -18,7 +16,7 @@ import numpy as np
 import pytest
 from torchvision.datasets import CIFAR10
 
-from rmsexp.data import DataError, cifar10
+from rmsexp.data import DataError, UnavailableError, cifar10
 
 BASE = CIFAR10.base_folder
 TRAIN, TEST = ["data_batch_1", "data_batch_2"], ["test_batch"]
@@ -28,6 +26,10 @@ def batch(count: int, seed: int) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     pixels = rng.integers(0, 256, (count, 3072), dtype=np.uint8)
     return {"data": pixels, "labels": [int(label) for label in rng.integers(0, 10, count)]}
+
+
+def visible(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
 
 
 def md5(path: Path) -> str:
@@ -41,6 +43,8 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir(parents=True)
     for seed, name in enumerate(TRAIN + TEST):
         (folder / name).write_bytes(pickle.dumps(batch(4 + seed, seed), protocol=2))
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": list("0123456789")}))
+    monkeypatch.setattr(CIFAR10, "meta", CIFAR10.meta | {"md5": md5(folder / "batches.meta")})
     monkeypatch.setattr(CIFAR10, "train_list", [[name, md5(folder / name)] for name in TRAIN])
     monkeypatch.setattr(CIFAR10, "test_list", [[name, md5(folder / name)] for name in TEST])
     return folder
@@ -99,59 +103,13 @@ def test_digest_depends_on_the_content(copy: Path, tmp_path: Path, monkeypatch: 
     assert cifar10.load(tmp_path).digest != before
 
 
-def test_file_of_numpy_1_is_read(tmp_path: Path) -> None:
-    content = pickle.dumps(batch(2, 0), protocol=2)
-    (tmp_path / "old").write_bytes(content.replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
-    np.testing.assert_array_equal(cifar10.read_batch(tmp_path / "old")[0].reshape(2, -1), batch(2, 0)["data"])
-
-
-def test_damaged_and_truncated_files_are_named_with_both_digests(copy: Path, tmp_path: Path) -> None:
-    path = copy / "data_batch_2"
-    good, content = md5(path), path.read_bytes()
-    for bad in (content[:-100], content[:-1] + b"x", b""):
-        path.write_bytes(bad)
-        with pytest.raises(DataError) as error:
+@pytest.mark.parametrize("name", [TRAIN[1], "batches.meta"])
+def test_a_damaged_file_is_named(copy: Path, tmp_path: Path, name: str) -> None:
+    content = (copy / name).read_bytes()
+    for bad in (content[:-1], content[:-1] + b"x", b""):
+        (copy / name).write_bytes(bad)
+        with pytest.raises(DataError, match=f"^{copy / name} is damaged: .*\nDelete the file"):
             cifar10.load(tmp_path)
-        message = str(error.value)
-        assert all(part in message for part in (str(path), good, md5(path), "Delete the folder", "replace the file"))
-        assert message.count("\n") == 1
-
-
-def test_reference_to_other_code_is_refused_and_not_called(tmp_path: Path) -> None:
-    class Command:
-        def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
-            return os.system, (f"touch {tmp_path}/done",)
-
-    path = tmp_path / "data_batch_1"
-    path.write_bytes(pickle.dumps(batch(1, 0) | {"more": Command()}, protocol=2))
-    with pytest.raises(DataError, match=rf"{path} .*{os.system.__module__}\.system"):
-        cifar10.read_batch(path)
-    assert not (tmp_path / "done").exists()
-
-
-PIXELS = np.zeros((2, 3072), np.uint8)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        pytest.param(pickle.dumps(batch(2, 0), protocol=2)[:-50], id="truncated"),
-        pytest.param(b"", id="empty"),
-        pytest.param(b"<html>not found</html>", id="a web page"),
-        pytest.param(pickle.dumps([1, 2]), id="no dictionary"),
-        pytest.param(pickle.dumps({"labels": [0, 0]}), id="no pixels"),
-        pytest.param(pickle.dumps({"data": PIXELS[:, :-1], "labels": [0, 0]}, protocol=2), id="too few pixels"),
-        pytest.param(pickle.dumps({"data": PIXELS.astype(float), "labels": [0, 0]}, protocol=2), id="another type"),
-        pytest.param(pickle.dumps({"data": PIXELS, "labels": [0]}, protocol=2), id="too few labels"),
-        pytest.param(pickle.dumps({"data": PIXELS, "labels": [0, 10]}, protocol=2), id="label out of range"),
-        pytest.param(pickle.dumps({"data": PIXELS, "labels": "01"}, protocol=2), id="labels no list"),
-    ],
-)
-def test_anything_but_a_batch_is_refused(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "data_batch_1"
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=f"{path} is not a batch of CIFAR-10"):
-        cifar10.read_batch(path)
 
 
 def test_download_puts_the_files_in_place(copy: Path, serve: Serve, tmp_path: Path) -> None:
@@ -159,7 +117,15 @@ def test_download_puts_the_files_in_place(copy: Path, serve: Serve, tmp_path: Pa
     serve(lambda tar: tar.add(copy, BASE))
     fresh = tmp_path / "fresh"
     assert cifar10.load(fresh).digest == cifar10.load(tmp_path).digest
-    assert [path.name for path in (fresh / "cifar10").iterdir()] == [BASE]
+    assert visible(fresh / "cifar10" / BASE) == sorted((*TRAIN, *TEST, "batches.meta"))
+
+
+def test_missing_file_is_downloaded_again(copy: Path, serve: Serve, tmp_path: Path) -> None:
+    serve(lambda tar: tar.add(copy, BASE))
+    content = (copy / TEST[0]).read_bytes()
+    (copy / TEST[0]).unlink()
+    cifar10.load(tmp_path)
+    assert (copy / TEST[0]).read_bytes() == content
 
 
 def test_wrong_archive_is_refused_and_not_stored(
@@ -167,35 +133,7 @@ def test_wrong_archive_is_refused_and_not_stored(
 ) -> None:
     url = serve(lambda tar: tar.add(copy, BASE))
     monkeypatch.setattr(CIFAR10, "tgz_md5", "0" * 32)
-    with pytest.raises(DataError, match=f"{url} .*, not {'0' * 32}"):
+    with pytest.raises(UnavailableError, match=f"the download from {url} failed") as error:
         cifar10.load(tmp_path / "fresh")
-    assert list((tmp_path / "fresh" / "cifar10").iterdir()) == []
-
-
-def unexpected(name: str, kind: bytes = tarfile.REGTYPE) -> Callable[[tarfile.TarFile], None]:
-    def fill(tar: tarfile.TarFile) -> None:
-        member = tarfile.TarInfo(name)
-        member.type, member.linkname, member.size = kind, "/etc/passwd", 2 if kind == tarfile.REGTYPE else 0
-        tar.addfile(member, io.BytesIO(b"hi"))
-
-    return fill
-
-
-@pytest.mark.parametrize(
-    "fill",
-    [
-        pytest.param(unexpected("../../evil"), id="traversal"),
-        pytest.param(unexpected(f"{BASE}/../../evil"), id="hidden traversal"),
-        pytest.param(unexpected("/tmp/evil"), id="absolute"),
-        pytest.param(unexpected(f"{BASE}/test_batch", tarfile.SYMTYPE), id="link"),
-        pytest.param(unexpected(f"{BASE}/evil"), id="another name"),
-    ],
-)
-def test_archive_with_an_unexpected_member_is_refused(
-    fill: Callable[[tarfile.TarFile], None], serve: Serve, tmp_path: Path
-) -> None:
-    serve(fill)
-    with pytest.raises(DataError, match="which is unexpected; nothing was stored"):
-        cifar10.load(tmp_path / "fresh")
-    assert list((tmp_path / "fresh" / "cifar10").iterdir()) == []
-    assert not list(tmp_path.rglob("evil"))
+    assert str(error.value).count("\n") == 1
+    assert visible(tmp_path / "fresh" / "cifar10" / BASE) == []

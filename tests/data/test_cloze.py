@@ -152,7 +152,7 @@ def load(root: Path, stamp: str = "x", **changed: list[Question]) -> tuple[Cloze
         calls += 1
         return encode("a", splits(**changed)), {"read": 17}
 
-    return *stored(root, "my data", stamp, make, lambda _: None), calls
+    return *stored(root, stamp, make, lambda _: None), calls
 
 
 def test_stored_questions_stay_in_their_files(tmp_path: Path) -> None:
@@ -173,23 +173,6 @@ def test_stored_questions_stay_in_their_files(tmp_path: Path) -> None:
 def test_another_stamp_has_another_folder(tmp_path: Path) -> None:
     assert [load(tmp_path, stamp)[-1] for stamp in ("x", "y", "x")] == [1, 1, 0]
     assert len(list((tmp_path / "cloze").glob("[!.]*"))) == 2
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["words.json", "counts.json", "train_passages_tokens.npy", "valid_questions_offsets.npy", "train_answers.npy"],
-)
-@pytest.mark.parametrize("damage", ["cut", "gone"])
-def test_damaged_questions_are_encoded_again(name: str, damage: str, tmp_path: Path) -> None:
-    expected = texts(load(tmp_path)[0], "train")
-    (path,) = tmp_path.glob(f"cloze/*/{name}")
-    if damage == "cut":
-        path.write_bytes(path.read_bytes()[:-4])
-    else:
-        path.unlink()
-    result, _, calls = load(tmp_path)
-    assert calls == 1
-    assert texts(result, "train") == expected
 
 
 def test_failure_stores_nothing(tmp_path: Path) -> None:

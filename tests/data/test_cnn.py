@@ -1,18 +1,15 @@
-"""CNN's questions: DeepMind's files, the selection of sentences, and the pickles of top4."""
+"""CNN's questions: DeepMind's files, and the selection of sentences."""
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rmsexp.data import DataError
 from rmsexp.data import cnn as module
 from rmsexp.data.cloze import Cloze, Examples
-from rmsexp.data.cnn import cnn, most_related, read_question, top4
+from rmsexp.data.cnn import cnn, most_related, read_question
 
 PASSAGE = "@entity1 met @entity2 in Rome . it rained . then @entity2 left @entity3 ? yes"
 LINES = [
@@ -217,68 +214,3 @@ def test_digest_depends_on_names_and_sizes(root: Path) -> None:
     renamed = cnn(root, None, "refuse").digest
     write(folder / "3.question", lines(line1="longer"))
     assert len({before.digest, renamed, cnn(root, None, "refuse").digest}) == 3
-
-
-WORDS = {"NIL": 0, "EOS": 1, "UNK": 2, "the": 4, "@entity0": 5, "@entity3": 3}
-PARTS: dict[str, Any] = {
-    "dict.pkl": WORDS,
-    "train4_pass.pkl": [[4, 5, 6], [3, 2]],
-    "train4_qs.pkl": [[4], [4, 0, 1]],
-    "train4_ans.pkl": [[5], [4]],
-    "valid4_pass.pkl": [[3, 4]],
-    "valid4_qs.pkl": [[2]],
-    "valid4_ans.pkl": [[3]],
-}
-
-
-def pickled(root: Path, **changed: Any) -> Path:
-    """Write the files of top4 as pickles of protocol 2, which Python 2 writes, and return ``root``.
-
-    ``valid4_ans=...`` replaces the content of valid4_ans.pkl; bytes are written without pickling them.
-    """
-    (root / "top4").mkdir(exist_ok=True)
-    for name, content in (PARTS | {f"{name}.pkl": content for name, content in changed.items()}).items():
-        data = content if isinstance(content, bytes) else pickle.dumps(content, protocol=2)
-        (root / "top4" / name).write_bytes(data)
-    return root
-
-
-def rows(examples: Examples) -> Mapping[str, list[Any]]:
-    parts = {"pass": examples.passages, "qs": examples.questions}
-    return {name: [part[i].tolist() for i in range(len(part))] for name, part in parts.items()} | {
-        "ans": examples.answers.tolist()
-    }
-
-
-def test_pickles_are_read_unchanged(tmp_path: Path) -> None:
-    reports: list[str] = []
-    source = top4(pickled(tmp_path))
-    result = source.load(reports.append)
-    assert (source.name, source.builtin, len(source.digest)) == ("CNN top4", False, 64)
-    assert rows(result.splits["train"]) == {"pass": [[4, 5, 6], [3, 2]], "qs": [[4], [4, 0, 1]], "ans": [5, 4]}
-    assert rows(result.splits["valid"]) == {"pass": [[3, 4]], "qs": [[2]], "ans": [3]}
-    assert result.words == ["NIL", "EOS", "UNK", "@entity3", "the", "@entity0", "<unused>"]
-    assert result.entities.tolist() == [3, 5]
-    assert reports[-1] == (
-        "CNN top4: 2 train, 1 valid examples of 12 tokens; a vocabulary of 7 with 2 entities; answers that are not in "
-        "the passage: 50.0% (train), 0.0% (valid); answers that are not an entity: 1"
-    )
-    again = top4(tmp_path).load(reports.append)
-    assert rows(again.splits["train"]) == rows(result.splits["train"])
-    assert len(reports) == 3
-
-
-def test_id_without_a_word_gets_its_reserved_name(tmp_path: Path) -> None:
-    words = WORDS | {"EOS": 6}
-    assert top4(pickled(tmp_path, dict=words)).load(lambda _: None).words[1] == "<eos>"
-
-
-def test_common_end_of_zero_is_removed(tmp_path: Path) -> None:
-    changed = {"train4_pass": [[4, 0], [5, 0, 0]], "train4_qs": [[4, 0], [4]]}
-    train = rows(top4(pickled(tmp_path, **changed)).load(lambda _: None).splits["train"])
-    assert train == {"pass": [[4], [5, 0]], "qs": [[4, 0], [4]], "ans": [5, 4]}
-
-
-def test_digest_of_top4_depends_on_the_content(tmp_path: Path) -> None:
-    before = top4(pickled(tmp_path)).digest
-    assert top4(pickled(tmp_path, valid4_ans=[[4]])).digest != before

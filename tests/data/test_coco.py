@@ -59,6 +59,33 @@ def test_release_has_five_lines_per_image(release: Path) -> None:
     assert np.asarray(loaded.splits["test"].features).argmax(axis=1).tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("text", ["", "a\n\nb c\nd\ne\n", "a\n" * 9])
+def test_other_numbers_of_captions_are_refused(release: Path, text: str) -> None:
+    path = write(release / "coco" / "val.txt", text)
+    with pytest.raises(DataError, match=f"^{path}: a line is empty, or its .* lines are no multiple of 5"):
+        coco_release(release).load(silent)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(np.eye(3, 4096, dtype=np.float64), np.eye(4, 4096, dtype=np.float32), np.ones(3, dtype=np.float32)),
+        *(np.asfortranarray(np.eye(3, 4096, dtype=np.float32)), np.eye(3, 4096, dtype=np.float32) * np.float32(1.01)),
+        *(np.full((3, 4096), np.nan, dtype=np.float32), np.array([{}], dtype=object), b"not an array", b"", None),
+    ],
+)
+def test_other_features_are_refused(release: Path, damage: np.ndarray | bytes | None) -> None:
+    path = release / "coco" / "images" / "10crop" / "test.npy"
+    if isinstance(damage, np.ndarray):
+        np.save(
+            path, damage.astype(np.float32) if damage.ndim == 2 and len(damage) == 3 and damage.max() > 1 else damage
+        )
+    else:
+        path.write_bytes(damage or b"")
+    with pytest.raises(DataError, match=rf"{path} cannot be read \(.*\)\.\nReplace the file\."):
+        coco_release(release).load(silent)
+
+
 # The Karpathy split
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rmsexp.data import DataError, cifar10, cnn, coco, flickr8k, lambada, parallel, text
+from rmsexp.data import DataError, authors_files, cifar10, cnn, coco, flickr8k, lambada, parallel, text
 from rmsexp.data.files import FLOAT32, StoredArray, digest_of, digest_of_contents, read_lines, write_array
 from rmsexp.data.pairs import read_pairs
 from rmsexp.tasks.language_model import SOURCES
@@ -73,14 +73,16 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
             function(tmp_path / "absent")
 
 
-CIFAR = [f"cifar10/cifar-10-batches-py/{name}" for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")]
+CIFAR_FILES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"]
+CIFAR = [f"cifar10/cifar-10-batches-py/{name}" for name in CIFAR_FILES]
 MULTI30K = [f"multi30k/task1/raw/{name}" for name in parallel.MULTI30K_SHA256]
 WMT14 = [f"wmt14/{split}.{side}.gz" for split in ("train", *parallel.WMT14_TESTS) for side in ("en", "de")]
-TOP4 = [f"top4/{name}" for name in cnn.TOP4_FILES]
+TOP4 = [f"top4/{name}" for name in authors_files.TOP4_FILES]
 CNN = ["cnn/questions/training/a.question", "cnn/questions/validation/b.question"]
 LAMBADA = [f"lambada/lambada_{name}_plain_text.txt" for name in ("development", "test")]
 RELEASE = [f"coco/{path}" for name in ("train", "val", "test") for path in (f"{name}.txt", f"images/10crop/{name}.npy")]
-FLICKR8K = ["flickr8k/Flickr8k_text/Flickr8k.token.txt", "flickr8k/Flicker8k_Dataset/1.jpg"]
+FLICKR8K = [f"flickr8k/Flickr8k_text/Flickr_8k.{name}Images.txt" for name in ("train", "dev", "test")]
+FLICKR8K += ["flickr8k/Flickr8k_text/Flickr8k.token.txt", "flickr8k/Flicker8k_Dataset/1.jpg"]
 OFFICIAL = [f"coco/annotations/captions_{part}2014.json" for part in ("train", "val")]
 WIKITEXT = [f"wikitext103/{split}.txt" for split in ("train", "valid", "test")]
 DATA_SETS: dict[str, tuple[list[str], Callable[[Path], object]]] = {
@@ -91,7 +93,7 @@ DATA_SETS: dict[str, tuple[list[str], Callable[[Path], object]]] = {
     "lambada": (LAMBADA, lambda root: lambada.lambada(root, 10, 10)),
     "lambada as text": (LAMBADA, lambda root: text.lambada(root, 1, rest=False)),
     "cnn": (CNN, lambda root: cnn.cnn(root, None, "refuse")),
-    "top4": (TOP4, cnn.top4),
+    "top4": (TOP4, authors_files.top4),
     "coco_release": (RELEASE, coco.coco_release),
     "coco": (OFFICIAL, lambda root: coco.coco(root, "descriptor")),
     "coco, Karpathy": (["coco/dataset_coco.json"], lambda root: coco.coco(root, "descriptor")),

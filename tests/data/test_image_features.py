@@ -151,8 +151,7 @@ def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_weights_are_downloaded_once_and_used_up_to_fc7(weights: Path, images: list[Path], tmp_path: Path) -> None:
-    extract(images[:2], "vgg19", tmp_path / "a.npy", silent)
-    rows = np.load(tmp_path / "a.npy")
+    rows = np.load(extract(images[:2], "vgg19", tmp_path, silent))
     model = Tiny().eval()
     model.load_state_dict(torch.load(weights, weights_only=True))
     colours = [(10 * number / 255 - 0.485) / 0.229 for number in range(2)]
@@ -180,10 +179,10 @@ def test_missing_or_damaged_weights_say_what_to_do(
         if damage == "code":
             torch.save(Code(tmp_path / "ran"), place)
     with pytest.raises(DataError) as error:
-        extract(images, "vgg19", tmp_path / "a.npy", silent)
+        extract(images, "vgg19", tmp_path / "features", silent)
     message = str(error.value)
     assert all(part in message for part in (str(place), weights.as_uri(), "data.features=descriptor"))
     assert message.count("\n") == 1
     assert ("its content does not have the SHA-256 in its name" in message) == place.exists()
-    assert not (tmp_path / "a.npy").exists()
+    assert not list(tmp_path.rglob("features.npy"))
     assert not (tmp_path / "ran").exists()

@@ -83,7 +83,8 @@ def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_multi30k_is_downloaded_once(upstream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched = multi30k(tmp_path, "de", "en")
     folder = tmp_path / "multi30k" / "task1" / "raw"
-    assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in upstream.iterdir())
+    names = sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
+    assert names == sorted(path.name for path in upstream.iterdir())
     monkeypatch.setattr(parallel, "MULTI30K_URL", "unused")
     corpus = multi30k(tmp_path, "de", "en")
     assert (corpus.name, corpus.digest) == ("Multi30k de-en", fetched.digest)
@@ -97,14 +98,16 @@ def test_multi30k_is_downloaded_once(upstream: Path, tmp_path: Path, monkeypatch
 
 
 def test_damaged_multi30k_is_refused_in_the_folder_and_in_a_download(upstream: Path, tmp_path: Path) -> None:
-    write(upstream / "val.de.gz", "something else\n")
-    with pytest.raises(DataError, match=r"The file from \S+/val.de.gz is not Multi30k's val.de.gz: its sha256"):
-        multi30k(tmp_path, "en", "de")
+    multi30k(tmp_path, "en", "de")
     path = tmp_path / "multi30k" / "task1" / "raw" / "val.de.gz"
-    assert not path.exists()
     write(path, "something else\n")
     with pytest.raises(DataError, match=rf"{path} is damaged: its sha256 is (?s:.*)\nDelete it to download it again"):
         multi30k(tmp_path, "en", "de")
+    path.unlink()
+    write(upstream / "val.de.gz", "something else\n")
+    with pytest.raises(UnavailableError, match=r"^Multi30k is not in .* failed \(invalid hash value"):
+        multi30k(tmp_path, "en", "de")
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(("source", "target"), [("en", "fr"), ("cs", "de"), ("en", "en")])
@@ -178,25 +181,6 @@ def test_an_incomplete_training_text_of_wmt14_is_not_stored(tmp_path: Path, monk
     with pytest.raises(UnavailableError, match=r"failed \(it has 4 pairs, not 5\)"):
         wmt14(tmp_path, "en", "de", lambda _: None)
     assert not list((tmp_path / "wmt14").glob("*train*.??"))
-
-
-@pytest.mark.usefixtures("libraries")
-def test_changed_download_of_wmt14_says_what_to_do(tmp_path: Path) -> None:
-    """Each byte of a downloaded split and of its digests is checked; the user may keep a changed file."""
-    digest = wmt14(tmp_path, "en", "de", lambda _: None).digest
-    listing = tmp_path / "wmt14" / ".valid.sha256"
-    for path in (tmp_path / "wmt14" / "valid.de", listing):
-        whole = path.read_bytes()
-        for place in (0, 1, len(whole) - 1):
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-            with pytest.raises(DataError, match=r"valid\.de is not as downloaded.*\nDelete both files and") as error:
-                wmt14(tmp_path, "en", "de", lambda _: None)
-            assert str(listing) in str(error.value)
-            assert len(str(error.value).splitlines()) == 2
-        path.write_bytes(whole)
-    write(tmp_path / "wmt14" / "valid.de", "eins\nzwei\n")
-    listing.unlink()
-    assert wmt14(tmp_path, "en", "de", lambda _: None).digest != digest
 
 
 @pytest.mark.usefixtures("libraries")

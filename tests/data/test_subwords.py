@@ -196,8 +196,8 @@ def test_decoding_joins_the_subwords_of_an_incomplete_word(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (SubwordOptions("sentencepiece", 9_999, 0), r"data.vocabulary=9999 is more than the \d+ pieces .* lower it"),
-        (SubwordOptions("sentencepiece", 20, 0), r"data.vocabulary=20 is less than the \d\d characters .* raise it"),
+        (SubwordOptions("sentencepiece", 9_999, 0), r"data.vocabulary=9999 does not fit .*size too high"),
+        (SubwordOptions("sentencepiece", 20, 0), r"data.vocabulary=20 does not fit .*size is smaller"),
         (SubwordOptions("moses_bpe", 9_999, 0), r"data.vocabulary=9999 is more than the \d+ merges .* lower it"),
         (SubwordOptions("moses_bpe", 20, 99_999), r"data.threshold=99999: no subword .* the en training .* lower it"),
     ],

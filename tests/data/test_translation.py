@@ -150,20 +150,6 @@ def test_chunks_make_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ]
 
 
-@pytest.mark.parametrize("name", ["source_tokens.npy", "target_offsets.npy", "counts.json"])
-def test_damaged_text_is_encoded_again(name: str, tmp_path: Path) -> None:
-    first, _ = run(tmp_path)
-    expected = first.train.source.tokens[:]
-    (path,) = (tmp_path / "translation").glob(f"*/{name}")
-    path.write_bytes(path.read_bytes()[:-8])
-    again, reports = run(tmp_path)
-    assert reports[:2] == [
-        f"{path.parent} is damaged (its digest does not fit); its content is computed again",
-        "encoding 227 training pairs (once)",
-    ]
-    assert np.array_equal(again.train.source.tokens[:], expected)
-
-
 def test_held_out_text_is_neither_dropped_nor_cut(tmp_path: Path) -> None:
     result, _ = run(tmp_path)
     assert list(result.held_out) == ["valid", "test"]

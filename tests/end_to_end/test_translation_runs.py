@@ -127,8 +127,8 @@ def test_a_mistake_is_reported_in_one_line(main: Main, tmp_path: Path, words: li
         (["data.tests=[test,test]"], "data.tests"),
         (["data.name=multi30k", "data.source=fr"], "data.source=fr data.target=de: Multi30k needs en for one"),
         (["data.source=de", "data.target=en"], "data.source"),  # the synthetic text is from English to German
-        (["data.vocabulary=100000"], "data.vocabulary=100000 is more than the"),
-        (["data.vocabulary=20"], "data.vocabulary=20 is less than the"),
+        (["data.vocabulary=100000"], "data.vocabulary=100000 does not fit"),
+        (["data.vocabulary=20"], "data.vocabulary=20 does not fit"),
         (["data.max_length=2"], "data.max_length=2"),
     ],
     ids=lambda value: None if isinstance(value, str) else " ".join(value),
