@@ -184,10 +184,7 @@ def _work(goal: Goal, typed: Sequence[str], of: int = 1, label: str = "") -> int
 
     worker = Worker(goal.runs, of, tell)
     signum = worker.work()
-    elsewhere = worker.failed_in_others()
-    for job, message in elsewhere.items():
-        tell(f"failed in another worker: {job.folder}: {message}")
-    failed = len(worker.failed) + len(elsewhere)
+    failed = len(worker.failed)
     try:
         for timing in [] if failed else goal.timings():
             if signum is None:
