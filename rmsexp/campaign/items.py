@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from rmsexp import config
 from rmsexp.campaign import item_file as items
+from rmsexp.campaign import question
 from rmsexp.campaign.item_file import Group, Item
 from rmsexp.campaign.progress import Plan
 from rmsexp.campaign.question import WHERE_AND_HOW, as_word, folder_name
@@ -256,3 +257,19 @@ def _sets(item: Item, key: str) -> bool:
 # drawn. Workers do them (:class:`rmsexp.work.worker.Runs`); ``plan`` and ``timings`` say what is asked for,
 # ``trial_words`` and ``alike`` how long a run takes of whose norm none has finished.
 Asked = CampaignRuns | Items
+
+
+def asked(name: str, words: Sequence[str], config_dir: str | None) -> Asked:
+    """Return what a command line asks for. A campaign comes before an item of the same name.
+
+    Raises: ConfigError for an unknown name and for a mistake in a file or in the words.
+    """
+    campaigns = config.options(question.GROUP, config_dir)
+    known = [*campaigns, *items.options(config_dir), ALL]
+    if name not in known:
+        hint = config.own_folder(question.GROUP, name, config_dir) or checks.nearest(name, known)
+        own = "" if config_dir else "; your own: --config-dir DIR"
+        raise config.ConfigError(f"campaign {name} is not known{hint}{own} (one of {', '.join(known)})")
+    if name in campaigns:
+        return CampaignRuns(question.read(name, words, config_dir))
+    return read(name, words, config_dir)
