@@ -13,7 +13,7 @@ from rmsexp.campaign.progress import Plan, Planned, begun, costs, progress
 from rmsexp.campaign.question import Question
 from rmsexp.campaign.remarks import remarks
 from rmsexp.campaign.results import Campaign, Result
-from rmsexp.campaign.timing import Timing, of_campaign
+from rmsexp.campaign.timing import Timing, interleaved
 from rmsexp.config import score
 from rmsexp.records import record
 from rmsexp.records.frames import names
@@ -53,8 +53,8 @@ class CampaignRuns:
         return self.question.command()
 
     def timings(self) -> Sequence[Timing]:
-        asked = of_campaign(self.question)
-        return [] if asked is None else [asked]
+        jobs = self.question.timed()
+        return [interleaved(jobs, self.question.content.timing, self.folder)] if jobs else []
 
     def alike(self, run: Planned) -> str:
         return run.norm

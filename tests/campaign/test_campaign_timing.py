@@ -15,6 +15,7 @@ from helpers.campaign_runs import ask
 
 from rmsexp import config
 from rmsexp.campaign import items, timing
+from rmsexp.campaign.runs import CampaignRuns
 from rmsexp.commands import campaign, summary
 from rmsexp.commands.campaign import _measure, main
 from rmsexp.config.timing import TimingConfig
@@ -42,13 +43,12 @@ COMMAND = ["python", "-m", "rmsexp.campaign", "quality"]
 
 
 def timed(folder: Path, *words: str) -> timing.Timing:
-    found = timing.of_campaign(ask(folder, *words))
-    assert found is not None
+    (found,) = CampaignRuns(ask(folder, *words)).timings()
     return found
 
 
 def test_nothing_is_timed_by_default(tmp_path: Path) -> None:
-    assert timing.of_campaign(ask(tmp_path)) is None
+    assert CampaignRuns(ask(tmp_path)).timings() == []
 
 
 def test_the_timing_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

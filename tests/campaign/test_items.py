@@ -141,17 +141,6 @@ def test_mistakes_are_named(words: list[str], message: str, tmp_path: Path) -> N
         ask(tmp_path, "table3", *words)
 
 
-@pytest.mark.usefixtures("quick_jobs")
-@pytest.mark.parametrize(
-    ("name", "word", "reason"),
-    [("figure1", "timing.processes=2", "times nothing"), ("table8", "seeds=[0,1]", "does no runs")],
-)
-def test_an_option_without_effect_is_refused(name: str, word: str, reason: str, tmp_path: Path) -> None:
-    with pytest.raises(config.ConfigError) as caught:
-        ask(tmp_path, name, word)
-    assert str(caught.value) == f"{word} has no effect: {name} {reason}"
-
-
 def test_an_option_that_an_item_gives_its_norms_is_refused(tmp_path: Path) -> None:
     with pytest.raises(config.ConfigError, match=r"norm.p=0.5: the item figure3 sets this itself"):
         ask(tmp_path, "figure3", "norm.p=0.5")
