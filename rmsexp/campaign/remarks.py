@@ -114,8 +114,6 @@ def _unlike_rules(campaign: Campaign, results: Results) -> list[str]:
     if campaign.undecided(results):
         return []
     lines = []
-    if {result.mode for result in results.values()} - {campaign.mode, None}:
-        lines.append(f"{campaign_file.FILE} has mode={campaign.mode}, but the task of its runs has the other mode")
     needed, count = campaign.needed_seeds(results), campaign.seeds.needed or campaign.seeds.min_seeds
     if needed is not None and needed != count:
         lines.append(f"{campaign_file.FILE} has {count} as the number of seeds, and by its records it is {needed}")
