@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.campaign_runs import EQUAL, RUNS, ask, write_file
+from helpers.campaign_runs import EQUAL, RUNS, ask
 
 from rmsexp import config
 from rmsexp.campaign import campaign_file, question
@@ -145,32 +145,6 @@ def test_paths_in_a_file_are_those_of_a_command_line(tmp_path: Path, monkeypatch
 def test_two_names_of_one_norm(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"norms: ln and ln\+eps=1e-5 are the same norm; leave one out"):
         ask(tmp_path, "norms=[ln,ln+eps=1e-5]", claims=[EQUAL | {"a": "ln+eps=1e-5"}])
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("norms: [ln", "tiny.yaml, line 2: "),
-        ("norms: [ln]\nnorms: [rms]", "a key occurs twice"),
-        ("- ln", "does not consist of keys and values"),
-        ("norms: ${oc.env:HOME}", "an interpolation is not allowed"),
-    ],
-)
-def test_files_that_are_not_yaml(
-    content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = write_file(tmp_path)
-    (tmp_path / "campaign" / "tiny.yaml").write_text(content + "\n")
-    assert main(["tiny", "--config-dir", folder]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("rmsexp: campaign tiny: ")
-    assert message in err
-    assert err.count("\n") == 1
-
-
-def test_an_unknown_campaign(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["quality_cifar01"]) == 2
-    assert "campaign quality_cifar01 is not known; did you mean quality_cifar10?" in capsys.readouterr().err
 
 
 def test_the_last_word_of_a_key_counts(tmp_path: Path) -> None:

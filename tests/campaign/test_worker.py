@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -230,20 +227,11 @@ def test_a_common_cause_stops_a_worker(simulation: Simulation) -> None:
     """If two runs fail for the same reason, such as missing data, all would."""
     first, second, third, *_ = simulation.planned()
     for job in (first, third):
-        simulation.behaviour[job] = lambda _: Outcome("failed", 0, "no data; set data.root")
+        simulation.behaviour[job] = lambda job: Outcome("failed", 0, f"cannot write {job.folder}/run.json")
     worker = simulation.worker()
     assert worker.work() is None
     assert simulation.tried == [first, second, third]
-    assert simulation.lines[-1] == "stopped, because 2 runs failed for the same reason: no data; set data.root"
-
-
-def test_a_cause_that_names_the_folder_of_the_run_is_common_too(simulation: Simulation) -> None:
-    first, second, *_ = simulation.planned()
-    for job in (first, second):
-        simulation.behaviour[job] = lambda job: Outcome("failed", 0, f"cannot write {job.folder}/run.json")
-    assert simulation.worker().work() is None
-    assert simulation.tried == [first, second]
-    assert simulation.lines[-1].endswith("2 runs failed for the same reason: cannot write RUN/run.json")
+    assert simulation.lines[-1] == "stopped, because 2 runs failed for the same reason: cannot write RUN/run.json"
 
 
 def test_a_diverged_run_is_reported(simulation: Simulation) -> None:
@@ -318,21 +306,6 @@ def test_exit_statuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert (status, out) == (130, "stopped; repeat the command to continue\n")
     with pytest.raises(SystemExit, match="143"):  # between two runs
         result(receive)
-
-
-@pytest.mark.usefixtures("quick_folders")
-def test_a_file_system_without_locks_is_named_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def flock(*_: object) -> None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-    argv = ["tiny", "--config-dir", write_file(tmp_path), f"results={tmp_path}"]
-    monkeypatch.setattr(fcntl, "flock", flock)
-    assert main(argv) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "cannot be written or locked (Function not implemented)" in line
-    assert "another process" not in line
 
 
 @pytest.mark.usefixtures("small_synthetic_data")
