@@ -5,7 +5,7 @@ content, question     the keys of a campaign's file; a campaign as its file asks
 item_file, items      an item's file; items as a command asks for them
 campaign_file, plan   campaign.json, which lists the runs; which runs the rules ask for, given the records so far
 registration          the rules and the commit, written down before the first tuning run
-results, answers      what the records of the runs say; with remarks, strength and campaign_times, as reports show it
+results, answers      what the records of the runs say; with remarks and strength, as reports show it
 runs                  the runs of a campaign, as workers do them
 progress, state       how far it is and what is left; the same of all that lies below a folder
 timing                the interleaved timing of the norms' training steps, after the runs

@@ -131,7 +131,6 @@ class Item:
         title: the name of the item in the paper, such as "Table 2", which is also its name in ``numbers.csv``.
         caption: what it shows.
         draw: how it is drawn, one of ``DRAWINGS``. Analyses are those of :mod:`rmsexp.analysis`.
-        seeds: the seeds of its runs.
         timed: whether the training steps of its norms are timed, interleaved.
         at: further overrides of the runs at a scale, by the name of the scale.
         groups: its rows or curves.
@@ -143,7 +142,6 @@ class Item:
     title: str = ""
     caption: str = ""
     draw: str = "table"
-    seeds: list[int] = field(default_factory=lambda: [0])
     timed: bool = False
     at: dict[str, dict[str, Any]] = field(default_factory=dict)
     groups: list[Group] = field(default_factory=list)

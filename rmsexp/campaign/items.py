@@ -15,13 +15,14 @@ from typing import NamedTuple
 
 from rmsexp import config
 from rmsexp.campaign import item_file as items
+from rmsexp.campaign import question
 from rmsexp.campaign.item_file import Group, Item
 from rmsexp.campaign.progress import Plan
 from rmsexp.campaign.question import WHERE_AND_HOW, as_word, folder_name
 from rmsexp.campaign.runs import CampaignRuns
-from rmsexp.campaign.timing import Timing, reference
-from rmsexp.config.schema import LARGEST_SEED, flatten
-from rmsexp.config.timing import ProcessOptions, TimingConfig
+from rmsexp.campaign.timing import Timing, interleaved
+from rmsexp.config.schema import flatten
+from rmsexp.config.timing import ProcessOptions
 from rmsexp.records import record
 from rmsexp.records.past import Past, RefusedError
 from rmsexp.system import checks
@@ -39,16 +40,14 @@ MANAGED = {  # keys of runs that the items set themselves -> what to do instead
 
 @dataclass
 class Options:
-    """The words that do not change runs. ``seeds``: by default those of each item."""
+    """The words that do not change runs."""
 
-    seeds: list[int] | None = None
+    seeds: list[int] = field(default_factory=lambda: [0])
     timing: ProcessOptions = field(default_factory=ProcessOptions)
 
     def __post_init__(self) -> None:
-        if self.seeds is not None and (not self.seeds or len(set(self.seeds)) < len(self.seeds)):
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError("seeds must list at least one seed, each once, as in seeds=[0,1]")
-        for seed in self.seeds or ():
-            checks.at_least("seeds", seed, 0, LARGEST_SEED)
 
 
 class Run(NamedTuple):
@@ -135,8 +134,10 @@ class Items:
         """
         if group.absent:
             return {}
-        seeds = item.seeds if self.options.seeds is None else self.options.seeds
-        found = {row: [self._run(item, group, norm, seed) for seed in seeds] for row, norm in group.norms.items()}
+        found = {
+            row: [self._run(item, group, norm, seed) for seed in self.options.seeds]
+            for row, norm in group.norms.items()
+        }
         settings = {Path(run.folder).parents[1] for runs in found.values() for run in runs}
         if len(settings) > 1:
             raise config.ConfigError(f"item {item.name}: {' and '.join(map(str, settings))} are not one setting")
@@ -202,10 +203,7 @@ class Items:
         if group.absent or not item.timed:
             return None
         jobs = [self.job(runs[0]) for runs in self.runs_of(item, group).values()]
-        by_series = {job.series: job for job in jobs}
-        asked = self.options.timing
-        options = TimingConfig(reference=reference(by_series), processes=asked.processes, budget=asked.budget)
-        return Timing(by_series, options, jobs[0].setting_folder / ".timing.lock")
+        return interleaved({job.series: job for job in jobs}, self.options.timing, jobs[0].setting_folder)
 
     def timings(self) -> list[Timing]:
         """Return the timings of all items, each once."""
@@ -238,11 +236,7 @@ def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) ->
             raise config.ConfigError(f"{override.input_line}: {instead}")
         if setter := next((item for item in chosen if _sets(item, override.key_or_group)), None):
             raise config.ConfigError(f"{override.input_line}: the item {setter.name} sets this itself")
-    lacks = {"seeds": "" if asked.runs(chosen) else "does no runs"}
-    lacks["timing"] = "" if any(item.timed for item in chosen) else "times nothing"
-    for word in filter(_is_option, typed):
-        if reason := lacks[re.split(r"[.=]", word, maxsplit=1)[0]]:
-            raise config.ConfigError(f"{word} has no effect: {name} {reason}")
+    asked.runs(chosen)  # composed now, so that a mistake is reported before anything is done
     return asked
 
 
@@ -256,3 +250,19 @@ def _sets(item: Item, key: str) -> bool:
 # drawn. Workers do them (:class:`rmsexp.work.worker.Runs`); ``plan`` and ``timings`` say what is asked for,
 # ``trial_words`` and ``alike`` how long a run takes of whose norm none has finished.
 Asked = CampaignRuns | Items
+
+
+def asked(name: str, words: Sequence[str], config_dir: str | None) -> Asked:
+    """Return what a command line asks for. A campaign comes before an item of the same name.
+
+    Raises: ConfigError for an unknown name and for a mistake in a file or in the words.
+    """
+    campaigns = config.options(question.GROUP, config_dir)
+    known = [*campaigns, *items.options(config_dir), ALL]
+    if name not in known:
+        hint = config.own_folder(question.GROUP, name, config_dir) or checks.nearest(name, known)
+        own = "" if config_dir else "; your own: --config-dir DIR"
+        raise config.ConfigError(f"campaign {name} is not known{hint}{own} (one of {', '.join(known)})")
+    if name in campaigns:
+        return CampaignRuns(question.read(name, words, config_dir))
+    return read(name, words, config_dir)

@@ -11,18 +11,16 @@ prevent that it is done twice.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import replace
 
 from rmsexp.campaign import campaign_file, registration
-from rmsexp.campaign.campaign_file import Job, Registered, Stage
+from rmsexp.campaign.campaign_file import Job, Stage
 from rmsexp.campaign.question import WHERE_AND_HOW, Question
 from rmsexp.campaign.results import Campaign, Result
-from rmsexp.records import record
 from rmsexp.system import atomic
-from rmsexp.system.command_line import command, report
+from rmsexp.system.command_line import report
 from rmsexp.system.lock import Lock
 from rmsexp.system.regular_file import read_regular
 
@@ -33,15 +31,11 @@ PATIENCE = 5.0  # seconds after which a line says that this process waits for th
 def locked(question: Question) -> Iterator[None]:
     """Inside the context, no other process writes the files of the campaign. Waits for those that do.
 
-    A line says so if that takes more than some seconds.
-
-    At the beginning the temporary files of processes that were killed are removed.
+    A line says so if that takes more than some seconds. At the beginning the temporary files of processes that were
+    killed are removed.
 
     Raises: OSError if the folder cannot be written, or the file system has no locks.
     """
-    if (question.folder / campaign_file.FILE).exists() and not os.access(question.folder, os.W_OK):
-        shown = command("rmsexp.report", str(question.results), "--out", "report")
-        raise PermissionError(f"{question.folder} cannot be written; for the verdicts of its records: {shown}")
 
     def waiting(refusal: str) -> None:
         report(f"waiting: {refusal.partition(';')[0]}")
@@ -52,56 +46,36 @@ def locked(question: Question) -> Iterator[None]:
         yield
 
 
-Known = dict[Job, tuple[tuple[int, ...], Result]]  # of ended runs: their result, and the state of their files then
-
-
-def update(
-    question: Question, problems: list[str] | None = None, known: Known | None = None
-) -> tuple[Campaign, dict[Job, Result]]:
+def update(question: Question, problems: list[str] | None = None) -> tuple[Campaign, dict[Job, Result]]:
     """Write the campaign's file for the records so far, and return the campaign with the results of its runs.
 
     The records are read under the lock of the campaign, so an older plan never replaces a newer one. If ``problems`` is
-    given, a line for each damaged record is added to it. A worker that asks again and again gives the same ``known``,
-    so that records of ended runs are not read again unless their files have changed.
+    given, a line for each damaged record is added to it.
 
     Raises: OSError if the file cannot be written; ValueError if the registration is damaged.
     """
     with locked(question):
-        campaign, results = _planned(question, [] if problems is None else problems, {} if known is None else known)
+        campaign, results = _planned(question, [] if problems is None else problems)
         text = campaign_file.text(campaign)
         if not campaign.path.exists() or read_regular(campaign.path) != text.encode():
             atomic.write_atomic(campaign.path, text)
     return campaign, results
 
 
-def _planned(question: Question, problems: list[str], known: Known) -> tuple[Campaign, dict[Job, Result]]:
-    campaign = _campaign(question, (), None, registration.read(question))
-    results: dict[Job, Result] = {}
+def _planned(question: Question, problems: list[str]) -> tuple[Campaign, dict[Job, Result]]:
+    campaign, results = _without_runs(question), dict[Job, Result]()
     while True:
-        states = {job: _state(question.results / job.folder) for job in campaign.jobs if job not in results}
-        results |= {job: known[job][1] for job, state in states.items() if job in known and known[job][0] == state}
-        missing = tuple(job for job in states if job not in results)
-        results |= _campaign(question, missing, None, None).results(problems)
-        known |= {job: (states[job], results[job]) for job in missing if results[job].ended and states[job]}
+        new = tuple(job for job in campaign.jobs if job not in results)
+        results |= replace(campaign, jobs=new).results(problems)
         needed = campaign.needed_seeds(results)
         jobs = tuple(dict.fromkeys([*campaign.jobs, *_next_jobs(question, campaign, results, needed)]))
-        before, campaign = campaign, _campaign(question, jobs, needed, campaign.registered)
+        before, campaign = campaign, replace(campaign, jobs=jobs, seeds=replace(campaign.seeds, needed=needed))
         if before.jobs == campaign.jobs:
             return campaign, results
 
 
-def _state(folder: Path) -> tuple[int, ...]:
-    """Return the sizes and times of a run's files, by which a change is noticed; empty if one is missing."""
-    try:
-        stats = [(folder / name).stat() for name in (record.STATUS, record.RUN, record.METRICS)]
-    except OSError:
-        return ()
-    return tuple(number for stat in stats for number in (stat.st_size, stat.st_mtime_ns))
-
-
-def _campaign(question: Question, jobs: tuple[Job, ...], needed: int | None, registered: Registered | None) -> Campaign:
-    content = question.content
-    final = content.final
+def _without_runs(question: Question) -> Campaign:
+    content, final = question.content, question.content.final
     return Campaign(
         path=question.folder / campaign_file.FILE,
         rules=question.version,
@@ -119,10 +93,10 @@ def _campaign(question: Question, jobs: tuple[Job, ...], needed: int | None, reg
         ladder={key: tuple(values) for key, values in content.ladder.items()},
         tolerance=final.tolerance,
         grid=question.grid,
-        seeds=campaign_file.Seeds(question.tuning_seeds, final.min_seeds, final.max_seeds, needed),
+        seeds=campaign_file.Seeds(question.tuning_seeds, final.min_seeds, final.max_seeds, None),
         claims=question.claims,
-        jobs=jobs,
-        registered=registered,
+        jobs=(),
+        registered=registration.read(question),
     )
 
 

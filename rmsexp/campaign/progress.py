@@ -13,6 +13,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -181,6 +182,15 @@ def begun(results: Path, plan: Plan) -> dict[Planned, float | None]:
     """Return the seconds left of planned runs that have begun and not ended."""
     left = [job for job, state in plan.states.items() if state not in record.ENDED]
     return {job: read_run(results / job.folder).seconds_left for job in left if (results / job.folder).exists()}
+
+
+def costs(results: Path, finished: Iterable[Planned]) -> dict[Planned, Cost]:
+    """Return the costs of finished runs, without those whose records are damaged."""
+    found: dict[Planned, Cost] = {}
+    for job in finished:
+        with suppress(OSError, ValueError):  # which is reported with the run
+            found[job] = cost(results / job.folder)
+    return found
 
 
 def cost(folder: Path) -> Cost:

@@ -157,8 +157,6 @@ class Question:
                 "because not all of its data have a test split, and on these examples the rates are chosen"
             )
         metric = self._metric("final.score", stated or f"{self.target.split} {self.target.metric}")
-        if metric.split in ("train", score.INTERIM):
-            raise config.ConfigError(f"final.score={' '.join(metric)}: a score needs a whole held-out split")
         if metric.split not in splits:
             known = ", ".join(dict.fromkeys(splits))
             raise config.ConfigError(
@@ -212,12 +210,9 @@ class Question:
         words = sorted(word for word in self.words if not word.startswith(WHERE_AND_HOW))
         stated = asdict(self.content) | {"runs": words, "claims": [asdict(claim) for claim in self.claims]}
         del stated["timing"]
-        if not self.content.ladder:  # as campaigns without one were registered, also below
-            del stated["ladder"]
-        if self.content.final.tolerance is None:
-            del stated["final"]["tolerance"]
-        if not self.content.tune.runs:
-            del stated["tune"]["runs"]
+        for part, key in ((stated, "ladder"), (stated["final"], "tolerance"), (stated["tune"], "runs")):
+            if not part[key]:  # as campaigns without it were registered
+                del part[key]
         if self.version == campaign_file.OCTAVE_RULES:  # as they were registered
             del stated["supersedes"]
             stated["final"]["seeds"] = {old: stated["final"].pop(new) for old, new in SEED_KEYS.items()}
@@ -271,7 +266,6 @@ def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) ->
 
 def _read(name: str, stored: dict[str, Any], typed: tuple[str, ...], config_dir: str | None) -> Question:
     claims, version = stored.pop("claims", []), _renamed(stored)
-    typed, given = tuple(map(_renamed_word, typed)), typed
     own = [word for word in typed if re.split(r"[.=]", word, maxsplit=1)[0] in KEYS]
     if any(word.startswith("claims") for word in own):
         raise config.ConfigError("claims can be changed in its file only")
@@ -280,7 +274,7 @@ def _read(name: str, stored: dict[str, Any], typed: tuple[str, ...], config_dir:
     runs = {key: as_word(key, value) for key, value in config.flatten(content.runs).items()}
     changes = {word.partition("=")[0]: word for word in typed if word not in own}
     overrides = {"threads": "threads=1"} | runs | changes
-    question = Question(name, given, content, _claims(content, claims), tuple(overrides.values()), config_dir, version)
+    question = Question(name, typed, content, _claims(content, claims), tuple(overrides.values()), config_dir, version)
     _check_words(question)
     _check_runs(question)
     _check_seeds(content)
@@ -295,13 +289,6 @@ def _renamed(stored: dict[str, Any]) -> Literal[1, 2]:
     seeds = final.pop("seeds")
     stored["final"] = final | {SEED_KEYS.get(key, f"seeds.{key}"): value for key, value in seeds.items()}
     return campaign_file.OCTAVE_RULES
-
-
-def _renamed_word(word: str) -> str:
-    """Return a typed word with the key of today, such as final.min_seeds=4 for final.seeds.look=4."""
-    key, separator, value = word.partition("=")
-    new = SEED_KEYS.get(key.removeprefix("final.seeds.")) if key.startswith("final.seeds.") else None
-    return f"{f'final.{new}' if new else key}{separator}{value}"
 
 
 def _content(stored: dict[str, Any], own: Sequence[str]) -> Content:
@@ -377,9 +364,6 @@ def _check_words(question: Question) -> None:
         if key in MANAGED or key == question.rate:
             instead = MANAGED.get(key, f"set its rates with tune.over.{key}=[…]")
             raise config.ConfigError(f"{override.input_line}: the campaign sets {key} itself; {instead}")
-    for norm in question.arms:
-        if any(override.key_or_group == question.rate for override in config.parse(config.norm_words(norm))):
-            raise config.ConfigError(f"norms: {norm} sets {question.rate}, which is tuned; leave it out there")
 
 
 def _check_runs(question: Question) -> None:

@@ -75,21 +75,18 @@ def register(question: Question, own: dict[str, str]) -> None:
         content = {"digest": question.digest, "date": clock.now(), "rules": question.rules()}
         atomic.write_json(question.folder / campaign_file.REGISTRATION, content | own)
         return
-    commit = stored.commit.removesuffix("+")
-    if commit != own["commit"].removesuffix("+"):
-        of_git = not any(name.startswith(NO_GIT) for name in (commit, own["commit"]))
-        remedy = f"git worktree add ../rmsexp-{commit[:7]} {commit}, and repeat" if of_git else "use that code: repeat"
+    commit, now = (name.removesuffix("+") for name in (stored.commit, own["commit"]))
+    if commit != now and not any(name.startswith(NO_GIT) for name in (commit, now)):
         # relative paths would be others there
         folder = None if question.config_dir is None else str(Path(question.config_dir).absolute())
         words = [value_word("results", question.results.absolute()), *config_dir_words(folder)]
         raise OtherCommitError(
-            f"{question.name} was registered at {'commit ' * of_git}{commit}, and this is {own['commit']}; all of its "
-            f"runs must come from one commit: {remedy} the command there with {shlex.join(words)}"
+            f"{question.name} was registered at commit {commit}, and this is {own['commit']}; all of its runs must "
+            f"come from one commit: git worktree add ../rmsexp-{commit[:7]} {commit}, and repeat the command there "
+            f"with {shlex.join(words)}"
         )
-    if stored.code not in (None, own["code"]):
-        changed = stored.commit.endswith("+")
-        remedy = "restore the uncommitted changes that there were" if changed else "git stash the changes"
+    if commit != now or stored.code not in (None, own["code"]):
         raise OtherCommitError(
-            f"the files of the package or its configs have changed since {question.name} was registered; all of its "
-            f"runs must come from the same code: {remedy}, or begin anew in another results folder"
+            f"the files of the package or its configs are not those with which {question.name} was registered; all of "
+            "its runs must come from the same code: restore it, or begin anew in another results folder"
         )

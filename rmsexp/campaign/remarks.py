@@ -83,20 +83,18 @@ def _unlike_registration(campaign: Campaign) -> list[str]:
         return [str(error)]
     if stored is None:
         return [f"its {campaign_file.REGISTRATION} is missing, so its rules may have changed since"]
-    rules, tune, final = stored.rules, stored.rules.get("tune", {}), stored.rules.get("final", {})
+    rules, final = stored.rules, stored.rules.get("final", {})
     numbers = final.get("seeds", final)  # the first rules have them one level deeper
+    then = {key: rules.get(key) for key in ("norms", "grid", "tuned_by", "score", "question", "runs", "ladder")}
+    then |= {"claims": [_stated(claim) for claim in rules.get("claims", [])]}
+    then |= {"final": (*map(numbers.get, campaign_file.SEED_KEYS[campaign.rules]), final.get("tolerance"))}
+    then |= {"digest": campaign_file.digest(rules), "commit": stored.commit, "date": stored.date}
     now: dict[str, Any] = {key: list(getattr(campaign, key)) for key in ("norms", "grid", "tuned_by", "score")}
     now |= {"question": campaign.question, "runs": sorted(f"{key}={value}" for key, value in campaign.runs.items())}
     now |= {"ladder": {key: list(values) for key, values in campaign.ladder.items()} or None}
-    then = {key: rules.get(key) for key in now}
     now |= {"claims": [_stated(asdict(claim)) for claim in campaign.claims]}
-    now |= {"tune": ([campaign.rate], campaign.seeds.tune[:1])}
     now |= {"final": (campaign.seeds.min_seeds, campaign.seeds.max_seeds, campaign.tolerance)}
     now |= {key: getattr(campaign.registered, key) for key in ("digest", "commit", "date")}
-    then |= {"claims": [_stated(claim) for claim in rules.get("claims", [])]}
-    then |= {"tune": ([*tune.get("over", {})] or [campaign.rate], (tune.get("first_seed"),))}
-    then |= {"final": (*map(numbers.get, campaign_file.SEED_KEYS[campaign.rules]), final.get("tolerance"))}
-    then |= {"digest": campaign_file.digest(rules), "commit": stored.commit, "date": stored.date}
     said = {re.split(r"[ .\[]", part)[0] for part in (campaign.registered.changed or "").split("; ")}
     if changed := [key for key in now if key not in said and then[key] != now[key]]:
         files = f"{campaign_file.FILE} and {campaign_file.REGISTRATION}"
@@ -114,8 +112,6 @@ def _unlike_rules(campaign: Campaign, results: Results) -> list[str]:
     if campaign.undecided(results):
         return []
     lines = []
-    if {result.mode for result in results.values()} - {campaign.mode, None}:
-        lines.append(f"{campaign_file.FILE} has mode={campaign.mode}, but the task of its runs has the other mode")
     needed, count = campaign.needed_seeds(results), campaign.seeds.needed or campaign.seeds.min_seeds
     if needed is not None and needed != count:
         lines.append(f"{campaign_file.FILE} has {count} as the number of seeds, and by its records it is {needed}")

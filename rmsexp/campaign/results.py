@@ -45,7 +45,6 @@ class Result(NamedTuple):
         data: the digest of its data.
         own: for each of its sessions, the digest of the user's own modules, or "".
         began: when its first session began, in seconds since 1970; None if its record does not say.
-        mode: "min" or "max", the better direction of the scores; None without a record.
     """
 
     status: str
@@ -56,7 +55,6 @@ class Result(NamedTuple):
     data: str = ""
     own: frozenset[str] = frozenset()
     began: float | None = None
-    mode: str | None = None
 
     @property
     def ended(self) -> bool:
@@ -105,9 +103,7 @@ class Campaign(CampaignFile):
         code = frozenset(_code(session) for session in run["sessions"])
         own = frozenset(session.get(record.OWN_CODE, "") for session in run["sessions"])
         data, begun = run["dataset"]["digest"], [moment(session.get("started")) for session in run["sessions"]]
-        target = run["target"]
-        mode = target["mode"] if self.score.metric == target["metric"] else "min"  # that is, the loss
-        result = Result(status, code=code, data=data, own=own, began=next(iter(begun), None), mode=mode)
+        result = Result(status, code=code, data=data, own=own, began=next(iter(begun), None))
         if status != "finished" or job.stage == "pilot":
             return result
         rows, problem = files.read_metrics()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rmsexp import config
 from rmsexp.campaign import campaign_file, plan, registration
 from rmsexp.campaign.campaign_file import Job
-from rmsexp.campaign.progress import Cost, Plan, Planned, begun, cost, progress
+from rmsexp.campaign.progress import Plan, Planned, begun, costs, progress
 from rmsexp.campaign.question import Question
 from rmsexp.campaign.remarks import remarks
 from rmsexp.campaign.results import Campaign, Result
-from rmsexp.campaign.timing import Timing, of_campaign
+from rmsexp.campaign.timing import Timing, interleaved
 from rmsexp.config import score
 from rmsexp.records import record
 from rmsexp.records.frames import names
@@ -30,11 +29,9 @@ class CampaignRuns:
     """The runs of a campaign. The class implements :class:`rmsexp.work.worker.Runs`."""
 
     question: Question
-    # by the last call of ``left``
+    # by the last call of ``left``: the plan, and lines about damaged records
     _planned: tuple[Campaign, dict[Job, Result]] | None = field(default=None, init=False)
-    _known: plan.Known = field(default_factory=dict, init=False)
-    _costs: dict[Planned, Cost] = field(default_factory=dict, init=False)  # of finished runs
-    _problems: list[str] = field(default_factory=list, init=False)  # damaged records, as of the last call of ``left``
+    _problems: list[str] = field(default_factory=list, init=False)
 
     @property
     def results(self) -> Path:
@@ -56,8 +53,8 @@ class CampaignRuns:
         return self.question.command()
 
     def timings(self) -> Sequence[Timing]:
-        asked = of_campaign(self.question)
-        return [] if asked is None else [asked]
+        jobs = self.question.timed()
+        return [interleaved(jobs, self.question.content.timing, self.folder)] if jobs else []
 
     def alike(self, run: Planned) -> str:
         return run.norm
@@ -101,7 +98,7 @@ class CampaignRuns:
     def left(self) -> list[Job]:
         """Write the plan for the records so far, and return its runs that have not ended."""
         self._problems.clear()
-        campaign, results = plan.update(self.question, self._problems, self._known)
+        campaign, results = plan.update(self.question, self._problems)
         self._planned = campaign, results
         return [job for job in campaign.jobs if not results[job].ended]
 
@@ -112,11 +109,8 @@ class CampaignRuns:
         runs = [other for other in campaign.jobs if other.stage == job.stage]
         where = f"{job.norm} {self.question.rate}={job.rate:g} seed={job.seed}"
         planned = self._plan(campaign, results)
-        for other, result in results.items():
-            if result.status == "finished" and other not in self._costs:
-                with suppress(OSError, ValueError):  # times that are damaged end no work
-                    self._costs[other] = cost(self.results / other.folder)
-        whole = progress(planned, self._costs, begun(self.results, planned))
+        finished = [other for other, result in results.items() if result.status == "finished"]
+        whole = progress(planned, costs(self.results, finished), begun(self.results, planned))
         known = "" if whole.seconds_left is None else f", {duration(whole.seconds_left)} left with one worker"
         return f"{STAGES[job.stage]} run {runs.index(job) + 1} of {len(runs)} · {whole.runs} ended{known}: {where}"
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from rmsexp.campaign import campaign_file
 from rmsexp.campaign.campaign_file import Job
-from rmsexp.campaign.progress import Cost, Plan, Progress, cost, progress
+from rmsexp.campaign.progress import Cost, Plan, Progress, costs, progress
 from rmsexp.records import record
 from rmsexp.records.states import NOT_STARTED, Run, RunReader
 from rmsexp.system.command_line import command, value_word
@@ -64,40 +62,27 @@ def read_campaign(path: Path, runs: Mapping[Path, Run]) -> CampaignState:
 
     Raises: OSError if the file cannot be opened; ValueError if it is damaged.
     """
-    stored, results = campaign_file.read(path), path.parents[2]
-    begun = {job: run for job in stored.jobs if (run := runs.get(results / job.folder)) is not None}
+    stored, root = campaign_file.read(path), path.parents[2]
+    begun = {job: run for job in stored.jobs if (run := runs.get(root / job.folder)) is not None}
     states = {job: begun[job].state if job in begun else NOT_STARTED for job in stored.jobs}
     stages: dict[str, Sequence[Job]] = {
         job.stage: [other for other in stored.jobs if other.stage == job.stage] for job in stored.jobs
     }
     decided = "final" in stages and stored.seeds.needed is not None
     diverged = "final" not in stages and {states[job] for job in stages.get("tune", [])} == {"diverged"}
-    ended = frozenset(job for job, state in states.items() if state in record.ENDED)
     coming: Sequence[Job] = ()
     finished: Mapping[Job, Cost] = {}
-    if (decided or diverged) and len(ended) == len(states):
-        words = ["rmsexp.report", str(results)]
+    if (decided or diverged) and all(state in record.ENDED for state in states.values()):
+        words = ["rmsexp.report", str(root)]
     else:
-        coming, finished = _unfinished(path, ended)
-        folder = [] if str(results) == "results" else [value_word("results", results)]
-        words = ["rmsexp.campaign", *stored.command, *folder]
+        from rmsexp.campaign import results  # imports pandas, which only campaigns that go on need
+
+        campaign = results.load(path)
+        found = campaign.results()
+        coming = campaign.coming(found, 0, campaign.seeds.min_seeds)
+        finished = costs(root, [job for job, result in found.items() if result.status == "finished"])
+        words = ["rmsexp.campaign", *stored.command]
+        words += [] if str(root) == "results" else [value_word("results", root)]
     left = {job: run.seconds_left for job, run in begun.items()}
     whole = progress(Plan(stages, states, coming), finished, left)
     return CampaignState(stored.name, stored.question, whole, command(*words))
-
-
-@lru_cache(maxsize=64)
-def _unfinished(path: Path, ended: frozenset[Job]) -> tuple[Sequence[Job], dict[Job, Cost]]:
-    """Return the runs that a campaign will ask for, as far as that is known, and the costs of its finished runs.
-
-    ``ended``: its runs that have ended.
-    """
-    from rmsexp.campaign import results as campaign_results  # imports pandas, which only campaigns that go on need
-
-    campaign = campaign_results.load(path)
-    results, costs = campaign.results(), {}
-    for job in ended:
-        if job in results and results[job].status == "finished":
-            with suppress(OSError, ValueError):  # reported with the run
-                costs[job] = cost(campaign.root / job.folder)
-    return campaign.coming(results, 0, campaign.seeds.min_seeds), costs

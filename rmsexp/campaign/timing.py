@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rmsexp import config
-from rmsexp.campaign.question import Question
-from rmsexp.config.timing import TimingConfig
+from rmsexp.config.timing import ProcessOptions, TimingConfig
 from rmsexp.records.frames import comparable, names, timing_records
 from rmsexp.train import provenance
 
@@ -52,15 +51,11 @@ class Timing:
         return True
 
 
-def of_campaign(question: Question) -> Timing | None:
-    """Return the timing of a campaign; None if it asks for none."""
-    jobs, asked = question.timed(), question.content.timing
-    if not jobs:
-        return None
-    options = TimingConfig(reference=reference(jobs), processes=asked.processes, budget=asked.budget)
-    return Timing(jobs, options, question.folder / ".timing.lock")
+def interleaved(jobs: Mapping[str, config.Job], asked: ProcessOptions, folder: Path) -> Timing:
+    """Return the timing of runs of one setting, by series, whose lock is in ``folder``.
 
-
-def reference(series: Collection[str]) -> str:
-    """Return the series to which ratios of times are relative: a plain LayerNorm if there is one, else the first."""
-    return next(filter(names.is_plain_ln, series), next(iter(series)))
+    Ratios of times are relative to a plain LayerNorm if there is one, else to the first series.
+    """
+    reference = next(filter(names.is_plain_ln, jobs), next(iter(jobs)))
+    options = TimingConfig(reference=reference, processes=asked.processes, budget=asked.budget)
+    return Timing(jobs, options, folder / ".timing.lock")

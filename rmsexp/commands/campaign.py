@@ -47,8 +47,8 @@ from rmsexp.system.command_line import (
 from rmsexp.system.lock import Lock, RunLockedError
 
 if TYPE_CHECKING:
+    from rmsexp.campaign.items import Asked
     from rmsexp.campaign.timing import Timing
-    from rmsexp.commands.goals import Goal
 
 WORKER = "campaign_worker"  # the name of a worker's config in Hydra's ConfigStore
 ON_THIS_MACHINE = ("basic", "joblib", "submitit_local")  # launchers of Hydra whose workers share the cores
@@ -87,27 +87,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = overrides(arguments.words, arguments.config_dir)
         of_hydra = [word for word in words if config.is_for_sweeps(word)]
         words = [word for word in words if word not in of_hydra]
-        goal = _goal(arguments.name, words, arguments.config_dir)
-        if arguments.plan:
-            goal.print_plan()
-            return 0
+        asked = _asked(arguments.name, words, arguments.config_dir)
         if arguments.register:
-            print(f"registered  {goal.register()}")
+            print(f"registered  {asked.register()}")
+            return 0
+        from rmsexp.commands import summary
+
+        if arguments.plan:
+            summary.print_plan(asked)
             return 0
         typed = _typed(arguments)
-        status = _start(goal, arguments, words, of_hydra) if of_hydra or arguments.jobs > 1 else _work(goal, typed)
+        status = _start(asked, arguments, words, of_hydra) if of_hydra or arguments.jobs > 1 else _work(asked, typed)
         if status < 128:
-            goal.conclude()
+            summary.conclude(asked)
         return status
 
 
-def _goal(name: str, words: Sequence[str], config_dir: str | None) -> Goal:
-    from rmsexp.commands import goals
+def _asked(name: str, words: Sequence[str], config_dir: str | None) -> Asked:
+    from rmsexp.campaign import items
 
-    return goals.read(name, words, config_dir)
+    return items.asked(name, words, config_dir)
 
 
-def _start(goal: Goal, arguments: argparse.Namespace, words: Sequence[str], of_hydra: Sequence[str]) -> int:
+def _start(asked: Asked, arguments: argparse.Namespace, words: Sequence[str], of_hydra: Sequence[str]) -> int:
     """Start workers by a launcher of Hydra and wait for them; return 0 or the first exit status that is not 0.
 
     ``of_hydra``: the words that choose and configure the launcher; none: the workers are processes of joblib.
@@ -123,7 +125,7 @@ def _start(goal: Goal, arguments: argparse.Namespace, words: Sequence[str], of_h
         "of": arguments.jobs if launcher in (None, *ON_THIS_MACHINE) else 1,
         "typed": _typed(arguments),
         "hydra.sweeper.workers": arguments.jobs,
-        "hydra.sweep.dir": goal.runs.results,
+        "hydra.sweep.dir": asked.results,
         "hydra.sweep.subdir": ".",
         "hydra.output_subdir": None,
     }
@@ -138,8 +140,8 @@ def _worker(composed: DictConfig) -> int:
     process.follow_parent()
     with process.safe_output(), process.ending_on_signals():
         try:
-            goal = _goal(composed.name, list(composed.words), composed.config_dir)
-            return _work(goal, list(composed.typed), composed.of, f"[{running.job.num + 1}] ")
+            asked = _asked(composed.name, list(composed.words), composed.config_dir)
+            return _work(asked, list(composed.typed), composed.of, f"[{running.job.num + 1}] ")
         except REPORTED as error:
             report(error)
             return getattr(error, "exit_status", 1)
@@ -172,7 +174,7 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _work(goal: Goal, typed: Sequence[str], of: int = 1, label: str = "") -> int:
+def _work(asked: Asked, typed: Sequence[str], of: int = 1, label: str = "") -> int:
     """Do runs that are left and, after them, the timings; return the exit status.
 
     ``of``: the number of workers that share this machine's cores. ``label``: stands before each line that is printed.
@@ -182,14 +184,11 @@ def _work(goal: Goal, typed: Sequence[str], of: int = 1, label: str = "") -> int
     def tell(line: str) -> None:
         print(f"{label}{line}", flush=True)
 
-    worker = Worker(goal.runs, of, tell)
+    worker = Worker(asked, of, tell)
     signum = worker.work()
-    elsewhere = worker.failed_in_others()
-    for job, message in elsewhere.items():
-        tell(f"failed in another worker: {job.folder}: {message}")
-    failed = len(worker.failed) + len(elsewhere)
+    failed = len(worker.failed)
     try:
-        for timing in [] if failed else goal.timings():
+        for timing in [] if failed else asked.timings():
             if signum is None:
                 signum = _measure(timing, tell, typed)
     except REPORTED as error:  # no claim depends on times

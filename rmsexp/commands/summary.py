@@ -92,6 +92,14 @@ def _hours(seconds: float | None) -> str:
     return "unknown" if seconds is None else f"{seconds / 3600:.2f} h"
 
 
+def conclude(asked: Asked) -> None:
+    """Print the verdicts that the records show, or draw the items."""
+    if isinstance(asked, Items):
+        draw(asked)
+    else:
+        print_verdicts(asked)
+
+
 def print_verdicts(asked: CampaignRuns) -> None:
     """Print the chosen rates, and the verdicts or why there are none yet."""
     from rmsexp.report.tables import verdicts

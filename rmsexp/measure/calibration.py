@@ -27,7 +27,6 @@ from rmsexp.train.device import set_up_device
 from rmsexp.train.probe import WORK, Times, probe
 
 PROCESSES, BATCHES = 5, 4  # fresh processes, and batches of probes in each of them
-PATIENCE = 40.0  # seconds that a process waits for quiet batches
 WARMUP_SECONDS, BLOCK_SECONDS = 1.0, 0.03  # of training steps before the first probe, and between two probes
 OTHERS_LIMIT = 0.1  # cores that other processes may use meanwhile
 # One thread, as in the timings of the records. With more threads, idle ones may disturb the probe.
@@ -35,9 +34,9 @@ WORDS = ("task=order_embedding", "scale=demo", "threads=1", "device=cpu")
 
 
 def quiet_batches(report: Report) -> dict[str, Any]:  # noqa: ARG001
-    """Set this process up like a measured run; return its ``batches``, as :func:`_batches` does.
+    """Set this process up like a measured run; return its ``batches``: the median seconds of the probes of each.
 
-    Raises: ValueError as :func:`_batches`.
+    Raises: ValueError if something else was busy meanwhile.
     """
     job = config.job(list(WORDS))
     stepper = steps.make_stepper(job, set_up_device(job.config), lambda _: None)
@@ -51,6 +50,41 @@ def quiet_batches(report: Report) -> dict[str, Any]:  # noqa: ARG001
 
     train(WARMUP_SECONDS)
     return {"batches": _batches(partial(train, BLOCK_SECONDS))}
+
+
+def _batches(train: Callable[[], None]) -> list[Times]:
+    """Return the median seconds of each batch of probes. ``train``: takes training steps, before each probe.
+
+    Raises: ValueError if something else was busy meanwhile.
+    """
+    contention, taken = Contention(torch.device("cpu")), list[Times]()
+    watch, before = clock.Stopwatch(), _seconds_of_others()
+    for _ in range(BATCHES * FEWEST_PROBES):
+        with contention.watch():
+            train()
+        taken.append(probe().take())
+    others = (_seconds_of_others() - before) / watch.seconds
+    waited, steal = (contention.report()[key] for key in ("waited", "steal"))
+    if waited is None:
+        raise ValueError("the kernel does not report how long threads wait, so nothing was stored")
+    if others > OTHERS_LIMIT or waited > WAITED_LIMIT or steal > STEAL_LIMIT:
+        raise ValueError(
+            f"the machine was not quiet: other processes used {others:.2f} cores (at most {OTHERS_LIMIT}), threads "
+            f"waited for a core for {waited:.1%} of their CPU time (at most {WAITED_LIMIT:.1%}), the host took "
+            f"{steal:.1%} of the machine's time (at most {STEAL_LIMIT:.0%}); nothing was stored\n"
+            "repeat the command when nothing else runs"
+        )
+    return [_medians(taken[first : first + FEWEST_PROBES]) for first in range(0, len(taken), FEWEST_PROBES)]
+
+
+def _seconds_of_others() -> float:
+    """Return the seconds that all cores together have worked since boot, other than for this process.
+
+    Raises: OSError without /proc/stat.
+    """
+    user, nice, system, _, _, *interrupts = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8]
+    own = os.times()
+    return sum(map(int, (user, nice, system, *interrupts))) / os.sysconf("SC_CLK_TCK") - own.user - own.system
 
 
 def calibrate(report: Report, work: Callable[[Report], dict[str, Any]] = quiet_batches) -> list[str]:
@@ -69,10 +103,14 @@ def calibrate(report: Report, work: Callable[[Report], dict[str, Any]] = quiet_b
     _check_quiet([batch for batches in found for batch in batches])
     medians = [_medians(batches) for batches in found]
     before, times = quiet.read(), _medians(medians)
-    lines = [_line(part, [getattr(each, part) for each in medians], before) for part in Times._fields]
-    path = quiet.write(
-        quiet.Reference(quiet.machine_id(), WORK, clock.now(), PROCESSES, PROCESSES * BATCHES * FEWEST_PROBES, *times)
-    )
+    lines = []
+    for part, median, seconds in zip(Times._fields, times, zip(*medians, strict=True), strict=True):
+        spread = f"{PROCESSES} processes {min(seconds) / median:.2f} to {max(seconds) / median:.2f} times that"
+        lines.append(f"{part:11} {1e3 * median:.3f} ms; {spread}")
+        if before is not None:
+            lines[-1] += f"; {median / getattr(before, part):.2f} times the reference of {before.date[:10]}"
+    number = PROCESSES * BATCHES * FEWEST_PROBES
+    path = quiet.write(quiet.Reference(quiet.machine_id(), WORK, clock.now(), PROCESSES, number, *times))
     return [*lines, f"reference   {path}"]
 
 
@@ -88,68 +126,5 @@ def _check_quiet(batches: list[Times]) -> None:
             )
 
 
-def _batches(train: Callable[[], None]) -> list[Times]:
-    """Return the median seconds of ``BATCHES`` batches of ``FEWEST_PROBES`` probes during which the machine was quiet.
-
-    ``train``: takes training steps, before each probe.
-
-    Raises: ValueError if there were not as many within ``PATIENCE`` seconds.
-    """
-    batches, watch, problem = list[Times](), clock.Stopwatch(), ""
-    while len(batches) < BATCHES:
-        if watch.seconds > PATIENCE:
-            raise ValueError(
-                f"the machine was not quiet: {problem}; nothing was stored\nrepeat the command when nothing else runs"
-            )
-        batch, disturbance = _batch(train)
-        problem = disturbance or problem
-        if not disturbance:
-            batches.append(batch)
-    return batches
-
-
-def _batch(train: Callable[[], None]) -> tuple[Times, str]:
-    """Return the median seconds of a batch of probes, and what else was busy meanwhile, or ""."""
-    contention, taken = Contention(torch.device("cpu")), list[Times]()
-    watch, own, busy = clock.Stopwatch(), _own_seconds(), _busy_seconds()
-    for _ in range(FEWEST_PROBES):
-        with contention.watch():
-            train()
-        taken.append(probe().take())
-    others = (_busy_seconds() - busy - (_own_seconds() - own)) / watch.seconds
-    waited, steal = (contention.report()[key] for key in ("waited", "steal"))
-    disturbance = ""
-    if waited is None:
-        disturbance = "the kernel does not report how long threads wait"
-    elif others > OTHERS_LIMIT:
-        disturbance = f"other processes used {others:.2f} cores (at most {OTHERS_LIMIT})"
-    elif waited > WAITED_LIMIT:
-        disturbance = f"threads waited for a core for {waited:.1%} of their CPU time (at most {WAITED_LIMIT:.1%})"
-    elif steal > STEAL_LIMIT:
-        disturbance = f"the host took {steal:.1%} of the machine's time (at most {STEAL_LIMIT:.0%})"
-    return _medians(taken), disturbance
-
-
 def _medians(times: list[Times]) -> Times:
     return Times(*map(statistics.median, zip(*times, strict=True)))
-
-
-def _line(part: str, seconds: list[float], before: quiet.Reference | None) -> str:
-    median = statistics.median(seconds)
-    spread = f"{PROCESSES} processes {min(seconds) / median:.2f} to {max(seconds) / median:.2f} times that"
-    earlier = (
-        "" if before is None else f"; {median / getattr(before, part):.2f} times the reference of {before.date[:10]}"
-    )
-    return f"{part:11} {1e3 * median:.3f} ms; {spread}{earlier}"
-
-
-def _own_seconds() -> float:
-    """Return the seconds of CPU time that this process has used."""
-    times = os.times()
-    return times.user + times.system
-
-
-def _busy_seconds() -> float:
-    """Return the seconds that all cores together have worked since boot. Raises: OSError without /proc/stat."""
-    user, nice, system, _, _, *interrupts = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8]
-    return sum(map(int, (user, nice, system, *interrupts))) / os.sysconf("SC_CLK_TCK")

@@ -8,10 +8,10 @@ from pathlib import Path, PurePosixPath
 import pandas as pd
 
 from rmsexp.campaign.answers import Answer
-from rmsexp.campaign.campaign_times import Timed, timed
 from rmsexp.config import score
 from rmsexp.records.frames import names
 from rmsexp.records.frames.load import Records
+from rmsexp.report.campaign_times import Timed, timed
 from rmsexp.report.page.contents import CampaignReport
 from rmsexp.report.plots import canvas, verdict_figures, verdict_panels
 from rmsexp.report.plots.verdict_panels import Panel

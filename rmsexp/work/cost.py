@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import tempfile
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
@@ -15,7 +14,7 @@ from rmsexp.campaign.items import Asked
 from rmsexp.campaign.progress import Cost, Planned, evaluations, waited
 from rmsexp.config import score
 from rmsexp.records import record
-from rmsexp.system import atomic, machine_lock
+from rmsexp.system import machine_lock
 from rmsexp.system.command_line import ReportedError, report, value_word
 from rmsexp.train import quiet
 from rmsexp.work import runner
@@ -52,11 +51,7 @@ def trial(asked: Asked, run: Planned) -> Cost:
         if outcome.signum is not None:
             raise SystemExit(128 + outcome.signum)
         if outcome.status == "failed":
-            reason, written = str(outcome.error), files.traceback_path
-            if written.exists():
-                kept = asked.folder / written.name
-                atomic.write_atomic(kept, written.read_bytes())
-                reason = re.sub(r" \(traceback in .*\)$", f" (traceback in {kept})", reason)
+            reason = str(outcome.error).partition(" (traceback in ")[0]  # which is removed with the trial
             raise ReportedError(f"the trial of {run.norm} failed: {reason}")
         return extrapolated(files, whole)
 

@@ -14,8 +14,9 @@ from helpers import measuring_work
 from helpers.campaign_runs import ask
 
 from rmsexp import config
-from rmsexp.campaign import timing
-from rmsexp.commands import campaign, goals
+from rmsexp.campaign import items, timing
+from rmsexp.campaign.runs import CampaignRuns
+from rmsexp.commands import campaign, summary
 from rmsexp.commands.campaign import _measure, main
 from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import new_process, processes
@@ -42,13 +43,12 @@ COMMAND = ["python", "-m", "rmsexp.campaign", "quality"]
 
 
 def timed(folder: Path, *words: str) -> timing.Timing:
-    found = timing.of_campaign(ask(folder, *words))
-    assert found is not None
+    (found,) = CampaignRuns(ask(folder, *words)).timings()
     return found
 
 
 def test_nothing_is_timed_by_default(tmp_path: Path) -> None:
-    assert timing.of_campaign(ask(tmp_path)) is None
+    assert CampaignRuns(ask(tmp_path)).timings() == []
 
 
 def test_the_timing_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,12 +130,11 @@ def test_the_command_stops_with_a_timing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It neither does the next timing nor decides claims."""
-    given: list[str] = []
+    given: list[Any] = []
     monkeypatch.setattr(processes, "measure", stopped)
     timings = [timed(tmp_path, "timing.norms=[rms,ln]")] * 2
-    runs = SimpleNamespace(results=tmp_path)
-    goal = SimpleNamespace(runs=runs, timings=lambda: timings, conclude=lambda: given.append("concluded"))
-    monkeypatch.setattr(goals, "read", lambda *_: goal)
+    monkeypatch.setattr(items, "asked", lambda *_: SimpleNamespace(results=tmp_path, timings=lambda: timings))
+    monkeypatch.setattr(summary, "conclude", given.append)
     monkeypatch.setattr(Worker, "work", lambda _: None)
     assert main(["quality", "margin=1"]) == 130
     assert capsys.readouterr().out.endswith("stopped; repeat the command to continue\n")
@@ -149,22 +148,19 @@ def test_claims_are_decided_although_a_timing_fails(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    given: list[str] = []
+    given: list[Any] = []
 
     def measure(*_: object) -> None:
         raise new_process.ProcessError("no data here")
 
-    goal = SimpleNamespace(
-        runs=SimpleNamespace(results=tmp_path),
-        timings=lambda: [None],
-        conclude=lambda: given.append("concluded"),
-    )
-    monkeypatch.setattr(goals, "read", lambda *_: goal)
+    asked = SimpleNamespace(results=tmp_path, timings=lambda: [None])
+    monkeypatch.setattr(items, "asked", lambda *_: asked)
+    monkeypatch.setattr(summary, "conclude", given.append)
     monkeypatch.setattr(campaign, "_measure", measure)
     monkeypatch.setattr(Worker, "work", lambda _: None)
     assert main(["quality"]) == 1
     assert capsys.readouterr().err == "rmsexp: no data here\n"
-    assert given == ["concluded"]
+    assert given == [asked]
 
 
 def test_another_worker_that_measures_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from rmsexp.config import identity
 from rmsexp.records import record
 from rmsexp.report.tables import formats
 from rmsexp.system.command_line import ReportedError
-from rmsexp.work import cost, runner
+from rmsexp.work import cost
 
 SMALL = [f"{key}={value}" for key, value in RUNS.items() if key not in ("task", "scale")]
 
@@ -141,17 +141,6 @@ def test_mistakes_are_named(words: list[str], message: str, tmp_path: Path) -> N
         ask(tmp_path, "table3", *words)
 
 
-@pytest.mark.usefixtures("quick_jobs")
-@pytest.mark.parametrize(
-    ("name", "word", "reason"),
-    [("figure1", "timing.processes=2", "times nothing"), ("table8", "seeds=[0,1]", "does no runs")],
-)
-def test_an_option_without_effect_is_refused(name: str, word: str, reason: str, tmp_path: Path) -> None:
-    with pytest.raises(config.ConfigError) as caught:
-        ask(tmp_path, name, word)
-    assert str(caught.value) == f"{word} has no effect: {name} {reason}"
-
-
 def test_an_option_that_an_item_gives_its_norms_is_refused(tmp_path: Path) -> None:
     with pytest.raises(config.ConfigError, match=r"norm.p=0.5: the item figure3 sets this itself"):
         ask(tmp_path, "figure3", "norm.p=0.5")
@@ -221,22 +210,6 @@ def test_a_norm_that_diverges_in_its_trial_does_not_stand_for_others(
     monkeypatch.setattr(cost, "trial", lambda _, run: Cost(0.0 if "/none" in run.folder else 3600.0, 0.0))
     summary.print_plan(ask(tmp_path, "table4"))
     assert "left   4, 3.00 h" in capsys.readouterr().out
-
-
-def test_a_trial_is_shorter_than_a_long_warm_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runs at scale=medium have a warm-up of 300 steps."""
-    asked, schedules = ask(tmp_path, "table4", "scale=medium"), list[Any]()
-
-    def execute(job: config.Job, around: runner.Around) -> runner.Outcome:
-        assert around.pause is not None  # it pauses while others measure
-        schedules.append(job.config.schedule)
-        return runner.Outcome("failed", 0, "not run")
-
-    monkeypatch.setattr(runner, "execute", execute)
-    run = asked.left()[0]
-    with pytest.raises(ReportedError, match=f"the trial of {Path(run.folder).parent} failed: not run"):
-        cost.trial(asked, run)
-    assert [(schedule.steps, schedule.warmup) for schedule in schedules] == [(200, 1)]
 
 
 @pytest.fixture

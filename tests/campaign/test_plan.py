@@ -17,7 +17,6 @@ from rmsexp.campaign import results as campaign_results
 from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.question import Question
 from rmsexp.campaign.remarks import remarks
-from rmsexp.campaign.runs import CampaignRuns
 from rmsexp.records import record
 
 BETTER = {"claim": "RMSNorm is better than no norm", "test": "superiority", "a": "rms", "b": "none", "seeds": 2}
@@ -76,37 +75,6 @@ def test_the_plan_is_a_function_of_file_and_records(tmp_path: Path) -> None:
         todo = [job for job in current.jobs if not results[job].ended]
     assert set(current.jobs) == set(campaign.jobs)
     assert current.seeds == campaign.seeds
-
-
-def test_a_worker_reads_records_of_ended_runs_again_only_if_they_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = ask(tmp_path)
-    do(asked, value)
-    runs, read, original = CampaignRuns(asked), list[Job](), campaign_results.Campaign._read
-
-    def note(campaign: campaign_results.Campaign, files: record.RunFolder, job: Job) -> campaign_results.Result:
-        read.append(job)
-        return original(campaign, files, job)
-
-    monkeypatch.setattr(campaign_results.Campaign, "_read", note)
-    jobs = plan.update(asked)[0].jobs
-    assert set(read) == set(jobs)
-    assert runs.left() == []
-    read.clear()
-    assert runs.left() == []
-    assert read == []
-    metrics = asked.results / jobs[-1].folder / record.METRICS
-    metrics.write_bytes(metrics.read_bytes()[:-1])
-    runs.left()
-    assert read == [jobs[-1]]
-    read.clear()
-    path = asked.results / jobs[0].folder / record.STATUS
-    path.write_text(json.dumps({"status": "interrupted", "step": 1, "error": None}))
-    assert runs.left() == [jobs[0]]
-    assert read == [jobs[0]]
-    path.unlink()
-    assert runs.left() == [jobs[0]]
 
 
 def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -79,30 +79,14 @@ def test_a_commit_with_changes_or_perhaps_with_some_is_marked(
             r"git worktree add \.\./rmsexp-c0ffee1 c0ffee1234567, and repeat the command there with "
             r"results=/.*/results --config-dir /",
         ),
-        ({"code": "another"}, "the files of the package or its configs have changed since tiny was registered"),
+        ({"commit": "code 4567"}, "all of its runs must come from the same code"),
+        ({"code": "another"}, "the files of the package or its configs are not those with which tiny was registered"),
     ],
 )
 def test_other_code_is_refused(other: dict[str, str], message: str, tmp_path: Path) -> None:
     asked = registered(tmp_path)
     with pytest.raises(OtherCommitError, match=message):
         registration.register(asked, OWN | other)
-
-
-@pytest.mark.parametrize(
-    ("registered_as", "other", "remedy"),
-    [
-        ("c0ffee1", {"code": "another"}, "same code: git stash the changes, or begin anew"),
-        ("c0ffee1+", {"code": "another"}, "same code: restore the uncommitted changes that there were, or begin anew"),
-        ("code 0123", {"commit": "code 4567"}, "at code 0123, and this is code 4567; .* use that code: repeat"),
-        ("code 0123", {"commit": "decade"}, "at code 0123, and this is decade; .* use that code: repeat"),
-    ],
-)
-def test_the_remedy_is_named(registered_as: str, other: dict[str, str], remedy: str, tmp_path: Path) -> None:
-    asked, own = ask(tmp_path), OWN | {"commit": registered_as}
-    with plan.locked(asked):
-        registration.register(asked, own)
-    with pytest.raises(OtherCommitError, match=remedy):
-        registration.register(asked, own | other)
 
 
 def test_files_beside_the_package_may_change(tmp_path: Path) -> None:

@@ -206,25 +206,16 @@ def _copied(root: Path, norm: str, rate: float) -> str:
     ("changes", "place"),
     [
         ({"format": 2}, "format"),
-        ({"mode": "best"}, "mode"),
         ({"score": "error"}, "score"),
         ({"norms": ["ln", "rms"]}, "norms"),
         ({"grid": [0.001, math.nan]}, "grid[1]"),
         ({"grid": [0.001, 0.003]}, "octave"),
-        ({"seeds": {"tune": [1], "min_seeds": -1, "max_seeds": 16, "needed": None}}, "min_seeds"),
         ({"seeds": {"min_seeds": 8, "max_seeds": 16, "needed": None}}, "tune"),
-        *[
-            ({"seeds": {"tune": [1], "min_seeds": 8, "max_seeds": 8, "needed": 8} | {key: 10**9}}, key)
-            for key in ("min_seeds", "max_seeds", "needed")
-        ],
+        ({"seeds": {"tune": [1], "min_seeds": 8, "max_seeds": 8, "needed": 10**9}}, "needed"),
         ({"rules": 3}, "rules"),
-        ({"seeds": None}, "seeds"),
         ({"claims": [{"claim": "x", "test": "better", "a": "rms", "b": "ln"}]}, "test=better"),
-        ({"claims": [{"claim": 1, "test": "superiority", "a": "rms", "b": "ln"}]}, "claims[0].claim"),
         ({"claims": [BETTER | {"one_sided": True}]}, "one_sided"),
         ({"jobs": [{"stage": "final", "norm": "ln", "rate": 1.0, "seed": 0, "folder": "../../../x"}]}, "folder"),
-        ({"jobs": [{"stage": "last", "norm": "ln", "rate": 1.0, "seed": 0, "folder": "a/b/c/seed0"}]}, "stage"),
-        ({"registered": {"digest": "d"}}, "commit"),
     ],
 )
 def test_a_damaged_file_is_a_problem_and_other_campaigns_are_read(
@@ -251,14 +242,6 @@ def test_a_copy_of_a_campaign_is_left_out(tmp_path: Path) -> None:
         f"{path.parent.with_name(folder) / path.name} describes the campaign first, so this copy is left out"
         for folder in ("a_copy", "old")
     ]
-
-
-def test_a_file_that_is_no_json_is_a_problem(tmp_path: Path) -> None:
-    path = Campaign().write_file(tmp_path)
-    path.write_text("{")
-    problems: list[str] = []
-    assert campaign_results.load_all(tmp_path, problems) == []
-    assert str(path) in problems[0]
 
 
 def test_campaigns_of_several_results_folders_are_found(tmp_path: Path) -> None:

@@ -100,28 +100,14 @@ def test_a_pilot_with_a_metric_that_is_not_finite(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("mode", "last", "moved"),
-    [
-        ("max", 23.6, "it gained 3.6 in the last fifth of the steps; half of the smallest margin is 2.5: longer runs"),
-        ("min", 23.6, "it lost 3.6 in the last fifth of the steps; half of the smallest margin is 2.5: longer runs"),
-        ("max", 22.0, "it gained 2 in the last fifth of the steps; half of the smallest margin is 2.5"),
-    ],
-)
-def test_the_gain_of_a_pilot_is_a_difference_of_means_of_three(
-    tmp_path: Path, mode: str, last: float, moved: str
-) -> None:
+@pytest.mark.parametrize(("mode", "moved"), [("max", "it gained 3.6"), ("min", "it lost 3.6")])
+def test_the_gain_of_a_pilot_is_a_difference_of_means_of_three(tmp_path: Path, mode: str, moved: str) -> None:
     """A single evaluation far from its neighbours changes it by a third."""
     campaign = dataclasses.replace(plan.update(ask(tmp_path))[0], mode=mode)
-    values = [1.0, *[20.0] * 16, last - 3, last + 3, last]
-    line = runs._movement(campaign, values)
-    assert line.startswith(f"1 at first, {last:g} % at the end; {moved}")
-    assert ("longer runs may differ" in line) == (last > 23)
-
-
-def test_a_pilot_without_margins_has_its_gain_alone(tmp_path: Path) -> None:
-    campaign = dataclasses.replace(plan.update(ask(tmp_path))[0], claims=())
-    assert runs._movement(campaign, [20.0] * 20).endswith("it gained 0 in the last fifth of the steps")
+    values = [1.0, *[20.0] * 16, 20.6, 26.6, 23.6]
+    ends = f"1 at first, 23.6 % at the end; {moved} in the last fifth of the steps"
+    assert runs._movement(campaign, values) == f"{ends}; half of the smallest margin is 2.5: longer runs may differ"
+    assert runs._movement(dataclasses.replace(campaign, claims=()), values) == ends
 
 
 def test_verdicts_have_units(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

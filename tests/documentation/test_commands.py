@@ -19,7 +19,7 @@ from helpers import documents
 from rmsexp import __main__ as entry
 from rmsexp import config
 from rmsexp.campaign import items
-from rmsexp.commands import goals, run, timing
+from rmsexp.commands import run, timing
 from rmsexp.config import identity
 from rmsexp.config import words as words_module
 
@@ -68,7 +68,7 @@ def stop_after_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
     Overrides parsed by argparse are also composed. ``config.job`` alone would not stop a campaign whose runs an earlier
     test composed, because they are cached.
     """
-    parse, compose, read = argparse.ArgumentParser.parse_args, config.job, goals.read
+    parse, compose, read = argparse.ArgumentParser.parse_args, config.job, items.asked
 
     def parse_args(self: argparse.ArgumentParser, *args: object, **options: object) -> None:
         arguments = parse(self, *args, **options)
@@ -80,14 +80,14 @@ def stop_after_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
         compose(*args, **options)
         raise Parsed
 
-    def read_goal(*args: Any) -> None:
+    def read_asked(*args: Any) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(config, "job", compose)  # all of its words and norms are checked
             read(*args)
         raise Parsed
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
-    monkeypatch.setattr(goals, "read", read_goal)
+    monkeypatch.setattr(items, "asked", read_asked)
     monkeypatch.setattr(config, "job", job)
 
 

@@ -74,48 +74,18 @@ def test_a_process_is_set_up_like_a_measured_run(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(stepper, "take", lambda step, batches: (trained.append(step), take(step, batches)))
         return stepper
 
-    def batch(train: Callable[[], None]) -> tuple[Times, str]:
+    def batches(train: Callable[[], None]) -> list[Times]:
         before = len(trained)
         train()
         assert len(trained) > before > 0
         assert torch.get_num_threads() == 1
-        return QUIET, ""
+        return [QUIET] * 4
 
     monkeypatch.setattr(calibration, "WORDS", (*tiny("order_embedding"), "threads=1", "device=cpu"))
     monkeypatch.setattr(calibration.steps, "make_stepper", make)
-    monkeypatch.setattr(calibration, "_batch", batch)
+    monkeypatch.setattr(calibration, "_batches", batches)
     assert calibration.quiet_batches(lambda _: None) == {"batches": [QUIET] * 4}
     assert trained == list(range(len(trained)))
-
-
-@pytest.fixture
-def batches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Times, str]]:
-    """Return a list of the batches that are measured next: seconds, and what else was busy."""
-    remaining: list[tuple[Times, str]] = []
-    monkeypatch.setattr(calibration, "_batch", lambda _: remaining.pop(0))
-    return remaining
-
-
-def nothing() -> None:
-    """Take no training step."""
-
-
-def test_disturbed_batches_are_repeated(batches: list[tuple[Times, str]]) -> None:
-    slow = (Times(9.0, 9.0), "other processes used 2 cores")
-    batches += [slow, (QUIET, ""), (QUIET, ""), slow, (QUIET, ""), (QUIET, "")]
-    assert calibration._batches(nothing) == [QUIET] * 4
-
-
-def test_nothing_is_stored_if_others_are_busy(
-    batches: list[tuple[Times, str]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(calibration, "PATIENCE", 0.01)
-    monkeypatch.setattr(new_process, "in_new_process", lambda *_: {"batches": calibration._batches(nothing)})
-    batches += [(QUIET, ""), *[(QUIET, "other processes used 1.20 cores")] * 10**5]
-    assert timing.main(["--calibrate"]) == 1
-    error = capsys.readouterr().err.splitlines()
-    assert "rmsexp: the machine was not quiet: other processes used 1.20 cores; nothing was stored" in error
-    assert quiet.read() is None
 
 
 @pytest.mark.parametrize(("slow", "status"), [(4, 0), (7, 1)])
@@ -129,36 +99,28 @@ def test_nothing_is_stored_if_a_quarter_of_the_batches_is_slow(
     assert (quiet.read() is None) == bool(status)
 
 
-@pytest.mark.parametrize(("limit", "message"), [*zip(LIMITS, ("cores", "CPU time", "the host"), strict=True)])
-def test_a_batch_names_what_else_was_busy(limit: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in LIMITS:
-        monkeypatch.setattr(calibration, name, -10.0 if name == limit else 1e9)
-    times, disturbance = calibration._batch(work)
-    assert min(times) > 0
-    assert message in disturbance
-
-
-@pytest.mark.parametrize(("busy", "message"), [(5.5, ""), (6.5, "other processes used 0.25 cores (at most 0.1)")])
-def test_the_own_work_is_not_that_of_others(busy: float, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the ``busy`` seconds of all cores in six seconds five are this process's own."""
-    monkeypatch.setattr(calibration.clock, "Stopwatch", lambda: SimpleNamespace(seconds=6.0))
-    monkeypatch.setattr(calibration, "_busy_seconds", iter([100.0, 100.0 + busy]).__next__)
-    monkeypatch.setattr(calibration, "_own_seconds", iter([20.0, 25.0]).__next__)
-    for name in LIMITS[1:]:
-        monkeypatch.setattr(calibration, name, 1e9)
-    assert calibration._batch(work)[1] == message
-
-
-def test_a_quiet_batch_has_no_disturbance(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in LIMITS:
-        monkeypatch.setattr(calibration, name, 1e9)
-    assert calibration._batch(work)[1] == ""
-
-
 def work() -> None:
     matrix = torch.ones(256, 256)
     for _ in range(10):
         torch.mm(matrix, matrix)
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_nothing_is_stored_if_something_else_is_busy(
+    limit: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in LIMITS:
+        monkeypatch.setattr(calibration, name, -10.0 if name == limit else 1e9)
+    monkeypatch.setattr(new_process, "in_new_process", lambda *_: {"batches": calibration._batches(work)})
+    assert timing.main(["--calibrate"]) == 1
+    assert "rmsexp: the machine was not quiet: other processes used " in capsys.readouterr().err
+    assert quiet.read() is None
+
+
+def test_the_own_work_is_not_that_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, own = calibration._seconds_of_others(), os.times()
+    monkeypatch.setattr(os, "times", lambda: SimpleNamespace(user=own.user + 3000, system=own.system + 2000))
+    assert calibration._seconds_of_others() - before == pytest.approx(-5000, abs=1000)
 
 
 def test_a_calibration_takes_no_other_words(capsys: pytest.CaptureFixture[str]) -> None:

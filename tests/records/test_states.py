@@ -11,7 +11,7 @@ import pytest
 from helpers.campaigns import Campaign
 from helpers.records import make_row, write_run
 
-from rmsexp.campaign import state
+from rmsexp.campaign import results
 from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.state import Reader
 from rmsexp.records import record
@@ -239,14 +239,8 @@ def test_runs_that_come_count_in_the_total_and_in_the_time_left(
     path.write_text(json.dumps(content))
     (tmp_path / content["jobs"][0]["folder"] / record.STATUS).write_text('{"status": "failed", "step": 0, "error": ""}')
 
-    original = state._unfinished
-
-    def unfinished(file: Path, ended: frozenset[Job]) -> Any:
-        assert (file, len(ended)) == (path, 25)
-        coming = [Job("final", norm, 0.001, seed, "") for norm in ("ln", "rms") for seed in range(2)]
-        return coming, original(file, ended)[1]
-
-    monkeypatch.setattr(state, "_unfinished", unfinished)
+    coming = [Job("final", norm, 0.001, seed, "") for norm in ("ln", "rms") for seed in range(2)]
+    monkeypatch.setattr(results.Campaign, "coming", lambda *_: coming)
     (found,) = Reader(tmp_path).read().campaigns
     stages = [(stage.name, stage.left, stage.coming) for stage in found.progress.stages]
     assert stages == [("tune", 1, 0), ("final", 0, 4)]

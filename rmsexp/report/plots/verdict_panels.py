@@ -15,10 +15,10 @@ import numpy as np
 import pandas as pd
 
 from rmsexp.campaign.answers import Answer
-from rmsexp.campaign.campaign_times import Timed
 from rmsexp.campaign.results import Job
 from rmsexp.records.frames import curves, names, quantities, speed
 from rmsexp.records.frames.load import Records
+from rmsexp.report.campaign_times import Timed
 from rmsexp.report.tables import formats, verdicts
 from rmsexp.rules import claims, measures, pairs, significance
 

@@ -9,10 +9,11 @@ import pytest
 from helpers.campaigns import BETTER, EQUAL, STEPS, Campaign, three, write_timing
 from helpers.records import write_timing as write_record
 
-from rmsexp.campaign import answers, campaign_times
+from rmsexp.campaign import answers
 from rmsexp.campaign import results as campaign_results
 from rmsexp.compare import load
 from rmsexp.records.frames import timing_records
+from rmsexp.report import campaign_times
 from rmsexp.report.plots import verdict_panels
 from rmsexp.system import atomic, readers
 
