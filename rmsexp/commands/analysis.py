@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rmsexp.analysis.finding import Finding
-from rmsexp.system.command_line import Parser, add_own_classes, documentation, entry_point
+from rmsexp.system.command_line import Parser, add_own_classes, entry_point
 
 OUT = Path("results/analysis")
 
@@ -33,11 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python -m rmsexp.analysis",
-        description=documentation(__file__),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="python -m rmsexp.analysis", description=__doc__)
     commands = parser.add_subparsers(dest="analysis", required=True, metavar="NAME")
     for name in ("invariance", "gradients"):
         commands.add_parser(name)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from rmsexp.config.schema import LARGEST_SEED, ConfigError
-from rmsexp.system.command_line import Parser, add_model_arguments, documentation, entry_point, inform
+from rmsexp.system.command_line import Parser, add_model_arguments, entry_point, inform
 
 MOST_TOKENS = 1_000_000
 
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m rmsexp.generate", description=documentation(__file__))
+    parser = Parser(prog="python -m rmsexp.generate", description=__doc__)
     add_model_arguments(parser, "results/language_model/demo/rms/seed0")
     parser.add_argument("--prompt", default="", help="the text to continue (default: the beginning of a line)")
     parser.add_argument("--tokens", type=int, default=200, help="number of new tokens (default: %(default)s)")

@@ -20,7 +20,6 @@ timings are later compared with that, to find out whether something slowed them 
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Sequence
@@ -32,7 +31,7 @@ from rmsexp.config.timing import TimingConfig
 from rmsexp.config.words import overrides
 from rmsexp.records.frames import timing_records
 from rmsexp.system import atomic, readers
-from rmsexp.system.command_line import Parser, command, documentation, entry_point, inform, report, value_word
+from rmsexp.system.command_line import Parser, command, entry_point, inform, report, value_word
 
 CALIBRATE = ["--calibrate"]
 WITHOUT_EFFECT = ("max_steps=", "force=", "log_every=", "eval_every=", "checkpoint_every=", "logger")
@@ -71,11 +70,7 @@ def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
 
     Raises: ConfigError for a mistake in the words; SystemExit with status 2 for an unknown flag, 0 after --help.
     """
-    parser = Parser(
-        prog="python -m rmsexp.timing",
-        description=documentation(__file__),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="python -m rmsexp.timing", description=__doc__)
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
     parser.add_config_dir()
     parser.add_argument("--calibrate", action="store_true", help="measure how fast the quiet machine is, and store it")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from rmsexp.system.checks import LARGEST_BEAM
-from rmsexp.system.command_line import Parser, add_model_arguments, documentation, entry_point, inform
+from rmsexp.system.command_line import Parser, add_model_arguments, entry_point, inform
 
 
 @entry_point
@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m rmsexp.translate", description=documentation(__file__))
+    parser = Parser(prog="python -m rmsexp.translate", description=__doc__)
     add_model_arguments(parser, "results/transformer/demo/rms/seed0")
     beam_help = f"beam size, 1 for greedy search, at most {LARGEST_BEAM} (default: as in the run's config)"
     parser.add_argument("--beam", type=int, help=beam_help)
