@@ -13,7 +13,6 @@ from rmsexp.campaign.items import Asked, Items
 from rmsexp.campaign.runs import CampaignRuns
 from rmsexp.campaign.timing import Timing
 from rmsexp.commands import summary
-from rmsexp.system.checks import nearest
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,4 @@ def read(name: str, words: Sequence[str], config_dir: str | None) -> Goal:
         return Goal(CampaignRuns(question.read(name, words, config_dir)))
     if name in known:
         return Goal(items.read(name, words, config_dir))
-    listed = ", ".join([*campaigns, *known])
-    hint = config.own_folder(question.GROUP, name, config_dir) or nearest(name, [*campaigns, *known])
-    own = "" if config_dir else "; your own: --config-dir DIR"
-    raise config.ConfigError(f"campaign {name} is not known{hint}{own} (one of {listed})")
+    raise config.ConfigError(config.unknown(question.GROUP, name, [*campaigns, *known], config_dir))

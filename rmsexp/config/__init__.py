@@ -14,10 +14,10 @@ from rmsexp.config.composition import (
     is_for_sweeps,
     norm_words,
     options,
-    own_folder,
     papers_scale,
     parse,
     read,
+    unknown,
 )
 from rmsexp.config.identity import differences, digest
 from rmsexp.config.runs import Job, check_one_setting, job
@@ -60,11 +60,11 @@ __all__ = [
     "job",
     "norm_words",
     "options",
-    "own_folder",
     "papers_scale",
     "parse",
     "plain_values",
     "read",
     "respelled",
     "results_folder",
+    "unknown",
 ]

@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary
 from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
-from rmsexp.system import readers
 from rmsexp.system.command_line import ConfigError
 
 # Of each module that :func:`imported` has imported, the content of its file then: the code that runs in this process,
@@ -128,7 +127,6 @@ def load_own(config_dir: str | None, norm: str | None = None) -> None:
         return
     for path in sorted(file for group in ("norm", "task") for file in Path(config_dir, group).rglob("*.yaml")):
         try:
-            readers.check_own_config(path)
             content = OmegaConf.load(path)
         except YAMLError as error:
             raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
