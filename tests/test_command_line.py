@@ -25,7 +25,8 @@ from rmsexp.system.command_line import LONGEST_MESSAGE, Parser, ReportedError, b
         ("seed must be at least 0, got -1", "seed must be at least 0, got -1"),
         ("a  b\n\n c \nd\n", "a  b\nc d"),
         (ValueError(), "ValueError"),
-        (f"{'v' * 5000} is wrong: /folder/last.pt", f"{'v' * 199}…{'v' * 74} is wrong: /folder/last.pt"),
+        (f"{'/folder' * 500}/last.pt is damaged", f"/folder/folder/folder/folder/f…{'folder/' * 6}last.pt is damaged"),
+        ("word " * 1000, f"{'word ' * 59}word…"),
         ("a \x1b[31m \udce9 é ❌ \t \0", r"a \x1b[31m \udce9 é ❌ \t \x00"),
     ],
 )
@@ -37,7 +38,7 @@ def test_a_message_has_at_most_two_lines_and_300_printable_characters(message: o
 def test_a_message_about_a_download_keeps_its_address_and_command() -> None:
     text = "from" + " an address" * 20 + "\nrun" + " a command" * 40
     assert brief(UnavailableError(text)) == text
-    assert len(brief(UnavailableError("w" * 5000))) == UnavailableError.longest
+    assert len(brief(UnavailableError("w " * 5000))) == UnavailableError.longest
 
 
 @pytest.mark.parametrize(

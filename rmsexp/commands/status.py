@@ -75,19 +75,11 @@ def plain(overview: Overview) -> str:
 
 def document(overview: Overview) -> dict[str, Any]:
     """Return the content of the JSON document. docs/campaigns.md explains its keys."""
-    settings: dict[Path, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
-    for run in overview.runs:
-        settings[run.setting][run.series][run.state] += 1
     return {
         "format": 1,
         "results": str(overview.results),
         "counts": Counter(run.state for run in overview.runs),
         "campaigns": [_campaign_document(campaign) for campaign in overview.campaigns],
-        "settings": [
-            {"folder": _below(overview.results, folder), "task": folder.parent.name, "setting": folder.name}
-            | {"series": series}
-            for folder, series in settings.items()
-        ],
         "runs": [_run_document(overview.results, run) for run in overview.runs],
         "problems": overview.problems,
     }
