@@ -33,7 +33,7 @@ __version__ = "0.1.0"
 if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) == signal.default_int_handler:
     signal.signal(signal.SIGINT, process.end_during_imports)
 if process.is_command():
-    process.draw_for_files()
+    os.environ |= {"MPLBACKEND": "agg", "MATPLOTLIBRC": os.devnull}  # not the backend and style that the user has set
 
 
 def run(

@@ -189,10 +189,8 @@ def checked(resolved: dict[str, Any], find: Find) -> tuple[Any, Any, dict[str, A
     """
     content = as_config(resolved)
     check_missing(content)
-    typed = _merge(_schema(content, find), content, "")
-    config = _instance(typed, "")
-    typed_norm = _typed_norm(content.get("norm"), find)
-    return config, _instance(typed_norm, "norm."), _normalised(resolved, typed, typed_norm)
+    typed, typed_norm = _typed(content, find)
+    return _instance(typed, ""), _instance(typed_norm, "norm."), _normalised(resolved, typed, typed_norm)
 
 
 def normalised(resolved: dict[str, Any], find: Find) -> dict[str, Any]:
@@ -202,9 +200,7 @@ def normalised(resolved: dict[str, Any], find: Find) -> dict[str, Any]:
 
     Raises: ConfigError for unknown keys and for values of another type.
     """
-    content = as_config(resolved)
-    typed = _merge(_schema(content, find), content, "")
-    return _normalised(resolved, typed, _typed_norm(content.get("norm"), find))
+    return _normalised(resolved, *_typed(as_config(resolved), find))
 
 
 def as_config(values: dict[str, Any]) -> DictConfig:
@@ -219,24 +215,20 @@ def _normalised(resolved: dict[str, Any], config: DictConfig, norm: DictConfig) 
     return _values_of(resolved, _container(config) | {"norm": resolved["norm"] | _container(norm)})
 
 
-def _schema(content: Any, find: Find) -> type:
-    """Return the schema of a config: that of its task. Raises: ConfigError if there is no such task."""
+def _typed(content: DictConfig, find: Find) -> tuple[DictConfig, DictConfig]:
+    """Return a config with the keys and types of its task's schema, and its norm's options with those of the norm."""
     if isinstance(content.get("task"), DictConfig):
         raise ConfigError("the task's file must begin with the line '# @package _global_', and have task: <its name>")
-    return config_class(task_class(content.get("task"), content.get("_target_"), find))
-
-
-def _typed_norm(content: Any, find: Find) -> DictConfig:
-    """Return a ``norm`` config's options with keys and types of its class (``_target_``). Raises: ConfigError."""
-    if not isinstance(content, DictConfig) or "_target_" not in content:
+    config = _merge(config_class(task_class(content.get("task"), content.get("_target_"), find)), content, "")
+    if not isinstance(content.get("norm"), DictConfig) or "_target_" not in content.norm:
         raise ConfigError("the norm's file names no class: it needs _target_, name and impl")
-    values = content.copy()
+    values = content.norm.copy()
     target = str(values.pop("_target_"))
     try:
         options_class = norm_class(target, find)
     except ConfigError as error:
         raise ConfigError(f"norm={values.get('name')}: _target_ {error}") from None
-    return _merge(options_class, values, "norm.")
+    return config, _merge(options_class, values, "norm.")
 
 
 def check_missing(content: DictConfig) -> None:

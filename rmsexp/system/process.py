@@ -110,16 +110,6 @@ def is_command() -> bool:
     return by_name or (sys.argv[:1] == ["-m"] and "rmsexp" in modules)
 
 
-def draw_for_files() -> None:
-    """Keep this process and those that it starts from the backend and the style that a user has set for matplotlib.
-
-    Also from a SOURCE_DATE_EPOCH that is no number, with which NumPy cannot be imported; no file here has such a date.
-    """
-    os.environ |= {"MPLBACKEND": "agg", "MATPLOTLIBRC": os.devnull}
-    if not os.environ.get("SOURCE_DATE_EPOCH", "0").isdecimal():
-        del os.environ["SOURCE_DATE_EPOCH"]
-
-
 # --- launchers: processes of one run, and processes that are started again
 
 
