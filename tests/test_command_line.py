@@ -26,7 +26,7 @@ from rmsexp.system.command_line import LONGEST_MESSAGE, Parser, ReportedError, b
         ("a  b\n\n c \nd\n", "a  b\nc d"),
         (ValueError(), "ValueError"),
         (f"{'/folder' * 500}/last.pt is damaged", f"/folder/folder/folder/folder/f…{'folder/' * 6}last.pt is damaged"),
-        ("word " * 1000, f"{'word ' * 59}word…"),
+        ("word " * 1000, f"{'word ' * 39}word…{' word' * 20}"),
         ("a \x1b[31m \udce9 é ❌ \t \0", r"a \x1b[31m \udce9 é ❌ \t \x00"),
     ],
 )

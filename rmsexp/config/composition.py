@@ -281,7 +281,7 @@ def unknown(group: str, name: str, known: Sequence[str], config_dir: str | None)
     """Return the message about a choice of a config group that is none of the known ones."""
     hint = own_folder(group, name, config_dir) or nearest(name, [*known, *(ALIASES if group == "norm" else ())])
     own = "" if config_dir else "; your own: --config-dir DIR"
-    return f"{group}{'=' if group in GROUPS else ' '}{name} is not known{hint} (one of {', '.join(known)}){own}"
+    return f"{group}{'=' if group in GROUPS else ' '}{name} is not known{hint}{own} (one of {', '.join(known)})"
 
 
 def own_folder(group: str, name: str, config_dir: str | None) -> str:

@@ -176,8 +176,8 @@ def inform(line: str) -> None:
 def brief(message: object, longest: int = LONGEST_MESSAGE) -> str:
     """Return a message, or that of an error, in at most two lines and ``longest`` characters.
 
-    In a longer one, long paths and values lose their middle, so that the names of files remain; then it is cut at its
-    end. Characters that cannot be printed are written as escapes. A ReportedError may have a limit of its own.
+    In a longer one, long paths and values lose their middle, so that the names of files remain, and then the message
+    does. Characters that cannot be printed are written as escapes. A ReportedError may have a limit of its own.
     """
     longest = getattr(message, "longest", longest)
     first, *others = [line.strip() for line in str(message).splitlines() if line.strip()] or [type(message).__name__]
@@ -185,7 +185,8 @@ def brief(message: object, longest: int = LONGEST_MESSAGE) -> str:
     text = "\n".join("".join(char if char.isprintable() else ascii(char)[1:-1] for char in line) for line in lines)
     if len(text) > longest:
         text = re.sub(r"\S{80,}", lambda word: f"{word[0][:30]}…{word[0][-49:]}", text)
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+    end = longest // 3
+    return text if len(text) <= longest else f"{text[: longest - end - 1]}…{text[-end:]}"
 
 
 def command(module: str, *words: str) -> str:
