@@ -33,7 +33,9 @@ __version__ = "0.1.0"
 if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) == signal.default_int_handler:
     signal.signal(signal.SIGINT, process.end_during_imports)
 if process.is_command():
-    process.draw_for_files()
+    os.environ |= {"MPLBACKEND": "agg", "MATPLOTLIBRC": os.devnull}  # not the backend and style that the user has set
+    if not os.environ.get("SOURCE_DATE_EPOCH", "0").isdecimal():
+        del os.environ["SOURCE_DATE_EPOCH"]  # NumPy could not be imported
 
 
 def run(

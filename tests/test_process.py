@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -141,27 +139,6 @@ def test_ctrl_c_is_one_line_and_status_130(capsys: pytest.CaptureFixture[str]) -
         assert entry_point(lambda argv=None, command=command: command())() == 130  # type: ignore[misc] # noqa: ARG005
         assert capsys.readouterr() == ("", "rmsexp: interrupted\n")
         assert signal.getsignal(signal.SIGINT) == before
-
-
-def test_ctrl_c_in_a_callback_of_a_weak_reference_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """Python drops the exception there, so the command would go on to its end."""
-
-    class Thing:
-        pass
-
-    def command(argv: object = None) -> int:  # noqa: ARG001
-        thing = Thing()
-        reference = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGINT))
-        del thing
-        assert reference() is None
-        for _ in range(1000):
-            time.sleep(0.01)
-        raise AssertionError("the command was not ended")
-
-    hook = sys.unraisablehook
-    assert entry_point(command)() == 130
-    assert capsys.readouterr() == ("", "rmsexp: interrupted\n")
-    assert sys.unraisablehook is hook
 
 
 def test_ctrl_c_while_a_command_imports_its_modules_is_one_line(tmp_path: Path) -> None:

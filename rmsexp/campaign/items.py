@@ -25,7 +25,6 @@ from rmsexp.config.schema import flatten
 from rmsexp.config.timing import ProcessOptions
 from rmsexp.records import record
 from rmsexp.records.past import Past, RefusedError
-from rmsexp.system import checks
 from rmsexp.system.command_line import config_dir_words
 
 ALL = "paper"  # the name that stands for all items
@@ -260,9 +259,7 @@ def asked(name: str, words: Sequence[str], config_dir: str | None) -> Asked:
     campaigns = config.options(question.GROUP, config_dir)
     known = [*campaigns, *items.options(config_dir), ALL]
     if name not in known:
-        hint = config.own_folder(question.GROUP, name, config_dir) or checks.nearest(name, known)
-        own = "" if config_dir else "; your own: --config-dir DIR"
-        raise config.ConfigError(f"campaign {name} is not known{hint}{own} (one of {', '.join(known)})")
+        raise config.ConfigError(config.unknown(question.GROUP, name, known, config_dir))
     if name in campaigns:
         return CampaignRuns(question.read(name, words, config_dir))
     return read(name, words, config_dir)

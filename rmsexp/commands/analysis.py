@@ -14,10 +14,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 from rmsexp.analysis.finding import Finding
-from rmsexp.system.command_line import Parser, add_own_classes, documentation, entry_point
+from rmsexp.config import classes
+from rmsexp.system.command_line import Parser, add_own_classes, entry_point
 
 OUT = Path("results/analysis")
 
@@ -33,11 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python -m rmsexp.analysis",
-        description=documentation(__file__),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="python -m rmsexp.analysis", description=__doc__)
     commands = parser.add_subparsers(dest="analysis", required=True, metavar="NAME")
     for name in ("invariance", "gradients"):
         commands.add_parser(name)
@@ -55,29 +53,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _analyse(arguments: argparse.Namespace) -> Finding:
     """Run the analysis. Its module alone is imported, because analyses that only read records do not need torch."""
-    match arguments.analysis:
-        case "invariance":
-            from rmsexp.analysis import invariance
-
-            return invariance.analyse()
-        case "gradients":
-            from rmsexp.analysis import gradients
-
-            return gradients.analyse()
-        case "p_sweep":
-            from rmsexp.analysis import p_sweep
-
-            return p_sweep.analyse(arguments.results)
-        case "init_center":
-            from rmsexp.analysis import init_center
-
-            return init_center.analyse(arguments.results)
-        case _:
-            from rmsexp.analysis import hidden_stats
-            from rmsexp.config import classes
-
-            classes.load_own(arguments.config_dir, arguments.norm_class)
-            return hidden_stats.analyse(arguments.runs)
+    if arguments.analysis == "hidden_stats":
+        classes.load_own(arguments.config_dir, arguments.norm_class)
+    inputs = [getattr(arguments, name) for name in ("results", "runs") if name in arguments]
+    finding: Finding = import_module(f"rmsexp.analysis.{arguments.analysis}").analyse(*inputs)
+    return finding
 
 
 def _default_folder(arguments: argparse.Namespace) -> Path:

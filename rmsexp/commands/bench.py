@@ -30,7 +30,6 @@ from rmsexp.system import atomic, checks
 from rmsexp.system.command_line import (
     Parser,
     ReportedError,
-    documentation,
     entry_point,
     inform,
     recorded,
@@ -75,11 +74,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
     Raises: SystemExit with status 2, after printing a line that names a mistake, or with status 0 after --help.
     """
-    parser = Parser(
-        prog="python -m rmsexp.bench",
-        description=documentation(__file__),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="python -m rmsexp.bench", description=__doc__)
     own = "a folder of your own configs, whose norms are timed, too"
     parser.add_config_dir(own)
     commands = parser.add_subparsers(dest="what", required=True, metavar="WHAT")

@@ -39,7 +39,6 @@ from rmsexp.system.command_line import (
     REPORTED,
     Parser,
     config_dir_words,
-    documentation,
     entry_point,
     report,
     value_word,
@@ -150,11 +149,7 @@ def _worker(composed: DictConfig) -> int:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser(
-        prog="python -m rmsexp.campaign",
-        description=documentation(__file__),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="python -m rmsexp.campaign", description=__doc__)
     known = ", ".join([*config.options("campaign"), *sorted(config.options("item"), key=len), "paper"])
     parser.add_argument("name", metavar="NAME", help=f"one of {known}, or your own campaign")
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE")

@@ -7,41 +7,28 @@ import math
 import sys
 from collections.abc import Sequence
 
+from rmsexp.config import classes
 from rmsexp.config.schema import LARGEST_SEED, ConfigError
-from rmsexp.system.command_line import Parser, add_model_arguments, documentation, entry_point, inform
+from rmsexp.system import process
+from rmsexp.system.command_line import Parser, add_model_arguments, entry_point, inform
 
 MOST_TOKENS = 1_000_000
 
 
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
-    _check(arguments)
-    _generate(arguments)
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m rmsexp.generate", description=documentation(__file__))
+    """Write the prompt and its continuation to standard output."""
+    parser = Parser(prog="python -m rmsexp.generate", description=__doc__)
     add_model_arguments(parser, "results/language_model/demo/rms/seed0")
     parser.add_argument("--prompt", default="", help="the text to continue (default: the beginning of a line)")
     parser.add_argument("--tokens", type=int, default=200, help="number of new tokens (default: %(default)s)")
     temperature_help = "divides the logits; 0 takes the most probable token each time (default: %(default)s)"
     parser.add_argument("--temperature", type=float, default=1.0, help=temperature_help)
     parser.add_argument("--seed", type=int, default=0, help="seed of the random choices (default: %(default)s)")
-    return parser
-
-
-def _generate(arguments: argparse.Namespace) -> None:
-    """Write the prompt and its continuation to standard output.
-
-    Raises: ConfigError for an invalid class; ConfigError, CheckpointError, DataError, ValueError or OSError if the
-    run cannot be loaded.
-    """
+    arguments = parser.parse_args(argv)
+    _check(arguments)
     import torch
 
-    from rmsexp.config import classes
-    from rmsexp.system import process
     from rmsexp.tasks.language_model import Task
     from rmsexp.train.step import autocast
     from rmsexp.work import trained
@@ -56,6 +43,7 @@ def _generate(arguments: argparse.Namespace) -> None:
         text = task.generate(model, arguments.prompt, arguments.tokens, arguments.temperature, arguments.seed)
     sys.stdout.buffer.write(f"{arguments.prompt}{text}\n".encode())
     sys.stdout.buffer.flush()
+    return 0
 
 
 def _check(arguments: argparse.Namespace) -> None:

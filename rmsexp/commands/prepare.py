@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from rmsexp import config
 from rmsexp.config.words import overrides
 from rmsexp.system import process
-from rmsexp.system.command_line import Parser, documentation, entry_point
+from rmsexp.system.command_line import Parser, entry_point
 
 
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = Parser(prog="python -m rmsexp.prepare", description=documentation(__file__))
+    parser = Parser(prog="python -m rmsexp.prepare", description=__doc__)
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="a choice or value of a run's config")
     parser.add_config_dir()
     arguments = parser.parse_intermixed_args(argv)

@@ -8,7 +8,6 @@ layout of the order-embedding release. Its metrics are printed above those of th
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,7 +20,7 @@ from rmsexp.records import record
 from rmsexp.records.frames import names
 from rmsexp.report import draw
 from rmsexp.system import atomic, readers
-from rmsexp.system.command_line import Parser, command, documentation, entry_point, value_word
+from rmsexp.system.command_line import Parser, command, entry_point, value_word
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -197,11 +196,7 @@ def beside_table_7(metrics: Mapping[str, float], name: str) -> pd.DataFrame:
 
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = Parser(
-        prog="python -m rmsexp.published",
-        description=documentation(__file__),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="python -m rmsexp.published", description=__doc__)
     parser.add_argument("file", type=Path, help="a file as the authors published it")
     suffixes = ", ".join(f"{task} for {suffix}" for suffix, task in TASKS.items())
     parser.add_argument("--task", choices=TASKS.values(), help=f"default: {suffixes}")

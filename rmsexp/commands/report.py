@@ -6,7 +6,6 @@ them. Committed records (RESULTS/reference) are left out, unless RESULTS is thei
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from rmsexp.records.frames.load import Records, load
 from rmsexp.report import campaign_report, overview, setting_report
 from rmsexp.system import atomic, cores, process
 from rmsexp.system.checks import nearest
-from rmsexp.system.command_line import Parser, command, documentation, entry_point, value_word
+from rmsexp.system.command_line import Parser, command, entry_point, value_word
 from rmsexp.system.regular_file import read_regular
 
 OVERVIEW = "report"
@@ -180,11 +179,7 @@ def _pool(runs: int) -> Executor:
 
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = Parser(
-        prog="python -m rmsexp.report",
-        description=documentation(__file__),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="python -m rmsexp.report", description=__doc__)
     parser.add_argument("results", type=Path, help="root folder of all records, or any folder below it")
     parser.add_argument("--task", help="report only settings of this task")
     parser.add_argument(

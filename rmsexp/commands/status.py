@@ -8,7 +8,6 @@ finished runs are not checked against their digests; rmsexp.report does that.
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import threading
@@ -26,7 +25,7 @@ from rmsexp.campaign.state import CampaignState, Overview, Reader
 from rmsexp.config.schema import results_folder
 from rmsexp.records import record
 from rmsexp.records.states import NOT_STARTED, STATES, Run
-from rmsexp.system.command_line import LONGEST_WITH_PATHS, Parser, brief, documentation, duration, entry_point
+from rmsexp.system.command_line import LONGEST_WITH_PATHS, Parser, brief, duration, entry_point
 
 REFRESH_SECONDS = 2.0
 WIDEST = 10_000  # characters of a line that is not written to a terminal
@@ -35,11 +34,7 @@ STYLES = {"running": "green", "failed": "red", "unknown": "red", "diverged": "ma
 
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = Parser(
-        prog="python -m rmsexp.status",
-        description=documentation(__file__),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="python -m rmsexp.status", description=__doc__)
     parser.add_argument(
         "results", type=Path, nargs="?", default=Path("results"), help="root folder of all records; default: results"
     )
@@ -80,19 +75,11 @@ def plain(overview: Overview) -> str:
 
 def document(overview: Overview) -> dict[str, Any]:
     """Return the content of the JSON document. docs/campaigns.md explains its keys."""
-    settings: dict[Path, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
-    for run in overview.runs:
-        settings[run.setting][run.series][run.state] += 1
     return {
         "format": 1,
         "results": str(overview.results),
         "counts": Counter(run.state for run in overview.runs),
         "campaigns": [_campaign_document(campaign) for campaign in overview.campaigns],
-        "settings": [
-            {"folder": _below(overview.results, folder), "task": folder.parent.name, "setting": folder.name}
-            | {"series": series}
-            for folder, series in settings.items()
-        ],
         "runs": [_run_document(overview.results, run) for run in overview.runs],
         "problems": overview.problems,
     }

@@ -20,7 +20,6 @@ timings are later compared with that, to find out whether something slowed them 
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Sequence
@@ -32,10 +31,18 @@ from rmsexp.config.timing import TimingConfig
 from rmsexp.config.words import overrides
 from rmsexp.records.frames import timing_records
 from rmsexp.system import atomic, readers
-from rmsexp.system.command_line import Parser, command, documentation, entry_point, inform, report, value_word
+from rmsexp.system.command_line import Parser, command, entry_point, inform, report, value_word
 
 CALIBRATE = ["--calibrate"]
-WITHOUT_EFFECT = ("max_steps=", "force=", "log_every=", "eval_every=", "checkpoint_every=", "logger")
+# keys of a run that are no keys of a timing -> what to write in their place
+INSTEAD = {
+    "norm": "norms=[ln,rms] names all norms to compare",
+    "norm.impl": "impl=[eager,fused] names all implementations to compare",
+    **dict.fromkeys(
+        ("max_steps", "force", "log_every", "eval_every", "checkpoint_every", "logger"),
+        "timing.budget sets how long a timing takes",
+    ),
+}
 OPTION = re.compile(r"(norms|impl|timing\.[^=]*)=")  # words with options of this command; the others are overrides
 
 
@@ -71,11 +78,7 @@ def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
 
     Raises: ConfigError for a mistake in the words; SystemExit with status 2 for an unknown flag, 0 after --help.
     """
-    parser = Parser(
-        prog="python -m rmsexp.timing",
-        description=documentation(__file__),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="python -m rmsexp.timing", description=__doc__)
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
     parser.add_config_dir()
     parser.add_argument("--calibrate", action="store_true", help="measure how fast the quiet machine is, and store it")
@@ -85,17 +88,12 @@ def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
     typed = overrides(arguments.words, arguments.config_dir)
     options: Options = config.from_words(Options, [word for word in typed if OPTION.match(word)])
     others = [word for word in typed if not OPTION.match(word)]
-    if any(word.startswith("norm=") for word in others):
-        raise config.ConfigError("norm= names a single norm; list all norms to compare: norms=[ln,rms]")
-    if any(word.startswith("norm.impl=") for word in others):
-        raise config.ConfigError("norm.impl= names a single implementation; list all to compare: impl=[eager,fused]")
-    if idle := next((word for word in others if word.startswith(WITHOUT_EFFECT)), None):
-        raise config.ConfigError(f"{idle} has no effect on a timing; timing.budget sets how long it takes")
+    for word in others:
+        if instead := INSTEAD.get(word.lstrip("+").partition("=")[0]):
+            raise config.ConfigError(f"{word} has no effect on a timing: {instead}")
     for key, names in (("norms", options.norms), ("impl", options.impl)):
         if not names:
             raise config.ConfigError(f"{key} must name at least one: {key}=[{','.join(getattr(Options(), key))}]")
-        if repeated := [name for name in names if names.count(name) > 1]:
-            raise config.ConfigError(f"{key} names {repeated[0]} twice")
     jobs = [_job(name, impl, others, arguments.config_dir) for impl in options.impl for name in options.norms]
     reference = options.timing.reference
     if reference in options.norms and all(job.series != reference for job in jobs):  # it is timed fused only

@@ -2,69 +2,33 @@
 
 from __future__ import annotations
 
-from rmsexp.config.composition import (
-    ALIASES,
-    CONFIGS,
-    GROUPS,
-    compose,
-    expand_home,
-    file,
-    from_dotlist,
-    from_words,
-    is_for_sweeps,
-    norm_words,
-    options,
-    own_folder,
-    papers_scale,
-    parse,
-    read,
-)
-from rmsexp.config.identity import differences, digest
-from rmsexp.config.runs import Job, check_one_setting, job
-from rmsexp.config.schema import (
-    LARGEST_SEED,
-    MOST_THREADS,
-    ConfigError,
-    DataConfig,
-    LoggerConfig,
-    RunConfig,
-    expanded,
-    flatten,
-    plain_values,
-    respelled,
-    results_folder,
-)
-
-__all__ = [
-    "ALIASES",
-    "CONFIGS",
-    "GROUPS",
-    "LARGEST_SEED",
-    "MOST_THREADS",
-    "ConfigError",
-    "DataConfig",
-    "Job",
-    "LoggerConfig",
-    "RunConfig",
-    "check_one_setting",
-    "compose",
-    "differences",
-    "digest",
-    "expand_home",
-    "expanded",
-    "file",
-    "flatten",
-    "from_dotlist",
-    "from_words",
-    "is_for_sweeps",
-    "job",
-    "norm_words",
-    "options",
-    "own_folder",
-    "papers_scale",
-    "parse",
-    "plain_values",
-    "read",
-    "respelled",
-    "results_folder",
-]
+from rmsexp.config.composition import CONFIGS as CONFIGS
+from rmsexp.config.composition import GROUPS as GROUPS
+from rmsexp.config.composition import compose as compose
+from rmsexp.config.composition import expand_home as expand_home
+from rmsexp.config.composition import file as file
+from rmsexp.config.composition import from_dotlist as from_dotlist
+from rmsexp.config.composition import from_words as from_words
+from rmsexp.config.composition import is_for_sweeps as is_for_sweeps
+from rmsexp.config.composition import norm_words as norm_words
+from rmsexp.config.composition import options as options
+from rmsexp.config.composition import papers_scale as papers_scale
+from rmsexp.config.composition import parse as parse
+from rmsexp.config.composition import read as read
+from rmsexp.config.composition import unknown as unknown
+from rmsexp.config.identity import differences as differences
+from rmsexp.config.identity import digest as digest
+from rmsexp.config.runs import Job as Job
+from rmsexp.config.runs import check_one_setting as check_one_setting
+from rmsexp.config.runs import job as job
+from rmsexp.config.schema import LARGEST_SEED as LARGEST_SEED
+from rmsexp.config.schema import MOST_THREADS as MOST_THREADS
+from rmsexp.config.schema import ConfigError as ConfigError
+from rmsexp.config.schema import DataConfig as DataConfig
+from rmsexp.config.schema import LoggerConfig as LoggerConfig
+from rmsexp.config.schema import RunConfig as RunConfig
+from rmsexp.config.schema import expanded as expanded
+from rmsexp.config.schema import flatten as flatten
+from rmsexp.config.schema import plain_values as plain_values
+from rmsexp.config.schema import respelled as respelled
+from rmsexp.config.schema import results_folder as results_folder

@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
-from rmsexp.system import readers
 from rmsexp.system.command_line import ConfigError
+from rmsexp.system.readers import check_own_config
 
 # Of each module that :func:`imported` has imported, the content of its file then: the code that runs in this process,
 # also if the file is edited afterwards.
@@ -74,16 +74,14 @@ def task_class(name: object, target: object = None, find: Find = imported) -> An
 
     Raises: ConfigError if there is no such class, or no ``Config`` beside it.
     """
-    if target is None:
-        found = _task_of_package(name)
-    else:
-        try:
-            found = find(str(target))
-        except ConfigError as error:
-            raise ConfigError(f"task={name}: _target_ {error}") from None
+    path = f"rmsexp.tasks.{name}.Task" if target is None else str(target)
+    try:
+        found = imported(path) if target is None else find(path)
+    except ConfigError as error:
+        hint = "; a task of your own names its class under _target_ in its config" if target is None else ""
+        raise ConfigError(f"task={name}: {error}{hint}") from None
     if not isinstance(found, type):
-        where = f"no module rmsexp.tasks.{name} with a class Task" if target is None else f"no class {target}"
-        raise ConfigError(f"task={name} has {where}; a task of your own names its class under _target_ in its config")
+        raise ConfigError(f"task={name}: {path} is not a class")
     config_class(found)
     return found
 
@@ -94,17 +92,6 @@ def config_class(task: type) -> type:
     if not (isinstance(found, type) and is_dataclass(found)):
         raise ConfigError(f"{task.__module__} has no dataclass Config beside its class {task.__name__}")
     return found
-
-
-def _task_of_package(name: object) -> Any:
-    module = f"rmsexp.tasks.{name}"
-    try:
-        found = importlib.import_module(module) if str(name).isidentifier() else None
-    except ModuleNotFoundError as error:
-        if error.name != module:  # the task's module exists, but something that it imports does not
-            raise
-        found = None
-    return getattr(found, "Task", None)
 
 
 def make_importable(config_dir: str) -> None:
@@ -124,11 +111,10 @@ def load_own(config_dir: str | None, norm: str | None = None) -> None:
     make_importable(config_dir or ".")
     if norm is not None:
         norm_class(norm)
-    if config_dir is None:
-        return
-    for path in sorted(file for group in ("norm", "task") for file in Path(config_dir, group).rglob("*.yaml")):
+    groups = [Path(config_dir, group) for group in ("norm", "task")] if config_dir is not None else []
+    for path in sorted(file for group in groups for file in group.rglob("*.yaml")):
+        check_own_config(path)
         try:
-            readers.check_own_config(path)
             content = OmegaConf.load(path)
         except YAMLError as error:
             raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None

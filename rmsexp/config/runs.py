@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rmsexp.config.classes import imported, make_importable
-from rmsexp.config.composition import OwnFiles, choices, compose, file, is_for_sweeps, parse, state_of_own_files
+from rmsexp.config.composition import OwnFiles, compose, file, is_for_sweeps, parse, state_of_own_files
 from rmsexp.config.identity import DIGITS, differences, suffix
 from rmsexp.config.schema import ConfigError, checked, expanded, flatten, normalised, plain_values, results_folder
 
@@ -60,7 +60,9 @@ def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
     config, norm, resolved = checked(composed, imported)
     results_folder(config.results)  # raises if a file is in its place
     _check_own_names(overrides, {"task": config.task, "scale": config.scale, "norm": norm.name}, config_dir)
-    base = _base(tuple(choices(overrides)), config_dir, state_of_own_files(config_dir))
+    keys = ("task", "norm", "scale", "model.variant")
+    choices = tuple(word.input_line or "" for word in parse(overrides) if word.key_or_group in keys)
+    base = _base(choices, config_dir, state_of_own_files(config_dir))
     setting, series = _names(resolved, base, config.data.digest_of_own_files()[:DIGITS])
     return Job(tuple(overrides), config, norm, resolved, setting, series)
 

@@ -25,6 +25,7 @@ from rmsexp.system.command_line import escaped
 LARGEST_SEED = 2**63 - 1  # tables of runs hold seeds as integers of 64 bits
 REDUCE = ("ordered", "fast")
 PRECISIONS = ("float32", "bfloat16", "float16")
+SEVERAL = re.compile(r"\d+(\.{2,3}|[-:])\d+|[\d.e]+([,;: ]+[\d.e]+)+")  # values that may be meant for several runs
 MOST_THREADS = 1024  # many thousands of threads crash PyTorch
 
 
@@ -188,10 +189,8 @@ def checked(resolved: dict[str, Any], find: Find) -> tuple[Any, Any, dict[str, A
     """
     content = as_config(resolved)
     check_missing(content)
-    typed = _merge(_schema(content, find), content, "")
-    config = _instance(typed, "")
-    typed_norm = _typed_norm(content.get("norm"), find)
-    return config, _instance(typed_norm, "norm."), _normalised(resolved, typed, typed_norm)
+    typed, typed_norm = _typed(content, find)
+    return _instance(typed, ""), _instance(typed_norm, "norm."), _normalised(resolved, typed, typed_norm)
 
 
 def normalised(resolved: dict[str, Any], find: Find) -> dict[str, Any]:
@@ -201,9 +200,7 @@ def normalised(resolved: dict[str, Any], find: Find) -> dict[str, Any]:
 
     Raises: ConfigError for unknown keys and for values of another type.
     """
-    content = as_config(resolved)
-    typed = _merge(_schema(content, find), content, "")
-    return _normalised(resolved, typed, _typed_norm(content.get("norm"), find))
+    return _normalised(resolved, *_typed(as_config(resolved), find))
 
 
 def as_config(values: dict[str, Any]) -> DictConfig:
@@ -218,24 +215,20 @@ def _normalised(resolved: dict[str, Any], config: DictConfig, norm: DictConfig) 
     return _values_of(resolved, _container(config) | {"norm": resolved["norm"] | _container(norm)})
 
 
-def _schema(content: Any, find: Find) -> type:
-    """Return the schema of a config: that of its task. Raises: ConfigError if there is no such task."""
+def _typed(content: DictConfig, find: Find) -> tuple[DictConfig, DictConfig]:
+    """Return a config with the keys and types of its task's schema, and its norm's options with those of the norm."""
     if isinstance(content.get("task"), DictConfig):
         raise ConfigError("the task's file must begin with the line '# @package _global_', and have task: <its name>")
-    return config_class(task_class(content.get("task"), content.get("_target_"), find))
-
-
-def _typed_norm(content: Any, find: Find) -> DictConfig:
-    """Return a ``norm`` config's options with keys and types of its class (``_target_``). Raises: ConfigError."""
-    if not isinstance(content, DictConfig) or "_target_" not in content:
+    config = _merge(config_class(task_class(content.get("task"), content.get("_target_"), find)), content, "")
+    if not isinstance(content.get("norm"), DictConfig) or "_target_" not in content.norm:
         raise ConfigError("the norm's file names no class: it needs _target_, name and impl")
-    values = content.copy()
+    values = content.norm.copy()
     target = str(values.pop("_target_"))
     try:
         options_class = norm_class(target, find)
     except ConfigError as error:
         raise ConfigError(f"norm={values.get('name')}: _target_ {error}") from None
-    return _merge(options_class, values, "norm.")
+    return config, _merge(options_class, values, "norm.")
 
 
 def check_missing(content: DictConfig) -> None:
@@ -310,11 +303,10 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
         key, given = f"{prefix}{place}", OmegaConf.select(content, place)
         is_list = isinstance(OmegaConf.select(typed, place), ListConfig) or "is not a ListConfig" in str(error)
         if is_list and isinstance(given, str | int | float):
-            items = ",".join(map(str, listed(str(given)))) or given
-            raise ConfigError(f"{key} must be a list, in brackets: {key}=[{items}]") from None
-        text = ",".join(map(str, given)) if isinstance(given, ListConfig) else given
-        hint = several(f"{key}={text}")
-        raise ConfigError(f"{key}: {_first_line(error)}{'; ' * bool(hint)}{hint}") from None
+            raise ConfigError(f"{key} must be a list, in brackets: {key}=[{given}]") from None
+        several = isinstance(given, ListConfig) or (isinstance(given, str) and SEVERAL.fullmatch(given))
+        hint = f"; for several runs write -m {key}=0,1,2 or -m {key}=range(0,3)" if several else ""
+        raise ConfigError(f"{key}: {_first_line(error)}{hint}") from None
     except OverflowError:
         values = flatten(_container(content)).items()
         key = next(name for name, value in values if isinstance(value, int) and abs(value) > sys.float_info.max)
@@ -323,26 +315,6 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
         if isinstance(value, list) and any(isinstance(item, list | dict) for item in value):  # OmegaConf allows these
             raise ConfigError(f"{prefix}{name} must be a list of single values, got {value}")
     return merged
-
-
-def listed(text: str) -> Sequence[int]:
-    """Return the integers in a text such as 0..3, 0-3, 0:3 or range(4); nothing for any other text or a long range."""
-    match = re.fullmatch(r"(?:range\(|\[)?(?:(\d{1,9})(?:\.{2,3}|-|:|to))?(\d{1,9})[\])]?", text.replace(" ", ""))
-    if match is None or (match[1] is None and "range" not in text):
-        return ()
-    first, last = int(match[1] or 0), int(match[2]) - ("range" in text)
-    return range(first, last + 1) if 0 < last - first < 1000 else ()
-
-
-def several(word: str) -> str:
-    """Return how to write KEY=VALUE for several runs, or "" if the value is not a range or list of numbers."""
-    key, _, value = word.partition("=")
-    values = [*map(str, listed(value))] or re.split(r"[\s,;|]+", value.strip("[]{}() "))
-    if len(values) < 2 or not all(re.fullmatch(r"[\d.][\d.e+-]*", one) for one in values):
-        return ""
-    if len(values) > 8:
-        return f"for several runs write -m {key}=range({values[0]},{int(values[-1]) + 1})"
-    return f"for several runs write -m {key}={','.join(values)}"
 
 
 @cache

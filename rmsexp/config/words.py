@@ -18,13 +18,8 @@ from rmsexp.system.command_line import value_word
 
 MOST_RUNS = 10_000  # of a sweep
 NAMES_OF_NORMS = ("norm", "norms", "timing.norms", "timing.reference")  # keys whose values name norms
-WITHOUT_EFFECT = {  # keys of Hydra that would have none -> what to do
-    "hydra.run.dir": "results=DIR sets the folder of results",
-    "hydra.sweep.dir": "results=DIR sets the folder of results",
-    "hydra.sweep.subdir": "results=DIR sets the folder of results",
-    "hydra.output_subdir": "composition.yaml in the folder of a run has its config",
-    "hydra.mode": "-m makes a sweep",
-}
+# keys of Hydra that would have no effect
+WITHOUT_EFFECT = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir", "hydra.mode")
 
 
 def overrides(words: Sequence[str], config_dir: str | None = None) -> list[str]:
@@ -39,7 +34,7 @@ def overrides(words: Sequence[str], config_dir: str | None = None) -> list[str]:
     for word in words:
         key = word.partition("=")[0].lstrip("+~")
         if key in WITHOUT_EFFECT:
-            raise ConfigError(f"{word} has no effect: {WITHOUT_EFFECT[key]}")
+            raise ConfigError(f"{word} has no effect: results=DIR sets the folder of results, and -m makes a sweep")
     return [_with_names(composition.expand_home(word), known) for word in words]
 
 

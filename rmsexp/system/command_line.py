@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import functools
 import itertools
 import json
@@ -22,7 +21,6 @@ LONGEST_MESSAGE = 300  # largest number of characters of a message
 LONGEST_WITH_PATHS = 1000  # the same for messages that have a command with paths, or several paths and addresses
 # what Hydra takes for null, a truth value or a number
 NO_TEXT = re.compile(r"null|true|false|[+-]?(nan|inf|[\d_.]*\d[\d_.]*(e[+-]?[\d_]+)?)", re.ASCII | re.IGNORECASE)
-SHORTENED_WORD = 60  # least number of characters that remain of a word in a message that is too long
 
 
 class Main(Protocol):
@@ -53,10 +51,12 @@ REPORTED = (ReportedError, ValueError, OSError)  # errors that are reported by t
 class Parser(argparse.ArgumentParser):
     """A command-line parser that reports a mistake without the usage, and exits with status 2.
 
-    An option with a value may be written ``--seconds 1`` or ``seconds=1``; a list is ``shapes=[64x240,64x960]``.
+    Its description, the docstring of the command's module, is shown as it is. An option with a value may be written
+    ``--seconds 1`` or ``seconds=1``; a list is ``shapes=[64x240,64x960]``.
     """
 
-    _words: Sequence[str] = ()
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         return super().parse_known_args(self._as_flags(args), namespace)
@@ -65,10 +65,9 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_intermixed_args(self._as_flags(args), namespace)
 
     def _as_flags(self, args: Sequence[str] | None) -> list[str]:
-        """Note the typed words, and return them with options in the place of KEY=VALUE."""
-        self._words = sys.argv[1:] if args is None else list(args)
-        flags = list[str]()
-        for before, word in zip(("", *self._words), self._words, strict=False):
+        """Return the words with options in the place of KEY=VALUE."""
+        words, flags = sys.argv[1:] if args is None else list(args), list[str]()
+        for before, word in zip(("", *words), words, strict=False):
             option = self._option_string_actions.get(before)
             is_value = option is not None and option.nargs is None  # such as the text after --prompt
             flags += [word] if is_value else self._flags(word)
@@ -88,16 +87,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         unknown = re.match(r"unrecognized arguments: --([A-Za-z][\w.]*)", message)
         if unknown is not None and any(action.nargs == "*" for action in self._get_positional_actions()):
-            message += f"; a value of the config has no dashes: write {unknown[1]}={self._value_after(unknown[1])}"
+            message += f"; a value of the config has no dashes: write {unknown[1]}=VALUE"
         report(message)
         self.exit(2)
-
-    def _value_after(self, key: str) -> str:
-        """Return what was typed after ``--key``, or VALUE if nothing was."""
-        following = dict(zip(self._words, [*self._words[1:], ""], strict=True))
-        typed = next((word.partition("=")[2] for word in self._words if word.startswith(f"--{key}=")), "")
-        typed = typed or following.get(f"--{key}", "")
-        return typed if typed and typed[0] != "-" and "=" not in typed else "VALUE"
 
     def add_config_dir(
         self, help: str = "a folder of your own configs, such as norms and tasks", default: str | None = None
@@ -184,16 +176,17 @@ def inform(line: str) -> None:
 def brief(message: object, longest: int = LONGEST_MESSAGE) -> str:
     """Return a message, or that of an error, in at most two lines and ``longest`` characters.
 
-    If it is longer, its long words (values and paths) lose their middle, the longest first; then words are left out,
-    paths last. Characters that cannot be printed are written as escapes. A ReportedError may have a limit of its own.
+    In a longer one, long paths and values lose their middle, so that the names of files remain, and then the message
+    does. Characters that cannot be printed are written as escapes. A ReportedError may have a limit of its own.
     """
     longest = getattr(message, "longest", longest)
     first, *others = [line.strip() for line in str(message).splitlines() if line.strip()] or [type(message).__name__]
-    text = "\n".join("".join(map(_printable, line)) for line in ([first, " ".join(others)] if others else [first]))
-    for word in sorted(set(text.split()), key=len, reverse=True):
-        if len(text) > longest:
-            text = text.replace(word, _without_middle(word, max(SHORTENED_WORD, len(word) + longest - len(text))))
-    return _without_words(_without_middle(text, 10 * longest), longest)
+    lines = [first, " ".join(others)] if others else [first]
+    text = "\n".join("".join(char if char.isprintable() else ascii(char)[1:-1] for char in line) for line in lines)
+    if len(text) > longest:
+        text = re.sub(r"\S{80,}", lambda word: f"{word[0][:30]}…{word[0][-49:]}", text)
+    end = longest // 3
+    return text if len(text) <= longest else f"{text[: longest - end - 1]}…{text[-end:]}"
 
 
 def command(module: str, *words: str) -> str:
@@ -253,34 +246,3 @@ def duration(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-
-
-def _printable(character: str) -> str:
-    return character if character.isprintable() else ascii(character)[1:-1]
-
-
-def _without_middle(text: str, length: int) -> str:
-    """Return a text of at most this length. A path keeps the name of its file, unless that is very long."""
-    if len(text) <= length:
-        return text
-    name = len(text.rpartition("/")[2]) if "/" in text else 0
-    end = min(max(length // 2, name), length - length // 4)
-    return f"{text[: length - end - 1]}…{text[-end:]}"
-
-
-def _without_words(text: str, length: int) -> str:
-    """Return a text of at most this length, from which words are left out, those near the middle first, paths last."""
-    words = text.split(" ")
-    for index in sorted(range(len(words)), key=lambda index: ("/" in words[index], abs(2 * index - len(words)))):
-        if len(text) > length:
-            words[index] = "…"
-            text = re.sub("…( …)+", "…", " ".join(words))
-    return text
-
-
-def documentation(file: str) -> str:
-    """Return the docstring of a module, given its ``__file__``, as text of its help.
-
-    It is read from the file because Python removes the docstrings from the program if PYTHONOPTIMIZE is 2.
-    """
-    return ast.get_docstring(ast.parse(Path(file).read_text(encoding="utf-8"))) or ""

@@ -30,18 +30,11 @@ TWICE = 0.2  # seconds; two SIGINTs within a shorter time are one Ctrl-C, as tim
 # --- output
 
 
-def write(stream: TextIO, text: str) -> None:
-    """Write text to a stream. A character that its encoding lacks is written as "?"."""
-    try:
-        stream.write(text)
-    except UnicodeEncodeError as error:
-        stream.write(text.encode(error.encoding, "replace").decode(error.encoding))
-
-
 class Output:
     """Writes text to a stream until the stream fails, and discards all later text.
 
-    ``failure``: the error with which the stream failed, or None. For characters see :func:`write`.
+    ``failure``: the error with which the stream failed, or None. A character that the stream's encoding lacks is
+    written as "?".
     """
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -50,7 +43,8 @@ class Output:
         self._stream = stream or Path(os.devnull).open("w")  # noqa: SIM115
 
     def write(self, text: str) -> int:
-        self._attempt(write, self._stream, text)
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        self._attempt(self._stream.write, text.encode(encoding, "replace").decode(encoding))
         return len(text)
 
     def flush(self) -> None:
@@ -101,12 +95,9 @@ def open_standard_streams() -> None:
 
     Whatever a library writes to standard error would otherwise go to that file.
     """
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
-            os.set_inheritable(number, True)
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:  # the lowest free number
+        os.set_inheritable(number, True)
+    os.close(number)
 
 
 # --- figures
@@ -117,16 +108,6 @@ def is_command() -> bool:
     by_name = Path(sys.argv[0] if sys.argv else "").name == "rmsexp"
     modules = (word.removeprefix("-m").partition(".")[0] for word in sys.orig_argv[1:])
     return by_name or (sys.argv[:1] == ["-m"] and "rmsexp" in modules)
-
-
-def draw_for_files() -> None:
-    """Keep this process and those that it starts from the backend and the style that a user has set for matplotlib.
-
-    Also from a SOURCE_DATE_EPOCH that is no number, with which NumPy cannot be imported; no file here has such a date.
-    """
-    os.environ |= {"MPLBACKEND": "agg", "MATPLOTLIBRC": os.devnull}
-    if not os.environ.get("SOURCE_DATE_EPOCH", "0").isdecimal():
-        del os.environ["SOURCE_DATE_EPOCH"]
 
 
 # --- launchers: processes of one run, and processes that are started again
@@ -231,42 +212,26 @@ def ending_on_signals() -> Iterator[None]:
         yield
 
 
-class CtrlC(KeyboardInterrupt):
-    """Ctrl-C was pressed. After a plain KeyboardInterrupt, Python may ignore the exit status that a command returns."""
-
-
 @contextmanager
 def ctrl_c() -> Iterator[None]:
-    """Let Ctrl-C raise CtrlC inside the context, or at its end if a library has dropped or replaced the exception.
+    """Let Ctrl-C raise KeyboardInterrupt inside the context, or at its end if a library has replaced the exception.
 
-    Python drops exceptions in finalisers and in callbacks of weak references. CtrlC is then raised again.
+    Python drops the exception in finalisers, and goes on; Ctrl-C must then be pressed again.
     """
-    pressed, earlier_hook = False, sys.unraisablehook
-    again: list[threading.Timer] = []
+    pressed = False
 
     def press(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
         nonlocal pressed
         pressed = True
-        raise CtrlC
-
-    def dropped(unraisable: sys.UnraisableHookArgs) -> None:
-        if unraisable.exc_type is not CtrlC:
-            earlier_hook(unraisable)
-        else:  # what this function raises is dropped, too, so the signal is sent again
-            again.append(threading.Timer(0.01, signal.raise_signal, [signal.SIGINT]))
-            again[-1].start()
+        raise KeyboardInterrupt
 
     ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     with handling(press, [] if ignored else [signal.SIGINT]):
-        sys.unraisablehook = dropped
         try:
             yield
         finally:
-            for timer in again:
-                timer.cancel()
-            sys.unraisablehook = earlier_hook
             if pressed:
-                raise CtrlC
+                raise KeyboardInterrupt
 
 
 def end_during_imports(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001

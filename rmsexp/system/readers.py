@@ -1,8 +1,8 @@
 """Read JSON and YAML files as plain data. The records of a run may come from somebody else, or be damaged.
 
 Each reader returns the mapping that a file holds, and raises OSError if the file cannot be opened, or else ValueError
-with a message of one line that names the file. YAML that is too large, too deeply nested, or that stands for much more
-data than it holds is refused before it takes time or memory.
+with a message of one line that names the file. YAML that is too large, too deeply nested or has aliases is refused
+before it takes time or memory.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ import yaml
 from rmsexp.system.command_line import brief, escaped
 from rmsexp.system.regular_file import read_regular
 
-LARGEST_YAML = 1 << 15  # values or characters; a run's config.yaml has about two thousand characters
+LARGEST_YAML = 1 << 15  # characters; a run's config.yaml has about two thousand characters
 # errors of the system that show no damage, such as missing permissions: the file must not be replaced
 NOT_DAMAGE = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE)
 DEEPEST_YAML = 20  # levels of nesting; a run's config has four
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is the faster one
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -43,14 +45,14 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a file that holds a run's resolved config.
 
-    Such a file has values only, so interpolations (``${name}``) are refused. A few lines can stand for gigabytes, and
-    some interpolations read environment variables. In text ``${`` is written ``\\${`` (:func:`yaml_text`). For aliases
-    (``*name``) see :func:`check_yaml`.
+    Such a file has values only, so interpolations (``${name}``) and aliases (``*name``) are refused. A few lines of
+    them can stand for gigabytes, and some interpolations read environment variables. In text ``${`` is written ``\\${``
+    (:func:`yaml_text`).
 
     Raises: OSError if the file cannot be opened; ValueError if it does not hold such a mapping in UTF-8.
     """
     text = _text(path)
-    check_yaml(text, path)
+    _check_size(text, path)
     try:
         value = yaml.load(text, _Loader)
         json.dumps(value, ensure_ascii=False, default=str).encode()
@@ -65,41 +67,23 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return value
 
 
-def check_yaml(text: str, name: object) -> None:
-    """Raise ValueError for YAML that would take OmegaConf, or this module, much time or memory.
-
-    Aliases are allowed, but not of a part within itself, and what they stand for counts as often as it is used. Text
-    that is no YAML is left to the one who loads it.
-    """
-    sizes, open_parts, problem = dict[str, int](), [("", 0)], ""
-    try:
-        for event in yaml.parse(text, yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):
-            anchor, size = getattr(event, "anchor", None) or "", 1
-            if isinstance(event, yaml.CollectionStartEvent):
-                open_parts.append((anchor, 1))
-                anchor, size = "", 0
-            elif isinstance(event, yaml.AliasEvent):
-                problem = f"*{anchor} stands for a part that it is in" * (anchor in dict(open_parts))
-                anchor, size = "", sizes.get(anchor, 0)
-            elif isinstance(event, yaml.CollectionEndEvent):
-                anchor, size = open_parts.pop()
-            elif not isinstance(event, yaml.ScalarEvent):
-                continue
-            sizes |= {anchor: size} if anchor else {}
-            open_parts[-1] = open_parts[-1][0], open_parts[-1][1] + size
-            if max(sum(size for _, size in open_parts), len(text)) > LARGEST_YAML:
-                problem = f"more than {LARGEST_YAML:,} values or bytes, with those that aliases stand for"
-            if len(open_parts) > DEEPEST_YAML:
-                problem = f"more than {DEEPEST_YAML} levels of nesting"
-            if problem:
-                raise ValueError(f"{name}: {problem}")
-    except yaml.YAMLError:
-        return
-
-
 def check_own_config(path: Path) -> None:
-    """Raise ValueError for a config file of the user's own that OmegaConf must not load (:func:`check_yaml`)."""
-    check_yaml(_text(path), path)
+    """Raise ValueError for a config file of the user's own that would take OmegaConf much time or memory, or a pipe."""
+    _check_size(_text(path), path)
+
+
+def _check_size(text: str, path: Path) -> None:
+    """Raise ValueError for YAML that would take much time or memory. Text that is no YAML is left to the loader."""
+    if len(text) > LARGEST_YAML:
+        raise ValueError(f"{path}: more than {LARGEST_YAML:,} characters")
+    depth = 0
+    with suppress(yaml.YAMLError):
+        for event in yaml.parse(text, _SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth >= DEEPEST_YAML:
+                raise ValueError(f"{path}: more than {DEEPEST_YAML} levels of nesting")
+            if isinstance(event, yaml.AliasEvent):
+                raise ValueError(f"{path}: an alias (*{event.anchor}) is not allowed; write the value again")
 
 
 def yaml_text(values: Any) -> str:
@@ -107,7 +91,7 @@ def yaml_text(values: Any) -> str:
     return yaml.safe_dump(escaped(values), sort_keys=False)
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml's is the faster one
+class _Loader(_SafeLoader):
     """Loads plain values; refuses interpolations and repeated keys."""
 
     def construct_scalar(self, node: Any) -> Any:

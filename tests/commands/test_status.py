@@ -91,11 +91,10 @@ def test_the_json_document_has_the_documented_keys(results: Path, capsys: pytest
     text = (Path(__file__).parents[2] / "docs/campaigns.md").read_text().partition("Keys of the JSON document")[2]
     rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
     assert list(stored) == list(rows)
-    for name in ("campaigns", "settings", "runs"):
+    for name in ("campaigns", "runs"):
         assert all(f"`{key}`" in rows[name] for entry in stored[name] for key in entry)
     assert all(f"`{key}`" in rows["campaigns"] for key in stored["campaigns"][0]["stages"][0])
     assert stored["counts"] == {"interrupted": 1, "finished": 2, "diverged": 1, "failed": 1}
-    assert stored["settings"][0]["series"]["ln"] == {"finished": 1, "interrupted": 1}
     assert stored["runs"][0] | {"seconds": None, "seconds_per_step": None} == {
         "folder": "cifar10/demo/ln/seed0",
         "state": "finished",

@@ -149,11 +149,11 @@ def test_what_a_task_lacks_is_named_in_one_line(old: str, new: str, message: str
         ),
         (
             lambda my: edit(my / "task/spirals.yaml", "spirals.Task", "spiral.Task"),
-            "task=spirals: _target_ spiral.Task ca",
+            "task=spirals: spiral.Task ",
         ),
         (
             lambda my: edit(my / "task/spirals.yaml", "spirals.Task", "spirals.loss"),
-            "task=spirals has no class spirals.l",
+            "task=spirals: spirals.loss ",
         ),
         (lambda my: edit(my / "task/spirals.yaml", "_target_: spirals.Task", ""), "names its class under _target_"),
     ],

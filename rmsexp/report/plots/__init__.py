@@ -14,7 +14,7 @@ from contextlib import suppress
 def _import_matplotlib() -> None:
     """Import matplotlib also if MPLBACKEND names a backend that is not installed, as inherited from a notebook.
 
-    In a command, figures do not depend on the user's ``matplotlibrc`` (:func:`rmsexp.system.process.draw_for_files`).
+    In a command, figures do not depend on the user's ``matplotlibrc`` (see ``rmsexp/__init__.py``).
     """
     backend = None if "matplotlib" in sys.modules else os.environ.pop("MPLBACKEND", None)
     import matplotlib
