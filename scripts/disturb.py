@@ -703,7 +703,8 @@ def preempted_sweep(times: int, root: Path, rng: random.Random, words: Sequence[
                     os.kill(process, number)
                 print(f"{number.name:8} after step {step} or later: {run}", flush=True)
     errors = [f"{run} ended before {left}" for run, left in waiting.items() if left]
-    while running(results):  # the command ends when one of its jobs was lost, and the others go on
+    # the command ends when one of its jobs was lost, and the others go on
+    while any(Path(f"/proc/{process}").exists() for process, _ in running(results).values()):
         time.sleep(POLL_SECONDS)
     second = typed(launched, results, log).wait()
     if (bool(first.returncode), second) != (times > 0, 0):
