@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, NamedTuple
 
-from rmsexp.config.schema import LARGEST_SEED
 from rmsexp.records import record
 from rmsexp.rules import measures, seeds, selection
 from rmsexp.rules.claims import Claim
@@ -67,8 +66,6 @@ class Seeds:
     needed: int | None
 
     def __post_init__(self) -> None:
-        for seed in self.tune:
-            checks.at_least("tune", seed, 0, LARGEST_SEED)
         for key in ("min_seeds", "max_seeds", "needed"):
             if (number := getattr(self, key)) is not None:
                 checks.at_least(key, number, 0, seeds.MOST)
@@ -159,16 +156,10 @@ class CampaignFile:
     def __post_init__(self) -> None:
         for job in self.jobs:
             checks.positive("rate of a job", job.rate)
-            checks.at_least("seed of a job", job.seed, 0, LARGEST_SEED)
             if not record.can_be_run_folder(job.folder):
                 raise ValueError(f"the folder {job.folder!r:.80} of a job is not <task>/<setting>/<series>/seed<k>")
-        for key, values in [("grid", self.grid), *self.ladder.items()]:
-            for value in values:
-                checks.positive(key, value)
-        if self.tolerance is not None:
-            checks.positive("tolerance", self.tolerance)
-        if len(tasks := {job.folder.partition("/")[0] for job in self.jobs}) > 1:
-            raise ValueError(f"jobs are of several tasks, {', '.join(sorted(tasks))}")
+        for value in (value for values in (self.grid, *self.ladder.values()) for value in values):
+            checks.positive("a rate of the grid, or a value of the ladder,", value)
         arms = {arm for of_norm in self.arms.values() for arm in of_norm}
         claimed = {norm for claim in self.claims for norm in (claim.a, claim.b)}
         if unknown := {job.norm for job in self.jobs} - arms | claimed - {*self.norms}:

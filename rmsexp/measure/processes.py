@@ -85,8 +85,9 @@ def measure(
             share = Budget(Stopwatch(), budget.left / (len(planned) - begun))
             selected = {series: jobs[series] for series in group}
             answer = in_new_process(name, work, (selected, options, number, order_seed, share), report)
-            _check_sameness((answers or [answer])[0], answer, name)
             answers.append(answer)
+            if changed := provenance.changed(*(each["process"]["session"] for each in (answers[0], answer))):
+                raise ProcessError(f"{name} does not count, because it differs from the first in: {', '.join(changed)}")
             budget = budget.extended(answer["preparing_seconds"])
             # a series without layers to time is left out of the group's later processes, too
             group[:] = [series for series in group if series in answer["process"]["series"]]
@@ -107,11 +108,6 @@ def measure(
 def _stopped(answers: Sequence[dict[str, Any]], planned: int) -> str:
     reasons = {answer["process"]["stopped"] for answer in answers}
     return "budget spent" if len(answers) < planned or len(reasons) > 1 else reasons.pop()
-
-
-def _check_sameness(first: dict[str, Any], answer: dict[str, Any], name: str) -> None:
-    if changed := provenance.changed(first["process"]["session"], answer["process"]["session"]):
-        raise ProcessError(f"{name} does not count, because it differs from the first in: {', '.join(changed)}")
 
 
 def _content(
