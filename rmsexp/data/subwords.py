@@ -78,9 +78,7 @@ def codecs(corpus: Corpus, options: SubwordOptions, root: Path, report: Report) 
             )
         try:
             kind.learn(corpus, pairs, options, work, folder, report)
-        except (
-            ValueError
-        ):  # the options do not fit the text; after other errors the same command goes on after the parts
+        except ValueError:  # the options do not fit the text, so that the parts are of no use
             cache.remove(work)
             raise
         (folder / LEARNT).write_text(kind.digest(folder))
