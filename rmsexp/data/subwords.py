@@ -18,7 +18,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from rmsexp.data import DataError, Report, cache, merges, moses, parts, pieces
+from rmsexp.data import DataError, Report, cache, moses, parts, pieces
 from rmsexp.data.codec import EOS, FIRST_SUBWORD, PAD, UNK, Codec
 from rmsexp.data.parallel import Corpus
 from rmsexp.system import checks
@@ -157,5 +157,5 @@ class Kind(NamedTuple):
 
 KINDS = {
     "sentencepiece": Kind((pieces.__file__,), _learn_sentencepiece, _load_sentencepiece, _sentencepiece_digest),
-    "moses_bpe": Kind((moses.__file__, merges.__file__), _learn_moses_bpe, _load_moses_bpe, moses.digest),
+    "moses_bpe": Kind((moses.__file__,), _learn_moses_bpe, _load_moses_bpe, moses.digest),
 }
