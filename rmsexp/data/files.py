@@ -190,7 +190,11 @@ def other_root(root: Path, paths: Iterable[Path]) -> str:
     """
     top = root.absolute()
     wanted = [path.relative_to(root) for path in paths]
-    above = top.parents[: max(len(path.parts) for path in wanted) - 1]
+    above = [
+        folder
+        for depth, folder in enumerate(top.parents, 1)  # those in which ``root`` is a folder of the data set
+        if any(len(path.parts) > depth and path.parts[:depth] == top.parts[-depth:] for path in wanted)
+    ]
     for folder in (*above, *sorted(path for path in top.glob("*") if path.is_dir())):
         if all(any(folder.glob(str(path))) for path in wanted):
             return f"{folder} has {wanted[0]}: write {value_word('data.root', folder)}."

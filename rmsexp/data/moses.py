@@ -39,7 +39,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from rmsexp.data import Report, merges
+from rmsexp.data import Report
 from rmsexp.data.cache import cached
 from rmsexp.data.codec import EOS, FIRST_SUBWORD, PAD, UNK, UNKNOWN
 from rmsexp.data.pairs import SIDES, Pairs, in_chunks
@@ -195,14 +195,21 @@ def _write_merges(files: Sequence[Path], vocabulary: int, name: str, folder: Pat
 
     Raises: ValueError if these words give fewer merges than ``vocabulary``.
     """
-    found = merges.learn(_summed(files), vocabulary)
-    if len(found) < vocabulary:
+    from subword_nmt.learn_bpe import learn_bpe
+
+    learnt, counts = io.StringIO(), _summed(files)
+    if any(len(word) > 1 for word in counts):  # learn_bpe needs a pair of letters
+        lines = (f"{word} {count}" for word, count in counts.items())
+        del counts  # learn_bpe makes a table of its own; this one is freed after its last line
+        with contextlib.redirect_stderr(io.StringIO()):
+            learn_bpe(lines, learnt, vocabulary, is_dict=True)
+    found = max(0, learnt.getvalue().count("\n") - 1)
+    if found < vocabulary:
         raise ValueError(
-            f"data.vocabulary={vocabulary} is more than the {len(found):,} merges that the training text of "
+            f"data.vocabulary={vocabulary} is more than the {found:,} merges that the training text of "
             f"{name} gives; lower it"
         )
-    text = "".join(f"{left} {right}\n" for left, right in found)
-    (folder / "merges").write_text(f"#version: 0.2\n{text}", encoding="utf-8", newline="\n")
+    (folder / "merges").write_text(learnt.getvalue(), encoding="utf-8", newline="\n")
 
 
 def _read_merges(folder: Path) -> str:

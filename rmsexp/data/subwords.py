@@ -18,7 +18,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from rmsexp.data import DataError, Report, cache, merges, moses, parts, pieces
+from rmsexp.data import DataError, Report, cache, moses, parts, pieces
 from rmsexp.data.codec import EOS, FIRST_SUBWORD, PAD, UNK, Codec
 from rmsexp.data.parallel import Corpus
 from rmsexp.system import checks
@@ -78,9 +78,7 @@ def codecs(corpus: Corpus, options: SubwordOptions, root: Path, report: Report) 
             )
         try:
             kind.learn(corpus, pairs, options, work, folder, report)
-        except (
-            ValueError
-        ):  # the options do not fit the text; after other errors the same command goes on after the parts
+        except ValueError:  # the options do not fit the text, so that the parts are of no use
             cache.remove(work)
             raise
         (folder / LEARNT).write_text(kind.digest(folder))
@@ -159,5 +157,5 @@ class Kind(NamedTuple):
 
 KINDS = {
     "sentencepiece": Kind((pieces.__file__,), _learn_sentencepiece, _load_sentencepiece, _sentencepiece_digest),
-    "moses_bpe": Kind((moses.__file__, merges.__file__), _learn_moses_bpe, _load_moses_bpe, moses.digest),
+    "moses_bpe": Kind((moses.__file__,), _learn_moses_bpe, _load_moses_bpe, moses.digest),
 }

@@ -84,19 +84,6 @@ def test_features_are_computed_once_for_the_same_images_and_version(
     assert counted() == [*expected, *range(7)]
 
 
-def test_damaged_features_are_computed_again(
-    images: list[Path], counted: Callable[[], list[int]], tmp_path: Path
-) -> None:
-    path = extract(images, "red", tmp_path, silent)
-    whole = path.read_bytes()
-    for damaged in (whole[:-1], b"", whole[:200] + bytes([whole[200] ^ 1]) + whole[201:]):
-        path.write_bytes(damaged)
-        reports: list[str] = []
-        assert extract(images, "red", tmp_path, reports.append).read_bytes() == whole
-        assert reports[0] == f"{path.parent} is damaged (its digest does not fit); its content is computed again"
-    assert counted() == [*range(7)] * 4
-
-
 def in_a_process(function: Callable[[], None]) -> int:
     """Run a function in a child process and return the exit code: minus the signal's number if a signal ended it."""
     process = multiprocessing.get_context("fork").Process(target=function)
@@ -143,20 +130,6 @@ def test_killed_extraction_continues_at_the_first_missing_shard(
     path = extract(images, "red", tmp_path, silent)
     assert len(counted()) - before == lost
     assert np.load(path).argmax(axis=1).tolist() == [*range(7)]
-
-
-def test_only_one_of_several_processes_computes_the_features(
-    images: list[Path], counted: Callable[[], list[int]], tmp_path: Path
-) -> None:
-    context = multiprocessing.get_context("fork")
-    arguments = (images, "red", tmp_path, silent)
-    processes = [context.Process(target=extract, args=arguments) for _ in range(3)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0, 0]
-    assert counted() == [*range(7)]
 
 
 @pytest.mark.parametrize("content", [b"", b"GIF89a", b"not an image", "truncated"])

@@ -42,16 +42,6 @@ def test_parts_are_in_order_and_made_once(tmp_path: Path) -> None:
     assert made(tmp_path, "a b c d e f", 1) == [*first, ["f", str(os.getpid())]]
 
 
-def test_a_damaged_part_is_made_again_with_a_line(tmp_path: Path) -> None:
-    made(tmp_path, "a b", 1)
-    (tmp_path / "000001" / "item").write_text("x")
-    lines: list[str] = []
-    for _ in stored(tmp_path, write, "ab", 2, lines.append):
-        pass
-    assert [line.split(" (")[0] for line in lines] == [f"{tmp_path}/000001 is damaged"]
-    assert made(tmp_path, "a b", 1)[1][0] == "b"
-
-
 def test_a_killed_process_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"was killed; .* too little memory\.\nStart the command again: it goes on"):
         made(tmp_path, "a killed b", 2)

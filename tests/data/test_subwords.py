@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -102,13 +103,11 @@ def test_other_text_and_options_have_other_models(tmp_path: Path) -> None:
     assert len(list((tmp_path / "subwords").glob("*/model"))) == 3
 
 
-@pytest.mark.parametrize("options", KINDS[:2], ids=str)
-def test_damaged_model_is_learnt_again(options: SubwordOptions, tmp_path: Path) -> None:
-    source, _ = learn(options, tmp_path)
-    expected = source.encode(phrases()[0])
-    (model,) = (tmp_path / "subwords").glob("*/model")
-    model.write_bytes(model.read_bytes()[:1000])
-    assert learn(options, tmp_path)[0].encode(phrases()[0]) == expected
+@pytest.mark.parametrize(("words", "merges"), [({"a": 5}, 0), ({}, 0), ({"ab": 1, "cd": 2}, 1)])
+def test_too_few_merges_are_counted(words: dict[str, int], merges: int, tmp_path: Path) -> None:
+    (tmp_path / "words.json").write_text(json.dumps(words))
+    with pytest.raises(ValueError, match=rf"data.vocabulary=9 is more than the {merges} merges"):
+        moses._write_merges([tmp_path / "words.json"], 9, "my data", tmp_path)
 
 
 def original_tools(options: SubwordOptions, folder: Path) -> list[tuple[list[str], list[str]]]:

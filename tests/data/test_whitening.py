@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,12 +132,3 @@ def test_full_disk_is_named_and_leaves_nothing(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(DataError, match=rf"{tmp_path}/whitened/\w+ cannot be stored \(No space left on device\)"):
         whiten(make(), tmp_path)
     assert entries(tmp_path) == []
-
-
-def test_one_of_two_simultaneous_callers_computes_the_images(tmp_path: Path) -> None:
-    """The other caller waits and reads. Threads can stand for processes, as each call opens the lock file anew."""
-    with ThreadPoolExecutor(2) as pool:
-        (first, first_reports), (second, second_reports) = pool.map(whiten, [make()] * 2, [tmp_path] * 2)
-    assert first.train_x.tobytes() == second.train_x.tobytes()
-    assert len(first_reports + second_reports) == 1
-    assert len(entries(tmp_path)) == 1
