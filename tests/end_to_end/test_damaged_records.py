@@ -186,13 +186,16 @@ REFUSED = {
 
 @pytest.mark.parametrize("steps", ["max_steps=4", "max_steps=8"])
 @pytest.mark.parametrize("name", REFUSED)
-def test_other_damage_is_named_and_changes_no_file_but_the_status(name: str, steps: str, runs: Runs) -> None:
+def test_other_damage_is_named_and_changes_no_file_but_the_status_and_the_log(
+    name: str, steps: str, runs: Runs
+) -> None:
     """This includes a run that had finished: it does not count as finished if its metrics have changed."""
     damage, message = REFUSED[name]
     damage(runs)
+    may_change = (record.STATUS, "run.log")
 
     def files() -> dict[Path, bytes]:
-        paths = (path for path in runs.folder("damaged").rglob("*") if path.is_file() and path.name != record.STATUS)
+        paths = (path for path in runs.folder("damaged").rglob("*") if path.is_file() and path.name not in may_change)
         return {path: path.read_bytes() for path in paths}
 
     before = files()

@@ -105,7 +105,7 @@ def test_training_in_bfloat16_has_similar_losses_to_float32(main: Main, tmp_path
         (["task=rnnsearch", "data.threshold=5"], "data.threshold must be 0 with data.subwords=sentencepiece, got 5"),
         (["task=rnnsearch", "data.overlong=keep"], "data.overlong=keep is not known"),
         (["task=rnnsearch", "data.tests=[test2017]"], "data.tests must begin with test"),
-        (["task=rnnsearch", "norm=ln", "norm.p=0.5"], "norm=ln has no option norm.p (norms that have it: prms)"),
+        (["task=rnnsearch", "norm=ln", "norm.p=0.5"], "norm.p is not known with norm=ln (norms that have it: prms)"),
         (["task=rnnsearch", "tokens=100"], "tokens is not known"),
         (["task=transformer", "model.hidden=8"], "model.hidden is not known"),
     ],

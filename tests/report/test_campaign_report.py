@@ -110,7 +110,7 @@ def test_a_damaged_campaign_is_a_problem_of_the_report(tmp_path: Path, capsys: p
     Campaign().write(tmp_path)
     Campaign(name="damaged").write_file(tmp_path).write_text('{"format": 1}')
     report.run(tmp_path, None, None)
-    problem = f"campaign left out: {tmp_path}/campaigns/damaged/campaign.json has no"
+    problem = f"campaign left out: {tmp_path}/campaigns/damaged/campaign.json: it has no"
     assert problem in capsys.readouterr().err
     assert problem in (tmp_path / "report/report.md").read_text()
 
