@@ -703,8 +703,7 @@ def preempted_sweep(times: int, root: Path, rng: random.Random, words: Sequence[
                     os.kill(process, number)
                 print(f"{number.name:8} after step {step} or later: {run}", flush=True)
     errors = [f"{run} ended before {left}" for run, left in waiting.items() if left]
-    # the command ends when one of its jobs was lost, and the others go on
-    while any(Path(f"/proc/{process}").exists() for process, _ in running(results).values()):
+    while any(Path(f"/proc/{process}").exists() for process, _ in running(results).values()):  # jobs that go on
         time.sleep(POLL_SECONDS)
     second = typed(launched, results, log).wait()
     if (bool(first.returncode), second) != (times > 0, 0):
