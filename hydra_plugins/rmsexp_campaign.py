@@ -16,8 +16,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-RESTARTS = 3  # how often workers are started again after one was lost, as of a process that was killed
-
+RESTARTS = 3  # how often the workers are started again after the process of one was killed
 
 ConfigStore.instance().store(
     group="hydra/sweeper",
@@ -45,22 +44,21 @@ class CampaignSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Raises: SystemExit with the first exit status of a worker that is not 0; what the launcher raises."""
-        status = next((status for status in self._statuses(arguments) if status), 0)
+        status = next((status for status in self._statuses(arguments, RESTARTS) if status), 0)
         if status:
             raise SystemExit(status)
 
-    def _statuses(self, arguments: list[str]) -> Sequence[int]:
-        """Return the exit statuses of the workers.
+    def _statuses(self, arguments: list[str], restarts: int) -> Sequence[int]:
+        """Return the exit statuses of the workers. ``restarts``: how often they may be started again.
 
-        joblib ends all of its processes if one is lost. The workers are then started again: runs go on from their last
-        checkpoints.
+        joblib ends all of its processes if one is lost. The workers are then started again: runs continue from their
+        last checkpoints.
         """
-        for restarts_left in reversed(range(RESTARTS + 1)):
-            try:
-                jobs = self.launcher.launch([arguments] * self.workers, initial_job_idx=0)
-                return [job.return_value for job in jobs]
-            except BrokenProcessPool:
-                if not restarts_left:
-                    raise
-                print("a worker was lost; the workers are started again", flush=True)
-        raise AssertionError
+        try:
+            jobs = self.launcher.launch([arguments] * self.workers, initial_job_idx=0)
+            return [job.return_value for job in jobs]
+        except BrokenProcessPool:
+            if not restarts:
+                raise
+            print("a worker was lost; the workers are started again", flush=True)
+            return self._statuses(arguments, restarts - 1)

@@ -17,9 +17,9 @@ from rmsexp import config
 from rmsexp.campaign import item_file as items
 from rmsexp.campaign import question
 from rmsexp.campaign.item_file import Group, Item
-from rmsexp.campaign.progress import Plan
 from rmsexp.campaign.question import WHERE_AND_HOW, as_word, folder_name
 from rmsexp.campaign.runs import CampaignRuns
+from rmsexp.campaign.time_left import PlannedRuns
 from rmsexp.campaign.timing import Timing, interleaved
 from rmsexp.config.schema import flatten
 from rmsexp.config.timing import ProcessOptions
@@ -108,9 +108,9 @@ class Items:
         item = self.items[0]
         return f"{item.title}: {item.caption}" if len(self.items) == 1 else "tables and figures of the paper"
 
-    def plan(self) -> Plan:
+    def plan(self) -> PlannedRuns:
         stages = {item.name: self.runs([item]) for item in self.items}
-        return Plan(stages, {run: self.state(run) for run in self.runs(self.items)})
+        return PlannedRuns(stages, {run: self.state(run) for run in self.runs(self.items)})
 
     def trial_words(self, job: Run) -> Sequence[str]:
         return job.words

@@ -9,10 +9,10 @@ from pathlib import Path
 from rmsexp import config
 from rmsexp.campaign import campaign_file, plan, registration
 from rmsexp.campaign.campaign_file import Job
-from rmsexp.campaign.progress import Plan, Planned, begun, costs, progress
 from rmsexp.campaign.question import Question
 from rmsexp.campaign.remarks import remarks
 from rmsexp.campaign.results import Campaign, Result
+from rmsexp.campaign.time_left import Planned, PlannedRuns, begun, costs, progress
 from rmsexp.campaign.timing import Timing, interleaved
 from rmsexp.config import score
 from rmsexp.records import record
@@ -63,13 +63,13 @@ class CampaignRuns:
         """Return the words of a tuning run of a norm. It does not evaluate test splits."""
         return self.question.overrides("tune", run.norm, self.question.grid[0], self.question.tuning_seeds[0])
 
-    def plan(self) -> Plan:
+    def plan(self) -> PlannedRuns:
         problems: list[str] = []
         campaign, results = plan.update(self.question, problems)
         lines = [*problems, *pilot(campaign, results, self.question), *remarks(campaign, results)]
         return self._plan(campaign, results)._replace(lines=lines, path=campaign.path)
 
-    def _plan(self, campaign: Campaign, results: Mapping[Job, Result]) -> Plan:
+    def _plan(self, campaign: Campaign, results: Mapping[Job, Result]) -> PlannedRuns:
         stages = {stage: [job for job in campaign.jobs if job.stage == stage] for stage in STAGES}
         left = [job for job in campaign.jobs if not results[job].ended]
         least = campaign.seeds.min_seeds
@@ -83,7 +83,7 @@ class CampaignRuns:
         if not stages["final"]:
             reasons.append(f"best rates at its edge extend the grid by {selection.EXTENSIONS} rates")
         more = (most, " and ".join(reasons)) if len(most) > len(left) + len(coming) else ((), "")
-        return Plan(stages, {job: results[job].status for job in campaign.jobs}, coming, self._longer(), more)
+        return PlannedRuns(stages, {job: results[job].status for job in campaign.jobs}, coming, self._longer(), more)
 
     def _longer(self) -> float:
         """Return how many steps a final run has for each of a tuning run."""

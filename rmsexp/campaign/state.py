@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rmsexp.campaign import campaign_file
 from rmsexp.campaign.campaign_file import Job
-from rmsexp.campaign.progress import Cost, Plan, Progress, costs, progress
+from rmsexp.campaign.time_left import Cost, PlannedRuns, Progress, costs, progress
 from rmsexp.records import record
 from rmsexp.records.states import NOT_STARTED, Run, RunReader
 from rmsexp.system.command_line import command, value_word
@@ -84,5 +84,5 @@ def read_campaign(path: Path, runs: Mapping[Path, Run]) -> CampaignState:
         words = ["rmsexp.campaign", *stored.command]
         words += [] if str(root) == "results" else [value_word("results", root)]
     left = {job: run.seconds_left for job, run in begun.items()}
-    whole = progress(Plan(stages, states, coming), finished, left)
+    whole = progress(PlannedRuns(stages, states, coming), finished, left)
     return CampaignState(stored.name, stored.question, whole, command(*words))

@@ -20,7 +20,6 @@ timing.budget=…, and options of all runs.
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,21 +27,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.config_store import ConfigStore
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import MISSING, DictConfig
 
 from rmsexp import config
-from rmsexp.commands.launch import launch
+from rmsexp.commands import launch
 from rmsexp.config.words import overrides
 from rmsexp.system import process
-from rmsexp.system.command_line import (
-    REPORTED,
-    Parser,
-    config_dir_words,
-    entry_point,
-    report,
-    value_word,
-)
+from rmsexp.system.command_line import REPORTED, Parser, config_dir_words, entry_point, report, value_word
 from rmsexp.system.lock import Lock, RunLockedError
 
 if TYPE_CHECKING:
@@ -128,15 +119,12 @@ def _start(asked: Asked, arguments: argparse.Namespace, words: Sequence[str], of
         "hydra.sweep.subdir": ".",
         "hydra.output_subdir": None,
     }
-    return launch(_worker, ["-m", *chosen, *(value_word(key, value) for key, value in values.items())], WORKER)
+    return launch.launch(_worker, ["-m", *chosen, *(value_word(key, value) for key, value in values.items())], WORKER)
 
 
 def _worker(composed: DictConfig) -> int:
     """Be a worker that Hydra has started, and return its exit status."""
-    running = HydraConfig.get()
-    with suppress(OSError):  # a process of Ray may have been started elsewhere
-        os.chdir(running.runtime.cwd)
-    process.follow_parent()
+    running = launch.enter()
     with process.safe_output(), process.ending_on_signals():
         try:
             asked = _asked(composed.name, list(composed.words), composed.config_dir)

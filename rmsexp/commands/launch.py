@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.types import TaskFunction
 
 from rmsexp import config
+from rmsexp.system import process
 from rmsexp.system.command_line import ReportedError
 
 
@@ -39,6 +42,19 @@ def launch(function: TaskFunction, words: Sequence[str], config_name: str = "con
             f"Hydra refuses its own options and keys, hydra.… ({type(error).__name__}: {error})"
         ) from None
     return 0
+
+
+def enter() -> Any:
+    """Prepare a process that a launcher may have started for ``function``, and return Hydra's part of the config.
+
+    The process ends with its parent, and works in the folder in which the command was typed, which a process of Ray may
+    not do.
+    """
+    process.follow_parent()
+    running = HydraConfig.get()
+    with suppress(OSError):  # another machine may lack the folder; there, only absolute paths can be used
+        os.chdir(running.runtime.cwd)
+    return running
 
 
 def config_dir(running: Any) -> str | None:

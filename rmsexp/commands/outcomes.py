@@ -47,16 +47,17 @@ def show(job: config.Job, outcome: Outcome, swept: bool = False) -> None:
 
 
 def value(job: config.Job, outcome: Outcome) -> float:
-    """Return the last value of the target's metric on the split that selects, for a sweeper that searches.
+    """Return the last value of the target's metric on the split on which models are selected; NaN if there is none.
 
-    A run that diverged has the worst value, infinity. NaN if it was not evaluated.
+    A run that diverged has the worst value: infinity, or minus infinity if larger is better.
     """
     folder = record.RunFolder(job.folder)
-    target = folder.read_run()["target"]
+    target = folder.read_run().get("target", {})
     if outcome.status == "diverged":
-        return math.inf if target["mode"] == "min" else -math.inf
-    rows = [row for row in folder.read_metrics()[0] if row["split"] == target["selection"] and target["metric"] in row]
-    return float(rows[-1][target["metric"]]) if rows else math.nan
+        return -math.inf if target.get("mode") == "max" else math.inf
+    metric, split = target.get("metric"), target.get("selection")
+    values = [row[metric] for row in folder.read_metrics()[0] if row["split"] == split and metric in row]
+    return float(values[-1]) if values else math.nan
 
 
 def next_command(job: config.Job, config_dir: str | None) -> str:

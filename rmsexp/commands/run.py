@@ -10,11 +10,9 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
 
 UNSUPPORTED = (("-cp", "--config-path"), ("-cn", "--config-name"), ("--experimental-rerun",))  # flags of Hydra
 INFORMATION = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")  # that Hydra can print
-
-
 SEARCH_RESULT = "optimization_results.yaml"  # written by Optuna's sweeper
 QUIET = "RMSEXP_QUIET"  # environment variable that is set if runs show no progress, also in processes of launchers
 
@@ -197,18 +193,15 @@ def _shared(swept: Sequence[str], config_dir: str | None, runs: int) -> list[str
 
 
 def run(composed: DictConfig) -> float:  # noqa: ARG001
-    """Do the run of a job of Hydra, and return the last value of the task's target.
+    """Do the run of a job of Hydra. Return the last value of the task's target, by which a sweeper may search.
 
-    A run that diverged has the worst value, infinity with the sign of worse; one that failed has NaN. The end of a run
-    of a sweep does not end the sweep, except by a signal.
+    A run of a sweep that diverged has the worst value: infinity, or minus infinity if larger is better. One that failed
+    has NaN, and so has a single run. The end of a run of a sweep does not end the sweep, except by a signal.
 
     Raises: SystemExit if a signal stopped the run, or if it failed and is no run of a sweep; as
     :func:`rmsexp.work.runner.execute` after SIGUSR2.
     """
-    process.follow_parent()
-    running = HydraConfig.get()
-    with suppress(OSError):  # a process of Ray may have been started elsewhere
-        os.chdir(running.runtime.cwd)
+    running = launch.enter()
     swept = running.mode == RunMode.MULTIRUN
     with process.safe_output():
         try:
@@ -224,7 +217,7 @@ def run(composed: DictConfig) -> float:  # noqa: ARG001
             status = 128 + outcome.signum if outcome.signum is not None else int(outcome.status == "failed")
     if status >= 128 or (status and not swept):
         raise SystemExit(status)
-    return math.nan if status else outcomes.value(job, outcome)
+    return outcomes.value(job, outcome) if swept and not status else math.nan
 
 
 def _job(running: Any) -> config.Job:

@@ -9,10 +9,10 @@ from pathlib import Path
 from rmsexp.campaign import plan
 from rmsexp.campaign.answers import answer_of
 from rmsexp.campaign.items import Asked, Items
-from rmsexp.campaign.progress import Cost, Planned, Trial, begun, progress, seconds_left, total
-from rmsexp.campaign.progress import cost as cost_of
 from rmsexp.campaign.remarks import differing_models
 from rmsexp.campaign.runs import CampaignRuns
+from rmsexp.campaign.time_left import Cost, Planned, Trial, begun, progress, seconds_left, total
+from rmsexp.campaign.time_left import cost as cost_of
 from rmsexp.records import record
 from rmsexp.system import atomic
 from rmsexp.system.command_line import ReportedError, command, inform, report

@@ -150,11 +150,17 @@ def _hint(key: str, composed: DictConfig, config_dir: str | None) -> str:
     known = [name for name in flatten(OmegaConf.to_container(composed)) if not name.startswith("hydra.")]
     group, _, option = key.rpartition(".")
     if group == "norm":
-        norms = [name for name, path in sorted(_files("norm", config_dir).items()) if option in OmegaConf.load(path)]
+        norms = [name for name, path in sorted(_files("norm", config_dir).items()) if _has_option(path, option)]
         if norms:
             return f" with norm={composed.norm.name} (norms that have it: {', '.join(norms)})"
     beside = [name for name in known if name.rpartition(".")[0] == group]
-    return right_key(key, [*known, *GROUPS]) or f" (one of {', '.join(beside)})" * bool(group and beside)
+    return right_key(key, [*known, *([] if group else GROUPS)]) or f" (one of {', '.join(beside)})" * bool(group and beside)
+
+
+def _has_option(norm: Path, option: str) -> bool:
+    with suppress(YAMLError):  # of a norm of the user's own that was not chosen
+        return option in OmegaConf.load(norm)
+    return False
 
 
 def state_of_own_files(config_dir: str | None) -> OwnFiles:

@@ -16,7 +16,7 @@ Steps = Annotated[int, Between(0, MOST)]
 Seconds = Annotated[float, Between(0, 1e9)]
 
 
-class Extent(TypedDict):
+class MetricsContent(TypedDict):
     """A metrics file: its length, and the SHA-256 of its content."""
 
     bytes: Count
@@ -32,7 +32,7 @@ class StatusContent(TypedDict):
     process: NotRequired[Count]
     run: NotRequired[str | None]
     checkpoint: NotRequired[Count | None]
-    metrics: NotRequired[Extent | None]
+    metrics: NotRequired[MetricsContent | None]
     digest: NotRequired[str]
 
 
@@ -51,7 +51,7 @@ class Probes(TypedDict):
     reference: Parts | None
 
 
-class Contention(TypedDict):
+class ContentionContent(TypedDict):
     """What disturbed a process (see :meth:`rmsexp.train.contention.Contention.report`)."""
 
     state: NotRequired[Literal["clear", "contended", "unknown"]]
@@ -62,7 +62,7 @@ class Contention(TypedDict):
     probes: NotRequired[Probes | None]
 
 
-class Machine(TypedDict):
+class MachineContent(TypedDict):
     """What identifies a machine (see :func:`rmsexp.system.machine.identity`)."""
 
     id: str
@@ -87,8 +87,8 @@ class Session(TypedDict):
     device: NotRequired[str]
     device_type: NotRequired[str]
     threads: NotRequired[Count]
-    machine: NotRequired[Machine]
-    contention: NotRequired[Contention | None]
+    machine: NotRequired[MachineContent]
+    contention: NotRequired[ContentionContent | None]
     comparable: NotRequired[bool]
     trained: NotRequired[bool]
     own_code: NotRequired[str]

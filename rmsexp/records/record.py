@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Final, NoReturn
 
-from rmsexp.records.contents import Extent, RunContent, Status, StatusContent
+from rmsexp.records.contents import MetricsContent, RunContent, Status, StatusContent
 from rmsexp.system import atomic
 from rmsexp.system.command_line import command
 from rmsexp.system.lock import Lock
@@ -254,7 +254,7 @@ class RunFolder:
         return [row for line in lines for row in _rows(line)[0]]
 
 
-def _extent(content: bytes) -> Extent:
+def _extent(content: bytes) -> MetricsContent:
     """Return what a status records of a metrics file."""
     return {"bytes": len(content), "digest": hashlib.sha256(content).hexdigest()}
 

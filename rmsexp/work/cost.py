@@ -1,4 +1,4 @@
-"""Trials of some steps, which say how long a run takes on this machine (:mod:`rmsexp.campaign.progress`)."""
+"""Trials of some steps, which say how long a run takes on this machine (:mod:`rmsexp.campaign.time_left`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from rmsexp import config
 from rmsexp.campaign.items import Asked
-from rmsexp.campaign.progress import Cost, Planned, evaluations, waited
+from rmsexp.campaign.time_left import Cost, Planned, evaluations, waited
 from rmsexp.config import score
 from rmsexp.records import record
 from rmsexp.system import machine_lock

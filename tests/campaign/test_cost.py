@@ -16,9 +16,9 @@ from helpers.campaign_runs import ask, write_run
 from rmsexp import config
 from rmsexp.campaign import plan, progress
 from rmsexp.campaign.campaign_file import Job
-from rmsexp.campaign.progress import Cost
 from rmsexp.campaign.question import Question
 from rmsexp.campaign.runs import CampaignRuns
+from rmsexp.campaign.time_left import Cost
 from rmsexp.commands import summary
 from rmsexp.records import record
 from rmsexp.system import atomic, clock

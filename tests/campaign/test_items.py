@@ -15,7 +15,7 @@ from helpers.campaign_runs import RUNS
 from rmsexp import config
 from rmsexp.campaign import items
 from rmsexp.campaign.items import Items, Run
-from rmsexp.campaign.progress import Cost
+from rmsexp.campaign.time_left import Cost
 from rmsexp.commands import summary
 from rmsexp.commands.campaign import main
 from rmsexp.config import identity

@@ -11,8 +11,8 @@ from helpers.campaign_runs import ask, do, write_run
 
 from rmsexp.campaign import plan, registration, runs
 from rmsexp.campaign.campaign_file import Job
-from rmsexp.campaign.progress import Cost
 from rmsexp.campaign.runs import CampaignRuns
+from rmsexp.campaign.time_left import Cost
 from rmsexp.commands import summary
 from rmsexp.work import cost
 

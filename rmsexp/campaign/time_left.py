@@ -37,7 +37,7 @@ class Cost(NamedTuple):
 Trial = Callable[[Planned], Cost | None]  # returns what a run takes, or None if that is not known
 
 
-class Plan(NamedTuple):
+class PlannedRuns(NamedTuple):
     """The runs of a campaign or of items of the paper, by the records so far.
 
     Attributes:
@@ -60,7 +60,7 @@ class Plan(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageProgress:
     """A stage of a campaign, or an item of the paper.
 
     Attributes:
@@ -89,7 +89,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Progress:
-    stages: Sequence[Stage]
+    stages: Sequence[StageProgress]
 
     @property
     def seconds_left(self) -> float | None:
@@ -109,7 +109,7 @@ class Progress:
 
 
 def progress(
-    plan: Plan,
+    plan: PlannedRuns,
     finished: Mapping[Planned, Cost],
     begun: Mapping[Planned, float | None],
     spent: Mapping[Planned, Cost] | None = None,
@@ -126,11 +126,11 @@ def progress(
     left = [job for job, state in plan.states.items() if state not in record.ENDED]
     seconds = seconds_left([*left, *plan.coming], finished, begun, plan.longer, trial)
 
-    def stage(name: str) -> Stage:
+    def stage(name: str) -> StageProgress:
         jobs, later = plan.stages.get(name, ()), [job for job in plan.coming if job.stage == name]
         took = sum(spent[job].seconds for job in jobs if job in spent)
         needed = total(seconds[job] for job in (*jobs, *later) if job in seconds)
-        return Stage(name, Counter(plan.states[job] for job in jobs), len(later), took, needed)
+        return StageProgress(name, Counter(plan.states[job] for job in jobs), len(later), took, needed)
 
     return Progress([stage(name) for name in dict.fromkeys([*plan.stages, *(job.stage for job in plan.coming)])])
 
@@ -178,7 +178,7 @@ def seconds_left(
 # --- costs
 
 
-def begun(results: Path, plan: Plan) -> dict[Planned, float | None]:
+def begun(results: Path, plan: PlannedRuns) -> dict[Planned, float | None]:
     """Return the seconds left of planned runs that have begun and not ended."""
     left = [job for job, state in plan.states.items() if state not in record.ENDED]
     return {job: read_run(results / job.folder).seconds_left for job in left if (results / job.folder).exists()}
