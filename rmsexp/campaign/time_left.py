@@ -45,8 +45,8 @@ class PlannedRuns(NamedTuple):
         states: the state of each of them.
         coming: the runs that will follow, as far as that is known.
         longer: how much longer a final run is than a tuning run.
-        most: all runs that may be left, and why there may be more than those above; empty if there may not.
-        lines: what else is to be known.
+        most: the largest set of runs that may be left, and why; empty if it is the set above.
+        lines: further lines to print.
         path: the file with the plan; None if there is none.
     """
 

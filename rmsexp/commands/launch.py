@@ -1,4 +1,4 @@
-"""Enter Hydra: it composes the config of words that have been checked, and its launchers call a function."""
+"""Call Hydra, which composes a config from the words of a command line and calls a function by one of its launchers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line of runs and sweeps: Hydra does them; what it is given is checked first, and each end is shown."""
+"""The command line of runs and sweeps. Its words are checked here; Hydra composes the configs and starts the runs."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _print(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
 
 
 def _sweep(jobs: Sequence[config.Job], swept: Sequence[str], config_dir: str | None) -> int:
-    """Do the runs of a sweep by Hydra's sweeper and launcher. ``swept``: the words with which it does them.
+    """Do the runs of a sweep with Hydra's sweeper and launcher. ``swept``: the words for Hydra.
 
     List the runs that did not finish, and return the exit status.
 
@@ -158,7 +158,7 @@ def _sweep(jobs: Sequence[config.Job], swept: Sequence[str], config_dir: str | N
 
 
 def _of_search(job: config.Job, overrides: Sequence[str]) -> list[str]:
-    """Return the words that let a sweeper such as Optuna's search the best value of the task's target, reproducibly."""
+    """Return overrides for a sweeper that searches, such as Optuna's: the direction of the task's target, and the seed."""
     from rmsexp.config.classes import task_class
 
     known = {word.lstrip("+").partition("=")[0] for word in overrides}
@@ -182,7 +182,7 @@ def _move_aside(jobs: Sequence[config.Job]) -> None:
 
 
 def _shared(swept: Sequence[str], config_dir: str | None, runs: int) -> list[str]:
-    """Return the word that sets how many runs joblib does at the same time, by which they divide the cores."""
+    """Return the override that limits joblib's parallel runs to those there are; each gets its share of the cores."""
     launcher = config.compose(words.not_swept(swept), config_dir, hydra=True).hydra.launcher
     if not launcher.get("n_jobs"):  # another launcher; joblib refuses 0 by itself
         return []

@@ -62,8 +62,9 @@ def print_plan(asked: Asked) -> None:
 
 
 def _trials(asked: Asked, finished: Mapping[Planned, Cost]) -> Trial:
-    """Return what says how long a run takes of whose norm none is finished: the mean of runs that are alike, or else a
-    trial.
+    """Return a function that estimates the cost of a run if no run of its norm has finished.
+
+    It returns the mean cost of finished runs that are alike, or else what a trial of some steps says.
     """
     known: dict[str, list[Cost]] = {}
     for job, found in finished.items():

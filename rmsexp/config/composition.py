@@ -154,7 +154,9 @@ def _hint(key: str, composed: DictConfig, config_dir: str | None) -> str:
         if norms:
             return f" with norm={composed.norm.name} (norms that have it: {', '.join(norms)})"
     beside = [name for name in known if name.rpartition(".")[0] == group]
-    return right_key(key, [*known, *([] if group else GROUPS)]) or f" (one of {', '.join(beside)})" * bool(group and beside)
+    return right_key(key, [*known, *([] if group else GROUPS)]) or f" (one of {', '.join(beside)})" * bool(
+        group and beside
+    )
 
 
 def _has_option(norm: Path, option: str) -> bool:

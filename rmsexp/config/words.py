@@ -81,7 +81,7 @@ def _plain(name: str) -> str:
 
 
 class Sweep(NamedTuple):
-    """A command line as runs: the overrides of each, and the words with which Hydra does them.
+    """The runs of a command line: the overrides of each, and the words for Hydra.
 
     ``words``: None if it is a single run. ``searches``: whether Hydra's sweeper chooses the values itself, as Optuna's
     does; the only run is then one with the first value of each key.

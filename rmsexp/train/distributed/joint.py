@@ -177,7 +177,7 @@ class JointTrainer(Trainer):
 
 
 class OneProcess:
-    """How a run works that has this process alone.
+    """What differs between a run in one process and in several: this class is for one process.
 
     ``group``: its processes; None: this one. ``facts``: what the record says of them. ``trainer``: the class that
     trains. ``is_restarted``: whether torchrun has started the run before.
@@ -200,7 +200,7 @@ class OneProcess:
 
 
 class JointProcesses(OneProcess):
-    """How a run works that has the processes of a group, of which this is process 0."""
+    """The same for a run in several processes, of which this is process 0."""
 
     group: Group
     trainer = JointTrainer
@@ -220,5 +220,5 @@ class JointProcesses(OneProcess):
 
 
 def processes_of(group: Group | None) -> OneProcess:
-    """Return how a run works that has these processes; None: this one alone."""
+    """Return what differs for a run in these processes. None: in this one alone."""
     return OneProcess() if group is None else JointProcesses(group)
