@@ -158,7 +158,7 @@ def _sweep(jobs: Sequence[config.Job], swept: Sequence[str], config_dir: str | N
 
 
 def _of_search(job: config.Job, overrides: Sequence[str]) -> list[str]:
-    """Return overrides for a sweeper that searches, such as Optuna's: the direction of the task's target, and the seed."""
+    """Return overrides for a sweeper that searches, such as Optuna's: direction of the task's target, and seed."""
     from rmsexp.config.classes import task_class
 
     known = {word.lstrip("+").partition("=")[0] for word in overrides}

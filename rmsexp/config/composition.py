@@ -153,10 +153,10 @@ def _hint(key: str, composed: DictConfig, config_dir: str | None) -> str:
         norms = [name for name, path in sorted(_files("norm", config_dir).items()) if _has_option(path, option)]
         if norms:
             return f" with norm={composed.norm.name} (norms that have it: {', '.join(norms)})"
+    if not group:
+        return right_key(key, [*known, *GROUPS])
     beside = [name for name in known if name.rpartition(".")[0] == group]
-    return right_key(key, [*known, *([] if group else GROUPS)]) or f" (one of {', '.join(beside)})" * bool(
-        group and beside
-    )
+    return right_key(key, known) or f" (one of {', '.join(beside)})" * bool(beside)
 
 
 def _has_option(norm: Path, option: str) -> bool:
