@@ -12,7 +12,7 @@ from readme_blocks.checks import commit_of, not_recorded
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import counted, paragraphs, processor, table
 from readme_blocks.verdicts import NONE
-from rmsexp.campaign import progress
+from rmsexp.campaign import time_left
 from rmsexp.campaign.answers import Answer
 from rmsexp.campaign.campaign_file import Job, Stage
 from rmsexp.campaign.results import Campaign
@@ -117,7 +117,7 @@ def _spent(answer: Answer) -> list[Spent]:
             Spent(
                 job,
                 result.status == "finished",
-                progress.cost(files.path).seconds,
+                time_left.cost(files.path).seconds,
                 clock["eval"] / sum(clock.values()) if clock else 0.0,
                 "; ".join(sorted({processor(session, session["threads"]) for session in sessions})),
                 run_state(sessions),

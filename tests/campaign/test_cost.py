@@ -14,7 +14,7 @@ import pytest
 from helpers.campaign_runs import ask, write_run
 
 from rmsexp import config
-from rmsexp.campaign import plan, progress
+from rmsexp.campaign import plan, time_left
 from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.question import Question
 from rmsexp.campaign.runs import CampaignRuns
@@ -36,9 +36,9 @@ def test_the_time_that_threads_waited_does_not_count(tmp_path: Path) -> None:
     asked = ask(tmp_path)
     first, second, third, *_ = jobs(asked)
     total = 20 * len(clock.BUCKETS)
-    assert progress.cost(write_run(asked, first).path) == Cost(total, 0)
-    assert progress.cost(write_run(asked, second, contention={"waited": 0.25}).path) == Cost(total / 1.25, 0)
-    assert progress.cost(write_run(asked, third, contention=None).path) == Cost(total, 0)
+    assert time_left.cost(write_run(asked, first).path) == Cost(total, 0)
+    assert time_left.cost(write_run(asked, second, contention={"waited": 0.25}).path) == Cost(total / 1.25, 0)
+    assert time_left.cost(write_run(asked, third, contention=None).path) == Cost(total, 0)
 
 
 @pytest.mark.usefixtures("quick_folders")
@@ -48,7 +48,7 @@ def test_the_waiting_is_the_mean_over_the_processes_of_a_run(tmp_path: Path) -> 
     run = files.read_run()
     (first,) = run["sessions"]
     atomic.write_json(files.run_path, run | {"sessions": [first, first | {"contention": {"waited": 0.3}}]})
-    assert progress.waited(files) == pytest.approx(0.2)
+    assert time_left.waited(files) == pytest.approx(0.2)
 
 
 @pytest.mark.usefixtures("quick_folders")
@@ -57,13 +57,13 @@ def test_runs_without_metrics(tmp_path: Path) -> None:
     first, second, *_ = jobs(asked)
     diverged = write_run(asked, first, math.nan)
     diverged.metrics_path.unlink()
-    assert progress.cost(diverged.path) == Cost(0, 0)
+    assert time_left.cost(diverged.path) == Cost(0, 0)
     damaged = write_run(asked, second)
     for times in (None, {"eval": "1"}, {"eval": 10**400}, {"eval": -1}):
         row = {"split": "train", "step": 1} | ({} if times is None else {"seconds": times})
         damaged.metrics_path.write_text(json.dumps(row) + "\n")
         with pytest.raises(ValueError, match="lacks times"):
-            progress.cost(damaged.path)
+            time_left.cost(damaged.path)
 
 
 def test_evaluations_of_parts_and_of_the_whole_split() -> None:
@@ -74,8 +74,8 @@ def test_evaluations_of_parts_and_of_the_whole_split() -> None:
         for step, seconds, both in steps
         for split in (["interim", "valid"] if both else ["interim"])
     ]
-    assert progress.evaluations(rows) == (2.0, 5.0)
-    assert progress.evaluations([]) == (0.0, 0.0)
+    assert time_left.evaluations(rows) == (2.0, 5.0)
+    assert time_left.evaluations([]) == (0.0, 0.0)
 
 
 def test_estimates_are_means_of_finished_runs() -> None:
@@ -89,13 +89,13 @@ def test_estimates_are_means_of_finished_runs() -> None:
         return Cost(100, 10) if job.norm == "rms" else None
 
     left = [Job(stage, norm, 1e-3, 7, "") for stage in ("tune", "final") for norm in ("ln", "rms", "none")]  # type: ignore[arg-type]
-    found = progress.seconds_left(left, finished, {}, trial=trial)
+    found = time_left.seconds_left(left, finished, {}, trial=trial)
     assert list(found.values()) == [15, 100, None, 19.5, 130, None]
     assert tried == ["rms", "none"]
     final = Job("final", "ln", 1e-3, 0, "")
-    assert progress.seconds_left(left[3:4], finished | {final: Cost(50, 1)}, {}) == {left[3]: 50}
-    assert progress.seconds_left(left[:2], finished, {left[0]: 3.0}) == {left[0]: 3.0, left[1]: None}
-    assert progress.seconds_left(left[3:4], finished, {}, longer=2.0) == {left[3]: 34.5}
+    assert time_left.seconds_left(left[3:4], finished | {final: Cost(50, 1)}, {}) == {left[3]: 50}
+    assert time_left.seconds_left(left[:2], finished, {left[0]: 3.0}) == {left[0]: 3.0, left[1]: None}
+    assert time_left.seconds_left(left[3:4], finished, {}, longer=2.0) == {left[3]: 34.5}
 
 
 @pytest.mark.usefixtures("quick_folders")
