@@ -125,7 +125,7 @@ def _start(asked: Asked, arguments: argparse.Namespace, words: Sequence[str], of
 def _worker(composed: DictConfig) -> int:
     """Be a worker that Hydra has started, and return its exit status."""
     running = launch.enter()
-    with process.safe_output(), process.ending_on_signals():
+    with process.ending_on_signals():
         try:
             asked = _asked(composed.name, list(composed.words), composed.config_dir)
             return _work(asked, list(composed.typed), composed.of, f"[{running.job.num + 1}] ")

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from rmsexp.config import classes
 from rmsexp.config.schema import LARGEST_SEED, ConfigError
-from rmsexp.system import process
 from rmsexp.system.command_line import Parser, add_model_arguments, entry_point, inform
 
 MOST_TOKENS = 1_000_000
@@ -33,8 +32,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     from rmsexp.train.step import autocast
     from rmsexp.work import trained
 
-    if "standard output" in process.output_failures():
-        raise OSError("standard output is closed; use python -m rmsexp.generate RUN > text")
     classes.load_own(arguments.config_dir, arguments.norm_class)
     device = torch.device(arguments.device)
     task, model, step = trained.load(arguments.run, Task, device, inform, which=arguments.checkpoint)

@@ -51,6 +51,7 @@ def enter() -> Any:
     not do.
     """
     process.follow_parent()
+    process.open_output()
     running = HydraConfig.get()
     with suppress(OSError):  # another machine may lack the folder; there, only absolute paths can be used
         os.chdir(running.runtime.cwd)

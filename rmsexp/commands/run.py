@@ -203,18 +203,17 @@ def run(composed: DictConfig) -> float:  # noqa: ARG001
     """
     running = launch.enter()
     swept = running.mode == RunMode.MULTIRUN
-    with process.safe_output():
-        try:
-            job = _job(running)
-            outcome = _execute(job, running.launcher.get("n_jobs", 1), swept)
-        except (lock.RunLockedError, ReportedError, OSError) as error:
-            report(error)
-            status = getattr(error, "exit_status", 1)
-        except Exception:  # an error of this program; Hydra would report it as its own
-            traceback.print_exc()
-            status = 1
-        else:
-            status = 128 + outcome.signum if outcome.signum is not None else int(outcome.status == "failed")
+    try:
+        job = _job(running)
+        outcome = _execute(job, running.launcher.get("n_jobs", 1), swept)
+    except (lock.RunLockedError, ReportedError, OSError) as error:
+        report(error)
+        status = getattr(error, "exit_status", 1)
+    except Exception:  # an error of this program; Hydra would report it as its own
+        traceback.print_exc()
+        status = 1
+    else:
+        status = 128 + outcome.signum if outcome.signum is not None else int(outcome.status == "failed")
     if status >= 128 or (status and not swept):
         raise SystemExit(status)
     return outcomes.value(job, outcome) if swept and not status else math.nan

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 
 from rmsexp.config import ConfigError, classes
-from rmsexp.system import process
 from rmsexp.system.checks import LARGEST_BEAM
 from rmsexp.system.command_line import Parser, add_model_arguments, entry_point, inform
 
@@ -25,8 +24,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     from rmsexp.train.step import autocast
     from rmsexp.work import trained
 
-    if sys.stdin is None or "standard output" in process.output_failures():
-        raise OSError("standard input or output is closed; use python -m rmsexp.translate RUN < text > translations")
     if arguments.beam is not None and not 1 <= arguments.beam <= LARGEST_BEAM:
         raise ConfigError(f"--beam must be from 1 to {LARGEST_BEAM}, got {arguments.beam}")
     classes.load_own(arguments.config_dir, arguments.norm_class)

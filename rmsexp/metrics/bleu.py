@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING
 
-from rmsexp.system.command_line import inform
-from rmsexp.system.languages import CHINESE, LANGUAGES, WITHOUT_SPACES, language
+from rmsexp.system.languages import language
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
@@ -27,8 +25,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str], target: str = ""
     """Return BLEU and chrF2 of a corpus of detokenised lines, with one reference per line. Both are case-sensitive.
 
     ``target``: the code of the language in any spelling, such as ``zh_CN``, or "". By the language sacreBLEU chooses
-    the tokeniser of BLEU: one of its own for Chinese, Japanese and Korean. Other languages without spaces between
-    words, and codes that are not known, are named in a warning.
+    the tokeniser of BLEU: one of its own for Chinese, Japanese and Korean.
 
     Raises: ValueError if there are no lines, if the numbers of hypotheses and references differ, if ``target`` is no
     code of a language, or if a package that the tokeniser needs is missing.
@@ -60,18 +57,8 @@ def _metrics(references: Sequence[str], target: str) -> tuple[BLEU, CHRF]:
     from sacrebleu.metrics.chrf import CHRF
 
     code = language(target) if target else ""
-    _warn_about_words(code)
     try:
-        bleu = BLEU(references=[references], trg_lang="zh" if code in CHINESE else code)
+        bleu = BLEU(references=[references], trg_lang=code)
     except RuntimeError:
         raise ValueError(f"BLEU of the language {code} needs: pip install 'sacrebleu[{code}]'") from None
     return bleu, CHRF(references=[references])
-
-
-@cache
-def _warn_about_words(code: str) -> None:
-    """Print a warning, once, if BLEU may count whole sentences of this language as words."""
-    if code in WITHOUT_SPACES:
-        inform(f"warning: {code} has no spaces between words and sacreBLEU no tokeniser for it; use chrF, not BLEU")
-    elif code and code not in CHINESE and code not in LANGUAGES:
-        inform(f"warning: the language code {code} is not known; its BLEU splits words at spaces and punctuation")

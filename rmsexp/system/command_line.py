@@ -126,29 +126,30 @@ def entry_point(main: Main) -> Main:
 
     The status is 2 for a mistake on the command line, 1 if the command fails, and 130 after Ctrl-C. Errors that are
     neither ReportedError, ValueError nor OSError, nor about memory, are mistakes in the program; they are not caught.
-    If standard output or standard error cannot be written, the command goes on without (see
-    :func:`rmsexp.system.process.safe_output`).
     """
 
     @functools.wraps(main)
     def run(argv: Sequence[str] | None = None) -> int:
-        process.open_standard_streams()
-        with process.safe_output():
-            try:
-                with process.ctrl_c():
-                    return main(argv)
-            except REPORTED as error:
-                report(error)
-                return getattr(error, "exit_status", 1)
-            except (MemoryError, RuntimeError) as error:
-                message = memory_message(error)
-                if message is None:
-                    raise
-                report(message)
-                return 1
-            except KeyboardInterrupt:
-                report("interrupted")
-                return 130
+        process.open_output()
+        try:
+            status = main(argv)
+            sys.stdout.flush()
+            return status
+        except BrokenPipeError:
+            process.silence_output()
+            return 1
+        except REPORTED as error:
+            report(error)
+            return getattr(error, "exit_status", 1)
+        except (MemoryError, RuntimeError) as error:
+            message = memory_message(error)
+            if message is None:
+                raise
+            report(message)
+            return 1
+        except KeyboardInterrupt:
+            report("interrupted")
+            return 130
 
     return run
 

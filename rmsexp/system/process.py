@@ -12,16 +12,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
 Handler = Callable[[int, FrameType | None], None]
 
-STREAMS = {"stdout": "standard output", "stderr": "standard error"}  # attribute of sys -> name in messages
 # Sent by Ctrl-C, by kill, when a terminal is closed, and by SLURM some time before it ends a job, if it is asked to.
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
 TWICE = 0.2  # seconds; two SIGINTs within a shorter time are one Ctrl-C, as timeout(1) sends one to a process and group
@@ -30,74 +30,16 @@ TWICE = 0.2  # seconds; two SIGINTs within a shorter time are one Ctrl-C, as tim
 # --- output
 
 
-class Output:
-    """Writes text to a stream until the stream fails, and discards all later text.
-
-    ``failure``: the error with which the stream failed, or None. A character that the stream's encoding lacks is
-    written as "?".
-    """
-
-    def __init__(self, stream: TextIO | None) -> None:
-        # Python sets a standard stream to None if it is closed when the process starts.
-        self.failure: Exception | None = ValueError("closed") if stream is None else None
-        self._stream = stream or Path(os.devnull).open("w")  # noqa: SIM115
-
-    def write(self, text: str) -> int:
-        encoding = getattr(self._stream, "encoding", None) or "utf-8"
-        self._attempt(self._stream.write, text.encode(encoding, "replace").decode(encoding))
-        return len(text)
-
-    def flush(self) -> None:
-        self._attempt(self._stream.flush)
-
-    def _attempt(self, action: Callable[..., object], *arguments: object) -> None:
-        if self.failure is None:
-            try:
-                action(*arguments)
-            except Exception as error:  # for example OSError, or ValueError if the stream has been closed
-                self.failure = error
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+def open_output() -> None:
+    """Write characters that the encoding of a standard stream lacks as "?"."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
-@contextmanager
-def safe_output() -> Iterator[None]:
-    """Keep failures of the standard streams, such as a closed pipe or a full disk, from ending what the context does.
-
-    A stream that has failed stays silent after the context, too. A line on standard error reports a failure of standard
-    output, unless its reader has ended or it was closed from the beginning.
-    """
-    before: dict[str, Any] = {name: getattr(sys, name) for name in STREAMS}
-    outputs = {name: stream if isinstance(stream, Output) else Output(stream) for name, stream in before.items()}
-    for name, output in outputs.items():
-        setattr(sys, name, output)
-    try:
-        yield
-    finally:
-        for name, output in outputs.items():
-            output.flush()
-            expected = before[name] in (None, output) or isinstance(output.failure, BrokenPipeError)
-            if output.failure is None:
-                setattr(sys, name, before[name])
-            elif name == "stdout" and not expected:
-                print(f"rmsexp: {STREAMS[name]} cannot be written ({output.failure})", file=sys.stderr)
-
-
-def output_failures() -> dict[str, str]:
-    """Return the errors of the standard streams that have failed inside :func:`safe_output`, by the streams' names."""
-    failures = {STREAMS[name]: getattr(getattr(sys, name), "failure", None) for name in STREAMS}
-    return {name: str(failure) for name, failure in failures.items() if failure is not None}
-
-
-def open_standard_streams() -> None:
-    """Open /dev/null in place of closed standard streams, so that no file of a run is opened with their numbers.
-
-    Whatever a library writes to standard error would otherwise go to that file.
-    """
-    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:  # the lowest free number
-        os.set_inheritable(number, True)
-    os.close(number)
+def silence_output() -> None:
+    """Discard what is still to be written to standard output, whose reader has ended, as in ``rmsexp … | head``."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 # --- figures
@@ -210,28 +152,6 @@ def ending_on_signals() -> Iterator[None]:
 
     with handling(end, [number for number in stopping_signals() if not callable(signal.getsignal(number))]):
         yield
-
-
-@contextmanager
-def ctrl_c() -> Iterator[None]:
-    """Let Ctrl-C raise KeyboardInterrupt inside the context, or at its end if a library has replaced the exception.
-
-    Python drops the exception in finalisers, and goes on; Ctrl-C must then be pressed again.
-    """
-    pressed = False
-
-    def press(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        nonlocal pressed
-        pressed = True
-        raise KeyboardInterrupt
-
-    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    with handling(press, [] if ignored else [signal.SIGINT]):
-        try:
-            yield
-        finally:
-            if pressed:
-                raise KeyboardInterrupt
 
 
 def end_during_imports(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001

@@ -10,7 +10,7 @@ from typing import Any
 from rmsexp.config import LoggerConfig
 from rmsexp.records import record
 from rmsexp.records.contents import Status
-from rmsexp.system import atomic, lock, process
+from rmsexp.system import atomic, lock
 from rmsexp.system.readers import yaml_text
 from rmsexp.train import checkpoint, loggers
 from rmsexp.train.contention import Contention
@@ -95,7 +95,7 @@ class Writer:
         self.step = step
         for logger in self._loggers:
             logger.close(status)
-        if status == "diverged" or self._failures.errors or process.output_failures():
+        if status == "diverged" or self._failures.errors:
             with suppress(OSError, lock.RunLockedError):
                 self._write_run()
 
@@ -112,8 +112,8 @@ class Writer:
         self.files.check_lock()
         *earlier, current = self._description.sessions
         added: dict[str, Any] = {"contention": self._contention.report()}
-        if switched_off := self._failures.errors | process.output_failures():
-            added["switched_off"] = switched_off
+        if self._failures.errors:
+            added["switched_off"] = self._failures.errors
         if self.step <= current["from_step"]:
             added[record.TRAINED] = False
         sessions = [*earlier, {**current, **added}]

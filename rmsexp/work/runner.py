@@ -107,8 +107,7 @@ def _execute(job: config.Job, around: Around) -> Outcome:
             return Outcome("failed", 0, str(error))
         files.path.mkdir(parents=True, exist_ok=True)
         files.remove_temporaries()
-        with process.safe_output():
-            return _run_and_report(job, past, around)
+        return _run_and_report(job, past, around)
 
 
 def set_aside(files: record.RunFolder, group: Group | None = None) -> None:
