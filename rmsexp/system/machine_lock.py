@@ -3,27 +3,23 @@
 There are two files, which all processes of this user on this machine share. The process that measures locks
 ``measuring.lock``. Each worker checks this file before each step, and shares a lock of ``working.lock`` while it
 trains. The process that measures also locks ``working.lock``, for which it waits until all workers have paused. The
-kernel frees the locks of a process that dies. ``measuring.lock`` holds id, host, command and time of the last one.
+kernel frees the locks of a process that dies. ``measuring.lock`` holds id and command of the last one.
 
 The files are in the folder of temporary files, not in XDG_RUNTIME_DIR: that is removed when the user logs out, even if
 workers go on, and processes that cron or a container starts lack it. Processes with different TMPDIR do not meet.
-
-This module imports only modules of the standard library, ``file_lock`` and ``private``.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-import platform
 import shlex
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -53,15 +49,13 @@ def measuring(report: Report) -> Iterator[None]:
         stack.callback(delattr, _this_thread, "measures")
         try:
             own = stack.enter_context(_open(MEASURING))
-            _wait(own, fcntl.LOCK_EX, lambda measurement: report(f"waiting for {measurement}"), PATIENCE)
+            _wait(own, fcntl.LOCK_EX, lambda: report(f"waiting for {_owner(own)}"), PATIENCE)
             own.truncate(0)
-            command = shlex.join(sys.orig_argv)[:LONGEST_COMMAND]
-            about = {"process": os.getpid(), "host": platform.node(), "since": time.time(), "command": command}
-            own.write(json.dumps(about))
+            own.write(f"{os.getpid()} ({shlex.join(sys.orig_argv)[:LONGEST_COMMAND]})")
             own.flush()
             workers = stack.enter_context(_open(WORKING))
             pausing = "waiting until the campaign workers on this machine pause"
-            _wait(workers, fcntl.LOCK_EX, lambda _: report(pausing), PATIENCE)
+            _wait(workers, fcntl.LOCK_EX, lambda: report(pausing), PATIENCE)
         except OSError as error:
             report(f"warning: campaign workers on this machine do not pause for this measurement ({error})")
         yield
@@ -85,84 +79,56 @@ class Pause:
     """Tells a campaign worker when to pause, and waits meanwhile. Made by :func:`working`."""
 
     def __init__(self) -> None:
-        self._measuring: IO[str] | None = None
         self._working: IO[str] | None = None
         self._off = False  # whether there are no locks here
 
     def is_due(self) -> bool:
-        """Return whether :meth:`wait` must be called: somebody measures, or a lock's file was deleted. Takes 4 µs."""
-        if self._measuring is None or self._working is None:
+        """Return whether :meth:`wait` must be called, because somebody measures. Takes some 40 µs."""
+        if self._working is None:
             return False
-        for file in (self._measuring, self._working):
-            if not os.fstat(file.fileno()).st_nlink:  # for example by a program that removes old temporary files
-                return True
-        if not try_to_lock(self._measuring, fcntl.LOCK_SH):
-            return True
-        fcntl.flock(self._measuring, fcntl.LOCK_UN)
-        return False
+        with _open(MEASURING) as measuring:
+            return not try_to_lock(measuring, fcntl.LOCK_SH)
 
     def wait(self, report: Report) -> None:
-        """Let others measure until nobody does; then lock newly opened files. Without locks, never pause again."""
+        """Let others measure until nobody does. Without locks, never pause again."""
         if self._off or hasattr(_this_thread, "measures"):
             return
         self.close()
         try:
-            self._measuring, self._working = _open(MEASURING), _open(WORKING)
-            if not try_to_lock(self._measuring, fcntl.LOCK_SH):
-                begun = time.monotonic()
-                _wait(self._measuring, fcntl.LOCK_SH, lambda measurement: report(f"paused for {measurement}"))
-                report(f"going on after a pause of {time.monotonic() - begun:.0f} s")
-            _wait(self._working, fcntl.LOCK_SH, lambda _: None)
-            fcntl.flock(self._measuring, fcntl.LOCK_UN)
+            with _open(MEASURING) as measuring:
+                if not try_to_lock(measuring, fcntl.LOCK_SH):
+                    begun = time.monotonic()
+                    _wait(measuring, fcntl.LOCK_SH, lambda: report(f"paused for {_owner(measuring)}"))
+                    report(f"going on after a pause of {time.monotonic() - begun:.0f} s")
+                self._working = _open(WORKING)
+                _wait(self._working, fcntl.LOCK_SH)
         except OSError as error:
             self._off = True
             self.close()
             report(f"warning: this worker does not pause while others measure on this machine ({error})")
 
     def close(self) -> None:
-        """Close the files, which frees their locks."""
-        for file in (self._measuring, self._working):
-            if file is not None:
-                file.close()
-        self._measuring = self._working = None
+        """Free the lock."""
+        if self._working is not None:
+            self._working.close()
+        self._working = None
 
 
 def _open(name: str) -> IO[str]:
     return (private_folder(FOLDER) / name).open("a+")
 
 
-def _wait(file: IO[str], kind: int, waiting: Callable[[str], None], patience: int = 0) -> None:
-    """Lock a file. Report who measures, as the file says, if that takes long, and again if that process is stopped.
-
-    The kernel frees the lock of a process that ends, however it ends, but not that of one that SIGSTOP or Ctrl-Z has
-    stopped.
-    """
-    shown, polls = "", 0
+def _wait(file: IO[str], kind: int, waiting: Callable[[], None] = lambda: None, patience: int = 0) -> None:
+    """Lock a file. Call ``waiting`` once if that takes more than ``patience`` polls."""
+    polls = 0
     while not try_to_lock(file, kind):
-        if polls >= patience and (owner := _owner(file)) != shown:
-            shown = owner
-            waiting(owner)
+        if polls == patience:
+            waiting()
         polls += 1
         threading.Event().wait(file_lock.POLL_SECONDS)
 
 
 def _owner(file: IO[str]) -> str:
-    """Return the measurement of the process that has locked its file, by what it wrote there, and how to go on."""
+    """Return the measurement of the process that has locked its file, by what it wrote there."""
     file.seek(0)
-    try:
-        about = json.loads(file.read(2000))
-        process, host = int(about["process"]), str(about["host"])
-        since = time.strftime("%H:%M:%S", time.localtime(about["since"]))
-        text = f"the measurement of process {process} on {host} ({about['command']}, since {since})"
-    except (ValueError, LookupError, TypeError, OverflowError, OSError):
-        return "the measurement of an unknown process; goes on when that ends"
-    if host == platform.node() and _is_stopped(process):
-        return f"{text}; it is stopped: kill -CONT {process} lets it go on, kill -KILL {process} ends it"
-    return f"{text}; goes on when that ends{f' (kill {process} ends it)' * (host == platform.node())}"
-
-
-def _is_stopped(process: int) -> bool:
-    """Return whether a process is stopped, as far as Linux says so."""
-    with suppress(OSError, IndexError):
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
-    return False
+    return f"the measurement of process {file.read(LONGEST_COMMAND + 20) or 'unknown'}; goes on when that ends"
