@@ -99,18 +99,6 @@ def ascii_output(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
     return written
 
 
-def test_a_character_that_the_output_cannot_show_becomes_a_question_mark(monkeypatch: pytest.MonkeyPatch) -> None:
-    written = ascii_output(monkeypatch)
-
-    @entry_point
-    def main(argv: Sequence[str] | None = None) -> int:  # noqa: ARG001
-        print("task=…")
-        return 0
-
-    assert main([]) == 0
-    assert written.getvalue() == b"task=?\n"
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_shows_the_docstring_of_the_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     written = ascii_output(monkeypatch)

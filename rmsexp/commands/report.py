@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -22,13 +21,11 @@ from rmsexp.records import record
 from rmsexp.records.frames import timing_records
 from rmsexp.records.frames.load import Records, load
 from rmsexp.report import campaign_report, overview, setting_report
-from rmsexp.system import atomic, cores, process
+from rmsexp.system import cores, process
 from rmsexp.system.checks import nearest
 from rmsexp.system.command_line import Parser, command, entry_point, value_word
-from rmsexp.system.regular_file import read_regular
 
 OVERVIEW = "report"
-FILES = "files.txt"  # in the folder of a report: the paths of its files, one a line
 COMMITTED = ("results", record.REFERENCE)  # the end of the path of committed records
 FEW_RUNS = 100  # up to this many runs, one thread is faster than several processes, which take time to start
 
@@ -38,8 +35,6 @@ def run(results: Path, task: str | None = None, setting: str | None = None, out:
 
     A setting has runs, timing records or both. Settings that have only pilot and tuning runs of campaigns have no
     report, unless ``setting`` is given.
-
-    A report of all settings removes the files of the former one that it did not write again (:func:`_remove_former`).
 
     Return the paths of the overview: first the HTML page, then other texts and PNG figures. ``task``, ``setting``: if
     given, only settings with these names are reported.
@@ -114,34 +109,9 @@ def _run(results: Path, task: str | None, setting: str | None, out: Path, pool: 
     paths = overview.write(reports, verdicts, timings, problems, out)
     for number, report in enumerate(reports, 1):
         print(f"{number}/{len(selected)}  runs: {len(report.records.runs)}  {report.folder}", flush=True)
-    if task is None and setting is None:
-        of_figures = [path.with_suffix(".svg") for path in paths if path.suffix == ".png"]
-        _remove_former(out, [*paths, *of_figures, *(path for result in written for path in result.files)])
     for problem in problems:
         print(f"rmsexp: {problem}", file=sys.stderr)
     return paths
-
-
-def _remove_former(out: Path, files: Sequence[Path]) -> None:
-    """Remove the files of the former report in ``out`` that are not among ``files``, and list these for the next time.
-
-    Only files that the former report has listed are removed, and folders that are empty without them. Paths that lead
-    out of the folder, also through links, are left alone.
-    """
-    listed, own = out / FILES, sorted({path.relative_to(out).as_posix() for path in files})
-    try:
-        former = set(read_regular(listed).decode().splitlines()) - set(own)
-    except (OSError, ValueError):  # there is none, or it is damaged
-        former = set()
-    for name in sorted(former):
-        path, is_below = out / name, not Path(name).is_absolute() and ".." not in Path(name).parts
-        if is_below and path.is_file() and path.resolve().is_relative_to(out.resolve()):
-            path.unlink()
-            print(f"removed {path}, which is of an earlier report", flush=True)
-            with suppress(OSError):  # the folder has other files
-                for folder in Path(name).parents[:-1]:
-                    (out / folder).rmdir()
-    atomic.write_atomic(listed, "".join(f"{name}\n" for name in own))
 
 
 def _settings(records: Records, timings: pd.DataFrame) -> dict[Path, Records]:

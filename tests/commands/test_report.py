@@ -116,12 +116,6 @@ def test_latex_is_escaped_and_complete(written: Path) -> None:
     assert "%" not in text.replace(r"\%", "")
 
 
-def test_the_page_is_written_from_the_same_settings(written: Path) -> None:
-    page = (written / "report/report.html").read_text()
-    assert "Against LayerNorm, seed by seed" in page
-    assert "When LayerNorm reaches training loss" in page
-
-
 def test_one_task_and_setting_can_be_chosen(results: Path, tmp_path: Path, pages: list[SettingReport]) -> None:
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     report.run(tmp_path, "cifar10", "demo+optim.lr=0.01")
@@ -172,32 +166,6 @@ def test_committed_records_are_left_out_unless_they_are_asked_for(
     assert {path.name for path in reference.iterdir()} == {"machine"}
     assert report.report_folder(reference / "machine") == results / "report/reference"
     assert report.report_folder(tmp_path / "reference") == tmp_path / "reference/report"
-
-
-@pytest.mark.usefixtures("pages")
-def test_files_of_an_earlier_report_are_removed(tmp_path: Path) -> None:
-    results, out = tmp_path / "results", tmp_path / "out"
-    for name in ("demo", "demo+batch_size=8", "demo+batch_size=9"):
-        write_run(results, "rms", setting=name)
-    report.run(results, out=out)
-    own, outside = out / "cifar10/demo+batch_size=8/notes.md", tmp_path / "outside.csv"
-    linked = out / "linked"
-    linked.symlink_to(tmp_path)
-    for path in (own, outside):
-        path.write_text("")
-    listed = out / report.FILES
-    listed.write_text(listed.read_text() + f"../outside.csv\n{outside}\nlinked/outside.csv\n\n")
-    for name in ("demo+batch_size=8", "demo+batch_size=9"):
-        shutil.rmtree(results / "cifar10" / name)
-    report.run(results, task="cifar10", out=out)
-    assert (out / "cifar10/demo+batch_size=9/report.md").exists()  # it was not asked for all settings
-    report.run(results, out=out)
-    assert {path.name for path in (out / "cifar10").iterdir()} == {"demo", "demo+batch_size=8"}
-    assert [*own.parent.iterdir()] == [own]
-    assert outside.exists()
-    left = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
-    figures = {"cifar10/demo/curves.png"}  # which this test does not draw
-    assert set(listed.read_text().splitlines()) - figures == left - {own.relative_to(out).as_posix(), report.FILES}
 
 
 def test_without_runs_the_error_shows_a_command_that_trains_some(
@@ -295,32 +263,11 @@ def test_a_setting_of_timings_alone_has_a_section(tmp_path: Path, pages: list[Se
     assert "### Time of the norm layers in a step alone, and savings relative to LayerNorm (interleaved" in text
 
 
-def test_timings_are_reported_beside_runs_that_cannot_be_compared(tmp_path: Path, pages: list[SettingReport]) -> None:
-    (write_run(tmp_path, "rms") / record.METRICS).unlink()
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8})
-    report.run(tmp_path)
-    (page,) = pages
-    assert "Timing records" in page.tables
-    assert any("no run has any metrics yet" in problem for problem in page.records.problems)
-
-
 def test_the_page_of_timings_alone_is_complete(tmp_path: Path) -> None:
     write_timing(tmp_path, {"ln": 1.0, "rms": 0.8})
     first, *_ = report.run(tmp_path)
     assert "Timing records" in first.read_text()
     assert (tmp_path / "report/cifar10/demo/saving.png").exists()
-
-
-@pytest.mark.parametrize("missing", ["demo", "demo+optim.lr=0.1"])
-def test_learning_rates_are_compared_without_a_damaged_setting(
-    missing: str, tmp_path: Path, pages: list[SettingReport]
-) -> None:
-    for setting in ("demo", "demo+optim.lr=0.1", "demo+optim.lr=0.01"):
-        write_run(tmp_path, "rms", setting=setting)
-    (tmp_path / "cifar10" / missing / "rms/seed0" / record.RUN).unlink()
-    report.run(tmp_path, None, None)
-    (table,) = [page.tables["Learning rates"] for page in pages if "Learning rates" in page.tables]
-    assert "best of 2 tried" in table["best rate"].iloc[0]
 
 
 @pytest.mark.parametrize(

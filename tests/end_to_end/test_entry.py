@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import rmsexp
 from rmsexp.__main__ import COMMANDS, main
 from rmsexp.commands import run
 
@@ -35,16 +34,6 @@ def test_a_command_gets_all_words_after_it(command: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "argv", ["rmsexp", command])
     assert main() == 3
     assert calls == [["-m", "norm=ln,rms", "timing"], []]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        status = main([command, "--help"])
-    except SystemExit as end:
-        status = int(end.code or 0)
-    assert status == 0
-    assert f"python -m rmsexp.{command}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -89,12 +78,6 @@ def test_an_unknown_command_is_reported_in_one_line(
     assert (out, err) == ("", f"rmsexp: {word!r} is no command and no KEY=VALUE{suggestion} (commands: {names})\n")
 
 
-def test_help_lists_each_command_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
-    listed = capsys.readouterr().out.split("\ncommands ")[1].split("\n\n")[0].splitlines()[1:]
-    assert tuple(line.split()[0] for line in listed) == COMMANDS
-
-
 def test_python_m_and_the_console_script_are_the_same_function() -> None:
     script = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["rmsexp"]
     module, _, function = script.partition(":")
@@ -103,7 +86,3 @@ def test_python_m_and_the_console_script_are_the_same_function() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (2, "")
     assert "did you mean report?" in done.stderr
-
-
-def test_the_package_is_marked_as_typed() -> None:
-    assert (Path(rmsexp.__file__).parent / "py.typed").exists()

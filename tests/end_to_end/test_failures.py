@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import functools
 import hashlib
 import os
 import pickle
@@ -21,9 +20,7 @@ from torchvision.datasets import CIFAR10
 
 import rmsexp
 from rmsexp.records import record
-from rmsexp.tasks.cifar10 import Task
-from rmsexp.train import checkpoint, provenance
-from rmsexp.train.contention import Contention
+from rmsexp.train import checkpoint
 
 # --- failures after a run has begun
 
@@ -135,34 +132,11 @@ def test_a_value_error_in_training_has_a_traceback(
     assert path.exists() == begun
 
 
-def test_an_unexpected_error_is_named_if_its_traceback_cannot_be_written(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail() -> NoReturn:
-        (bench.folder() / "traceback.txt").mkdir()
-        raise RuntimeError("raised by the test")
-
-    at_step(monkeypatch, 3, fail)
-    done = bench()
-    assert done.status == 1
-    assert done.err.endswith("RuntimeError: raised by the test (the traceback cannot be written: Is a directory)\n")
-    assert bench.status()["status"] == "failed"
-
-
 def test_a_finished_run_that_cannot_go_on_stays_finished(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert bench("max_steps=6", "device=cuda").status == 1
     assert bench.status() == {"status": "finished", "step": 4, "error": None}
-
-
-def test_a_finished_run_with_another_config_is_refused(bench: Bench) -> None:
-    """As after an edit of the norm's own config."""
-    bench()
-    bench.edit(record.CONFIG, lambda content: content["norm"].update(eps=0.5))
-    done = bench()
-    assert done.status == 1
-    assert "was begun with another config (norm.eps is now 1e-06); start a new run with force=true" in done.err
 
 
 def test_a_finished_run_says_that_the_code_of_the_users_norm_has_changed(
@@ -183,35 +157,6 @@ def test_a_finished_run_says_that_the_code_of_the_users_norm_has_changed(
     assert "own_code" not in bench(*words, "max_steps=6").err  # this process goes on with what it has imported
     monkeypatch.delitem(sys.modules, module.stem)  # as in a new process
     assert "warning: changed since the run's last process: own_code" in bench(*words, "max_steps=8").err
-
-
-def test_a_session_has_the_code_of_the_beginning_of_the_process(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = tmp_path / "code/a.py"
-    source.parent.mkdir()
-    source.write_text("1")
-    for name in ("code", "git"):
-        monkeypatch.setattr(provenance, name, functools.cache(getattr(provenance, name).__wrapped__))
-    monkeypatch.setattr(provenance, "PACKAGE", source.parent)
-    before = provenance.code.__wrapped__()
-    prepare = Task.prepare
-    monkeypatch.setattr(Task, "prepare", lambda *arguments: (source.write_text("2"), prepare(*arguments)))
-    assert bench("max_steps=1").status == 0
-    (session,) = record.RunFolder(bench.folder()).read_run()["sessions"]
-    assert session["code"] == before != provenance.code.__wrapped__()
-
-
-def test_the_contention_of_a_diverged_run_is_that_up_to_its_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It diverges before its first checkpoint after a step."""
-    not_finite_at(monkeypatch, 3)
-    seen: list[int] = []
-
-    monkeypatch.setattr(Contention, "report", lambda _: {"state": "clear", "waited": len(seen)})
-    at_step(monkeypatch, 3, lambda: seen.append(3))
-    assert bench("checkpoint_every=100").out.startswith("diverged at step 3")
-    (session,) = record.RunFolder(bench.folder()).read_run()["sessions"]
-    assert session["contention"]["waited"] == 1
 
 
 # --- damaged checkpoints, a full disk

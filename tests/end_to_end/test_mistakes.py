@@ -14,7 +14,6 @@ from helpers.command_bench import Bench
 from rmsexp import config
 from rmsexp.config import words as words_module
 from rmsexp.records import record
-from rmsexp.work import runner
 
 # --- help
 
@@ -170,13 +169,6 @@ def test_a_word_that_is_too_long_is_refused(bench: Bench) -> None:
     bench("seed=" + "9" * 100_000).assert_refused("is too long")
 
 
-def test_a_value_for_each_run_that_the_shell_makes_several_words_of_is_reported(bench: Bench) -> None:
-    """As of seed={0,1}, of which the last word alone would count."""
-    done = bench("seed=0", "seed=1", "max_steps=0")
-    warning = "rmsexp: seed is given 2 times, of which seed=1 counts; for a run with each, write -m seed=0,1\n"
-    assert done.err.startswith(warning)
-
-
 @pytest.mark.parametrize("command", ["norm=mine", "-m norm=ln,mine", "norm=mine --config-dir own/norm"])
 def test_a_forgotten_folder_of_own_configs_is_named(
     command: str, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -201,25 +193,6 @@ def test_help_may_be_abbreviated_and_stand_anywhere(words: Sequence[str], bench:
     assert (done.status, done.err) == (0, "")
     assert done.out.startswith("rmsexp trains a task")
     assert not bench.results.exists()
-
-
-def test_flags_may_stand_anywhere(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    order = []
-    monkeypatch.setattr(
-        "rmsexp.work.runner.execute", lambda job, _: order.append(job.series) or runner.Outcome("failed", 0)
-    )
-    bench("norm=rms,ln", "-m", "seed=0")
-    assert order == ["rms", "ln"]
-    assert bench("norm=ln", "--cfg", "job", "seed=0").status == 0
-
-
-def test_a_file_in_the_place_of_results_is_refused(bench: Bench) -> None:
-    bench.results.write_text("a file")
-    for flag in ([], ["-m"]):
-        done = bench(*flag)
-        assert (done.status, done.out) == (2, "")
-        assert done.err.startswith("rmsexp: results=")
-        assert done.err.endswith("is a file; name a folder\n")
 
 
 def test_a_folder_of_results_in_the_config_folder_is_refused(bench: Bench, tmp_path: Path) -> None:

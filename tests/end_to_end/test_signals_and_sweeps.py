@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import pytest
 import torch
 from helpers import language_models
-from helpers.command_bench import TINY, Bench, assert_same_end, at_step, not_finite_at
+from helpers.command_bench import Bench, assert_same_end, at_step, not_finite_at
 from helpers.tasks import Main
 
 from rmsexp import config
@@ -18,7 +18,6 @@ from rmsexp.records import record
 from rmsexp.system import cores
 from rmsexp.task import Extent
 from rmsexp.tasks.cifar10 import Task
-from rmsexp.train.contention import Contention
 from rmsexp.work import runner
 
 # --- Ctrl-C and SIGTERM
@@ -97,15 +96,6 @@ def test_a_finished_run_that_is_stopped_before_it_goes_on_stays_finished(
     assert (bench.folder() / record.STATUS).read_bytes() == before
 
 
-def test_ctrl_c_while_the_config_is_composed_prints_one_line(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: Any) -> NoReturn:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(config, "job", interrupted)
-    done = bench()
-    assert (done.status, done.err) == (130, "rmsexp: interrupted\n")
-
-
 def test_a_signal_ends_the_whole_sweep(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         at_step(patch, 3, lambda: os.kill(os.getpid(), signal.SIGINT))
@@ -176,16 +166,6 @@ def test_a_finished_run_stays_finished_until_a_longer_one_goes_on(
     assert (seen, bench.status()["step"]) == (["finished"], 4)
 
 
-def test_a_sweep_fails_if_an_ended_run_has_another_config(bench: Bench) -> None:
-    words = ("-m", "norm=rms,ln")
-    assert bench(*words).status == 0
-    bench.edit(record.CONFIG, lambda content: content["norm"].update(eps=0.5))
-    done = bench(*words)
-    assert done.status == 1
-    assert f"failed: {bench.folder()}: " in done.out
-    assert "was begun with another config (norm.eps is now 1e-06)" in done.out
-
-
 def test_a_sweep_names_a_run_that_another_process_is_doing(bench: Bench) -> None:
     with record.RunFolder(bench.folder("ln")).locked():
         bench.folder("ln").mkdir(parents=True)
@@ -194,18 +174,6 @@ def test_a_sweep_names_a_run_that_another_process_is_doing(bench: Bench) -> None
     assert done.status == 1
     assert f"running: {bench.folder('ln')}: another process is doing it\n" in done.out
     assert f"{bench.folder('ln')} is being written by another process" in done.err
-
-
-def test_a_sweep_fails_if_the_record_of_an_ended_run_is_damaged(bench: Bench) -> None:
-    """No checkpoint can be used, because the metrics before both have changed. The status stays "finished"."""
-    words = ("-m", "norm=rms,ln")
-    assert bench(*words).status == 0
-    path = bench.folder() / record.METRICS
-    path.write_text(path.read_text().replace('"step": 0', '"step": 1', 1))
-    done = bench(*words)
-    assert bench.status()["status"] == "finished"
-    assert done.status == 1
-    assert f"failed: {bench.folder()}: {path} has changed since status.json was written" in done.out
 
 
 def test_a_signal_before_a_divergence_is_noticed_ends_the_sweep(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,18 +260,3 @@ def test_runs_in_parallel_share_the_cores(main: Main, tmp_path: Path) -> None:
     for run in runs:
         assert (run.status["status"], run.status["step"]) == ("finished", 2)
         assert run.run["sessions"][0]["threads"] == cores.threads(2)
-
-
-@pytest.mark.parametrize(("n_jobs", "shared"), [(1, False), (2, True)])
-def test_a_run_knows_whether_its_launcher_does_others_at_the_same_time(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data_root: Path, n_jobs: int, shared: bool
-) -> None:
-    def contention(device: torch.device, shared: bool) -> Contention:
-        shares.append(shared)
-        return Contention(device, shared)
-
-    shares: list[bool] = []
-    monkeypatch.setattr("rmsexp.train.distributed.joint.Contention", contention)
-    job = config.job([*TINY, f"results={tmp_path}", f"data.root={data_root}", "max_steps=1"])
-    assert runner.execute(job, runner.Around(n_jobs)).status == "finished"
-    assert shares == [shared]
