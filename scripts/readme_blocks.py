@@ -133,7 +133,7 @@ def answer() -> str:
 
 def results() -> str:
     """A row per task: whether the norms equal LayerNorm, and the time that RMSNorm saves over all CPUs."""
-    found = {"step time saved": of_steps("eager", "RMSNorm"), "fused": of_steps("fused", "RMSNorm")}
+    found = {"RMSNorm saves": of_steps("eager", "RMSNorm"), "fused": of_steps("fused", "RMSNorm")}
     rows = []
     for task in TASKS:
         row = {"task": f"`{task}`"}
@@ -150,7 +150,7 @@ def results() -> str:
         f"{table(rows)}\n\nQuality: `scale=medium`, fused norms; *equals*: within a margin (not registered for "
         "pRMSNorm). † at the chosen learning rates; what their choice may have cost is not known. [What the words mean]"
         f"({LIMITS}); [conditions](results/README.md#campaigns); [all claims]"
-        "(results/reference/report/report.md#verdicts).\n\nTime saved by RMSNorm: lowest to highest of [interleaved "
+        "(results/reference/report/report.md#verdicts).\n\nStep time that RMSNorm saves: lowest to highest of [interleaved "
         f"timings](docs/timing.md) on {len(machines)} CPUs, `scale=small`, unfused and [fused]"
         "(docs/performance.md#eager-and-fused)."
     )
@@ -263,11 +263,11 @@ def simulated() -> str:
         worst = min(own, key=lambda row: row["coverage"])["task"]
         parts.append(
             f"{when} the 90 % intervals contained the true difference in {min(covered):.1f} to {max(covered):.1f} % of "
-            f"the simulated campaigns (median {median(covered):.1f} %, lowest on `{worst}`), and at most {wrong:.1f} % "
-            "had a wrong verdict."
+            f"the simulated campaigns (median {median(covered):.1f} %, lowest on `{worst}`), and in the worst case "
+            f"{wrong:.1f} % had a wrong verdict."
         )
     known = max(share for case in result["known"] for shares in case["wrong"].values() for share in shares)
-    return f"{' '.join(parts)} If the best rates are known, at most {100 * known:.1f} % had one."
+    return f"{' '.join(parts)} If the best rates are known, at most {100 * known:.1f} % of a case had one."
 
 
 def timing_intervals() -> str:
