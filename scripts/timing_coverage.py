@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from check_record import Check, add_option, run
-from readme_blocks.text import table
+from readme_blocks import table
 
 from rmsexp.rules.ratios import Interval, over_processes, paired_ratio
 

@@ -40,7 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--watch", action="store_true", help="show this until Ctrl-C, again every 2 seconds")
-    form.add_argument("--json", action="store_true", help="print a JSON document; docs/campaigns.md explains its keys")
+    form.add_argument(
+        "--json", action="store_true", help="print a JSON document; docs/campaign-reference.md explains its keys"
+    )
     arguments = parser.parse_args(argv)
     reader, console = Reader(results_folder(arguments.results)), Console(highlight=False)
     if arguments.watch:
@@ -74,7 +76,7 @@ def plain(overview: Overview) -> str:
 
 
 def document(overview: Overview) -> dict[str, Any]:
-    """Return the content of the JSON document. docs/campaigns.md explains its keys."""
+    """Return the content of the JSON document. docs/campaign-reference.md explains its keys."""
     return {
         "format": 1,
         "results": str(overview.results),

@@ -88,7 +88,9 @@ def test_plain_lines_show_all_states(results: Path, capsys: pytest.CaptureFixtur
 def test_the_json_document_has_the_documented_keys(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert status.main([str(results), "--json"]) == 0
     stored = json.loads(capsys.readouterr().out)
-    text = (Path(__file__).parents[2] / "docs/campaigns.md").read_text().partition("Keys of the JSON document")[2]
+    text = (
+        (Path(__file__).parents[2] / "docs/campaign-reference.md").read_text().partition("Keys of the JSON document")[2]
+    )
     rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
     assert list(stored) == list(rows)
     for name in ("campaigns", "runs"):

@@ -50,7 +50,7 @@ def folder_of_norms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (cell,) = ("".join(cell["source"]) for cell in notebook["cells"] if "source = '''" in "".join(cell["source"]))
     documents.write_dyisru(folder)
     documents.write_spirals(folder)
-    first, _ = documents.blocks(documents.ROOT / "docs/campaigns.md", "yaml")
+    (first,) = documents.blocks(documents.ROOT / "docs/campaigns.md", "yaml")
     (folder / "my/campaign").mkdir()
     (folder / "my/campaign/first.yaml").write_text(first)
     (folder / "mean_abs.py").write_text(cell.split("'''")[1])

@@ -15,7 +15,7 @@ ARCHITECTURE = documents.ROOT / "docs/architecture.md"
 def test_the_readme_is_short() -> None:
     text = README.read_text()
     assert len(text.splitlines()) <= 160
-    assert len([word for word in text.split() if word not in ("|", "---")]) <= 1200
+    assert len([word for word in text.split() if word not in ("|", "---")]) <= 900
 
 
 @pytest.mark.parametrize("document", documents.DOCUMENTS, ids=documents.name)

@@ -1,0 +1,358 @@
+"""The texts of the marked blocks of the pages, from the tables of the committed report and from records of checks."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import geometric_mean, median
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from rmsexp.report.tables import markup
+from rmsexp.report.tables.formats import NO_VALUE
+from rmsexp.report.tables.verdicts import UNDECIDED, note_on_rates, qualified
+from rmsexp.rules import claims
+from rmsexp.rules.ratios import paired_ratio
+from rmsexp.system.readers import read_json, read_yaml
+
+ROOT = Path(__file__).parents[1]
+REFERENCE = ROOT / "results/reference"
+TASKS = ("cifar10", "language_model", "order_embedding", "attentive_reader", "rnnsearch", "transformer")
+TEXTS = ["against_zero", "improving", "untuned", "remarks", "claim", "task", "unit", "outcome", "test"]
+LIMITS = "docs/campaigns.md#reading-a-verdict"  # what the words beside an outcome mean
+PAPER_SAVINGS = {  # of RMSNorm and pRMSNorm in the paper, in percent
+    "cifar10": ("20.5", "23.1"),
+    "rnnsearch": ("24.7, 34.0, 11.0", "25.9, 33.4, 12.0"),
+    "transformer": ("6.9", "9.3"),
+    "attentive_reader": ("15.1", "15.8"),
+    "order_embedding": ("40.8", "63.9"),
+}
+TIMES = re.compile(
+    r"(?P<what>Time .+?),? and savings relative to (?P<baseline>LayerNorm|the eager norm) "
+    r"\(interleaved, (?P<impl>[a-z ]+), (?P<threads>\d+ threads?), (?P<machine>.+? \(\w+\)), torch [\w.]+, "
+    r"(?P<processes>\w+)"
+)
+SAVED = re.compile(r"(-?[\d.]+) % \((-?[\d.]+) to (-?[\d.]+) %\)")
+
+
+def listed(words: Iterable[str]) -> str:
+    """Return "a", "a and b" or "a, b and c"."""
+    words = list(words)
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def table(rows: Sequence[Mapping[str, str]]) -> str:
+    return markup.markdown(pd.DataFrame(rows)).strip()
+
+
+@functools.cache
+def verdicts() -> list[dict[Any, Any]]:
+    """Return the decided claims of the report that no later campaign supersedes."""
+    rows = pd.read_csv(REFERENCE / "report/verdicts.csv")
+    rows = rows.assign(**{name: rows[name].fillna("").astype(str) for name in TEXTS})
+    rows = rows[rows["outcome"] != UNDECIDED]
+    files = {path.stem: read_yaml(path) for path in (ROOT / "configs/campaign").glob("*.yaml")}
+    replaced = [file.get("supersedes") for name, file in files.items() if name in set(rows["campaign"])]
+    return rows[~rows["campaign"].isin(replaced)].to_dict("records")
+
+
+class Saving(NamedTuple):
+    """A cell of the report: how much of a step's time (or that of its norm layers) a norm saves, in percent.
+
+    ``against``: "LayerNorm", or "the eager norm" for a fused norm. ``text``: the saving with its 95 % interval.
+    """
+
+    what: str
+    against: str
+    task: str
+    setting: str
+    impl: str
+    machine: str
+    processes: int
+    norm: str
+    text: str
+    saved: float
+    low: float
+    high: float
+
+
+@functools.cache
+def savings() -> list[Saving]:
+    """Return the savings in the report's tables of interleaved timings."""
+    found, task, setting = [], "", ""
+    for part in re.split(r"^##", (REFERENCE / "report/report.md").read_text(), flags=re.MULTILINE):
+        heading, _, text = part.partition("\n")
+        if place := re.match(r" (\w+), (\S+) \(", heading):
+            task, setting = place.groups()
+        if not (times := TIMES.match(heading.removeprefix("# "))):
+            continue
+        machine = f"{times['threads'].replace('1 thread', 'one thread')} of {times['machine']}"
+        processes = int(times["processes"]) if times["processes"].isdigit() else 1
+        cells = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
+        for norm, _, cell, *_ in cells:
+            if number := SAVED.match(cell):
+                name = norm.removeprefix("| ")
+                values = map(float, number.groups())
+                where = (times["what"], times["baseline"], task, setting, times["impl"], machine, processes)
+                found.append(Saving(*where, name, number[0], *values))
+    return found
+
+
+def of_steps(impl: str, norm: str, against: str = "LayerNorm") -> list[Saving]:
+    """Return the savings of a norm in whole training steps at scale=small."""
+    return [
+        one
+        for one in savings()
+        if (one.what, one.setting, one.impl, one.norm, one.against) == ("Time per step", "small", impl, norm, against)
+    ]
+
+
+def answer() -> str:
+    """On how many tasks the main claims are supported, and what LayerNorm and RMSNorm cost, in sentences."""
+    supported = {}
+    for claim in ("RMSNorm equals LayerNorm", "pRMSNorm equals LayerNorm", "RMSNorm is better than no norm"):
+        own = [row["outcome"] for row in verdicts() if row["claim"] == claim]
+        supported[claim] = f"{own.count(claims.SUPPORTED)} of {len(own)}"
+    equal, partial, better = supported.values()
+    blind = listed(sorted({f"`{row['task']}`" for row in verdicts() if row["blind"]}))
+    improving = sum(bool(row["improving"]) for row in verdicts())
+    octaves = ", rates chosen from octaves" if any(note_on_rates(row) for row in verdicts()) else ""
+    (eager, eager_saved), (fused, fused_saved) = cost("eager"), cost("fused")
+    return (
+        f"Small models, short runs{octaves}: within a margin, RMSNorm equals LayerNorm on {equal} tasks and pRMSNorm "
+        f"on {partial}; RMSNorm is better than no norm on {better}. On {blind} a model without norm equals LayerNorm, "
+        f"too. In {improving} of {len(verdicts())} verdicts the runs were still improving when they ended.\n\n"
+        f"On CPUs LayerNorm takes {eager} of a training step unfused and {fused} fused. Of that RMSNorm saves about a "
+        f"third: {eager_saved} and {fused_saved} (medians)."
+    )
+
+
+def results() -> str:
+    """A row per task: whether the norms equal LayerNorm, and the time that RMSNorm saves over all CPUs."""
+    found = {"RMSNorm saves": of_steps("eager", "RMSNorm"), "fused": of_steps("fused", "RMSNorm")}
+    rows = []
+    for task in TASKS:
+        row = {"task": f"`{task}`"}
+        for norm in ("RMSNorm", "pRMSNorm"):
+            same = [one for one in verdicts() if (one["task"], one["claim"]) == (task, f"{norm} equals LayerNorm")]
+            cells = [qualified(one | {"registered": True, "improving": ""}) for one in same]
+            row[f"{norm} equals LayerNorm"] = "; ".join(cells) or NO_VALUE
+        for name, savings_of_norm in found.items():
+            row[name] = spread(one.saved for one in savings_of_norm if one.task == task)
+        published = f"{PAPER_SAVINGS[task][0]} %" if task in PAPER_SAVINGS else NO_VALUE
+        rows.append(row | {"in the paper": published})
+    machines = {re.sub(".* of ", "", one.machine) for one in found["fused"]}
+    return (
+        f"{table(rows)}\n\nQuality: `scale=medium`, fused norms; *equals*: within a margin (not registered for "
+        "pRMSNorm). † at the chosen learning rates; what their choice may have cost is not known. [What the words mean]"
+        f"({LIMITS}); [conditions](results/README.md#campaigns); [all claims]"
+        "(results/reference/report/report.md#verdicts).\n\nStep time that RMSNorm saves: lowest to highest of "
+        f"[interleaved timings](docs/timing.md) on {len(machines)} CPUs, `scale=small`, unfused and [fused]"
+        "(docs/performance.md#eager-and-fused)."
+    )
+
+
+def spread(values: Iterable[float]) -> str:
+    values = sorted(values)
+    return NO_VALUE if not values else f"{values[0]:.1f} to {values[-1]:.1f} %"
+
+
+def cost(impl: str) -> tuple[str, str]:
+    """Return which share of a step LayerNorm takes, where it is clearly above 0, and how much of it RMSNorm saves."""
+    none = {(one.task, one.machine): one.saved for one in of_steps(impl, "no norm") if one.low > 0}
+    found = [one for one in of_steps(impl, "RMSNorm") if (one.task, one.machine) in none]
+    shares = [100 * one.saved / none[one.task, one.machine] for one in found]
+    return f"{min(none.values()):.0f} to {max(none.values()):.0f} %", f"{median(shares):.0f} %"
+
+
+def fused_steps() -> str:
+    """How much less time fused steps take than eager ones, as ranges over CPUs."""
+    rows = []
+    for task in PAPER_SAVINGS:
+        row = {"task": f"`{task}`"}
+        for norm in ("LayerNorm", "RMSNorm"):
+            found = of_steps("eager and fused", f"{norm} (fused)", "the eager norm")
+            row[norm] = spread(one.saved for one in found if one.task == task)
+        rows.append(row)
+    return table(rows)
+
+
+def gpu() -> str:
+    """The one saving on a GPU whose interval is narrow."""
+    (one,) = (
+        one
+        for one in savings()
+        if "NVIDIA" in one.machine and (one.task, one.norm) == ("cifar10", "RMSNorm") and one.what == "Time per step"
+    )
+    published = PAPER_SAVINGS[one.task][0]
+    return f"On `{one.task}` RMSNorm saved {one.text} of a training step on an NVIDIA H200 (paper: {published} %)."
+
+
+def torch_layers() -> str:
+    """How long torch's RMSNorm takes, relative to its LayerNorm, by the newest benchmark of each kind of CPU."""
+    records = [read_json(path) for path in REFERENCE.glob("*/bench/norms*/bench.json")]
+    records.sort(key=lambda record: record["session"]["started"])
+    newest = {record["session"]["device"]: record for record in records}
+    found = {}
+    for device, record in newest.items():
+        times = [case["seconds"] for case in record["measurements"] if case["passes"] == "forward + backward"]
+        ratios = [
+            paired_ratio(each["nn.RMSNorm"], each["nn.LayerNorm"]).ratio for each in times if "nn.RMSNorm" in each
+        ]
+        found[device] = geometric_mean(ratios)
+    each = listed(f"{found[device]:.1f} times ({device})" for device in sorted(found))
+    return f"On CPUs PyTorch's own `nn.RMSNorm` takes {each} as long as its `nn.LayerNorm`, forward and backward."
+
+
+def check(name: str) -> list[dict[str, Any]]:
+    """Return the results of all records of a check."""
+    return [read_json(path)["results"] for path in sorted(REFERENCE.glob(f"*/checks/{name}[0-9]/check.json"))]
+
+
+def trainer() -> str:
+    """How long a step of the trainer takes, relative to that of a plain loop."""
+    ratios = [
+        paired_ratio(result["seconds"]["trainer"], result["seconds"]["plain loop"]).ratio
+        for result in check("trainer_overhead")
+        if "trainer" in result["seconds"]
+    ]
+    times = f"{min(ratios):.3f} to {max(ratios):.3f} times"
+    return f"On CIFAR-10's demo a step of the trainer took {times} as long as one of the plain loop."
+
+
+def processes() -> str:
+    """How much two processes train in the time of one process with two threads."""
+    (result,) = check("distributed_throughput")
+    ratios = [next(iter(task["ratios"].values()))["ratio"] for task in result["tasks"]]
+    shares = [100 * task["communication_share"] for task in result["tasks"]]
+    return (
+        f"On a machine with two cores, two processes of one thread trained {min(ratios):.2f} to {max(ratios):.2f} "
+        f"times as fast as one process of two threads; {min(shares):.0f} to {max(shares):.0f} % of a step was "
+        "communication."
+    )
+
+
+def disturbed() -> str:
+    """How disturbed runs, campaigns and sweeps ended."""
+    names = {"a run": "chaos", "a campaign's workers": "campaign_kills", "jobs of a sweep": "preempted_sweep"}
+    kills = [
+        f"{sum(one['kills'] for one in check(name))} kills of {what}" for what, name in names.items() if check(name)
+    ]
+    errors = sum(len(one["errors"]) for name in (*names.values(), "chaos_sweep") for one in check(name))
+    faults = sum(one["faults"] for one in check("chaos_sweep"))
+    causes = sum(len(one["causes"]) for one in check("chaos_sweep"))
+    return (
+        f"In the committed records there are {listed([*kills, f'{faults} other faults in sweeps'])}. After them "
+        f"{errors or 'no'} differences to undisturbed runs remained; {causes} runs of the sweeps first failed with a "
+        "named cause."
+    )
+
+
+def simulated() -> str:
+    """Coverage and wrong verdicts of simulated campaigns."""
+    (result,) = check("verdict_power")
+    parts = []
+    for rule, when in (("quarters", "With today's rules"), ("octaves", "With the rules before 28 November 2026")):
+        own = [row for row in result["tuned"] if row["rule"] == rule]
+        covered = [100 * row["coverage"] for row in own]
+        wrong = max(100 * share for row in own for share in row["wrong"])
+        worst = min(own, key=lambda row: row["coverage"])["task"]
+        parts.append(
+            f"{when} the 90 % intervals contained the true difference in {min(covered):.1f} to {max(covered):.1f} % of "
+            f"the simulated campaigns (median {median(covered):.1f} %, lowest on `{worst}`), and in the worst case "
+            f"{wrong:.1f} % had a wrong verdict."
+        )
+    known = max(share for case in result["known"] for shares in case["wrong"].values() for share in shares)
+    return f"{' '.join(parts)} If the best rates are known, {100 * known:.1f} % had one."
+
+
+def timing_intervals() -> str:
+    """Coverage of the intervals of timings: simulated, and of equal and slowed models."""
+    (coverage,) = check("timing_coverage")
+    shares = [100 * line["over_processes"] for line in coverage["lines"]]
+    (power,) = check("timing_power")
+    equal, slowed = power["summary"]["equal"], power["summary"]["slowed"]
+    return (
+        f"In simulations the interval over six processes contained the true ratio in {min(shares):.1f} to "
+        f"{max(shares):.1f} % of the timings. On a real machine it contained 1 in {equal['right']} of "
+        f"{equal['trials']} timings of two equal models, and lay above 1 in {slowed['right']} of {slowed['trials']} "
+        f"in which one model idled for {100 * power['trials'][-1]['share']:g} % of each step."
+    )
+
+
+class Item(NamedTuple):
+    """A claim: the paper's tables and figures that make it, the difference there, and the claim of a campaign."""
+
+    name: str
+    published: str
+    task: str
+    claim: str
+
+
+ITEMS = (
+    Item("Figure 2, Table 2", "+0.2 to +0.9 BLEU", "rnnsearch", "LayerNorm is better than no norm"),
+    Item("Tables 2, 3", "-0.6 to +0.2 BLEU", "rnnsearch", "RMSNorm equals LayerNorm"),
+    Item("Tables 2, 3", "-0.5 to +0.4 BLEU", "rnnsearch", "pRMSNorm equals LayerNorm"),
+    Item("Table 4", "0.0 to +0.2 BLEU", "transformer", "RMSNorm equals LayerNorm"),
+    Item("Table 4", "-0.1 to +0.1 BLEU", "transformer", "pRMSNorm equals LayerNorm"),
+    Item("Figure 5", NO_VALUE, "attentive_reader", "RMSNorm equals LayerNorm"),
+    Item("Figure 6, Table 7", "+0.8 to +0.9 points", "order_embedding", "LayerNorm is better than no norm"),
+    Item("Figure 6, Table 7", "+0.1 points", "order_embedding", "RMSNorm equals LayerNorm"),
+    Item("Table 10", "+1.66 points", "cifar10", "RMSNorm is not worse than LayerNorm"),
+    Item("Table 10", "-1.53 points", "cifar10", "LayerNorm is better than no norm"),
+    Item("Table 10", "+0.13 points", "cifar10", "RMSNorm is better than no norm"),
+    Item("Table 10", "-1.54 points", "cifar10", "pRMSNorm is not worse than RMSNorm"),
+)
+TIMED = {"Tables 2, 3": "rnnsearch", "Table 4": "transformer", "Table 6": "attentive_reader"}
+TIMED |= {"Table 8": "order_embedding", "Table 10": "cifar10"}
+
+
+def paper_items() -> str:
+    """The paper's claims of which a campaign or the timings have something to say, with a score by fixed rules."""
+    rows = []
+    for item in ITEMS:
+        for row in verdicts():
+            if (row["task"], row["claim"]) == (item.task, item.claim):
+                decimals = 4 if row["unit"] == "nats" else 2
+                numbers = [f"{row[key]:+.{decimals}f}" for key in ("difference", "low", "high")]
+                here = "{} ({} to {})".format(*numbers)
+                shown = {"item": item.name, "task": f"`{item.task}`", "claim": item.claim, "paper": item.published}
+                rows.append(shown | {"here": f"{here} {row['unit']}", "score": score(item, row)})
+    for name, task in TIMED.items():
+        for norm, published in zip(("RMSNorm", "pRMSNorm"), PAPER_SAVINGS[task], strict=True):
+            own = [one for one in of_steps("eager", norm) if one.task == task]
+            agrees = "agrees in sign" if all(one.low > 0 for one in own) else "undecided"
+            shown = {"item": name, "task": f"`{task}`", "claim": f"{norm} saves time", "paper": f"{published} %"}
+            rows.append(shown | {"here": spread(one.saved for one in own), "score": agrees})
+    return table(rows)
+
+
+def score(item: Item, row: Mapping[Any, Any]) -> str:
+    """Return whether a verdict agrees with the paper. A claim of equality does not if no norm would pass, too."""
+    if "equals" in item.claim:
+        words = {claims.SUPPORTED: "agrees", claims.REFUTED: "disagrees"}
+        found = "undecided" if row["blind"] else words.get(row["outcome"], "undecided")
+        return f"{found}{', not registered' * (not row['registered'])}"
+    if math.isnan(row["low"]) or row["low"] <= 0 <= row["high"]:
+        return "undecided"
+    same = (row["low"] > 0) == item.published.startswith("+")
+    return f"{'agrees in sign' if same else 'disagrees'}{'*' * bool(row['remarks'])}"
+
+
+BLOCKS = {
+    "answer": answer,
+    "results": results,
+    "torch-layers": torch_layers,
+    "fused": fused_steps,
+    "gpu": gpu,
+    "trainer": trainer,
+    "processes": processes,
+    "disturbed": disturbed,
+    "simulated-campaigns": simulated,
+    "timing-intervals": timing_intervals,
+    "paper": paper_items,
+}
