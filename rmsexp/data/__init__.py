@@ -22,10 +22,6 @@ class DataError(ReportedError):
     """
 
 
-class UnreadableError(DataError):
-    """Raised if a file cannot be opened or read, which does not show that its content is damaged."""
-
-
 class UnavailableError(DataError):
     """Raised if data is missing and could not be downloaded, or is elsewhere. The message has something to copy."""
 

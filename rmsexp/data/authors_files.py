@@ -207,7 +207,7 @@ def top4(root: Path) -> Source[Cloze]:
             cloze = Cloze(words, entities(words), splits)
             return cloze, lost(cloze)
 
-        cloze, counts = stored(root, key(__file__, content), make, report)
+        cloze, counts = stored(root, key(__file__, content), make)
         report(f"CNN top4: {summary(cloze, counts)}")
         return cloze
 

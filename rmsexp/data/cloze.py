@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rmsexp.data import DataError, Report
+from rmsexp.data import DataError
 from rmsexp.data.cache import cached, key
 from rmsexp.data.sequences import Sequences, offsets
 
@@ -179,18 +179,16 @@ def summary(cloze: Cloze, counts: Mapping[str, int]) -> str:
     )
 
 
-def stored(
-    root: Path, stamp: str, make: Callable[[], tuple[Cloze, Mapping[str, int]]], report: Report
-) -> tuple[Cloze, dict[str, int]]:
+def stored(root: Path, stamp: str, make: Callable[[], tuple[Cloze, Mapping[str, int]]]) -> tuple[Cloze, dict[str, int]]:
     """Return the encoded questions and counts that are stored in ``<root>/cloze``.
 
-    If they are missing or damaged, call ``make``, which returns (questions, counts), and store its result first. The
-    number of examples of each split is added to the stored counts. ``stamp`` identifies the result of ``make``. The
-    tokens of passages and questions stay in their files.
+    If they are missing, call ``make``, which returns (questions, counts), and store its result first. The number of
+    examples of each split is added to the stored counts. ``stamp`` identifies the result of ``make``. The tokens of
+    passages and questions are memory-mapped.
 
     Raises: DataError if the result cannot be stored, and whatever ``make`` raises.
     """
-    return cached(root / "cloze" / key(__file__, stamp), _read, lambda folder: _write(folder, *make()), report)
+    return cached(root / "cloze" / key(__file__, stamp), _read, lambda folder: _write(folder, *make()))
 
 
 def _write(folder: Path, cloze: Cloze, counts: Mapping[str, int]) -> None:
@@ -204,10 +202,6 @@ def _write(folder: Path, cloze: Cloze, counts: Mapping[str, int]) -> None:
 
 
 def _read(folder: Path) -> tuple[Cloze, dict[str, int]]:
-    """Return the questions and counts that are stored in ``folder``.
-
-    Raises: FileNotFoundError, ValueError or EOFError if a file is missing or damaged.
-    """
     words = json.loads((folder / "words.json").read_text(encoding="utf-8"))
     counts = json.loads((folder / "counts.json").read_text(encoding="utf-8"))
     splits = {

@@ -54,7 +54,7 @@ def lambada(root: Path, vocabulary: int, entities: int, validation: int | None =
 
     def load(report: Report) -> Cloze:
         stamp = key(__file__, digest, vocabulary, entities)
-        cloze, counts = stored(root, stamp, lambda: _make(paths, vocabulary, entities, validation), report)
+        cloze, counts = stored(root, stamp, lambda: _make(paths, vocabulary, entities, validation))
         report(_summary(cloze, counts))
         return cloze
 

@@ -9,7 +9,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 
 from rmsexp.data import DataError
-from rmsexp.data.files import check_text, not_utf8, unreadable
+from rmsexp.data.files import not_utf8, unreadable
 
 Pair = tuple[str, str]  # a source line and its target line, without line ends
 Pairs = tuple[list[str], list[str]]  # source lines and as many target lines
@@ -25,15 +25,12 @@ def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
 
     Raises: DataError if a file is missing, damaged or not UTF-8, if the numbers of lines differ, or if there are none.
     """
-    sides, count = (_lines(source), _lines(target)), 0
-    for count, (line, translation) in enumerate(zip_longest(*sides), 1):
+    count = 0
+    for count, (line, translation) in enumerate(zip_longest(_lines(source), _lines(target)), 1):
         if line is None or translation is None:
-            source_lines, target_lines = (
-                count - (last is None) + sum(1 for _ in rest)
-                for last, rest in zip((line, translation), sides, strict=True)
-            )
+            shorter, longer = (source, target) if line is None else (target, source)
             raise DataError(
-                f"{source} has {source_lines:,} lines and {target} has {target_lines:,}.\n"
+                f"{shorter} has {count - 1:,} lines and {longer} has more.\n"
                 "Parallel text has a sentence and its translation on the same line of both; "
                 "repair or replace the files."
             )
@@ -45,13 +42,11 @@ def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
 def _lines(path: Path) -> Iterator[str]:
     number = 0
     try:
-        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for number, line in enumerate(file, 1):
-                if number == 1:
-                    check_text(path, line)
                 yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8" if number > 1 else "utf-8-sig")
     except UnicodeDecodeError as error:
-        raise not_utf8(path, number, error.start + 1, error) from None
+        raise not_utf8(path, number, error) from None
     except (OSError, EOFError, zlib.error) as error:
         raise unreadable(path, error) from None
 

@@ -173,7 +173,7 @@ def test_questions_are_encoded_once_for_each_vocabulary_and_text(tmp_path: Path)
         (b"a . b\n\na . b\n", 2, "empty."),
         (b"a . b\n \t\n", 2, "empty."),
         (b"", 1, "empty."),
-        (b"a . b\na . \xe9\n", 2, "not UTF-8 (invalid continuation byte at byte 5"),
+        (b"a . b\na . \xe9\n", 2, "not UTF-8"),
     ],
 )
 def test_malformed_lines_are_named(content: bytes, line: int, problem: str, tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
-"""Token sequences in two arrays: they are indexed like lists, sliced, and read from files."""
+"""Token sequences in two arrays: they are indexed like lists, sliced, joined, and read from files."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmsexp.data.files import StoredArray
 from rmsexp.data.sequences import Sequences, offsets
 
 LISTS = [[5, 2], [], [6, 7, 2], [2]]
@@ -27,11 +25,13 @@ def test_lists_are_returned_unchanged(lists: list[list[int]]) -> None:
     assert len(sequences) == len(lists)
     assert sequences.lengths.tolist() == [len(ids) for ids in lists]
     assert (sequences.tokens.dtype, sequences.offsets.dtype, sequences.lengths.dtype) == (np.int32, np.int64, np.int64)
+    joined = Sequences.joined([sequences, Sequences.from_lists(LISTS)])
+    assert rows(joined) == [*lists, *LISTS]
+    assert (joined.tokens.dtype, joined.offsets.dtype) == (np.int32, np.int64)
 
 
 def test_sequences_are_indexed_like_lists() -> None:
     sequences = Sequences(np.array([5, 2, 6, 7, 2], dtype=np.int32), np.array([0, 2, 5]))
-    assert rows(sequences) == [[5, 2], [6, 7, 2]]
     assert sequences[-1].tolist() == sequences[np.int64(1)].tolist() == [6, 7, 2]
     for beyond in (2, -3):
         with pytest.raises(IndexError):
@@ -44,34 +44,16 @@ def test_first_sequences_share_the_memory(count: int) -> None:
     first = sequences.first(count)
     assert rows(first) == LISTS[:count]
     assert len(first.tokens) == sum(map(len, LISTS[:count]))
-    assert np.shares_memory(np.asarray(first.tokens), np.asarray(sequences.tokens)) == bool(count)
+    assert np.shares_memory(first.tokens, sequences.tokens) == bool(count)
 
 
-def test_stored_tokens_stay_in_their_file(tmp_path: Path) -> None:
-    """Also if the file is removed or replaced meanwhile, as when another process stores them again."""
-    Sequences.from_lists(LISTS).save(tmp_path, "train")
+@pytest.mark.parametrize("lists", [LISTS, [[], []]])
+def test_stored_tokens_are_memory_mapped(lists: list[list[int]], tmp_path: Path) -> None:
+    Sequences.from_lists(lists).save(tmp_path, "train")
     stored = Sequences.load(tmp_path, "train")
-    (tmp_path / "train_tokens.npy").unlink()
-    assert isinstance(stored.tokens, StoredArray)
-    assert rows(stored) == LISTS
-    assert len(stored.tokens) == sum(map(len, LISTS))
-    assert stored.lengths.tolist() == [len(ids) for ids in LISTS]
-    assert rows(stored.first(3)) == LISTS[:3]
-    assert stored.count(2) == 3
-
-
-def test_a_file_that_was_shortened_is_named(tmp_path: Path) -> None:
-    Sequences.from_lists(LISTS).save(tmp_path, "train")
-    stored, path = Sequences.load(tmp_path, "train"), tmp_path / "train_tokens.npy"
-    os.truncate(path, path.stat().st_size - 4)
-    assert stored[2].tolist() == LISTS[2]
-    with pytest.raises(OSError, match=r"train_tokens\.npy is shorter than when it was opened"):
-        stored[3]
-
-
-def test_an_array_without_tokens_is_stored(tmp_path: Path) -> None:
-    Sequences.from_lists([[], []]).save(tmp_path, "train")
-    assert rows(Sequences.load(tmp_path, "train")) == [[], []]
+    assert not stored.tokens.flags.writeable
+    assert rows(stored) == lists
+    assert stored.count(2) == sum(ids.count(2) for ids in lists)
 
 
 def test_offsets_start_at_0_and_end_at_the_sum() -> None:
