@@ -4,30 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from rmsexp.data import DataError, Report, Source
 from rmsexp.data.cache import key
-from rmsexp.data.cloze import (
-    ENTITY,
-    PLACEHOLDER,
-    UNK,
-    Cloze,
-    Question,
-    encode,
-    lost,
-    split_sentences,
-    stored,
-    summary,
-)
+from rmsexp.data.cloze import ENTITY, PLACEHOLDER, Cloze, Question, encode, split_sentences, stored
 from rmsexp.data.files import missing, read_bytes
 
 SPLITS = {"train": "training", "valid": "validation", "test": "test"}  # our name of a split -> its folder
-ENTITY_LINE = re.compile(rf"({ENTITY.pattern}):(.*)")
 ORIGIN = "Unpack the CNN part of DeepMind's Q&A data (Hermann et al. 2015) into this folder."
 
 
@@ -36,7 +21,7 @@ def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
 
     The folder of test files may be missing or empty. A passage is shortened to at most ``sentences`` sentences (see
     :func:`most_related`); None leaves it whole. With ``damaged="refuse"``, ``load`` raises DataError at the first
-    damaged file. With ``damaged="skip"``, it leaves damaged files out and counts them. The digest covers the names and
+    damaged file. With ``damaged="skip"``, it leaves damaged files out and reports them. The digest covers the names and
     sizes of the files, not their text, because reading 1.7 GB before every run would take minutes. The questions are
     read again if a file's time of modification changes, too.
 
@@ -49,22 +34,15 @@ def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
     name = "CNN" if sentences is None else f"CNN, {sentences} sentences"
 
     def load(report: Report) -> Cloze:
-        def make() -> tuple[Cloze, dict[str, int]]:
+        def make() -> Cloze:
             report(f"reading {sum(map(len, files.values())):,} files of {folder} (once)")
-            counts = Counter[str]()
             splits = {
-                split: _questions([folder / SPLITS[split] / file for file, _ in entries], sentences, damaged, counts)
+                split: _questions([folder / SPLITS[split] / file for file, _ in entries], sentences, damaged, report)
                 for split, entries in files.items()
             }
-            cloze = encode(name, splits)
-            return cloze, {**counts, "unknown": _unknown(cloze), **lost(cloze)}
+            return encode(name, splits)
 
-        cloze, counts = stored(root, key(__file__, found, sentences, damaged), make)
-        report(
-            f"{name}: {counts['read']:,} files read, {counts.get('damaged', 0):,} damaged and left out; "
-            f"{counts['unknown']:,} unknown words; {summary(cloze, counts)}"
-        )
-        return cloze
+        return stored(root, name, key(__file__, found, sentences, damaged), make, report)
 
     return Source(name, digest, False, load)
 
@@ -88,10 +66,8 @@ def _files(folder: Path) -> dict[str, list[tuple[str, int, int]]]:
     return files
 
 
-def _questions(paths: Iterable[Path], sentences: int | None, damaged: str, counts: Counter[str]) -> Iterator[Question]:
-    """Yield the questions of files, and update ``counts``: ``read`` counts all files, ``damaged`` those left out."""
+def _questions(paths: Iterable[Path], sentences: int | None, damaged: str, report: Report) -> Iterator[Question]:
     for path in paths:
-        counts["read"] += 1
         content = read_bytes(path)
         try:
             question = parsed(content.decode())
@@ -100,11 +76,11 @@ def _questions(paths: Iterable[Path], sentences: int | None, damaged: str, count
                 raise DataError(
                     f"{path} is damaged: {error}.\nReplace the file, or leave out damaged ones with data.damaged=skip."
                 ) from None
-            counts["damaged"] += 1
+            report(f"left out: {path} ({error})")
             continue
         if sentences is not None:
             passage = most_related(question.passage, question.question, sentences)
-            question = replace(question, passage=passage)
+            question = question._replace(passage=passage)
         yield question
 
 
@@ -121,18 +97,15 @@ def parsed(text: str) -> Question:
     if len(parts) < 5 or not all(parts):
         raise ValueError("it does not have a URL, a passage, a question, an answer and a table of entities")
     _, passage, question, answer, table = parts
-    names = {}
-    for line in table.splitlines():
-        match = ENTITY_LINE.fullmatch(line.strip())
-        if match is None:
-            raise ValueError(f"{line!r} is not of the form @entityN:name")
-        names[match[1]] = match[3]
+    names = [line.strip().partition(":")[0] for line in table.splitlines()]
+    if wrong := [name for name in names if not ENTITY.fullmatch(name)]:
+        raise ValueError(f"{wrong[0]!r} in the table of entities is not of the form @entityN")
     words = question.lower().split()
     if (gaps := words.count(PLACEHOLDER)) != 1:
         raise ValueError(f"the question has {gaps or 'no'} {PLACEHOLDER}, but needs one")
     if answer not in names:
         raise ValueError(f"the answer {answer} is not in the table of entities")
-    return Question(passage.lower().split(), words, answer, names)
+    return Question(passage.lower().split(), words, answer)
 
 
 def most_related(passage: list[str], question: list[str], count: int) -> list[str]:
@@ -147,9 +120,3 @@ def most_related(passage: list[str], question: list[str], count: int) -> list[st
     sentences = split_sentences(passage)
     ranked = sorted(range(len(sentences)), key=lambda index: -len(words.intersection(sentences[index])))
     return [word for index in sorted(ranked[:count]) for word in sentences[index]]
-
-
-def _unknown(cloze: Cloze) -> int:
-    """Return the number of UNK tokens in the passages and questions of all splits."""
-    parts = [part for examples in cloze.splits.values() for part in (examples.passages, examples.questions)]
-    return sum(part.count(UNK) for part in parts)

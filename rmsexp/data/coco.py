@@ -27,8 +27,7 @@ def coco(root: Path, features: str) -> Source[Captions]:
     split restval is added to train, and images are in ``<filepath>/<filename>``, as the file says.
 
     Otherwise two official files, ``annotations/captions_{train,val}2017.json``, define the splits: the last 5,000
-    images of train, sorted by id, are our valid, and val is our test. Images are in ``{train,val}2017/<file_name>``. If
-    one of the two files is missing, the files and folders of 2014 are used.
+    images of train, sorted by id, are our valid, and val is our test. Images are in ``{train,val}2017/<file_name>``.
 
     Raises: DataError if no such files exist, if one is malformed, or as in :func:`rmsexp.data.captions.pictures`.
     """
@@ -36,15 +35,12 @@ def coco(root: Path, features: str) -> Source[Captions]:
     karpathy = folder / "dataset_coco.json"
     if karpathy.exists():
         return pictures("COCO", read_karpathy(karpathy, folder), [karpathy], folder, features)
-    official = [
-        [folder / "annotations" / f"captions_{part}{year}.json" for part in ("train", "val")] for year in (2017, 2014)
-    ]
-    files = next((paths for paths in official if all(path.exists() for path in paths)), None)
-    if files is None:
-        raise missing("COCO", folder, official[0], f"There is no dataset_coco.json either. {ORIGIN}")
+    files = [folder / "annotations" / f"captions_{part}2017.json" for part in ("train", "val")]
+    if absent := [path for path in files if not path.exists()]:
+        raise missing("COCO", folder, absent, f"There is no dataset_coco.json either. {ORIGIN}")
     train, test = (read_official(path, folder / path.stem.removeprefix("captions_")) for path in files)
     splits = {"train": train[:-VALID_IMAGES], "valid": train[-VALID_IMAGES:], "test": test}
-    return pictures(f"COCO, {files[0].stem[-4:]}", splits, files, folder, features)
+    return pictures("COCO, 2017", splits, files, folder, features)
 
 
 def read_karpathy(path: Path, folder: Path) -> dict[str, list[Picture]]:

@@ -6,7 +6,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -85,7 +85,8 @@ def multi30k(root: Path, source: str, target: str) -> Corpus:
     for name, digest in MULTI30K_SHA256.items():
         if sha256_of(folder / name) != digest:
             raise DataError(f"{folder / name} is damaged: its sha256 is not {digest}.\nDelete it to download it again.")
-    return _corpus("Multi30k", {split: folder / name for split, name in MULTI30K_SPLITS.items()}, source, target)
+    prefixes = {split: folder / name for split, name in MULTI30K_SPLITS.items()}
+    return _corpus("Multi30k", pairs_of_files(prefixes, source, target), source, target)
 
 
 def wmt14(root: Path, source: str, target: str) -> Corpus:
@@ -102,18 +103,9 @@ def wmt14(root: Path, source: str, target: str) -> Corpus:
     task = "task=rnnsearch scale=paper"
     (train,) = hub_files("WMT14", root / "wmt14", *WMT14, ("train",), task)
     tests = {split: _test_set(name, sentences, task, root) for split, (name, sentences) in WMT14_TESTS.items()}
-    pairs = {split: [files[source], files[target]] for split, files in tests.items()}
-    return Corpus(
-        name=f"WMT14 {source}-{target}",
-        digest=_digest({"train": train, **pairs}),
-        builtin=False,
-        source=source,
-        target=target,
-        splits={
-            "train": partial(_hub_pairs, train, source, target),
-            **{split: partial(read_pairs, *paths) for split, paths in pairs.items()},
-        },
-    )
+    pairs = {"train": train} | {split: [files[source], files[target]] for split, files in tests.items()}
+    corpus = _corpus("WMT14", pairs, source, target)
+    return replace(corpus, splits={**corpus.splits, "train": partial(_hub_pairs, train, source, target)})
 
 
 def _hub_pairs(paths: list[Path], source: str, target: str) -> Iterator[Pair]:
@@ -155,25 +147,25 @@ def files(prefixes: Mapping[str, str], source: str, target: str) -> Corpus:
     Raises: DataError if files are missing or cannot be read.
     """
     paths = {split: Path(prefix) for split, prefix in prefixes.items()}
-    return _corpus(paths["train"].name, paths, source, target)
+    return _corpus(paths["train"].name, pairs_of_files(paths, source, target), source, target)
 
 
-def _corpus(name: str, prefixes: Mapping[str, Path], source: str, target: str) -> Corpus:
-    """Return the corpus in the files with these prefixes. ``prefixes`` maps a split to its prefix: <folder>/train, say.
+def _corpus(name: str, files: Mapping[str, list[Path]], source: str, target: str) -> Corpus:
+    """Return the corpus with the two files of each split.
 
     The digest covers the contents of all files, and the direction of translation, because each direction is another
     experiment.
 
-    Raises: DataError that names all missing files; DataError if a file cannot be read.
+    Raises: DataError if a file cannot be read.
     """
-    pairs = pairs_of_files(prefixes, source, target)
+    digests = {split: [sha256_of(path) for path in paths] for split, paths in files.items()}
     return Corpus(
         name=f"{name} {language(source)}-{language(target)}",
-        digest=_digest(pairs),
+        digest=hashlib.sha256(repr(sorted(digests.items())).encode()).hexdigest(),
         builtin=False,
         source=source,
         target=target,
-        splits={split: partial(read_pairs, *paths) for split, paths in pairs.items()},
+        splits={split: partial(read_pairs, *paths) for split, paths in files.items()},
     )
 
 
@@ -188,11 +180,6 @@ def pairs_of_files(prefixes: Mapping[str, Path], source: str, target: str) -> di
             "A split's prefix is the path without the dot and the language code; check the prefixes."
         )
     return pairs
-
-
-def _digest(splits: Mapping[str, list[Path]]) -> str:
-    digests = {split: [sha256_of(path) for path in paths] for split, paths in splits.items()}
-    return hashlib.sha256(repr(sorted(digests.items())).encode()).hexdigest()
 
 
 def _plain_or_gz(name: str) -> Path:

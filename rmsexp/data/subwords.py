@@ -74,7 +74,7 @@ def learnt(corpus: Corpus, options: SubwordOptions, root: Path, report: Report) 
     learn, load = (
         (moses.learn, _load_moses) if options.kind == "moses_bpe" else (_learn_sentencepiece, _load_sentencepiece)
     )
-    code = [key(module.__file__) for module in (moses, pieces)]
+    code = key(moses.__file__), key(pieces.__file__)
     languages, chosen = (corpus.source, corpus.target), (options.vocabulary, options.threshold)
     folder = root / "subwords" / key(__file__, *code, corpus.digest, languages, options.kind, *chosen)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -31,26 +30,6 @@ LOSSLESS = {
 }
 
 
-class Tokeniser(Protocol):
-    """Converts text to token ids and back without loss, except that pieces take U+2581 for a space.
-
-    ``size``: number of ids. ``line_end``: the id of the line feed. ``lengths``: number of bytes of each token, int64 of
-    shape (size,).
-    """
-
-    size: int
-    line_end: int
-
-    @property
-    def lengths(self) -> np.ndarray: ...
-
-    def encode(self, text: bytes) -> np.ndarray:
-        """Return the ids of a text, of shape (token,). Raises: UnicodeDecodeError if pieces need UTF-8."""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids, with U+FFFD for bytes that are not UTF-8."""
-
-
 @dataclass(frozen=True)
 class Tokens:
     """A text as tokens.
@@ -59,24 +38,32 @@ class Tokens:
     learnt; "" for bytes.
     """
 
-    tokeniser: Tokeniser
+    tokeniser: Bytes | Pieces
     splits: Mapping[str, np.ndarray]
     subwords: str = ""
 
 
 class Bytes:
+    """Converts text to token ids and back without loss. :class:`Pieces` has the same attributes and methods.
+
+    ``size``: number of ids. ``line_end``: the id of the line feed. ``lengths``: number of bytes of each token, int64 of
+    shape (size,).
+    """
+
     size, line_end = 256, 10
     lengths = np.ones(256, dtype=np.int64)
 
     def encode(self, text: bytes) -> np.ndarray:
+        """Return the ids of a text, of shape (token,). Raises: UnicodeDecodeError if pieces need UTF-8."""
         return np.frombuffer(text, dtype=np.uint8)
 
     def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, with U+FFFD for bytes that are not UTF-8."""
         return bytes(ids).decode(errors="replace")
 
 
 class Pieces:
-    """The pieces of a model of sentencepiece. A line feed is LINE_END; pieces do not extend over lines."""
+    """The pieces of a model of sentencepiece, which take U+2581 for a space and do not extend over lines."""
 
     line_end = LINE_END
 
@@ -121,8 +108,7 @@ def prepare(text: PlainText, kind: str, vocabulary: int, root: Path, report: Rep
     ``vocabulary`` does not fit the text.
     """
     if kind == "bytes":
-        tokeniser = Bytes()
-        return Tokens(tokeniser, {split: tokeniser.encode(read()) for split, read in text.splits.items()})
+        return Tokens(Bytes(), {split: Bytes().encode(read()) for split, read in text.splits.items()})
     code = (key(pieces.__file__), key(texts.__file__))  # the latter divides LAMBADA's files into splits
     folder = root / "tokens" / key(__file__, *code, text.digest, vocabulary)
 

@@ -5,7 +5,6 @@ Held-out splits are the validation and test sets.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -80,21 +79,18 @@ class HeldOut:
 class Translation:
     """An encoded corpus. ``source`` and ``target`` are the codecs. ``held_out`` has all splits except train.
 
-    ``counts`` describes the training text. ``read``, ``kept``, ``empty`` (a side has no subwords) and ``overlong`` (a
-    side is longer than ``max_length``; dropped, or cut and kept) are numbers of pairs. ``source_unknown`` and
-    ``target_unknown`` are numbers of UNK tokens in the pairs that were kept. ``subwords`` is a digest of the subwords.
+    ``subwords`` is a digest of the subwords.
     """
 
     source: Codec
     target: Codec
     train: Encoded
     held_out: Mapping[str, HeldOut]
-    counts: Mapping[str, int]
     subwords: str
 
 
 def prepare(corpus: Corpus, options: TextOptions, root: Path, report: Report) -> Translation:
-    """Encode a corpus, and report a summary of the training text and the held-out pairs without a loss.
+    """Encode a corpus, and report the held-out pairs without a loss and, when it is encoded, those that are left out.
 
     Subwords and all encoded text are read from folders of ``root``, or computed and stored there.
 
@@ -104,23 +100,18 @@ def prepare(corpus: Corpus, options: TextOptions, root: Path, report: Report) ->
     subwords = learnt(corpus, options, root, report)
     splits = list(corpus.splits)
     name = key(__file__, corpus.digest, corpus.source, corpus.target, splits, options, subwords.digest)
-    train, held_out, counts = cached(
+    encoded = cached(
         root / "translation" / name,
         partial(_read, splits),
         lambda folder: _write(folder, corpus, subwords, options, report),
     )
-    overlong = "cut to" if options.overlong == "cut" else "longer than"
-    report(
-        f"{counts['read']:,} pairs: {counts['kept']:,} kept, {counts['empty']:,} empty, "
-        f"{counts['overlong']:,} {overlong} {options.max_length} subwords; unknown subwords: "
-        f"{counts['source_unknown']:,} in {corpus.source}, {counts['target_unknown']:,} in {corpus.target}"
-    )
-    scored = {split: _scored(corpus, split, pairs, options, report) for split, pairs in held_out.items()}
-    return Translation(subwords.source, subwords.target, train, scored, counts, subwords.digest)
+    train = encoded.pop("train")
+    held_out = {split: _scored(corpus, split, pairs, options, report) for split, pairs in encoded.items()}
+    return Translation(subwords.source, subwords.target, train, held_out, subwords.digest)
 
 
 def _write(folder: Path, corpus: Corpus, subwords: Learnt, options: TextOptions, report: Report) -> None:
-    """Store the encoded text of all splits, and the counts of the training text.
+    """Store the encoded text of all splits, and report how many training pairs were left out.
 
     Raises: DataError if the text cannot be read or no training pair is left.
     """
@@ -130,12 +121,15 @@ def _write(folder: Path, corpus: Corpus, subwords: Learnt, options: TextOptions,
         counts.update(found)
         for side, sequences in zip(parts, part, strict=True):
             side.append(sequences)
-        report(f"encoded {counts['read']:,} pairs")
+        overlong = "cut to" if options.overlong == "cut" else "longer than"
+        report(
+            f"encoded {counts['read']:,} pairs: {counts['kept']:,} kept, {counts['empty']:,} with an empty side, "
+            f"{counts['overlong']:,} {overlong} {options.max_length} subwords; {counts['unknown']:,} unknown subwords"
+        )
     if not counts["kept"]:
         raise DataError(
-            f"No training pair of {corpus.name} is left: of {counts['read']:,}, {counts['empty']:,} have an empty side "
-            f"and {counts['overlong']:,} are longer than data.max_length={options.max_length}.\n"
-            "Raise data.max_length, or repair the text."
+            f"No training pair of {corpus.name} is left: each has an empty side or is longer than "
+            f"data.max_length={options.max_length}.\nRaise data.max_length, or repair the text."
         )
     for name, side in zip(SIDES, parts, strict=True):
         Sequences.joined(side).save(folder, f"train_{name}")
@@ -143,19 +137,16 @@ def _write(folder: Path, corpus: Corpus, subwords: Learnt, options: TextOptions,
         if split != "train":
             for name, codec, lines in zip(SIDES, codecs, corpus.text(split), strict=True):
                 _sequences(codec.encode(lines)).save(folder, f"{split}_{name}")
-    (folder / "counts.json").write_text(json.dumps(counts), encoding="utf-8")
 
 
-def _read(splits: list[str], folder: Path) -> tuple[Encoded, dict[str, Encoded], dict[str, int]]:
-    """Return the stored training text, the other splits, and the counts of the training text."""
-    encoded = {split: Encoded(*(Sequences.load(folder, f"{split}_{side}") for side in SIDES)) for split in splits}
-    return encoded.pop("train"), encoded, json.loads((folder / "counts.json").read_text(encoding="utf-8"))
+def _read(splits: list[str], folder: Path) -> dict[str, Encoded]:
+    return {split: Encoded(*(Sequences.load(folder, f"{split}_{side}") for side in SIDES)) for split in splits}
 
 
 def _encode(
     codecs: tuple[Codec, Codec], options: TextOptions, pairs: Pairs
 ) -> tuple[tuple[Sequences, Sequences], dict[str, int]]:
-    """Return the source and the target sequences of training pairs, and their counts (see :class:`Translation`).
+    """Return the source and the target sequences of training pairs, and numbers of pairs and of unknown subwords.
 
     Pairs with an empty side are left out. Overlong pairs are dropped or cut, as ``options.overlong`` says.
     """
@@ -172,7 +163,7 @@ def _encode(
         for ids, side in zip(encoded, kept, strict=True):
             side.append(ids[: options.max_length])
     source, target = map(_sequences, kept)
-    counts |= {"kept": len(source), "source_unknown": source.count(UNK), "target_unknown": target.count(UNK)}
+    counts |= {"kept": len(source), "unknown": source.count(UNK) + target.count(UNK)}
     return (source, target), counts
 
 
@@ -194,5 +185,5 @@ def _scored(corpus: Corpus, split: str, pairs: Encoded, options: TextOptions, re
         )
     if left_out := np.count_nonzero(~scored):
         overlong = f", or longer than {options.max_length} subwords" if options.overlong == "drop" else ""
-        report(f"{split}: the loss leaves out {left_out:,} of {len(scored):,} pairs (empty{overlong})")
+        report(f"{split}: the loss leaves out {left_out:,} of {len(pairs.source):,} pairs (empty{overlong})")
     return HeldOut(pairs, *corpus.text(split), np.flatnonzero(scored))

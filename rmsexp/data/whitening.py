@@ -13,7 +13,7 @@ Deviation: CIFAR-10, precision of whitening
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,25 +24,8 @@ from rmsexp.data import Images, Report, cache, cifar10
 BLOCK = 2048  # images that are computed at a time, to save memory
 
 
-@dataclass(frozen=True)
-class Whitened:
-    """Whitened images and their labels.
-
-    ``train_x``, ``test_x`` and ``valid_x`` are float32 of shape (image, 3, height, width), memory-mapped and read-only.
-    ``train_y``, ``test_y`` and ``valid_y`` are int64 of shape (image,). Without validation images, ``valid_x`` and
-    ``valid_y`` are None.
-    """
-
-    train_x: np.ndarray
-    train_y: np.ndarray
-    test_x: np.ndarray
-    test_y: np.ndarray
-    valid_x: np.ndarray | None = None
-    valid_y: np.ndarray | None = None
-
-
-def whitened(images: Images, eps: float, root: Path, report: Report) -> Whitened:
-    """Return ``images`` whitened with the regulariser ``eps``.
+def whitened(images: Images, eps: float, root: Path, report: Report) -> Images:
+    """Return ``images`` whitened with the regulariser ``eps``: float32, memory-mapped and read-only.
 
     Whitened images are read from ``<root>/whitened``, or computed and stored there. Labels are returned unchanged.
 
@@ -58,7 +41,7 @@ def whitened(images: Images, eps: float, root: Path, report: Report) -> Whitened
         read,
         lambda folder: _make(folder, images, eps, report),
     )
-    return Whitened(**arrays, train_y=images.train_y, test_y=images.test_y, valid_y=images.valid_y)
+    return replace(images, **arrays)
 
 
 def _make(folder: Path, images: Images, eps: float, report: Report) -> None:

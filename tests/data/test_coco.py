@@ -93,16 +93,12 @@ def annotations(first: int, count: int) -> dict[str, Any]:
 
 @pytest.fixture
 def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a ``data.root`` with 5 train and 2 val images of 2017, and 4 and 1 of 2014.
-
-    Two images of train become our validation split.
-    """
+    """Return a ``data.root`` with 5 train and 2 val images; two images of train become our validation split."""
     monkeypatch.setattr(coco, "VALID_IMAGES", 2)
-    for year, train, val in ((2017, 5, 2), (2014, 4, 1)):
-        for part, content in (("train", annotations(0, train)), ("val", annotations(100, val))):
-            write(tmp_path / "coco" / "annotations" / f"captions_{part}{year}.json", content)
-            for image in content["images"]:
-                draw(tmp_path / "coco" / f"{part}{year}" / image["file_name"])
+    for part, content in (("train", annotations(0, 5)), ("val", annotations(100, 2))):
+        write(tmp_path / "coco" / "annotations" / f"captions_{part}2017.json", content)
+        for image in content["images"]:
+            draw(tmp_path / "coco" / f"{part}2017" / image["file_name"])
     return tmp_path
 
 
@@ -116,24 +112,10 @@ def test_official_captions_are_split_by_id_and_tokenised(official: Path) -> None
     assert text(loaded, "test", 0) == "caption 0 of image <unk> <eos>"
 
 
-def test_year_2014_is_used_if_2017_is_incomplete(official: Path) -> None:
-    before = coco.coco(official, "descriptor").digest
-    (official / "coco" / "annotations" / "captions_val2017.json").unlink()
-    source = coco.coco(official, "descriptor")
-    assert source.name == "COCO, 2014"
-    assert source.digest != before
-
-
 def test_karpathy_split_has_priority_over_official_splits(official: Path) -> None:
     write(official / "coco" / "dataset_coco.json", {"images": []})
     with pytest.raises(DataError, match=r"The train split of COCO has no images\.\nReplace \S+dataset_coco\.json"):
         coco.coco(official, "descriptor")
-
-
-def test_images_of_an_official_file_are_sorted_by_id_and_have_all_captions(official: Path) -> None:
-    pictures = read_official(official / "coco" / "annotations" / "captions_train2017.json", Path("images"))
-    assert [picture.path for picture in pictures] == [Path(f"images/{number:03}.jpg") for number in range(5)]
-    assert [len(picture.captions) for picture in pictures] == [6, 5, 5, 5, 5]
 
 
 def test_image_without_captions_is_named(official: Path) -> None:

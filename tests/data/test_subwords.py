@@ -54,12 +54,6 @@ def test_blank_lines_unknown_characters_and_no_lines(options: SubwordOptions, ca
         assert codec.encode([]) == codec.decode([]) == []
 
 
-def test_sentencepiece_has_one_model_of_the_configured_size(cache: Path) -> None:
-    source, target = learn(KINDS[0], cache)
-    assert source is target
-    assert source.size == KINDS[0].vocabulary
-
-
 @pytest.mark.parametrize("options", KINDS, ids=str)
 def test_subwords_are_learnt_once_and_are_the_same_when_loaded(
     options: SubwordOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -83,19 +77,6 @@ def test_subwords_are_learnt_once_and_are_the_same_when_loaded(
         assert codec.size == codec_loaded.size == codec_again.size
     fewer = corpus({"train": (phrases()[0][:150], phrases()[1][:150])}, "b")
     assert learnt(fewer, options, tmp_path, reports.append).digest != first.digest
-
-
-def test_other_text_and_options_have_other_models(tmp_path: Path) -> None:
-    learn(KINDS[0], tmp_path)
-    learn(KINDS[0], tmp_path, digest="b")
-    learn(SubwordOptions("sentencepiece", 100, 0), tmp_path)
-    assert len(list((tmp_path / "subwords").glob("*/model"))) == 3
-
-
-@pytest.mark.parametrize(("words", "merges"), [({"a": 5}, 0), ({}, 0), ({"ab": 1, "cd": 2}, 1)])
-def test_too_few_merges_are_counted(words: dict[str, int], merges: int) -> None:
-    with pytest.raises(ValueError, match=rf"data.vocabulary=9 is more than the {merges} merges"):
-        moses._merges(Counter(words), 9, "my data")
 
 
 def original_tools(options: SubwordOptions, folder: Path) -> list[tuple[list[str], list[str]]]:
@@ -139,27 +120,6 @@ def test_moses_bpe_equals_the_original_tools(options: SubwordOptions, cache: Pat
     for codec, lines, (segmented, vocabulary) in zip(learn(options, cache), phrases(), expected, strict=True):
         assert codec.size == len(vocabulary) + 3
         assert [" ".join(vocabulary[i - 3] for i in ids) for ids in codec.encode(lines)] == segmented
-
-
-def test_moses_bpe_splits_words_that_are_rarer_than_the_threshold(tmp_path: Path) -> None:
-    """A compound that occurs fewer times than the threshold is split; without a threshold (0), it is one subword."""
-    lines = ["we saw the gate .", "we saw the garden ."] * 10 + ["we saw the gardengate ."] * 3
-    lengths = {}
-    for threshold in (0, 10):
-        source, _ = learn(SubwordOptions("moses_bpe", 14, threshold), tmp_path, (lines, lines))
-        lengths[threshold] = [len(ids) for ids in source.encode(["gate", "garden", "gardengate"])]
-    assert lengths[0] == [1, 1, 1]
-    assert lengths[10][:2] == [1, 1]
-    assert lengths[10][2] > 1
-
-
-def test_moses_bpe_truecases_the_start_of_a_sentence_only(tmp_path: Path) -> None:
-    lines = ["We saw the gate. The Gate is ours.", "There the gate is, and the Gate saw us."] * 5
-    source, _ = learn(SubwordOptions("moses_bpe", 15, 0), tmp_path, (lines, lines))
-    first, second = source.encode(["the gate", "The gate"])
-    assert first == second
-    assert source.encode(["the Gate"])[0] != first
-    assert source.decode([first]) == ["The gate"]
 
 
 def test_decoding_joins_the_subwords_of_an_incomplete_word(tmp_path: Path) -> None:

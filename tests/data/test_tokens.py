@@ -62,18 +62,6 @@ def test_pieces_are_longer_than_bytes_and_are_learnt_from_training_text_once(tmp
     assert (other.tokeniser.size, len(messages)) == (340, 2 * count)
 
 
-def test_text_is_encoded_again_if_the_module_that_reads_it_was_edited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise tokens of texts that were divided into splits in another way would remain in use."""
-    plain, messages = text.sentences(60, 12, 13), list[str]()
-    prepared(tmp_path, "sentencepiece", plain)
-    (tmp_path / "edited.py").write_text("")
-    monkeypatch.setattr(text, "__file__", str(tmp_path / "edited.py"))
-    tokens.prepare(plain, "sentencepiece", 330, tmp_path, messages.append)
-    assert messages[0] == "learning 330 pieces (once)"
-
-
 def test_of_long_texts_every_nth_line_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     learnt, learn = list[str](), tokens.pieces.learn
 
