@@ -10,6 +10,8 @@ from typing import SupportsIndex
 
 import numpy as np
 
+TOKEN, LENGTH = np.dtype("<i4"), np.dtype("<i8")  # in files: little-endian on every machine
+
 
 @dataclass(frozen=True)
 class Sequences:
@@ -27,21 +29,19 @@ class Sequences:
         return cls(np.fromiter(chain.from_iterable(ids), dtype=np.int32), offsets(map(len, ids)))
 
     @classmethod
-    def joined(cls, parts: Sequence[Sequences]) -> Sequences:
-        """Return the sequences of all parts."""
-        lengths = chain.from_iterable(part.lengths for part in parts)
-        return cls(np.concatenate([part.tokens for part in parts]), offsets(lengths))
-
-    @classmethod
     def load(cls, folder: Path, name: str) -> Sequences:
         """Return what :meth:`save` wrote; the tokens are memory-mapped."""
-        tokens = np.load(folder / f"{name}_tokens.npy", mmap_mode="r")
-        return cls(np.asarray(tokens), np.load(folder / f"{name}_offsets.npy"))
+        tokens = np.asarray(np.memmap(folder / f"{name}.tokens", dtype=TOKEN, mode="r"))
+        starts = offsets(np.fromfile(folder / f"{name}.lengths", dtype=LENGTH))
+        if starts[-1] != len(tokens):
+            raise ValueError(f"{name}.tokens has {len(tokens)} tokens, not {starts[-1]}")
+        return cls(tokens, starts)
 
     def save(self, folder: Path, name: str) -> None:
-        """Write ``<name>_tokens.npy`` and ``<name>_offsets.npy``."""
-        np.save(folder / f"{name}_tokens.npy", self.tokens)
-        np.save(folder / f"{name}_offsets.npy", self.offsets)
+        """Append the sequences to the files ``<name>.tokens`` and ``<name>.lengths``."""
+        for values, ending in ((self.tokens.astype(TOKEN), "tokens"), (self.lengths.astype(LENGTH), "lengths")):
+            with (folder / f"{name}.{ending}").open("ab") as file:
+                values.tofile(file)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -116,11 +116,10 @@ def _write(folder: Path, corpus: Corpus, subwords: Learnt, options: TextOptions,
     Raises: DataError if the text cannot be read or no training pair is left.
     """
     codecs, counts = (subwords.source, subwords.target), Counter[str]()
-    parts: tuple[list[Sequences], list[Sequences]] = ([], [])
     for part, found in in_processes(partial(_encode, codecs, options), in_chunks(corpus.splits["train"](), CHUNK)):
         counts.update(found)
-        for side, sequences in zip(parts, part, strict=True):
-            side.append(sequences)
+        for name, sequences in zip(SIDES, part, strict=True):
+            sequences.save(folder, f"train_{name}")
         overlong = "cut to" if options.overlong == "cut" else "longer than"
         report(
             f"encoded {counts['read']:,} pairs: {counts['kept']:,} kept, {counts['empty']:,} with an empty side, "
@@ -131,8 +130,6 @@ def _write(folder: Path, corpus: Corpus, subwords: Learnt, options: TextOptions,
             f"No training pair of {corpus.name} is left: each has an empty side or is longer than "
             f"data.max_length={options.max_length}.\nRaise data.max_length, or repair the text."
         )
-    for name, side in zip(SIDES, parts, strict=True):
-        Sequences.joined(side).save(folder, f"train_{name}")
     for split in corpus.splits:
         if split != "train":
             for name, codec, lines in zip(SIDES, codecs, corpus.text(split), strict=True):

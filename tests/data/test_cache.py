@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import multiprocessing
 import os
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rmsexp.data import DataError
-from rmsexp.data.cache import cached, key, staging
+from rmsexp.data.cache import cached, key
 
 
 def read(folder: Path) -> str:
@@ -85,17 +84,6 @@ def _made_by(folder: Path, name: str) -> str:
         (temporary / "value").write_text(name)
 
     return cached(folder, read, make)
-
-
-def test_staging_excludes_other_processes(tmp_path: Path) -> None:
-    """In the ``with`` block nobody else gets the lock, not even a shared one; afterwards the lock is free."""
-    with staging(tmp_path / "entry") as temporary:
-        (temporary / "value").touch()
-        with (tmp_path / ".entry.lock").open("w") as lock, pytest.raises(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    with (tmp_path / ".entry.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    assert visible(tmp_path) == []
 
 
 def test_key_changes_with_each_part_and_with_the_source(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from rmsexp.data.cloze import (
     Cloze,
     Question,
     encode,
-    split_sentences,
     stored,
 )
 
@@ -95,21 +94,6 @@ def test_chunks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_empty_split_is_refused(split: str) -> None:
     with pytest.raises(DataError, match=rf"No example of my data is left in its {split} split\.\n"):
         encode("my data", splits(**{split: []}))
-
-
-def test_sentences_end_at_full_stops_and_marks() -> None:
-    words = "a b . ? c ! '' d '' . ''"
-    assert [" ".join(sentence) for sentence in split_sentences(words.split())] == [
-        "a b .",
-        "?",
-        "c !",
-        "'' d '' .",
-        "''",
-    ]
-    with_quotes = split_sentences(words.split(), ["''"])
-    assert [" ".join(sentence) for sentence in with_quotes] == ["a b .", "?", "c ! ''", "d '' . ''"]
-    assert split_sentences(["''", "a"], ["''"]) == [["''", "a"]]
-    assert split_sentences([]) == []
 
 
 def load(root: Path, stamp: str = "x", **changed: list[Question]) -> tuple[Cloze, int]:

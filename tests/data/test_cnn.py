@@ -125,13 +125,6 @@ def test_passages_are_cut_to_their_most_related_sentences(root: Path) -> None:
     assert text(result, result.splits["valid"]) == "<unk> <unk> <unk>"  # "it rained .", not in training text
 
 
-def test_folder_of_test_files_may_be_empty_or_missing(root: Path) -> None:
-    (root / "cnn" / "questions" / "test" / "0.question").unlink()
-    assert list(load(root)[0].splits) == ["train", "valid"]
-    (root / "cnn" / "questions" / "test").rmdir()
-    assert list(load(root)[0].splits) == ["train", "valid"]
-
-
 @pytest.mark.parametrize("content", [lines(line7="@entity9"), b"", "\n".join(LINES).encode() + b"\n@entity4:\xe9\n"])
 def test_damaged_files_are_refused_by_name_or_left_out(content: list[str] | bytes, root: Path) -> None:
     path = write(root / "cnn" / "questions" / "training" / "1.question", content)

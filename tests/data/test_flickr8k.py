@@ -56,13 +56,6 @@ def test_splits_have_their_images_in_the_order_of_the_lists(root: Path) -> None:
     assert not {"odd", "many"} & set(loaded.words)
 
 
-def test_windows_line_ends_make_no_difference(root: Path) -> None:
-    words = flickr8k(root, "descriptor").load(lambda _: None).words
-    for path in (root / "flickr8k" / "Flickr8k_text").iterdir():
-        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-    assert flickr8k(root, "descriptor").load(lambda _: None).words == words
-
-
 @pytest.mark.parametrize(
     "line", ["no tab at all", "a.jpg\tno number", "a.jpg#x\tno number", "a.jpg#1\t", "", "#1\tno name"]
 )

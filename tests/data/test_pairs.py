@@ -34,11 +34,6 @@ def test_only_line_feeds_end_lines(ending: str, tmp_path: Path) -> None:
     assert list(read_pairs(source, target)) == list(zip(lines, lines, strict=True))
 
 
-def test_byte_order_mark_is_dropped_only_at_the_start(tmp_path: Path) -> None:
-    path = write(tmp_path / "a", "\ufeffone\n\ufefftwo\n")
-    assert [line for line, _ in read_pairs(path, path)] == ["one", "\ufefftwo"]
-
-
 def test_missing_file_is_named(tmp_path: Path) -> None:
     existing = write(tmp_path / "a.en", "one\n")
     for absent in (tmp_path / "a.de", tmp_path / "a.de.gz"):

@@ -168,13 +168,6 @@ def test_wmt14_is_read_where_its_libraries_keep_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("libraries")
-def test_an_incomplete_test_set_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(parallel.WMT14_TESTS, "test", ("wmt14", 4))
-    with pytest.raises(UnavailableError, match="3 sentences, not 4"):
-        wmt14(tmp_path, "en", "de")
-
-
-@pytest.mark.usefixtures("libraries")
 def test_a_signal_during_sacrebleus_download_is_not_taken_for_its_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

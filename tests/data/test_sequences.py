@@ -1,4 +1,4 @@
-"""Token sequences in two arrays: they are indexed like lists, sliced, joined, and read from files."""
+"""Token sequences in two arrays: they are indexed like lists, sliced, and read from files."""
 
 from __future__ import annotations
 
@@ -25,9 +25,6 @@ def test_lists_are_returned_unchanged(lists: list[list[int]]) -> None:
     assert len(sequences) == len(lists)
     assert sequences.lengths.tolist() == [len(ids) for ids in lists]
     assert (sequences.tokens.dtype, sequences.offsets.dtype, sequences.lengths.dtype) == (np.int32, np.int64, np.int64)
-    joined = Sequences.joined([sequences, Sequences.from_lists(LISTS)])
-    assert rows(joined) == [*lists, *LISTS]
-    assert (joined.tokens.dtype, joined.offsets.dtype) == (np.int32, np.int64)
 
 
 def test_sequences_are_indexed_like_lists() -> None:
@@ -47,13 +44,18 @@ def test_first_sequences_share_the_memory(count: int) -> None:
     assert np.shares_memory(first.tokens, sequences.tokens) == bool(count)
 
 
-@pytest.mark.parametrize("lists", [LISTS, [[], []]])
-def test_stored_tokens_are_memory_mapped(lists: list[list[int]], tmp_path: Path) -> None:
-    Sequences.from_lists(lists).save(tmp_path, "train")
+def test_sequences_are_appended_to_files_and_memory_mapped(tmp_path: Path) -> None:
+    for _ in range(2):
+        Sequences.from_lists(LISTS).save(tmp_path, "train")
     stored = Sequences.load(tmp_path, "train")
     assert not stored.tokens.flags.writeable
-    assert rows(stored) == lists
-    assert stored.count(2) == sum(ids.count(2) for ids in lists)
+    assert (stored.tokens.dtype, stored.offsets.dtype) == (np.int32, np.int64)
+    assert rows(stored) == LISTS * 2
+    assert stored.count(2) == 6
+    with (tmp_path / "train.tokens").open("ab") as file:
+        file.write(bytes(4))
+    with pytest.raises(ValueError, match=r"13 tokens, not 12"):
+        Sequences.load(tmp_path, "train")
 
 
 def test_offsets_start_at_0_and_end_at_the_sum() -> None:
