@@ -35,8 +35,7 @@ from typing import Any
 from rmsexp.data import Report
 from rmsexp.data.codec import EOS, FIRST_SUBWORD, PAD, UNK, UNKNOWN
 from rmsexp.data.files import digest_of
-from rmsexp.data.pairs import SIDES, Pairs, in_chunks
-from rmsexp.data.parallel import Corpus
+from rmsexp.data.parallel import SIDES, Corpus, Pairs, in_chunks
 from rmsexp.data.workers import in_processes
 from rmsexp.system.languages import language
 

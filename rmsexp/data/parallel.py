@@ -1,20 +1,30 @@
-"""Raw parallel text: Multi30k, WMT14, or any two files with one sentence per line."""
+"""Raw parallel text: Multi30k, WMT14, or any two files with one sentence per line.
+
+Text is read pair by pair, so that one of any size takes little memory.
+"""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice, zip_longest
 from pathlib import Path
 
 from rmsexp.data import DataError
 from rmsexp.data.download import downloading, hub_files, hub_rows
-from rmsexp.data.files import sha256_of
-from rmsexp.data.pairs import SIDES, Pair, Pairs, in_chunks, read_pairs
+from rmsexp.data.files import not_utf8, sha256_of, unreadable
 from rmsexp.system.languages import language
+
+Pair = tuple[str, str]  # a source line and its target line, without line ends
+Pairs = tuple[list[str], list[str]]  # source lines and as many target lines
+
+SIDES = ("source", "target")
 
 MULTI30K_URL = (
     "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw"
@@ -195,3 +205,44 @@ def _english_and_german(name: str, source: str, target: str) -> tuple[str, str]:
             f"data.source={source} data.target={target}: {name} needs en for one of them and de for the other"
         )
     return languages
+
+
+def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
+    """Yield the pairs of two UTF-8 files, plain or .gz, whose lines with the same number are a pair.
+
+    Empty lines are included. Only "\\n" and "\\r\\n" end a line, because sentences may contain other line separators of
+    Unicode. A byte order mark is dropped.
+
+    Raises: DataError if a file is missing, damaged or not UTF-8, if the numbers of lines differ, or if there are none.
+    """
+    count = 0
+    for count, (line, translation) in enumerate(zip_longest(_lines(source), _lines(target)), 1):
+        if line is None or translation is None:
+            shorter, longer = (source, target) if line is None else (target, source)
+            raise DataError(
+                f"{shorter} has {count - 1:,} lines and {longer} has more.\n"
+                "Parallel text has a sentence and its translation on the same line of both; "
+                "repair or replace the files."
+            )
+        yield line, translation
+    if not count:
+        raise DataError(f"{source} and {target} are empty.\nEach needs one sentence per line; replace the files.")
+
+
+def _lines(path: Path) -> Iterator[str]:
+    number = 0
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8" if number > 1 else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise not_utf8(path, number, error) from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise unreadable(path, error) from None
+
+
+def in_chunks(pairs: Iterable[Pair], size: int) -> Iterator[Pairs]:
+    """Yield the pairs in chunks of ``size``, as source lines and target lines. The last chunk may have fewer."""
+    remaining = iter(pairs)
+    while chunk := list(islice(remaining, size)):
+        yield [source for source, _ in chunk], [target for _, target in chunk]

@@ -16,8 +16,7 @@ import numpy as np
 from rmsexp.data import DataError, Report
 from rmsexp.data.cache import cached, key
 from rmsexp.data.codec import EOS, UNK, Codec
-from rmsexp.data.pairs import SIDES, Pairs, in_chunks
-from rmsexp.data.parallel import Corpus
+from rmsexp.data.parallel import SIDES, Corpus, Pairs, in_chunks
 from rmsexp.data.sequences import Sequences
 from rmsexp.data.subwords import Learnt, SubwordOptions, learnt
 from rmsexp.data.workers import in_processes

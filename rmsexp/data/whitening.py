@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +34,7 @@ def whitened(images: Images, eps: float, root: Path, report: Report) -> Images:
     """
     reader = cache.key(cifar10.__file__)  # the digest is that of CIFAR-10's files, which another reader reads otherwise
 
-    def read(folder: Path) -> dict[str, np.ndarray]:
+    def read(folder: Path) -> dict[str, Any]:
         return {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in images.pixels}
 
     arrays = cache.cached(

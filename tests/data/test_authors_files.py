@@ -75,13 +75,6 @@ def test_code_is_refused_by_name_and_not_run(protocol: int, tmp_path: Path) -> N
     assert not folder.exists()
 
 
-def test_truncated_pickle_is_refused(tmp_path: Path) -> None:
-    content = pickle.dumps(list(range(1000)), 2)
-    for length in (0, 1, 100, len(content) - 1):
-        with pytest.raises(DataError, match=r"a\.pkl is not as the authors published it .*\nReplace the file"):
-            unpickle(tmp_path, content[:length])
-
-
 WORDS = {"NIL": 0, "EOS": 1, "UNK": 2, "the": 4, "@entity0": 5, "@entity3": 3}
 PARTS: dict[str, Any] = {
     "dict.pkl": WORDS,

@@ -110,15 +110,6 @@ def test_by_tokens_carried_equals_the_literal_rules(pairs: list[tuple[int, int]]
     assert all(batch.dtype == np.int64 for batch in batches)
 
 
-def test_ties_keep_the_given_order_and_the_inputs_are_untouched() -> None:
-    lengths, order = np.full(100, 7), shuffled(100)
-    before = order.copy()
-    pools = by_tokens(lengths, order, 70, 50)
-    assert np.array_equal(np.concatenate([batch for batches in pools for batch in batches]), before)
-    assert np.array_equal(by_sentences(lengths, order, 10, 10)[0], before[::-1][:10])
-    assert np.array_equal(order, before)
-
-
 # Arrays of a batch
 
 sequences = st.lists(st.lists(st.integers(1, 99), max_size=9).map(lambda ids: np.array(ids, np.int32)), min_size=1)

@@ -112,12 +112,3 @@ def test_images_with_too_few_or_empty_captions_are_named(change: Callable[[list[
     change(images_by_split["valid"][1].captions)
     with pytest.raises(DataError, match=r"3\.png needs 5 captions"):
         pictures("album", images_by_split, [tmp_path / "captions.txt"], tmp_path, "descriptor")
-
-
-def test_missing_image_and_empty_split_are_named(tmp_path: Path) -> None:
-    files, images_by_split = [tmp_path / "captions.txt"], album(tmp_path)
-    with pytest.raises(DataError, match=rf"The valid split of album has no images\.\nReplace {files[0]}"):
-        pictures("album", images_by_split | {"valid": []}, files, tmp_path, "descriptor")
-    images_by_split["test"][0].path.unlink()
-    with pytest.raises(DataError, match=rf"The image {images_by_split['test'][0].path} cannot be read \(No such file"):
-        pictures("album", images_by_split, files, tmp_path, "descriptor")

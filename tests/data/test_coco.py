@@ -112,12 +112,6 @@ def test_official_captions_are_split_by_id_and_tokenised(official: Path) -> None
     assert text(loaded, "test", 0) == "caption 0 of image <unk> <eos>"
 
 
-def test_karpathy_split_has_priority_over_official_splits(official: Path) -> None:
-    write(official / "coco" / "dataset_coco.json", {"images": []})
-    with pytest.raises(DataError, match=r"The train split of COCO has no images\.\nReplace \S+dataset_coco\.json"):
-        coco.coco(official, "descriptor")
-
-
 @pytest.mark.parametrize(
     "content",
     ["{", "[]", {"images": []}, {"images": [{"id": 1}], "annotations": []}, {"annotations": [{"image_id": 1}]}],

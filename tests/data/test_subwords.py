@@ -14,7 +14,7 @@ from helpers.parallel_text import corpus, phrases
 
 from rmsexp.data import moses, workers
 from rmsexp.data.codec import EOS, PAD, UNK, Codec
-from rmsexp.data.pairs import Pairs
+from rmsexp.data.parallel import Pairs
 from rmsexp.data.subwords import SubwordOptions, learnt
 from rmsexp.system import cores
 

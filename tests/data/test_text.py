@@ -22,18 +22,6 @@ def read(plain: PlainText) -> dict[str, bytes]:
     return {split: read() for split, read in plain.splits.items()}
 
 
-def test_the_synthetic_sentences_are_always_the_same() -> None:
-    plain = text.sentences(50, 5, 6)
-    assert (plain.name, plain.builtin) == ("sentences", True)
-    lines = {split: content.decode().split("\n") for split, content in read(plain).items()}
-    assert {split: len(lines[split]) - 1 for split in SPLITS} == {"train": 50, "valid": 5, "test": 6}
-    sentences = [line for split in SPLITS for line in lines[split][:-1]]
-    assert len(set(sentences)) == 61
-    assert all(line[0].isupper() and line[-1] in ".?" for line in sentences)
-    assert all(lines[split][-1] == "" for split in SPLITS)
-    assert text.sentences(50, 5, 6).digest == plain.digest != text.sentences(51, 5, 6).digest
-
-
 def test_files_are_read_as_they_are(tmp_path: Path) -> None:
     contents = {"train": b"one\r\ntwo", "valid": b"\xff\n", "test": "Größe\n".encode()}
     for split, content in contents.items():

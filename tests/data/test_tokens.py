@@ -98,9 +98,3 @@ def test_bytes_that_are_no_text_need_bytes_as_tokens(tmp_path: Path) -> None:
     assert prepared(tmp_path, "bytes", plain).tokeniser.decode([97, 10, 255]) == "a\n\ufffd"
     with pytest.raises(DataError, match=r"^The valid text of mine is not UTF-8 \(invalid start byte at byte 2\)\."):
         prepared(tmp_path, "sentencepiece", plain)
-
-
-@pytest.mark.parametrize("vocabulary", [200, 10_000])
-def test_a_vocabulary_that_does_not_fit_is_refused(vocabulary: int, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"^data.vocabulary={vocabulary} does not fit .*: Vocabulary size .*[0-9]+"):
-        prepared(tmp_path, "sentencepiece", vocabulary=vocabulary)

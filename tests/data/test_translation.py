@@ -12,8 +12,7 @@ from helpers.parallel_text import corpus, phrases
 
 from rmsexp.data import DataError, pieces, translation
 from rmsexp.data.codec import EOS
-from rmsexp.data.pairs import Pairs
-from rmsexp.data.parallel import Corpus
+from rmsexp.data.parallel import Corpus, Pairs
 from rmsexp.data.sequences import Sequences
 from rmsexp.data.translation import TextOptions, Translation, prepare
 
@@ -106,13 +105,6 @@ def test_text_is_encoded_again_with_subwords_that_were_learnt_anew(
     assert any(line.startswith("encoded 227 pairs") for line in reports)
     assert again.subwords != first.subwords
     assert again.source.decode(rows(again.held_out["test"].pairs.source)) == again.held_out["test"].sources
-
-
-def test_other_options_share_the_subwords_only(tmp_path: Path) -> None:
-    for text_options in (options(), options(overlong="cut"), options(LIMIT + 1), options()):
-        run(tmp_path, text_options)
-    assert len(list((tmp_path / "translation").glob("[!.]*"))) == 3
-    assert len(list((tmp_path / "subwords").glob("[!.]*"))) == 1
 
 
 def test_chunks_make_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from rmsexp.data.pairs import Pairs
-from rmsexp.data.parallel import Corpus
+from rmsexp.data.parallel import Corpus, Pairs
 from rmsexp.data.synthetic.random_choices import RandomChoices
 
 _NOUNS = {  # kind -> nouns separated by commas: English singular and plural, German gender, singular and plural
@@ -55,28 +54,25 @@ ENDINGS = {
 }
 DETERMINERS = {False: ("the", "a", "this", "every", "no"), True: ("the", "these", "no")}  # by whether it is plural
 STEMS = {"this": "dies", "these": "dies", "every": "jed", "a": "ein", "no": "kein"}
-# English base, third person and participle; German third person, plural, participle and separable prefix; the kinds of
-# nouns that may be objects, or none
-VERBS = [
-    (*row.split(), prefix, kinds.split())
-    for row, prefix, kinds in (
-        ("see sees seen sieht sehen gesehen", "", "person animal food thing"),
-        ("find finds found findet finden gefunden", "", "person animal food thing"),
-        ("love loves loved liebt lieben geliebt", "", "person animal thing"),
-        ("paint paints painted malt malen gemalt", "", "person animal"),
-        ("buy buys bought kauft kaufen gekauft", "", "animal food thing"),
-        ("sell sells sold verkauft verkaufen verkauft", "", "animal food thing"),
-        ("carry carries carried trägt tragen getragen", "", "animal food thing"),
-        ("eat eats eaten isst essen gegessen", "", "food"),
-        ("call calls called ruft rufen gerufen", "an", "person"),
-        ("invite invites invited lädt laden geladen", "ein", "person"),
-        ("visit visits visited besucht besuchen besucht", "", "person"),
-        ("sleep sleeps slept schläft schlafen geschlafen", "", ""),
-        ("laugh laughs laughed lacht lachen gelacht", "", ""),
-        ("work works worked arbeitet arbeiten gearbeitet", "", ""),
-        ("wait waits waited wartet warten gewartet", "", ""),
-    )
-]
+# (English base, third person and participle, and German third person, plural and participle; German separable prefix;
+# kinds of nouns that may be objects)
+VERBS = (
+    ("see sees seen sieht sehen gesehen", "", "person animal food thing"),
+    ("find finds found findet finden gefunden", "", "person animal food thing"),
+    ("love loves loved liebt lieben geliebt", "", "person animal thing"),
+    ("paint paints painted malt malen gemalt", "", "person animal"),
+    ("buy buys bought kauft kaufen gekauft", "", "animal food thing"),
+    ("sell sells sold verkauft verkaufen verkauft", "", "animal food thing"),
+    ("carry carries carried trägt tragen getragen", "", "animal food thing"),
+    ("eat eats eaten isst essen gegessen", "", "food"),
+    ("call calls called ruft rufen gerufen", "an", "person"),
+    ("invite invites invited lädt laden geladen", "ein", "person"),
+    ("visit visits visited besucht besuchen besucht", "", "person"),
+    ("sleep sleeps slept schläft schlafen geschlafen", "", ""),
+    ("laugh laughs laughed lacht lachen gelacht", "", ""),
+    ("work works worked arbeitet arbeiten gearbeitet", "", ""),
+    ("wait waits waited wartet warten gewartet", "", ""),
+)
 MOST_WORDS = 14  # of an English sentence
 
 
@@ -138,8 +134,9 @@ class _RandomSentences(RandomChoices):
 
     def _clause(self) -> _Clause:
         subject = self._phrase(self.choice(("person", "person", "animal")), "nominative")
-        base, third, participle, finite, infinitive, perfect, prefix, kinds = self.choice(VERBS)
-        direct_object = self._phrase(self.choice(kinds), "accusative") if kinds else _Phrase([], [], False)
+        forms, prefix, kinds = self.choice(VERBS)
+        base, third, participle, finite, infinitive, perfect = forms.split()
+        direct_object = self._phrase(self.choice(kinds.split()), "accusative") if kinds else _Phrase([], [], False)
         if self._one_in(3):
             english = [*subject.english, "have" if subject.plural else "has", participle, *direct_object.english]
             auxiliary = "haben" if subject.plural else "hat"
