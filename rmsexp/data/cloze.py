@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmsexp.data import DataError, Report
+from rmsexp.data import DataError, Report, sequences
 from rmsexp.data.cache import cached, key
 from rmsexp.data.sequences import Sequences, offsets
 
@@ -164,7 +164,9 @@ def stored(root: Path, name: str, stamp: str, make: Callable[[], Cloze], report:
 
     Raises: DataError if the result cannot be stored, and whatever ``make`` raises.
     """
-    cloze = cached(root / "cloze" / key(__file__, stamp), _read, lambda folder: _write(folder, make()))
+    cloze = cached(
+        root / "cloze" / key(__file__, key(sequences.__file__), stamp), _read, lambda folder: _write(folder, make())
+    )
     sizes = ", ".join(f"{len(examples):,} {split}" for split, examples in cloze.splits.items())
     report(f"{name}: {sizes} examples; {len(cloze.words):,} words, {len(cloze.entities):,} of them entities")
     return cloze

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rmsexp.data import DataError, Report
+from rmsexp.data import DataError, Report, sequences
 from rmsexp.data.cache import cached, key
 from rmsexp.data.codec import EOS, UNK, Codec
 from rmsexp.data.parallel import SIDES, Corpus, Pairs, in_chunks
@@ -98,7 +98,8 @@ def prepare(corpus: Corpus, options: TextOptions, root: Path, report: Report) ->
     """
     subwords = learnt(corpus, options, root, report)
     splits = list(corpus.splits)
-    name = key(__file__, corpus.digest, corpus.source, corpus.target, splits, options, subwords.digest)
+    code = key(sequences.__file__)
+    name = key(__file__, code, corpus.digest, corpus.source, corpus.target, splits, options, subwords.digest)
     encoded = cached(
         root / "translation" / name,
         partial(_read, splits),
@@ -117,8 +118,8 @@ def _write(folder: Path, corpus: Corpus, subwords: Learnt, options: TextOptions,
     codecs, counts = (subwords.source, subwords.target), Counter[str]()
     for part, found in in_processes(partial(_encode, codecs, options), in_chunks(corpus.splits["train"](), CHUNK)):
         counts.update(found)
-        for name, sequences in zip(SIDES, part, strict=True):
-            sequences.save(folder, f"train_{name}")
+        for name, side in zip(SIDES, part, strict=True):
+            side.save(folder, f"train_{name}")
         overlong = "cut to" if options.overlong == "cut" else "longer than"
         report(
             f"encoded {counts['read']:,} pairs: {counts['kept']:,} kept, {counts['empty']:,} with an empty side, "
