@@ -52,13 +52,11 @@ def test_text_is_read_in_lower_case() -> None:
     "content",
     [
         pytest.param(lines(line5="who left"), id="no gap"),
-        pytest.param(lines(line5="@placeholder or @placeholder"), id="two gaps"),
         pytest.param(lines(line5="@placeholders"), id="gap inside a word"),
         pytest.param(lines(line7="@entity4"), id="unknown answer"),
         pytest.param(lines(line7="Rome"), id="answer no entity"),
         pytest.param(lines(line3="  "), id="empty passage"),
         pytest.param(LINES[:8], id="no table"),
-        pytest.param(LINES[:4], id="cut off"),
         pytest.param([], id="empty file"),
         pytest.param(LINES[:2] + LINES[4:], id="no passage block"),
         pytest.param(lines(line11="@entity03:x"), id="leading zero"),
