@@ -32,7 +32,6 @@ import parallel_corpus
 import psutil
 from check_record import FILE, Check, add_option, is_done, run
 
-from rmsexp.data.files import FLOAT32, write_array
 from rmsexp.report.plots import canvas
 from rmsexp.system.command_line import inform
 from rmsexp.system.machine_lock import measuring
@@ -139,7 +138,7 @@ def write_captions(folder: Path, images: int) -> None:
         sizes = [min(BLOCK, count - start) for start in range(0, count, BLOCK)]
         drawn = (np.abs(rng.standard_normal((size, FEATURES), dtype=np.float32)) for size in sizes)
         blocks = (block / np.linalg.norm(block, axis=1, keepdims=True) for block in drawn)
-        write_array(features / f"{split}.npy", FLOAT32, (count, FEATURES), blocks)
+        np.save(features / f"{split}.npy", np.concatenate(list(blocks)))
         with (folder / "coco" / f"{split}.txt").open("w") as file:
             for size in sizes:
                 for length in rng.integers(8, 15, PER_IMAGE * size).tolist():

@@ -9,7 +9,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -170,34 +170,23 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
     Runs in this process also reuse the images before whitening; a subprocess draws them again.
     """
+    import numpy as np
+
     from rmsexp import config
     from rmsexp.data import Images, whitening
-    from rmsexp.data.files import FLOAT32, write_array
     from rmsexp.data.synthetic import shapes
     from rmsexp.tasks import cifar10
 
-    def make(folder: Path, images: Images, **_: object) -> None:
+    def make(folder: Path, images: Images, *_: object) -> None:
         for name, pixels in images.pixels.items():
-            write_array(folder / f"{name}.npy", FLOAT32, pixels.shape, iter([(pixels - 127.5) / 64]))
+            np.save(folder / f"{name}.npy", ((pixels - 127.5) / 64).astype(np.float32))
 
     base, images = tmp_path_factory.getbasetemp(), shapes.shapes()
     root = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "images"  # one for all pytest processes
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(whitening, "_make", make)
         whitening.whitened(images, config.job([]).config.data.zca_eps, root, lambda _: None)
-    read, opened = whitening.whitened, dict[object, whitening.Whitened]()
-
-    def read_once(images: Images, eps: float, folder: Path, report: Callable[[str], None]) -> whitening.Whitened:
-        """Open the whitened images once, because each time a CRC of 74 MB is computed. The arrays are read-only."""
-        if folder != root:
-            return read(images, eps, folder, report)
-        key = images.digest, eps, tuple(images.pixels)
-        if key not in opened:
-            opened[key] = read(images, eps, folder, report)
-        return opened[key]
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whitening, "whitened", read_once)
         patch.setitem(cifar10.SOURCES, "shapes", lambda _: images)
         yield root
 

@@ -2,8 +2,9 @@
 
 A log, results.csv (CIFAR-10) or stats_*.pkl (attentive reader), becomes the record of a run in
 <results>/<task>/paper/<norm>+published/seed<k>, and the curves of that setting are redrawn. A model, order.npz with
-order.pkl in the same folder (order-embedding), is evaluated on the test split of <data-root>/coco, which must have the
-layout of the order-embedding release. Its metrics are printed above those of the paper's Table 7.
+order.pkl in the same folder (order-embedding), is evaluated on the test split of <data-root>/coco, with features of
+torchvision's VGG-19, which are similar to those that it was trained on. Its metrics are printed above those of the
+paper's Table 7.
 """
 
 from __future__ import annotations
@@ -113,8 +114,7 @@ def import_log(path: Path, task: str, norm: str, seed: int, results: Path) -> Pa
         atomic.write_json(temporary / record.RUN, run)
         record.RunFolder(temporary).append(rows)
         atomic.write_json(temporary / record.STATUS, {"status": "finished", "step": step, "error": None})
-        temporary.rename(folder)
-        atomic.sync_folder(folder.parent)
+        cache.publish(temporary, folder)
     return folder
 
 

@@ -22,12 +22,8 @@ class DataError(ReportedError):
     """
 
 
-class UnreadableError(DataError):
-    """Raised if a file cannot be opened or read, which does not show that its content is damaged."""
-
-
 class UnavailableError(DataError):
-    """Raised if data is missing and could not be downloaded, or is elsewhere. The message has something to copy."""
+    """Raised if data is missing or could not be downloaded. The message has something to copy."""
 
     longest = LONGEST_WITH_PATHS
 
@@ -36,9 +32,9 @@ class UnavailableError(DataError):
 class Images:
     """Labelled colour images in two splits, or three with validation images.
 
-    ``train_x`` and ``test_x`` are uint8 of shape (image, 3, height, width); ``train_y`` and ``test_y``, the labels, are
-    int64 of shape (image,); ``valid_x`` and ``valid_y`` are like them, or None. ``digest`` is a SHA-256, in
-    hexadecimal, that identifies the content. ``builtin`` is true if this package generates the images.
+    ``train_x`` and ``test_x`` are uint8, or float32 if whitened, of shape (image, 3, height, width); ``train_y`` and
+    ``test_y``, the labels, are int64 of shape (image,); ``valid_x`` and ``valid_y`` are like them, or None. ``digest``
+    is a SHA-256, in hexadecimal, that identifies the content. ``builtin`` is true if this package generates the images.
     """
 
     train_x: np.ndarray

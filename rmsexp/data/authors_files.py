@@ -20,19 +20,20 @@ from __future__ import annotations
 import io
 import math
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rmsexp.data import DataError, Report, Source
+from rmsexp.data import DataError, Source
 from rmsexp.data.cache import key
 from rmsexp.data.captions import EOS, UNK
-from rmsexp.data.cloze import ENTITY, RESERVED, Cloze, Examples, entities, lost, stored, summary
+from rmsexp.data.cloze import ENTITY, RESERVED, Cloze, Examples, entities, stored
 from rmsexp.data.cloze import UNK as UNKNOWN_WORD
-from rmsexp.data.files import digest_of, missing, read_bytes, unreadable
+from rmsexp.data.files import digest_of, missing, read_bytes
 from rmsexp.data.sequences import Sequences, offsets
 
 Row = dict[str, Any]  # of metrics.jsonl
@@ -57,11 +58,6 @@ PLAIN = {  # what pickles of containers, numbers, strings and arrays refer to
 }
 
 
-def _wrong(path: Path, problem: object) -> DataError:
-    text = " ".join(str(problem).rstrip(".").split())  # numpy's messages may have several lines
-    return DataError(f"{path} is not as the authors published it: {text}.\nReplace the file.")
-
-
 class _PlainUnpickler(pickle.Unpickler):
     """Refuses every function that plain data does not need, because a pickle may name any, and reading it calls it."""
 
@@ -71,13 +67,22 @@ class _PlainUnpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _unpickled(path: Path) -> Any:
-    """Return the content of a pickle of plain data; 8-bit strings of Python 2 are decoded as Latin-1."""
+@contextmanager
+def _checked(path: Path) -> Iterator[bytes]:
+    """Yield the content of a file, and turn errors about this content into a DataError that names the file."""
     content = read_bytes(path)
     try:
-        return _PlainUnpickler(io.BytesIO(content), encoding="latin1").load()
-    except Exception as error:  # a damaged pickle may raise any exception
-        raise _wrong(path, error or type(error).__name__) from None
+        yield content
+    except Exception as error:  # damaged files may raise any exception
+        problem = " ".join(str(error).split()).rstrip(".")  # numpy's messages may have several lines
+        raise DataError(
+            f"{path} is not as the authors published it ({type(error).__name__}: {problem}).\nReplace the file."
+        ) from None
+
+
+def _unpickled(content: bytes) -> Any:
+    """Return the content of a pickle of plain data; 8-bit strings of Python 2 are decoded as Latin-1."""
+    return _PlainUnpickler(io.BytesIO(content), encoding="latin1").load()
 
 
 def cifar10_rows(path: Path) -> list[Row]:
@@ -89,8 +94,7 @@ def cifar10_rows(path: Path) -> list[Row]:
 
     Raises: DataError if the file cannot be read or does not have the expected format.
     """
-    content = read_bytes(path)
-    try:
+    with _checked(path) as content:
         header, *lines = content.decode("ascii").splitlines()
         if [cell.strip() for cell in header.split(",")] != CIFAR10_COLUMNS or not lines:
             raise ValueError(f"it has no header {', '.join(CIFAR10_COLUMNS)}, or no epochs")
@@ -100,8 +104,6 @@ def cifar10_rows(path: Path) -> list[Row]:
             raise ValueError("its epochs do not count from 0, or its time decreases")
         if not ((table[:, 2:] >= 0) & (table[:, 2:] <= 1)).all() or not np.isfinite(seconds).all():
             raise ValueError("an error is not between 0 and 1, or a time is not finite")
-    except ValueError as error:
-        raise _wrong(path, error) from None
     return [
         {"step": EPOCH_STEPS * epoch, "epoch": epoch, "examples": EPOCH_IMAGES * epoch}
         | {"split": split, "error": float(values[epoch - 1]), "seconds": {"train": float(seconds[epoch - 1])}}
@@ -117,22 +119,20 @@ def reader_rows(path: Path) -> list[Row]:
     authors' code restarts after each validation. ``grad_norm`` is the norm of the gradient after clipping. A value that
     is not finite becomes None. Rows have no ``seconds``.
 
-    Raises: DataError if the file cannot be read or lacks the expected lists.
+    Raises: DataError if the file cannot be read or lacks the expected lists of numbers.
     """
-    stats, names = _unpickled(path), [name for lists in READER_LISTS.values() for name in lists.values()]
-    try:
-        values = {name: [float(value) for value in stats[name]] for name in names}
-    except (KeyError, TypeError, ValueError) as error:
-        raise _wrong(path, f"it needs lists of numbers: {', '.join(names)} ({type(error).__name__}: {error})") from None
-    if len(set(map(len, values.values()))) > 1 or not values["valid_errs"]:
-        raise _wrong(path, f"the lists {', '.join(names)} are empty or differ in length")
-    finite = {name: [value if math.isfinite(value) else None for value in values[name]] for name in names}
-    return [
-        {"step": VALID_STEPS * (index + 1), "split": split}
-        | {metric: finite[name][index] for metric, name in metrics.items()}
-        for index in range(len(finite["valid_errs"]))
-        for split, metrics in READER_LISTS.items()
-    ]
+    rows: list[Row] = []
+    with _checked(path) as content:
+        stats = _unpickled(content)
+        for split, lists in READER_LISTS.items():
+            columns = zip(*(stats[name] for name in lists.values()), strict=True)
+            for index, values in enumerate(columns, 1):
+                finite = (value if math.isfinite(value) else None for value in map(float, values))
+                rows.append({"step": VALID_STEPS * index, "split": split} | dict(zip(lists, finite, strict=True)))
+        steps = {split: [row["step"] for row in rows if row["split"] == split] for split in READER_LISTS}
+        if steps["train"] != steps["valid"] or not rows:
+            raise ValueError("its lists are empty or differ in length")
+    return sorted(rows, key=lambda row: row["step"])
 
 
 @dataclass(frozen=True)
@@ -163,22 +163,18 @@ def order_model(path: Path) -> OrderModel:
 
     Raises: DataError if a file cannot be read or does not have the expected content.
     """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: np.asarray(file[name]) for name in file}
-    except Exception as error:  # errors of numpy and zipfile have many types
-        raise unreadable(path, error) from None
-    encoder = next((name.removesuffix("Ux") for name in arrays if name.endswith("_Ux")), None)
-    if encoder is None or any(name not in arrays or arrays[name].ndim != 2 for name in ("Wemb", "ff_image_W")):
-        raise _wrong(path, f"it needs matrices Wemb, ff_image_W and ..._Ux (it has {', '.join(arrays) or 'nothing'})")
-    if wrong := [name for name, array in arrays.items() if array.dtype.kind != "f" or not np.isfinite(array).all()]:
-        raise _wrong(path, f"{wrong[0]} is not an array of finite floats")
-    content = _unpickled(path.with_suffix(".pkl"))
-    options, words = (content.get(name) if isinstance(content, dict) else None for name in ("options", "worddict"))
-    if not (isinstance(options, dict) and isinstance(words, dict)):
-        raise _wrong(path.with_suffix(".pkl"), "it lacks 'options' or 'worddict' as dictionaries")
-    if not all(type(index) is int and index > UNK for index in words.values()):
-        raise _wrong(path.with_suffix(".pkl"), f"an id in 'worddict' is not an integer above {UNK}")
+    with _checked(path) as content, np.load(io.BytesIO(content), allow_pickle=False) as file:
+        arrays = {name: np.asarray(file[name]) for name in file}
+        encoder = next((name.removesuffix("Ux") for name in arrays if name.endswith("_Ux")), None)
+        if encoder is None or any(name not in arrays or arrays[name].ndim != 2 for name in ("Wemb", "ff_image_W")):
+            raise ValueError(f"it needs matrices Wemb, ff_image_W and ..._Ux, and has {', '.join(arrays)}")
+        if wrong := [name for name in arrays if arrays[name].dtype.kind != "f" or not np.isfinite(arrays[name]).all()]:
+            raise ValueError(f"{wrong[0]} is not an array of finite floats")
+    with _checked(path.with_suffix(".pkl")) as content:
+        stored = _unpickled(content)
+        options, words = dict(stored["options"]), dict(stored["worddict"])
+        if not all(type(index) is int and index > UNK for index in words.values()):
+            raise ValueError(f"an id in 'worddict' is not an integer above {UNK}")
     renamed = {
         f"gru_{name.removeprefix(encoder)}" if name.startswith(encoder) else name: arrays[name] for name in arrays
     }
@@ -197,47 +193,42 @@ def top4(root: Path) -> Source[Cloze]:
     folder = root / "top4"
     if absent := [folder / name for name in TOP4_FILES if not (folder / name).is_file()]:
         raise missing("CNN top4", folder, absent, TOP4_ORIGIN)
-    content = digest_of(folder / name for name in TOP4_FILES)
+    digest = digest_of(folder / name for name in TOP4_FILES)
 
-    def load(report: Report) -> Cloze:
-        def make() -> tuple[Cloze, dict[str, int]]:
-            report(f"reading the pickles of {folder} (once)")
-            words = _words(folder / "dict.pkl")
-            splits = {split: _examples(folder, prefix, len(words)) for split, prefix in TOP4_SPLITS.items()}
-            cloze = Cloze(words, entities(words), splits)
-            return cloze, lost(cloze)
+    def make() -> Cloze:
+        words = _words(folder / "dict.pkl")
+        splits = {split: _examples(folder, prefix, len(words)) for split, prefix in TOP4_SPLITS.items()}
+        return Cloze(words, entities(words), splits)
 
-        cloze, counts = stored(root, key(__file__, content), make, report)
-        report(f"CNN top4: {summary(cloze, counts)}")
-        return cloze
-
-    return Source("CNN top4", content, False, load)
+    return Source(
+        "CNN top4", digest, False, lambda report: stored(root, "CNN top4", key(__file__, digest), make, report)
+    )
 
 
 def _words(path: Path) -> list[str]:
     """Return the vocabulary by id, read from a pickled dictionary of n words to n of the ids from 0 to n."""
-    ids = _unpickled(path)
-    if not (isinstance(ids, dict) and all(type(word) is str and type(id) is int for word, id in ids.items())):
-        raise _wrong(path, "it is not a dictionary of words and their ids")
-    names = {id: word for word, id in ids.items()}
-    if len(names) < len(ids) or not names.keys() <= set(range(len(ids) + 1)):
-        raise _wrong(path, f"the ids of its {len(ids):,} words are not different numbers from 0 to {len(ids):,}")
-    if ENTITY.fullmatch(names.get(UNKNOWN_WORD, "")):  # every answer to its questions would count as wrong
-        raise _wrong(path, f"the id of {names[UNKNOWN_WORD]!r} is {UNKNOWN_WORD}, which is the unknown word's")
-    return [names.get(id, RESERVED[id] if id < len(RESERVED) else "<unused>") for id in range(len(ids) + 1)]
+    with _checked(path) as content:
+        ids = dict(_unpickled(content))
+        names = {id: word for word, id in ids.items()}
+        if len(names) < len(ids) or not names.keys() <= set(range(len(ids) + 1)):
+            raise ValueError(f"the ids of its {len(ids):,} words are not different numbers from 0 to {len(ids):,}")
+        if ENTITY.fullmatch(names.get(UNKNOWN_WORD, "")):  # every answer to its questions would count as wrong
+            raise ValueError(f"the id of {names[UNKNOWN_WORD]!r} is {UNKNOWN_WORD}, which is the unknown word's")
+        return [names.get(id, RESERVED[id] if id < len(RESERVED) else "<unused>") for id in range(len(ids) + 1)]
 
 
 def _examples(folder: Path, prefix: str, size: int) -> Examples:
     passages, questions, answers = (_sequences(folder / f"{prefix}_{part}.pkl", size) for part in ("pass", "qs", "ans"))
-    if not len(passages) == len(questions) == len(answers) or (answers.lengths != 1).any():
-        raise _wrong(folder / f"{prefix}_ans.pkl", "each passage needs one question with one answer")
-    return Examples(passages, questions, answers.tokens[:])
+    with _checked(folder / f"{prefix}_ans.pkl"):
+        if not len(passages) == len(questions) == len(answers) or (answers.lengths != 1).any():
+            raise ValueError("each passage needs one question with one answer")
+    return Examples(passages, questions, answers.tokens)
 
 
 def _sequences(path: Path, size: int) -> Sequences:
     """Return a pickled list of lists of ids, which must be below ``size``. If every list ends in 0, remove this 0."""
-    try:
-        rows = [np.asarray(ids) for ids in _unpickled(path)]
+    with _checked(path) as content:
+        rows = [np.asarray(ids) for ids in _unpickled(content)]
         if any(row.ndim != 1 or row.dtype.kind not in "iu" or row.min() < 0 or row.max() >= size for row in rows):
             raise ValueError("an id is no integer, or has no word")
         if all(row[-1] == 0 for row in rows):
@@ -245,5 +236,3 @@ def _sequences(path: Path, size: int) -> Sequences:
         if not all(map(len, rows)):
             raise ValueError("a list is empty")
         return Sequences(np.concatenate(rows).astype(np.int32), offsets(map(len, rows)))
-    except (TypeError, ValueError, IndexError) as error:
-        raise _wrong(path, f"it is not a list of lists of ids ({error})") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from rmsexp.data import DataError, Report, Source
-from rmsexp.data.files import StoredArray, digest_of
+from rmsexp.data.files import digest_of
 from rmsexp.data.image_features import extract, sizes
 from rmsexp.data.sequences import Sequences
 
@@ -24,8 +24,6 @@ NAMES = ("<eos>", "<unk>")  # the words with the ids EOS and UNK
 PER_IMAGE = 5  # captions per image
 VOCABULARY_IMAGES = 1000  # first validation images whose captions add words to the vocabulary, as in the authors' code
 
-Features = np.ndarray | StoredArray
-
 
 @dataclass(frozen=True)
 class CaptionedImages:
@@ -34,7 +32,7 @@ class CaptionedImages:
     ``features`` is float32 of shape (image, size), with rows of norm 1. Each sequence in ``captions`` ends in EOS.
     """
 
-    features: Features
+    features: np.ndarray
     captions: Sequences
 
     def __len__(self) -> int:
@@ -68,7 +66,7 @@ def pictures(
     and the names and sizes of each split's images, but not their pixels.
 
     Raises: DataError if a split has no images, if one of ``files`` cannot be read, or if an image is missing, has fewer
-    than five captions, or has an empty one among the first five.
+    than five captions, or an empty one among the first five.
     """
     for split, members in splits.items():
         if not members:
@@ -81,36 +79,26 @@ def pictures(
 
     def load(report: Report) -> Captions:
         place = folder / "features" / kind
-        features = {split: StoredArray(extract(paths, kind, place, report)) for split, paths in images.items()}
+        features = {
+            split: np.asarray(np.load(extract(paths, kind, place, report), mmap_mode="r"))
+            for split, paths in images.items()
+        }
         return encode(captions, features, report)
 
-    return Source(name, digest(files, kind, listing), False, load)
-
-
-def digest(files: Iterable[Path], *parts: object) -> str:
-    """Return a SHA-256, in hexadecimal, of the names and contents of ``files`` and of the ``repr`` of ``parts``.
-
-    Raises: DataError if a file cannot be read.
-    """
-    return hashlib.sha256(repr((digest_of(files), *parts)).encode()).hexdigest()
+    digest = hashlib.sha256(repr((digest_of(files), kind, listing)).encode()).hexdigest()
+    return Source(name, digest, False, load)
 
 
 def _first_captions(picture: Picture) -> list[Words]:
-    """Return the first five captions of an image.
-
-    Some images of COCO have more than five; the files released with order-embedding leave out the others, too.
+    """Return the first five captions of an image, as the authors of order-embedding do; some of COCO have more.
 
     Raises: DataError if there are fewer than five captions, or if one of the first five is empty.
     """
     captions = picture.captions[:PER_IMAGE]
-    if len(captions) < PER_IMAGE:
+    if len(captions) < PER_IMAGE or not all(captions):
         raise DataError(
-            f"{picture.path.name} has {len(captions)} captions, but needs at least {PER_IMAGE}.\n"
+            f"{picture.path.name} needs {PER_IMAGE} captions that are not empty.\n"
             "Add captions, or remove the image from its split."
-        )
-    if not all(captions):
-        raise DataError(
-            f"{picture.path.name} has a caption without words.\nRepair the caption, or remove the image from its split."
         )
     return captions
 
@@ -123,19 +111,14 @@ def tokenise(text: str) -> Words:
     return re.sub(r"[^\w\s]|_", "", text.lower()).split()
 
 
-def encode(captions: Mapping[str, Sequence[Words]], features: Mapping[str, Features], report: Report) -> Captions:
+def encode(captions: Mapping[str, Sequence[Words]], features: Mapping[str, np.ndarray], report: Report) -> Captions:
     """Encode captions as ids, and join them with the features of their images.
 
     ``captions`` has the captions of each split, five consecutive ones per image, in the order of the rows of
     ``features``. The vocabulary has EOS, UNK, and all words of train and of the first 5,000 captions of valid, the most
     frequent first. Equally frequent words are in alphabetical order. Other words become UNK. The numbers of images and
     captions and the share of UNK among the tokens (with EOS) of each split are reported, and the vocabulary's size.
-
-    Raises: DataError if the features of two splits differ in size.
     """
-    widths = {split: rows.shape[1] for split, rows in features.items()}
-    if len(set(widths.values())) > 1:
-        raise DataError(f"The features differ in size: {widths}.\nAll splits need features of the same kind.")
     known = chain(captions["train"], captions["valid"][: PER_IMAGE * VOCABULARY_IMAGES])
     counts = Counter(chain.from_iterable(known))
     words = [*NAMES, *sorted(counts, key=lambda word: (-counts[word], word))]

@@ -9,10 +9,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from rmsexp.data import DataError, Report
+from rmsexp.data import DataError, Report, sequences
 from rmsexp.data.cache import cached, key
 from rmsexp.data.sequences import Sequences, offsets
 
@@ -59,17 +60,12 @@ class Cloze:
     splits: Mapping[str, Examples]
 
 
-@dataclass(frozen=True)
-class Question:
-    """A question with its passage and answer, as lower-case words.
-
-    ``entities`` maps each ``@entityN`` of this question to the name that it stands for.
-    """
+class Question(NamedTuple):
+    """A question with its passage and answer, as lower-case words. ``question`` contains PLACEHOLDER."""
 
     passage: list[str]
-    question: list[str]  # contains PLACEHOLDER
+    question: list[str]
     answer: str
-    entities: Mapping[str, str]
 
 
 def split_sentences(words: Iterable[str], closing: Collection[str] = ()) -> list[list[str]]:
@@ -160,63 +156,39 @@ def _chunks(examples: Examples) -> Iterator[np.ndarray]:
             yield ids[start : start + CHUNK]
 
 
-def lost(cloze: Cloze) -> dict[str, int]:
-    """Return, as ``<split>_lost``, the number of answers of each split that are not in their passages."""
-    return {
-        f"{split}_lost": sum(answer not in examples.passages[i] for i, answer in enumerate(examples.answers))
-        for split, examples in cloze.splits.items()
-    }
+def stored(root: Path, name: str, stamp: str, make: Callable[[], Cloze], report: Report) -> Cloze:
+    """Return the encoded questions that are stored in ``<root>/cloze``, and report their numbers.
 
-
-def summary(cloze: Cloze, counts: Mapping[str, int]) -> str:
-    """Return a sentence about the questions. ``counts`` has the numbers of :func:`lost`."""
-    sizes = (f"{len(examples):,} {split}" for split, examples in cloze.splits.items())
-    shares = (f"{counts[f'{split}_lost'] / len(examples):.1%} ({split})" for split, examples in cloze.splits.items())
-    tokens = sum(len(part.passages.tokens) + len(part.questions.tokens) for part in cloze.splits.values())
-    return (
-        f"{', '.join(sizes)} examples of {tokens:,} tokens; a vocabulary of {len(cloze.words):,} with "
-        f"{len(cloze.entities):,} entities; answers that are not in the passage: {', '.join(shares)}"
-    )
-
-
-def stored(
-    root: Path, stamp: str, make: Callable[[], tuple[Cloze, Mapping[str, int]]], report: Report
-) -> tuple[Cloze, dict[str, int]]:
-    """Return the encoded questions and counts that are stored in ``<root>/cloze``.
-
-    If they are missing or damaged, call ``make``, which returns (questions, counts), and store its result first. The
-    number of examples of each split is added to the stored counts. ``stamp`` identifies the result of ``make``. The
-    tokens of passages and questions stay in their files.
+    If they are missing, call ``make`` and store its result first. ``name`` is the data set's name, and ``stamp``
+    identifies the result of ``make``. The tokens of passages and questions are memory-mapped.
 
     Raises: DataError if the result cannot be stored, and whatever ``make`` raises.
     """
-    return cached(root / "cloze" / key(__file__, stamp), _read, lambda folder: _write(folder, *make()), report)
+    cloze = cached(
+        root / "cloze" / key(__file__, key(sequences.__file__), stamp), _read, lambda folder: _write(folder, make())
+    )
+    sizes = ", ".join(f"{len(examples):,} {split}" for split, examples in cloze.splits.items())
+    report(f"{name}: {sizes} examples; {len(cloze.words):,} words, {len(cloze.entities):,} of them entities")
+    return cloze
 
 
-def _write(folder: Path, cloze: Cloze, counts: Mapping[str, int]) -> None:
+def _write(folder: Path, cloze: Cloze) -> None:
     for split, examples in cloze.splits.items():
         examples.passages.save(folder, f"{split}_passages")
         examples.questions.save(folder, f"{split}_questions")
         np.save(folder / f"{split}_answers.npy", examples.answers)
-    sizes = {split: len(examples) for split, examples in cloze.splits.items()}
-    (folder / "words.json").write_text(json.dumps(cloze.words), encoding="utf-8")
-    (folder / "counts.json").write_text(json.dumps({**counts, **sizes}), encoding="utf-8")
+    content = {"words": cloze.words, "splits": list(cloze.splits)}
+    (folder / "content.json").write_text(json.dumps(content), encoding="utf-8")
 
 
-def _read(folder: Path) -> tuple[Cloze, dict[str, int]]:
-    """Return the questions and counts that are stored in ``folder``.
-
-    Raises: FileNotFoundError, ValueError or EOFError if a file is missing or damaged.
-    """
-    words = json.loads((folder / "words.json").read_text(encoding="utf-8"))
-    counts = json.loads((folder / "counts.json").read_text(encoding="utf-8"))
+def _read(folder: Path) -> Cloze:
+    content = json.loads((folder / "content.json").read_text(encoding="utf-8"))
     splits = {
         split: Examples(
             Sequences.load(folder, f"{split}_passages"),
             Sequences.load(folder, f"{split}_questions"),
             np.load(folder / f"{split}_answers.npy"),
         )
-        for split in ("train", "valid", "test")
-        if split in counts
+        for split in content["splits"]
     }
-    return Cloze(words, entities(words), splits), counts
+    return Cloze(content["words"], entities(content["words"]), splits)

@@ -1,55 +1,81 @@
-"""Download the files of a data set that are missing."""
+"""Download data sets with the libraries of their publishers: torchvision, torch, the Hugging Face hub, sacreBLEU."""
 
 from __future__ import annotations
 
-import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from rmsexp.data import DataError, UnavailableError, cache
-from rmsexp.data.files import check_root
-from rmsexp.system.atomic import sync_folder
-from rmsexp.system.command_line import value_word
+from rmsexp.data import DataError, UnavailableError
+from rmsexp.system.command_line import inform, value_word
+from rmsexp.system.file_lock import locked
 
 TIMEOUT_SECONDS = 30  # longest wait for a connection, and for each further part of a response
 
 
-def provide(
-    name: str, files: Sequence[Path], write: Callable[[Path], object], source: str, task: str, root: Path
-) -> None:
-    """Download the files of a folder that do not exist yet. A file appears only when all are complete.
+@contextmanager
+def downloading(name: str, folder: Path, words: str, root: Path) -> Iterator[None]:
+    """Hold a lock while a library downloads a data set to ``folder``, and turn its errors into one of ours.
 
-    ``write`` downloads them into a temporary folder, or a folder in it. ``name`` is the data set, ``source`` a URL or
-    the name of another source, ``root`` the value of data.root. With the words ``task``, ``python -m rmsexp.prepare``
-    downloads the files. If several processes need the same files, one downloads them and the others wait.
+    ``name`` is the data set, ``words`` are those with which ``python -m rmsexp.prepare`` downloads it, ``root`` is
+    data.root. If several processes need the same data, one downloads them and the others wait.
 
-    Raises: UnavailableError if data.root is the wrong folder, or if ``write`` fails.
+    Raises: UnavailableError if the download fails.
     """
-    if all(path.exists() for path in files):
-        return
-    check_root(name, root, files)
-    folder, timeout = files[0].parent, socket.getdefaulttimeout()
+    timeout = socket.getdefaulttimeout()
     socket.setdefaulttimeout(TIMEOUT_SECONDS)
     try:
-        with cache.staging(files[0]) as temporary:
-            absent = [path for path in files if not path.exists()]  # another process may have written some meanwhile
-            if absent:
-                write(temporary)
-            written = {path: next(temporary.rglob(path.name)) for path in absent}
-            for file in written.values():
-                with file.open("rb") as opened:
-                    os.fsync(opened.fileno())
-            for path, file in written.items():
-                file.rename(path)
-            sync_folder(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder / ".lock", lambda: inform(f"waiting for another process that downloads {name}")):
+            yield
     except DataError:
         raise
     except Exception as error:  # the libraries raise many types of errors about network and storage
         raise UnavailableError(
-            f"{name} is not in {folder}, and the download from {source} failed ({error or type(error).__name__}).\n"
-            f"Run `python -m rmsexp.prepare {task} {value_word('data.root', root)}` where there is a network, or put "
-            f"existing copies of {', '.join(path.name for path in files)} there; scale=demo needs no data."
+            f"{name} is not in {folder}, or damaged, and its download failed ({error or type(error).__name__}).\n"
+            f"Run `python -m rmsexp.prepare {words} {value_word('data.root', root)}` where there is a network, or put "
+            "its files there; scale=demo needs no data."
         ) from None
     finally:
         socket.setdefaulttimeout(timeout)
+
+
+def hub_files(
+    name: str, folder: Path, repository: str, revision: str, config: str, splits: Sequence[str], words: str
+) -> list[list[Path]]:
+    """Return the Parquet files of each of the ``splits`` of a data set on the Hugging Face hub.
+
+    They are in ``<folder>/<config>``, named like ``train-00000-of-00002.parquet``, as in the repository. If one is
+    missing, they are downloaded at this ``revision``. ``name`` and ``words`` are as in :func:`downloading`.
+
+    Raises: UnavailableError if the download fails.
+    """
+    found = [_complete(folder / config, split) for split in splits]
+    if not all(found):
+        from huggingface_hub import snapshot_download
+
+        with downloading(name, folder, words, folder.parent):
+            inform(f"downloading {name} from {repository} (once)")
+            patterns = [f"{config}/{split}-*" for split in splits]
+            snapshot_download(
+                repository, repo_type="dataset", revision=revision, allow_patterns=patterns, local_dir=folder
+            )
+            found = [_complete(folder / config, split) for split in splits]
+            if not all(found):
+                raise OSError("files are missing after the download")
+    return found
+
+
+def _complete(folder: Path, split: str) -> list[Path]:
+    """Return the files ``<split>-<number>-of-<count>.parquet`` of a split, or none if one of them is missing."""
+    paths = sorted(folder.glob(f"{split}-*-of-*.parquet"))
+    return paths if paths and len(paths) == int(paths[0].stem.rpartition("-")[2]) else []
+
+
+def hub_rows(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of Parquet files, of which little is in memory at a time."""
+    from datasets import load_dataset  # type: ignore[import-untyped]
+
+    yield from load_dataset("parquet", data_files=[str(path) for path in paths], split="train", streaming=True)

@@ -8,42 +8,36 @@ A vector has 4096 non-negative numbers and is scaled to a Euclidean norm of 1. T
 - ``descriptor`` needs no weights. It has histograms of colour, texture and gradients in 1x1, 2x2 and 4x4 cells of the
   image, and the image in grey, shrunk to 8x8 pixels.
 
-Images are read as :func:`upright_rgb` describes.
-
 Deviation: COCO, network of the VGG-19 features
     original: the Caffe model (order-embedding:extract_cnn_features.py:42)
-    ours: the torchvision model; data.name=coco_release reads the released features
-    why: torchvision is a dependency already, and Caffe is not maintained
+    ours: the torchvision model
+    why: torchvision is a dependency already, Caffe is not maintained, and the released features are no longer offered
     effect: not measured
 """
 
 from __future__ import annotations
 
 import hashlib
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rmsexp.data import DataError, Report, cache
-from rmsexp.data.files import FLOAT32, sha256_of, unreadable, write_array
-from rmsexp.data.parts import parts_folder, stored
+from rmsexp.data.files import unreadable
 from rmsexp.system import checks
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from torch import nn
 
 Extractor = Callable[["Image"], np.ndarray]  # from an RGB image to its vector, (4096,), not yet scaled to norm 1
 
 SIZE = 4096  # numbers per image
 FILE = "features.npy"
-SHARD = 500  # images whose features are stored at once, as a shard: a kill loses at most the work on one shard
+REPORT_IMAGES = 5000  # images between two progress reports
 WORKERS = 2  # threads that compute features
 
 SIDE = 128  # pixels per side of the square to which the descriptor resizes an image
@@ -54,41 +48,30 @@ CONTRAST = 0.03  # a neighbour counts as brighter if it exceeds the pixel by mor
 SCALES, ORIENTATIONS = 4, 16  # scales and directions in a histogram of gradients: SCALES * ORIENTATIONS = BINS
 LAYOUT = 8  # pixels per side of the grey image in the descriptor
 
-EIGHT_BITS = ("1", "L", "P", "RGB", "CMYK", "YCbCr")  # modes of opaque images with at most 8 bits per pixel and channel
-
-RESIZED, CROP = 256, 224  # for vgg19, in pixels: the short side of the resized image; the side of a crop
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # statistics of ImageNet's channels, for pixels in [0, 1]
-
 
 def extract(images: Sequence[Path], kind: str, folder: Path, report: Report) -> Path:
     """Return the path of a .npy file with the features of ``images``, float32 (image, 4096) with rows of norm 1.
 
     The file is in a folder of ``folder`` that is named by a digest of ``kind``, the extractor's version, and the names
-    and sizes of the images. If it is missing or damaged, the features are computed and stored first, SHARD images at a
-    time: if the process is killed, the next call with the same images computes only the missing ones.
+    and sizes of the images. If it is missing, the features are computed and stored first.
 
     Raises: ValueError for an unknown kind; DataError if an image is missing or damaged, if the weights are neither
     stored nor downloadable, or if the features cannot be stored.
     """
     checks.choice("data.features", kind, tuple(KINDS))
-    version, extractor = KINDS[kind]
-    place = folder / hashlib.sha256(repr((kind, version, sizes(images))).encode()).hexdigest()[:16]
-    work = parts_folder(place)
-    row = lru_cache(lambda: partial(_row, extractor()))  # the extractor is made for the first missing shard
-
-    def compute(start: int, temporary: Path) -> None:
-        report(f"{kind} features: {start:,} of {len(images):,} images")
-        with ThreadPoolExecutor(WORKERS) as pool:
-            rows = list(pool.map(row(), images[start : start + SHARD]))
-        np.save(temporary / FILE, np.stack(rows))
+    version, make_extractor = KINDS[kind]
 
     def make(temporary: Path) -> None:
-        shards = stored(work, compute, range(0, len(images), SHARD), 1, report)
-        write_array(temporary / FILE, FLOAT32, (len(images), SIZE), (np.load(shard / FILE) for shard in shards))
+        extractor, features = make_extractor(), np.empty((len(images), SIZE), dtype=np.float32)
+        with ThreadPoolExecutor(WORKERS) as pool:
+            for number, row in enumerate(pool.map(lambda path: _unit(extractor(_rgb(path))), images)):
+                if number % REPORT_IMAGES == 0:
+                    report(f"{kind} features: {number:,} of {len(images):,} images")
+                features[number] = row
+        np.save(temporary / FILE, features)
 
-    found = cache.cached(place, lambda stored_folder: stored_folder / FILE, make, report)
-    shutil.rmtree(work, ignore_errors=True)
-    return found
+    name = hashlib.sha256(repr((kind, version, sizes(images))).encode()).hexdigest()[:16]
+    return cache.cached(folder / name, lambda stored: stored / FILE, make)
 
 
 def sizes(images: Iterable[Path]) -> list[tuple[str, int]]:
@@ -96,52 +79,30 @@ def sizes(images: Iterable[Path]) -> list[tuple[str, int]]:
 
     Raises: DataError that names the first file that is missing.
     """
-    listed = []
-    for path in images:
-        try:
-            listed.append((path.name, path.stat().st_size))
-        except (OSError, ValueError) as error:  # ValueError: the name has characters that no file's name can have
-            raise _unreadable(path, error) from None
-    return listed
+    try:
+        return [(path.name, path.stat().st_size) for path in images]
+    except OSError as error:
+        raise _unreadable(Path(error.filename), error) from None
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:
     return unreadable(f"The image {path}", error, "Replace it; scale=demo needs no images.")
 
 
-def _row(extractor: Extractor, path: Path) -> np.ndarray:
-    from PIL import Image
+def _rgb(path: Path) -> Image:
+    """Return an image in RGB of 8 bits, turned as its EXIF orientation says."""
+    from PIL import Image, ImageOps
 
     try:
         with Image.open(path) as image:
-            pixels = upright_rgb(image)
+            return ImageOps.exif_transpose(image).convert("RGB")
     except Exception as error:  # a damaged image may raise any exception
         raise _unreadable(path, error) from None
-    return _unit(extractor(pixels)).astype(FLOAT32)
-
-
-def upright_rgb(image: Image) -> Image:
-    """Return an image, as it was opened, in RGB of 8 bits, turned as its EXIF orientation says.
-
-    Raises: ValueError for an animation or several pages, transparent pixels, and pixels of more than 8 bits.
-    """
-    from PIL import ImageOps
-
-    frames = getattr(image, "n_frames", 1)
-    if frames > 1 and image.format != "MPO":  # cameras write MPO: the photograph, then previews of it
-        raise ValueError(f"it has {frames} frames or pages, and one is needed")
-    if image.mode not in EIGHT_BITS or "transparency" in image.info:
-        raise ValueError(f"mode {image.mode} with transparency or more than 8 bits; convert it to RGB")
-    return ImageOps.exif_transpose(image).convert("RGB")
 
 
 def _unit(vector: np.ndarray) -> np.ndarray:
     """Return a vector scaled to a Euclidean norm of 1; a vector of zeros is returned unchanged."""
     return vector / (np.linalg.norm(vector) or 1)
-
-
-def _descriptor() -> Extractor:
-    return describe
 
 
 def describe(image: Image) -> np.ndarray:
@@ -231,56 +192,45 @@ def _gradients(grey: np.ndarray) -> np.ndarray:
     return total
 
 
-def _vgg19() -> Extractor:
-    """Return the extractor of VGG-19's features; it uses a GPU if there is one.
+def vgg19() -> Extractor:
+    """Return the extractor of VGG-19's features, means over ten crops; it uses a GPU if there is one.
 
-    The weights are read from torch.hub's folder, which the environment variable TORCH_HOME sets, or downloaded into it
-    if they are missing. Their name contains the first digits of their SHA-256, which is verified each time.
+    torch.hub keeps the weights in its folder, which the environment variable TORCH_HOME sets, or downloads them, and
+    compares a download with its published SHA-256. The crops are those of an image's corners and centre, and their
+    mirror images.
 
     Raises: DataError if the weights cannot be read or downloaded, or are damaged.
     """
     import torch
-    from torchvision.models import VGG19_Weights, vgg19
+    from torchvision import models
+    from torchvision.transforms import functional
 
-    url = VGG19_Weights.IMAGENET1K_V1.url
-    path = Path(torch.hub.get_dir(), "checkpoints", url.rpartition("/")[2])
+    weights = models.VGG19_Weights.IMAGENET1K_V1
     try:
-        if path.exists() and not sha256_of(path).startswith(path.stem.rpartition("-")[2]):
-            raise ValueError("its content does not have the SHA-256 in its name")
-        state = torch.hub.load_state_dict_from_url(
-            url, map_location="cpu", progress=sys.stderr.isatty(), check_hash=True, weights_only=True
-        )
-        with torch.device("meta"):  # creates no initial weights: the loaded ones are assigned instead
-            network = vgg19()
-        network.load_state_dict(state, assign=True)
+        network = models.vgg19(weights=weights, progress=sys.stderr.isatty())
     except Exception as error:  # errors of the network and of damaged files have many types
-        reason = str(error).partition("\n")[0]
         raise DataError(
-            f"The weights of VGG-19 cannot be read from {path} or downloaded to it ({reason}).\n"
-            f"Put the file {url} there, or use data.features=descriptor, which needs no weights."
+            f"The weights of VGG-19 cannot be read from {torch.hub.get_dir()}/checkpoints or downloaded to it "
+            f"({type(error).__name__}).\n"
+            f"Put the file {weights.url} there, or use data.features=descriptor, which needs no weights."
         ) from None
     network.classifier = network.classifier[:5]  # ends with fc7 and its ReLU
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return partial(ten_crops, network.eval().to(device), device)
+    network, preset = network.eval().to(device), weights.transforms()
 
+    def features(image: Image) -> np.ndarray:
+        crops = functional.ten_crop(functional.resize(image, preset.resize_size), preset.crop_size)
+        with torch.inference_mode():
+            batch = torch.stack(
+                [functional.normalize(functional.to_tensor(crop), preset.mean, preset.std) for crop in crops]
+            )
+            return network(batch.to(device)).mean(dim=0).cpu().numpy()
 
-def ten_crops(network: nn.Module, device: Any, image: Image) -> np.ndarray:
-    """Return the network's mean output over ten crops: an image's corners and centre, and their mirror images.
-
-    The image is resized so that its short side is 256; crops are 224x224. ``network`` maps float32 (10, 3, 224, 224) on
-    ``device`` to float32 (10, size); the result is float32 (size,).
-    """
-    import torch
-    from torchvision.transforms import functional
-
-    crops = functional.ten_crop(functional.resize(image, RESIZED), CROP)
-    batch = torch.stack([functional.normalize(functional.to_tensor(crop), MEAN, STD) for crop in crops])
-    with torch.inference_mode():
-        return network(batch.to(device)).mean(dim=0).cpu().numpy()
+    return features
 
 
 # name -> (version, function that makes the extractor); code changes that change the features must raise the version
 KINDS: dict[str, tuple[int, Callable[[], Extractor]]] = {
-    "descriptor": (2, _descriptor),
-    "vgg19": (2, _vgg19),
+    "descriptor": (2, lambda: describe),
+    "vgg19": (2, vgg19),
 }

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -54,30 +53,14 @@ def lambada(root: Path, vocabulary: int, entities: int, validation: int | None =
 
     def load(report: Report) -> Cloze:
         stamp = key(__file__, digest, vocabulary, entities)
-        cloze, counts = stored(root, stamp, lambda: _make(paths, vocabulary, entities, validation), report)
-        report(_summary(cloze, counts))
-        return cloze
+        return stored(root, "LAMBADA", stamp, lambda: _make(paths, vocabulary, entities, validation), report)
 
     return Source("LAMBADA", digest, False, load)
 
 
-def _summary(cloze: Cloze, counts: Mapping[str, int]) -> str:
-    train, valid, test = counts["train"] // len(NEAR), counts["valid"], counts.get("test", 0)
-    kept = f"{train:,} train, each cut to {len(NEAR)} lengths, {valid:,} valid{f', {test:,} test' if test else ''}"
-    return (
-        f"LAMBADA: {counts['read']:,} questions read, {train + valid + test:,} kept ({kept}), "
-        f"{counts['no_passage']:,} without a passage, {counts['absent']:,} with an answer "
-        f"that is not in it; valid: {counts['passage_words'] / valid:.1f} words per passage, "
-        f"{counts['passage_entities'] / valid:.1f} different entities, {counts['entity_answers'] / valid:.1%} of "
-        f"answers are entities, {counts['unknown_answers'] / valid:.1%} unknown; {len(cloze.words):,} words, "
-        f"{len(cloze.entities):,} of them entities"
-    )
-
-
-def _make(paths: Sequence[Path], vocabulary: int, entities: int, validation: int | None) -> tuple[Cloze, Counter[str]]:
-    counts = Counter[str]()
+def _make(paths: Sequence[Path], vocabulary: int, entities: int, validation: int | None) -> Cloze:
     development, test = (
-        [example for example in read_questions(path) if _answerable(example, counts)] for path in paths
+        [example for example in read_questions(path) if example.answer in example.passage] for path in paths
     )
     whole = {"train": development, "valid": test}
     if validation is not None:
@@ -90,12 +73,7 @@ def _make(paths: Sequence[Path], vocabulary: int, entities: int, validation: int
         split: [anonymised(example, frequent, entities) for example in examples]
         for split, examples in (whole | {"train": cut}).items()
     }
-    for example in splits["valid"]:
-        counts["passage_words"] += len(example.passage)
-        counts["passage_entities"] += len(example.entities)
-        counts["entity_answers"] += example.answer in example.entities
-        counts["unknown_answers"] += example.answer == RESERVED[UNK]
-    return encode("LAMBADA", splits), counts
+    return encode("LAMBADA", splits)
 
 
 def read_questions(path: Path) -> list[Question]:
@@ -116,7 +94,7 @@ def read_questions(path: Path) -> list[Question]:
                 "A line needs a text and the word that follows it; repair or delete the line."
             )
         *passage, question = split_sentences([*words[:-1], PLACEHOLDER], CLOSING_QUOTES)
-        questions.append(Question([word for sentence in passage for word in sentence], question, words[-1], {}))
+        questions.append(Question([word for sentence in passage for word in sentence], question, words[-1]))
     return questions
 
 
@@ -129,7 +107,7 @@ def shortened(question: Question, near: int, place: int) -> Question:
     length = 2 * near + 1
     last = len(question.passage) - 1 - question.passage[::-1].index(question.answer)
     start = max(0, min(last - place % length, len(question.passage) - length))
-    return replace(question, passage=question.passage[start : start + length])
+    return question._replace(passage=question.passage[start : start + length])
 
 
 def anonymised(question: Question, frequent: Collection[str], entities: int) -> Question:
@@ -150,20 +128,7 @@ def anonymised(question: Question, frequent: Collection[str], entities: int) -> 
         [anonymise(word) for word in question.passage],
         [anonymise(word) for word in question.question],
         anonymise(question.answer),
-        {entity: word for word, entity in names.items()},
     )
-
-
-def _answerable(question: Question, counts: Counter[str]) -> bool:
-    """Return whether the passage contains the answer, and update ``counts``.
-
-    ``read`` counts all questions, ``no_passage`` those with an empty passage, and ``absent`` those whose passage has
-    words, but not the answer.
-    """
-    counts["read"] += 1
-    counts["no_passage"] += not question.passage
-    counts["absent"] += bool(question.passage) and question.answer not in question.passage
-    return question.answer in question.passage
 
 
 def _frequent(questions: list[Question], vocabulary: int) -> set[str]:

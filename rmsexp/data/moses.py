@@ -17,93 +17,91 @@ Deviation: translation at scale=paper, program for Moses' preprocessing
     why: it needs no Perl and no checkout of Moses
     effect: of 35,017 lines of Multi30k and newstest2014, tokenised lines differ from those of the scripts of 2017 in 0
         English and 5 German lines, and from those of September 2019 in 19 and 30
-
-Training text is read in parts, which several processes tokenise and count. What each of them found is stored, so a
-killed computation goes on after the stored parts. Truecasing has an entry for each word of the training text; it is
-kept in a file (SQLite) and not in memory, because every process needs it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import json
 import re
-import shutil
-import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from rmsexp.data import Report
-from rmsexp.data.cache import cached
 from rmsexp.data.codec import EOS, FIRST_SUBWORD, PAD, UNK, UNKNOWN
-from rmsexp.data.pairs import SIDES, Pairs, in_chunks
-from rmsexp.data.parallel import Corpus
-from rmsexp.data.parts import processes, stored
+from rmsexp.data.files import digest_of
+from rmsexp.data.parallel import SIDES, Corpus, Pairs, in_chunks
+from rmsexp.data.workers import in_processes
 from rmsexp.system.languages import language
 
-CHUNK = 50_000  # pairs that a process tokenises at a time
-MOST_CACHED = 100_000  # words of which a process keeps the truecased forms, and the subwords
+CHUNK = 50_000  # pairs that a process tokenises at a time, or lines that it truecases
+MOST_CACHED = 100_000  # words of which a process keeps the subwords
 
 
-def learn(
-    corpus: Corpus, pairs: int, vocabulary: int, threshold: int, work: Path, folder: Path, report: Report
-) -> None:
-    """Write ``model`` and a file with the casing of each side to ``folder``.
+def learn(corpus: Corpus, vocabulary: int, threshold: int, folder: Path, report: Report) -> None:
+    """Write a file with the merges and the vocabularies, and one with the casing of each side, to ``folder``.
 
-    ``pairs`` is the number of training pairs, ``vocabulary`` that of merges. A subword that occurs fewer than
-    ``threshold`` times in its language's training text is split into shorter ones. ``work`` is the folder for parts.
+    ``vocabulary`` is the number of merges. A subword that occurs fewer than ``threshold`` times in its language's
+    training text is split into shorter ones.
 
     Raises: ValueError if the text gives fewer merges, or if no subword occurs ``threshold`` times.
     """
     languages = corpus.source, corpus.target
-    chunks, parallel = in_chunks(corpus.splits["train"](), CHUNK), processes(-(-pairs // CHUNK))
-    tokenised = []
-    for part in stored(work / "tokenised", partial(_tokenise, languages), chunks, parallel, report):
-        tokenised.append(part)
-        report(f"tokenised {min(len(tokenised) * CHUNK, pairs):,} of {pairs:,} pairs")
-    counted = {}
-    for side in SIDES:
-        forms = [part / f"{side}_forms.json" for part in tokenised]
-        casing = cached(work / f"{side}_casing", Path, partial(_write_casing, forms), report) / "casing"
-        shutil.copyfile(casing, folder / f"{side}_casing")
-        parts = stored(work / f"{side}_words", partial(_count, casing, side), tokenised, parallel, report)
-        counted[side] = [part / "words.json" for part in parts]
+    tokenised = [folder / f"{side}.txt" for side in SIDES]
+    forms: list[Counter[str]] = [Counter(), Counter()]
+    chunks, done = in_chunks(corpus.splits["train"](), CHUNK), 0
+    for part in in_processes(partial(_tokenise, languages), chunks):
+        for path, total, (lines, found) in zip(tokenised, forms, part, strict=True):
+            with path.open("a", encoding="utf-8", newline="\n") as file:
+                file.writelines(f"{line}\n" for line in lines)
+            total.update(found)
+        done += len(part[0][0])
+        report(f"tokenised {done:,} pairs")
+    for side, found in zip(SIDES, forms, strict=True):
+        _write_json(folder / f"{side}_casing.json", _casing(found))
+    words: list[Counter[str]] = [Counter(), Counter()]
+    for number, counts in in_processes(partial(_count, folder), _in_chunks(tokenised)):
+        words[number].update(counts)
+    for path in tokenised:
+        path.unlink()
     report(f"learning {vocabulary:,} merges")
-    make = partial(_write_merges, list(chain.from_iterable(counted.values())), vocabulary, corpus.name)
-    learnt = cached(work / f"{vocabulary}_merges", _read_merges, make, report)
+    merges = _merges(words[0] + words[1], vocabulary, corpus.name)
     sides = []
-    for side, code in zip(SIDES, languages, strict=True):
-        words, frequent = _summed(counted[side]), list[str]()
+    for code, counts in zip(languages, words, strict=True):
+        frequent = list[str]()
         if threshold:
-            counts = _token_counts(words, _bpe(learnt, frequent))
-            frequent = sorted(token for token, count in counts.items() if count >= threshold)
+            tokens = _token_counts(counts, _bpe(merges, frequent))
+            frequent = sorted(token for token, count in tokens.items() if count >= threshold)
             if not frequent:
                 raise ValueError(
                     f"data.threshold={threshold}: no subword of the {code} training text of "
                     f"{corpus.name} occurs so often; lower it"
                 )
-        counts = _token_counts(words, _bpe(learnt, frequent))
-        sides.append({"frequent": frequent, "vocabulary": sorted(counts, key=lambda token: (-counts[token], token))})
-    _write_json(folder / "model", {"merges": learnt, "sides": sides})
+        tokens = _token_counts(counts, _bpe(merges, frequent))
+        sides.append({"frequent": frequent, "vocabulary": sorted(tokens, key=lambda token: (-tokens[token], token))})
+    _write_json(folder / "model.json", {"merges": merges, "sides": sides})
 
 
-def _tokenise(languages: tuple[str, str], pairs: Pairs, folder: Path) -> None:
-    """Store the tokenised lines of each side, and how often each form of a word occurs inside a sentence."""
+def digest(folder: Path) -> str:
+    """Return a digest of what :func:`learn` wrote."""
+    return digest_of(sorted(folder.glob("*.json")))[:16]
+
+
+def _tokenise(languages: tuple[str, str], pairs: Pairs) -> list[tuple[list[str], Counter[str]]]:
+    """Return the tokenised lines of each side, and how often each form of a word occurs inside a sentence."""
     from sacremoses import MosesTruecaser
 
-    truecaser = MosesTruecaser()
-    for side, lines, code in zip(SIDES, pairs, languages, strict=True):
+    truecaser, sides = MosesTruecaser(), []
+    for lines, code in zip(pairs, languages, strict=True):
         tokenised = list(map(_tokeniser(code), lines))
         weights = (truecaser.learn_truecase_weights(line.split()) for line in tokenised)
-        forms = Counter(form for line in weights for _, form, _ in line)  # each weight is 1
-        _write_json(folder / f"{side}.json", tokenised)
-        _write_json(folder / f"{side}_forms.json", forms)
+        sides.append((tokenised, Counter(form for line in weights for _, form, _ in line)))  # each weight is 1
+    return sides
 
 
 @lru_cache
@@ -119,102 +117,59 @@ def _tokeniser(code: str) -> Callable[[str], str]:
     return tokenise
 
 
-def _write_casing(files: Sequence[Path], folder: Path) -> None:
-    """Write a table of the words that occur inside a sentence: in lower case, and their forms, the most frequent first.
+def _casing(forms: Counter[str]) -> dict[str, Any]:
+    """Return the model of sacremoses' truecaser: the most frequent form of each word in lower case, and all forms.
 
-    ``files`` have the numbers of occurrences of the forms, in the order in which they occur.
+    sacremoses itself would keep a tuple for each word of the text in memory.
     """
-    counts, forms = _summed(files), dict[str, list[str]]()
-    for form in counts:
-        forms.setdefault(form.lower(), []).append(form)
-    rows = ((word, json.dumps(sorted(forms[word], key=counts.__getitem__, reverse=True))) for word in sorted(forms))
-    with contextlib.closing(sqlite3.connect(folder / "casing")) as table:
-        table.execute("CREATE TABLE casing (word TEXT PRIMARY KEY, forms TEXT) WITHOUT ROWID")
-        table.executemany("INSERT INTO casing VALUES (?, ?)", rows)
-        table.commit()
-
-
-def digest(folder: Path) -> str:
-    """Return a digest of what :func:`learn` wrote, which is the same with all versions of SQLite."""
-    found = hashlib.sha256((folder / "model").read_bytes())
-    for side in SIDES:
-        with contextlib.closing(_opened(folder / f"{side}_casing")) as table:
-            for row in table.execute("SELECT word, forms FROM casing ORDER BY word"):
-                found.update(repr(row).encode())
-    return found.hexdigest()[:16]
-
-
-def _opened(casing: Path) -> sqlite3.Connection:
-    address = f"{casing.absolute().as_uri()}?mode=ro&immutable=1"
-    return sqlite3.connect(address, uri=True, check_same_thread=False)
-
-
-class _Casing:
-    """Both mappings of sacremoses' truecaser, best and known, from a table that :func:`_write_casing` wrote."""
-
-    def __init__(self, path: Path) -> None:
-        self._table = _opened(path)
-        self._forms = lru_cache(MOST_CACHED)(self._read)
-
-    def get(self, word: str, default: str | None = None) -> str | None:
-        forms = self._forms(word)
-        return forms[0] if forms else default
-
-    def __contains__(self, form: str) -> bool:
-        return form in self._forms(form.lower())
-
-    def _read(self, word: str) -> list[str]:
-        row = self._table.execute("SELECT forms FROM casing WHERE word = ?", (word,)).fetchone()
-        return json.loads(row[0]) if row else []
+    best: dict[str, str] = {}
+    for form, _ in forms.most_common():
+        best.setdefault(form.lower(), form)
+    return {"best": best, "known": list(forms)}
 
 
 @lru_cache(maxsize=2)
 def _truecaser(path: Path) -> Callable[[str], list[str]]:
     from sacremoses import MosesTruecaser
 
-    truecaser, casing = MosesTruecaser(), _Casing(path)
-    truecaser.model = {"best": casing, "known": casing}
-
-    def truecase(line: str) -> list[str]:
-        # use_known, as in Moses' script: inside a sentence, a form that occurred in training text is not changed
-        return truecaser.truecase(line, use_known=True)
-
-    return truecase
+    truecaser, casing = MosesTruecaser(), _read_json(path)
+    truecaser.model = {"best": casing["best"], "known": set(casing["known"])}
+    # use_known, as in Moses' script: inside a sentence, a form that occurred in training text is not changed
+    return partial(truecaser.truecase, use_known=True)
 
 
-def _count(casing: Path, side: str, tokenised: Path, folder: Path) -> None:
-    """Store the number of occurrences of each truecased word of a part."""
-    lines = _read_json(tokenised / f"{side}.json")
-    _write_json(folder / "words.json", Counter(chain.from_iterable(map(_truecaser(casing), lines))))
+def _in_chunks(files: Sequence[Path]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number of a file and some of its lines."""
+    for number, path in enumerate(files):
+        with path.open(encoding="utf-8", newline="\n") as file:
+            while lines := list(islice(file, CHUNK)):
+                yield number, lines
 
 
-def _write_merges(files: Sequence[Path], vocabulary: int, name: str, folder: Path) -> None:
-    """Write the merges as subword-nmt does: a line with the version, then one line per merge.
+def _count(folder: Path, part: tuple[int, list[str]]) -> tuple[int, Counter[str]]:
+    """Return the number of a side, and how often each truecased word occurs in some of its lines."""
+    number, lines = part
+    return number, Counter(chain.from_iterable(map(_truecaser(folder / f"{SIDES[number]}_casing.json"), lines)))
 
-    ``files`` have the numbers of occurrences of the words. ``name`` is the corpus.
 
-    Raises: ValueError if these words give fewer merges than ``vocabulary``.
+def _merges(counts: Counter[str], vocabulary: int, name: str) -> str:
+    """Return the merges in the format of subword-nmt: a line with the version, then one line per merge.
+
+    Raises: ValueError if the words of ``counts``, those of the corpus ``name``, give fewer than ``vocabulary``.
     """
     from subword_nmt.learn_bpe import learn_bpe
 
-    learnt, counts = io.StringIO(), _summed(files)
+    merges = io.StringIO()
     if any(len(word) > 1 for word in counts):  # learn_bpe needs a pair of letters
-        lines = (f"{word} {count}" for word, count in counts.items())
-        del counts  # learn_bpe makes a table of its own; this one is freed after its last line
         with contextlib.redirect_stderr(io.StringIO()):
-            learn_bpe(lines, learnt, vocabulary, is_dict=True)
-    found = max(0, learnt.getvalue().count("\n") - 1)
+            learn_bpe((f"{word} {count}" for word, count in counts.items()), merges, vocabulary, is_dict=True)
+    found = max(0, merges.getvalue().count("\n") - 1)
     if found < vocabulary:
         raise ValueError(
             f"data.vocabulary={vocabulary} is more than the {found:,} merges that the training text of "
             f"{name} gives; lower it"
         )
-    (folder / "merges").write_text(learnt.getvalue(), encoding="utf-8", newline="\n")
-
-
-def _read_merges(folder: Path) -> str:
-    with (folder / "merges").open(encoding="utf-8", newline="\n") as file:
-        return file.read()
+    return merges.getvalue()
 
 
 def _bpe(merges: str, frequent: list[str]) -> Any:
@@ -237,13 +192,6 @@ def _token_counts(words: Counter[str], bpe: Any) -> Counter[str]:
     return counts
 
 
-def _summed(files: Iterable[Path]) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for path in files:
-        total.update(_read_json(path))
-    return total
-
-
 def _write_json(path: Path, value: object) -> None:
     with path.open("w", encoding="utf-8") as file:
         json.dump(value, file, ensure_ascii=False)
@@ -261,10 +209,10 @@ class MosesBPE:
         from sacremoses import MosesDetokenizer, MosesDetruecaser
 
         self._place = folder, side, code
-        model = _read_json(folder / "model")
+        model = _read_json(folder / "model.json")
         content: Mapping[str, list[str]] = model["sides"][SIDES.index(side)]
         self._bpe = _bpe(model["merges"], content["frequent"])
-        self._tokenise, self._truecase = _tokeniser(code), _truecaser(folder / f"{side}_casing")
+        self._tokenise, self._truecase = _tokeniser(code), _truecaser(folder / f"{side}_casing.json")
         self._detruecase, self._detokenise = MosesDetruecaser().detruecase, MosesDetokenizer(language(code)).detokenize
         self._tokens = ["", UNKNOWN, "", *content["vocabulary"]]
         self._ids = {token: i for i, token in enumerate(content["vocabulary"], FIRST_SUBWORD)}

@@ -1,22 +1,30 @@
-"""Raw parallel text: Multi30k, WMT14, or any two files with one sentence per line."""
+"""Raw parallel text: Multi30k, WMT14, or any two files with one sentence per line.
+
+Text is read pair by pair, so that one of any size takes little memory.
+"""
 
 from __future__ import annotations
 
-import glob
+import gzip
 import hashlib
 import re
-import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice, zip_longest
 from pathlib import Path
 
-from rmsexp.data import DataError, Report
-from rmsexp.data.download import provide
-from rmsexp.data.files import check_root, known_sha256_of, sha256_of
-from rmsexp.data.pairs import SIDES, Pair, Pairs, in_chunks, read_pairs
+from rmsexp.data import DataError
+from rmsexp.data.download import downloading, hub_files, hub_rows
+from rmsexp.data.files import not_utf8, sha256_of, unreadable
 from rmsexp.system.languages import language
+
+Pair = tuple[str, str]  # a source line and its target line, without line ends
+Pairs = tuple[list[str], list[str]]  # source lines and as many target lines
+
+SIDES = ("source", "target")
 
 MULTI30K_URL = (
     "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw"
@@ -33,11 +41,10 @@ MULTI30K_SHA256 = {
     "test_2017_flickr.en.gz": "76a444ee25172e72695cddb13ae4a3bda59430617be88e0bb46b60504f054074",
     "test_2017_flickr.de.gz": "a2c89666db00c495cd8513b9d708d5a3acc205d7de312ef2bf5fb7ebc1540aee",
 }
-WMT14_TRAIN = "wmt/wmt14"  # the name in the `datasets` library; the config is de-en
-WMT14_PAIRS = 4_508_785  # of its training split
+# repository on the Hugging Face hub, revision, config
+WMT14 = "wmt/wmt14", "b199e406369ec1b7634206d3ded5ba45de2fe696", "de-en"
 # our name of a split -> (sacreBLEU's name of the test set, its number of sentences)
 WMT14_TESTS = {"valid": ("wmt13", 3000), "test": ("wmt14", 2737), "test2017": ("wmt17", 3004)}
-REPORT_PAIRS = 500_000  # pairs between two progress reports
 LINE_ENDS = re.compile(r"[\r\n]+")
 
 
@@ -78,109 +85,116 @@ def multi30k(root: Path, source: str, target: str) -> Corpus:
     """
     source, target = _english_and_german("Multi30k", source, target)
     folder = root / "multi30k" / "task1" / "raw"
-    published = {folder / name: digest for name, digest in MULTI30K_SHA256.items()}
-    provide("Multi30k", list(published), _fetch_multi30k, MULTI30K_URL, "task=rnnsearch scale=small", root)
-    for path, digest in published.items():
-        if (actual := sha256_of(path)) != digest:
-            raise DataError(
-                f"{path} is damaged: its sha256 is {actual}, not {digest}.\nDelete it to download it again."
-            )
-    return _corpus("Multi30k", {split: folder / name for split, name in MULTI30K_SPLITS.items()}, source, target)
+    if absent := [name for name in MULTI30K_SHA256 if not (folder / name).exists()]:
+        from torch.hub import download_url_to_file
+
+        with downloading("Multi30k", folder, "task=rnnsearch scale=small", root):
+            for name in absent:
+                address = f"{MULTI30K_URL}/{name}"
+                download_url_to_file(address, str(folder / name), MULTI30K_SHA256[name], sys.stderr.isatty())
+    for name, digest in MULTI30K_SHA256.items():
+        if sha256_of(folder / name) != digest:
+            raise DataError(f"{folder / name} is damaged: its sha256 is not {digest}.\nDelete it to download it again.")
+    prefixes = {split: folder / name for split, name in MULTI30K_SPLITS.items()}
+    return _corpus("Multi30k", pairs_of_files(prefixes, source, target), source, target)
 
 
-def wmt14(root: Path, source: str, target: str, report: Report) -> Corpus:
-    """Return WMT14, English and German: about 4.5 million pairs for training, newstest2013 for validation.
+def wmt14(root: Path, source: str, target: str) -> Corpus:
+    """Return WMT14, English and German: 4.5 million pairs for training, newstest2013 for validation.
 
-    The test sets are newstest2014 as it was scored in 2014 (2,737 sentences) and newstest2017. The text is in
-    ``<root>/wmt14/{train,valid,test,test2017}.{en,de}``; each of these files may be compressed (.gz). A split without
-    files is downloaded: train with the ``datasets`` library, the others with sacreBLEU, always from its English-German
-    test sets, also for translation from German.
+    The training text is in ``<root>/wmt14/de-en/train-*.parquet``, as on the Hugging Face hub, from which missing files
+    are downloaded. The test sets are newstest2014 as it was scored in 2014 (2,737 sentences) and newstest2017. These
+    and newstest2013 are sacreBLEU's English-German test sets, also for translation from German; sacreBLEU downloads
+    them to its own folder.
 
-    Raises: ValueError if the languages are not en and de; DataError if a file cannot be read or downloaded, or if a
-    split has only one of its two files.
+    Raises: ValueError if the languages are not en and de; DataError if a file cannot be read or downloaded.
     """
     source, target = _english_and_german("WMT14", source, target)
-    folder = root / "wmt14"
-    for split, (test_set, sentences) in WMT14_TESTS.items():
-        _provide_wmt14(root, folder / split, f"sacreBLEU's {test_set}", partial(_write_test, test_set, sentences))
-    _provide_wmt14(root, folder / "train", WMT14_TRAIN, partial(_write_train, report))
-    return _corpus("WMT14", {split: folder / split for split in ("train", *WMT14_TESTS)}, source, target)
+    task = "task=rnnsearch scale=paper"
+    (train,) = hub_files("WMT14", root / "wmt14", *WMT14, ("train",), task)
+    tests = {split: _test_set(name, sentences, task, root) for split, (name, sentences) in WMT14_TESTS.items()}
+    pairs = {"train": train} | {split: [files[source], files[target]] for split, files in tests.items()}
+    corpus = _corpus("WMT14", pairs, source, target)
+    return replace(corpus, splits={**corpus.splits, "train": partial(_hub_pairs, train, source, target)})
+
+
+def _hub_pairs(paths: list[Path], source: str, target: str) -> Iterator[Pair]:
+    for row in hub_rows(paths):
+        yield (
+            LINE_ENDS.sub(" ", row["translation"][source]),
+            LINE_ENDS.sub(" ", row["translation"][target]),
+        )
+
+
+def _test_set(name: str, sentences: int, task: str, root: Path) -> dict[str, Path]:
+    """Return the files of one of sacreBLEU's English-German test sets, which has so many sentences, by language.
+
+    They are counted because sacreBLEU does not notice that a file is incomplete, as it may be after a kill.
+    """
+    from sacrebleu.utils import SACREBLEU_DIR, get_reference_files, get_source_file
+
+    folder = Path(SACREBLEU_DIR, name)
+    with downloading(f"sacreBLEU's {name}", folder, task, root):
+        try:
+            files = {"en": get_source_file(name, "en-de"), "de": get_reference_files(name, "en-de")[0]}
+        except SystemExit as error:
+            if error.code != 1:  # a signal's, while sacreBLEU exits with 1
+                raise
+            raise OSError("sacreBLEU printed the reason") from None
+        for path in files.values():
+            if (lines := Path(path).read_bytes().count(b"\n")) != sentences:
+                raise OSError(f"{path} has {lines:,} sentences, not {sentences:,}; delete {folder}")
+    return {language: Path(path) for language, path in files.items()}
 
 
 def files(prefixes: Mapping[str, str], source: str, target: str) -> Corpus:
     """Return the parallel text in files of the user.
 
     ``prefixes`` maps each split to the common part of the paths of its two files: text/train for text/train.en and
-    text/train.de, each of which may be compressed (.gz). If there is none with the code as given, the file with another
-    spelling of it is read, such as text/train.de_DE. The splits are train, valid, test and any further test sets. The
-    corpus has the name of train's prefix, without folders, followed by the languages: "train en-de".
+    text/train.de, each of which may be compressed (.gz). The splits are train, valid, test and any further test sets.
+    The corpus has the name of train's prefix, without folders, followed by the languages: "train en-de".
 
     Raises: DataError if files are missing or cannot be read.
     """
     paths = {split: Path(prefix) for split, prefix in prefixes.items()}
-    return _corpus(paths["train"].name, paths, source, target)
+    return _corpus(paths["train"].name, pairs_of_files(paths, source, target), source, target)
 
 
-def _corpus(name: str, prefixes: Mapping[str, Path], source: str, target: str) -> Corpus:
-    """Return the corpus in the files with these prefixes. ``prefixes`` maps a split to its prefix: <folder>/train, say.
+def _corpus(name: str, files: Mapping[str, list[Path]], source: str, target: str) -> Corpus:
+    """Return the corpus with the two files of each split.
 
     The digest covers the contents of all files, and the direction of translation, because each direction is another
     experiment.
 
-    Raises: DataError that names all missing files; DataError if a file cannot be read.
+    Raises: DataError if a file cannot be read.
     """
-    pairs = pairs_of_files(prefixes, source, target)
-    digests = {split: [known_sha256_of(path) for path in paths] for split, paths in pairs.items()}
+    digests = {split: [sha256_of(path) for path in paths] for split, paths in files.items()}
     return Corpus(
         name=f"{name} {language(source)}-{language(target)}",
         digest=hashlib.sha256(repr(sorted(digests.items())).encode()).hexdigest(),
         builtin=False,
         source=source,
         target=target,
-        splits={split: partial(read_pairs, *paths) for split, paths in pairs.items()},
+        splits={split: partial(read_pairs, *paths) for split, paths in files.items()},
     )
 
 
 def pairs_of_files(prefixes: Mapping[str, Path], source: str, target: str) -> dict[str, list[Path]]:
     """Return the paths of each split's two files. Raises: DataError that names all missing files."""
-    candidates = {split: [_find(prefix, source), _find(prefix, target)] for split, prefix in prefixes.items()}
-    missing = [
-        f"{prefixes[split]}.{code} ({split})"
-        for split, paths in candidates.items()
-        for code, path in zip((source, target), paths, strict=True)
-        if path is None
-    ]
-    if missing:
+    pairs = {
+        split: [_plain_or_gz(f"{prefix}.{code}") for code in (source, target)] for split, prefix in prefixes.items()
+    }
+    if missing := [f"{path} ({split})" for split, paths in pairs.items() for path in paths if not path.exists()]:
         raise DataError(
             f"Files of parallel text exist neither plain nor as .gz: {', '.join(missing)}.\n"
             "A split's prefix is the path without the dot and the language code; check the prefixes."
         )
-    return {split: [path for path in paths if path is not None] for split, paths in candidates.items()}
+    return pairs
 
 
-def _find(prefix: Path, code: str) -> Path | None:
-    """Return the file of a language, or None: with the code as it is spelt, or else with the same language's code.
-
-    Raises: DataError if files have several other spellings of the code; ValueError if it is no language code.
-    """
-    candidates = (Path(f"{prefix}.{code}{ending}") for ending in ("", ".gz"))
-    if exact := next((path for path in candidates if path.exists()), None):
-        return exact
-    paths = sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}.*"))
-    found = [path for path in paths if _language_of(path.name.removeprefix(f"{prefix.name}.")) == language(code)]
-    if len(found) > 1:
-        names = " and ".join(path.name for path in found)
-        raise DataError(f"{names} in {prefix.parent} are both of the language {code}.\nName the one by its full code.")
-    return found[0] if found else None
-
-
-def _language_of(ending: str) -> str | None:
-    """Return the language of the ending of a file's name, perhaps with .gz, or None if it is more or no code."""
-    code = re.sub(r"(?i)\.gz$", "", ending)
-    try:
-        return None if "." in code else language(code)
-    except ValueError:
-        return None
+def _plain_or_gz(name: str) -> Path:
+    compressed = Path(f"{name}.gz")
+    return compressed if compressed.exists() and not Path(name).exists() else Path(name)
 
 
 def _english_and_german(name: str, source: str, target: str) -> tuple[str, str]:
@@ -193,67 +207,42 @@ def _english_and_german(name: str, source: str, target: str) -> tuple[str, str]:
     return languages
 
 
-def _fetch_multi30k(folder: Path) -> None:
-    from torch.hub import download_url_to_file
+def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
+    """Yield the pairs of two UTF-8 files, plain or .gz, whose lines with the same number are a pair.
 
-    for name, digest in MULTI30K_SHA256.items():
-        download_url_to_file(f"{MULTI30K_URL}/{name}", str(folder / name), digest, sys.stderr.isatty())
+    Empty lines are included. Only "\\n" and "\\r\\n" end a line, because sentences may contain other line separators of
+    Unicode. A byte order mark is dropped.
 
-
-def _provide_wmt14(root: Path, prefix: Path, origin: str, write: Callable[[Path], None]) -> None:
-    """Create the files ``prefix``.en and ``prefix``.de if neither exists, plain or as .gz.
-
-    ``write`` is called with a prefix in a temporary folder. ``origin`` says in messages where the text comes from, and
-    ``root`` is data.root.
-
-    Raises: DataError if only one of the two files exists, or if ``write`` fails.
+    Raises: DataError if a file is missing, damaged or not UTF-8, if the numbers of lines differ, or if there are none.
     """
-    existing = [path for code in ("en", "de") if (path := _find(prefix, code))]
-    if len(existing) == 1:
-        raise DataError(
-            f"Of {prefix}.en and {prefix}.de only {existing[0].name} exists.\nAdd the other file, or delete this one."
-        )
-    if not existing:
-        check_root("WMT14", root, [prefix.with_name(f"{prefix.name}.{code}*") for code in ("en", "de")])
-        name, files = f"The {prefix.name} split of WMT14", [Path(f"{prefix}.{code}") for code in ("en", "de")]
-        provide(name, files, lambda folder: write(folder / prefix.name), origin, "task=rnnsearch scale=paper", root)
+    count = 0
+    for count, (line, translation) in enumerate(zip_longest(_lines(source), _lines(target)), 1):
+        if line is None or translation is None:
+            shorter, longer = (source, target) if line is None else (target, source)
+            raise DataError(
+                f"{shorter} has {count - 1:,} lines and {longer} has more.\n"
+                "Parallel text has a sentence and its translation on the same line of both; "
+                "repair or replace the files."
+            )
+        yield line, translation
+    if not count:
+        raise DataError(f"{source} and {target} are empty.\nEach needs one sentence per line; replace the files.")
 
 
-def _write_train(report: Report, prefix: Path) -> None:
-    from datasets import load_dataset  # type: ignore[import-untyped]
-
-    report(f"downloading the training text of WMT14 from {WMT14_TRAIN} (once; about 4.5 million pairs, 1.4 GB)")
-    rows = load_dataset(WMT14_TRAIN, "de-en", split="train", streaming=True)
-    with prefix.with_suffix(".en").open("wb") as english, prefix.with_suffix(".de").open("wb") as german:
-        count = 0
-        for count, row in enumerate(rows, 1):
-            english.write(LINE_ENDS.sub(" ", row["translation"]["en"]).encode() + b"\n")
-            german.write(LINE_ENDS.sub(" ", row["translation"]["de"]).encode() + b"\n")
-            if count % REPORT_PAIRS == 0:
-                report(f"{count:,} pairs written")
-    if count != WMT14_PAIRS:
-        raise OSError(f"it has {count:,} pairs, not {WMT14_PAIRS:,}")
-
-
-def _write_test(test_set: str, sentences: int, prefix: Path) -> None:
-    """Write one of sacreBLEU's test sets to ``prefix``.en and ``prefix``.de. sacreBLEU downloads it if necessary.
-
-    Each file must have ``sentences`` lines. They are counted because sacreBLEU does not notice that a file is
-    incomplete, as it may be after a kill.
-
-    Raises: OSError if the set cannot be downloaded or has another number of lines.
-    """
-    from sacrebleu.utils import SACREBLEU_DIR, get_reference_files, get_source_file
-
-    remedy = f"delete {SACREBLEU_DIR}/{test_set} and try again"
+def _lines(path: Path) -> Iterator[str]:
+    number = 0
     try:
-        stored = {"en": get_source_file(test_set, "en-de"), "de": get_reference_files(test_set, "en-de")[0]}
-    except SystemExit as error:
-        if error.code != 1:  # a signal's, while sacreBLEU exits with 1
-            raise
-        raise OSError(f"sacreBLEU printed the reason; {remedy}") from None
-    for code, name in stored.items():
-        lines = Path(name).read_bytes().count(b"\n")
-        if lines != sentences:
-            raise OSError(f"{name} has {lines:,} sentences, not {sentences:,}; {remedy}")
-        shutil.copyfile(name, prefix.with_suffix(f".{code}"))
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8" if number > 1 else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise not_utf8(path, number, error) from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise unreadable(path, error) from None
+
+
+def in_chunks(pairs: Iterable[Pair], size: int) -> Iterator[Pairs]:
+    """Yield the pairs in chunks of ``size``, as source lines and target lines. The last chunk may have fewer."""
+    remaining = iter(pairs)
+    while chunk := list(islice(remaining, size)):
+        yield [source for source, _ in chunk], [target for _, target in chunk]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import io
 from collections.abc import Iterable
@@ -41,24 +40,7 @@ def learn(lines: Iterable[str], vocabulary: int, name: str, **options: Any) -> b
         raise ValueError(
             f"data.vocabulary={vocabulary} does not fit the training text of {name}; sentencepiece says: {problem}"
         ) from None
-    _release_freed_memory()
     return model.getvalue()
-
-
-def _release_freed_memory() -> None:
-    """Give freed memory back to the system; of 500,000 sentence pairs glibc keeps 600 MB otherwise."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have no such function
-    if trim is not None:
-        trim(0)
-
-
-def digest(processor: Any) -> str:
-    """Return a digest of the pieces of a model, with their ids and scores.
-
-    The model file also has the number of threads with which it was learnt, which differs between machines.
-    """
-    content = [(processor.id_to_piece(i), processor.get_score(i)) for i in range(processor.get_piece_size())]
-    return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
 
 
 def load(model: bytes) -> Any:
@@ -69,3 +51,12 @@ def load(model: bytes) -> Any:
         return SentencePieceProcessor(model_proto=model)
     except RuntimeError as error:
         raise ValueError(f"a damaged model of sentencepiece: {error}") from None
+
+
+def digest(processor: Any) -> str:
+    """Return a digest of the pieces of a model, with their ids and scores.
+
+    The model file also has the number of threads with which it was learnt, which differs between machines.
+    """
+    content = [(processor.id_to_piece(i), processor.get_score(i)) for i in range(processor.get_piece_size())]
+    return hashlib.sha256(repr(content).encode()).hexdigest()[:16]

@@ -10,9 +10,7 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from rmsexp.data.files import StoredArray, write_array
-
-TOKEN = np.dtype("<i4")  # little-endian on every machine
+TOKEN, LENGTH = np.dtype("<i4"), np.dtype("<i8")  # in files: little-endian on every machine
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,7 @@ class Sequences:
     (sequence + 1,).
     """
 
-    tokens: np.ndarray | StoredArray
+    tokens: np.ndarray
     offsets: np.ndarray
 
     @classmethod
@@ -32,16 +30,18 @@ class Sequences:
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Sequences:
-        """Return what :meth:`save` wrote; the tokens stay in their file.
-
-        Raises: FileNotFoundError, ValueError or EOFError if a file is missing or damaged.
-        """
-        return cls(StoredArray(folder / f"{name}_tokens.npy"), np.load(folder / f"{name}_offsets.npy"))
+        """Return what :meth:`save` wrote; the tokens are memory-mapped."""
+        tokens = np.asarray(np.memmap(folder / f"{name}.tokens", dtype=TOKEN, mode="r"))
+        starts = offsets(np.fromfile(folder / f"{name}.lengths", dtype=LENGTH))
+        if starts[-1] != len(tokens):
+            raise ValueError(f"{name}.tokens has {len(tokens)} tokens, not {starts[-1]}")
+        return cls(tokens, starts)
 
     def save(self, folder: Path, name: str) -> None:
-        """Write ``<name>_tokens.npy`` and ``<name>_offsets.npy``."""
-        np.save(folder / f"{name}_tokens.npy", self.tokens[:])
-        np.save(folder / f"{name}_offsets.npy", self.offsets)
+        """Append the sequences to the files ``<name>.tokens`` and ``<name>.lengths``."""
+        for values, ending in ((self.tokens.astype(TOKEN), "tokens"), (self.lengths.astype(LENGTH), "lengths")):
+            with (folder / f"{name}.{ending}").open("ab") as file:
+                values.tofile(file)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -51,26 +51,18 @@ class Sequences:
         return self.tokens[self.offsets[i] : self.offsets[i + 1]]
 
     def first(self, count: int) -> Sequences:
-        """Return the first ``count`` sequences, or all if there are fewer. Stored tokens are read."""
+        """Return the first ``count`` sequences, or all if there are fewer."""
         offsets = self.offsets[: count + 1]
         return Sequences(self.tokens[: offsets[-1]], offsets)
 
     def count(self, token: int) -> int:
         """Return how often a token occurs."""
-        return int(np.count_nonzero(self.tokens[:] == token))
+        return int(np.count_nonzero(self.tokens == token))
 
     @property
     def lengths(self) -> np.ndarray:
         """Return the number of tokens of each sequence, int64 of shape (sequence,)."""
         return np.diff(self.offsets)
-
-
-def join(parts: Sequence[Path], folder: Path, name: str) -> None:
-    """Join what :meth:`Sequences.save` wrote to the folders ``parts`` into one file each for tokens and offsets."""
-    starts = offsets(np.concatenate([np.diff(np.load(part / f"{name}_offsets.npy")) for part in parts]))
-    blocks = (np.load(part / f"{name}_tokens.npy") for part in parts)
-    write_array(folder / f"{name}_tokens.npy", TOKEN, (int(starts[-1]),), blocks)
-    np.save(folder / f"{name}_offsets.npy", starts)
 
 
 def offsets(lengths: Iterable[int]) -> np.ndarray:

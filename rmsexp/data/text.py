@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
-from rmsexp.data import DataError, Report
-from rmsexp.data.download import provide
-from rmsexp.data.files import check_text, digest_of, digest_of_contents, read_bytes
+from rmsexp.data import DataError
+from rmsexp.data.download import hub_files, hub_rows
+from rmsexp.data.files import digest_of, digest_of_contents, read_bytes
 from rmsexp.data.lambada import files as lambada_files
 from rmsexp.data.synthetic import phrases
 
 SPLITS = ("train", "valid", "test")
-WIKITEXT = "Salesforce/wikitext"  # data set on the Hugging Face hub
-WIKITEXT_CONFIG = "wikitext-103-raw-v1"
-# our name -> the name on the hub, and the number of lines
-WIKITEXT_SPLITS = {"train": ("train", 1_801_350), "valid": ("validation", 3_760), "test": ("test", 4_358)}
+WIKITEXT = (  # repository on the Hugging Face hub, revision, config
+    "Salesforce/wikitext",
+    "b08601e04326c79dfdd32d625aee71d232d685c3",
+    "wikitext-103-raw-v1",
+)
 
 
 @dataclass(frozen=True)
@@ -79,40 +81,31 @@ def lambada(root: Path, held_out: int, rest: bool) -> PlainText:
     return PlainText("LAMBADA", digest, False, {split: partial(texts.__getitem__, split) for split in SPLITS})
 
 
-def wikitext103(root: Path, report: Report) -> PlainText:
+def wikitext103(root: Path) -> PlainText:
     """Return WikiText-103 (Merity et al. 2017), raw: Wikipedia articles, 540 MB of training text.
 
-    The text is in ``<root>/wikitext103/{train,valid,test}.txt``. Missing files are downloaded with the ``datasets``
-    library.
+    It is in ``<root>/wikitext103/wikitext-103-raw-v1/*.parquet``, as on the Hugging Face hub, from which missing files
+    are downloaded.
 
-    Raises: DataError if the download fails, or if a file cannot be read or has another number of lines.
+    Raises: DataError if the download fails, or if a file cannot be read.
     """
-    paths = {split: root / "wikitext103" / f"{split}.txt" for split in SPLITS}
-    download = partial(_download_wikitext103, report)
-    provide("WikiText-103", list(paths.values()), download, WIKITEXT, "task=language_model scale=large", root)
-    splits = {split: partial(_read, path, WIKITEXT_SPLITS[split][1]) for split, path in paths.items()}
-    return PlainText("WikiText-103", digest_of(paths.values()), False, splits)
+    files = hub_files(
+        "WikiText-103",
+        root / "wikitext103",
+        *WIKITEXT,
+        ("train", "validation", "test"),
+        "task=language_model scale=large",
+    )
+    splits = {split: partial(_hub_text, paths) for split, paths in zip(SPLITS, files, strict=True)}
+    return PlainText("WikiText-103", digest_of(chain.from_iterable(files)), False, splits)
 
 
-def _read(path: Path, lines: int | None = None) -> bytes:
+def _hub_text(paths: Sequence[Path]) -> bytes:
+    return b"".join(row["text"].removesuffix("\n").encode() + b"\n" for row in hub_rows(paths))
+
+
+def _read(path: Path) -> bytes:
     content = read_bytes(path)
-    check_text(path, content)
-    if not content:
-        raise DataError(f"{path} is empty.\nReplace the file.")
-    if lines is not None and (count := content.count(b"\n")) != lines:
-        raise DataError(f"{path} has {count:,} lines, not {lines:,}.\nDelete its folder to download it again.")
+    if not content or b"\0" in content[:1024]:  # as in compressed files and in text in UTF-16
+        raise DataError(f"{path} is {'no plain text' if content else 'empty'}.\nReplace the file.")
     return content
-
-
-def _download_wikitext103(report: Report, folder: Path) -> None:
-    from datasets import load_dataset  # type: ignore[import-untyped]
-
-    report(f"downloading WikiText-103 from {WIKITEXT} (once; 540 MB)")
-    for split, (name, lines) in WIKITEXT_SPLITS.items():
-        count, rows = 0, load_dataset(WIKITEXT, WIKITEXT_CONFIG, split=name, streaming=True)
-        with (folder / f"{split}.txt").open("wb") as file:
-            for row in rows:
-                file.write(row["text"].removesuffix("\n").encode() + b"\n")
-                count += 1
-        if count != lines:
-            raise OSError(f"its {split} split has {count:,} lines, not {lines:,}")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -20,11 +19,7 @@ from rmsexp.system import cores
 
 KINDS = ("bytes", "sentencepiece")
 MOST_LINES = 1_000_000  # from which pieces are learnt; of longer texts every n-th line is taken
-# Bytes; longer lines are split before pieces are learnt. A byte that is not valid UTF-8, as where a line is split,
-# becomes three.
-LONGEST_LINE = pieces.LONGEST_LINE // 4
-LONGEST_CHUNK = 1 << 24  # bytes encoded at a time where a text has no line feed
-CHUNK = 1 << 22  # bytes encoded at a time, because lists of ids take ten times the memory of arrays
+LINES = 100_000  # encoded at a time, because lists of ids take ten times the memory of arrays
 UNK, LINE_END = 0, 1  # the first ids of pieces; UNK does not occur, as unknown characters become bytes
 LOSSLESS = {
     "byte_fallback": True,
@@ -35,26 +30,6 @@ LOSSLESS = {
 }
 
 
-class Tokeniser(Protocol):
-    """Converts text to token ids and back without loss, except that pieces take U+2581 for a space.
-
-    ``size``: number of ids. ``line_end``: the id of the line feed. ``lengths``: number of bytes of each token, int64 of
-    shape (size,).
-    """
-
-    size: int
-    line_end: int
-
-    @property
-    def lengths(self) -> np.ndarray: ...
-
-    def encode(self, text: bytes) -> np.ndarray:
-        """Return the ids of a text, of shape (token,). Raises: UnicodeDecodeError if pieces need UTF-8."""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids, with U+FFFD for bytes that are not UTF-8."""
-
-
 @dataclass(frozen=True)
 class Tokens:
     """A text as tokens.
@@ -63,24 +38,32 @@ class Tokens:
     learnt; "" for bytes.
     """
 
-    tokeniser: Tokeniser
+    tokeniser: Bytes | Pieces
     splits: Mapping[str, np.ndarray]
     subwords: str = ""
 
 
 class Bytes:
+    """Converts text to token ids and back without loss. :class:`Pieces` has the same attributes and methods.
+
+    ``size``: number of ids. ``line_end``: the id of the line feed. ``lengths``: number of bytes of each token, int64 of
+    shape (size,).
+    """
+
     size, line_end = 256, 10
     lengths = np.ones(256, dtype=np.int64)
 
     def encode(self, text: bytes) -> np.ndarray:
+        """Return the ids of a text, of shape (token,). Raises: UnicodeDecodeError if pieces need UTF-8."""
         return np.frombuffer(text, dtype=np.uint8)
 
     def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, with U+FFFD for bytes that are not UTF-8."""
         return bytes(ids).decode(errors="replace")
 
 
 class Pieces:
-    """The pieces of a model of sentencepiece. A line feed is LINE_END; pieces do not extend over lines."""
+    """The pieces of a model of sentencepiece, which take U+2581 for a space and do not extend over lines."""
 
     line_end = LINE_END
 
@@ -100,9 +83,11 @@ class Pieces:
 
     def encode(self, text: bytes) -> np.ndarray:
         lines, dtype = text.decode().split("\n"), np.uint16 if self.size <= 1 << 16 else np.int32
-        ids = self._processor.encode(lines, num_threads=cores.threads_while_others_wait())
-        tokens = np.fromiter((token for line in ids for token in (*line, LINE_END)), dtype=dtype)
-        return tokens[:-1]  # no line feed follows the last line
+        parts = []
+        for start in range(0, len(lines), LINES):
+            ids = self._processor.encode(lines[start : start + LINES], num_threads=cores.threads_while_others_wait())
+            parts.append(np.fromiter((token for line in ids for token in (*line, LINE_END)), dtype=dtype))
+        return np.concatenate(parts)[:-1]  # no line feed follows the last line
 
     def decode(self, ids: Sequence[int]) -> str:
         lines: list[list[int]] = [[]]
@@ -123,8 +108,7 @@ def prepare(text: PlainText, kind: str, vocabulary: int, root: Path, report: Rep
     ``vocabulary`` does not fit the text.
     """
     if kind == "bytes":
-        tokeniser = Bytes()
-        return Tokens(tokeniser, {split: tokeniser.encode(read()) for split, read in text.splits.items()})
+        return Tokens(Bytes(), {split: Bytes().encode(read()) for split, read in text.splits.items()})
     code = (key(pieces.__file__), key(texts.__file__))  # the latter divides LAMBADA's files into splits
     folder = root / "tokens" / key(__file__, *code, text.digest, vocabulary)
 
@@ -138,9 +122,15 @@ def prepare(text: PlainText, kind: str, vocabulary: int, root: Path, report: Rep
         (folder / "model").write_bytes(model)
         for split, read_split in text.splits.items():
             report(f"encoding {split} (once)")
-            np.save(folder / f"{split}.npy", _encoded(Pieces(model), read_split(), f"The {split} text of {text.name}"))
+            try:
+                np.save(folder / f"{split}.npy", Pieces(model).encode(read_split()))
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"The {split} text of {text.name} is not UTF-8 ({error.reason} at byte {error.start}).\n"
+                    "Convert it to UTF-8, or use data.tokens=bytes."
+                ) from None
 
-    return cached(folder, read, make, report)
+    return cached(folder, read, make)
 
 
 def _learn(text: PlainText, vocabulary: int, report: Report) -> bytes:
@@ -149,48 +139,8 @@ def _learn(text: PlainText, vocabulary: int, report: Report) -> bytes:
         raise DataError(
             f"The training text of {text.name} is empty: there is nothing to learn pieces from.\nReplace the file."
         )
-    number = content.count(b"\n") + 1
-    every = -(-number // MOST_LINES)
-    report(f"learning {vocabulary:,} pieces from {-(-number // every):,} lines (once)")
+    every = -(-(content.count(b"\n") + 1) // MOST_LINES)
+    report(f"learning {vocabulary:,} pieces (once)")
     chosen = (line.rstrip(b"\n") for line in islice(io.BytesIO(content), 0, None, every))
-    decoded = (line.decode(errors="replace") for line in _cut(chosen))
+    decoded = (line.decode(errors="replace") for line in chosen if line)
     return pieces.learn(decoded, vocabulary, text.name, unk_id=UNK, eos_id=LINE_END, pad_id=-1, **LOSSLESS)
-
-
-def _cut(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines in parts of at most ``LONGEST_LINE`` bytes, because sentencepiece ignores longer ones.
-
-    Empty lines are left out.
-    """
-    for line in lines:
-        for start in range(0, len(line), LONGEST_LINE):
-            yield line[start : start + LONGEST_LINE]
-
-
-def _encoded(tokeniser: Pieces, content: bytes, name: str) -> np.ndarray:
-    """Return the tokens of a text. ``name`` is what messages call it. Raises: DataError if it is not UTF-8."""
-    parts = []
-    for start, chunk in _chunks(content):
-        try:
-            parts.append(tokeniser.encode(chunk))
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{name} is not UTF-8 ({error.reason} at byte {start + error.start}).\n"
-                "Convert it to UTF-8, or use data.tokens=bytes."
-            ) from None
-    return np.concatenate(parts or [tokeniser.encode(b"")])
-
-
-def _chunks(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield parts of a text that end after a line feed or at its end: the place of the first byte, and the bytes.
-
-    If no line feed follows within ``LONGEST_CHUNK`` bytes, a part ends between two characters.
-    """
-    start = 0
-    while start < len(content):
-        longest = min(start + LONGEST_CHUNK, len(content))
-        end = content.find(b"\n", start + CHUNK, longest) + 1 or longest
-        while end < len(content) and longest - end < 4 and content[end] & 0xC0 == 0x80:  # inside a character of UTF-8
-            end -= 1
-        yield start, content[start:end]
-        start = end

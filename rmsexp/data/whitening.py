@@ -13,49 +13,47 @@ Deviation: CIFAR-10, precision of whitening
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from rmsexp.data import Images, Report, cache, cifar10
-from rmsexp.data.files import FLOAT32, write_array
 
 BLOCK = 2048  # images that are computed at a time, to save memory
 
 
-@dataclass(frozen=True)
-class Whitened:
-    """Whitened images and their labels.
-
-    ``train_x``, ``test_x`` and ``valid_x`` are float32 of shape (image, 3, height, width), memory-mapped and read-only.
-    ``train_y``, ``test_y`` and ``valid_y`` are int64 of shape (image,). Without validation images, ``valid_x`` and
-    ``valid_y`` are None.
-    """
-
-    train_x: np.ndarray
-    train_y: np.ndarray
-    test_x: np.ndarray
-    test_y: np.ndarray
-    valid_x: np.ndarray | None = None
-    valid_y: np.ndarray | None = None
-
-
-def whitened(images: Images, eps: float, root: Path, report: Report) -> Whitened:
-    """Return ``images`` whitened with the regulariser ``eps``.
+def whitened(images: Images, eps: float, root: Path, report: Report) -> Images:
+    """Return ``images`` whitened with the regulariser ``eps``: float32, memory-mapped and read-only.
 
     Whitened images are read from ``<root>/whitened``, or computed and stored there. Labels are returned unchanged.
 
     Raises: DataError if the whitened images cannot be stored.
     """
     reader = cache.key(cifar10.__file__)  # the digest is that of CIFAR-10's files, which another reader reads otherwise
-    folder = root / "whitened" / cache.key(__file__, reader, images.digest, eps, FLOAT32.str)
-    make = partial(_make, images=images, eps=eps, report=report)
-    arrays = cache.cached(folder, partial(_read, images=images), make, report)
-    return Whitened(**arrays, train_y=images.train_y, test_y=images.test_y, valid_y=images.valid_y)
+
+    def read(folder: Path) -> dict[str, Any]:
+        return {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in images.pixels}
+
+    arrays = cache.cached(
+        root / "whitened" / cache.key(__file__, reader, images.digest, eps),
+        read,
+        lambda folder: _make(folder, images, eps, report),
+    )
+    return replace(images, **arrays)
+
+
+def _make(folder: Path, images: Images, eps: float, report: Report) -> None:
+    report(f"whitening {sum(map(len, images.pixels.values())):,} images (once; less than a minute)")
+    mean, matrix = fit(images.train_x, eps)
+    for name, pixels in images.pixels.items():
+        result = np.empty(pixels.shape, dtype=np.float32)
+        for start in range(0, len(pixels), BLOCK):
+            block = (_scaled(pixels[start : start + BLOCK]) - mean) @ matrix
+            result[start : start + BLOCK] = block.reshape(-1, *pixels.shape[1:])
+        np.save(folder / f"{name}.npy", result)
 
 
 def fit(pixels: np.ndarray, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -76,21 +74,3 @@ def fit(pixels: np.ndarray, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _scaled(pixels: np.ndarray) -> torch.Tensor:
     return (torch.from_numpy(pixels).flatten(1).double() - 127.5) / 128
-
-
-def _read(folder: Path, images: Images) -> dict[str, np.ndarray]:
-    """Return the stored whitened images by the names in ``images.pixels``, memory-mapped."""
-    return {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in images.pixels}
-
-
-def _make(folder: Path, images: Images, eps: float, report: Report) -> None:
-    report(f"whitening {sum(map(len, images.pixels.values())):,} images (once; less than a minute)")
-    mean, matrix = fit(images.train_x, eps)
-    for name, pixels in images.pixels.items():
-        write_array(folder / f"{name}.npy", FLOAT32, pixels.shape, _whiten(pixels, mean, matrix))
-
-
-def _whiten(pixels: np.ndarray, mean: torch.Tensor, matrix: torch.Tensor) -> Iterator[np.ndarray]:
-    """Yield whitened images in blocks, float64 of shape (image, dim), from uint8 ``pixels``."""
-    for start in range(0, len(pixels), BLOCK):
-        yield ((_scaled(pixels[start : start + BLOCK]) - mean) @ matrix).numpy()

@@ -25,7 +25,6 @@ from rmsexp.norms.batch import refuse_batch_statistics
 from rmsexp.records import record
 from rmsexp.rules.quantities import Quantity, loss
 from rmsexp.system import checks
-from rmsexp.system.command_line import inform
 from rmsexp.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Noise, Objective, Target
 from rmsexp.train.distributed.group import each
 from rmsexp.train.optim import AdamWConfig
@@ -78,7 +77,7 @@ SOURCES: dict[str, Callable[[DataConfig, Path], text.PlainText]] = {
     "sentences": lambda data, root: text.sentences(),  # noqa: ARG005
     "lambada": lambda data, root: text.lambada(root, data.held_out, rest=False),
     "lambada_all": lambda data, root: text.lambada(root, data.held_out, rest=True),
-    "wikitext103": lambda data, root: text.wikitext103(root, inform),  # noqa: ARG005
+    "wikitext103": lambda data, root: text.wikitext103(root),  # noqa: ARG005
     "files": lambda data, root: text.files(**data.own_files),  # noqa: ARG005
 }
 

@@ -47,7 +47,7 @@ class DataConfig(config.DataConfig):
     together, or None for all. Metrics are means over these folds.
     """
 
-    name: str = "coco_release"
+    name: str = "coco"
     features: str = "vgg19"
     valid_images: int = 1000
     fold: int | None = 1000
@@ -66,7 +66,6 @@ SOURCES: dict[str, Callable[[DataConfig, Path], Source[Captions]]] = {
     "scenes": lambda data, root: scenes.scenes(),  # noqa: ARG005
     "flickr8k": lambda data, root: flickr8k.flickr8k(root, data.features),
     "coco": lambda data, root: coco.coco(root, data.features),
-    "coco_release": lambda data, root: coco.coco_release(root),  # noqa: ARG005
 }
 
 

@@ -30,7 +30,6 @@ from rmsexp.norms import Norm
 from rmsexp.records import record
 from rmsexp.rules.quantities import Quantity, loss
 from rmsexp.system import checks
-from rmsexp.system.command_line import inform
 from rmsexp.system.languages import language
 from rmsexp.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Noise, Objective, Target
 from rmsexp.train.distributed.group import each
@@ -107,8 +106,7 @@ def _multi30k(data: DataConfig) -> parallel.Corpus:
 
 
 def _wmt14(data: DataConfig) -> parallel.Corpus:
-    root = data.root_folder
-    return parallel.wmt14(root, data.source, data.target, inform)
+    return parallel.wmt14(data.root_folder, data.source, data.target)
 
 
 def _files(data: DataConfig) -> parallel.Corpus:

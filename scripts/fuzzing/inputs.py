@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from fuzzing.damage import Files, damaged
-from rmsexp.data.files import StoredArray
 
 
 def silent(_: str) -> None: ...
@@ -38,7 +37,7 @@ def plain(value: Any) -> Any:
     """Return nested values in a form that can be compared: arrays and tensors as type, shape and bytes."""
     if isinstance(value, torch.Tensor):
         return str(value.dtype), tuple(value.shape), value.contiguous().flatten().view(torch.uint8).numpy().tobytes()
-    if isinstance(value, np.ndarray | StoredArray):
+    if isinstance(value, np.ndarray):
         array = np.asarray(value)
         return str(array.dtype), array.shape, array.tobytes()
     if isinstance(value, dict):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rmsexp.data import DataError
-from rmsexp.data.authors_files import _unpickled, top4
+from rmsexp.data.authors_files import _checked, _unpickled, top4
 from rmsexp.data.cloze import Examples
 
 PYTHON2_FLOAT64 = (  # what Python 2 writes for numpy.float64(0.5)
@@ -25,7 +25,8 @@ PYTHON2_FLOAT64 = (  # what Python 2 writes for numpy.float64(0.5)
 
 def unpickle(folder: Path, content: bytes) -> Any:
     (folder / "a.pkl").write_bytes(content)
-    return _unpickled(folder / "a.pkl")
+    with _checked(folder / "a.pkl") as read:
+        return _unpickled(read)
 
 
 @pytest.mark.parametrize(
@@ -74,13 +75,6 @@ def test_code_is_refused_by_name_and_not_run(protocol: int, tmp_path: Path) -> N
     assert not folder.exists()
 
 
-def test_truncated_pickle_is_refused(tmp_path: Path) -> None:
-    content = pickle.dumps(list(range(1000)), 2)
-    for length in (0, 1, 100, len(content) - 1):
-        with pytest.raises(DataError, match=r"a\.pkl is not as the authors published it: .*\.\nReplace the file"):
-            unpickle(tmp_path, content[:length])
-
-
 WORDS = {"NIL": 0, "EOS": 1, "UNK": 2, "the": 4, "@entity0": 5, "@entity3": 3}
 PARTS: dict[str, Any] = {
     "dict.pkl": WORDS,
@@ -121,29 +115,15 @@ def test_pickles_are_read_unchanged(tmp_path: Path) -> None:
     assert rows(result.splits["valid"]) == {"pass": [[3, 4]], "qs": [[2]], "ans": [3]}
     assert result.words == ["NIL", "EOS", "UNK", "@entity3", "the", "@entity0", "<unused>"]
     assert result.entities.tolist() == [3, 5]
-    assert reports[-1] == (
-        "CNN top4: 2 train, 1 valid examples of 12 tokens; a vocabulary of 7 with 2 entities; answers that are not in "
-        "the passage: 50.0% (train), 0.0% (valid)"
-    )
+    assert reports == ["CNN top4: 2 train, 1 valid examples; 7 words, 2 of them entities"]
     again = top4(tmp_path).load(reports.append)
     assert rows(again.splits["train"]) == rows(result.splits["train"])
-    assert len(reports) == 3
-
-
-def test_id_without_a_word_gets_its_reserved_name(tmp_path: Path) -> None:
-    words = WORDS | {"EOS": 6}
-    assert top4(pickled(tmp_path, dict=words)).load(lambda _: None).words[1] == "<eos>"
 
 
 def test_common_end_of_zero_is_removed(tmp_path: Path) -> None:
     changed = {"train4_pass": [[4, 0], [5, 0, 0]], "train4_qs": [[4, 0], [4]]}
     train = rows(top4(pickled(tmp_path, **changed)).load(lambda _: None).splits["train"])
     assert train == {"pass": [[4], [5, 0]], "qs": [[4, 0], [4]], "ans": [5, 4]}
-
-
-def test_digest_of_top4_depends_on_the_content(tmp_path: Path) -> None:
-    before = top4(pickled(tmp_path)).digest
-    assert top4(pickled(tmp_path, valid4_ans=[[4]])).digest != before
 
 
 @pytest.mark.parametrize(
@@ -154,15 +134,7 @@ def test_digest_of_top4_depends_on_the_content(tmp_path: Path) -> None:
         ("dict", WORDS | {"EOS": 2}),
         ("dict", WORDS | {"UNK": 6, "@entity0": 2}),
         ("valid4_pass", {}),
-        ("valid4_pass", []),
-        ("valid4_pass", [[]]),
-        ("valid4_pass", [[0]]),
-        ("valid4_pass", [[7]]),
-        ("valid4_pass", [[-1]]),
-        ("valid4_pass", [[1.5]]),
-        ("valid4_pass", [[[1]]]),
-        ("valid4_pass", [["the"]]),
-        ("valid4_pass", [[3], [4]]),
+        *(("valid4_pass", rows) for rows in ([], [[]], [[0]], [[7]], [[-1]], [[1.5]], [[[1]]], [["the"]], [[3], [4]])),
         ("valid4_ans", [[3, 4]]),
         ("valid4_qs", b""),
     ],

@@ -56,13 +56,6 @@ def test_splits_have_their_images_in_the_order_of_the_lists(root: Path) -> None:
     assert not {"odd", "many"} & set(loaded.words)
 
 
-def test_windows_line_ends_make_no_difference(root: Path) -> None:
-    words = flickr8k(root, "descriptor").load(lambda _: None).words
-    for path in (root / "flickr8k" / "Flickr8k_text").iterdir():
-        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-    assert flickr8k(root, "descriptor").load(lambda _: None).words == words
-
-
 @pytest.mark.parametrize(
     "line", ["no tab at all", "a.jpg\tno number", "a.jpg#x\tno number", "a.jpg#1\t", "", "#1\tno name"]
 )
@@ -74,17 +67,10 @@ def test_malformed_line_is_named(line: str, tmp_path: Path) -> None:
     assert f"{path}, line 2: not a caption: {line!r}" in str(error.value)
 
 
-def test_bytes_that_are_not_utf8_are_named_by_line(tmp_path: Path) -> None:
-    path = tmp_path / "token.txt"
-    path.write_bytes(b"a.jpg#0\tfine\na.jpg#1\tcaf\xe9\n")
-    with pytest.raises(DataError, match=rf"{path}, line 2: not UTF-8"):
-        read_captions(path)
-
-
 def test_image_of_a_split_without_captions_or_file_is_named(root: Path) -> None:
     listed = root / "flickr8k" / "Flickr8k_text" / "Flickr_8k.devImages.txt"
     listed.write_text("c.jpg\nz.jpg\n")
-    assert "z.jpg has 0 captions, but needs at least 5" in refusal(root)
+    assert "z.jpg needs 5 captions" in refusal(root)
     listed.write_text("c.jpg\n")
     (root / "flickr8k" / "Flicker8k_Dataset" / "c.jpg").unlink()
     assert f"{root / 'flickr8k' / 'Flicker8k_Dataset' / 'c.jpg'} cannot be read (No such file" in refusal(root)

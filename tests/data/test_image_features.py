@@ -1,22 +1,19 @@
-"""Features of one image: the descriptor, ten crops, and the weights of VGG-19."""
+"""Features of images: the descriptor, ten crops of VGG-19, and the stored files."""
 
 from __future__ import annotations
 
-import os
-from hashlib import sha256
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from helpers.pictures import plain, silent
+from helpers.pictures import plain, silent, unit
 from PIL import Image
 from torch import nn
 
-from rmsexp.data import DataError
-from rmsexp.data.image_features import SIZE, describe, extract, ten_crops
+from rmsexp.data import DataError, image_features
+from rmsexp.data.image_features import SIZE, describe, extract, vgg19
 
 
 def picture(pixels: Any) -> Image.Image:
@@ -32,13 +29,6 @@ def test_descriptor_is_not_negative_and_is_reproducible() -> None:
     assert row.shape == (SIZE,)
     assert (row >= 0).all()
     assert np.array_equal(row, describe(ramp))
-
-
-@pytest.mark.parametrize("colour", [(0, 0, 0), (255, 255, 255), (255, 0, 0), (0, 0, 255)])
-def test_plain_image_has_finite_features(colour: tuple[int, int, int]) -> None:
-    row = describe(plain(*colour))
-    assert np.isfinite(row).all()
-    assert np.linalg.norm(row) > 1
 
 
 def test_parts_of_the_descriptor_have_equal_lengths() -> None:
@@ -82,107 +72,102 @@ def test_texture_counts_brighter_neighbours() -> None:
     assert row[[3, 5, 9, 63]].sum() == 0
 
 
-# Ten crops
+# VGG-19, which a small network replaces
 
 
-def test_ten_crops_are_corners_and_centre_and_their_mirror_images() -> None:
+class Tiny(nn.Module):
+    """A network with a classifier of six layers, of which the fifth has 2 outputs; it records its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classifier = nn.Sequential(*(nn.Identity() for _ in range(5)), nn.Tanh())
+        self.inputs: list[torch.Tensor] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.inputs.append(x)
+        return self.classifier(torch.arange(20.0).reshape(10, 2))
+
+
+def test_ten_crops_are_corners_and_centre_and_their_mirror_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Tiny()
+    monkeypatch.setattr("torchvision.models.vgg19", lambda **_: network)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     pixels = np.arange(256 * 320 * 3).reshape(256, 320, 3) % 256  # the short side is 256, so the image is not resized
-    batches = []
-
-    class Outputs(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            batches.append(x)
-            return torch.arange(20.0).reshape(10, 2)
-
-    mean = ten_crops(Outputs(), torch.device("cpu"), picture(pixels))
-    assert mean.tolist() == [9, 10]
+    assert vgg19()(picture(pixels)).tolist() == [9, 10]
     scaled = (pixels / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
     corners = [(0, 0), (0, 96), (32, 0), (32, 96), (16, 48)]
     straight = [scaled[top : top + 224, left : left + 224] for top, left in corners]
     mirrored = [scaled[:, ::-1][top : top + 224, left : left + 224] for top, left in corners]
     expected = np.stack([*straight, *mirrored]).transpose(0, 3, 1, 2)
-    assert np.allclose(batches[0].numpy(), expected, atol=1e-5)
+    assert np.allclose(network.inputs[0].numpy(), expected, atol=1e-5)
+    vgg19()(plain(0, 0, 255, 30, 20))
+    assert network.inputs[1].shape == (10, 3, 224, 224)
 
 
-@pytest.mark.parametrize("size", [(100, 400), (30, 20), (500, 375)])
-def test_ten_crops_of_an_image_of_any_size(size: tuple[int, int]) -> None:
-    row = ten_crops(nn.Flatten(), torch.device("cpu"), plain(0, 0, 255, *size)).reshape(3, 224, 224)
-    assert row[2] == pytest.approx(np.full((224, 224), (1 - 0.406) / 0.225), abs=1e-5)
+def test_weights_that_cannot_be_loaded_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: object) -> None:
+        raise RuntimeError("no network")
+
+    monkeypatch.setattr("torchvision.models.vgg19", fail)
+    with pytest.raises(DataError, match=r"(?s)VGG-19 .*https://.*vgg19.*data\.features=descriptor"):
+        vgg19()
 
 
-# Weights. A small network replaces VGG-19.
+# Stored files
 
 
-class Tiny(nn.Module):
-    """A network with a classifier of six layers, of which the fifth has SIZE outputs; its input is the mean colour."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        layers = nn.Linear(3, 2), nn.ReLU(), nn.Dropout(), nn.Linear(2, SIZE), nn.ReLU(), nn.Tanh()
-        self.classifier = nn.Sequential(*layers)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.classifier(x.mean(dim=(2, 3)))
+def test_rows_are_of_unit_length_in_the_order_of_the_images(images: list[Path], tmp_path: Path) -> None:
+    reports: list[str] = []
+    rows = np.load(extract(images, "descriptor", tmp_path / "features", reports.append))
+    assert (rows.shape, rows.dtype) == ((7, SIZE), np.float32)
+    for row, image in zip(rows, images, strict=True):
+        assert row == pytest.approx(unit(describe(Image.open(image))), abs=1e-6)
+    assert reports == ["descriptor features: 0 of 7 images"]
 
 
-class Code:
-    """Loading a pickle of this object creates a folder."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self._path),)
-
-
-@pytest.fixture
-def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a file of Tiny's weights, and make ``extract`` load Tiny and download this file instead of VGG-19's."""
-    state = {name: torch.linspace(-1, 1, p.numel()).reshape(p.shape) for name, p in Tiny().state_dict().items()}
-    (tmp_path / "site").mkdir()
-    torch.save(state, tmp_path / "site" / "new")
-    digest = sha256((tmp_path / "site" / "new").read_bytes()).hexdigest()
-    path = (tmp_path / "site" / "new").rename(tmp_path / "site" / f"vgg19-{digest[:8]}.pth")
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "hub"))
-    monkeypatch.setattr("torchvision.models.vgg19", Tiny)
-    enum = SimpleNamespace(IMAGENET1K_V1=SimpleNamespace(url=path.as_uri()))
-    monkeypatch.setattr("torchvision.models.VGG19_Weights", enum)
-    return path
-
-
-def test_weights_are_downloaded_once_and_used_up_to_fc7(weights: Path, images: list[Path], tmp_path: Path) -> None:
-    rows = np.load(extract(images[:2], "vgg19", tmp_path, silent))
-    model = Tiny().eval()
-    model.load_state_dict(torch.load(weights, weights_only=True))
-    colours = [(10 * number / 255 - 0.485) / 0.229 for number in range(2)]
-    inputs = torch.tensor([[red, -0.456 / 0.224, -0.406 / 0.225] for red in colours])
-    expected = model.classifier[:5](inputs).detach().numpy()
-    assert np.allclose(rows, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-5)
-    weights.unlink()
-    extract(images[2:4], "vgg19", tmp_path / "b.npy", silent)
-
-
-@pytest.mark.parametrize("damage", ["absent", "other digest", "damaged copy", "other weights", "code"])
-def test_missing_or_damaged_weights_say_what_to_do(
-    damage: str, weights: Path, images: list[Path], tmp_path: Path
+def test_features_are_computed_once_for_the_same_images_and_version(
+    images: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = tmp_path / "hub" / "hub" / "checkpoints" / weights.name
-    if damage == "absent":
-        weights.unlink()
-    elif damage == "other digest":
-        torch.save(Tiny().state_dict(), weights)  # a valid file whose digest is not the one in its name
-    else:
-        place.parent.mkdir(parents=True)
-        place.write_bytes(weights.read_bytes()[:-100])
-        if damage == "other weights":
-            torch.save(Tiny().state_dict(), place)
-        if damage == "code":
-            torch.save(Code(tmp_path / "ran"), place)
-    with pytest.raises(DataError) as error:
-        extract(images, "vgg19", tmp_path / "features", silent)
-    message = str(error.value)
-    assert all(part in message for part in (str(place), weights.as_uri(), "data.features=descriptor"))
-    assert message.count("\n") == 1
-    assert ("its content does not have the SHA-256 in its name" in message) == place.exists()
+    seen: list[int] = []
+
+    def red(image: Image.Image) -> np.ndarray:
+        seen.append(image.getpixel((0, 0))[0] // 10)
+        return np.eye(1, SIZE, seen[-1])[0]
+
+    monkeypatch.setattr(image_features, "WORKERS", 1)
+    monkeypatch.setitem(image_features.KINDS, "red", (1, lambda: red))
+    first = extract(images, "red", tmp_path, silent)
+    assert extract(images, "red", tmp_path, silent) == first
+    assert seen == [*range(7)]
+    backward = extract(images[::-1], "red", tmp_path, silent)
+    assert np.load(backward).argmax(axis=1).tolist() == [6, 5, 4, 3, 2, 1, 0]
+    images[0].write_bytes(images[0].read_bytes() + b"\0")  # changes the size of the file
+    extract(images, "red", tmp_path, silent)
+    monkeypatch.setitem(image_features.KINDS, "red", (2, lambda: red))
+    extract(images, "red", tmp_path, silent)
+    assert len(seen) == 4 * 7
+
+
+@pytest.mark.parametrize("content", [b"", b"not an image", "truncated", None])
+def test_a_missing_or_damaged_image_is_named(content: bytes | str | None, images: list[Path], tmp_path: Path) -> None:
+    whole = images[5].read_bytes()
+    images[5].unlink()
+    if content is not None:
+        images[5].write_bytes(whole[:-30] if isinstance(content, str) else content)
+    with pytest.raises(DataError, match=rf"The image {images[5]} cannot be read \(.+\)\.\nReplace it; scale=demo"):
+        extract(images, "descriptor", tmp_path / "features", silent)
     assert not list(tmp_path.rglob("features.npy"))
-    assert not (tmp_path / "ran").exists()
+
+
+def test_modes_and_orientation_of_images(tmp_path: Path) -> None:
+    ramp = np.linspace(0, 255, 64, dtype=np.uint8)[None].repeat(48, 0)
+    grey = Image.fromarray(ramp)
+    for number, image in enumerate((grey, grey.convert("P"), grey.convert("RGB").convert("CMYK"))):
+        image.save(tmp_path / f"{number}.tif")
+        pixels = np.asarray(image_features._rgb(tmp_path / f"{number}.tif"), dtype=int)
+        assert np.abs(pixels - ramp[..., None]).max() < 2
+    exif = Image.Exif()
+    exif[0x112] = 6
+    grey.rotate(90, expand=True).save(tmp_path / "a.jpg", exif=exif, quality=100)
+    pixels = np.asarray(image_features._rgb(tmp_path / "a.jpg"), dtype=int)
+    assert np.abs(pixels - ramp[..., None]).mean() < 4

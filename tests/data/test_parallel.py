@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import tarfile
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from rmsexp.data import DataError, UnavailableError, parallel
-from rmsexp.data.parallel import files, multi30k, wmt14
+from rmsexp.data.parallel import files, in_chunks, multi30k, read_pairs, wmt14
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -83,7 +83,7 @@ def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_multi30k_is_downloaded_once(upstream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched = multi30k(tmp_path, "de", "en")
     folder = tmp_path / "multi30k" / "task1" / "raw"
-    names = sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
+    names = sorted(path.name for path in folder.iterdir() if path.name != ".lock")
     assert names == sorted(path.name for path in upstream.iterdir())
     monkeypatch.setattr(parallel, "MULTI30K_URL", "unused")
     corpus = multi30k(tmp_path, "de", "en")
@@ -101,11 +101,11 @@ def test_damaged_multi30k_is_refused_in_the_folder_and_in_a_download(upstream: P
     multi30k(tmp_path, "en", "de")
     path = tmp_path / "multi30k" / "task1" / "raw" / "val.de.gz"
     write(path, "something else\n")
-    with pytest.raises(DataError, match=rf"{path} is damaged: its sha256 is (?s:.*)\nDelete it to download it again"):
+    with pytest.raises(DataError, match=rf"{path} is damaged: .*\nDelete it to download it again"):
         multi30k(tmp_path, "en", "de")
     path.unlink()
     write(upstream / "val.de.gz", "something else\n")
-    with pytest.raises(UnavailableError, match=r"^Multi30k is not in .* failed \(invalid hash value"):
+    with pytest.raises(UnavailableError, match=r"^Multi30k is not in "):
         multi30k(tmp_path, "en", "de")
     assert not path.exists()
 
@@ -116,27 +116,24 @@ def test_other_languages_are_refused(source: str, target: str, tmp_path: Path) -
     with pytest.raises(ValueError, match=message):
         multi30k(tmp_path, source, target)
     with pytest.raises(ValueError, match=message):
-        wmt14(tmp_path, source, target, print)
+        wmt14(tmp_path, source, target)
 
 
 @pytest.fixture
 def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder with small substitutes for what ``datasets`` and sacreBLEU download.
+    """Write the hub's files of WMT14 to ``data.root``, and let sacreBLEU read small test sets in place of its own.
 
-    The training text has 4 pairs; the test sets wmt13, wmt14 and wmt17 have 2, 3 and 4.
+    The training text has 4 pairs in two files; the test sets wmt13, wmt14 and wmt17 have 2, 3 and 4.
     """
     from sacrebleu.dataset import DATASETS
 
     folder = tmp_path / "libraries"
     translations = [("A dog.", "Ein Hund."), ("Two\nlines\r\nhere", "Zwei\u2028Zeilen"), (" three ", "drei"), ("", "")]
-    rows = "".join(json.dumps({"translation": {"en": en, "de": de}}) + "\n" for en, de in translations)
-    write(folder / "hub" / "train.json", rows)
-    config = "configs:\n- config_name: de-en\n  data_files:\n  - split: train\n    path: train.json\n"
-    write(folder / "hub" / "README.md", f"---\n{config}---\n")
-    monkeypatch.setattr(parallel, "WMT14_TRAIN", str(folder / "hub"))
-    monkeypatch.setattr(parallel, "WMT14_PAIRS", 4)
-    monkeypatch.setattr(parallel, "REPORT_PAIRS", 2)
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(folder / "cache"))
+    (tmp_path / "wmt14/de-en").mkdir(parents=True)
+    for part in range(2):
+        rows = [{"en": en, "de": de} for en, de in translations[2 * part : 2 * part + 2]]
+        path = tmp_path / f"wmt14/de-en/train-{part:05}-of-00002.parquet"
+        pd.DataFrame({"translation": rows}).to_parquet(path)
     for number, name in enumerate(("wmt13", "wmt14", "wmt17"), 2):
         dataset = DATASETS[name]
         for member, language in zip(dataset.langpairs["en-de"], ("en", "de"), strict=True):
@@ -149,65 +146,96 @@ def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setattr(dataset, "md5", [hashlib.md5(archive.read_bytes()).hexdigest()])
         monkeypatch.setattr(dataset, "_outdir", str(folder / "sacrebleu" / name))
         monkeypatch.setattr(dataset, "_rawdir", str(folder / "sacrebleu" / name / "raw"))
+    monkeypatch.setattr("sacrebleu.utils.SACREBLEU_DIR", str(folder / "sacrebleu"))
     sets = {"valid": ("wmt13", 2), "test": ("wmt14", 3), "test2017": ("wmt17", 4)}
     monkeypatch.setattr(parallel, "WMT14_TESTS", sets)
     return folder
 
 
-def test_wmt14_is_written_once_as_plain_text(libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reports: list[str] = []
-    written = wmt14(tmp_path, "en", "de", reports.append)
-    assert [line.split()[0] for line in reports] == ["downloading", "2", "4"]
-    names = sorted(path.name for path in (tmp_path / "wmt14").iterdir() if not path.name.startswith("."))
-    assert names == sorted(f"{split}.{lang}" for split in written.splits for lang in ("en", "de"))
-    assert written.text("train") == (
+@pytest.mark.usefixtures("libraries")
+def test_wmt14_is_read_where_its_libraries_keep_it(tmp_path: Path) -> None:
+    corpus = wmt14(tmp_path, "en", "de")
+    assert corpus.text("train") == (
         ["A dog.", "Two lines here", " three ", ""],
         ["Ein Hund.", "Zwei\u2028Zeilen", "drei", ""],
     )
-    assert written.text("valid") == (["wmt13 en 0", "wmt13 en 1"], ["wmt13 de 0", "wmt13 de 1"])
-    assert [len(written.text(split)[0]) for split in ("test", "test2017")] == [3, 4]
-    libraries.rename(tmp_path / "gone")
-    monkeypatch.setattr(parallel, "WMT14_TRAIN", "unused")
-    again = wmt14(tmp_path, "de", "en", reports.append)
-    assert len(reports) == 3
-    assert again.text("train") == written.text("train")[::-1]
-    assert (written.name, again.name) == ("WMT14 en-de", "WMT14 de-en")
-    assert wmt14(tmp_path, "en", "de", reports.append).digest == written.digest
-
-
-@pytest.mark.usefixtures("libraries")
-def test_an_incomplete_training_text_of_wmt14_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "WMT14_PAIRS", 5)
-    with pytest.raises(UnavailableError, match=r"failed \(it has 4 pairs, not 5\)"):
-        wmt14(tmp_path, "en", "de", lambda _: None)
-    assert not list((tmp_path / "wmt14").glob("*train*.??"))
-
-
-@pytest.mark.usefixtures("libraries")
-def test_wmt14_uses_existing_files(tmp_path: Path) -> None:
-    write(tmp_path / "wmt14" / "train.en.gz", "a line\n")
-    write(tmp_path / "wmt14" / "train.de", "eine Zeile\n")
-    reports: list[str] = []
-    assert wmt14(tmp_path, "en", "de", reports.append).text("train") == (["a line"], ["eine Zeile"])
-    assert reports == []
-
-
-@pytest.mark.usefixtures("libraries")
-def test_existing_file_of_one_language_is_not_overwritten(tmp_path: Path) -> None:
-    path = write(tmp_path / "wmt14" / "train.de", "eine Zeile\n")
-    with pytest.raises(DataError, match=r"only train\.de exists\.\nAdd the other file, or delete"):
-        wmt14(tmp_path, "en", "de", print)
-    assert path.read_text() == "eine Zeile\n"
+    assert corpus.text("valid") == (["wmt13 en 0", "wmt13 en 1"], ["wmt13 de 0", "wmt13 de 1"])
+    assert [len(corpus.text(split)[0]) for split in ("test", "test2017")] == [3, 4]
+    backward = wmt14(tmp_path, "de", "en")
+    assert all(backward.text(split) == corpus.text(split)[::-1] for split in corpus.splits)
+    assert (corpus.name, backward.name) == ("WMT14 en-de", "WMT14 de-en")
+    assert wmt14(tmp_path, "en", "de").digest == corpus.digest != backward.digest
 
 
 @pytest.mark.usefixtures("libraries")
 def test_a_signal_during_sacrebleus_download_is_not_taken_for_its_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(*_: str) -> str:
-        raise SystemExit(143)
+    for status, expected in ((143, SystemExit), (1, UnavailableError)):
 
-    monkeypatch.setattr("sacrebleu.utils.get_source_file", stopped)
-    with pytest.raises(SystemExit) as raised:
-        wmt14(tmp_path, "en", "de", lambda _: None)
-    assert raised.value.code == 143
+        def stopped(*_: str, status: int = status) -> str:
+            raise SystemExit(status)
+
+        monkeypatch.setattr("sacrebleu.utils.get_source_file", stopped)
+        with pytest.raises(expected):
+            wmt14(tmp_path, "en", "de")
+
+
+def refusal(source: Path, target: Path) -> str:
+    with pytest.raises(DataError) as error:
+        list(read_pairs(source, target))
+    message = str(error.value)
+    assert message.count("\n") == 1
+    return message
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_only_line_feeds_end_lines(ending: str, tmp_path: Path) -> None:
+    lines = ["one\u2028\u2029", "", " \x85\x0b\x0c\x1c\xa0", "a\rb", "ü 💬", "last"]
+    source = write(tmp_path / f"a.en{ending}", "\n".join(lines))
+    target = write(tmp_path / f"a.de{ending}", "\ufeff" + "\r\n".join(lines) + "\r\n")
+    assert list(read_pairs(source, target)) == list(zip(lines, lines, strict=True))
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    existing = write(tmp_path / "a.en", "one\n")
+    for absent in (tmp_path / "a.de", tmp_path / "a.de.gz"):
+        assert f"{absent} cannot be read (No such file" in refusal(existing, absent)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "checksum", "body", "not gzip"])
+def test_damaged_gzip_is_named(damage: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.en.gz", "".join(f"line {number}\n" for number in range(500)))
+    content = path.read_bytes()
+    broken = {
+        "truncated": content[:-20],
+        "checksum": content[:-8] + bytes(8),
+        "body": content[:40] + b"\xff" * 40 + content[80:],
+        "not gzip": b"line 1\n",
+    }
+    path.write_bytes(broken[damage])
+    assert f"{path} cannot be read (" in refusal(path, write(tmp_path / "a.de", "line\n" * 500))
+
+
+@pytest.mark.parametrize("bad", [b"\xff", b"caf\xe9", b"\xed\xa0\x80", b"\xc3"])
+def test_bytes_that_are_not_utf8_are_named_by_file_and_line(bad: bytes, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.de.gz", b"one\ntwo\n" + bad + b"\nfour\n")
+    message = refusal(write(tmp_path / "a.en", "1\n2\n3\n4\n"), path)
+    assert f"{path}, line 3: not UTF-8" in message
+
+
+def test_different_lengths_are_named(tmp_path: Path) -> None:
+    long, short = write(tmp_path / "a", "x\n" * 1001), write(tmp_path / "b", "x\n" * 1000)
+    for pair in ((long, short), (short, long)):
+        assert f"{short} has 1,000 lines and {long} has more" in refusal(*pair)
+
+
+def test_files_without_lines_are_refused(tmp_path: Path) -> None:
+    assert "are empty" in refusal(write(tmp_path / "a.en", ""), write(tmp_path / "a.de", ""))
+
+
+def test_chunks_have_all_pairs_in_order() -> None:
+    pairs = [(str(number), str(-number)) for number in range(7)]
+    chunks = list(in_chunks(iter(pairs), 3))
+    assert [len(sources) for sources, _ in chunks] == [3, 3, 1]
+    assert [pair for sides in chunks for pair in zip(*sides, strict=True)] == pairs

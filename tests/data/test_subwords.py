@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import json
+import pickle
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from helpers.parallel_text import corpus, phrases
 
-from rmsexp.data import moses, pieces
+from rmsexp.data import moses, workers
 from rmsexp.data.codec import EOS, PAD, UNK, Codec
-from rmsexp.data.pairs import Pairs
-from rmsexp.data.subwords import KINDS as KINDS_OF_SUBWORDS
-from rmsexp.data.subwords import SubwordOptions, codecs
+from rmsexp.data.parallel import Pairs
+from rmsexp.data.subwords import SubwordOptions, learnt
 from rmsexp.system import cores
 
 KINDS = [
@@ -33,7 +32,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def learn(options: SubwordOptions, cache: Path, pairs: Pairs | None = None, digest: str = "a") -> tuple[Codec, Codec]:
-    return codecs(corpus({"train": pairs or phrases()}, digest), options, cache, lambda _: None)
+    return learnt(corpus({"train": pairs or phrases()}, digest), options, cache, lambda _: None)[:2]
 
 
 @pytest.mark.parametrize("options", KINDS, ids=str)
@@ -55,59 +54,29 @@ def test_blank_lines_unknown_characters_and_no_lines(options: SubwordOptions, ca
         assert codec.encode([]) == codec.decode([]) == []
 
 
-def test_sentencepiece_has_one_model_of_the_configured_size(cache: Path) -> None:
-    source, target = learn(KINDS[0], cache)
-    assert source is target
-    assert source.size == KINDS[0].vocabulary
-
-
 @pytest.mark.parametrize("options", KINDS, ids=str)
-def test_subwords_are_learnt_once_and_are_the_same_when_loaded(options: SubwordOptions, tmp_path: Path) -> None:
-    reports: list[str] = []
-    train = corpus({"train": phrases()})
-    first = codecs(train, options, tmp_path, reports.append)
-    assert reports[0] == f"learning {options.vocabulary} subwords from 225 pairs (once)"
-    reports.clear()
-    moses._truecaser.cache_clear()  # so that it is read from its file
-    loaded = codecs(corpus({}), options, tmp_path, reports.append)  # this corpus has no text to learn from
-    assert reports == []
-    relearnt = codecs(train, options, tmp_path / "elsewhere", reports.append)
-    for codec, codec_loaded, codec_relearnt, lines in zip(first, loaded, relearnt, phrases(), strict=True):
-        assert codec.encode(lines) == codec_loaded.encode(lines) == codec_relearnt.encode(lines)
-        assert codec.size == codec_loaded.size == codec_relearnt.size
-
-
-@pytest.mark.parametrize("options", KINDS[:2], ids=str)
-def test_digest_depends_on_the_subwords_alone(
+def test_subwords_are_learnt_once_and_are_the_same_when_loaded(
     options: SubwordOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files have more: the number of threads that learnt them, and the version of SQLite that wrote them."""
-    digest, found = KINDS_OF_SUBWORDS[options.kind].digest, []
-    fewer = (phrases()[0][:150], phrases()[1][:150])
-    for number, pairs in ((1, phrases()), (3, phrases()), (1, fewer)):
-        monkeypatch.setattr(cores, "threads_while_others_wait", lambda number=number: number)
-        learn(options, tmp_path / str(len(found)), pairs)
-        (model,) = (tmp_path / str(len(found)) / "subwords").glob("*/model")
-        if (casing := model.parent / "source_casing").exists() and number == 3:
-            content = bytearray(casing.read_bytes())
-            content[96:100] = (3_000_001).to_bytes(4, "big")  # SQLite's version, in the header of its file format
-            casing.write_bytes(content)
-        found.append(digest(model.parent))
-    assert found[0] == found[1] != found[2]
-
-
-def test_other_text_and_options_have_other_models(tmp_path: Path) -> None:
-    learn(KINDS[0], tmp_path)
-    learn(KINDS[0], tmp_path, digest="b")
-    learn(SubwordOptions("sentencepiece", 100, 0), tmp_path)
-    assert len(list((tmp_path / "subwords").glob("*/model"))) == 3
-
-
-@pytest.mark.parametrize(("words", "merges"), [({"a": 5}, 0), ({}, 0), ({"ab": 1, "cd": 2}, 1)])
-def test_too_few_merges_are_counted(words: dict[str, int], merges: int, tmp_path: Path) -> None:
-    (tmp_path / "words.json").write_text(json.dumps(words))
-    with pytest.raises(ValueError, match=rf"data.vocabulary=9 is more than the {merges} merges"):
-        moses._write_merges([tmp_path / "words.json"], 9, "my data", tmp_path)
+    """They do not depend on the number of threads and of parts, and another process encodes alike."""
+    reports: list[str] = []
+    train = corpus({"train": phrases()})
+    first = learnt(train, options, tmp_path, reports.append)
+    assert reports[0] == f"learning {options.vocabulary} subwords (once)"
+    reports.clear()
+    loaded = learnt(corpus({}), options, tmp_path, reports.append)  # this corpus has no text to learn from
+    assert reports == []
+    monkeypatch.setattr(workers, "MOST", 1)
+    monkeypatch.setattr(cores, "threads_while_others_wait", lambda: 3)
+    monkeypatch.setattr(moses, "CHUNK", 80)
+    again = learnt(train, options, tmp_path / "elsewhere", reports.append)
+    assert first.digest == loaded.digest == again.digest
+    for codec, codec_loaded, codec_again, lines in zip(first[:2], loaded[:2], again[:2], phrases(), strict=True):
+        assert codec.encode(lines) == codec_loaded.encode(lines) == codec_again.encode(lines)
+        assert codec.encode(lines) == pickle.loads(pickle.dumps(codec)).encode(lines)
+        assert codec.size == codec_loaded.size == codec_again.size
+    fewer = corpus({"train": (phrases()[0][:150], phrases()[1][:150])}, "b")
+    assert learnt(fewer, options, tmp_path, reports.append).digest != first.digest
 
 
 def original_tools(options: SubwordOptions, folder: Path) -> list[tuple[list[str], list[str]]]:
@@ -129,17 +98,8 @@ def original_tools(options: SubwordOptions, folder: Path) -> list[tuple[list[str
         path.write_text("".join(f"{line}\n" for line in truecased), encoding="utf-8")
     names = [str(path) for path in files]
     vocabularies = [f"{name}.vocabulary" for name in names]
-    args = [
-        "-i",
-        *names,
-        "-o",
-        str(folder / "codes"),
-        "-s",
-        str(options.vocabulary),
-        "--write-vocabulary",
-        *vocabularies,
-    ]
-    parsed: argparse.Namespace = create_parser().parse_args(args)
+    args = ["-i", *names, "-o", str(folder / "codes"), "-s", str(options.vocabulary)]
+    parsed: argparse.Namespace = create_parser().parse_args([*args, "--write-vocabulary", *vocabularies])
     with contextlib.redirect_stderr(io.StringIO()):
         learn_joint_bpe_and_vocab(parsed)
     results = []
@@ -160,27 +120,6 @@ def test_moses_bpe_equals_the_original_tools(options: SubwordOptions, cache: Pat
     for codec, lines, (segmented, vocabulary) in zip(learn(options, cache), phrases(), expected, strict=True):
         assert codec.size == len(vocabulary) + 3
         assert [" ".join(vocabulary[i - 3] for i in ids) for ids in codec.encode(lines)] == segmented
-
-
-def test_moses_bpe_splits_words_that_are_rarer_than_the_threshold(tmp_path: Path) -> None:
-    """A compound that occurs fewer times than the threshold is split; without a threshold (0), it is one subword."""
-    lines = ["we saw the gate .", "we saw the garden ."] * 10 + ["we saw the gardengate ."] * 3
-    lengths = {}
-    for threshold in (0, 10):
-        source, _ = learn(SubwordOptions("moses_bpe", 14, threshold), tmp_path, (lines, lines))
-        lengths[threshold] = [len(ids) for ids in source.encode(["gate", "garden", "gardengate"])]
-    assert lengths[0] == [1, 1, 1]
-    assert lengths[10][:2] == [1, 1]
-    assert lengths[10][2] > 1
-
-
-def test_moses_bpe_truecases_the_start_of_a_sentence_only(tmp_path: Path) -> None:
-    lines = ["We saw the gate. The Gate is ours.", "There the gate is, and the Gate saw us."] * 5
-    source, _ = learn(SubwordOptions("moses_bpe", 15, 0), tmp_path, (lines, lines))
-    first, second = source.encode(["the gate", "The gate"])
-    assert first == second
-    assert source.encode(["the Gate"])[0] != first
-    assert source.decode([first]) == ["The gate"]
 
 
 def test_decoding_joins_the_subwords_of_an_incomplete_word(tmp_path: Path) -> None:
@@ -237,8 +176,3 @@ def test_options_are_checked(values: tuple[str, int, int], message: str) -> None
 )
 def test_ends_of_lines_are_tokenised_as_by_moses_scripts(language: str, line: str, tokens: str) -> None:
     assert moses._tokeniser(language)(line).split() == tokens.split()
-
-
-def test_subwords_do_not_depend_on_the_code_of_the_other_kind() -> None:
-    assert moses.__file__ not in KINDS_OF_SUBWORDS["sentencepiece"].modules
-    assert pieces.__file__ not in KINDS_OF_SUBWORDS["moses_bpe"].modules

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,6 @@ from helpers import documents
 from rmsexp.commands.campaign import main
 from rmsexp.data import Images
 from rmsexp.data.synthetic import shapes
-from rmsexp.data.whitening import Whitened
 from rmsexp.system import process
 from rmsexp.tasks import cifar10
 
@@ -22,10 +22,10 @@ PAGE = documents.ROOT / "docs/campaigns.md"
 SMALLER = {"schedule.steps": "21", "data.validation": "16", "final.min_seeds": "2", "final.max_seeds": "2"}
 
 
-def scaled(images: Images, *_: object) -> Whitened:
+def scaled(images: Images, *_: object) -> Images:
     """Return the images scaled to [-1, 1] in place of whitened ones, which take 8 s."""
     pixels = {name: array.astype(np.float32) / 127.5 - 1 for name, array in images.pixels.items()}
-    return Whitened(**pixels, train_y=images.train_y, test_y=images.test_y, valid_y=images.valid_y)
+    return replace(images, **pixels)
 
 
 def smaller(word: str) -> str:

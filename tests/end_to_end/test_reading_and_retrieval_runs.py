@@ -212,7 +212,6 @@ def test_a_mistake_is_reported_in_one_line(main: Main, tmp_path: Path, name: str
         (TASKS[0], "data.name=top4", "/data/top4 there is no dict.pkl, "),
         (TASKS[1], "batch_size=46", "batch_size=46 must be less than the 46 training images"),
         (TASKS[1], "data.name=coco", "there is no"),
-        (TASKS[1], "data.name=coco_release", "there is no"),
         (TASKS[1], "data.name=flickr8k", "there is no"),
     ],
 )

@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Mapping
 from functools import partial
 
-from rmsexp.data.pairs import Pairs
-from rmsexp.data.parallel import Corpus
+from rmsexp.data.parallel import Corpus, Pairs
 
 ADJECTIVES = ["old:alte", "young:junge", "small:kleine", "red:rote", "quiet:stille"]
 NOUNS = ["sailor:Seefahrt", "gate:Gartentür", "street:Straße", "night:Nacht", "bridge:Brücke"]

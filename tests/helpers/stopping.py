@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import disturb
 import pytest
 
 from rmsexp import config
-from rmsexp.data.whitening import Whitened
 from rmsexp.records import record
 from rmsexp.tasks import cifar10
 from rmsexp.train.loop import Trainer
@@ -44,7 +44,7 @@ def evaluate_few_images(patch: pytest.MonkeyPatch) -> None:
     def prepare_few_images(self: cifar10.Task, report: Callable[[str], None]) -> None:
         prepare(self, report)
         images = self._images
-        self._images = Whitened(images.train_x, images.train_y, images.test_x[:20], images.test_y[:20])
+        self._images = replace(images, test_x=images.test_x[:20], test_y=images.test_y[:20])
 
     patch.setattr(cifar10.Task, "prepare", prepare_few_images)
 

@@ -7,7 +7,6 @@ import os
 import pytest
 from joblib.externals.loky.backend import context
 
-from rmsexp.data import parts
 from rmsexp.system import cores
 
 
@@ -69,6 +68,5 @@ def test_a_process_has_the_threads_of_those_that_wait(
         if value is not None:
             monkeypatch.setenv(name, str(value))
     assert cores.threads_while_others_wait() == threads
-    assert parts.processes(100) == min(threads, parts.MOST)
     monkeypatch.setattr(context, "_cpu_count_cgroup", lambda _: 2)
     assert cores.threads_while_others_wait() == 2

@@ -320,6 +320,6 @@ def test_the_papers_order_embedding() -> None:
     assert (cfg.penalty, cfg.margin, job.norm.eps) == ("order", 0.05, 1e-5)
     assert (optim.lr, optim.beta1, optim.beta2, optim.eps) == (1e-3, 0.9, 0.999, 1e-8)
     assert (optim.clip, optim.clipping, optim.bias_correction) == (2, "per_tensor", "published")
-    assert (cfg.data.name, cfg.data.valid_images, cfg.data.fold) == ("coco_release", 1000, 1000)
+    assert (cfg.data.name, cfg.data.valid_images, cfg.data.fold) == ("coco", 1000, 1000)
     assert (cfg.schedule.steps, cfg.eval_every) == (100 * ((113_287 - 1) // 128), 300)
     assert [cfg.schedule.at(step)["lr"] for step in (0, 88_499)] == [1, 1]

@@ -129,7 +129,7 @@ def test_a_step_with_the_toolkits_batching_follows_from_seed_and_step(text_root:
 def test_the_toolkits_batching_carries_pairs_over_and_steps_cross_epochs(text_root: Path) -> None:
     """Each epoch has the same micro-batches. All are at least half full, and each step has three of them."""
     lines: list[str] = []
-    task, _ = make(text_root, "transformer", "batching=toolkit", "accumulate=3")
+    task, _ = make(text_root, "transformer", "batching=toolkit", "accumulate=3", "tokens=192")
     task.prepare(lines.append)
     size = round(task.steps_per_epoch * 3)
     assert size % 3  # steps at the end of the first two epochs have micro-batches of two epochs
@@ -141,8 +141,8 @@ def test_the_toolkits_batching_carries_pairs_over_and_steps_cross_epochs(text_ro
     assert set(epochs[0]) == set(epochs[1])
     assert epochs[0] != epochs[1]
     for batch in batches:
-        assert len(batch.source) * max(longer_sides(batch)) < 200
-        assert max(batch.source_mask.sum(), batch.target_mask.sum()) >= 100
+        assert len(batch.source) * max(longer_sides(batch)) < 192
+        assert max(batch.source_mask.sum(), batch.target_mask.sum()) >= 96
     used = sum(map(len, epochs[0]))
     assert 0 < TRAIN - used < 10
     assert lines[-1] == f"batching=toolkit leaves out {TRAIN - used} of {TRAIN} training pairs"

@@ -1,14 +1,10 @@
-"""A language's code in any spelling gives the same language, tokeniser, files and metric."""
+"""A language's code in any spelling gives the same language, tokeniser and metric."""
 
 from __future__ import annotations
 
-import gzip
-from pathlib import Path
-
 import pytest
 
-from rmsexp.data import DataError, moses, parallel
-from rmsexp.data.parallel import files
+from rmsexp.data import moses, parallel
 from rmsexp.metrics import bleu
 from rmsexp.system.languages import language
 from rmsexp.tasks.translation import DataConfig
@@ -54,30 +50,6 @@ def test_moses_tokenises_alike_for_each_spelling(code: str, same: str) -> None:
     pytest.importorskip("sacremoses")
     for line in ("L'amitié, c'est Mr. Smith's 10'.", 'Er sagte: "Ja." 5 000', "你好world"):
         assert moses._tokeniser(code)(line) == moses._tokeniser(same)(line)
-
-
-def write(folder: Path, *names: str) -> dict[str, str]:
-    for name in names:
-        compress = gzip.compress if name.lower().endswith(".gz") else bytes
-        (folder / name).write_bytes(compress(f"{name}\n".encode()))
-    return dict.fromkeys(("train", "valid", "test"), str(folder / "text"))
-
-
-@pytest.mark.parametrize(
-    "name", ["text.de", "text.DE", "text.de_DE", "text.deu", "text.de-AT.gz", "text.de.GZ", "text.de.gz"]
-)
-@pytest.mark.parametrize("code", ["de", "de_CH", "deu"])
-def test_files_of_another_spelling_are_found(name: str, code: str, tmp_path: Path) -> None:
-    corpus = files(write(tmp_path, "text.en", "text.fr", "text.de.old", "text.txt", name), "eng", code)
-    assert (corpus.name, corpus.source, corpus.target) == ("text en-de", "en", "de")
-    assert corpus.text("train") == (["text.en"], [name])
-
-
-def test_the_exact_spelling_comes_first(tmp_path: Path) -> None:
-    prefixes = write(tmp_path, "text.zh_CN", "text.zh_TW")
-    assert files(prefixes, "zh_CN", "zh_TW").text("train") == (["text.zh_CN"], ["text.zh_TW"])
-    with pytest.raises(DataError, match=r"text.zh_CN and text.zh_TW in .* are both of the language zh"):
-        files(prefixes, "zh", "zh_TW")
 
 
 def test_builtin_data_take_every_spelling_of_their_languages() -> None:
