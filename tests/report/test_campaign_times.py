@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.campaigns import Campaign, write_timing
+from helpers.campaigns import Campaign
 from helpers.records import write_timing as write_record
 
 from rmsexp.campaign import answers
@@ -21,19 +21,6 @@ def times_of(root: Path) -> Timed | None:
     """Return the times of the only campaign in a folder."""
     (state,) = answers.load(root, [])
     return campaign_times.timed(state, load(root), timing_records.load(root))
-
-
-@pytest.mark.parametrize(
-    ("changes", "found"),
-    [({}, True), ({"scale": "paper"}, False), ({"kind": "layers"}, False), ({"series": []}, False)],
-)
-def test_a_timing_record_of_another_kind_of_run_is_not_used(
-    tmp_path: Path, changes: dict[str, object], found: bool
-) -> None:
-    Campaign().write(tmp_path)
-    write_timing(tmp_path, "cifar10", **changes)
-    timed = times_of(tmp_path)
-    assert (timed is not None) == found
 
 
 @pytest.mark.parametrize(

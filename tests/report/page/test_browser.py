@@ -153,14 +153,6 @@ def test_the_page_works_with_the_keyboard_alone(opened: Callable[..., Page], add
     assert lines(page) == before - 2  # the curves of the norm's one seed and of its mean
 
 
-def test_the_page_fits_a_phone(opened: Callable[..., Page], address: str) -> None:
-    page = opened(address, viewport={"width": 360, "height": 740})
-    page.locator(".plot .main-svg").first.wait_for()
-    assert page.evaluate("() => document.documentElement.scrollWidth") <= 360
-    wide = "(elements) => elements.filter((element) => element.getBoundingClientRect().right > 360).length"
-    assert page.locator("input:visible, select:visible, .plot:visible, .scroll:visible").evaluate_all(wide) == 0
-
-
 def test_tables_are_readable_without_javascript(opened: Callable[..., Page], address: str) -> None:
     page = opened(address, java_script_enabled=False)
     assert page.get_by_text("Curves and controls need JavaScript").is_visible()

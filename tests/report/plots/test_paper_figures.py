@@ -89,14 +89,3 @@ def test_curves_of_runs_with_a_score_are_of_their_interim_evaluations(tmp_path: 
     drawn = figure(tmp_path, "  - {quantity: valid error}\n")
     assert drawn.axes[0].get_ylabel() == "valid, 256 examples: error (%)"
     assert len(drawn.axes[0].lines[0].get_xdata()) == score.EVALUATIONS
-
-
-def test_a_sweep_of_p_has_the_papers_ticks(tmp_path: Path) -> None:
-    for p in ("0.1", "1.0"):
-        write_run(tmp_path / "results", f"prms+p={p}")
-    found = Found("cifar10/demo", {"10 %": "prms+p=0.1", "100 %": "prms+p=1.0"}, load(tmp_path / "results"), [], None)
-    drawn = item(tmp_path, "  - {quantity: test error}\n")
-    (axes,) = paper_figures.against_p(drawn, found, ["scale=paper"]).axes
-    assert axes.get_xticks().tolist() == [0, 20, 40, 60, 80, 100]
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("p (% of the units)", "test error (%), last")
-    assert list(axes.lines[-1].get_xdata()) == [10, 100]
