@@ -21,7 +21,6 @@ from rmsexp.commands import report
 from rmsexp.records import record
 from rmsexp.records.record import RunFolder
 from rmsexp.report import setting_report
-from rmsexp.report.plots import setting_curves
 from rmsexp.system import atomic, lock
 from rmsexp.train import checkpoint
 
@@ -176,7 +175,7 @@ def test_what_a_setting_or_a_figure_raises_is_listed_with_its_folder(
         raise IndexError("no such panel")
 
     monkeypatch.setattr(report.setting_report, "write", refuse)
-    monkeypatch.setattr(setting_curves, "draw_setting", fail)
+    monkeypatch.setattr(canvas, "draw", fail)
     problems = reported(results, monkeypatch, capsys)
     assert f"{folder}: this setting is not reported: OverflowError('too large')" in problems
     figure = results / "report/cifar10/demo/curves.png"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from helpers.campaigns import Campaign, three, write_timing
 from helpers.records import load_timings, write_run
 
 from rmsexp.campaign import answers
-from rmsexp.campaign import results as campaign_results
 from rmsexp.commands import report
 from rmsexp.compare import load
 from rmsexp.report import campaign_report, setting_report
@@ -56,12 +54,6 @@ def test_verdicts_come_first(reported: Path) -> None:
     assert "RMSNorm equals LayerNorm" in (reported / "report/tables.tex").read_text()
 
 
-def test_tables_as_csv(reported: Path) -> None:
-    verdicts, rates = (pd.read_csv(reported / f"report/{name}.csv") for name in ("verdicts", "rates"))
-    assert len(verdicts) == 7
-    assert len(rates.groupby(["campaign", "norm"])) == 3 + 4 + 3
-
-
 def test_settings_with_only_tuning_runs_are_left_out_and_counted(reported: Path) -> None:
     page = (reported / "report/report.html").read_text()
     assert 'data-name="small+evaluation=validation' not in page
@@ -101,7 +93,7 @@ def test_campaigns_of_one_name_are_told_apart_by_their_root(tmp_path: Path) -> N
     savings = pd.DataFrame(columns=["series", "task", "setting", "too_wide"]).astype({"too_wide": bool})
     runs = answer.answer([], reported.numbers, savings, savings).table["runs"]
     assert set(runs) == {f"campaign {name}" for name in names}
-    (panel,) = reported.figures[campaign_report.FOREST]
+    (panel,) = reported.charts["differences"].panels
     assert all(f"[{names[0][:15]}" in " ".join(text.lines) for text in panel.texts)
 
 
@@ -113,12 +105,3 @@ def test_a_damaged_campaign_is_a_problem_of_the_report(tmp_path: Path, capsys: p
     problem = f"campaign left out: {tmp_path}/campaigns/damaged/campaign.json: it has no"
     assert problem in capsys.readouterr().err
     assert problem in (tmp_path / "report/report.md").read_text()
-
-
-@pytest.mark.usefixtures("unwritten_figures")
-def test_runs_that_are_gone_are_missing(tmp_path: Path) -> None:
-    path = Campaign().write(tmp_path)
-    job = next(job for job in campaign_results.load(path).jobs if job.stage == "final")
-    shutil.rmtree(tmp_path / job.folder)
-    report.run(tmp_path, None, None)
-    assert "not decided yet: 23 of 24 final runs" in (tmp_path / "report/report.md").read_text()
