@@ -21,6 +21,7 @@ from rmsexp.commands import report
 from rmsexp.records import record
 from rmsexp.records.record import RunFolder
 from rmsexp.report import setting_report
+from rmsexp.report.plots import canvas
 from rmsexp.system import atomic, lock
 from rmsexp.train import checkpoint
 
