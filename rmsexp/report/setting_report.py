@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import replace
@@ -13,27 +13,22 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 
 from rmsexp.records import record
-from rmsexp.records.frames import names, quantities, statistics
+from rmsexp.records.frames import quantities
 from rmsexp.records.frames.caveats import caveats
 from rmsexp.records.frames.load import Records
-from rmsexp.report import comparison, paper
+from rmsexp.report import comparison
 from rmsexp.report.page import markdown
 from rmsexp.report.page.contents import SettingReport
 from rmsexp.report.plots import canvas, panels, setting_curves
 from rmsexp.report.plots import p_sweep as p_plot
-from rmsexp.report.plots import savings as savings_plot
-from rmsexp.report.tables import findings, learning_rates, markup, seed_tests, time_to_target, versus_paper
+from rmsexp.report.tables import findings, learning_rates, markup, registry
 from rmsexp.report.tables import p_sweep as p_table
-from rmsexp.report.tables import quantities as quantities_table
-from rmsexp.report.tables import savings as savings_table
-from rmsexp.report.tables import summary as summary_table
+from rmsexp.report.tables.form import Setting, Table
 from rmsexp.system import atomic
 from rmsexp.system.readers import read_yaml
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-P_TITLE = "The fraction of units p"
 
 
 class WrittenReport(NamedTuple):
@@ -46,24 +41,6 @@ class WrittenReport(NamedTuple):
     report: SettingReport
     drawing: Future[list[str]] | None
     files: list[Path]
-
-
-class Part(NamedTuple):
-    """A table of a report.
-
-    Attributes:
-        name: the name of its CSV file, without suffix.
-        title: its heading.
-        numbers: its values, for the CSV file.
-        readable: its cells as text, for people.
-        caption: the caption of its figure, if it has one.
-    """
-
-    name: str
-    title: str
-    numbers: pd.DataFrame
-    readable: pd.DataFrame
-    caption: tuple[str, ...] = ()
 
 
 def families(settings: Mapping[Path, Records]) -> dict[Path, dict[Path, Records]]:
@@ -109,18 +86,16 @@ def write(
     if not comparable and timings.empty:
         return WrittenReport(report, None, [])
     to.mkdir(parents=True, exist_ok=True)
-    parts = list(
-        _parts(folder, records, family, timings) if comparable else _times(report.task, records.only([]), timings)
-    )
-    figures = _figures(report, parts)
-    numbers = {part.name: part.numbers for part in parts}
+    tables = registry.tables(Setting(folder, records, family, timings), comparable=comparable)
+    figures = _figures(report, tables)
+    numbers = {table.name: table.numbers for table in tables}
     report = replace(
         report,
         tests=numbers.get("paired", report.tests),
         summary=numbers.get("summary", report.summary),
-        tables={part.title: part.readable for part in parts},
-        figures={part.title: str(to / f"{part.name}.png") for part in parts if part.name in figures},
-        notes=_about_paper(report.task, parts),
+        tables={table.title: table.readable for table in tables},
+        figures={table.title: str(to / f"{table.name}.png") for table in tables if table.name in figures},
+        notes=registry.about_paper(report.task, tables),
     )
     if comparable:
         drawn = panels.setting(records, quantities.recorded(records), setting_curves.LIMITS)
@@ -132,24 +107,13 @@ def write(
             notes=[*caveats(records), *report.notes],
             figures={"Curves": str(to / "curves.png")} | report.figures,
         )
-    for part in parts:
-        atomic.write_atomic(to / f"{part.name}.csv", markup.csv(part.numbers))
+    for table in tables:
+        atomic.write_atomic(to / f"{table.name}.csv", markup.csv(table.numbers))
     atomic.write_atomic(to / "report.md", markdown.setting(report, to))
     atomic.write_atomic(to / "tables.tex", markdown.latex(report))
-    texts = [*(f"{part.name}.csv" for part in parts), "report.md", "tables.tex"]
+    texts = [*(f"{table.name}.csv" for table in tables), "report.md", "tables.tex"]
     files = [to / name for name in (*texts, *(f"{figure}.png" for figure in figures))]
     return WrittenReport(report, pool.submit(_draw, figures, folder, to), files)
-
-
-def _about_paper(task: str, parts: Sequence[Part]) -> list[str]:
-    """Return what is noted about the paper's numbers in the tables."""
-    shown = [
-        part.numbers.assign(norm=part.numbers["series"].map(names.without_impl))
-        for part in parts
-        if part.name == "paper"
-    ]
-    shown += [savings_table.published(part.numbers, task) for part in parts if part.name.startswith("saving")]
-    return paper.remarks(pd.concat(shown).drop_duplicates(["table", "norm", "note"])) if shown else []
 
 
 def _are_comparable(records: Records) -> bool:
@@ -214,59 +178,9 @@ def _missing_configs(records: Records) -> list[str]:
     return lines
 
 
-def _parts(folder: Path, records: Records, family: dict[Path, Records], timings: pd.DataFrame) -> Iterator[Part]:
-    """Yield the tables of the setting in ``folder``, which has runs, without those for which it has no data.
-
-    The table of learning rates covers several settings. It is yielded for the first of them only.
-    """
-    task, setting = records.names
-    target, summary = statistics.target(records), summary_table.table(records, task, setting)
-    readable = summary_table.readable(summary)
-    yield Part("summary", "Summary", summary, readable[readable.columns[:-2]])  # times have their own tables
-    tests = seed_tests.table(records)
-    if len(tests):
-        yield Part("paired", seed_tests.title(records, tests), tests, seed_tests.readable(tests))
-    published = versus_paper.table(records)
-    if len(published):
-        yield Part("paper", "Compared with the paper", published, versus_paper.readable(published, target))
-    yield from _times(task, records, timings)
-    shown = quantities_table.table(records)
-    yield Part("quantities", quantities_table.title(records), shown, quantities_table.readable(shown, records))
-    goal = time_to_target.level(records)
-    if goal:
-        times = time_to_target.table(records, goal)
-        yield Part("target", time_to_target.title(goal), times, time_to_target.readable(times))
-    if sum(names.norm_of(series) == p_table.PARTIAL for series in set(records.runs["series"])) > 1:
-        by_p = p_table.table(records, task, setting)
-        if p_table.has_several(by_p):
-            heading = "; ".join(filter(None, [P_TITLE, p_table.left_out(records, by_p)]))
-            yield Part("p", heading, by_p, p_table.readable(by_p, records))
-    if len(family) > 1 and folder == next(iter(family)):
-        rates = learning_rates.table(family)
-        if rates["series"].duplicated().any():  # final runs of a campaign have one rate for each norm
-            yield Part("rates", "Learning rates", rates, learning_rates.readable(rates, target))
-
-
-def _times(task: str, records: Records, timings: pd.DataFrame) -> Iterator[Part]:
-    """Yield the tables of times of a setting, and the list of its timing records."""
-    for number, savings in enumerate(savings_table.tables(records, timings), 1):
-        name = "saving" if number == 1 else f"saving_{number}"
-        cells = savings_table.readable(savings.numbers, task)
-        yield Part(name, savings.title, savings.numbers, cells, tuple(savings.caption))
-    timed = savings_table.timing_table(timings)
-    if len(timed):
-        yield Part("timings", savings_table.RECORDS, timed, timed)
-
-
-def _figures(report: SettingReport, parts: list[Part]) -> dict[str, Callable[[], Figure]]:
-    """Return functions that draw the figures of tables, by file name without suffix. ``parts``: the tables."""
-    task, setting = report.task, report.setting
-    figures: dict[str, Callable[[], Figure]] = {}
-    for part in parts:
-        if part.caption:
-            title = f"{task}, {setting}: time saved per training step"
-            figures[part.name] = partial(savings_plot.draw, part.numbers, task, title, list(part.caption))
-        if part.name == "p":
-            title = f"{task}, {setting}: the fraction of units p"
-            figures["p"] = partial(p_plot.draw, part.numbers, report.records, title)
-    return figures
+def _figures(report: SettingReport, tables: Sequence[Table]) -> dict[str, Callable[[], Figure]]:
+    """Return functions that draw the figures of tables, by file name without suffix."""
+    title = f"{report.task}, {report.setting}: the fraction of units p"
+    return {
+        table.name: partial(p_plot.draw, table.numbers, report.records, title) for table in tables if table.name == "p"
+    }

@@ -246,10 +246,9 @@ class Trainer:
             self._recent.clear()
 
     def _log(self) -> None:
-        """Time the machine (a probe). Write and show a row: means over the pending steps, the last learning rate."""
+        """Write and show a row: means over the pending steps, the last learning rate."""
         state = self.state
         with self.clock.bucket("log"), self._interrupt.deferred():
-            self._contention.probe()
             objective, *sums, grad_norm, count = (sum(column) for column in zip(*state.pending, strict=True))
             steps = len(state.pending)
             metrics = {name: total / count for name, total in zip(state.metrics, sums, strict=True)}

@@ -16,7 +16,7 @@ import pandas as pd
 from readme_blocks.evidence import TASKS, Evidence
 from readme_blocks.text import listed, paragraphs, plural, sentences, table, tasks
 from rmsexp.records.frames import comparable, timing_records
-from rmsexp.records.frames.comparable import FEWEST_OF_A_PROCESS, ratio
+from rmsexp.records.frames.comparable import FEWEST_OF_A_PROCESS
 from rmsexp.report import paper
 from rmsexp.report.tables import formats
 from rmsexp.rules.ratios import FEWEST_ROUNDS, Interval
@@ -397,7 +397,7 @@ def fused(evidence: Evidence) -> str:
 
 def _of_more(group: Group) -> str:
     """Return a sentence on the column that is the mean of more processes than the table's heading says, if it is."""
-    found = {task: comparable.processes(record, "ln+impl=fused", "ln") for task, record in group.records.items()}
+    found = {task: processes(record, "ln+impl=fused", "ln") for task, record in group.records.items()}
     more = {task: count for task, count in found.items() if count > group.processes[task]}
     counts = plural(min(more.values()), "process") if len(set(more.values())) == 1 else "more processes"
     return f"Fused over eager LayerNorm is the mean of {counts} on {_of_all(list(more), group)}." if more else ""
@@ -410,7 +410,7 @@ def _of_all(found: list[str], group: Group) -> str:
 
 def _quotients(group: Group) -> str:
     """Return a sentence on the column whose norms were not timed by the same processes, if there are any."""
-    found = [task for task, record in group.records.items() if comparable.is_quotient(record, *RMS_FUSED_AND_EAGER)]
+    found = [task for task, record in group.records.items() if is_quotient(record, *RMS_FUSED_AND_EAGER)]
     if not found:
         return ""
     return (
@@ -433,3 +433,32 @@ def _fused_row(task: str, record: pd.DataFrame) -> dict[str, str]:
         "RMSNorm / no norm, both fused": text("rms+impl=fused", "none+impl=fused"),
         "of LayerNorm's cost RMSNorm saves, fused": f"{100 * known[1]:.0f} %" if known else formats.NO_VALUE,
     }
+
+
+def ratio(records: pd.DataFrame, series: str, baseline: str = "ln") -> Interval | None:
+    """Return the ratio of the times of two series, over all processes; None if no record has both.
+
+    ``records``: the rows of records that are pooled, all series of each.
+    """
+    pairs = _pairs(records, series, baseline)
+    return timing_records.over(pairs) if pairs else None
+
+
+def processes(records: pd.DataFrame, series: str, baseline: str) -> int:
+    """Return of how many processes :func:`ratio` is the mean."""
+    return len(_pairs(records, series, baseline))
+
+
+def is_quotient(records: pd.DataFrame, series: str, baseline: str) -> bool:
+    """Return whether :func:`ratio` of two series is a quotient of their ratios to the reference, in some record."""
+    return any(not comparable.together_in(*rows) for rows in _both(records, series, baseline))
+
+
+def _pairs(records: pd.DataFrame, series: str, baseline: str) -> list[Interval]:
+    return [pair for rows in _both(records, series, baseline) for pair in comparable.pairs(*rows)]
+
+
+def _both(records: pd.DataFrame, series: str, baseline: str) -> list[tuple[comparable.Row, comparable.Row]]:
+    """Return the rows of both series in each record that has them."""
+    by_record = [dict(zip(own["series"], own.to_dict("records"), strict=True)) for _, own in records.groupby("folder")]
+    return [(rows[series], rows[baseline]) for rows in by_record if {series, baseline} <= set(rows)]

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,18 +14,17 @@ from helpers import measuring_work
 from helpers.reading_and_retrieval import tiny
 
 from rmsexp.commands import timing
-from rmsexp.measure import calibration, new_process
+from rmsexp.measure import calibration, new_process, probes
+from rmsexp.measure.probes import Times
 from rmsexp.records.record import FEWEST_PROBES
-from rmsexp.train import quiet
-from rmsexp.train.probe import Times
+from rmsexp.train.contention import Contention
 
 QUIET = Times(arithmetic=0.001, memory=0.002)
-LIMITS = ("OTHERS_LIMIT", "WAITED_LIMIT", "STEAL_LIMIT")
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quiet, "FOLDER", tmp_path / "machines")
+    monkeypatch.setattr(probes, "FOLDER", tmp_path / "machines")
 
 
 @pytest.fixture
@@ -42,17 +40,14 @@ def test_the_median_over_processes_is_stored(found: list[list[Times]], capsys: p
     slower = Times(0.00101, 0.0021)
     found += [[slower] * 4, [QUIET] * 4, [QUIET, QUIET, slower, slower], [QUIET] * 4, [slower] * 4]
     assert timing.main(["--calibrate"]) == 0
-    stored = quiet.read()
+    stored = probes.read()
     assert stored is not None
-    assert stored.times == pytest.approx((0.001005, 0.00205))
+    assert (stored.arithmetic, stored.memory) == pytest.approx((0.001005, 0.00205))
     assert (stored.processes, stored.number) == (5, 20 * FEWEST_PROBES)
     arithmetic, memory, path = capsys.readouterr().out.splitlines()
     assert arithmetic == "arithmetic  1.005 ms; 5 processes 1.00 to 1.00 times that"
     assert memory == "memory      2.050 ms; 5 processes 0.98 to 1.02 times that"
     assert Path(path.split()[1]).is_file()
-    found += [[Times(0.0011, 0.002)] * 4] * 5
-    assert timing.main(["--calibrate"]) == 0
-    assert "that; 1.09 times the reference of 20" in capsys.readouterr().out.splitlines()[0]
 
 
 def test_the_probes_are_taken_in_five_fresh_processes() -> None:
@@ -96,31 +91,18 @@ def test_nothing_is_stored_if_a_quarter_of_the_batches_is_slow(
     found += [every[start::5] for start in range(5)]
     assert timing.main(["--calibrate"]) == status
     assert ("a quarter of the time, memory took 2.00 times its median" in capsys.readouterr().err) == bool(status)
-    assert (quiet.read() is None) == bool(status)
+    assert (probes.read() is None) == bool(status)
 
 
-def work() -> None:
-    matrix = torch.ones(256, 256)
-    for _ in range(10):
-        torch.mm(matrix, matrix)
-
-
-@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("state", ["contended", "unknown"])
 def test_nothing_is_stored_if_something_else_is_busy(
-    limit: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    state: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in LIMITS:
-        monkeypatch.setattr(calibration, name, -10.0 if name == limit else 1e9)
-    monkeypatch.setattr(new_process, "in_new_process", lambda *_: {"batches": calibration._batches(work)})
+    monkeypatch.setattr(Contention, "report", lambda _: {"state": state, "waited": None, "steal": None})
+    monkeypatch.setattr(new_process, "in_new_process", lambda *_: {"batches": calibration._batches(lambda: None)})
     assert timing.main(["--calibrate"]) == 1
-    assert "rmsexp: the machine was not quiet: other processes used " in capsys.readouterr().err
-    assert quiet.read() is None
-
-
-def test_the_own_work_is_not_that_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    before, own = calibration._seconds_of_others(), os.times()
-    monkeypatch.setattr(os, "times", lambda: SimpleNamespace(user=own.user + 3000, system=own.system + 2000))
-    assert calibration._seconds_of_others() - before == pytest.approx(-5000, abs=1000)
+    assert "rmsexp: the machine was not quiet" in capsys.readouterr().err
+    assert probes.read() is None
 
 
 def test_a_calibration_takes_no_other_words(capsys: pytest.CaptureFixture[str]) -> None:

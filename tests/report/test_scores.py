@@ -79,7 +79,6 @@ def test_scores_are_named_so(scored: Records) -> None:
     assert list(table.columns)[3:] == [
         "test error, mean of the last 3 evaluations",
         "seconds per 1k steps, median (quartiles)",
-        "saving vs LN (unpaired)",
     ]
     assert "16.08 ± 0.38" in table.iloc[0, 3]
     assert summary.for_terminal(summary.table(scored, "cifar10", SCORED)).row_count == 2
@@ -98,7 +97,7 @@ def test_the_time_to_a_level_is_taken_from_interim_evaluations(scored: Records) 
     goal = time_to_target.level(scored)
     assert goal is not None
     assert goal.split == "interim"
-    assert time_to_target.title(goal).startswith("Time until valid, 256 examples: error is ")
+    assert time_to_target.title(goal).startswith("Steps until valid, 256 examples: error is ")
 
 
 def test_an_unknown_plan_of_evaluations_is_damage(tmp_path: Path) -> None:

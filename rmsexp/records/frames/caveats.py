@@ -9,7 +9,7 @@ import pandas as pd
 
 from rmsexp import config
 from rmsexp.config import score
-from rmsexp.records.frames import names, quantities, speed, statistics
+from rmsexp.records.frames import names, quantities, statistics
 from rmsexp.records.frames.load import Records
 
 LISTED = 4  # a line names at most this many runs, and then says how many more there are
@@ -28,7 +28,6 @@ def caveats(records: Records, times: bool = True, tables: bool = True) -> list[s
     status = runs["status"]
     short = (runs["step"] < runs["recipe_steps"]) & (status != "diverged")
     ends = _last_evaluations(records)
-    timed = runs.assign(time_state=speed.states_on_one_clock(runs))
     lines = [
         _data(runs),
         _machine(runs),
@@ -55,8 +54,8 @@ def caveats(records: Records, times: bool = True, tables: bool = True) -> list[s
         ),
         _run_list("shorter than the recipe", runs[short], "{status}, {step} of {recipe_steps:.0f} steps"),
         _run_list(
-            "time excluded from savings, and from means if the norm has other runs (dashed)",
-            timed[times & (timed["time_state"] != "clear")],
+            "time excluded from means if the norm has other runs (dashed)",
+            runs[times & (runs["time_state"] != "clear")],
             "{time_state}",
         ),
         _run_list(
@@ -86,7 +85,7 @@ def brief(records: Records) -> list[str]:
 def warnings(records: Records) -> list[str]:
     """Return a few words for each reason for caution; the notes have the details."""
     runs = records.runs
-    states = speed.states_on_one_clock(runs)
+    states = runs["time_state"]
     states = states[states != "clear"].value_counts().sort_index()
     statuses = runs["status"][runs["status"] != "finished"].value_counts().sort_index()
     short = int(((runs["step"] < runs["recipe_steps"]) & (runs["status"] != "diverged")).sum())

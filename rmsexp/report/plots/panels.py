@@ -3,9 +3,8 @@
 A chart shows one quantity, in a panel against steps and a panel against time. A series is a norm with the options that
 were changed. In each panel, a series has a line per seed, a line of the mean over seeds and, from three seeds on, a
 band: the 95 % t-interval of the mean. The mean leaves out runs that diverged or failed and, against time, runs whose
-time is not clear or of another clock than most (:func:`rmsexp.records.frames.speed.states_on_one_clock`). It ends
-where fewer than half of the others go on, so a legend counts the seeds of each panel (:func:`seeds`). A spike does not
-set the range of the axis (:mod:`rmsexp.report.plots.ranges`).
+time is not clear. It ends where fewer than half of the others go on, so a legend counts the seeds of each panel
+(:func:`seeds`). A spike does not set the range of the axis (:mod:`rmsexp.report.plots.ranges`).
 """
 
 from __future__ import annotations
@@ -233,7 +232,6 @@ def _curves(runs: pd.DataFrame, points: dict[str, curves.Points], limits: Limits
     ``points``: the points of each run by its folder; other runs are left out. ``timed``: whether x is time.
     """
     runs = runs[runs["folder"].isin(list(points))]
-    runs = runs.assign(time_state=speed.states_on_one_clock(runs))
     time_excluded = (runs["time_state"] != "clear") & timed
     result = []
     for series in names.in_order(runs["series"]):

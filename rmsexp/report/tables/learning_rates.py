@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +21,27 @@ from rmsexp.records import record
 from rmsexp.records.frames import names, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import formats
+from rmsexp.report.tables.form import Setting, Table
 from rmsexp.rules import selection
 from rmsexp.system.readers import read_yaml
 
 RATE = re.compile(r"\+optim\.lr=([^+]+)")
 ENOUGH = 3  # seeds, as in the tuning of campaigns
 COLUMNS = [
-    "series",
-    "rate",
-    "is_recipe",
-    "step",
-    "runs",
-    "kept",
-    "seeds",
-    "chosen_by",
-    "value",
-    "averaged",
-    "interval",
-    "diverged",
-    "rank",
+    *("series", "rate", "is_recipe", "step", "runs", "kept", "seeds", "chosen_by", "value", "averaged", "interval"),
+    *("diverged", "rank"),
 ]
+
+
+def tables(setting: Setting) -> Iterator[Table]:
+    """Yield the table of the settings that differ in the learning rate alone, for the first of them only.
+
+    There is none if each series has one rate, as the final runs of a campaign.
+    """
+    if len(setting.family) > 1 and setting.folder == next(iter(setting.family)):
+        numbers = table(setting.family)
+        if numbers["series"].duplicated().any():
+            yield Table("rates", "Learning rates", numbers, readable(numbers, statistics.target(setting.records)))
 
 
 def family(folder: Path) -> Path:
