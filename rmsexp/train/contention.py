@@ -20,9 +20,6 @@ import torch
 from rmsexp.records.record import STEAL_LIMIT, WAITED_LIMIT
 from rmsexp.system import process
 
-# A run says that others take its cores if its threads waited for this share of the time, after so many nanoseconds
-CROWDED, CROWDED_AFTER = 0.25, 5e9
-
 
 def _schedstat(processes: Iterable[int | str]) -> dict[str, tuple[int, int]]:
     """Return by thread id the nanoseconds (on a core, waiting for a core) of each thread of these processes."""
@@ -80,7 +77,7 @@ class Contention:
         self.on_gpu = device.type == "cuda"
         self._gpu_shared: bool | None = False
         self._ran = self._waited = self._stolen = self._ticks = 0
-        self._readable, self._suspended, self._said_crowded = True, False, False
+        self._readable, self._suspended = True, False
 
     @contextmanager
     def watch(self) -> Iterator[None]:
@@ -119,22 +116,6 @@ class Contention:
         with process.handling(lambda number, _: continued.append(number), numbers):
             yield
         self._suspended |= bool(continued)
-
-    def crowded(self, threads: int) -> str:
-        """Return, at most once, that other processes use this run's cores, and how many threads are faster; else "".
-
-        ``threads``: their number now. All threads of a step wait for the one that waits longest for a core.
-        """
-        both = self._ran + self._waited
-        if self._said_crowded or threads < 2 or both < CROWDED_AFTER or self._waited < CROWDED * both:
-            return ""
-        self._said_crowded = True
-        faster = max(1, int(threads * self._ran / both))
-        return (
-            f"other processes use this run's cores: its {threads} threads waited for one "
-            f"{100 * self._waited / both:.0f} % of the time; to go on faster, stop it and repeat the command with "
-            f"threads={faster}"
-        )
 
     def report(self) -> dict[str, Any]:
         """Return ``state`` (clear, contended or unknown), ``waited``, ``steal``, ``shared`` and ``based_on``.

@@ -269,8 +269,6 @@ class Trainer:
             rates = {name: count / seconds if seconds else 0.0 for name, count in done.items()}
             left = (self._spent() - self._first_spent) * (self.settings.max_steps - state.step) / max(1, done["steps"])
             self._display.update(row, rates, left)
-            if crowded := self._contention.crowded(torch.get_num_threads()):
-                self._display.report(crowded)
 
     def _spent(self) -> float:
         """Return the seconds of the run so far, without those of warming up, which are the same for any length."""

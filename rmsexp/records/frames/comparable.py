@@ -44,10 +44,9 @@ class Comparison(NamedTuple):
             ``high`` and ``estimates`` are relative; ``least``, the smallest number of rounds of a process; and
             ``quotient``: whether no process timed the series together with its baseline.
         records: one row per timing record of the clock, the newest first: ``folder``, ``started``, ``code``,
-            ``commit``, ``dirty``, ``time_state``, ``disturbed``, ``at_once``; ``measured``, the number of its
-            processes that are compared; ``processes`` and ``rounds``, the least of its series; ``ratios``, by series,
-            relative to the baseline, with their intervals; and ``left_out``, the reason why the record is not in
-            ``rows``, or "".
+            ``commit``, ``dirty``, ``time_state``, ``disturbed``; ``measured``, the number of its processes that are
+            compared; ``processes`` and ``rounds``, the least of its series; ``ratios``, by series, relative to the
+            baseline, with their intervals; and ``left_out``, the reason why the record is not in ``rows``, or "".
     """
 
     rows: pd.DataFrame
@@ -150,12 +149,12 @@ def pairs(row: Row, base: Row) -> list[Interval]:
 def _comparison(measured: list[list[Row]]) -> Comparison:
     """Return the comparison of one clock. ``measured``: the rows of each record, see :func:`_against_baselines`."""
     records = list(map(_record, measured))
-    quality = [rank(pd.DataFrame([record]))[:-1] for record in records]
-    best = [record for record, own in zip(records, quality, strict=True) if own == max(quality)]
-    newest = max(best, key=lambda record: str(record["started"]))
-    pooled = {record["folder"] for record in best if _is_same(record, newest)}
+    best = max(record["quality"] for record in records)
+    newest = max((each for each in records if each["quality"] == best), key=lambda record: str(record["started"]))
     for record in records:
-        record["left_out"] = "" if record["folder"] in pooled else _reason(record, newest)
+        is_pooled = record["quality"] == best and _is_same(record, newest)
+        record["left_out"] = "" if is_pooled else _reason(record, newest)
+    pooled = {record["folder"] for record in records if not record["left_out"]}
     rows = [row for rows in measured for row in rows if row["folder"] in pooled]
     series = names.in_order(row["series"] for row in rows)
     by_series = pd.DataFrame([_pooled([row for row in rows if row["series"] == name]) for name in series])
@@ -163,22 +162,23 @@ def _comparison(measured: list[list[Row]]) -> Comparison:
 
 
 def _record(rows: list[Row]) -> Row:
-    compared = [row for row in rows if row["series"] != row["baseline"]]
-    keys = ("folder", "started", "code", "commit", "dirty", "data", "time_state", "disturbed", "at_once", "measured")
-    return {key: rows[0][key] for key in keys} | {
-        "processes": min(len(row["pairs"]) for row in compared),
-        "rounds": min(row["rounds"] for row in compared),
+    """Return the row of a record. ``quality``: what makes it better than another, the most important first."""
+    first, compared = rows[0], [row for row in rows if row["series"] != row["baseline"]]
+    keys = ("folder", "started", "code", "commit", "dirty", "data", "time_state", "disturbed", "measured")
+    processes, rounds = min(len(row["pairs"]) for row in compared), min(row["rounds"] for row in compared)
+    is_clear, are_few = first["time_state"] == "clear", first["at_once"] <= MOST_AT_ONCE
+    return {key: first[key] for key in keys} | {
+        "processes": processes,
+        "rounds": rounds,
+        "quality": (processes > 1, rounds >= FEWEST_ROUNDS, is_clear, are_few),
         "ratios": {row["series"]: timing_records.over(row["pairs"]) for row in rows},
         "workloads": {row["series"]: row["workload"] for row in rows if isinstance(row["workload"], str)},
     }
 
 
-def rank(records: pd.DataFrame) -> tuple[bool, bool, bool, bool, str]:
-    """Return a key by which the best of several sets of records is the greatest. ``records``: as in a comparison."""
-    enough, clear = records["rounds"].sum() >= FEWEST_ROUNDS, (records["time_state"] == "clear").all()
-    few_at_once = (records["at_once"] <= MOST_AT_ONCE).all()
-    several = records["processes"].sum() > 1
-    return bool(several), bool(enough), bool(clear), bool(few_at_once), str(records["started"].max())
+def rank(records: pd.DataFrame) -> tuple[object, ...]:
+    """Return a key by which the best of several sets of pooled records is the greatest."""
+    return *records["quality"].iloc[0], str(records["started"].max())
 
 
 def _is_same(one: Row, other: Row) -> bool:
@@ -194,11 +194,14 @@ def _reason(record: Row, newest: Row) -> str:
     """Return why a record is not pooled with the ``newest`` of the best."""
     if pd.isna(record["code"]) or record["code"] != newest["code"]:  # two of unknown code may differ
         return OTHER_CODE
-    if record["rounds"] < FEWEST_ROUNDS <= newest["rounds"]:
-        return f"fewer than {FEWEST_ROUNDS} rounds"
-    if record["time_state"] != newest["time_state"]:
-        return str(record["time_state"])
-    return OTHER_WORK if record["processes"] > 1 or newest["processes"] == 1 else timing_records.replication(1)
+    words = (
+        timing_records.replication(1),
+        f"fewer than {FEWEST_ROUNDS} rounds",
+        str(record["time_state"]),
+        f"more than {MOST_AT_ONCE} series in a process",
+    )
+    both = zip(words, record["quality"], newest["quality"], strict=True)
+    return next((word for word, own, best in both if own < best), OTHER_WORK)
 
 
 def _pooled(rows: list[Row]) -> Row:

@@ -128,7 +128,7 @@ function reading(charts) {
   if (curves.some((curve) => curve.at_end < curve.averaged) && show !== "seeds") parts.push("a mean ends where fewer than half of the seeds have values");
   if (show !== "seeds") parts.push("pointing at a line reads it, between points interpolated");
   if (curves.some((curve) => curve.low) && show !== "seeds" && !smoothing) parts.push("band: 95 % t-interval of the mean");
-  if (curves.some((curve) => curve.time_excluded)) parts.push("short dashes: time excluded (contended, mixed, unknown, or of another machine or code)");
+  if (curves.some((curve) => curve.time_excluded)) parts.push("short dashes: time excluded (contended)");
   if (curves.some((curve) => curve.diverged) && show !== "mean") parts.push("x: diverged");
   return `Curves: ${parts.join("; ")}.`;
 }
