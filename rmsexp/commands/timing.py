@@ -141,7 +141,7 @@ def _show(folder: Path) -> None:
     content = readers.read_json(folder / timing_records.FILE)
     rows = pd.DataFrame(timing_records.rows(content, str(folder)), columns=list(timing_records.COLUMNS))
     estimates = rows["estimates"].map(lambda ratios: " ".join(f"{ratio:.5f}" for ratio in ratios))
-    table = rows.assign(estimates=estimates).drop(columns=["seconds", "speed", "sessions"])
+    table = rows.assign(estimates=estimates).drop(columns=["seconds", "sessions"])
     # the record stands, so it is shown before anything that could fail, such as on a full disk
     lines = [*timing_records.notes(rows), *timing_records.not_measured(content)]
     print(timing_table.readable(rows).to_string(index=False), *lines, sep="\n")
