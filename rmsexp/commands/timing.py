@@ -14,8 +14,8 @@ measured in groups that share the reference, each in timing.processes processes.
 of the processes that have measured. Other KEY=VALUE words are those of ``python -m rmsexp``, such as scale=small. The
 record goes to a new folder in results/<task>/<setting>/timing/.
 
-The flag --calibrate measures for a minute, in five processes, how fast this machine is while it is quiet. Runs and
-timings are later compared with that, to find out whether something slowed them down.
+The flag --calibrate measures for a minute, in five processes, how fast this machine is while it is quiet. Timings are
+later compared with that, to find out whether something slowed them down.
 """
 
 from __future__ import annotations
