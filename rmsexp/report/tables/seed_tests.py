@@ -50,7 +50,7 @@ def table(records: Records) -> pd.DataFrame:
     target, step = statistics.target(records), statistics.common_step(records)
     runs = records.runs.set_index("folder").assign(value=statistics.headline_metric(records, step))
     untrained = statistics.near_chance(records, runs["value"].dropna())
-    impls = runs.groupby("series")["impl"].first()  # of runs with damaged files, too
+    impls = runs.groupby("series")["impl"].first().fillna("unknown")  # of runs with damaged files, too
     rows = []
     for series in names.in_order(runs["series"]):
         series_runs = runs[runs["series"] == series]
