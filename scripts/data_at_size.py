@@ -32,6 +32,7 @@ import parallel_corpus
 import psutil
 from check_record import FILE, Check, add_option, is_done, run
 
+from rmsexp.analysis.finding import captioned
 from rmsexp.data.files import FLOAT32, write_array
 from rmsexp.report.plots import canvas
 from rmsexp.system.command_line import inform
@@ -156,8 +157,9 @@ def exponent(records: Sequence[Mapping[str, Any]], quantity: str) -> float:
 def draw(results: Path) -> None:
     """Write a figure of all records of texts, ``<results>/checks/data_at_size``, as PNG and SVG."""
     found = [json.loads(path.read_text())["results"] for path in sorted(results.glob(f"checks/{NAME}*/{FILE}"))]
-    lines = ["Solid: preparing. Dotted: from what is stored. Times are those of all processors together."]
-    figure, panels = canvas.row(2, "Parallel text of growing size: time and memory", lines)
+    caption = "Solid: preparing. Dotted: from what is stored. Times are those of all processors together."
+    figure = captioned("Parallel text of growing size: time and memory", caption, 10, 4)
+    panels = figure.subplots(1, 2)
     for kind, colour in zip(KINDS, ("#1f77b4", "#d62728"), strict=True):
         chosen = sorted((one for one in found if one.get("subwords") == kind), key=lambda one: one["pairs"])
         for axes, quantity in zip(panels, ("processor", "mebibytes"), strict=True):

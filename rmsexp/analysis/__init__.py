@@ -2,5 +2,3 @@
 
 An analysis returns a :class:`rmsexp.analysis.finding.Finding`; :mod:`rmsexp.commands.analysis` writes and prints it.
 """
-
-import rmsexp.report.plots  # noqa: F401  # before modules that import matplotlib

@@ -96,9 +96,9 @@ def draw_runs(runs: dict[str, pd.DataFrame]) -> Figure:
     )
     figure = captioned("Learning-rate adaptation under SGD (section 4.2)", caption, 10, 4.2)
     weight, relative = figure.subplots(1, 2)
-    widths = np.linspace(4, 1, len(runs))  # lines may coincide, so later ones are thinner
+    looks, widths = style.looks(runs), np.linspace(4, 1, len(runs))  # lines may coincide, so later ones are thinner
     for (name, run), width in zip(runs.items(), widths, strict=True):
-        look: dict[str, Any] = {"color": style.colour(name), "linewidth": width, "label": names.label(name)}
+        look: dict[str, Any] = {"color": looks[name].colour, "linewidth": width, "label": names.label(name)}
         weight.plot(run["step"], run["weight"] / run["weight"].iloc[0], **look)
         relative.plot(run["step"], run["relative_step"].rolling(SMOOTHED).mean(), **look)
     for axes, title in ((weight, "|W| / first |W|"), (relative, "|step| / |W|")):

@@ -136,13 +136,14 @@ def draw_grid(table: pd.DataFrame) -> Figure:
         "Where lines coincide, the thinner one is on top."
     )
     figure = captioned("Gradients under scaling (section 4.2)", caption, 14, 6.4)
+    looks = style.looks(SERIES)
     grid = figure.subplots(len(CHANGED), len(VARIABLES), sharex=True, sharey=True)
     for (changed, variable), axes in zip(product(CHANGED, VARIABLES), grid.flat, strict=True):
         panel = table[(table["changed"] == changed) & (table["of"] == variable)]
         for name, rows in panel.groupby("norm", sort=False):
             series = str(name)
-            look = {"color": style.colour(names.norm_of(series)), "linewidth": WIDTHS[SERIES.index(series)]}
-            dashes = style.dash_of(series, list(SERIES))
+            look = {"color": looks[series].colour, "linewidth": WIDTHS[SERIES.index(series)]}
+            dashes = looks[series].dash
             axes.loglog(rows["delta"], rows["size"], label=names.label(series), linestyle=dashes, **look)
         axes.set_title(
             f"dL/d{variable}, {changed} times delta (RMSNorm: {_power(EXPECTED[changed, variable])})", size=9.5

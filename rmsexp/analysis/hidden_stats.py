@@ -119,14 +119,15 @@ def draw(tables: Mapping[Path, pd.DataFrame]) -> Figure:
     figure = captioned("The decoder's hidden-to-hidden map by target position (Table 5)", caption, 13.5, 6.4)
     grid = figure.subplots(len(STATISTICS), len(MAPPINGS), sharex=True, sharey="row")
     published = published_table()
+    looks = style.looks([*published["norm"], *map(_series, tables)])
     for (statistic, mapping), axes in zip(product(STATISTICS, MAPPINGS), grid.flat, strict=True):
         for norm in names.in_order(published["norm"]):
             rows = published[published["norm"] == norm]
-            look: dict[str, Any] = {"color": style.colour(norm), "linestyle": style.PAPER, "marker": "x"}
+            look: dict[str, Any] = {"color": looks[norm].colour, "linestyle": style.PAPER, "marker": "x"}
             axes.plot(rows["position"], rows[statistic], label=f"{names.label(norm)} (paper)", linewidth=1.2, **look)
         for (run, table), marker in zip(tables.items(), cycle(MARKERS)):
             rows, series = table[table["mapping"] == mapping], _series(run)
-            look = {"color": style.colour(names.norm_of(series)), "linewidth": style.THICK, "marker": marker}
+            look = {"color": looks[series].colour, "linewidth": style.THICK, "marker": marker}
             label = textwrap.fill(f"{names.label(series)}, {'/'.join(run.absolute().parts[-3:])}", 34)
             axes.plot(rows["position"].astype(str), rows[statistic], markersize=5, label=label, **look)
         canvas.add_grid(axes)

@@ -6,16 +6,18 @@ The analysis only reads records, and does not import torch. A series is a norm w
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rmsexp.analysis.finding import Finding, Table, built_in, captioned, settings
-from rmsexp.records.frames import curves, names, quantities, statistics
+from rmsexp.analysis.finding import Finding, Table, built_in, settings
+from rmsexp.records.frames import names, quantities, statistics
 from rmsexp.report import Records
-from rmsexp.report.plots import canvas, panels, setting_curves, style
+from rmsexp.report.plots import canvas, paper_figures, setting_curves, style
+from rmsexp.report.plots.chart import Chart, legend
 from rmsexp.report.tables import formats
 
 TASK, KEY = "rnnsearch", "+model.init_center="  # the task, and what the setting's name must contain
@@ -36,7 +38,7 @@ def analyse(results: Path) -> Finding:
         name, title = str(folder / "init_center"), f"{task}, {setting}{built_in(records)}"
         table = summary(rows, records.runs)
         tables.append(Table(name, f"{title}, on the validation set", table, _text(table)))
-        plots[name] = draw(rows, statistics.target(records), f"{title}{_not_drawn(records.runs)}")
+        plots[name] = draw(records, rows["metric"].unique().tolist(), f"{title}{_not_drawn(records.runs)}")
         remarks += records.problems
     if not tables:
         raise ValueError(
@@ -121,32 +123,19 @@ def _not_drawn(runs: pd.DataFrame) -> str:
     return f". Runs that diverged or failed, which are not drawn: {counts}" if counts else ""
 
 
-def draw(rows: pd.DataFrame, aim: statistics.Target, title: str) -> Figure:
-    """Draw a panel per metric, with thin lines for seeds and thick ones for means, and a panel with Figure 4."""
-    caption = (
-        f"{title}. Thin: one seed; thick: the mean of seeds. Right: the paper's Figure 4, WMT14, with its own axes."
-    )
-    metrics = sorted(rows["metric"].unique(), key=lambda metric: metric == "loss")
-    figure = captioned("Initial weights not centred on 0 (Figure 4)", caption, 4.8 * (len(metrics) + 1), 4.2)
-    *metric_axes, published = figure.subplots(1, len(metrics) + 1)
-    for axes, metric in zip(metric_axes, metrics, strict=True):
-        metric_rows = rows[rows["metric"] == metric]
-        for series in names.in_order(metric_rows["series"]):
-            _lines(axes, series, metric_rows[metric_rows["series"] == series])
-        axes.set_ylabel(quantities.title(quantities.usual(aim.selection, metric)))
-    figure_4 = next(chart for chart in panels.paper_charts(TASK) if chart.source == "Figure 4")
-    setting_curves.draw_panel(published, figure_4, figure_4.panels["step"], [])
-    published.set_ylabel("valid BLEU, newstest2013")
-    for axes in (*metric_axes, published):
-        canvas.add_grid(axes)
-        axes.legend(frameon=False, fontsize=9)
-        axes.set_xlabel("step")
-    return figure
-
-
-def _lines(axes: Axes, series: str, rows: pd.DataFrame) -> None:
-    lines = [curves.curve(run, "step", "value") for _, run in rows.groupby("folder", observed=True)]
-    colour, mean = style.colour(names.norm_of(series)), curves.mean_curve(lines)
-    for x, y in lines if len(lines) > 1 else []:
-        axes.plot(x, y, color=colour, linewidth=style.THIN, alpha=0.5)
-    axes.plot(mean["x"], mean["mean"], color=colour, linewidth=style.THICK, label=names.label(series))
+def draw(records: Records, metrics: Sequence[str], title: str) -> Figure:
+    """Draw a panel per metric on the validation set, and the paper's Figure 4."""
+    aim, looks = statistics.target(records), style.looks(names.in_order(records.runs["series"]))
+    lost = records.runs["status"].isin(statistics.LOST)
+    kept = records.only(records.runs["folder"][~lost])
+    panels = [
+        panel
+        for metric in sorted(metrics, key=lambda metric: metric == "loss")
+        for panel in setting_curves.panels(kept, quantities.usual(aim.selection, metric), looks, ["step"])
+    ]
+    of_paper = paper_figures.of_paper("Figure 4", quantities.usual("valid", "bleu"), "step", style.looks(["ln", "rms"]))
+    assert of_paper is not None
+    drawn = legend(panels)
+    panels.append(replace(of_paper, title="Figure 4 of the paper: WMT14, newstest2013"))
+    caption = [title, setting_curves.reading(panels)]
+    return canvas.draw(Chart("Initial weights not centred on 0 (Figure 4)", caption, panels, drawn))

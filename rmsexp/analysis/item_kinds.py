@@ -11,7 +11,7 @@ import pandas as pd
 from rmsexp.analysis import hidden_stats, invariance
 from rmsexp.campaign.item_file import Found, Item, Part
 from rmsexp.records.frames import names
-from rmsexp.report.plots import items as item_plots
+from rmsexp.report.plots import paper_figures
 from rmsexp.report.tables import formats
 from rmsexp.report.tables import items as item_tables
 from rmsexp.report.tables.items import OURS, PAPER, Heading, Sheet
@@ -42,7 +42,7 @@ def _curves(item: Item, parts: Sequence[Part], sources: Sequence[str]) -> Drawn:
     (part,) = parts
     if part.found is None or part.found.records.runs.empty:
         return Drawn()
-    return Drawn(figure=item_plots.curves(item, part.found, sources))
+    return Drawn(figure=paper_figures.curves(item, part.found, sources))
 
 
 def _invariance(item: Item, parts: Sequence[Part], sources: Sequence[str]) -> Drawn:  # noqa: ARG001
@@ -108,7 +108,7 @@ def _p_sweep(item: Item, parts: Sequence[Part], sources: Sequence[str]) -> Drawn
     (part,) = parts
     if part.found is None or part.found.records.runs.empty:
         return Drawn()
-    return Drawn(figure=item_plots.against_p(item, part.found, sources))
+    return Drawn(figure=paper_figures.against_p(item, part.found, sources))
 
 
 DRAWINGS: dict[str, Drawing] = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rmsexp.analysis.finding import Finding, Table, built_in, settings
+from rmsexp.report.plots import canvas
 from rmsexp.report.plots import p_sweep as p_plot
 from rmsexp.report.tables import p_sweep as p_table
 
@@ -30,7 +31,7 @@ def analyse(results: Path) -> Finding:
             continue
         name, title = str(folder / "p_sweep"), f"{task}, {setting}{built_in(records)}: p of pRMSNorm"
         tables.append(Table(name, title, table, p_table.readable(table, records)))
-        plots[name] = p_plot.draw(table, records, title)
+        plots[name] = canvas.draw(p_plot.chart(table, records, title))
         remarks += records.problems
     if not tables:
         raise ValueError(

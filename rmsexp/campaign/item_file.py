@@ -97,7 +97,6 @@ class Panel:
         steps: the number of steps that the paper draws; None: all.
         label: the paper's name of a metric that it shows as it is recorded, such as "error rate"; empty: the metric has
             its usual name and unit.
-        y_range: the ends of the paper's y axis, which ours has at scale=paper; empty: they are not known.
     """
 
     quantity: str = ""
@@ -106,7 +105,6 @@ class Panel:
     per: int = 1
     steps: int | None = None
     label: str = ""
-    y_range: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         _check_quantity(self.quantity)
@@ -114,8 +112,6 @@ class Panel:
         checks.at_least("per", self.per, 1)
         if self.steps is not None:
             checks.at_least("steps", self.steps, 1)
-        if len(self.y_range) not in (0, 2):
-            raise ValueError(f"y_range={self.y_range} must have two ends, such as [0, 25]")
 
 
 def _check_quantity(quantity: str, known: bool = False) -> None:

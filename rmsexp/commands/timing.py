@@ -130,11 +130,9 @@ def _check(options: Options, jobs: Sequence[config.Job]) -> None:
 
 
 def _show(folder: Path) -> None:
-    """Write table and figure of the record in ``folder`` beside it; print the table, the paths and a next command."""
+    """Write the table of the record in ``folder`` beside it; print it, the paths and a next command."""
     import pandas as pd
 
-    from rmsexp.report.plots import canvas
-    from rmsexp.report.plots import timing as timing_plot
     from rmsexp.report.tables import markup
     from rmsexp.report.tables import timing as timing_table
 
@@ -147,6 +145,4 @@ def _show(folder: Path) -> None:
     print(timing_table.readable(rows).to_string(index=False), *lines, sep="\n")
     print(f"record  {folder / timing_records.FILE}")
     atomic.write_atomic(folder / "timing.csv", markup.csv(table))
-    canvas.write(timing_plot.draw(rows), folder / "timing")
-    print(f"figure  {folder / 'timing.png'}")
     print(f"next    {command('rmsexp.report', str(Path(*folder.parts[:-4])))}")

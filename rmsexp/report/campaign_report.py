@@ -13,21 +13,25 @@ from rmsexp.records.frames import names
 from rmsexp.records.frames.load import Records
 from rmsexp.report.campaign_times import Timed, timed
 from rmsexp.report.page.contents import CampaignReport
-from rmsexp.report.plots import canvas, verdict_figures, verdict_panels
-from rmsexp.report.plots.verdict_panels import Panel
+from rmsexp.report.plots import canvas, style
+from rmsexp.report.plots import verdicts as verdict_panels
+from rmsexp.report.plots.chart import Chart, legend
 from rmsexp.report.tables import campaign_rates, markup, verdicts
 from rmsexp.system import atomic
 
-FOREST, RATES, TIME = "Differences and margins", "Quality against the tuned rate", "Quality at equal time"
-LADDER = "Differences along the ladder"
-FILES = {FOREST: "differences", RATES: "rates", LADDER: "ladder", TIME: "equal_time"}
-READING = {
-    FOREST: "positive: the norm named first is better; bars: interval by which the claim was decided; "
-    "shaded: differences at which a claim with a margin holds; arrow: the difference lies beyond the panel",
-    RATES: "points: seeds; lines: means; ring: chosen rate, the best of those with all tuning seeds; "
-    "x at the edge: diverged",
-    LADDER: "positive: the norm named first is better; band: 90 % interval over seeds at each size",
-}
+DIFFERENCES = (
+    "positive: the norm named first is better; bars: interval by which the claim was decided; "
+    "shaded: differences at which a claim with a margin holds; arrow: the difference lies beyond the panel"
+)
+RATES = (
+    "points: seeds; lines: means; ring: chosen rate, the best of those with all tuning seeds; x at the edge: diverged"
+)
+RANGES = "; horizontal bar: rates at which the interpolated mean is within the tolerance of the best"
+EQUAL_TIME = (
+    f"mean over the final seeds, and its 95 % t-interval; evaluated on the first {score.INTERIM_EXAMPLES} validation "
+    "examples, among which recall is higher than in tables; time: steps x seconds per step, measured interleaved"
+)
+LADDER = "positive: the norm named first is better; band: 90 % interval over seeds at each size"
 
 
 def write(
@@ -47,33 +51,27 @@ def write(
     atomic.write_atomic(folder / "verdicts.csv", markup.csv(table))
     atomic.write_atomic(folder / "rates.csv", markup.csv(campaign_rates.table(answers)))
     times = {str(answer.campaign.path): found for answer in answers if (found := timed(answer, records, timings))}
-    figures = {
-        FOREST: verdict_panels.differences(answers),
-        RATES: verdict_panels.rates(answers),
-        LADDER: verdict_panels.ladders(answers),
-        TIME: verdict_panels.equal_time(answers, records, times),
-    }
-    figures = {title: panels for title, panels in figures.items() if panels}
-    captions = READING | {FOREST: "; ".join([READING[FOREST], *_marks(answers, table)])}
-    if any(answer.campaign.tolerance is not None for answer in answers):
-        captions[RATES] += "; horizontal bar: rates at which the interpolated mean is within the tolerance of the best"
-    captions |= {TIME: _reading_times(answers, times, figures.get(TIME, []))}
-    for title, panels in figures.items():
-        canvas.write(verdict_figures.draw(panels, title, [captions[title]]), folder / FILES[title])
+    charts = _charts(answers, records, table, times)
+    for name, chart in charts.items():
+        canvas.write(canvas.draw(chart), folder / name)
     tuned = {
         f"Tuning of {answer.campaign.rate}, by {_metric(answer)}: {answer.name}": campaign_rates.readable(answer)
         for answer in answers
     }
+    notes = _marks(answers, table)
+    decided = [answer for answer in answers if not answer.undecided]
+    if untimed := [answer.name for answer in decided if str(answer.campaign.path) not in times]:
+        notes.append(f"without interleaved times of two norms, so not drawn at equal time: {', '.join(untimed)}")
+    if tuning:
+        notes.append(f"settings left out, because all their runs are pilot or tuning runs of campaigns: {tuning}")
     return CampaignReport(
         questions=[f"{answer.campaign.question} ({answer.name}, {answer.campaign.task})" for answer in answers],
         numbers=table,
         matrix=verdicts.matrix(answers),
         verdicts=verdicts.readable(table),
         tables=tuned,
-        figures=figures,
-        images={title: folder / f"{FILES[title]}.png" for title in figures},
-        captions=captions,
-        notes=_notes(answers, table, times, tuning),
+        charts=charts,
+        notes=notes,
         settings={
             answer.name: {answer.campaign.root / PurePosixPath(job.setting) for job in answer.campaign.jobs}
             for answer in answers
@@ -81,67 +79,35 @@ def write(
     )
 
 
+def _charts(
+    answers: Sequence[Answer], records: Records, table: pd.DataFrame, times: dict[str, Timed]
+) -> dict[str, Chart]:
+    """Return the charts that have panels, by the name of their file."""
+    looks = style.looks(names.in_order(norm for answer in answers for norm in answer.campaign.every_arm))
+    ranges = RANGES * any(answer.campaign.tolerance is not None for answer in answers)
+    differences = "; ".join([DIFFERENCES, *_marks(answers, table)])
+    drawn = {
+        "differences": ("Differences and margins", differences, verdict_panels.differences(answers, looks)),
+        "rates": ("Quality against the tuned rate", RATES + ranges, verdict_panels.rates(answers, looks)),
+        "ladder": ("Differences along the ladder", LADDER, verdict_panels.ladders(answers, looks)),
+        "equal_time": ("Quality at equal time", EQUAL_TIME, verdict_panels.equal_time(answers, records, times, looks)),
+    }
+    return {
+        name: Chart(title, [caption], panels, legend(panels))
+        for name, (title, caption, panels) in drawn.items()
+        if panels
+    }
+
+
 def _metric(answer: Answer) -> str:
     split, metric = answer.campaign.tuned_by
     return f"{split} {names.metric_label(metric)}"
-
-
-def _reading_times(answers: Sequence[Answer], times: dict[str, Timed], panels: Sequence[Panel]) -> str:
-    """Return the caption of quality at equal time. ``panels``: its panels; the labels of their marks count seeds."""
-    drawn = [answer for answer in answers if not answer.undecided]
-    found = [(answer.campaign.task, times.get(str(answer.campaign.path))) for answer in drawn]
-    sources = {f"{task}: {timed.source}" for task, timed in found if timed is not None}
-    easier = any("recall" in answer.campaign.score.metric for answer in answers)
-    reading = (
-        "mean over the final seeds, and its 95 % t-interval; evaluated on the first "
-        f"{score.INTERIM_EXAMPLES} validation examples{', among which recall is higher than in tables' * easier}; "
-        "time: steps x seconds per step, measured interleaved"
-    )
-    lines = [(panel.title, line) for panel in panels for line in panel.marks]
-    fewer = [f"{title}: {line.label}" for title, line in lines if line.label != names.label(line.norm)]
-    of_seeds = [f"means that leave out seeds: {', '.join(fewer)}"] if fewer else []
-    return "; ".join([reading, *of_seeds, *sorted(sources), *_not_drawn(answers, times)])
-
-
-def _notes(answers: Sequence[Answer], numbers: pd.DataFrame, times: dict[str, Timed], tuning: int) -> list[str]:
-    """Return remarks on verdicts, campaigns and norms without times, and the number of settings without a report.
-
-    ``numbers``: the verdicts (:func:`rmsexp.report.tables.verdicts.table`).
-    """
-    untimed = [answer.name for answer in answers if not answer.undecided and str(answer.campaign.path) not in times]
-    without = [
-        f"{name} is not in the figure of quality at equal time, because no interleaved timing record (python -m "
-        "rmsexp.timing) of its task and scale has two of its norms"
-        for name in untimed
-    ]
-    left_out = [f"settings left out, because all their runs are pilot or tuning runs of campaigns: {tuning}"]
-    return _marks(answers, numbers) + without + _not_drawn(answers, times) + left_out * (tuning > 0)
 
 
 def _marks(answers: Sequence[Answer], numbers: pd.DataFrame) -> list[str]:
     """Return what the marks of outcomes mean: of remarks on campaigns, and of verdicts for the chosen rates only."""
     remarks = [f"* {answer.name}: {remark}" for answer in answers for remark in answer.all_remarks()]
     return remarks + [f"† {text}" for text in verdicts.notes_on_rates(numbers)]
-
-
-def _not_drawn(answers: Sequence[Answer], times: dict[str, Timed]) -> list[str]:
-    """Return which norms of decided campaigns with times are not in the figure of quality at equal time, and why."""
-    lines = []
-    for answer in (answer for answer in answers if not answer.undecided and str(answer.campaign.path) in times):
-        timed = times[str(answer.campaign.path)]
-        untimed = [norm for norm in answer.campaign.norms if norm not in timed.seconds]
-        finished = {
-            job.norm for job, result in answer.results.items() if (job.stage, result.status) == ("final", "finished")
-        }
-        lost = [norm for norm in timed.seconds if norm not in finished]
-        place = f"{answer.name}: not in the figure of quality at equal time"
-        for reason, norms in (
-            ("its timing records do not have them", untimed),
-            ("none of their final runs finished", lost),
-        ):
-            if norms:
-                lines.append(f"{place}, because {reason}: {', '.join(map(names.label, norms))}")
-    return lines
 
 
 def is_tuning(folder: Path, records: Records, answers: Sequence[Answer]) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from rmsexp.records.frames import quantities, statistics
 from rmsexp.records.frames.caveats import caveats
 from rmsexp.records.frames.load import Records
-from rmsexp.report.plots import panels, setting_curves
+from rmsexp.report.plots import canvas, setting_curves
 from rmsexp.report.tables import markup
 from rmsexp.report.tables import summary as summary_table
 from rmsexp.system import atomic
@@ -22,7 +22,7 @@ def draw(records: Records, folder: Path) -> Path:
 
     Args:
         records: the records of the setting.
-        folder: the folder of the figures.
+        folder: the folder of the figure.
 
     Raises:
         NoMetricsError: no run has any metrics.
@@ -34,8 +34,7 @@ def draw(records: Records, folder: Path) -> Path:
     text = summary_table.to_markdown(table, ", ".join(records.names), [*caveats(records), *records.problems])
     atomic.write_atomic(folder / "summary.csv", markup.csv(table))
     atomic.write_atomic(folder / "summary.md", text)
-    shown = quantities.recorded(records)
-    setting_curves.save(panels.setting(records, shown, setting_curves.LIMITS), shown, folder)
+    canvas.write(setting_curves.draw(records, quantities.recorded(records)), folder / "curves")
     return folder
 
 

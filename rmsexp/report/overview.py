@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from rmsexp.report.page import answer, html, markdown
 from rmsexp.report.page.contents import CampaignReport, SettingReport
-from rmsexp.report.plots import canvas, paper_curves, savings_by_task
+from rmsexp.report.plots import canvas
+from rmsexp.report.plots import savings as savings_plot
 from rmsexp.report.tables import markup
 from rmsexp.system import atomic
 
@@ -25,9 +26,9 @@ def write(
 ) -> list[Path]:
     """Write the report of all settings into ``folder``. Return the paths of the texts, then of the PNG figures.
 
-    Texts: ``report.html report.md summary.csv tables.tex``. Figures: ``savings`` and ``savings_fused``, the time
-    that eager and fused norms save on all tasks, if training steps were timed with LN and another norm; and
-    ``published_<figure>``, the paper's curves of the reported tasks. Each figure is written as PNG and SVG.
+    Texts: ``report.html report.md summary.csv tables.tex``. Figures, each as PNG and SVG: ``savings`` and
+    ``savings_fused``, the time that eager and fused norms save on all tasks, if training steps were timed with LN and
+    another norm.
 
     Args:
         reports: the reports of the settings.
@@ -41,26 +42,29 @@ def write(
     """
     folder.mkdir(parents=True, exist_ok=True)
     reports = answer.real_data_first(reports)
-    saved = {impl: savings_by_task.rows(timings, impl) for impl in SAVINGS}
-    savings = _draw_savings(saved, folder)
+    saved = {impl: savings_plot.rows(timings, impl) for impl in SAVINGS}
+    charts = {SAVINGS[impl]: savings_plot.chart(rows, impl) for impl, rows in saved.items() if len(rows)}
+    for name, chart in charts.items():
+        canvas.write(canvas.draw(chart), folder / name)
+    savings = [folder / f"{name}.png" for name in charts]
     numbers = pd.DataFrame() if campaigns is None else campaigns.numbers
     shown = set[Path]()
     if campaigns is not None:
         shown = {path for name in answer.about(numbers)["campaign"] for path in campaigns.settings[name]}
     others = [report for report in reports if report.path not in shown]
-    first = answer.answer(others, numbers, saved["eager"], saved["fused"])
-    paper = _draw_paper_curves(reports, folder)
+    first = answer.answer(others, numbers, saved["eager"], saved["fused"], charts.get(SAVINGS["eager"]))
     latex = [] if campaigns is None else [markdown.verdicts_latex(campaigns)]
     texts = {
         "report.html": html.page(reports, campaigns, first, problems),
-        "report.md": markdown.overview(reports, campaigns, first, problems, savings, paper, folder),
+        "report.md": markdown.overview(reports, campaigns, first, problems, savings, folder),
         "summary.csv": markup.csv(summary(reports)),
         "tables.tex": "\n".join([*latex, *map(markdown.latex, reports)]),
     }
     for name, text in texts.items():
         atomic.write_atomic(folder / name, text)
-    verdicts = [] if campaigns is None else [folder / "verdicts.csv", folder / "rates.csv", *campaigns.images.values()]
-    return [folder / name for name in texts] + verdicts + savings + paper
+    figures = [] if campaigns is None else [folder / f"{name}.png" for name in campaigns.charts]
+    verdicts = [] if campaigns is None else [folder / "verdicts.csv", folder / "rates.csv", *figures]
+    return [folder / name for name in texts] + verdicts + savings
 
 
 def summary(reports: Sequence[SettingReport]) -> pd.DataFrame:
@@ -69,23 +73,3 @@ def summary(reports: Sequence[SettingReport]) -> pd.DataFrame:
     if not parts:
         return pd.DataFrame(columns=["root", "task", "setting"])
     return pd.concat(parts, ignore_index=True).set_index(["root", "task", "setting"]).reset_index()
-
-
-def _draw_savings(saved: Mapping[str, pd.DataFrame], folder: Path) -> list[Path]:
-    """Draw the figure of each implementation with savings. ``saved``: the rows of the figure by implementation."""
-    paths = []
-    for impl, rows in saved.items():
-        if len(rows):
-            canvas.write(savings_by_task.draw(rows, impl), folder / SAVINGS[impl])
-            paths.append(folder / f"{SAVINGS[impl]}.png")
-    return paths
-
-
-def _draw_paper_curves(reports: Sequence[SettingReport], folder: Path) -> list[Path]:
-    paths = []
-    for task in dict.fromkeys(report.task for report in reports):
-        for name, figure in paper_curves.figures(task).items():
-            path = folder / f"published_{name.lower().replace(' ', '_')}"
-            canvas.write(figure, path)
-            paths.append(path.with_suffix(".png"))
-    return paths

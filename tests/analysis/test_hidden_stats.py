@@ -160,8 +160,8 @@ def test_the_figure_shows_each_run_beside_the_paper(tmp_path: Path) -> None:
     assert [axes.get_ylabel() for axes in panels[::3]] == ["mean", "standard deviation"]
     for index, axes in enumerate(panels):
         *paper, first, second = axes.lines
-        assert [line.get_color() for line in paper] == [style.colour(norm) for norm in ("none", "ln", "rms")]
-        assert second.get_color() == style.colour("rms")
+        assert [line.get_color() for line in paper] == [style.LOOKS[norm].colour for norm in ("none", "ln", "rms")]
+        assert second.get_color() == style.LOOKS["rms"].colour
         assert list(second.get_ydata()) == ([1, 2, 3] if index < 3 else [0, 2, 4])
         assert first.get_marker() != second.get_marker()
         assert list(paper[0].get_xdata()) == POSITIONS

@@ -18,12 +18,13 @@ import pytest
 from helpers.records import write_run, write_timing
 
 from rmsexp import compare
+from rmsexp.analysis.finding import captioned
 from rmsexp.campaign.state import Reader
 from rmsexp.commands import report
 from rmsexp.records import record
 from rmsexp.records.record import RunFolder
 from rmsexp.report import setting_report
-from rmsexp.report.plots import canvas, setting_curves
+from rmsexp.report.plots import canvas
 from rmsexp.system import atomic, lock
 from rmsexp.system.regular_file import NotRegularError
 from rmsexp.train import checkpoint
@@ -161,7 +162,8 @@ def test_dollar_signs_of_records_are_no_formulas(tmp_path: Path) -> None:
 
 
 def test_every_text_of_a_figure_may_have_dollar_signs(tmp_path: Path) -> None:
-    figure, axes = canvas.bars(["$a^{$", "b$_$"], "title $x^{2$_", ["caption $x^{2$_"])
+    figure = captioned("title $x^{2$_", "caption $x^{2$_", 4, 3)
+    axes = figure.subplots()
     axes.plot([1, 1000], [0, 1], label="$x^{2$_")
     axes.set_xscale("log")
     axes.set_xlabel("$x^{2$_")
@@ -192,7 +194,7 @@ def test_what_a_setting_or_a_figure_raises_is_listed_with_its_folder(
         raise IndexError("no such panel")
 
     monkeypatch.setattr(report.setting_report, "write", refuse)
-    monkeypatch.setattr(setting_curves, "draw_setting", fail)
+    monkeypatch.setattr(canvas, "draw", fail)
     problems = reported(results, monkeypatch, capsys)
     assert f"{folder}: this setting is not reported: OverflowError('too large')" in problems
     figure = results / "report/cifar10/demo/curves.png"

@@ -333,7 +333,7 @@ def test_a_published_log_is_drawn_beside_our_runs(
     assert [quantity.name for quantity in named] == ["train_loss", "train_error", "valid_error", "test_error"]
 
     by_step, by_time = setting_curves.draw(records, [quantities.error("test")]).axes
-    colour = style.colour("rms")
+    colour = style.LOOKS["rms"].colour
     thick = [
         [
             line
@@ -377,7 +377,7 @@ def test_the_log_of_the_attentive_reader_is_drawn(
     records = load(tmp_path).select("attentive_reader", "paper")
     assert records.problems == []
     assert final_metric(records, 3000).to_list() == pytest.approx([0.6])
-    assert "valid_error" in unwritten_figures
+    assert "curves" in unwritten_figures
 
 
 def test_mistakes_give_an_error_message_and_write_nothing(

@@ -23,8 +23,6 @@ from rmsexp.commands import timing
 from rmsexp.measure import interleaved, new_process, processes, steps
 from rmsexp.measure.orders import balanced
 from rmsexp.records.frames import timing_records
-from rmsexp.report.plots import canvas
-from rmsexp.report.plots import timing as timing_plot
 from rmsexp.report.tables import timing as timing_table
 from rmsexp.rules.ratios import over_processes, paired_ratio
 from rmsexp.system import readers
@@ -139,10 +137,8 @@ def setting(tmp_path_factory: pytest.TempPathFactory, small_synthetic_data: None
         patch.setattr(interleaved, "BLOCK_SECONDS", 1e-3)
         patch.setattr(processes, "in_new_process", lambda _, work, arguments, report: work(*arguments, report))
         patch.setattr(steps, "PARTS_BLOCKS", 1)
-        with pytest.MonkeyPatch.context() as without_figures:
-            without_figures.setattr(canvas, "write", lambda *_: None)
-            assert timing.main([*words, "norms=[none,ln,rms,prms]", "timing.processes=2"]) == 0
-            assert timing.main([*words, "norms=[ln,rms]", "timing.processes=1", "timing.budget=0.01"]) == 0
+        assert timing.main([*words, "norms=[none,ln,rms,prms]", "timing.processes=2"]) == 0
+        assert timing.main([*words, "norms=[ln,rms]", "timing.processes=1", "timing.budget=0.01"]) == 0
         once = ["timing.processes=1", "timing.layers=true", "device=cpu"]
         assert timing.main([*words, "norms=[none,ln,bn,wn]", *once]) == 0
     (folder,) = (root / "order_embedding").iterdir()
@@ -235,7 +231,7 @@ def test_a_damaged_record_is_skipped_and_reported(setting: Path, tmp_path: Path)
     assert [f"steps{number}/{timing_records.FILE}" in problem for number, problem in enumerate(problems)] == [True] * 4
 
 
-def test_table_and_figure_of_a_record(setting: Path) -> None:
+def test_table_of_a_record(setting: Path) -> None:
     steps, layers = (of_record(timing_records.load(setting), name) for name in ("steps0", "layers0"))
     table = timing_table.readable(steps).set_index("norm")
     saving = "saving vs LayerNorm (95 % interval)"
@@ -248,21 +244,8 @@ def test_table_and_figure_of_a_record(setting: Path) -> None:
     }
     assert dict(table["paper"]) == {"no norm": "", "LayerNorm": "", "RMSNorm": "40.8 %", "pRMSNorm": "63.9 %"}
     assert set(timing_table.readable(layers)["paper"]) == {""}  # the paper's savings are of whole steps
-    times, savings = timing_plot.draw(steps).axes
-    assert times.get_xlabel() == "ms per step, median and quartiles"
-    assert savings.get_xlabel() == "time saved vs LayerNorm (%), 95 % interval, each process"
-    assert [text.get_text() for text in times.texts] == ["no norm", "LayerNorm", "RMSNorm", "pRMSNorm"]
-    points = [line for line in savings.lines if line.get_marker() == "."]
-    assert [list(line.get_xdata()) for line in points] == [
-        pytest.approx([100 * (1 - ratio) for ratio in estimates]) for estimates in steps["estimates"][[0, 2, 3]]
-    ]
-    (paper,) = [line for line in savings.lines if str(line.get_label()).startswith("paper, ")]
-    assert list(paper.get_xdata()) == pytest.approx([40.8, 63.9])
     fused = steps.assign(impl="fused", reference="ln+impl=fused", series=steps["series"] + "+impl=fused")
     assert set(timing_table.readable(fused)["paper"]) == {""}  # and of eager norms
-    assert not [line for line in timing_plot.draw(fused).axes[1].lines if "paper" in str(line.get_label())]
-    for name in ("timing.csv", "timing.png", "timing.svg"):
-        assert (setting / "timing" / "layers0" / name).stat().st_size > 500
     header, *lines = (setting / "timing" / "layers0" / "timing.csv").read_text().splitlines()
     assert not {"seconds", "speed", "sessions"} & set(header.split(","))
     assert max(map(len, lines)) < 2000

@@ -62,7 +62,7 @@ def test_a_sweep_draws_the_comparison(main: Main, tmp_path: Path, unwritten_figu
     (summary,) = tmp_path.rglob("summary.md")
     assert "| test BLEU at step 2 |" in summary.read_text()
     assert all(label in summary.read_text() for label in ("LayerNorm", "RMSNorm", "best on valid"))
-    assert "valid_bleu" in unwritten_figures
+    assert "curves" in unwritten_figures
 
 
 @pytest.mark.parametrize(("name", "norm"), [("rnnsearch", "rms"), ("transformer", "bn")])

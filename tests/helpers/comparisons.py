@@ -15,8 +15,8 @@ from rmsexp.records import record
 from rmsexp.records.frames import quantities
 from rmsexp.records.frames.load import Records
 from rmsexp.report.page.contents import SettingReport
-from rmsexp.report.plots import panels
-from rmsexp.report.plots.setting_curves import LIMITS
+from rmsexp.report.plots import setting_curves
+from rmsexp.report.plots.chart import Kind, Mark, Panel
 from rmsexp.report.tables import summary as summary_table
 from rmsexp.system import clock
 
@@ -68,10 +68,10 @@ def setting(root: Path) -> Records:
 
 
 def report(root: Path, task: str = "cifar10", setting: str = "demo", **more: Any) -> SettingReport:
-    """Return the report of a setting with its charts, as far as its records name a target metric."""
+    """Return the report of a setting with its curves, as far as its records name a target metric."""
     records = load(root).select(task, setting)
     with suppress(ValueError):
-        more = {"charts": panels.setting(records, quantities.recorded(records), LIMITS).charts} | more
+        more = {"curves": setting_curves.chart(records, quantities.recorded(records))} | more
     return SettingReport(task, setting, str(root), root / "report", records, **more)
 
 
@@ -85,6 +85,6 @@ def named(folder: Path, series: str) -> None:
         path.write_text(json.dumps(json.loads(path.read_text()) | {key: series}))
 
 
-def mean_of(panel: dict[str, Any], series: str) -> dict[str, Any]:
-    """Return the mean curve of a series in a panel of the page's JSON data."""
-    return next(curve for curve in panel["curves"] if curve["series"] == series and "seed" not in curve)
+def marks_of(panel: Panel, series: str, kind: Kind) -> list[Mark]:
+    """Return the marks of a kind and a series in a panel."""
+    return [mark for mark in panel.marks if (mark.series, mark.kind) == (series, kind)]

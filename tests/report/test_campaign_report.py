@@ -101,7 +101,7 @@ def test_campaigns_of_one_name_are_told_apart_by_their_root(tmp_path: Path) -> N
     savings = pd.DataFrame(columns=["series", "task", "setting", "too_wide"]).astype({"too_wide": bool})
     runs = answer.answer([], reported.numbers, savings, savings).table["runs"]
     assert set(runs) == {f"campaign {name}" for name in names}
-    (panel,) = reported.figures[campaign_report.FOREST]
+    (panel,) = reported.charts["differences"].panels
     assert all(f"[{names[0][:15]}" in " ".join(text.lines) for text in panel.texts)
 
 

@@ -17,13 +17,10 @@ pytestmark = pytest.mark.slow
 
 def test_draw_writes_all_files_and_they_are_readable(drawn: Path) -> None:
     folder = drawn / "cifar10/demo/comparison"
-    names = ["curves", "test_error", "test_loss", "train_loss"]
-    expected = {f"{name}.{suffix}" for name in names for suffix in ("png", "svg")} | {"summary.csv", "summary.md"}
-    assert {path.name for path in folder.iterdir()} == expected
-    for name in names:
-        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG\r\n")
-        svg = ElementTree.fromstring((folder / f"{name}.svg").read_text())
-        assert any("RMSNorm" in (element.text or "") for element in svg.iter())
+    assert {path.name for path in folder.iterdir()} == {"curves.png", "curves.svg", "summary.csv", "summary.md"}
+    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG\r\n")
+    svg = ElementTree.fromstring((folder / "curves.svg").read_text())
+    assert any("RMSNorm" in (element.text or "") for element in svg.iter())
     assert len(load(drawn).runs) == 11  # the folder of the comparison is not mistaken for a run
 
 
@@ -34,7 +31,7 @@ def test_the_same_records_give_the_same_figure(drawn: Path) -> None:
 
 def test_a_run_may_lack_metrics_but_not_all_runs_of_a_setting(tmp_path: Path, unwritten_figures: list[str]) -> None:
     (write_run(tmp_path, "ln") / record.METRICS).unlink()
-    with pytest.raises(ValueError, match="no run has any metrics yet") as error:
+    with pytest.raises(NoMetricsError) as error:
         draw(tmp_path, "cifar10", "demo")
     assert "\n" not in str(error.value)
     write_run(tmp_path, "rms")
@@ -43,5 +40,5 @@ def test_a_run_may_lack_metrics_but_not_all_runs_of_a_setting(tmp_path: Path, un
 
 
 def test_nothing_is_drawn_of_a_setting_without_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(NoMetricsError, match=r"there is no folder .*/cifar10/demo, so there is nothing to draw"):
+    with pytest.raises(NoMetricsError, match="cifar10/demo"):
         draw(tmp_path, "cifar10", "demo")

@@ -11,7 +11,8 @@ from helpers.records import load_timings, write_run, write_timing
 from rmsexp.compare import load
 from rmsexp.records.frames import comparable
 from rmsexp.records.frames.caveats import caveats, warnings
-from rmsexp.report.plots import panels, savings_by_task, setting_curves
+from rmsexp.report.plots import savings as savings_plot
+from rmsexp.report.plots import setting_curves
 from rmsexp.rules.quantities import loss
 
 HALF = {"precision": "float16"}
@@ -43,10 +44,9 @@ def test_runs_of_two_precisions_are_two_series(mixed: Path) -> None:
     records = setting(mixed)
     assert sorted(records.runs["series"]) == ["ln", "ln", "rms", "rms+precision=float16"]
     assert set(summary(mixed)["seeds"]) == {1, 2}
-    curves = panels.chart(records, loss("train"), setting_curves.LIMITS).panels["step"].curves
-    assert sorted(curve.series for curve in curves) == ["ln", "rms", "rms+precision=float16"]
-    (axes, *_) = setting_curves.draw(records, [loss("train")]).legends
-    assert "RMSNorm precision=float16 (1 seed)" in [text.get_text() for text in axes.get_texts()]
+    chart = setting_curves.chart(records, [loss("train")])
+    assert {mark.series for mark in chart.panels[0].marks} == {"ln", "rms", "rms+precision=float16"}
+    assert "RMSNorm precision=float16 (1 seed)" in [text for _, text in chart.legend]
     assert "precision float16, float32" in "; ".join(caveats(records))
     assert "precision mixed" in warnings(records)
 
@@ -59,6 +59,5 @@ def test_timing_records_of_two_precisions_are_in_different_tables(tmp_path: Path
         "interleaved, eager, 1 thread, AMD EPYC",
         "interleaved, eager, float16, 1 thread,",
     ]
-    (axes,) = savings_by_task.draw(savings_by_task.rows(load_timings(tmp_path), "eager"), "eager").axes
-    legend = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert {"AMD EPYC\n1 thread, float16", "AMD EPYC\n1 thread"} < set(legend)
+    chart = savings_plot.chart(savings_plot.rows(load_timings(tmp_path), "eager"), "eager")
+    assert {"AMD EPYC, 1 thread, float16", "AMD EPYC, 1 thread"} < {text for _, text in chart.legend}

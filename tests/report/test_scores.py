@@ -13,7 +13,7 @@ from rmsexp.records import record
 from rmsexp.records.frames import quantities, statistics
 from rmsexp.records.frames.caveats import caveats
 from rmsexp.records.frames.load import Records
-from rmsexp.report.plots import panels
+from rmsexp.report.plots import setting_curves
 from rmsexp.report.tables import learning_rates, summary, time_to_target
 
 SCORED = "small+evaluation=scored+optim.lr=0.004"
@@ -89,8 +89,8 @@ def test_curves_are_of_the_interim_evaluations(scored: Records) -> None:
     found = quantities.recorded(scored)
     assert [one.name for one in found] == ["train_loss", "interim_loss", "interim_error"]
     assert quantities.title(found[-1]) == "valid, 256 examples: error (%)"
-    chart = panels.chart(scored, found[-1], panels.Limits(100, 100))
-    assert {len(seed.x) for curve in chart.panels["step"].curves for seed in curve.seeds} == {20}
+    panel, _ = setting_curves.chart(scored, found[-1:]).panels
+    assert {len(mark.x) for mark in panel.marks} == {20}
 
 
 def test_the_time_to_a_level_is_taken_from_interim_evaluations(scored: Records) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from rmsexp.records.frames.load import Records
-from rmsexp.report.plots.panels import Chart
-from rmsexp.report.plots.verdict_panels import Panel
+from rmsexp.report.plots.chart import Chart
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class SettingReport:
         sentences: the findings in words (:mod:`rmsexp.report.tables.findings`).
         notes: the caveats, as lines of text: data, machine, reasons for caution.
         figures: paths of PNG files by title.
-        charts: the charts of its quantities.
+        curves: the chart of its quantities; None if its runs cannot be compared.
         tests: the differences from LayerNorm as numbers (:func:`rmsexp.report.tables.seed_tests.table`).
         summary: the summary as numbers (:func:`rmsexp.report.tables.summary.table`).
     """
@@ -40,7 +39,7 @@ class SettingReport:
     sentences: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     figures: dict[str, str] = field(default_factory=dict)
-    charts: list[Chart] = field(default_factory=list)
+    curves: Chart | None = None
     tests: pd.DataFrame = field(default_factory=pd.DataFrame)
     summary: pd.DataFrame = field(default_factory=pd.DataFrame)
 
@@ -60,9 +59,7 @@ class CampaignReport:
         matrix: the matrix of claims and tasks (:func:`rmsexp.report.tables.verdicts.matrix`).
         verdicts: the readable table of verdicts.
         tables: the other readable tables by title.
-        figures: the panels of each figure, by its title.
-        images: paths of PNG files of the figures, by title.
-        captions: the captions of the figures, by title.
+        charts: the figures, by the names of their files, without suffix.
         notes: remarks, as lines of text.
         settings: the folders of the settings of the runs of each campaign, by its name in ``numbers``.
     """
@@ -72,8 +69,6 @@ class CampaignReport:
     matrix: pd.DataFrame
     verdicts: pd.DataFrame
     tables: dict[str, pd.DataFrame]
-    figures: dict[str, list[Panel]]
-    images: dict[str, Path]
-    captions: dict[str, str]
+    charts: dict[str, Chart]
     notes: list[str]
     settings: dict[str, set[Path]]

@@ -1,61 +1,30 @@
 """The report as one HTML page that makes no network requests.
 
-This module collects the curves, the warnings and the table of runs. ``page.html.j2`` is the template, ``page.js`` has
-the controls, and ``verdicts.js`` draws the figures of campaigns. Plotly draws the curves in the browser; the page
-contains Plotly's JavaScript.
+This module collects the charts and the warnings. ``page.html.j2`` is the template, and ``page.js``
+draws the charts in the browser with Plotly's JavaScript, which the page contains.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from rmsexp.records.frames import names
 from rmsexp.records.frames.caveats import warnings
 from rmsexp.report.page.answer import Answer
-from rmsexp.report.page.charts import charts, look, looks, verdict_panel
-from rmsexp.report.page.colours import DARK
 from rmsexp.report.page.contents import CampaignReport, SettingReport
 from rmsexp.report.page.markdown import ANSWER
-from rmsexp.report.plots import panels, ranges
-from rmsexp.report.plots.setting_curves import LIMITS
-from rmsexp.report.plots.verdict_panels import Panel
-from rmsexp.report.tables.formats import NO_VALUE
+from rmsexp.report.plots import ranges, setting_curves, style
+from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel, Values
 
-# Limit for one quantity and one x axis, summed over all settings: points in the curves of seeds, and also points in the
-# means. Browsers draw so many quickly.
-POINTS = 100_000
-FEWEST = 4  # points of a curve that keep its shape (rmsexp.records.frames.curves.thinned)
-READING = (
-    "relative to LayerNorm, interleaved, with 95 % intervals; a row is a machine and number of threads, in the order "
-    "of the table; diamonds: the paper, each framework; models without norm are not shown"
-)
-RUN_COLUMNS = {
-    "label": "norm",
-    "seed": "seed",
-    "status": "status",
-    "error": "error",
-    "step": "steps",
-    "recipe_steps": "recipe's steps",
-    "dataset": "data",
-    "builtin": "built-in data",
-    "impl": "impl",
-    "time_state": "time state",
-    "device": "device",
-    "threads": "threads",
-    "precision": "precision",
-    "torch": "torch",
-    "parameters": "parameters",
-    "folder": "folder",
-}
+DASH_UNIT = 2  # pixels per unit of the dash lengths in ``style``
 
 
 def page(
@@ -71,24 +40,21 @@ def page(
     """
     if not reports and campaigns is None:
         raise ValueError("there is no setting to show; train one first: python -m rmsexp task=cifar10 norm=rms")
-    runs = sum(len(report.records.runs) for report in reports) or 1
-    series = sum(report.records.runs["series"].nunique() for report in reports) or 1
-    limits = panels.Limits(
-        seed=min(LIMITS.seed, max(FEWEST, POINTS // runs)), mean=min(LIMITS.mean, max(FEWEST, POINTS // series))
-    )
     folder = Path(__file__).parent
     environment = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    environment.filters |= {"panels": _panels, "dash": _dash}
     return environment.get_template("page.html.j2").render(
-        settings=[_setting(report, name, limits) for report, name in zip(reports, _names(reports), strict=True)],
+        settings=[_setting(report, name) for report, name in zip(reports, _names(reports), strict=True)],
         problems=problems,
-        answer=None if first is None else _answer(first),
-        campaigns=None if campaigns is None else _campaigns(campaigns),
-        limits=limits,
-        dark=DARK,
+        title=ANSWER,
+        answer=first,
+        campaigns=campaigns,
+        points=setting_curves,
+        dark=style.DARK,
         decades=ranges.DECADES,
         css=Markup((folder / "page.css").read_text()),
-        script=Markup("".join((folder / f"{name}.js").read_text() for name in ("verdicts", "lines", "page"))),
+        script=Markup((folder / "page.js").read_text()),
         plotly=Markup(get_plotlyjs()),
     )
 
@@ -99,56 +65,59 @@ def _names(reports: Sequence[SettingReport]) -> list[str]:
     return [report.setting + f" ({report.root})" * (count[report.task, report.setting] > 1) for report in reports]
 
 
-def _answer(first: Answer) -> dict[str, Any]:
-    figures = [] if first.savings is None else [_figure("Time saved, norms in eager mode", READING, [first.savings])]
-    return {"title": ANSWER, "sentences": first.sentences, "table": first.table, "figures": figures}
-
-
-def _figure(title: str, caption: str, shown: Sequence[Panel]) -> dict[str, Any]:
-    norms = names.in_order(entry.norm for panel in shown for entry in panel.marks)
-    figure = {"title": title, "caption": caption, "looks": [look(norm, norms) for norm in norms]}
-    return figure | {"panels": [(panel.title, verdict_panel(panel)) for panel in shown]}
-
-
-def _campaigns(report: CampaignReport) -> dict[str, Any]:
-    figures = [_figure(title, report.captions[title], shown) for title, shown in report.figures.items()]
-    texts = {
-        "questions": report.questions,
-        "matrix": report.matrix,
-        "verdicts": report.verdicts,
-        "tables": report.tables,
-        "notes": report.notes,
-    }
-    return texts | {"figures": figures}
-
-
-def _setting(report: SettingReport, name: str, limits: panels.Limits) -> dict[str, Any]:
-    records = report.records
+def _setting(report: SettingReport, name: str) -> dict[str, Any]:
+    runs = report.records.runs
+    legend = [] if report.curves is None else report.curves.legend
     return {
-        "task": report.task,
+        "report": report,
         "name": name,
-        "series": looks(report.task, records.runs),
-        "warnings": warnings(records),
-        "notes": report.notes,
-        "sentences": report.sentences,
-        "problems": records.problems,
-        "tables": report.tables,
-        "runs": _runs(records.runs),
-        "charts": charts(report.charts, report.task, limits),
+        "norms": [(*entry, series) for entry, series in zip(legend, names.in_order(runs["series"]), strict=False)],
+        "warnings": warnings(report.records),
     }
 
 
-def _runs(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the table of runs as text: status, data, machine, folder and the other ``RUN_COLUMNS`` of each run."""
-    order = runs["series"].map(names.in_order(runs["series"]).index)
-    table = runs.assign(label=runs["series"].map(names.label), order=order).sort_values(["order", "seed"])
-    table = table[list(RUN_COLUMNS)].rename(columns=RUN_COLUMNS)
-    return table.astype(object).map(_text)
+def _panels(chart: Chart) -> list[dict[str, Any]]:
+    """Return the panels of a chart as JSON. What Plotly draws is escaped, since it renders some HTML tags."""
+    return [_panel(panel) for panel in chart.panels]
 
 
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return NO_VALUE if np.isnan(value) else f"{value:.0f}"
-    return NO_VALUE if value is None else str(value)
+def _panel(panel: Panel) -> dict[str, Any]:
+    return {
+        "title": panel.title,
+        "note": panel.note,
+        "x": _axis(panel.x),
+        "y": _axis(panel.y),
+        "line": panel.line,
+        "height": panel.height,
+        "marks": [_mark(mark) for mark in panel.marks],
+        "shades": [_numbers(shade) for shade in panel.shades],
+        "texts": [(text.y, _lines("\n".join(text.lines))) for text in panel.texts],
+    }
+
+
+def _axis(axis: Axis) -> dict[str, Any]:
+    ends = None if axis.range is None else _numbers(axis.range)
+    ticks = None if axis.ticks is None else list(axis.ticks)
+    labels = [_lines(text) for text in axis.texts]
+    return {"title": _lines(axis.title), "range": ends, "log": axis.log, "ticks": ticks, "labels": labels}
+
+
+def _mark(mark: Mark) -> dict[str, Any]:
+    look = {"colour": mark.look.colour, "dark": mark.look.on_dark, "symbol": mark.look.symbol}
+    values = {key: _numbers(getattr(mark, key)) for key in ("x", "y", "low", "high")}
+    texts = {"kind": mark.kind, "label": _lines(mark.label), "series": mark.series, "dash": _dash(mark.look.dash)}
+    return look | values | texts
+
+
+def _lines(text: str) -> str:
+    return str(escape(text)).replace("\n", "<br>")
+
+
+def _dash(dash: style.Dash) -> str:
+    """Return dashes in the notation of SVG and Plotly, such as "14px,3px", or "solid"."""
+    return "solid" if isinstance(dash, str) else ",".join(f"{length * DASH_UNIT:g}px" for length in dash[1])
+
+
+def _numbers(values: Values) -> list[float | None]:
+    """Return the values with six significant digits; None for those that are not finite."""
+    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]

@@ -20,7 +20,6 @@ def overview(
     first: Answer,
     problems: Sequence[str],
     savings: Sequence[Path],
-    paper: Sequence[Path],
     to: Path,
 ) -> str:
     """Return the report of all settings as Markdown. Problems come first, so that a missing file is not overlooked.
@@ -31,7 +30,6 @@ def overview(
         first: the first view.
         problems: problems with the records, one line each.
         savings: paths of the figures of savings, in the folder ``to``.
-        paper: paths of the figures of the paper's curves, in the folder ``to``.
         to: the folder to which the text will be written.
     """
     parts = ["# Report"]
@@ -40,18 +38,16 @@ def overview(
     parts += [f"## {ANSWER}", *first.sentences]
     parts += [markup.markdown(first.table)] * (len(first.table) > 0)
     parts += [] if campaigns is None else [verdicts(campaigns)]
-    parts += map(_image, savings)
+    parts += [f"![{path.stem}]({path.name})" for path in savings]
     parts += [setting(report, to, level=2) for report in reports]
-    if paper:
-        parts += ["## Curves of the paper, in its own setting", *map(_image, paper)]
     return markup.document(parts)
 
 
 def verdicts(report: CampaignReport) -> str:
     """Return the report of the campaigns as Markdown; their figures are in the folder of the text."""
     parts = ["## Verdicts", _list(report.questions), markup.markdown(report.matrix), markup.markdown(report.verdicts)]
-    for title, path in report.images.items():
-        parts += [f"![{title}]({_link(path, path.parent)})", report.captions[title]]
+    for name, chart in report.charts.items():
+        parts += [f"![{chart.title}]({name}.png)", *chart.caption]
     for title, table in report.tables.items():
         parts += [f"### {title}", markup.markdown(table)]
     return "\n\n".join([*parts, _list(report.notes)]).rstrip()
@@ -73,10 +69,6 @@ def setting(report: SettingReport, to: Path, level: int = 1) -> str:
 
 def _list(lines: Sequence[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
-
-
-def _image(path: Path) -> str:
-    return f"![{path.stem}]({path.name})"
 
 
 def _link(path: Path, folder: Path) -> str:

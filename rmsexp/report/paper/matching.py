@@ -6,15 +6,9 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from rmsexp.records.frames.load import Records
-from rmsexp.report import paper
-from rmsexp.rules.quantities import Quantity
-
 # The paper's name of a data set -> the split of our records. All other numbers belong to the target's split.
 SPLITS = {"newstest2017": "test2017", "CNN top4": "valid"}
 
-# The paper's figure of which there are curves -> the setting of our records that has its data and its model.
-SETTINGS = {"Figure 1a": "paper", "Figure 4": "paper+model.init_center=0.2"}
 CURVE_SPLITS = {"loss": "train", "bleu": "valid"}  # metric of the paper's curves -> its split
 
 # The paper's name of a data set -> the beginning of the name of the same data in our records.
@@ -43,17 +37,6 @@ def split_of(numbers: pd.DataFrame, default: str) -> pd.Series:
     ``default``: the target's split.
     """
     return numbers["data"].map(SPLITS).fillna(default)
-
-
-def curves_of(records: Records, quantity: Quantity) -> pd.DataFrame:
-    """Return the paper's curves of a quantity against steps, of the setting of ``records``; empty if there are none.
-
-    Curves against time are of the paper's machine, and so never comparable.
-    """
-    curves, (task, setting) = paper.curves(), records.names
-    same_axes = (curves["metric"] == quantity.metric) & (curves["x_unit"] == "step")
-    same_runs = (curves["task"] == task) & (curves["figure"].map(SETTINGS) == setting)
-    return curves[same_axes & same_runs & (curves["metric"].map(CURVE_SPLITS) == quantity.split)]
 
 
 def comparable_savings(timings: pd.DataFrame) -> pd.Series:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Sequence
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 
 from rmsexp.records.frames.benchmarks import Measured, contention
-from rmsexp.report.plots import canvas, marks, style
+from rmsexp.report.plots import canvas, style
+from rmsexp.report.plots.chart import Axis, Chart, interval, rows
 from rmsexp.report.tables import formats
 
 NORMS = {"nn.LayerNorm": "ln", "nn.RMSNorm": "rms"}  # torch's layers have the colours of our norms
-PANEL = (3.0, 0.24)  # in inches: the width of a panel, and the height of each layer's line in it
+TICKS = [digit * 10.0**exponent for exponent in range(-3, 4) for digit in (1, 2, 5)]
 
 
 def draw(cases: Sequence[Measured], title: str, lines: Sequence[str]) -> Figure:
@@ -23,42 +20,23 @@ def draw(cases: Sequence[Measured], title: str, lines: Sequence[str]) -> Figure:
 
     ``cases``: cases with the same layers. ``lines``: the caption.
     """
-    layers = [row.layer for row in cases[0].rows]
-    columns = min(3, len(cases))
-    rows = math.ceil(len(cases) / columns)
-    width, height = 2 + PANEL[0] * columns, 1.1 + (0.8 + PANEL[1] * len(layers)) * rows
-    figure = Figure(figsize=(width, height), layout="constrained")
-    figure.suptitle(title, x=0.01, ha="left", size=14, weight="bold")
-    figure.supxlabel("\n".join(canvas.wrapped(lines, width)), x=0.01, ha="left", size=8.5, color="#444444")
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat
-    for axes, case in itertools.zip_longest(grid, cases):
-        if case is None:
-            axes.remove()
-        else:
-            _panel(axes, case)
-    _shared_axes(figure.axes[0], layers)
-    return figure
-
-
-def _panel(axes: Axes, case: Measured) -> None:
-    canvas.add_grid(axes)
-    marks.zero_line(axes, 1)
-    for line, row in enumerate(case.rows):
-        colour = style.colour(NORMS.get(row.layer, row.layer.split()[0]))
-        marks.interval(axes, -line, *row.relative, colour)
-    reference = case.stored["reference"]
-    median = next(row.milliseconds[1] for row in case.rows if row.layer == reference)
-    shape = f"{case.stored['shape']}{contention(case.stored)}"
-    axes.set_title(f"{shape}\n{reference}: {formats.four_digits(median)} ms", size=10)
-    axes.set_xlabel(f"ratio to {reference}")
-    axes.tick_params(labelbottom=True)
-
-
-def _shared_axes(axes: Axes, layers: Sequence[str]) -> None:
-    axes.set_yticks([-line for line in range(len(layers))], layers)
-    axes.set_xscale("log")
-    low, high = axes.get_xlim()
-    axes.set_xlim(min(low, 0.45), max(high, 2.2))  # the axis has at least the ticks 0.5, 1 and 2
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    norms = [NORMS.get(row.layer, row.layer.split()[0]) for row in cases[0].rows]
+    looks = style.looks(norms)
+    drawn = [
+        [
+            interval(looks[norm], -float(y), row.relative)
+            for y, (norm, row) in enumerate(zip(norms, case.rows, strict=True))
+        ]
+        for case in cases
+    ]
+    ratios = [float(value) for marks in drawn for mark in marks for value in mark.x]
+    low, high = min(0.8 * min(ratios), 0.45), max(1.25 * max(ratios), 2.2)  # with at least the ticks 0.5, 1 and 2
+    ticks = [tick for tick in TICKS if low <= tick <= high]
+    panels = []
+    for case, marks in zip(cases, drawn, strict=True):
+        reference = case.stored["reference"]
+        median = next(row.milliseconds[1] for row in case.rows if row.layer == reference)
+        heading = f"{case.stored['shape']}{contention(case.stored)}; {reference}: {formats.four_digits(median)} ms"
+        x = Axis(f"ratio to {reference}", (low, high), log=True, ticks=ticks)
+        panels.append(rows([row.layer for row in case.rows], marks, x, 1, heading))
+    return canvas.draw(Chart(title, lines, panels))

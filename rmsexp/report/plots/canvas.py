@@ -1,4 +1,4 @@
-"""Figures with a heading and axes of fixed size, and their files. All sizes are in inches."""
+"""Draw a chart with matplotlib, and write figures to files. All sizes are in inches."""
 
 from __future__ import annotations
 
@@ -6,35 +6,51 @@ import textwrap
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from matplotlib.ticker import LogFormatter
-from PIL import Image
+from matplotlib.ticker import LogFormatter, NullFormatter, NullLocator
 
+from rmsexp.report.plots import style
+from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel
 from rmsexp.system import atomic
 
-DPI = 150
-COMPRESSION = 3  # of PNG files: from 1, fast, to 9
-PANEL = (4.3, 3.1)  # width and height of the axes
-GAP = (0.8, 0.65)  # space to the left of and below each panel, for tick labels and axis titles
-COLUMNS, TITLE, LEGEND = 3, 0.3, 2.2  # of a grid: panels side by side, and space above panels and for the legend
-LINE, ENTRY = 0.165, 0.21  # heights of a line of the caption and of an entry of the legend
+WIDTH = 4.3  # of a panel
+GAP = (0.85, 0.75)  # space to the left of and below each panel, for tick labels and axis titles
+LINE, ENTRY = 0.165, 0.21  # heights of a line of small text and of an entry of the legend
+SMALL, GREY = 8.5, "#444444"  # size and colour of captions and notes
+MARKED = 6  # a line has its marker at about so many of its points
 # Text in SVG files is stored as text, and drawing the same records twice gives identical files.
 SVG: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "rmsexp"}
+LOOKS: dict[str, dict[str, Any]] = {  # of lines and markers, by the kind of a mark
+    "line": {"linewidth": style.THICK, "markersize": 6, "markeredgewidth": 0},
+    "seed": {"linewidth": style.THIN, "alpha": 0.55},
+    "points": {"linestyle": "", "markersize": 5, "alpha": 0.6},
+    "hollow": {"linestyle": "", "fillstyle": "none", "markeredgewidth": 1.4},
+    "interval": {"linestyle": ""},
+    "ring": {"linestyle": "", "marker": "o", "markersize": 12, "fillstyle": "none", "markeredgewidth": 1.6},
+    "edge": {"linestyle": "", "markersize": 8, "clip_on": False},
+    "cross": {"linestyle": "", "marker": "x", "markersize": 8, "markeredgewidth": 2, "clip_on": False},
+}
 
 
 def write(figure: Figure, path: Path, suffixes: Sequence[str] = ("png", "svg")) -> None:
     """Write the figure as ``<path>.png`` and ``<path>.svg``, or with one of these ``suffixes`` alone."""
     _without_formulas(figure)
     for suffix in suffixes:
-        content = _png(figure) if suffix == "png" else _svg(figure)
-        atomic.write_atomic(path.with_name(f"{path.name}.{suffix}"), content)
+        buffer = BytesIO()
+        with matplotlib.rc_context(SVG):
+            if suffix == "svg":
+                figure.savefig(buffer, format="svg", metadata={"Date": None})
+            else:
+                figure.savefig(buffer, format="png", dpi=150, pil_kwargs={"compress_level": 3})
+        atomic.write_atomic(path.with_name(f"{path.name}.{suffix}"), buffer.getvalue())
 
 
 def _without_formulas(figure: Figure) -> None:
@@ -47,113 +63,113 @@ def _without_formulas(figure: Figure) -> None:
             text.set_parse_math(False)
 
 
-def _png(figure: Figure) -> bytes:
-    """Return a PNG without transparency, which takes half the time of ``savefig`` to compress, for the same size."""
-    figure.set_dpi(DPI)
-    drawn = FigureCanvasAgg(figure)
-    drawn.draw()
-    buffer = BytesIO()
-    pixels = np.asarray(drawn.buffer_rgba())[..., :3]
-    Image.fromarray(pixels).save(buffer, "png", compress_level=COMPRESSION, dpi=(DPI, DPI))
-    return buffer.getvalue()
-
-
-def _svg(figure: Figure) -> bytes:
-    buffer = BytesIO()
-    with matplotlib.rc_context(SVG):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return buffer.getvalue()
-
-
-def row(panels: int, title: str, lines: Sequence[str] = ()) -> tuple[Figure, list[Axes]]:
-    """Return a figure with a title, the ``lines`` of a caption and, below them, panels side by side; and the panels."""
-    lefts = [GAP[0] + column * (PANEL[0] + GAP[0]) for column in range(panels)]
-    return _figure(lefts, PANEL, lefts[-1] + PANEL[0] + 0.2, title, lines)
-
-
-def bars(labels: Sequence[str], title: str, lines: Sequence[str] = (), legend: int = 0) -> tuple[Figure, Axes]:
-    """Return a figure with one panel, and this panel, whose y axis has a tick at 0, 1, … for each label.
-
-    There is room for the labels on the left, and on the right for a legend of ``legend`` lines of text.
-    """
-    left, width = 0.5 + 0.085 * max(map(len, labels)), 1.4 * PANEL[0]
-    size = (width, max(0.3 + 0.4 * len(labels), ENTRY * legend))
-    figure, (axes,) = _figure([left], size, left + width + LEGEND + 0.2, title, lines)
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_ylim(-0.6, len(labels) - 0.4)
-    return figure, axes
-
-
-def grid(
-    panels: int,
-    height: float,
-    title: str,
-    lines: Sequence[str] = (),
-    columns: int = COLUMNS,
-    legend: float = LEGEND,
-) -> tuple[Figure, list[Axes]]:
-    """Return a figure with panels of this height, which have room for titles, and these panels.
-
-    ``columns``: the number of panels side by side. ``legend``: the width of the space to the right of them.
-    """
-    lefts = [GAP[0] + column * (PANEL[0] + GAP[0]) for column in range(min(panels, columns))]
-    rows = -(-panels // columns)
-    width = lefts[-1] + PANEL[0] + legend
-    figure, axes = _figure(lefts, (PANEL[0], height), width, title, lines, rows, above=TITLE)
-    for unused in axes[panels:]:
-        unused.remove()
-    return figure, axes[:panels]
-
-
-def _figure(
-    lefts: list[float],
-    size: tuple[float, float],
-    width: float,
-    title: str,
-    lines: Sequence[str],
-    rows: int = 1,
-    above: float = 0,
-) -> tuple[Figure, list[Axes]]:
-    """Return a figure of this width and its panels, row by row.
-
-    Args:
-        lefts: the left edges of the panels of a row.
-        size: the size of each panel.
-        width: the width of the figure.
-        title, lines: its title, and the lines of its caption.
-        rows: the number of rows.
-        above: the space above each row, besides ``GAP``.
-    """
-    caption = wrapped(lines, width)
-    row_height = above + size[1] + GAP[1]
-    height = 0.65 + LINE * len(caption) + rows * row_height
+def draw(chart: Chart) -> Figure:
+    """Return the figure of a chart: title and caption, then rows of panels, and the legend to the right of them."""
+    texts = [text for _, text in chart.legend]
+    room = 0.75 + 0.072 * max(map(len, "\n".join(texts).splitlines())) if texts else 0.2
+    labels = [line for panel in chart.panels for text in panel.y.texts for line in text.splitlines()]
+    left = GAP[0] if any(panel.y.title for panel in chart.panels) else 0.3
+    left = max(left, 0.2 + 0.075 * max(map(len, labels), default=0))
+    columns = min(chart.columns, len(chart.panels))
+    width = columns * (left + WIDTH) + room
+    caption = [part for line in chart.caption for part in textwrap.wrap(line, int(width * 14), subsequent_indent="   ")]
+    rows = [chart.panels[start : start + columns] for start in range(0, len(chart.panels), columns)]
+    heads = [max(LINE * (len(_heading(panel)) + 1) for panel in row) for row in rows]
+    heights = [head + max(panel.height for panel in row) + GAP[1] for head, row in zip(heads, rows, strict=True)]
+    top = 0.6 + LINE * len(caption)
+    entries = ENTRY * (len("\n".join(texts).splitlines()) + 1)
+    height = top + max(sum(heights), entries)
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
-    heading(figure, title, caption)
-    bottoms = [(GAP[1] + row * row_height) / height for row in reversed(range(rows))]
-    extent = size[0] / width, size[1] / height
-    panels = [figure.add_axes((left / width, bottom, *extent)) for bottom in bottoms for left in lefts]
-    for axes in panels:
-        add_grid(axes)
-    return figure, panels
+    size = min(14, 104 * (width - 0.4) / len(chart.title))  # smaller for settings with long names
+    figure.text(0.2 / width, 1 - 0.2 / height, chart.title, size=size, weight="bold", va="top")
+    figure.text(0.2 / width, 1 - 0.52 / height, "\n".join(caption), size=SMALL, color=GREY, linespacing=1.35, va="top")
+    for number, (row, head) in enumerate(zip(rows, heads, strict=True)):
+        upper = top + sum(heights[:number]) + head
+        for column, panel in enumerate(row):
+            corner = (left + column * (left + WIDTH)) / width, 1 - (upper + panel.height) / height
+            _panel(figure.add_axes((*corner, WIDTH / width, panel.height / height)), panel)
+    if texts:
+        handles = [Line2D([], [], linewidth=style.THICK, **_paint(look), ls=look.dash) for look, _ in chart.legend]
+        corner = (1 - (room - 0.1) / width, 1 - (top + heads[0]) / height)
+        figure.legend(
+            handles,
+            texts,
+            loc="upper left",
+            bbox_to_anchor=corner,
+            borderaxespad=0,
+            frameon=False,
+            handlelength=2.6,
+            fontsize=9,
+        )
+    return figure
+
+
+def _paint(look: style.Look) -> dict[str, Any]:
+    return {"color": look.colour, "marker": look.marker, "fillstyle": "none" if "open" in look.symbol else "full"}
+
+
+def _heading(panel: Panel) -> list[str]:
+    """Return the lines above a panel: its title and its note."""
+    return [part for text in (panel.title, panel.note) for part in textwrap.wrap(text, 62)]
+
+
+def _panel(axes: Axes, panel: Panel) -> None:
+    add_grid(axes)
+    for text in panel.texts:
+        place: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "top"}
+        axes.text(0.015, text.y, "\n".join(text.lines), size=8, **place)
+    if panel.line is not None:
+        axes.axvline(panel.line, color=style.PAPERS.colour, linewidth=0.8)
+    for shade in panel.shades:
+        axes.fill_betweenx([shade.bottom, shade.top], shade.low, shade.high, color="#dcdcdc", linewidth=0)
+    for mark in panel.marks:
+        _mark(axes, mark)
+    _axis(axes, "x", panel.x)
+    _axis(axes, "y", panel.y)
+    heading = _heading(panel)
+    axes.set_title("\n".join(heading), size=SMALL if panel.note else 10, loc="left", linespacing=1.3)
+
+
+def _axis(axes: Axes, which: Literal["x", "y"], axis: Axis) -> None:
+    title_size = min(10.0, 410 / len(axis.title)) if axis.title else 10.0  # fits the height of a panel
+    axes.set(**{f"{which}label": axis.title})
+    own = axes.xaxis if which == "x" else axes.yaxis
+    own.label.set_fontsize(title_size)
+    if axis.log:
+        axes.set(**{f"{which}scale": "log"})
+    if axis.ticks is not None:
+        own.set_ticks(axis.ticks, axis.texts, size=8 if axis.title else 9)
+        own.set_minor_locator(NullLocator())
+        own.set_minor_formatter(NullFormatter())
+    elif not axis.log:
+        axes.locator_params(axis=which, nbins=5, integer=axis.title == "step", min_n_ticks=1)
+    if axis.range is not None:
+        axes.set(**{f"{which}lim": axis.range})
+
+
+def _mark(axes: Axes, mark: Mark) -> None:
+    paint, look = _paint(mark.look), LOOKS[mark.kind]
+    if mark.kind in ("line", "seed"):
+        look = {"linestyle": mark.look.dash, **look, "markevery": marked(len(mark.x))}
+    if mark.kind == "seed" and len(mark.x) > 1:
+        look = look | {"marker": ""}
+    axes.plot(mark.x, mark.y, label=mark.label, **paint | look)
+    if mark.kind == "line" and len(mark.low):
+        axes.fill_between(mark.x, mark.low, mark.high, color=mark.look.colour, alpha=0.15, linewidth=0)
+    elif len(mark.low):
+        errors = [np.subtract(mark.x, mark.low), np.subtract(mark.high, mark.x)]
+        axes.errorbar(mark.x, mark.y, xerr=errors, color=mark.look.colour, fmt="none", capsize=4)
+
+
+def marked(count: int) -> list[int]:
+    """Return the indices of about ``MARKED`` points of a line that get a marker; all of them if there are few."""
+    if count <= 2 * MARKED:
+        return list(range(count))
+    return [int((number + 0.5) * count / MARKED) for number in range(MARKED)]
 
 
 def add_grid(axes: Axes) -> None:
     """Draw a light grid, and hide the upper and the right spine."""
     axes.grid(color="#e6e6e6", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def wrapped(lines: Sequence[str], width: float) -> list[str]:
-    """Return the lines of a caption, wrapped to fit a figure of this width in inches."""
-    return [part for line in lines for part in textwrap.wrap(line, int(width * 14), subsequent_indent="   ")]
-
-
-def heading(figure: Figure, title: str, lines: Sequence[str]) -> None:
-    """Draw the title and, below it, the caption at the top of a figure. ``lines``: the caption, already wrapped."""
-    width, height = figure.get_size_inches()
-    # captions may quote error messages with dollar signs, which are no formula
-    layout: dict[str, Any] = {"x": 0.2 / width, "va": "top", "parse_math": False}
-    size = min(14, 104 * (width - 0.4) / len(title))  # smaller for settings with long names
-    figure.text(y=1 - 0.2 / height, s=title, size=size, weight="bold", **layout)
-    figure.text(y=1 - 0.52 / height, s="\n".join(lines), size=8.5, color="#444444", linespacing=1.35, **layout)

@@ -1,147 +1,111 @@
-"""The figures of the paper in its own layout: our curves in its panels, and its own curves where they are known.
-
-The paper's curves are laid over ours where they are comparable (:mod:`rmsexp.report.paper.matching`). Otherwise they
-have panels of their own, beside or below ours.
-"""
+"""The figures of the paper in its own layout: our curves in its panels and, beside or below them, its own curves."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import cast
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rmsexp.records.frames import names, quantities
+from rmsexp.campaign import item_file
+from rmsexp.campaign.item_file import Found, Item
+from rmsexp.records.frames import names, quantities, statistics
 from rmsexp.records.frames.load import Records
-from rmsexp.report.plots import canvas, panels, style
-from rmsexp.report.plots.panels import Axis, Chart, Curve, Panel
-from rmsexp.report.plots.setting_curves import LEGEND, LIMITS, draw_panel, legend_entries
+from rmsexp.report import paper
+from rmsexp.report.paper import matching
+from rmsexp.report.plots import canvas, p_sweep, ranges, setting_curves, style
+from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel
+from rmsexp.report.plots.setting_curves import X
+from rmsexp.report.plots.style import Look
+from rmsexp.report.tables import p_sweep as p_table
 from rmsexp.rules.quantities import Quantity
 
 FEWEST = 2  # the paper's unit of steps is used if runs have at least so many of them
-SMALL_UNIT = 100  # of steps: larger units are written in thousands
-SCALE = "paper"  # the scale at which panels may have the paper's ranges
+UNITS: dict[X, str] = {"step": "step", "time": "minutes"}  # of the paper's x axes
 
 
-class View(NamedTuple):
-    """A panel of a figure of the paper.
-
-    Attributes:
-        quantity: what is drawn.
-        title: the heading of the panel.
-        x: against what.
-        per: the number of steps that the paper's axis counts as one, such as 30,000.
-        steps: the number of steps that the paper draws; None: all.
-        y_range: the paper's range of the y axis, in the unit of the quantity; None: not known.
-    """
-
-    quantity: Quantity
-    title: str = ""
-    x: Axis = "step"
-    per: int = 1
-    steps: int | None = None
-    y_range: tuple[float, float] | None = None
-
-
-def draw(title: str, lines: Sequence[str], records: Records, rows: Mapping[str, str], views: Sequence[View]) -> Figure:
-    """Return a figure of the paper, with a panel per view and, in each, a curve per row.
+def curves(item: Item, found: Found, sources: Sequence[str]) -> Figure:
+    """Return an item's figure, with a panel for each of its panels and a curve for each row of its group.
 
     Args:
-        title: the name of the figure in the paper, such as "Figure 1".
-        lines: the caption.
-        records: the records of one setting.
-        rows: the series of each curve, by its name in the paper and in the paper's order.
-        views: the panels.
+        item: the item.
+        found: what the records have of its group.
+        sources: where our values come from: scale, data, seeds and machine, as lines of the caption.
     """
-    ours = [_ours(records, rows, view) for view in views]
-    pairs = [(chart, view) for chart, view in zip(ours, views, strict=True)]
-    published = [(found, view) for chart, view in pairs if (found := _published(title, records.names[0], chart, view))]
-    labels = {series: _label(ours, records, row, series) for row, series in rows.items()}
-    handles, texts = legend_entries(labels, [*ours, *(chart for chart, _ in published)])
-    columns = max(2, min(len(views), canvas.COLUMNS))
-    room = 0.8 + 0.075 * max(map(len, texts))
-    figure, grid = canvas.grid(len(ours) + len(published), canvas.PANEL[1], title, lines, columns, room)
-    for axes, (chart, view) in zip(grid, pairs, strict=False):
-        _draw(axes, chart, list(rows.values()), view.title + " here" * bool(published))
-        ends = [curve.mean["mean"].iloc[-1] for curve in chart.panels[view.x].curves]
-        set_range(axes, view, records, ends)
-    for axes, (chart, view) in zip(grid[len(ours) :], published, strict=True):
-        _draw(axes, chart, list(rows.values()), f"{view.title} in the paper, at its own setting")
-    grid[min(columns, len(grid)) - 1].legend(handles, texts, bbox_to_anchor=(1.01, 1), **LEGEND)
-    return figure
+    looks = style.looks(found.series.values())
+    ours = [_ours(panel, found.records, looks) for panel in item.panels]
+    views = [(_quantity(panel, found.records), panel) for panel in item.panels]
+    published = [
+        replace(beside, title=f"{panel.title} in the paper, at its own setting".strip())
+        for quantity, panel in views
+        if (beside := of_paper(item.title, quantity, cast("X", panel.x), looks, panel.per))
+    ]
+    ours = [replace(panel, title=(panel.title + " here" * bool(published)).strip()) for panel in ours]
+    trained = set(found.records.runs["series"])
+    legend = [(looks[series], row + " (no run)" * (series not in trained)) for row, series in found.series.items()]
+    caption = [item.caption, *sources, setting_curves.reading(ours)]
+    return canvas.draw(Chart(item.title, caption, [*ours, *published], legend, max(2, min(len(ours), 3))))
 
 
-def _ours(records: Records, rows: Mapping[str, str], view: View) -> Chart:
-    """Return the chart of a view, with the curves of the rows in their order, and perhaps those of the paper."""
-    if view.steps is not None:
-        records = Records(records.runs, records.metrics[records.metrics["step"] <= view.steps], records.problems)
-    chart = panels.chart(records, view.quantity, LIMITS, [view.x])
-    panel = chart.panels[view.x]
-    curves = [curve for curve in panel.curves if curve.from_paper]
-    curves += [curve for series in rows.values() for curve in panel.curves if curve.series == series and curve.seeds]
-    return _in_units(panels.ranged(chart._replace(panels={view.x: panel._replace(curves=curves)})), view)
+def against_p(item: Item, found: Found, sources: Sequence[str]) -> Figure:
+    """Return an item's figure, with a panel for each of its panels, against p. Arguments are as in :func:`curves`."""
+    records = found.records
+    table = p_table.table(records, *records.names)
+    panels = [
+        replace(p_sweep.quality(table, _quantity(panel, records), records), title=panel.title) for panel in item.panels
+    ]
+    left_out = filter(None, [p_table.left_out(records, table)])
+    return canvas.draw(Chart(item.title, [item.caption, *sources, p_sweep.READING, *left_out], panels, p_sweep.LEGEND))
 
 
-def _published(source: str, task: str, ours: Chart, view: View) -> Chart | None:
-    """Return the chart of the paper's curves in a view; None if they are not known, or are laid over ours already."""
-    if any(curve.from_paper for curve in ours.panels[view.x].curves):
+def _quantity(panel: item_file.Panel, records: Records) -> Quantity:
+    """Return the quantity of a panel as the task names it or, if it does not, the usual one of the metric."""
+    split, metric = panel.quantity.split(" ")
+    if panel.label:
+        return Quantity(split, metric, panel.label)
+    usual = quantities.usual(split, metric)
+    return next((one for one in quantities.named(records) if (one.split, one.metric) == (split, metric)), usual)
+
+
+def _ours(panel: item_file.Panel, records: Records, looks: Mapping[str, Look]) -> Panel:
+    """Return a panel with our curves, in the paper's unit of steps if they are long enough.
+
+    Runs with a score evaluate the whole validation split at their last steps only; theirs are interim evaluations.
+    """
+    quantity = _quantity(panel, records)
+    if quantity.split == names.VALID and statistics.target(records).scored:
+        quantity = replace(quantity, split=names.INTERIM)
+    if panel.steps is not None:
+        records = Records(records.runs, records.metrics[records.metrics["step"] <= panel.steps], records.problems)
+    per = panel.per if records.metrics["step"].max() >= FEWEST * panel.per else 1
+    (drawn,) = setting_curves.panels(records, quantity, looks, [cast("X", panel.x)], per)
+    return replace(drawn, title=panel.title)
+
+
+def of_paper(figure: str, quantity: Quantity, x: X, looks: Mapping[str, Look], per: int = 1) -> Panel | None:
+    """Return a panel with the curves of a figure of the paper; None if they are not known.
+
+    Args:
+        figure: the name of the figure in the paper, such as "Figure 1", of which "Figure 1a" is a part.
+        quantity: what the curves show.
+        x: against what.
+        looks: the looks of the series that are drawn.
+        per: the number of steps that the axis counts as one.
+    """
+    points = paper.curves()
+    is_split = points["metric"].map(matching.CURVE_SPLITS) == quantity.split
+    points = points[is_split & (points["metric"] == quantity.metric) & (points["x_unit"] == UNITS.get(x))]
+    points = points[points["figure"].str.startswith(figure)]
+    marks = []
+    for series, look in looks.items():
+        rows = points[points["norm"] == series]
+        if len(rows):
+            label = f"{names.label(series)} (paper)"
+            at, value = rows["x"].to_numpy(float) / (per if x == "step" else 1), rows["y"].to_numpy(float)
+            marks.append(Mark("line", look._replace(dash=style.PAPER), at, value, label=label))
+    if not marks:
         return None
-    # the paper has no interim evaluations, which stand for the whole split
-    split = names.VALID if view.quantity.split == names.INTERIM else view.quantity.split
-    title = quantities.title(replace(view.quantity, split=split))
-    for chart in panels.paper_charts(task):
-        if (chart.source, chart.title) == (source, title) and view.x in chart.panels:
-            return _in_units(chart._replace(panels={view.x: chart.panels[view.x]}), view)
-    return None
-
-
-def _in_units(chart: Chart, view: View) -> Chart:
-    """Return the chart with x in the paper's unit of steps, if its curves are long enough."""
-    curves = chart.panels[view.x].curves
-    longest = max((curve.mean["x"].max() for curve in curves), default=0.0)
-    if view.per == 1 or longest < FEWEST * view.per:
-        return chart
-    unit = f"{view.per / 1000:g}k" if view.per > SMALL_UNIT else f"{view.per}"
-    divided = [_divided(curve, view.per) for curve in curves]
-    beyond = [point._replace(x=point.x / view.per) for point in chart.panels[view.x].beyond]
-    return chart._replace(panels={view.x: Panel(f"step / {unit}", divided, beyond)})
-
-
-def _divided(curve: Curve, by: int) -> Curve:
-    seeds = [seed._replace(x=seed.x / by) for seed in curve.seeds]
-    return curve._replace(seeds=seeds, mean=curve.mean.assign(x=curve.mean["x"] / by))
-
-
-def _label(charts: Sequence[Chart], records: Records, row: str, series: str) -> str:
-    """Return the text of a row in the legend: its name, and how many of its seeds are in the means if they differ."""
-    runs = int((records.runs["series"] == series).sum())
-    means = [_averaged(panel.curves, series) for chart in charts for panel in chart.panels.values()]
-    if not runs:
-        return f"{row} (no run)"
-    counts = " or ".join(map(str, sorted(set(means))))
-    return row if set(means) == {runs} else f"{row} ({counts} of {runs} seed{'s' if runs > 1 else ''})"
-
-
-def _averaged(curves: Sequence[Curve], series: str) -> int:
-    return sum(curve.averaged for curve in curves if curve.series == series)
-
-
-def set_range(axes: Axes, view: View, records: Records, ends: Sequence[float]) -> None:
-    """Give the y axis its range in the paper, if all runs are at the paper's scale and the range has all ``ends``.
-
-    ``ends``: the last values of curves, which nobody should miss.
-    """
-    if view.y_range is not None and records.runs["scale"].eq(SCALE).all():
-        low, high = view.y_range
-        if all(low <= end <= high for end in ends):
-            axes.set_ylim(low, high)
-
-
-def _draw(axes: Axes, chart: Chart, series: list[str], heading: str) -> None:
-    (panel,) = chart.panels.values()
-    draw_panel(axes, chart, panel, series)
-    axes.set_title(heading.strip(), size=10)
-    if not panel.curves:
-        axes.text(0.5, 0.5, "nothing recorded yet", transform=axes.transAxes, ha="center", color=style.GREY)
+    values = [mark.y for mark in marks]
+    y = ranges.robust(quantities.title(quantity), values, [y[-1] for y in values], quantity.log)
+    return Panel(Axis(setting_curves.step_title(per) if x == "step" else "time in training (minutes)"), y, marks)

@@ -1,233 +1,187 @@
-"""The figures of one setting: each quantity against steps and against time in training, side by side."""
+"""The curves of one setting: each quantity against steps and against time in training, side by side.
+
+A series is a norm with the options that were changed. In each panel, a series has a thin line per seed, a thick line of
+the mean over seeds and, from three seeds on, a band: the 95 % t-interval of the mean. The mean leaves out runs that
+diverged or failed and, against time, runs whose time is not clear. It ends where fewer than half of the others go on. A
+note counts the seeds of means that leave some out. A spike does not set the range of the y axis
+(:mod:`rmsexp.report.plots.ranges`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.collections import LineCollection
+import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from rmsexp.records.frames import names, statistics
+from rmsexp.records.frames import caveats, curves, names, quantities, speed, statistics
 from rmsexp.records.frames.load import Records
-from rmsexp.report.plots import canvas, panels, ranges, style
-from rmsexp.report.plots.panels import Chart, Setting
-from rmsexp.report.plots.ranges import Range
+from rmsexp.report.plots import canvas, ranges, style
+from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel
+from rmsexp.report.plots.style import Look
 from rmsexp.rules.quantities import Quantity
 
-LEGEND: dict[str, Any] = {"loc": "upper left", "frameon": False, "handlelength": 2.6, "fontsize": 9}
-PIXELS = int(canvas.DPI * canvas.PANEL[0])  # width of a panel in a PNG
-LABEL = 0.13  # the height of the label of a line, in inches
-MOST_LABELS = 20  # more do not fit beside a panel
-LONGEST = 18  # characters of a label
-STAGGERED = 4  # values at an arrow that stand below each other
-TITLE = 410  # the size of a title of an axis times its characters, in points, that fits the height of a panel
-LIMITS = panels.Limits(seed=PIXELS // 2, mean=PIXELS)  # a mean keeps its extremes in every two pixels
+X = Literal["step", "time", "epoch"]
+SEED_POINTS, MEAN_POINTS = 200, 400  # of a curve, at most; a panel of a PNG is 645 pixels wide
+SMALL_UNIT = 100  # of steps: larger units are written in thousands
 
 
-def save(setting: Setting, quantities: Sequence[Quantity], folder: Path) -> None:
-    """Write a figure per quantity, such as ``train_loss``, and ``curves`` with all quantities, each as PNG and SVG."""
-    for quantity, chart in zip(quantities, setting.charts, strict=True):
-        canvas.write(draw_setting(setting._replace(charts=[chart])), folder / quantity.name)
-    canvas.write(draw_setting(setting), folder / "curves")
+class Lines(NamedTuple):
+    """The lines of a series in a panel.
+
+    Attributes:
+        marks: a line per seed, a cross where a diverged seed ends, and the mean.
+        ends: the last values of the mean and of seeds that did not diverge.
+        counts: the number of seeds in the mean, if it leaves some out, such as "mean of 2 of 3 seeds"; else empty.
+    """
+
+    marks: list[Mark]
+    ends: list[float]
+    counts: str
 
 
 def draw(records: Records, shown: Sequence[Quantity]) -> Figure:
-    """Return the figure of :func:`draw_setting` for these quantities of the records of one setting."""
-    return draw_setting(panels.setting(records, shown, LIMITS))
+    """Return the figure of :func:`chart`."""
+    return canvas.draw(chart(records, shown))
 
 
-def draw_setting(setting: Setting) -> Figure:
-    """Return a figure with a row of two panels per quantity, a caption above them and a legend to the right of them.
-
-    The legend counts the seeds in the means. If these numbers differ between quantities, each row has a legend.
-    """
-    counted = [
-        [f"{names.label(name)} ({panels.seeds(chart, name, runs)})" for name, runs in setting.runs.items()]
-        for chart in setting.charts
+def chart(records: Records, shown: Sequence[Quantity]) -> Chart:
+    """Return the chart of these quantities. ``records``: those of one setting."""
+    looks = style.looks(names.in_order(records.runs["series"]))
+    drawn = [panel for quantity in shown for panel in panels(records, quantity, looks)]
+    seeds = records.runs["series"].value_counts()
+    legend = [
+        (look, f"{names.label(name)} ({seeds[name]} seed{'s' if seeds[name] > 1 else ''})")
+        for name, look in looks.items()
     ]
-    legends = counted if any(labels != counted[0] for labels in counted) else counted[:1]
-    figure, rows = _layout(setting, legends)
-    for chart, row in zip(setting.charts, rows, strict=True):
-        for axes, panel in zip(row, chart.panels.values(), strict=True):
-            draw_panel(axes, chart, panel, list(setting.runs))
-            ours = [curve for curve in panel.curves if not curve.from_paper]
-            if 1 < len(ours) <= MOST_LABELS:
-                _label_ends(axes, ours)
-            if not panel.curves:
-                axes.text(0.5, 0.5, "nothing recorded yet", transform=axes.transAxes, ha="center", color=style.GREY)
-    return figure
+    caption = ["; ".join(caveats.brief(records)), reading(drawn)]
+    return Chart(", ".join(records.names), caption, drawn, legend, columns=2)
 
 
-def _layout(setting: Setting, legends: list[list[str]]) -> tuple[Figure, list[list[Axes]]]:
-    """Return a figure with caption and legends, and the two panels of each row.
+def reading(drawn: Sequence[Panel]) -> str:
+    """Return how to read the lines of panels."""
+    marks = [mark for panel in drawn for mark in panel.marks]
+    band = any(np.isfinite(mark.low).any() for mark in marks)
+    parts = {
+        "thin: one seed; thick: mean over seeds, which ends where fewer than half of them have values": True,
+        f"band: {statistics.CONFIDENCE:.0%} t-interval of the mean": band,
+        "short dashes: time excluded": any(mark.look.dash == style.TIME_EXCLUDED for mark in marks),
+        "x: diverged": any(mark.kind == "cross" for mark in marks),
+    }
+    return "; ".join(text for text, applies in parts.items() if applies)
 
-    Positions are computed in inches, which is much faster than a layout engine.
+
+def panels(
+    records: Records,
+    quantity: Quantity,
+    looks: Mapping[str, Look],
+    axes: Sequence[X] = ("step", "time"),
+    per: int = 1,
+) -> list[Panel]:
+    """Return a panel of a quantity against each of the ``axes``, all with the same y axis.
+
+    ``looks``: the look of each series that is drawn, in their order. ``per``: the number of steps that the axis counts
+    as one.
+    """
+    rows = quantities.values(records, quantity)
+    rows[quantity.metric] *= quantity.factor
+    unit, divisor = speed.time_unit(rows["time"].max())
+    rows["time"] /= divisor
+    rows["step"] /= per
+    titles: dict[X, str] = {"step": step_title(per), "time": f"time in training ({unit})", "epoch": "epoch"}
+    bounds = _bounds(rows[quantity.metric], quantity.unit)
+    total, found = records.runs["series"].value_counts(), {}
+    for x in axes:
+        points = curves.curves(rows, x, quantity.metric)
+        runs = records.runs[records.runs["folder"].isin(list(points))]
+        runs = runs if x == "time" else runs.assign(time_state="clear")
+        found[x] = {
+            name: _lines(of_series, points, looks[name], bounds, int(total[name]))
+            for name in looks
+            if len(of_series := runs[runs["series"] == name])
+        }
+    lines = [of_series for by_series in found.values() for of_series in by_series.values()]
+    values = [mark.y for of_series in lines for mark in of_series.marks]
+    y = ranges.robust(quantities.title(quantity), values, [end for one in lines for end in one.ends], quantity.log)
+    return [_panel(Axis(titles[x]), y, by_series) for x, by_series in found.items()]
+
+
+def step_title(per: int) -> str:
+    """Return the title of an axis that counts ``per`` steps as one."""
+    return "step" if per == 1 else f"step / {f'{per / 1000:g}k' if per > SMALL_UNIT else per}"
+
+
+def _bounds(values: pd.Series, unit: str) -> tuple[float, float]:
+    """Return the smallest and the largest possible value of a quantity, to which bands are cut.
+
+    Percentages are from 0 to 100. A quantity without negative values in the records is not negative.
+    """
+    if unit == "%":
+        return 0.0, 100.0
+    return 0.0 if (values >= 0).all() else -math.inf, math.inf
+
+
+def _lines(
+    runs: pd.DataFrame, points: Mapping[str, curves.Points], look: Look, bounds: tuple[float, float], seeds: int
+) -> Lines:
+    """Return the lines of a series, whose mean is over the runs of :func:`rmsexp.records.frames.curves.averaged`.
 
     Args:
-        setting: the charts of the rows.
-        legends: the texts of all series, in the legend of each row or, if it is the same for all rows, of the first.
+        runs: the runs of the series that have points.
+        points: the points of each run, by its folder.
+        look: the look of the series.
+        bounds: the possible values, to which the band is cut.
+        seeds: the number of all runs of the series.
     """
-    rows, series = len(setting.charts), list(setting.runs)
-    labels = labels_width(series)
-    legend = 0.7 + 0.075 * max(len(text) for texts in legends for text in texts)
-    step = canvas.PANEL[0] + canvas.GAP[0] + labels
-    width = 2 * step + 0.2 + legend
-    lines = canvas.wrapped([setting.caption, _reading(setting.charts)], width)
-    top = 0.75 + canvas.LINE * len(lines)
-    row_height = canvas.PANEL[1] + canvas.GAP[1]
-    entries = canvas.ENTRY * (len(legends[0]) + 4)  # a legend may be taller than the rows that it is for
-    if len(legends) > 1:
-        row_height = max(row_height, entries)
-    height = top + max(rows * row_height, entries)
-    figure = Figure(figsize=(width, height))
-    FigureCanvasAgg(figure)
-    canvas.heading(figure, setting.title, lines)
-    size = canvas.PANEL[0] / width, canvas.PANEL[1] / height
-    lefts = [(canvas.GAP[0] + column * step) / width for column in range(2)]
-    bottoms = [1 - (top + row * row_height + canvas.PANEL[1]) / height for row in range(rows)]
-    for row, texts in enumerate(legends):
-        handles = legend_entries(dict(zip(series, texts, strict=True)), setting.charts)
-        corner = (1 - legend / width, 1 - (top + row * row_height) / height)
-        figure.legend(*handles, bbox_to_anchor=corner, borderaxespad=0, **LEGEND)
-    return figure, [[figure.add_axes((left, bottom, *size)) for left in lefts] for bottom in bottoms]
-
-
-def _reading(charts: Sequence[Chart]) -> str:
-    """Return how to read the lines of the charts."""
-    curves = [curve for chart in charts for panel in chart.panels.values() for curve in panel.curves]
-    parts = ["thin: one seed; thick: mean over seeds, which ends where fewer than half of them have values"]
-    parts += [f"band: {statistics.CONFIDENCE:.0%} t-interval of the mean"] * any(curve.has_band for curve in curves)
-    beyond = any(panel.beyond for chart in charts for panel in chart.panels.values())
-    return "; ".join(parts + ["arrow: the value furthest beyond the axis"] * beyond)
-
-
-def legend_entries(labels: Mapping[str, str], charts: Iterable[Chart]) -> tuple[list[Line2D], list[str]]:
-    """Return the handles and the texts of a legend: of the series, and of the dashes and crosses in the charts.
-
-    ``labels``: the text of each series.
-    """
-    handles, texts = [], [*labels.values()]
-    curves = [curve for chart in charts for panel in chart.panels.values() for curve in panel.curves]
-    for name in labels:
-        look: dict[str, Any] = {"linestyle": style.dash_of(name, list(labels)), "linewidth": style.THICK}
-        handles.append(Line2D([], [], marker=style.marker(names.norm_of(name)), **_paint(name), **look))
-    if any(seed.time_excluded for curve in curves for seed in curve.seeds):
-        handles.append(Line2D([], [], color="black", linestyle=style.TIME_EXCLUDED))
-        texts.append("time excluded")
-    if any(seed.diverged for curve in curves for seed in curve.seeds):
-        handles.append(Line2D([], [], color="black", linestyle="none", marker="x"))
-        texts.append("diverged")
-    if any(curve.from_paper for curve in curves):
-        handles.append(Line2D([], [], color="black", linestyle=style.PAPER))
-        texts.append("paper, in the norm's colour")
-    return handles, texts
-
-
-def draw_panel(axes: Axes, chart: Chart, panel: panels.Panel, series: list[str]) -> None:
-    """Draw one panel of a chart. ``series``: all series of the figure, which determine the dashes of each."""
-    for place, curve in enumerate(panel.curves):
-        if curve.from_paper:
-            _draw_paper_curve(axes, curve)
+    series = str(runs["series"].iloc[0])
+    marks, ends = list[Mark](), list[float]()
+    for run in runs.to_dict("records"):
+        x, y = points[run["folder"]]
+        kept = curves.thinned(y, SEED_POINTS)
+        marks.append(Mark("seed", _dashed(look, run["time_state"] != "clear"), x[kept], y[kept], series=series))
+        if run["status"] == "diverged":
+            marks.append(Mark("cross", look, x[-1:], y[-1:], label="diverged", series=series))
         else:
-            _draw_curve(axes, curve, style.dash_of(curve.series, series), place, chart.limits)
-    axes.set_xlabel(panel.x_title)
-    axes.set_ylabel(chart.title, size=min(10.0, TITLE / len(chart.title)))
-    if chart.limits.log:
-        axes.set_yscale("log")
-    else:
-        axes.locator_params(axis="y", nbins=5)
-    axes.locator_params(axis="x", nbins=5)
-    if panel.x_title == "step":
-        axes.locator_params(axis="x", integer=True, min_n_ticks=1)
-    axes.set_ylim(chart.limits.low, chart.limits.high)
-    canvas.add_grid(axes)
-    _draw_beyond(axes, panel)
+            ends.append(float(y[-1]))
+    averaged, _ = curves.averaged(runs, timed=True)
+    mean = curves.mean_curve([points[folder] for folder in averaged["folder"]])
+    most, at_end = int(mean["seeds"].max()), int(mean["seeds"].iloc[-1])
+    count = f"mean of {most} of {seeds} seeds" if most < seeds else ""
+    if at_end < most:
+        count = f"{count or f'mean of {most} seeds'}, {at_end} at its end"
+    mean = mean.iloc[curves.thinned(mean["mean"].to_numpy(), MEAN_POINTS)]
+    if ends:  # otherwise all runs diverged
+        ends.append(float(mean["mean"].iloc[-1]))
+    x, y, low, high = (mean[column].to_numpy() for column in ("x", "mean", "low", "high"))
+    look = _dashed(look, bool((averaged["time_state"] != "clear").any()))
+    line = Mark("line", look, x, y, low.clip(*bounds), high.clip(*bounds), names.label(series), series)
+    return Lines([*marks, line], ends, count)
 
 
-def _paint(series: str) -> dict[str, Any]:
-    """Return the colour of a series, and the size of its markers, for matplotlib."""
-    return {"color": style.colour(names.norm_of(series)), "markersize": 6, "markeredgewidth": 0}
+def _dashed(look: Look, is_excluded: bool) -> Look:
+    return look._replace(dash=style.TIME_EXCLUDED) if is_excluded else look
 
 
-def _draw_curve(axes: Axes, curve: panels.Curve, dash: style.Dash, place: int, limits: Range) -> None:
-    """Draw a thin line per seed, a cross where a diverged seed ends, and the thick mean with its band, if any.
-
-    ``place``: the number of the curve in its panel.
-    """
-    paint, marker, mean = _paint(curve.series), style.marker(names.norm_of(curve.series)), curve.mean
-    _draw_seeds(axes, curve, dash)
-    for seed in curve.seeds:
-        if len(seed.x) == 1:
-            axes.plot(seed.x, seed.y, linestyle="", marker=marker, alpha=style.FAINT, **paint)
-        if seed.diverged:
-            end = np.clip(seed.y[-1:], limits.low, limits.high)
-            cross: dict[str, Any] = {"marker": "x", "markersize": 8, "markeredgewidth": 2, "clip_on": False}
-            axes.plot(seed.x[-1:], end, zorder=3, **paint | cross)
-    thick: dict[str, Any] = {"linestyle": curve.dash or dash, "linewidth": style.THICK, "marker": marker}
-    axes.plot(mean["x"], mean["mean"], markevery=style.marked(len(mean), place), **paint, **thick)
-    if curve.has_band:
-        axes.fill_between(mean["x"], mean["low"], mean["high"], color=paint["color"], alpha=0.15, linewidth=0)
-
-
-def _draw_seeds(axes: Axes, curve: panels.Curve, dash: style.Dash) -> None:
-    """Draw the thin lines of the seeds. A collection is built and drawn faster than hundreds of separate lines."""
-    lines = [np.column_stack([seed.x, seed.y]) for seed in curve.seeds]
-    look: dict[str, Any] = {"linewidths": style.THIN, "alpha": style.FAINT, "joinstyle": "round", "zorder": 2}
-    colour, dashes = _paint(curve.series)["color"], [seed.dash or dash for seed in curve.seeds]
-    axes.add_collection(LineCollection(lines, colors=colour, linestyles=dashes, **look))
-
-
-def _draw_beyond(axes: Axes, panel: panels.Panel) -> None:
-    """Draw an arrow with the value at the edge of the panel where a curve is furthest beyond it."""
-    low, high = axes.get_ylim()
-    for row, point in enumerate(panel.beyond):
-        arrow, edge, side = ("\u2191", high, -1) if point.above else ("\u2193", low, 1)
-        layout: dict[str, Any] = {"textcoords": "offset points", "size": 8, "ha": "center", "parse_math": False}
-        column, line = divmod(row, STAGGERED)  # the values of several curves at the same x stand beside each other
-        height = side * (5 + 9 * line)
-        axes.annotate(
-            f"{arrow}{point.y:.3g}",
-            (point.x, edge),
-            (8 + 32 * column, height),
-            color=style.colour(names.norm_of(point.series)),
-            va="top" if point.above else "bottom",
-            weight="bold",
-            **layout,
-        )
-
-
-def labels_width(series: Sequence[str]) -> float:
-    """Return the width of the labels at the ends of lines, in inches."""
-    return 0.2 + 0.062 * max((len(_short(name)) for name in series), default=0)
-
-
-def _short(series: str) -> str:
-    """Return the label of a series, with "fused" in place of "impl=fused", shortened to ``LONGEST``."""
-    label = names.label(names.without_impl(series)) + " fused" * ("impl=fused" in series)
-    return label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}\u2026"
-
-
-def _label_ends(axes: Axes, shown: Sequence[panels.Curve]) -> None:
-    """Write the name of each curve to the right of the panel, at the height of its end."""
-    ends = axes.transData.transform([(0, curve.mean["mean"].iloc[-1]) for curve in shown])[:, 1]
-    heights = axes.transAxes.inverted().transform([(0, end) for end in ends])[:, 1]
-    gap = LABEL / canvas.PANEL[1]
-    for curve, height in zip(shown, ranges.spread(np.clip(heights, 0, 1).tolist(), gap, 0, 1), strict=True):
-        look: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
-        end = (float(curve.mean["x"].iloc[-1]), float(curve.mean["mean"].iloc[-1]))
-        leader: dict[str, Any] = {"arrowstyle": "-", "color": _paint(curve.series)["color"], "lw": 0.6, "ls": ":"}
-        axes.annotate("", (1.01, height), end, "axes fraction", "data", leader, annotation_clip=False)
-        axes.plot([1.02], [height], style.marker(names.norm_of(curve.series)), **_paint(curve.series), **look)
-        axes.text(1.045, height, _short(curve.series), size=8, va="center", parse_math=False, **look)
-
-
-def _draw_paper_curve(axes: Axes, curve: panels.Curve) -> None:
-    label = f"{names.label(curve.series)} (paper)"
-    look: dict[str, Any] = {"color": style.colour(curve.series), "linestyle": curve.dash, "linewidth": 1.2}
-    axes.plot(curve.mean["x"], curve.mean["mean"], label=label, **look)
+def _panel(x: Axis, y: Axis, lines: Mapping[str, Lines]) -> Panel:
+    """Return a panel with crosses within its range, and a note on the seeds of means and on values beyond it."""
+    assert y.range is not None
+    low, high = y.range
+    marks = [
+        replace(mark, y=np.clip(mark.y, low, high)) if mark.kind == "cross" else mark
+        for of_series in lines.values()
+        for mark in of_series.marks
+    ]
+    notes = [] if marks else ["nothing recorded yet"]
+    for count in dict.fromkeys(of_series.counts for of_series in lines.values() if of_series.counts):
+        of = [names.label(name) for name, of_series in lines.items() if of_series.counts == count]
+        notes.append(f"{count}: {'every norm' if len(of) == len(lines) > 1 else ', '.join(of)}")
+    if marks:
+        highest, lowest = max(marks, key=lambda mark: np.max(mark.y)), min(marks, key=lambda mark: np.min(mark.y))
+        for what, mark, value in (("up to", highest, np.max(highest.y)), ("down to", lowest, np.min(lowest.y))):
+            if not low <= value <= high:
+                notes.append(f"beyond the axis: {what} {value:.3g} ({names.label(mark.series)})")
+    return Panel(x, y, marks, note="; ".join(notes))

@@ -102,8 +102,10 @@ def with_single_headings(text: pd.DataFrame) -> pd.DataFrame:
     """Return the cells of a :class:`Sheet` with headings of one level, such as "Test14, paper"."""
     if text.columns.nlevels == 1:
         return text
-    headings = (f"{' '.join(filter(None, levels))}{f', {half}' if half else ''}" for half, *levels in text.columns)
-    return text.set_axis(list(headings), axis=1)
+    headings = [
+        " ".join(filter(None, levels[1:])) + f", {levels[0]}" * bool(levels[0]) for levels in text.columns.tolist()
+    ]
+    return text.set_axis(headings, axis=1)
 
 
 def value(found: Found, series: str, column: Column) -> Value:

@@ -15,14 +15,13 @@ from rmsexp.compare import load
 from rmsexp.records import record
 from rmsexp.records.frames import quantities
 from rmsexp.records.frames.caveats import caveats
-from rmsexp.report.plots import panels, setting_curves
+from rmsexp.report.plots import setting_curves
 from rmsexp.report.tables import quantities as quantities_table
 from rmsexp.report.tables.form import Setting
 from rmsexp.rules.quantities import Quantity, error, loss
 
 WER = Quantity("valid", "wer", "word error rate", "%", log=True)  # of a task that this package does not have
 NAMED = (loss("train", "bits"), error("train"), WER)
-LIMITS = panels.Limits(100, 100)
 
 
 def write(root: Path, series: str, values: list[float], **run: Any) -> None:
@@ -43,10 +42,11 @@ def test_the_quantities_are_those_that_the_task_names(tmp_path: Path) -> None:
 
 def test_unit_and_logarithmic_axis_belong_to_the_quantity(tmp_path: Path) -> None:
     write(tmp_path, "rms", [0.9, 0.002])
-    chart = panels.chart(load(tmp_path), WER, LIMITS)
-    assert chart.panels["step"].curves[0].mean["mean"].tolist() == pytest.approx([90, 0.2])
-    assert chart.limits.log
-    assert not panels.chart(load(tmp_path), Quantity("valid", "wer", "word error rate"), LIMITS).limits.log
+    panel, _ = setting_curves.chart(load(tmp_path), [WER]).panels
+    assert list(panel.marks[-1].y) == pytest.approx([90, 0.2])
+    assert panel.y.log
+    unscaled, _ = setting_curves.chart(load(tmp_path), [Quantity("valid", "wer", "word error rate")]).panels
+    assert not unscaled.y.log
 
 
 def test_older_records_have_the_loss_and_the_target_metric(tmp_path: Path) -> None:

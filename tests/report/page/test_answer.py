@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from helpers.comparisons import report
 from helpers.records import load_timings, write_run, write_timing
 
 from rmsexp.report.page import answer
-from rmsexp.report.plots import savings_by_task
+from rmsexp.report.plots import savings as savings_plot
 from rmsexp.report.tables import seed_tests
 
 EACH_SEED = r"[+-][\d.]+ \(95 %: [+-][\d.]+ to [+-][\d.]+\) points, 3 seeds"
@@ -30,7 +29,7 @@ def first(tmp_path: Path) -> answer.Answer:
     write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.82]})
     reports = [report(tmp_path), report(tmp_path, setting="small")]
     reports = [replace(found, tests=seed_tests.table(found.records)) for found in reports]
-    savings = savings_by_task.rows(load_timings(tmp_path), "eager")
+    savings = savings_plot.rows(load_timings(tmp_path), "eager")
     return answer.answer(answer.real_data_first(reports), pd.DataFrame(), savings, NONE)
 
 
@@ -39,26 +38,6 @@ def test_real_data_come_first_and_differences_have_intervals(first: answer.Answe
     assert first.table[answer.QUALITY].str.fullmatch(EACH_SEED).all()
     assert first.table[answer.TIME].str.fullmatch(r"19\.0 % \(.*\), demo, AMD EPYC, 1 thread").all()
     assert "eager RMSNorm saves 19.0 % of a training step of eager LayerNorm, on 1 task;" in first.sentences[1]
-
-
-def test_a_quotient_of_two_single_processes_has_no_interval(tmp_path: Path) -> None:
-    groups = [["none", "ln", "rms"], ["none", "prms"]]
-    write_timing(tmp_path, {"none": 1.0, "ln": 2.0, "rms": 1.5, "prms": 1.4}, groups=groups)
-    savings = savings_by_task.rows(load_timings(tmp_path), "eager")
-    panel = answer.answer([], pd.DataFrame(), savings, NONE).savings
-    assert panel is not None
-    (mark,) = [mark for mark in panel.marks if "pRMSNorm" in mark.label and mark.kind == "points"]
-    assert mark.label.endswith("(no interval)")
-    assert all(map(math.isfinite, (*panel.x_range, *(value for mark in panel.marks for value in mark.x))))
-
-
-@pytest.mark.usefixtures("first")
-def test_a_positive_difference_means_that_rmsnorm_is_better(tmp_path: Path) -> None:
-    found = report(tmp_path)
-    tests = seed_tests.table(found.records)
-    tests["difference"], tests["interval"] = -0.02, 0.01  # the error is lower by two points
-    (row,) = answer.answer([replace(found, tests=tests)], pd.DataFrame(), NONE, NONE).table.to_dict("records")
-    assert row[answer.QUALITY] == "+2.00 (95 %: +1.00 to +3.00) points, 3 seeds"
 
 
 def test_each_implementation_of_a_setting_has_a_row(tmp_path: Path) -> None:
@@ -72,7 +51,7 @@ def test_each_implementation_of_a_setting_has_a_row(tmp_path: Path) -> None:
     assert answer.answer([tuning], pd.DataFrame(), NONE, NONE).table.empty
 
 
-def test_intervals_are_those_of_the_paired_table(tmp_path: Path) -> None:
+def test_a_positive_difference_is_better_and_intervals_are_those_of_the_paired_table(tmp_path: Path) -> None:
     for seed in range(3):
         for series in ("ln", "rms", "none"):
             write_run(tmp_path, series, seed)

@@ -1,55 +1,48 @@
-"""The curves of a setting as matplotlib figures."""
+"""The curves of a setting, and their drawing with matplotlib."""
 
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
-from helpers.comparisons import SERIES, summary, write_rows
+import numpy as np
+import pytest
+from helpers.comparisons import SERIES, marks_of, write_rows
 from helpers.records import make_row, write_run
-from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
-from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
 
 from rmsexp.compare import load
 from rmsexp.records import record
 from rmsexp.records.frames import quantities
-from rmsexp.report.plots import panels, setting_curves, style
-from rmsexp.report.tables import summary as summary_table
+from rmsexp.report.plots import canvas, setting_curves, style
+from rmsexp.report.plots.chart import Chart, Mark, Panel
 
 
-def test_a_setting_whose_runs_all_diverged_has_a_table_and_curves(tmp_path: Path) -> None:
-    write_run(tmp_path, "none", steps=120, status="diverged")
-    assert math.isnan(summary(tmp_path).loc["none", "final"])
-    records = load(tmp_path)
-    assert thick(setting_curves.draw(records, quantities.recorded(records)), 0) == [style.colour("none")]
+def chart(root: Path, count: int | None = None) -> Chart:
+    """Return the chart of the first quantities of a setting."""
+    records = load(root)
+    return setting_curves.chart(records, quantities.recorded(records)[:count])
 
 
-def thick(figure: Figure, panel: int) -> list[str]:
-    """Return the colours of the thick lines of a panel."""
-    return [to_hex(line.get_color()) for line in figure.axes[panel].lines if line.get_linewidth() == style.THICK]
+def line(panel: Panel, series: str) -> Mark:
+    (found,) = marks_of(panel, series, "line")
+    return found
 
 
-def thin(axes: Axes) -> list[LineCollection]:
-    """Return the lines of the seeds of each series."""
-    return [found for found in axes.collections if isinstance(found, LineCollection)]
-
-
-def test_a_figure_has_a_thin_line_per_run_and_a_thick_line_per_series(results: Path) -> None:
-    records = load(results)
-    figure = setting_curves.draw(records, quantities.recorded(records))
-    assert [(axes.get_ylabel(), axes.get_xlabel()) for axes in figure.axes] == [
+def test_a_chart_has_a_thin_line_per_run_and_a_thick_line_per_series(results: Path) -> None:
+    found = chart(results)
+    assert [(panel.y.title, panel.x.title) for panel in found.panels] == [
         (title, x)
         for title in ("train loss (nats)", "test loss (nats)", "test error (%)")
         for x in ("step", "time in training (seconds)")
     ]
-    for panel, axes in enumerate(figure.axes):
-        assert thick(figure, panel) == [style.colour(series).lower() for series in SERIES]
-        assert sum(len(seeds.get_segments()) for seeds in thin(axes)) == 11
-        assert sum(line.get_marker() == "x" for line in axes.lines) == 1
+    for panel in found.panels:
+        assert [mark.series for mark in panel.marks if mark.kind == "line"] == list(SERIES)
+        assert sum(mark.kind == "seed" for mark in panel.marks) == 11
+        assert sum(mark.kind == "cross" for mark in panel.marks) == 1
+    figure = canvas.draw(found)
+    assert [axes.get_ylabel() for axes in figure.axes] == [panel.y.title for panel in found.panels]
     assert figure.axes[4].get_ylim()[1] > 50  # percent
+    assert figure.legends[0].get_texts()[1].get_text() == "LayerNorm (2 seeds)"
 
 
 def test_losses_have_the_unit_of_the_task_and_recalls_are_in_percent(tmp_path: Path) -> None:
@@ -57,66 +50,35 @@ def test_losses_have_the_unit_of_the_task_and_recalls_are_in_percent(tmp_path: P
     folder = write_run(tmp_path, "rms", target=target)
     for split in ("valid", "test"):
         record.RunFolder(folder).append([make_row(400, 0.5, split) | {"image_recall": 0.4321}])
-    records = load(tmp_path)
-    assert records.runs["target_loss_unit"].tolist() == ["per pair"]
-    found = quantities.recorded(records)
-    assert list(map(quantities.title, found)) == [
+    panels = chart(tmp_path).panels[::2]
+    assert [panel.y.title for panel in panels] == [
         *("train loss (per pair)", "valid loss (per pair)"),
         *("valid image recall@1,5,10 (%)", "test image recall@1,5,10 (%)"),
     ]
-    assert [one.name for one in found] == ["train_loss", "valid_loss", "valid_image_recall", "test_image_recall"]
-    (axes, _) = setting_curves.draw(records, found[3:]).axes
-    assert [line.get_ydata().tolist() for line in axes.lines] == [[43.21]] * 2
-    table = summary_table.table(records, "cifar10", "demo")
-    assert table["final"].tolist() == table["best_on_valid"].tolist() == [0.4321]
-    assert summary_table.readable(table).loc[0, "test image recall@1,5,10 at step 400"] == "43.21 %"
+    assert list(line(panels[-1], "rms").y) == [43.21]  # a curve of a single point
 
 
 def test_contended_runs_are_dashed_only_against_time(results: Path) -> None:
-    figure = setting_curves.draw(load(results), quantities.recorded(load(results))[:1])
-    by_step, by_time = ([dashed(seeds) for seeds in thin(axes)] for axes in figure.axes)
-    assert sum(by_step) == 0
-    assert not any(line.is_dashed() for axes in figure.axes for line in axes.lines)
-    assert dict(zip(SERIES, by_time, strict=True)) == dict.fromkeys(SERIES, 0) | {"wn": 1}
+    panels = chart(results, 1).panels
+    excluded = [{mark.series for mark in panel.marks if mark.look.dash == style.TIME_EXCLUDED} for panel in panels]
+    assert excluded == [set(), {"wn"}]
 
 
-def dashed(seeds: LineCollection) -> int:
-    return sum(dashes is not None for _, dashes in seeds.get_linestyles())
+def test_means_are_of_the_seeds_that_count_and_notes_count_them(tmp_path: Path) -> None:
+    for seed, state in enumerate(["clear", "contended", "clear"]):
+        write_run(tmp_path, "ln", seed, contention=state)
+        write_run(tmp_path, "rms", seed, status="diverged" if seed == 2 else "finished")
+    by_step, by_time = chart(tmp_path, 1).panels
+    assert by_step.note.split("; ")[0] == "mean of 2 of 3 seeds: RMSNorm"
+    assert by_time.note.split("; ")[0] == "mean of 2 of 3 seeds: every norm"
+    rows = load(tmp_path).metrics
+    losses = rows[(rows["split"] == "train") & (rows["step"] == 400)].set_index(["series", "seed"])["loss"]
+    for panel, seeds in ((by_step, [0, 1, 2]), (by_time, [0, 2])):
+        assert line(panel, "ln").y[-1] == pytest.approx(losses["ln"][seeds].mean())
+        assert np.isfinite(line(panel, "ln").low).any() == (len(seeds) == 3)
 
 
-def test_bands_need_three_seeds(tmp_path: Path) -> None:
-    for seed in range(3):
-        write_run(tmp_path, "rms", seed)
-    write_run(tmp_path, "rms+eps=0.1")
-    records = load(tmp_path)
-    figure = setting_curves.draw(records, quantities.recorded(records)[:1])
-    assert len(figure.axes[0].collections) == len(thin(figure.axes[0])) + 1
-    assert thick(figure, 0) == [style.colour("rms").lower()] * 2
-    plain, variant = (line for line in figure.axes[0].lines if line.get_linewidth() == style.THICK)
-    assert not plain.is_dashed()
-    assert variant.is_dashed()
-
-
-def test_names_with_dollars_are_drawn_as_text(tmp_path: Path) -> None:
-    write_run(tmp_path, "rms", dataset={"name": "$HOME/$x_ " + "long " * 100, "digest": "0", "builtin": True})
-    records = load(tmp_path)
-    figure = setting_curves.draw(records, quantities.recorded(records)[:1])
-    figure.canvas.draw()  # raises if the dollar signs are parsed as a formula
-    assert any("data: $HOME/$x_" in text.get_text() for text in figure.texts)
-
-
-def test_a_curve_of_a_single_point_is_drawn_as_a_dot(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, "rms")
-    rows = [line for line in (folder / record.METRICS).read_text().splitlines() if json.loads(line)["split"] == "train"]
-    (folder / record.METRICS).write_text(rows[0] + "\n")
-    records = load(tmp_path)
-    figure = setting_curves.draw(records, [quantities.recorded(records)[0]])
-    assert [[line.get_marker() for line in axes.lines] for axes in figure.axes] == [
-        [style.marker("rms")] * 2
-    ] * 2  # seed and mean
-
-
-def test_bands_have_possible_values_and_spikes_are_marked(tmp_path: Path) -> None:
+def test_bands_have_possible_values_and_spikes_are_noted(tmp_path: Path) -> None:
     for seed in range(3):
         folder = write_run(tmp_path, "rms", seed)
         rows, _ = record.RunFolder(folder).read_metrics()
@@ -125,33 +87,48 @@ def test_bands_have_possible_values_and_spikes_are_marked(tmp_path: Path) -> Non
             if "error" in row:
                 row["error"] = 0.99 - 0.6 * (seed == 1)
         write_rows(folder, rows)
-    setting = panels.setting(load(tmp_path), quantities.recorded(load(tmp_path)), setting_curves.LIMITS)
-    loss, _, error = setting.charts
-    curve = loss.panels["step"].curves[0]
-    assert curve.mean["low"].min() == 0
-    assert error.panels["step"].curves[0].mean["high"].max() == 100
-    assert loss.limits.high < 10
-    assert [(point.x, point.y) for point in loss.panels["step"].beyond] == [(200, 500)]
-    axes = setting_curves.draw_setting(setting).axes[0]
-    assert any("500" in text.get_text() for text in axes.texts)
-    assert axes.get_ylim()[1] < 10
+    loss, _, _, _, error, _ = chart(tmp_path).panels
+    assert min(line(loss, "rms").low) == 0
+    assert max(line(error, "rms").high) == 100
+    assert loss.note == "beyond the axis: up to 500 (RMSNorm)"
+    assert loss.y.range is not None
+    assert loss.y.range[1] < 10
 
 
-def legends(figure: Figure) -> list[list[str]]:
-    """Return the texts of each legend, without the part before the parentheses."""
-    return [[text.get_text().partition(" ")[2] for text in legend.get_texts()] for legend in figure.legends]
+def test_a_band_ends_where_fewer_than_three_seeds_are_in_the_mean(tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run(tmp_path, "rms", seed, steps=40, seconds_per_step=1.0 + seed)
+    panel = chart(tmp_path).panels[-1]
+    assert list(line(panel, "rms").x) == [0, 40, 80]  # seconds; the seeds end after 40, 80 and 120
+    assert np.isfinite(line(panel, "rms").low).tolist() == [True, True, False]
+    assert panel.note.startswith("mean of 3 seeds, 2 at its end: RMSNorm")
 
 
-def test_the_legend_counts_the_seeds_of_each_mean(tmp_path: Path) -> None:
-    for seed, state in enumerate(["clear", "contended", "clear"]):
-        write_run(tmp_path, "ln", seed, contention=state)
-        write_run(tmp_path, "rms", seed, status="diverged" if seed == 2 else "finished")
-    records = load(tmp_path)
-    figure = setting_curves.draw(records, quantities.recorded(records))
-    assert legends(figure)[0][:2] == ["(3 seeds; against time: 2)", "(2 of 3 seeds)"]
-    assert len(figure.legends) == 1
-    rows = records.metrics[(records.metrics["split"] == "train") & (records.metrics["step"] == 400)]
-    losses = rows.set_index(["series", "seed"])["loss"]
-    for axes, seeds in zip(figure.axes[:2], ([0, 1, 2], [0, 2]), strict=True):
-        thick_ln = next(line for line in axes.lines if line.get_linewidth() == style.THICK)
-        assert math.isclose(thick_ln.get_ydata()[-1], losses["ln"][seeds].mean())
+def test_long_runs_are_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setting_curves, "SEED_POINTS", 20)
+    monkeypatch.setattr(setting_curves, "MEAN_POINTS", 40)
+    write_run(tmp_path, "rms")  # with 100 training rows
+    seed, mean = chart(tmp_path, 1).panels[0].marks
+    assert len(seed.x) <= 20 < len(mean.x) <= 40
+
+
+def test_a_loss_over_many_decades_is_shown_on_a_logarithmic_axis(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "rms")
+    rows = (folder / record.METRICS).read_text().splitlines()
+    row = json.loads(rows[-2]) | {"step": 404, "loss": 1e4}
+    (folder / record.METRICS).write_text("\n".join([*rows, json.dumps(row)]) + "\n")
+    assert [panel.y.log for panel in chart(tmp_path).panels[::2]] == [True, False, False]
+
+
+def test_a_setting_whose_runs_all_diverged_has_curves(tmp_path: Path) -> None:
+    write_run(tmp_path, "none", steps=120, status="diverged")
+    panel = chart(tmp_path, 1).panels[0]
+    assert [mark.kind for mark in panel.marks] == ["seed", "cross", "line"]
+
+
+def test_names_with_dollars_are_drawn_as_text(tmp_path: Path) -> None:
+    write_run(
+        tmp_path / "results", "rms", dataset={"name": "$HOME/$x_ " + "long " * 100, "digest": "0", "builtin": True}
+    )
+    canvas.write(canvas.draw(chart(tmp_path / "results", 1)), tmp_path / "figure")  # raises for a damaged formula
+    assert "data: $HOME/$x_" in (tmp_path / "figure.svg").read_text()

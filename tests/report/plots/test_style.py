@@ -1,4 +1,4 @@
-"""Colours and markers of norms."""
+"""The looks of norms."""
 
 from __future__ import annotations
 
@@ -26,44 +26,49 @@ XYZ = np.array(
 )
 
 
+def linear(colour: str) -> np.ndarray:
+    rgb = np.array(colors.to_rgb(colour))
+    return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+
+
 def least_distance(colours: Sequence[str], vision: str) -> float:
     """Return the distance of the two nearest colours in CIELAB; below 15, two lines are easily mistaken."""
-    rgb = np.array([colors.to_rgb(colour) for colour in colours])
-    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4) @ np.array(VISIONS[vision]).T
-    ratio = np.clip(linear, 0, 1) @ XYZ.T / XYZ.sum(axis=1)  # to the white of sRGB
+    seen = np.array(list(map(linear, colours))) @ np.array(VISIONS[vision]).T
+    ratio = np.clip(seen, 0, 1) @ XYZ.T / XYZ.sum(axis=1)  # to the white of sRGB
     f = np.where(ratio > (6 / 29) ** 3, np.cbrt(ratio), ratio / (3 * (6 / 29) ** 2) + 4 / 29)
     lab = np.stack([116 * f[:, 1] - 16, 500 * (f[:, 0] - f[:, 1]), 200 * (f[:, 1] - f[:, 2])], axis=1)
     return min(float(np.linalg.norm(a - b)) for a, b in combinations(lab, 2))
 
 
-def test_every_norm_has_a_colour_and_a_marker_of_its_own() -> None:
-    assert set(names.NAMES) <= set(style.LOOKS)
-    for part in zip(*LOOKS, strict=True):
-        assert len(set(part)) == len(LOOKS)
-    assert style.look("my_norm") in style.OTHER_LOOKS  # computed from the name, so it is the same in every process
-    assert names.in_order(["zz", "wn", "rms+eps=0.1", "rms", "ln", "rms"]) == ["ln", "rms", "rms+eps=0.1", "wn", "zz"]
+def contrast(first: str, second: str) -> float:
+    """Return the contrast ratio of two colours, 1 to 21 (WCAG 2.2, "relative luminance")."""
+    lighter, darker = sorted((linear(colour) @ (0.2126, 0.7152, 0.0722) for colour in (first, second)), reverse=True)
+    return float((lighter + 0.05) / (darker + 0.05))
 
 
 @pytest.mark.parametrize("vision", VISIONS)
 def test_colours_are_far_apart_for_colour_blind_readers(vision: str) -> None:
-    papers = [style.colour(norm) for norm in ("none", "ln", "rms", "prms", "bn", "wn")]
+    papers = [style.LOOKS[norm].colour for norm in ("none", "ln", "rms", "prms", "bn", "wn")]
     assert least_distance(papers, vision) > 25
     assert least_distance([look.colour for look in style.LOOKS.values()], vision) > 17
 
 
-def test_the_simulation_finds_colours_that_are_too_near() -> None:
-    assert least_distance(["#7f7f7f", "#009e73"], "deuteranopia") < 10
+def test_every_norm_has_a_look_of_its_own_that_stands_out_on_both_grounds() -> None:
+    assert set(names.NAMES) <= set(style.LOOKS)
+    assert least_distance(["#7f7f7f", "#009e73"], "deuteranopia") < 10  # the simulation finds near colours
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)  # a known pair
+    for look in LOOKS:
+        assert contrast(look.on_dark, style.DARK) > 3.95
+        assert re.fullmatch(r"M-?\d+\.\d -?\d+\.\d(L-?\d+\.\d -?\d+\.\d)+Z", look.outline)
+    for part in ("colour", "marker", "symbol"):
+        assert len({getattr(look, part) for look in LOOKS}) == len(LOOKS)
 
 
-def test_a_marker_is_an_outline_of_svg() -> None:
-    for norm in ("ln", "rms", "wn", "derf"):
-        path = style.outline(norm)
-        assert re.fullmatch(r"M-?\d+\.\d -?\d+\.\d(L-?\d+\.\d -?\d+\.\d)+Z", path)
-
-
-def test_lines_of_one_panel_have_their_markers_apart() -> None:
-    assert style.marked(5, 0) == [0, 1, 2, 3, 4]
-    first, second = style.marked(300, 0), style.marked(300, 1)
-    assert len(first) == style.MARKED
-    assert not set(first) & set(second)
-    assert max(first + second) < 300
+def test_norms_of_users_get_looks_in_order_and_series_of_a_norm_differ_in_dashes() -> None:
+    series = ["ln", "rms", "rms+eps=0.1", "zz", *(f"mine{number}" for number in range(8))]
+    looks = style.looks(series)
+    assert list(looks) == series
+    assert looks["ln"] == style.LOOKS["ln"]
+    assert looks["rms+eps=0.1"] == looks["rms"]._replace(dash=style.VARIANTS[1])
+    assert [looks[name] for name in series[3:6]] == list(style.OTHER_LOOKS)
+    assert len({look.marker for look in looks.values()}) == len(series) - 1

@@ -1,0 +1,170 @@
+"""The model of every figure: a chart has panels, and a panel has marks, shaded rectangles, lines of text and two axes.
+
+A chart is drawn by :mod:`rmsexp.report.plots.canvas` with matplotlib, and in the HTML page by ``page.js`` with Plotly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmsexp.records.frames import names
+from rmsexp.report.plots.style import Look
+
+Kind = Literal["line", "seed", "points", "hollow", "interval", "ring", "edge", "cross"]
+Values = Sequence[float] | NDArray[np.float64]
+Legend = Sequence[tuple[Look, str]]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Marks of one series.
+
+    Attributes:
+        kind: a thick "line" with a few markers; the thin line of a "seed"; faint "points"; "hollow"
+            points; points with a horizontal "interval" each; a "ring" around each point; arrows at the "edge" of the
+            panel, towards points beyond it; or a "cross" where a run diverged.
+        look: its colour, marker and dashes.
+        x, y: the points.
+        low, high: the ends of the interval at each point: of y, drawn as a band, for "line", and else of x; NaN: none.
+        label: what the marks are, for a tooltip.
+        series: the series; empty for what the reader of the page cannot hide, such as numbers of the paper.
+    """
+
+    kind: Kind
+    look: Look
+    x: Values
+    y: Values
+    low: Values = ()
+    high: Values = ()
+    label: str = ""
+    series: str = ""
+
+
+class Text(NamedTuple):
+    """Lines of text at the left edge of a panel, below ``y``."""
+
+    y: float
+    lines: list[str]
+
+
+class Shade(NamedTuple):
+    """A shaded rectangle from ``low`` to ``high`` on the x axis and from ``bottom`` to ``top`` on the y axis."""
+
+    low: float
+    high: float
+    bottom: float
+    top: float
+
+
+class Axis(NamedTuple):
+    """An axis.
+
+    Attributes:
+        title: its title.
+        range: its ends; None for those of the marks.
+        log: whether it is logarithmic.
+        ticks: the only ticks; None for automatic ones.
+        labels: the texts of the ``ticks``, if they are not the numbers.
+    """
+
+    title: str = ""
+    range: tuple[float, float] | None = None
+    log: bool = False
+    ticks: Sequence[float] | None = None
+    labels: Sequence[str] = ()
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts at the ticks."""
+        return list(self.labels) or [f"{tick:g}" for tick in self.ticks or ()]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A panel.
+
+    Attributes:
+        x, y: the axes.
+        marks: the marks, in the order of drawing.
+        title: its title.
+        note: what a reader could not see, such as how many seeds a mean leaves out.
+        texts: lines of text.
+        shades: shaded rectangles.
+        line: where a vertical line is drawn, such as 0 for differences.
+        height: in inches.
+    """
+
+    x: Axis
+    y: Axis
+    marks: Sequence[Mark]
+    title: str = ""
+    note: str = ""
+    texts: Sequence[Text] = ()
+    shades: Sequence[Shade] = ()
+    line: float | None = None
+    height: float = 3.1
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure.
+
+    Attributes:
+        title: its title.
+        caption: what it shows and how to read it, as lines.
+        panels: the panels.
+        legend: the look and the text of each entry.
+        columns: the number of panels side by side, at most.
+    """
+
+    title: str
+    caption: Sequence[str]
+    panels: Sequence[Panel]
+    legend: Legend = field(default_factory=list)
+    columns: int = 3
+
+
+def interval(
+    look: Look, y: float, values: tuple[float, float, float], label: str = "", series: str = "", *, single: bool = False
+) -> Mark:
+    """Return the mark of a point in a row at height ``y``. ``values``: the point, and the ends of its interval, or NaN.
+
+    It is hollow without an interval, and if a ``single`` process measured it.
+    """
+    x, low, high = values
+    if np.isnan(low):
+        return Mark("hollow", look, [x], [y], label=f"{label} (no interval)", series=series)
+    return Mark("hollow" if single else "interval", look, [x], [y], [low], [high], label, series)
+
+
+def rows(labels: Sequence[str], marks: Sequence[Mark], x: Axis, line: float, title: str = "") -> Panel:
+    """Return a panel with a row for each label, at heights 0, -1, ...; ``line``: where the vertical line is drawn."""
+    heights = [-float(row) for row in range(len(labels))]
+    y = Axis(range=(heights[-1] - 0.6, 0.6), ticks=heights, labels=labels)
+    lines = max(len(label.splitlines()) for label in labels)
+    return Panel(x, y, marks, title, line=line, height=0.3 + (0.16 + 0.14 * lines) * len(labels))
+
+
+def ends(marks: Sequence[Mark]) -> list[float]:
+    """Return all values of x, and the ends of all intervals of x."""
+    return [value for mark in marks for value in (*mark.x, *mark.low, *mark.high)]
+
+
+def padded(values: Iterable[float], share: float = 0.06) -> tuple[float, float]:
+    """Return a range with the finite values and this ``share`` of its length around them; (0, 1) without a value."""
+    finite = [value for value in values if np.isfinite(value)]
+    if not finite:
+        return 0.0, 1.0
+    space = share * (max(finite) - min(finite)) or 1.0
+    return min(finite) - space, max(finite) + space
+
+
+def legend(panels: Iterable[Panel]) -> Legend:
+    """Return a legend with each series of the panels, in the order of norms."""
+    looks = {mark.series: mark.look for panel in panels for mark in panel.marks if mark.series}
+    return [(looks[series], names.label(series)) for series in names.in_order(looks)]

@@ -1,0 +1,224 @@
+"""The panels of the figures of campaigns.
+
+There are four figures: the differences that claims are about, with a panel per task; and quality against the tuned
+rate, differences along a ladder, and quality against time, with a panel per campaign.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rmsexp.campaign.answers import Answer
+from rmsexp.records.frames import curves, names, quantities, speed
+from rmsexp.records.frames.load import Records
+from rmsexp.report.campaign_times import Timed
+from rmsexp.report.plots.chart import Axis, Mark, Panel, Shade, Text, interval, padded
+from rmsexp.report.plots.style import Look
+from rmsexp.report.tables import formats, verdicts
+from rmsexp.rules import claims, measures, pairs, significance
+
+WRAP = 44  # characters of a line of text in a panel: it has to fit a telephone
+FURTHEST = 4  # margins; a difference further from 0 is an arrow, since an axis to it would make margins hard to see
+LINE, GAP = 0.34, 0.4  # heights, in units of the y axis of differences: of a line of text, and around an interval
+INCHES = 0.5  # per unit of the y axis of differences
+BAND = ("mean", "low", "high")
+Looks = Mapping[str, Look]
+
+
+def differences(answers: Sequence[Answer], looks: Looks) -> list[Panel]:
+    """Return a panel per task, score and unit: the differences of decided claims, their intervals, shaded margins."""
+    table = verdicts.table(answers)
+    decided = table[table["outcome"] != verdicts.UNDECIDED]
+    groups = decided.groupby(["task", "score", "unit"], sort=False)
+    return [_differences(str(task), rows, looks) for (task, *_), rows in groups]
+
+
+def _differences(task: str, rows: pd.DataFrame, looks: Looks) -> Panel:
+    margins = rows["margin"].dropna()
+    reach = FURTHEST * margins.max() if len(margins) else math.inf
+
+    def range_of(shown: pd.DataFrame) -> tuple[float, float]:
+        return padded([0.0, *margins, *-margins, *shown[["difference", "low", "high"]].to_numpy().flat])
+
+    near = range_of(rows[rows["difference"].abs() <= reach])
+    low, high = range_of(rows[rows["difference"].between(*near)])  # wider if a further difference lies in this range
+    marks, shades, texts, y = list[Mark](), list[Shade](), list[Text](), -GAP / 2
+    several = rows["campaign"].nunique() > 1
+    split, metric = str(rows["score"].iloc[0]).split()
+    for row in rows.to_dict("records"):
+        name = f" [{row['campaign']}]" if several else ""
+        value = "" if math.isnan(row["difference"]) else f", {formats.signed(row['difference'], metric)}"
+        lines = textwrap.wrap(f"{row['claim']}{name}: {verdicts.qualified(row)}{value}", WRAP)
+        texts.append(Text(y, lines))
+        y -= LINE * len(lines) + GAP
+        if not math.isnan(row["margin"]):
+            upper = row["margin"] if row["test"] == "equivalence" else high
+            shades.append(Shade(-row["margin"], upper, y - GAP / 2, y + GAP / 2))
+        if not math.isnan(row["difference"]):
+            marks.append(_difference(row, y, (low, high), looks[row["a"]]))
+        y -= GAP
+    label, unit = names.metric_label(metric), rows["unit"].iloc[0]
+    of = f"{split} {label}" if rows["of"].iloc[0] != measures.RANGE else "width of the stable range"
+    x_title = textwrap.fill(f"advantage in {of}" + f" ({unit})" * (unit != label), WRAP)
+    x, rows_of_text = Axis(x_title, (low, high)), Axis(range=(y, 0.0), ticks=())
+    return Panel(x, rows_of_text, marks, task, texts=texts, shades=shades, line=0, height=-INCHES * y)
+
+
+def _difference(row: dict[Any, Any], y: float, ends: tuple[float, float], look: Look) -> Mark:
+    """Return the mark of a difference, an arrow if it is beyond the ``ends`` of the panel. Intervals are cut there."""
+    label = f"{names.label(row['a'])} against {names.label(row['b'])}"
+    if not ends[0] <= row["difference"] <= ends[1]:
+        marker, symbol, x = (
+            ("<", "triangle-left", ends[0]) if row["difference"] < 0 else (">", "triangle-right", ends[1])
+        )
+        return Mark("edge", look._replace(marker=marker, symbol=symbol), [x], [y], label=label)
+    low, high = (row[end] if math.isnan(row[end]) else float(np.clip(row[end], *ends)) for end in ("low", "high"))
+    return interval(look, y, (row["difference"], low, high), label)
+
+
+def rates(answers: Sequence[Answer], looks: Looks) -> list[Panel]:
+    """Return a panel per campaign with runs at several rates: the score against the rate, for each norm.
+
+    The score is that on validation examples; for claims about stable ranges that of the claims, with the ranges.
+    """
+    panels = [_rates(answer, looks) for answer in answers]
+    return [panel for panel in panels if panel.marks]
+
+
+def _rates(answer: Answer, looks: Looks) -> Panel:
+    campaign = answer.campaign
+    found = {norm: _by_rate(answer, norm) for norm in campaign.every_arm}
+    values = [value for by_rate in found.values() for scores in by_rate.values() for value in scores]
+    low, high = padded(values)
+    marks = list[Mark]()
+    for number, (norm, points) in enumerate(found.items()):
+        inward = (0.02 + 0.04 * number) * (high - low)  # crosses of several norms must not overlap
+        marks += _rate_marks(
+            answer, norm, points, looks[norm], high - inward if campaign.mode == "min" else low + inward
+        )
+    tried = sorted({rate for points in found.values() for rate in points}) or [0.65, 1.5]
+    grid = campaign.tuning(answer.results).grid if campaign.tolerance is None else campaign.grid[::2]
+    title = quantities.title(quantities.usual(*(campaign.tuned_by if campaign.tolerance is None else campaign.score)))
+    x = Axis(campaign.rate, (tried[0] / 1.3, tried[-1] * 1.3), log=True, ticks=grid)  # labels between would overlap
+    return Panel(x, Axis(title, (low, high)), marks, _title(answer))
+
+
+def _by_rate(answer: Answer, norm: str) -> dict[float, list[float]]:
+    """Return the scores of a norm's runs that ended, by rate; NaN for those that diverged."""
+    points: dict[float, list[float]] = {}
+    for job, result in answer.rated(norm):
+        if result.ended:
+            points.setdefault(job.rate, []).append(answer.rated_score(result))
+    return dict(sorted(points.items()))
+
+
+def _rate_marks(answer: Answer, norm: str, points: dict[float, list[float]], look: Look, edge: float) -> list[Mark]:
+    """Return the marks of a norm. ``points``: its scores by rate; ``edge``: the height of crosses of diverged runs."""
+    label = names.label(norm)
+    each = [(rate, value) for rate, values in points.items() for value in values if not math.isnan(value)]
+    means = {rate: float(np.nanmean(values)) for rate, values in points.items() if not np.isnan(values).all()}
+    crosses = [rate for rate, values in points.items() if np.isnan(values).any()]
+    choice = answer.choice.get(norm)
+    chosen = [rate for rate in means if choice is not None and rate == choice.rate]
+    ringed = [means[rate] for rate in chosen]
+    marks = [
+        Mark("points", look, [rate for rate, _ in each], [value for _, value in each], label=f"{label}, each seed"),
+        Mark("line", look, list(means), list(means.values()), label=f"{label}, mean", series=norm),
+        Mark("ring", look, chosen, ringed, label=f"{label}, chosen"),
+        Mark("cross", look, crosses, [edge] * len(crosses), label=f"{label}, diverged"),
+    ]
+    if (stable := answer.campaign.ranges(answer.results).get(norm)) is not None:
+        worst = means[stable.best] - pairs.sign(answer.campaign.mode) * (answer.campaign.tolerance or 0.0)
+        marks.append(interval(look, worst, (stable.best, stable.low, stable.high), f"{label}, stable range"))
+    return [mark for mark in marks if len(mark.x)]
+
+
+def ladders(answers: Sequence[Answer], looks: Looks) -> list[Panel]:
+    """Return a panel per decided campaign with a ladder: differences of scores against the size, with 90 % bands."""
+    return [_ladder(answer, looks) for answer in answers if answer.campaign.ladder and not answer.undecided]
+
+
+def _ladder(answer: Answer, looks: Looks) -> Panel:
+    campaign = answer.campaign
+    scores, marks = campaign.scores(answer.results), []
+    for claim in campaign.claims:
+        arms = zip(campaign.arms[claim.a], campaign.arms[claim.b], strict=True)
+        found = [pairs.pair(scores[a], scores[b], campaign.final_seeds, campaign.mode).differences for a, b in arms]
+        drawn = [(size, values) for size, values in zip(campaign.sizes, found, strict=True) if len(values) > 1]
+        ends = [significance.interval(values, claims.ALPHA) for _, values in drawn]
+        low, high = [low for low, _ in ends], [high for _, high in ends]
+        sizes, means = [size for size, _ in drawn], [float(np.mean(values)) for _, values in drawn]
+        label = f"{names.label(claim.a)} against {names.label(claim.b)}"
+        marks.append(Mark("line", looks[claim.a], sizes, means, low, high, label, claim.a))
+    split, metric = campaign.score
+    references = {claim.b for claim in campaign.claims}
+    over = f" over {names.label(references.pop())}" if len(references) == 1 else ""
+    title = f"advantage{over} in {split} {names.metric_label(metric)} ({names.unit_of_difference(metric)})"
+    y = Axis(title, padded([0.0, *(end for mark in marks for end in (*mark.low, *mark.high))]))
+    x_range = campaign.sizes[0] / 1.1, campaign.sizes[-1] * 1.1
+    return Panel(Axis(next(iter(campaign.ladder)), x_range, log=True, ticks=campaign.sizes), y, marks, _title(answer))
+
+
+def equal_time(answers: Sequence[Answer], records: Records, timed: dict[str, Timed], looks: Looks) -> list[Panel]:
+    """Return a panel per decided campaign with times: the interim evaluations against steps x seconds per step.
+
+    Args:
+        answers: those of the campaigns.
+        records: all runs.
+        timed: the seconds per step of the norms of a campaign, by the path of its file. Others are left out.
+        looks: the look of each norm.
+    """
+    panels = [
+        _equal_time(answer, records, timed[str(answer.campaign.path)], looks)
+        for answer in answers
+        if str(answer.campaign.path) in timed and not answer.undecided
+    ]
+    return [panel for panel in panels if panel.marks]
+
+
+def _equal_time(answer: Answer, records: Records, timed: Timed, looks: Looks) -> Panel:
+    """Return the panel of a campaign. Its note has the source of the times, and what is left out."""
+    metric = answer.campaign.score.metric
+    means = {norm: mean for norm in timed.seconds if len(mean := _interim(answer, records, norm))}
+    longest = max((mean["x"].max() * timed.seconds[norm] for norm, mean in means.items()), default=0.0)
+    unit, divisor = speed.time_unit(longest)
+    marks, notes = [], [timed.source]
+    for norm in answer.campaign.norms:
+        if norm not in means:
+            missing = "finished run" if norm in timed.seconds else "time"
+            notes.append(f"{names.label(norm)} has no {missing}")
+            continue
+        x = (means[norm]["x"] * timed.seconds[norm] / divisor).to_numpy()
+        y, low, high = (means[norm][key].to_numpy() for key in BAND)
+        statuses = [result.status for _, result in answer.jobs("final", norm) if result.ended]
+        left_out = formats.of_seeds(statuses.count("finished"), len(statuses))
+        notes += [f"{names.label(norm)}: {text}" for text in left_out]
+        marks.append(Mark("line", looks[norm], x, y, low, high, names.label(norm), norm))
+    title = quantities.title(quantities.usual(names.INTERIM, metric))
+    y_range = padded([end for mark in marks for end in (*mark.y, *mark.low, *mark.high)])
+    x_axis = Axis(f"time in training ({unit})", (0.0, longest / divisor * 1.02))
+    return Panel(x_axis, Axis(title, y_range), marks, _title(answer), "; ".join(notes))
+
+
+def _interim(answer: Answer, records: Records, norm: str) -> pd.DataFrame:
+    """Return the mean over the final seeds that finished: columns ``x`` (step), ``mean``, ``low``, ``high``."""
+    final = answer.jobs("final", norm)
+    folders = [str(answer.campaign.root / job.folder) for job, result in final if result.status == "finished"]
+    metric = answer.campaign.score.metric
+    rows = records.only(folders).metrics
+    rows = rows[rows["split"] == names.INTERIM]
+    points = curves.curves(rows.reindex(columns=["folder", "step", metric]), "step", metric)
+    if not points:
+        return pd.DataFrame(columns=["x", "mean", "low", "high"])
+    mean = curves.mean_curve(list(points.values()))
+    return mean.assign(**{key: mean[key] * names.scale_and_unit(metric)[0] for key in BAND})
+
+
+def _title(answer: Answer) -> str:
+    return f"{answer.campaign.task} ({answer.name})"
