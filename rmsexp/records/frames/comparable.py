@@ -122,10 +122,10 @@ def _against_baselines(record: list[Row], baseline_of: Callable[[str], str]) -> 
         if row["series"] in shown:
             seconds = tuple(own if number in used else None for number, own in enumerate(row["seconds"]))
             sessions = [session for number, session in enumerate(row["sessions"]) if number in used]
-            own = {"seconds": seconds, "time_state": time_states.timing_state(sessions), "measured": len(used)}
-            own |= {"disturbed": time_states.disturbed(sessions), "rounds": sum(map(len, _measured(seconds)))}
-            paired = {"baseline": base["series"], "quotient": not together.get(row["series"], [0])}
-            found.append(row | own | paired | {"pairs": pairs(row | own, base)})
+            of_used = row | {"seconds": seconds, "rounds": sum(map(len, _measured(seconds))), "measured": len(used)}
+            of_used |= {"time_state": time_states.timing_state(sessions), "disturbed": time_states.disturbed(sessions)}
+            of_used |= {"baseline": base["series"], "quotient": not together.get(row["series"], [0])}
+            found.append(of_used | {"pairs": pairs(of_used, base)})
     return found
 
 
@@ -220,14 +220,12 @@ def _pooled(rows: list[Row]) -> Row:
 
 
 def machine(row: Row) -> str:
-    """Return the name of a row's processor, with the machine's identity in parentheses if the records have it."""
-    processor = str(row["processor"])
-    return processor if row["machine"] == processor else f"{processor} ({identity(row['machine'], processor)})"
+    """Return the name of a row's processor, with the machine's identity in parentheses if the records have it.
 
-
-def identity(machine: str, processor: str) -> str:
-    """Return a machine's identity without the name of its GPU, which is the processor of runs on a GPU."""
-    return machine.removesuffix(f", {processor}")
+    The identity of a machine with a GPU ends with the name of the GPU, which is then the processor.
+    """
+    processor, identity = str(row["processor"]), str(row["machine"])
+    return processor if identity == processor else f"{processor} ({identity.removesuffix(f', {processor}')})"
 
 
 def clock(comparison: Comparison) -> str:
