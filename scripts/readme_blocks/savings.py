@@ -257,7 +257,11 @@ def _doubts(group: Group) -> list[str]:
 def _method(group: Group) -> str:
     """Return how many counted steps a block had, how many series a process timed, and how old the records are."""
     rows = pd.concat(group.records.values())
-    steps, series = (_range(rows[column]) for column in ("steps_per_block", "at_once"))
+    timed = [
+        max(sum(seconds is not None for seconds in of_process) for of_process in zip(*record["seconds"], strict=True))
+        for _, record in rows.groupby("folder")
+    ]
+    steps, series = _range(rows["steps_per_block"]), _range(pd.Series(timed))
     dates = listed(sorted({str(started)[:10] for started in rows["started"]}))
     return (
         f"Timed interleaved: a block has {steps} counted step{'s' if steps != '1' else ''}, a process times {series} "

@@ -4,9 +4,9 @@ All tables and figures of times ask this module, so they follow the same rules:
 
 - Times in one table share a *clock*: the task and setting, what was timed, the machine, the number of threads, the
   precision, the version of torch, and the implementation of the norms.
-- Of the records of one clock, those are best that have several processes, then enough rounds, then a clear time, and
-  then at most ``MOST_AT_ONCE`` series in a process. The newest of the best is shown, pooled with those of the best
-  that have the same code, data, configs and sources of the user's own norms. The others are listed beside the table.
+- Of the records of one clock, those are best that have several processes, then enough rounds, then a clear time. The
+  newest of the best is shown, pooled with those of the best that have the same code, data, configs and sources of the
+  user's own norms. The others are listed beside the table.
 - A norm is compared with LayerNorm of the same implementation. Fused norms are compared with eager ones only in a table
   of their own.
 - Only the processes count that timed a norm and its baseline together. Where none did, because a record's groups of
@@ -166,11 +166,10 @@ def _record(rows: list[Row]) -> Row:
     first, compared = rows[0], [row for row in rows if row["series"] != row["baseline"]]
     keys = ("folder", "started", "code", "commit", "dirty", "data", "time_state", "disturbed", "measured")
     processes, rounds = min(len(row["pairs"]) for row in compared), min(row["rounds"] for row in compared)
-    is_clear, are_few = first["time_state"] == "clear", first["at_once"] <= MOST_AT_ONCE
     return {key: first[key] for key in keys} | {
         "processes": processes,
         "rounds": rounds,
-        "quality": (processes > 1, rounds >= FEWEST_ROUNDS, is_clear, are_few),
+        "quality": (processes > 1, rounds >= FEWEST_ROUNDS, first["time_state"] == "clear"),
         "ratios": {row["series"]: timing_records.over(row["pairs"]) for row in rows},
         "workloads": {row["series"]: row["workload"] for row in rows if isinstance(row["workload"], str)},
     }
@@ -198,7 +197,6 @@ def _reason(record: Row, newest: Row) -> str:
         timing_records.replication(1),
         f"fewer than {FEWEST_ROUNDS} rounds",
         str(record["time_state"]),
-        f"more than {MOST_AT_ONCE} series in a process",
     )
     both = zip(words, record["quality"], newest["quality"], strict=True)
     return next((word for word, own, best in both if own < best), OTHER_WORK)

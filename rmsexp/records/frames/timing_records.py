@@ -39,7 +39,7 @@ SLOWED = "other work may have slowed the steps"
 COLUMNS = (
     *("folder", "task", "setting", "scale", "kind", "impl", "series", "norm", "reference"),
     *("median_seconds_per_1k_steps", "q25", "q75", "ratio", "low", "high", "processes", "estimates", "seconds"),
-    *(*PARTS, "peak_bytes", "data_seconds_per_1k_steps", "rounds", "steps_per_block", "at_once"),
+    *(*PARTS, "peak_bytes", "data_seconds_per_1k_steps", "rounds", "steps_per_block"),
     *("device", "machine", "processor", "threads", "precision", "torch", "code", "commit", "dirty"),
     *("time_state", "disturbed", "sessions", "stopped", "started", "builtin", "data", "workload"),
 )
@@ -116,8 +116,7 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
 
     ``seconds``: for each process of the record, the seconds per step in each round; None if it did not measure the
     series. ``sessions``: the session of each process. ``ratio`` and what belongs to it: see :func:`pooled`; relative to
-    the record's reference. ``steps_per_block``: the fewest counted steps of a block. ``at_once``: the most series that
-    a process timed.
+    the record's reference. ``steps_per_block``: the fewest counted steps of a block.
 
     ``machine``: what identifies the machine; in older records the processor's name. ``processor``: its name.
     ``commit``: that of the first process. ``dirty``: whether the tree of any process had uncommitted changes.
@@ -162,7 +161,6 @@ def rows(stored: Mapping[str, Any], folder: str) -> list[dict[str, Any]]:
         "folder": folder,
         "data_seconds_per_1k_steps": 1000 * statistics.median(process["data_seconds"] for process in processes),
         "steps_per_block": min(process["steps_per_block"] for process in processes),
-        "at_once": max(len(process["seconds"]) for process in processes),
         "device": session["device"],
         "machine": machine_id,
         "processor": processor,

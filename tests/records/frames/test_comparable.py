@@ -115,22 +115,6 @@ def test_a_contended_record_does_not_come_first(tmp_path: Path, code: str, reaso
     assert left_out(comparison)["steps1"] == reason
 
 
-def test_a_record_with_more_than_four_series_in_a_process_does_not_come_first(tmp_path: Path) -> None:
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, session={"code": "older"})
-    write_timing(tmp_path, EIGHT | {"prms": 0.7, "rms": 0.6}, number=1)
-    eager, fused = compared(tmp_path)
-    assert ratios(eager) == {"ln": 1.0, "rms": 0.8}
-    assert left_out(eager) == {"steps1": comparable.OTHER_CODE, "steps0": ""}
-    assert left_out(fused) == {"steps1": ""}  # the only record of fused norms
-
-
-def test_four_series_in_each_of_several_groups_are_few_enough(tmp_path: Path) -> None:
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, session={"code": "older"})
-    groups = [["ln", "rms", "none"], ["ln", "prms", "bn"]]
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.6, "none": 0.5, "prms": 0.7, "bn": 1.1}, number=1, groups=groups)
-    assert ratios(only(tmp_path))["rms"] == 0.6
-
-
 def series_with(workload: str) -> dict[str, Any]:
     each = {"impl": "eager", "workload": workload, "parts": {}, "peak_bytes": 0}
     return {"series": [{"series": name, **each} for name in ("ln", "rms")]}
