@@ -17,13 +17,15 @@ from rmsexp.report.tables.form import Setting, Table
 from rmsexp.system import clock
 
 SECONDS = [f"seconds_{bucket}" for bucket in clock.BUCKETS]
-TIMES = "seconds per 1k steps, median (quartiles)"
+TIMES, RATE = "seconds per 1k steps, median (quartiles)", " per second"
 
 
 def tables(setting: Setting) -> Iterator[Table]:
-    """Yield the summary, as text without times, because times are compared in tables of interleaved timings alone."""
+    """Yield the summary, as text without times and rates: those are compared in tables of interleaved timings alone."""
     numbers = table(setting.records, *setting.records.names)
-    yield Table("summary", "Summary", numbers, readable(numbers).drop(columns=TIMES))
+    cells = readable(numbers)
+    shown = [name for name in cells if name != TIMES and not str(name).endswith(RATE)]
+    yield Table("summary", "Summary", numbers, cells[shown])
 
 
 def table(records: Records, task: str, setting: str) -> pd.DataFrame:
@@ -131,7 +133,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         if "predictions_per_second" in row:
             rate, remark = row["predictions_per_second"], _excluded(row)
             text = f"{rate:,.0f}{f' ({remark})' if remark else ''}"
-            cells[f"{row['predictions']} per second"] = formats.NO_VALUE if math.isnan(rate) else text
+            cells[f"{row['predictions']}{RATE}"] = formats.NO_VALUE if math.isnan(rate) else text
         median, low, high = (row[f"seconds_per_1k_steps{part}"] for part in ("", "_q25", "_q75"))
         shown.append(cells | {TIMES: formats.median_and_range(median, low, high, _excluded(row))})
     return pd.DataFrame(shown)
@@ -199,7 +201,7 @@ def remarks(table: pd.DataFrame) -> list[str]:
 def for_terminal(table: pd.DataFrame) -> TerminalTable:
     """Return the main columns of the summary, to be printed at the end of a sweep; ``summary.md`` has the others."""
     text = readable(table).drop(columns="steps")
-    text = text[[name for name in text if not str(name).endswith(" per second")]]  # progress lines have shown them
+    text = text[[name for name in text if not str(name).endswith(RATE)]]  # progress lines have shown them
     text = text.rename(columns={TIMES: "s per 1k steps"})
     text["s per 1k steps"] = [
         " ".join(filter(None, (formats.number(row["seconds_per_1k_steps"]), _excluded(row)))) for row in _rows(table)
