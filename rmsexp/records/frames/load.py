@@ -134,22 +134,27 @@ def _setting_folders(runs: pd.DataFrame) -> pd.Series:
 def _copies(runs: pd.DataFrame) -> dict[str, str]:
     """Return a line of text for each run that is left out, by its folder.
 
-    A run whose folder is not named as its ``run.json`` says is left out if a run in the same folder of a setting is. A
-    folder of a setting that was renamed as a whole is read as it is.
+    A run whose folder is not named as its ``run.json`` says is left out if the setting's folder has a run of the same
+    name besides it, or runs of the setting that the folder names. A renamed folder of a setting is read as it is.
     """
-    names, in_place = [], []
+    setting, names, places = _setting_folders(runs), [], []
     for run in runs.to_dict("records"):
-        place = Path(run["folder"]).absolute().parts[-4:]
+        places.append(Path(run["folder"]).absolute().parts[-4:])
         known = run["seed"] != -1  # else the names are those of the folders
-        names.append((run["task"], run["setting"], run["series"], f"seed{run['seed']}") if known else place)
-        in_place.append(place == names[-1])
-    is_right = pd.Series(in_place, index=runs.index, dtype=bool)
-    is_copy = ~is_right & is_right.groupby(_setting_folders(runs)).transform("any").astype(bool)
-    lines = {}
-    for folder, name, copy in zip(runs["folder"], names, is_copy, strict=True):
-        if copy:
-            lines[folder] = f"{Path(folder, record.RUN)} describes the run {'/'.join(name)}, so this copy is left out"
-    return lines
+        names.append((run["task"], run["setting"], run["series"], f"seed{run['seed']}") if known else places[-1])
+    pairs = list(zip(names, places, strict=True))
+    in_place = pd.Series([name == place for name, place in pairs], index=runs.index, dtype=bool)
+    foreign = pd.Series([name[:2] != place[:2] for name, place in pairs], index=runs.index, dtype=bool)
+    foreign &= in_place.groupby(setting).transform("any").astype(bool)
+    found = pd.DataFrame({"setting": setting, "name": names, "renamed": ~in_place}).sort_values(
+        "renamed", kind="stable"
+    )
+    repeated = found.duplicated(["setting", "name"])
+    return {
+        folder: f"{Path(folder, record.RUN)} describes the run {'/'.join(name)}, so this copy is left out"
+        for folder, name, is_copy in zip(runs["folder"], names, repeated.sort_index() | foreign, strict=True)
+        if is_copy
+    }
 
 
 def _read(folder: Path, problems: list[str]) -> tuple[dict[str, Any], list[record.Row]]:
