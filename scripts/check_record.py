@@ -19,14 +19,13 @@ from typing import Any, NoReturn
 import torch
 
 from rmsexp import config
+from rmsexp.measure.probes import ProbedContention, probe
 from rmsexp.records.frames.timing_records import new_folder
 from rmsexp.system import atomic
 from rmsexp.system.command_line import entry_point, inform, recorded
 from rmsexp.system.machine_lock import measuring
 from rmsexp.system.readers import read_json
-from rmsexp.train import provenance, quiet
-from rmsexp.train.contention import Contention
-from rmsexp.train.probe import probe
+from rmsexp.train import provenance
 
 FILE, FORMAT = "check.json", 1
 CPU = torch.device("cpu")
@@ -34,7 +33,7 @@ CPU = torch.device("cpu")
 
 def is_done(results: Path, name: str, identity: Mapping[str, Any]) -> bool:
     """Return whether this code and machine have a record of this check with these values, and print its path."""
-    here = {"code": provenance.code(), "machine": quiet.machine_id()}
+    here = {"code": provenance.code(), "machine": provenance.machine_id()}
     for path in sorted(results.expanduser().glob(f"checks/{name}*/{FILE}")):
         content = read_json(path)
         session, stored = content["session"], content["results"]
@@ -53,7 +52,7 @@ class Check:
 
     def __init__(self, name: str, results: Path | None, device: torch.device = CPU) -> None:
         self._name, self._results, self._device = name, results and results.expanduser(), device
-        self._contention: Contention | None = None
+        self._contention: ProbedContention | None = None
         self._session = provenance.session(device, 0)
         if self._results:
             (self._results / "checks").mkdir(parents=True, exist_ok=True)  # before measuring, so that it fails at once
@@ -65,7 +64,7 @@ class Check:
         ``processes``: the ids of the processes that do the work; by default, it is this one. Probes are taken at the
         beginning and at the end; call :meth:`probe` between pieces of work for more.
         """
-        self._contention = self._contention or Contention(self._device, processes=processes)
+        self._contention = self._contention or ProbedContention(self._device, processes=processes)
         with measuring(inform):
             self._contention.probe_at_an_edge()
             with self._contention.watch():
@@ -73,7 +72,7 @@ class Check:
             self._contention.probe_at_an_edge()
 
     def probe(self) -> None:
-        """Take a probe inside :meth:`measuring` (rmsexp/train/probe.py), after one that does not count."""
+        """Take a probe inside :meth:`measuring` (rmsexp/measure/probes.py), after one that does not count."""
         assert self._contention is not None
         probe().take()
         self._contention.probe()
@@ -124,7 +123,7 @@ class Parts:
             os.truncate(self._lines, len(whole))
         texts = whole.decode().splitlines()
         self.done: list[dict[str, Any]] = [json.loads(text) for text in texts]
-        self._here = {"code": provenance.code(), "machine": quiet.machine_id(), "files": _files()}
+        self._here = {"code": provenance.code(), "machine": provenance.machine_id(), "files": _files()}
         expected = [{**part, **self._here} for part in planned[: len(texts)]]
         if [{key: part.get(key) for key in (*planned[0], *self._here)} for part in self.done] != expected:
             sys.exit(f"{self._lines} has parts of another command, code or machine: move it away to begin again")

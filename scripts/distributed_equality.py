@@ -44,7 +44,7 @@ from forked_run import END_SECONDS, KILLED_AT, Kill, run
 
 from rmsexp.records import record
 from rmsexp.system import process
-from rmsexp.train import provenance, quiet
+from rmsexp.train import provenance
 
 NAME, HANG = "distributed_equality", "distributed_hang"
 CHECKPOINT_EVERY = 7
@@ -251,7 +251,7 @@ def main() -> int:
             done.append(part | found)
         else:
             provenance.git.cache_clear()  # the tree may have changed since the part before
-            parts.add(found | provenance.git() | {"code": provenance.code(), "machine": quiet.machine_id()})
+            parts.add(found | provenance.git() | {"code": provenance.code(), "machine": provenance.machine_id()})
     if parts is not None:
         parts.write(runs | {"runs": done})
     return int(any(lines for run in done for lines in run["errors"].values()))

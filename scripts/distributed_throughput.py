@@ -197,8 +197,7 @@ class Timed:
                 self._step(step)
             self._meet()
         seconds = (time.perf_counter() - start) / steps
-        parts = {name: total / steps for name, total in self._seconds.items()}  # the processes meet after a probe, too
-        self._contention.probe()
+        parts = {name: total / steps for name, total in self._seconds.items()}
         return Block(seconds, parts)
 
     def state(self) -> str:

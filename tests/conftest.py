@@ -97,22 +97,21 @@ def machine_lock_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @pytest.fixture(scope="session", autouse=True)
 def quiet_reference_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep tests from reading, and printing notices on, this machine's quiet reference."""
-    from rmsexp.train import quiet
+    from rmsexp.measure import probes
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(quiet, "FOLDER", tmp_path_factory.mktemp("quiet"))
+        patch.setattr(probes, "FOLDER", tmp_path_factory.mktemp("quiet"))
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
 def no_probing_of_the_machine() -> Iterator[None]:
-    """Give runs and timings of this process probes that take no time; a real one takes up to ten milliseconds."""
-    from rmsexp.train import contention
-    from rmsexp.train.probe import Times
+    """Give timings of this process probes that take no time; a real one takes up to ten milliseconds."""
+    from rmsexp.measure import probes
 
-    fixed = SimpleNamespace(take=lambda: Times(0.001, 0.002))
+    fixed = SimpleNamespace(take=lambda: probes.Times(0.001, 0.002))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contention, "probe", lambda: fixed)
+        patch.setattr(probes, "probe", lambda: fixed)
         yield
 
 

@@ -100,12 +100,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         command.add_argument("--results", type=Path, default=Path("results/bench"), help="default: results/bench")
         command.add_config_dir(own, default=argparse.SUPPRESS)  # keeps the folder that was named before WHAT
     commands.choices["norms"].add_argument("--dtype", choices=DTYPES, default="float32")
-    commands.choices["norms"].add_argument(
-        "--peers",
-        action="store_true",
-        help="also time torch.compile of eager layers and, on CUDA, layers of Liger, QuACK and apex if installed",
-    )
-    commands.choices["recurrences"].set_defaults(dtype="float32", peers=False)
+    commands.choices["recurrences"].set_defaults(dtype="float32")
     arguments = parser.parse_args(words)
     try:
         _check(arguments)
@@ -133,7 +128,7 @@ def run(arguments: argparse.Namespace, command: str) -> None:
     """
     import torch
 
-    from rmsexp.measure import layers, peers
+    from rmsexp.measure import layers
     from rmsexp.norms import kernels
     from rmsexp.train import provenance
     from rmsexp.train.device import set_up_device
@@ -148,24 +143,16 @@ def run(arguments: argparse.Namespace, command: str) -> None:
     content = {**keys, "command": command, "session": provenance.session(device, 0)}
     print(*benchmarks.notes(content), sep="\n", flush=True)
     own, dtype, measured = _own_norms(arguments), getattr(torch, arguments.dtype), []
-    options = (dtype, arguments.seconds, device, inform, own)
-    left_out: list[str] = []
-
-    def leave_out(reason: str) -> None:
-        left_out.append(reason)
-        inform(reason)
-
-    report_peer = leave_out if arguments.peers else None
     stopped = "interrupted"
     try:
-        for stored in layers.measure(arguments.what, arguments.shapes, *options, peers=report_peer):
+        options = (dtype, arguments.seconds, device, inform, own)
+        for stored in layers.measure(arguments.what, arguments.shapes, *options):
             measured.append(Measured(stored, benchmarks.rows(stored["seconds"], stored["reference"])))
             _print(benchmarks.heading(stored), bench_table.readable(measured[-1]))
         stopped = "all measured"
     finally:
         if measured:
-            content["peers"] = peers.versions({name for case in measured for name in case.stored["seconds"]})
-            content |= {"peers_left_out": left_out, "stopped": stopped}
+            content["stopped"] = stopped
             folder = new_folder(results, arguments.what)
             _write(folder, content, measured)
             print(f"\nrecord  {folder / FILE}\ntables  {folder / 'bench.md'}, and figures beside it")
@@ -204,9 +191,7 @@ def _write(folder: Path, content: dict[str, Any], measured: Sequence[Measured]) 
     for name, table in summaries.items():
         _print(name, table)
     sections = {**summaries, **{benchmarks.heading(case.stored): bench_table.readable(case) for case in measured}}
-    operators = bench_table.operators(measured)
-    sections |= {} if operators.empty else {"Operators that torch's layers ran": operators}
-    remarks = [*notes, *content["peers_left_out"], f"`{content['command']}`"]
+    remarks = [*notes, f"`{content['command']}`"]
     parts = [f"# {what}", "\n".join(f"- {line}" for line in remarks)]
     parts += [part for name, table in sections.items() for part in (f"## {name}", markup.markdown(table))]
     atomic.write_atomic(folder / "bench.md", markup.document(parts))

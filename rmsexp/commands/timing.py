@@ -14,8 +14,8 @@ measured in groups that share the reference, each in timing.processes processes.
 of the processes that have measured. Other KEY=VALUE words are those of ``python -m rmsexp``, such as scale=small. The
 record goes to a new folder in results/<task>/<setting>/timing/.
 
-The flag --calibrate measures for a minute, in five processes, how fast this machine is while it is quiet. Runs and
-timings are later compared with that, to find out whether something slowed them down.
+The flag --calibrate measures for a minute, in five processes, how fast this machine is while it is quiet. Timings are
+later compared with that, to find out whether something slowed them down.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _show(folder: Path) -> None:
     content = readers.read_json(folder / timing_records.FILE)
     rows = pd.DataFrame(timing_records.rows(content, str(folder)), columns=list(timing_records.COLUMNS))
     estimates = rows["estimates"].map(lambda ratios: " ".join(f"{ratio:.5f}" for ratio in ratios))
-    table = rows.assign(estimates=estimates).drop(columns=["seconds", "speed", "sessions"])
+    table = rows.assign(estimates=estimates).drop(columns=["seconds", "sessions"])
     # the record stands, so it is shown before anything that could fail, such as on a full disk
     lines = [*timing_records.notes(rows), *timing_records.not_measured(content)]
     print(timing_table.readable(rows).to_string(index=False), *lines, sep="\n")

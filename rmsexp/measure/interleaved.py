@@ -19,9 +19,9 @@ from typing import NamedTuple, Protocol
 import torch
 
 from rmsexp.measure.orders import balanced
+from rmsexp.measure.probes import ProbedContention
 from rmsexp.system.clock import Stopwatch
 from rmsexp.task import MicroBatches
-from rmsexp.train.contention import Contention
 from rmsexp.train.step import WARMUP_STEPS, Part, synchronise
 
 # least duration of the counted steps of a block of the slowest contestant, so that reading the clock hardly adds to it
@@ -50,7 +50,7 @@ class InterleavedTimer:
         self, contestants: Sequence[Contestant], batches: Callable[[int], MicroBatches], device: torch.device, seed: int
     ) -> None:
         self.contestants, self.device, self.seed = contestants, device, seed
-        self.contention = Contention(device)
+        self.contention = ProbedContention(device)
         self._batches, self._next_step = batches, 0
         self.steps_per_block = FEWEST_STEPS
 

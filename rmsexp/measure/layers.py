@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from rmsexp import norms
 from rmsexp.measure.interleaved import InterleavedTimer
 from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD
-from rmsexp.measure.peers import ADDITIONS, LAYERS, compiled, of_libraries, operators
 from rmsexp.models import recurrent
 from rmsexp.models.init import initialise, uniform
 from rmsexp.norms.base import IMPLS
@@ -24,7 +23,6 @@ from rmsexp.task import MicroBatches
 from rmsexp.train.randomness import standard_normal, stream
 from rmsexp.train.step import Part
 
-TORCHS = {"nn.LayerNorm", "nn.RMSNorm"}  # the layers whose operators are recorded
 NO_BATCHES = MicroBatches((), ())
 
 
@@ -73,21 +71,17 @@ def measure(
     device: torch.device,
     report: Callable[[str], None],
     own: Sequence[norms.Norm] = (),
-    *,
-    peers: Callable[[str], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the measurement of each case of each shape, as the record stores it.
 
     Meanwhile campaign workers on this machine pause, and other measurements wait.
 
     ``what``: a key of ``CASES``. ``budget``: each case is timed for at least this many seconds and at least
-    ``FEWEST_BENCH_ROUNDS`` rounds. ``own``: norms that are timed besides those of this package. ``peers``: as in
-    :func:`norm_cases`.
+    ``FEWEST_BENCH_ROUNDS`` rounds. ``own``: norms that are timed besides those of this package.
     """
-    cases = CASES[what] if peers is None else partial(CASES[what], peers=peers)
     with measuring(report):
         for number, shape in enumerate(shapes, 1):
-            for case in cases(shape, dtype, device, own):
+            for case in CASES[what](shape, dtype, device, own):
                 report(f"{number}/{len(shapes)}  {shape}, {case.passes}: {len(case.layers)} layers, interleaved")
                 yield {"shape": shape, **_measure_case(case, budget, device)}
 
@@ -97,17 +91,16 @@ def _measure_case(case: Case, budget: float, device: torch.device) -> dict[str, 
     with torch.set_grad_enabled(case.passes != FORWARD):
         timer.warm_up()
         timer.contention.probe_at_an_edge()  # a case may have too few rounds, each with a probe, to show a state
-        rounds = _rounds(timer, budget)
+        watch, rounds = Stopwatch(), list[list[float]]()
+        for timed in timer.rounds():
+            rounds.append(timed.seconds)
+            if len(rounds) >= FEWEST_BENCH_ROUNDS and watch.seconds > budget:
+                break
         timer.contention.probe_at_an_edge()
-        ran = {
-            name: operators(partial(case.layers[name].take, 0, NO_BATCHES), device)
-            for name in TORCHS & case.layers.keys()
-        }
     return {
         **{key: getattr(case, key) for key in ("passes", "elements", "reference")},
         "calls_per_block": timer.steps_per_block,
         "contention": timer.contention.report(),
-        "operators": ran,
         "seconds": {
             name: [round(value, 12) for value in seconds]
             for name, seconds in zip(case.layers, zip(*rounds, strict=True), strict=True)
@@ -115,33 +108,12 @@ def _measure_case(case: Case, budget: float, device: torch.device) -> dict[str, 
     }
 
 
-def _rounds(timer: InterleavedTimer, budget: float) -> list[list[float]]:
-    """Time rounds for ``budget`` seconds, at least ``FEWEST_BENCH_ROUNDS``.
-
-    Return the seconds per call as one list per round, with one number per layer.
-    """
-    watch, rounds = Stopwatch(), []
-    for timed in timer.rounds():
-        rounds.append(timed.seconds)
-        if len(rounds) >= FEWEST_BENCH_ROUNDS and watch.seconds > budget:
-            break
-    return rounds
-
-
-def norm_cases(
-    shape: str,
-    dtype: torch.dtype,
-    device: torch.device,
-    own: Sequence[norms.Norm] = (),
-    *,
-    peers: Callable[[str], None] | None = None,
-) -> list[Case]:
+def norm_cases(shape: str, dtype: torch.dtype, device: torch.device, own: Sequence[norms.Norm] = ()) -> list[Case]:
     """Return cases of norm layers on input of shape ``ROWSxFEATURES``: both passes, the forward pass alone, additions.
 
     The statistics are over the features. The forward pass is also compared with a copy of the input. Additions are the
     residual sums that norms follow in a model; fused norms with statistics compute both in one operator, or "apart" in
-    two. The norms ``own`` act on activations. With ``peers`` there are compiled layers and layers of other libraries,
-    too; it is called with a line for each of them that cannot be timed.
+    two. The norms ``own`` act on activations.
     """
     rows, features = map(int, shape.split("x"))
     layers: dict[str, nn.Module] = {"nn.LayerNorm": nn.LayerNorm(features), "nn.RMSNorm": nn.RMSNorm(features)}
@@ -158,19 +130,11 @@ def norm_cases(
     x = _standard_normal((rows, features), "input", dtype, device).requires_grad_()
     addend = _standard_normal((rows, features), "addend", dtype, device).requires_grad_()
     gradient = _standard_normal((rows, features), "gradient", dtype, device)
-    libraries = (LAYERS, ADDITIONS) if device.type == "cuda" else ({}, {})
-    if peers is not None:
-        layers |= of_libraries(libraries[0], (x,), gradient, peers) | compiled(layers)
     both = {name: LayerPass(layer, x, gradient, layer.to(device, dtype).parameters()) for name, layer in layers.items()}
     forward = {"copy": LayerPass(torch.clone, x), **{name: LayerPass(layer, x) for name, layer in layers.items()}}
-    functions = _additions({name: layer for name, layer in layers.items() if not name.endswith("compiled")}, addend)
-    if peers is not None:
-        fused = of_libraries(libraries[1], (x, addend), gradient, peers)
-        functions |= compiled(functions) | {name: partial(layer, addend) for name, layer in fused.items()}
-        layers |= fused
     added = {
         name: LayerPass(add, x, (gradient, gradient), [addend, *layers[name.removesuffix(", apart")].parameters()])
-        for name, add in functions.items()
+        for name, add in _additions(layers, addend).items()
     }
     return [
         Case(BOTH, x.numel(), "nn.LayerNorm", both),

@@ -52,7 +52,10 @@ class Probes(TypedDict):
 
 
 class ContentionContent(TypedDict):
-    """What disturbed a process (see :meth:`rmsexp.train.contention.Contention.report`)."""
+    """What disturbed a process (see :meth:`rmsexp.train.contention.Contention.report`).
+
+    ``probes``: of timings (:mod:`rmsexp.measure.probes`) and of older runs.
+    """
 
     state: NotRequired[Literal["clear", "contended", "unknown"]]
     waited: NotRequired[float | None]

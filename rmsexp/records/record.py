@@ -51,8 +51,8 @@ WORDS = "words"  # the note of a task with a digest of its vocabulary, if its to
 WAITED_LIMIT = 0.015
 LARGEST = 1e150  # a larger value of a metric, or its negative, is damage: sums of squares would overflow
 STEAL_LIMIT = 0.02  # It is contended, too, if the host takes away more than this share of the time of all cores.
-# It is contended, too, if the median of at least FEWEST_PROBES probes takes longer than on the quiet machine by more
-# than one of these factors. A single probe says little: beside a process that streams memory, about half are fast.
+# A timing is contended, too, if the median of at least FEWEST_PROBES probes takes longer than on the quiet machine by
+# more than one of these factors. A single probe says little: beside a process that streams memory, about half are fast.
 SLOWDOWN_LIMITS = {"arithmetic": 1.15, "memory": 1.2}
 FEWEST_PROBES = 20
 MOST_FOLDERS = 20_000  # in a row without a record: what is searched is then no folder of results

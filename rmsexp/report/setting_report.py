@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from pathlib import Path
@@ -11,20 +11,17 @@ from typing import NamedTuple
 import pandas as pd
 
 from rmsexp.records import record
-from rmsexp.records.frames import names, quantities, statistics
+from rmsexp.records.frames import quantities
 from rmsexp.records.frames.caveats import caveats
 from rmsexp.records.frames.load import Records
-from rmsexp.report import comparison, paper
+from rmsexp.report import comparison
 from rmsexp.report.page import markdown
 from rmsexp.report.page.contents import SettingReport
 from rmsexp.report.plots import canvas, setting_curves
 from rmsexp.report.plots import p_sweep as p_plot
 from rmsexp.report.plots.chart import Chart
-from rmsexp.report.tables import findings, learning_rates, markup, seed_tests, time_to_target, versus_paper
-from rmsexp.report.tables import p_sweep as p_table
-from rmsexp.report.tables import quantities as quantities_table
-from rmsexp.report.tables import savings as savings_table
-from rmsexp.report.tables import summary as summary_table
+from rmsexp.report.tables import findings, learning_rates, markup, registry
+from rmsexp.report.tables.form import Setting
 from rmsexp.system import atomic
 
 
@@ -38,22 +35,6 @@ class WrittenReport(NamedTuple):
     report: SettingReport
     drawing: Future[list[str]] | None
     files: list[Path]
-
-
-class Part(NamedTuple):
-    """A table of a report.
-
-    Attributes:
-        name: the name of its CSV file, without suffix.
-        title: its heading.
-        numbers: its values, for the CSV file.
-        readable: its cells as text, for people.
-    """
-
-    name: str
-    title: str
-    numbers: pd.DataFrame
-    readable: pd.DataFrame
 
 
 def families(settings: Mapping[Path, Records]) -> dict[Path, dict[Path, Records]]:
@@ -112,44 +93,33 @@ def write(
     if not comparable and timings.empty:
         return WrittenReport(SettingReport(task, setting, str(folder.parents[1]), to, records), None, [])
     to.mkdir(parents=True, exist_ok=True)
-    parts = list(_parts(folder, records, family, timings) if comparable else _times(task, records.only([]), timings))
-    numbers, charts = {part.name: part.numbers for part in parts}, dict[str, Chart]()
+    tables = registry.tables(Setting(folder, records, family, timings), comparable=comparable)
+    numbers, charts = {table.name: table.numbers for table in tables}, dict[str, Chart]()
     if comparable:
         charts["curves"] = setting_curves.chart(records, quantities.recorded(records))
     if "p" in numbers:
         charts["p"] = p_plot.chart(numbers["p"], records, f"{task}, {setting}: the fraction of units p")
-    titles = {"curves": "Curves"} | {part.name: part.title for part in parts}
+    titles = {"curves": "Curves"} | {table.name: table.title for table in tables}
     report = SettingReport(
         task,
         setting,
         str(folder.parents[1]),
         to,
         records,
-        tables={part.title: part.readable for part in parts},
+        tables={table.title: table.readable for table in tables},
         sentences=findings.figure_1(records) if comparable else [],
-        notes=[*(caveats(records) if comparable else []), *_about_paper(task, parts)],
+        notes=[*(caveats(records) if comparable else []), *registry.about_paper(task, tables)],
         figures={titles[name]: str(to / f"{name}.png") for name in charts},
         curves=charts.get("curves"),
         tests=numbers.get("paired", pd.DataFrame()),
         summary=numbers.get("summary", pd.DataFrame()),
     )
-    texts = {f"{part.name}.csv": markup.csv(part.numbers) for part in parts}
+    texts = {f"{table.name}.csv": markup.csv(table.numbers) for table in tables}
     texts |= {"report.md": markdown.setting(report, to), "tables.tex": markdown.latex(report)}
     for name, text in texts.items():
         atomic.write_atomic(to / name, text)
     files = [to / name for name in (*texts, *(f"{name}.png" for name in charts))]
     return WrittenReport(report, pool.submit(_draw, charts, folder, to), files)
-
-
-def _about_paper(task: str, parts: Sequence[Part]) -> list[str]:
-    """Return what is noted about the paper's numbers in the tables."""
-    shown = [
-        part.numbers.assign(norm=part.numbers["series"].map(names.without_impl))
-        for part in parts
-        if part.name == "paper"
-    ]
-    shown += [savings_table.published(part.numbers, task) for part in parts if part.name.startswith("saving")]
-    return paper.remarks(pd.concat(shown).drop_duplicates(["table", "norm", "note"])) if shown else []
 
 
 def _draw(charts: Mapping[str, Chart], folder: Path, to: Path) -> list[str]:
@@ -164,46 +134,3 @@ def _draw(charts: Mapping[str, Chart], folder: Path, to: Path) -> list[str]:
         except Exception as error:  # the other figures and settings are drawn
             problems.append(f"{folder}: the figure {to / name}.png cannot be drawn: {error!r}")
     return problems
-
-
-def _parts(folder: Path, records: Records, family: dict[Path, Records], timings: pd.DataFrame) -> Iterator[Part]:
-    """Yield the tables of the setting in ``folder``, which has runs, without those for which it has no data.
-
-    The table of learning rates covers several settings. It is yielded for the first of them only.
-    """
-    task, setting = records.names
-    target, summary = statistics.target(records), summary_table.table(records, task, setting)
-    readable = summary_table.readable(summary)
-    yield Part("summary", "Summary", summary, readable[readable.columns[:-2]])  # times have their own tables
-    tests = seed_tests.table(records)
-    if len(tests):
-        yield Part("paired", seed_tests.title(records, tests), tests, seed_tests.readable(tests))
-    published = versus_paper.table(records)
-    if len(published):
-        yield Part("paper", "Compared with the paper", published, versus_paper.readable(published, target))
-    yield from _times(task, records, timings)
-    shown = quantities_table.table(records)
-    yield Part("quantities", quantities_table.title(records), shown, quantities_table.readable(shown, records))
-    goal = time_to_target.level(records)
-    if goal:
-        times = time_to_target.table(records, goal)
-        yield Part("target", time_to_target.title(goal), times, time_to_target.readable(times))
-    if sum(names.norm_of(series) == p_table.PARTIAL for series in set(records.runs["series"])) > 1:
-        by_p = p_table.table(records, task, setting)
-        if p_table.has_several(by_p):
-            heading = "; ".join(filter(None, ["The fraction of units p", p_table.left_out(records, by_p)]))
-            yield Part("p", heading, by_p, p_table.readable(by_p, records))
-    if len(family) > 1 and folder == next(iter(family)):
-        rates = learning_rates.table(family)
-        if rates["series"].duplicated().any():  # final runs of a campaign have one rate for each norm
-            yield Part("rates", "Learning rates", rates, learning_rates.readable(rates, target))
-
-
-def _times(task: str, records: Records, timings: pd.DataFrame) -> Iterator[Part]:
-    """Yield the tables of times of a setting, and the list of its timing records."""
-    for number, savings in enumerate(savings_table.tables(records, timings), 1):
-        name = "saving" if number == 1 else f"saving_{number}"
-        yield Part(name, savings.title, savings.numbers, savings_table.readable(savings.numbers, task))
-    timed = savings_table.timing_table(timings)
-    if len(timed):
-        yield Part("timings", savings_table.RECORDS, timed, timed)

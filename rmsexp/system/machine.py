@@ -21,10 +21,6 @@ FIELDS = {
     "model": ("model", "CPU part"),
     "stepping": ("stepping", "CPU revision"),
 }
-# By how much the median probes of two records of one machine may differ, longer over shorter. Of the 129 runs with at
-# least 20 probes in results/reference/quality, all of one machine, 72 had probes that were not slow. Their medians
-# differed by factors of at most 1.15 and 1.39. The fastest of the first five probes differed by up to 1.49 and 1.74.
-SPEED_LIMITS = {"arithmetic": 1.2, "memory": 1.4}
 
 
 def identity(instructions: str) -> dict[str, Any]:
@@ -39,19 +35,6 @@ def identity(instructions: str) -> dict[str, Any]:
         facts[fact] = next((fields[key] for key in keys if key in fields), None)
     facts |= {"instructions": instructions, "caches": caches(), "cores": os.cpu_count()}
     return facts | {"id": hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]}
-
-
-def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two records are from machines of the same kind and speed.
-
-    The ids are equal, and so are the seconds of the median probe's ``arithmetic`` and ``memory``, up to
-    ``SPEED_LIMITS``, where both are known. A neighbour that the machine does not see may double the seconds of
-    ``memory``, so the probes of contended records are no evidence.
-    """
-    if one["id"] != other["id"]:
-        return False
-    pairs = [(one.get(key), other.get(key), limit) for key, limit in SPEED_LIMITS.items()]
-    return all(max(a, b) <= limit * min(a, b) for a, b, limit in pairs if a and b)
 
 
 def of_session(session: Mapping[str, Any]) -> tuple[str | None, str | None]:

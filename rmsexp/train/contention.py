@@ -1,33 +1,24 @@
 """Measure whether other processes, or the host of a virtual machine, slowed a run down while its steps were timed.
 
-There are three kinds of evidence. The threads of the run wait for a core; the host takes away time of the cores; and
-probes (:mod:`.probe`) take longer than on the quiet machine, even if the neighbour is outside the virtual machine. A
-run also counts as slowed down if its process was suspended, as by Ctrl-Z.
+The evidence is that the threads of the run wait for a core, that the host takes away time of the cores, that another
+process uses the run's GPU, and that the process was suspended, as by Ctrl-Z. Timings take probes, too
+(:mod:`rmsexp.measure.probes`).
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import statistics
 import subprocess
 from collections.abc import Collection, Iterable, Iterator, Set
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from rmsexp.records.record import FEWEST_PROBES, SLOWDOWN_LIMITS, STEAL_LIMIT, WAITED_LIMIT
+from rmsexp.records.record import STEAL_LIMIT, WAITED_LIMIT
 from rmsexp.system import process
-from rmsexp.train import quiet
-from rmsexp.train.probe import Times, probe
-
-# A probe is a spike if it takes more than SPIKE times the median of up to RECENT probes before it (at least FEWEST).
-SPIKE, RECENT, FEWEST = 2.0, 50, 5
-# A run says that others take its cores if its threads waited for this share of the time, after so many nanoseconds
-CROWDED, CROWDED_AFTER = 0.25, 5e9
 
 
 def _schedstat(processes: Iterable[int | str]) -> dict[str, tuple[int, int]]:
@@ -71,7 +62,7 @@ def _gpu_shared(own: Set[int]) -> bool | None:
 
 
 class Contention:
-    """Decides whether a run was contended, from the times inside :meth:`watch` and from probes between them.
+    """Decides whether a run was contended, from the times inside :meth:`watch`.
 
     ``shared``: whether a launcher does other runs at the same time. The run is then contended even if its threads never
     wait for a core, because the processes share the memory's bandwidth.
@@ -83,16 +74,10 @@ class Contention:
     ) -> None:
         self._shared, self._processes = shared, processes
         self.own_pids = {os.getpid()}  # of the run's processes on this machine
-        self._on_gpu = device.type == "cuda"
+        self.on_gpu = device.type == "cuda"
         self._gpu_shared: bool | None = False
         self._ran = self._waited = self._stolen = self._ticks = 0
-        self._readable, self._suspended, self._said_crowded = True, False, False
-        self._probes: list[Times] = []
-        self._spikes = 0
-
-    @cached_property
-    def _reference(self) -> quiet.Reference | None:
-        return quiet.read()
+        self._readable, self._suspended = True, False
 
     @contextmanager
     def watch(self) -> Iterator[None]:
@@ -132,98 +117,27 @@ class Contention:
             yield
         self._suspended |= bool(continued)
 
-    def crowded(self, threads: int) -> str:
-        """Return, at most once, that other processes use this run's cores, and how many threads are faster; else "".
-
-        ``threads``: their number now. All threads of a step wait for the one that waits longest for a core.
-        """
-        both = self._ran + self._waited
-        if self._said_crowded or threads < 2 or both < CROWDED_AFTER or self._waited < CROWDED * both:
-            return ""
-        self._said_crowded = True
-        faster = max(1, int(threads * self._ran / both))
-        return (
-            f"other processes use this run's cores: its {threads} threads waited for one "
-            f"{100 * self._waited / both:.0f} % of the time; to go on faster, stop it and repeat the command with "
-            f"threads={faster}"
-        )
-
-    def probe(self) -> bool:
-        """Take a probe, and return whether it is a spike: something else ran at this moment.
-
-        Call it between pieces of work, not after the process has slept, because a core that wakes up is slow at first.
-        On a GPU this does nothing: the probe would say nothing about the GPU's steps.
-        """
-        if self._on_gpu:
-            return False
-        recent = [sum(times) for times in self._probes[-RECENT:]]
-        self._probes.append(probe().take())
-        spike = len(recent) >= FEWEST and sum(self._probes[-1]) > SPIKE * statistics.median(recent)
-        self._spikes += spike
-        return spike
-
-    def probe_at_an_edge(self) -> None:
-        """Take probes before or after the work: each time half of ``FEWEST_PROBES``, the number that a state needs.
-
-        One more, before them, does not count, because a core that wakes up is slow at first.
-        """
-        if not self._on_gpu:
-            probe().take()
-        for _ in range(FEWEST_PROBES // 2):
-            self.probe()
-
     def report(self) -> dict[str, Any]:
-        """Return ``state`` (clear, contended or unknown), ``waited``, ``steal``, ``probes``, ``shared``, ``based_on``.
+        """Return ``state`` (clear, contended or unknown), ``waited``, ``steal``, ``shared`` and ``based_on``.
 
-        The state is unknown if the evidence cannot be read; then ``waited`` and ``steal`` are None. It is unknown, too,
-        if there is a quiet reference but fewer than ``FEWEST_PROBES`` probes, unless other evidence shows contention.
-        ``probes``: see :meth:`_probe_report`. ``shared``: whether other runs were done at the same time, or another
-        process used the GPU. ``based_on`` lists the evidence behind the state. On a GPU this also asks nvidia-smi
-        whether another process uses the run's GPU now.
+        The state is unknown if the evidence cannot be read; then ``waited`` and ``steal`` are None. ``shared``: whether
+        other runs were done at the same time, or another process used the GPU. ``based_on`` lists the evidence behind
+        the state. On a GPU this also asks nvidia-smi whether another process uses the run's GPU now.
         """
-        if self._on_gpu and not self._gpu_shared:  # a run whose GPU was shared once stays contended
+        if self.on_gpu and not self._gpu_shared:  # a run whose GPU was shared once stays contended
             self._gpu_shared = _gpu_shared(self.own_pids)
-        probes = self._probe_report()
-        slowdown = probes["slowdown"] if probes else None
-        evidence = ["waiting", "steal", *(["gpu"] if self._on_gpu else []), *(["probes"] if slowdown else [])]
-        evidence += ["suspension"] if self._suspended else []
         if not self._readable or not self._ran or self._gpu_shared is None:
-            unknown = {"state": "unknown", "waited": None, "steal": None, "probes": probes}
-            return unknown | {"shared": self._shared, "based_on": []}
+            return {"state": "unknown", "waited": None, "steal": None, "shared": self._shared, "based_on": []}
         # rounded before they are compared with the limits, so that reports, which read them, decide the same
         waited = round(self._waited / self._ran, 4)
         steal = round(self._stolen / self._ticks, 4) if self._ticks else 0.0
         shared = self._shared or self._gpu_shared
         contended = shared or self._suspended or waited > WAITED_LIMIT or steal > STEAL_LIMIT
-        if slowdown:
-            contended |= any(slowdown[part] > limit for part, limit in SLOWDOWN_LIMITS.items())
-        too_few = probes is not None and probes["reference"] is not None and slowdown is None
+        evidence = {"waiting": True, "steal": True, "gpu": self.on_gpu, "suspension": self._suspended}
         return {
-            "state": "contended" if contended else "unknown" if too_few else "clear",
+            "state": "contended" if contended else "clear",
             "waited": waited,
             "steal": steal,
-            "probes": probes,
             "shared": shared,
-            "based_on": evidence,
-        }
-
-    def _probe_report(self) -> dict[str, Any] | None:
-        """Return ``number``, ``spikes``, ``median`` (seconds by part), ``slowdown`` and ``reference``; or None.
-
-        It is None if no probe was taken, as on a GPU. ``reference``: that of the quiet machine, or None. ``slowdown``:
-        the factors by which the medians exceed it; None without a reference or with fewer than ``FEWEST_PROBES``.
-        """
-        if not self._probes:
-            return None
-        median = Times(*map(statistics.median, zip(*self._probes, strict=True)))
-        reference, slowdown = self._reference, None
-        if reference is not None and len(self._probes) >= FEWEST_PROBES:
-            factors = Times(*(now / then for now, then in zip(median, reference.times, strict=True)))
-            slowdown = {part: round(factor, 3) for part, factor in factors._asdict().items()}
-        return {
-            "number": len(self._probes),
-            "spikes": self._spikes,
-            "median": {part: round(seconds, 7) for part, seconds in median._asdict().items()},
-            "slowdown": slowdown,
-            "reference": reference and reference.content(),
+            "based_on": [name for name, exists in evidence.items() if exists],
         }

@@ -246,10 +246,9 @@ class Trainer:
             self._recent.clear()
 
     def _log(self) -> None:
-        """Time the machine (a probe). Write and show a row: means over the pending steps, the last learning rate."""
+        """Write and show a row: means over the pending steps, the last learning rate."""
         state = self.state
         with self.clock.bucket("log"), self._interrupt.deferred():
-            self._contention.probe()
             objective, *sums, grad_norm, count = (sum(column) for column in zip(*state.pending, strict=True))
             steps = len(state.pending)
             metrics = {name: total / count for name, total in zip(state.metrics, sums, strict=True)}
@@ -270,8 +269,6 @@ class Trainer:
             rates = {name: count / seconds if seconds else 0.0 for name, count in done.items()}
             left = (self._spent() - self._first_spent) * (self.settings.max_steps - state.step) / max(1, done["steps"])
             self._display.update(row, rates, left)
-            if crowded := self._contention.crowded(torch.get_num_threads()):
-                self._display.report(crowded)
 
     def _spent(self) -> float:
         """Return the seconds of the run so far, without those of warming up, which are the same for any length."""

@@ -66,6 +66,12 @@ def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 
 
 @cache
+def machine_id() -> str:
+    """Return the id of this machine, with the instructions that torch uses."""
+    return str(machine.identity(torch.backends.cpu.get_cpu_capability())["id"])
+
+
+@cache
 def code() -> str:
     """Return a digest of the package's sources, which identifies the code whether or not it is committed."""
     digest = hashlib.sha256()

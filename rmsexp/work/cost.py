@@ -16,7 +16,7 @@ from rmsexp.config import score
 from rmsexp.records import record
 from rmsexp.system import machine_lock
 from rmsexp.system.command_line import ReportedError, report, value_word
-from rmsexp.train import quiet
+from rmsexp.train import provenance
 from rmsexp.work import runner
 
 TRIAL_STEPS = 20
@@ -25,7 +25,7 @@ TRIAL_STEPS = 20
 def is_from_this_machine(folder: Path) -> bool:
     """Return whether all processes of a run had the processor, caches and cores of this machine (same machine id)."""
     sessions = record.RunFolder(folder).read_run()["sessions"]
-    return {session.get("machine", {}).get("id") for session in sessions} == {quiet.machine_id()}
+    return {session.get("machine", {}).get("id") for session in sessions} == {provenance.machine_id()}
 
 
 def trial(asked: Asked, run: Planned) -> Cost:

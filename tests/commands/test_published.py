@@ -305,7 +305,7 @@ def test_a_published_log_is_drawn_beside_our_runs(
         "finished",
         1500,
         "rms",
-        "mixed",
+        "contended",
     )
     assert records.metrics.query("series == 'rms+published'")["time"].isna().all()
     assert records.metrics.query("series == 'rms+published'")["seconds_train"].max() == 183

@@ -15,7 +15,7 @@ from rmsexp.campaign.question import Question
 from rmsexp.config import score
 from rmsexp.records import record
 from rmsexp.system import clock
-from rmsexp.train import quiet
+from rmsexp.train import provenance
 
 # Runs of a second. Their setting is not in tests of anything else.
 RUNS = {
@@ -67,7 +67,7 @@ def write_run(
     total = asked.recipe.config.schedule.steps
     task, setting, series, _ = job.folder.split("/")
     session = {"from_step": 0, "git": {"commit": "abc", "dirty": False}, "contention": {"waited": 0.0}}
-    session |= {"machine": {"id": quiet.machine_id()}} | changes
+    session |= {"machine": {"id": provenance.machine_id()}} | changes
     run = {"task": task, "setting": setting, "series": series, "seed": job.seed, "recipe_steps": total}
     run |= {"target": {"metric": asked.target.metric, "mode": asked.target.mode}}
     (files.run_path).write_text(json.dumps(run | {"dataset": {"digest": "0"}, "sessions": [session]}))

@@ -9,11 +9,10 @@ from helpers.comparisons import setting, summary
 from helpers.records import load_timings, write_run, write_timing
 
 from rmsexp.compare import load
-from rmsexp.records.frames import comparable, speed
+from rmsexp.records.frames import comparable
 from rmsexp.records.frames.caveats import caveats, warnings
 from rmsexp.report.plots import savings as savings_plot
 from rmsexp.report.plots import setting_curves
-from rmsexp.report.tables import savings as savings_table
 from rmsexp.rules.quantities import loss
 
 HALF = {"precision": "float16"}
@@ -50,22 +49,6 @@ def test_runs_of_two_precisions_are_two_series(mixed: Path) -> None:
     assert "RMSNorm precision=float16 (1 seed)" in [text for _, text in chart.legend]
     assert "precision float16, float32" in "; ".join(caveats(records))
     assert "precision mixed" in warnings(records)
-
-
-def test_times_of_two_precisions_are_not_compared(mixed: Path) -> None:
-    records = setting(mixed)
-    speeds = [speed.speed(records, series) for series in ("ln", "rms", "rms+precision=float16")]
-    notes = [speed.saving(series, speeds)[1] for series in speeds]
-    assert notes == ["reference", "unpaired", "not known to have LN's precision"]
-    (table,) = savings_table.tables(records, load_timings(mixed))
-    assert table.numbers["series"].tolist() == ["ln", "rms"]
-
-
-def test_times_are_compared_with_layernorm_of_their_precision(mixed: Path) -> None:
-    write_run(mixed, "ln", 2, **HALF)
-    tables = savings_table.tables(setting(mixed), load_timings(mixed))
-    assert [table.numbers["kind"].tolist() for table in tables] == [["reference", "unpaired"]] * 2
-    assert {table.numbers["baseline"].iloc[0] for table in tables} == {"ln", "ln+precision=float16"}
 
 
 def test_timing_records_of_two_precisions_are_in_different_tables(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import check_record
 import pytest
 
-from rmsexp.train import provenance, quiet
+from rmsexp.train import provenance
 
 
 def test_a_check_writes_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +33,7 @@ def test_a_check_writes_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_part_of_other_code_is_not_kept(tmp_path: Path) -> None:
     parts = check_record.Parts("words", tmp_path, [{"number": number} for number in range(2)])
-    same = {"dirty": False, "code": provenance.code(), "machine": quiet.machine_id()}
+    same = {"dirty": False, "code": provenance.code(), "machine": provenance.machine_id()}
     parts.add(same)
     with pytest.raises(
         SystemExit, match=r"the code changed during the check, so .*words\.jsonl has 1 before it: restore"
@@ -55,7 +55,7 @@ def test_a_check_of_parts_is_from_a_changed_tree_if_one_of_them_is(
     planned = [{"number": number} for number in range(3)]
     for state in dirty:  # each in a process of its own, which goes on after the parts before
         parts = check_record.Parts("words", tmp_path, planned)
-        parts.add({"dirty": state, "code": provenance.code(), "machine": quiet.machine_id()})
+        parts.add({"dirty": state, "code": provenance.code(), "machine": provenance.machine_id()})
     parts.write({"parts": parts.done})
     assert not list(tmp_path.rglob("*.jsonl"))
     (record,) = tmp_path.rglob(check_record.FILE)

@@ -12,16 +12,14 @@ from typing import Any
 import planted_neighbours
 import pytest
 
-from rmsexp.train import provenance, quiet
+from rmsexp.train import provenance
 
-REFERENCE = quiet.Reference("0123", "work", "2025-01-01", 5, 400, 0.001, 0.002)
 Run = Callable[..., None]
 
 
 def result(kind: str, *, marked: bool, seconds: float = 10.0) -> dict[str, Any]:
     contention = {"state": "contended" if marked else "clear", "waited": 0.004, "steal": 0.0, "based_on": []}
-    contention["probes"] = {"number": 100, "slowdown": {"arithmetic": 1.0, "memory": 1.0}}
-    identity = {"code": provenance.code(), "machine": quiet.machine_id(), "date": "2026-01-01"}
+    identity = {"code": provenance.code(), "machine": provenance.machine_id(), "date": "2026-01-01"}
     identity |= {"commit": "abc", "dirty": False}
     return {"kind": kind, "contention": contention, "train_seconds": seconds} | identity
 
@@ -36,10 +34,9 @@ def kinds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         trained.append(kind)
         if len(trained) == 4:
             raise KeyboardInterrupt
-        return result(kind, marked=kind in ("same_core", "memory"))
+        return result(kind, marked=kind == "same_core")
 
     monkeypatch.setattr(planted_neighbours, "train", train)
-    monkeypatch.setattr(quiet, "read", lambda: REFERENCE)
     return trained
 
 
@@ -67,19 +64,17 @@ def test_the_same_command_goes_on(kinds: list[str], run: Run, tmp_path: Path) ->
     (path,) = (tmp_path / "checks").glob("planted_neighbours*/check.json")
     results = json.loads(path.read_text())["results"]
     assert results["threads"] == 1  # of the runs, not of this process
-    assert Counter(run["kind"] for run in results["runs"]) == {"quiet": 3, "same_core": 2, "other_core": 2, "memory": 2}
-    assert results["summary"]["memory"] == {"runs": 2, "marked": 2, "slowdown": 1.0}
+    assert Counter(run["kind"] for run in results["runs"]) == {"quiet": 3, "same_core": 2, "other_core": 2}
+    assert results["summary"]["same_core"] == {"runs": 2, "marked": 2, "slowdown": 1.0}
 
 
 def test_the_summary_counts_marked_runs(capsys: pytest.CaptureFixture[str]) -> None:
     runs = [result("quiet", marked=number < 2) for number in range(10)]
     runs += [result("same_core", marked=number < 9, seconds=20.0) for number in range(10)]
-    runs += [result("memory", marked=number < 8, seconds=13.0) for number in range(10)]
     runs += [result("other_core", marked=False)]
     planted_neighbours.summarise(runs)
     assert capsys.readouterr().out.splitlines() == [
         "quiet      2 of 10 marked as contended, NOT as it should be; steps take x1.00 (median)",
         "same_core  9 of 10 marked as contended, as it should be; steps take x2.00 (median)",
         "other_core 0 of 1 marked as contended; steps take x1.00 (median)",
-        "memory     8 of 10 marked as contended, NOT as it should be; steps take x1.30 (median)",
     ]

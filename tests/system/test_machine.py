@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -93,22 +92,3 @@ def test_without_the_files_of_linux_there_is_an_identity(tmp_path: Path, root: P
     assert identity["name"]
     assert (identity["model"], identity["caches"], machine.largest_cache()) == (None, None, None)
     assert json.loads(json.dumps(identity)) == identity
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, True),
-        ({"id": "b"}, False),
-        ({"arithmetic": 0.00119, "memory": 0.00279}, True),
-        ({"arithmetic": 0.00121}, False),
-        ({"arithmetic": 0.00083}, False),
-        ({"memory": 0.00281}, False),
-        ({"arithmetic": None, "memory": None}, True),
-        ({"id": "b", "arithmetic": None, "memory": None}, False),
-    ],
-)
-def test_machines_are_told_apart_by_id_and_by_known_speeds(changes: dict[str, Any], expected: bool) -> None:
-    one = {"id": "a", "arithmetic": 0.001, "memory": 0.002}
-    assert machine.same(one, one | changes) is machine.same(one | changes, one) is expected
-    assert machine.same({"id": "a"}, one)

@@ -8,23 +8,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from rmsexp.records import record
-from rmsexp.train import contention, quiet
+from rmsexp.train import contention
 from rmsexp.train.contention import Contention
-from rmsexp.train.probe import Times
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-REFERENCE = quiet.Reference("0123", "work", "2025-01-01", 5, 400, arithmetic=0.001, memory=0.002)
-
 
 readable = pytest.mark.skipif(
     not contention._schedstat(["self"]), reason="this kernel does not report how long threads waited"
@@ -91,7 +86,7 @@ def test_limits_are_1_5_percent_waiting_and_2_percent_stolen(proc: Path, waited:
         write_proc(proc, {"1": (1400, 9000 + waited)}, stolen=500 + stolen, ticks=8000)
     report = watch.report()
     assert (report["state"], report["waited"], report["steal"]) == (state, waited / 1000, stolen / 1000)
-    assert (report["probes"], report["based_on"]) == (None, ["waiting", "steal"])
+    assert report["based_on"] == ["waiting", "steal"]
 
 
 @pytest.mark.parametrize(("shared", "state"), [(True, "contended"), (False, "clear")])
@@ -299,107 +294,3 @@ def test_nvidia_smi_is_not_called_for_a_run_on_a_cpu(proc: Path, monkeypatch: py
     with watch.watch():
         write_proc(proc, {"1": (1000, 1)})
     assert watch.report()["state"] == "clear"
-
-
-# --- probes
-
-
-@pytest.fixture
-def times(proc: Path, monkeypatch: pytest.MonkeyPatch) -> list[Times]:
-    """Return a list from which probes take their times, the first entry first."""
-    del proc
-    remaining: list[Times] = []
-    monkeypatch.setattr(contention, "probe", lambda: SimpleNamespace(take=lambda: remaining.pop(0)))
-    monkeypatch.setattr(quiet, "read", lambda: REFERENCE)
-    return remaining
-
-
-def watched(proc: Path, times: list[Times], slowdowns: Sequence[tuple[float, float]]) -> Contention:
-    """Return a watch after probes that are slower than the reference by these factors, without other evidence."""
-    watch = Contention(CPU)
-    write_proc(proc, {"1": (0, 0)})
-    with watch.watch():
-        write_proc(proc, {"1": (1000, 0)})
-    for arithmetic, memory in slowdowns:
-        times.append(Times(arithmetic * REFERENCE.arithmetic, memory * REFERENCE.memory))
-        watch.probe()
-    return watch
-
-
-ARITHMETIC, MEMORY = record.SLOWDOWN_LIMITS.values()
-
-
-@pytest.mark.parametrize(
-    ("slowdown", "state"),
-    [
-        ((1.0, 1.0), "clear"),
-        ((0.5, 0.5), "clear"),
-        ((ARITHMETIC - 0.01, MEMORY - 0.01), "clear"),
-        ((ARITHMETIC + 0.01, 1.0), "contended"),
-        ((1.0, MEMORY + 0.01), "contended"),
-    ],
-)
-def test_a_run_is_contended_if_the_median_probe_is_slow(
-    proc: Path, times: list[Times], slowdown: tuple[float, float], state: str
-) -> None:
-    fast, slow = [(0.4, 0.4)] * 9, [(9.0, 9.0)] * 9  # the median of these and of the others is one of the others
-    report = watched(proc, times, [*fast, slowdown, slowdown, slowdown, *slow]).report()
-    assert report["state"] == state
-    assert report["based_on"] == ["waiting", "steal", "probes"]
-    probes = report["probes"]
-    assert (probes["number"], probes["reference"]) == (21, REFERENCE.content())
-    assert (probes["slowdown"]["arithmetic"], probes["slowdown"]["memory"]) == pytest.approx(slowdown)
-    assert probes["median"]["memory"] == pytest.approx(slowdown[1] * REFERENCE.memory)
-    assert report == json.loads(json.dumps(report))
-
-
-@pytest.mark.parametrize("slowdown", [1.0, 3.0])
-def test_it_is_unknown_from_few_probes_whether_a_run_is_contended(
-    proc: Path, times: list[Times], slowdown: float
-) -> None:
-    report = watched(proc, times, [(slowdown, slowdown)] * 19).report()
-    assert (report["state"], report["waited"], report["based_on"]) == ("unknown", 0.0, ["waiting", "steal"])
-    assert (report["probes"]["number"], report["probes"]["slowdown"]) == (19, None)
-
-
-def test_a_run_that_waits_is_contended_also_with_few_probes(proc: Path, times: list[Times]) -> None:
-    watch = watched(proc, times, [(1.0, 1.0)] * 19)
-    with watch.watch():
-        write_proc(proc, {"1": (2000, 900)})
-    assert watch.report()["state"] == "contended"
-
-
-def test_probes_decide_nothing_without_a_reference(
-    proc: Path, times: list[Times], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(quiet, "read", lambda: None)
-    report = watched(proc, times, [(3.0, 3.0)] * 40).report()
-    assert (report["state"], report["based_on"]) == ("clear", ["waiting", "steal"])
-    assert (report["probes"]["reference"], report["probes"]["slowdown"]) == (None, None)
-
-
-def test_a_probe_much_slower_than_those_before_it_is_a_spike(proc: Path, times: list[Times]) -> None:
-    watch = watched(proc, times, [(1.0, 1.0)] * 5)
-    times += [Times(0.001, 0.0049), Times(0.001, 0.0051), Times(0.0051, 0.001), Times(0.001, 0.002)]
-    assert [watch.probe() for _ in range(4)] == [False, True, True, False]
-    assert watch.report()["probes"]["spikes"] == 2
-
-
-def test_a_slow_run_has_no_spikes(proc: Path, times: list[Times]) -> None:
-    """Spikes are relative to the run: otherwise nothing would be left of a run beside a steady neighbour."""
-    watch = watched(proc, times, [(9.0, 9.0)] * 30)
-    assert watch.report()["probes"]["spikes"] == 0
-
-
-def test_the_first_probes_are_no_spikes(proc: Path, times: list[Times]) -> None:
-    watch = watched(proc, times, [(1.0, 1.0)] * 4)
-    times.append(Times(1.0, 1.0))
-    assert not watch.probe()
-
-
-def test_no_probe_is_taken_on_a_gpu(times: list[Times], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contention, "_gpu_shared", lambda _: False)
-    watch = Contention(CUDA)
-    assert not watch.probe()
-    assert watch.report()["probes"] is None
-    assert not times

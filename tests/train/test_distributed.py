@@ -22,7 +22,7 @@ from rmsexp import config
 from rmsexp.commands import run
 from rmsexp.data import text
 from rmsexp.records import record
-from rmsexp.records.frames.one_run import _machine
+from rmsexp.records.frames.load import _machine
 from rmsexp.system import process
 from rmsexp.tasks import language_model
 from rmsexp.train.device import set_up_device

@@ -18,7 +18,6 @@ from rmsexp.system.clock import BUCKETS, Clock
 from rmsexp.system.command_line import ReportedError
 from rmsexp.train import provenance
 from rmsexp.train.checkpoint import Identity
-from rmsexp.train.contention import FEWEST_PROBES, Contention
 from rmsexp.train.distributed.joint import EDGES, JointContention, JointTrainer, share_start
 from rmsexp.train.distributed.sums import OrderedSums
 from rmsexp.train.loop import Diverged, Trainer
@@ -172,24 +171,6 @@ def test_the_contention_is_that_of_the_most_disturbed_process(
 
     for found in in_threads(3, report):
         assert (found["state"], found["waited"]) == (state, waited)
-
-
-def test_the_contention_has_the_probes_of_process_0() -> None:
-    """It alone takes probes, and another process may have been disturbed more."""
-
-    def report(group: Any) -> dict[str, Any]:
-        group.pids = [("a", 1), ("a", 2)]
-        contention = JointContention(CPU, group)
-        contention._ran, contention._waited = (CLEAR, LESS_CLEAR)[group.rank]
-        for _ in range(FEWEST_PROBES if group.rank == 0 else 0):
-            Contention.probe(contention)
-        contention.exchange()
-        return contention.report()
-
-    for found in in_threads(2, report):
-        assert found["waited"] == 0.009
-        assert found["probes"]["number"] == FEWEST_PROBES
-        assert found["based_on"] == ["waiting", "steal", *(["probes"] if found["probes"]["slowdown"] else [])]
 
 
 def test_processes_exchange_their_contention_when_a_run_diverges(monkeypatch: pytest.MonkeyPatch) -> None:

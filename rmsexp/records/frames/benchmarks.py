@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rmsexp.records.frames.time_states import run_state
+from rmsexp.records.frames.time_states import timing_state
 from rmsexp.rules.ratios import Interval, paired_ratio
 
 
@@ -63,18 +63,16 @@ def rows(seconds: Mapping[str, Sequence[float]], reference: str) -> list[Row]:
 
 
 def notes(content: Mapping[str, Any]) -> list[str]:
-    """Return the caption of a benchmark's tables and figures: lines on machine, method, peers, and on an interruption.
+    """Return the caption of a benchmark's tables and figures: lines on machine, method, and on an interruption.
 
     ``content``: the content of the benchmark's record.
     """
     session = content["session"]
     versions, date = session["versions"], session["started"][:10]
-    peers = [f"{package} {version}" for package, version in sorted(content.get("peers", {}).items())]
     return [
         f"{content['dtype']}; {session['device']}; threads {session['threads']}; torch {versions['torch']}; {date}",
         "interleaved: every round calls all layers in random order; ratios are paired by round, with 95 % intervals of "
         "this process (not replicated: another process may differ by more)",
-        *([f"other libraries: {', '.join(peers)}"] if peers else []),
         *(["interrupted: not all tables were measured"] if content.get("stopped") == "interrupted" else []),
     ]
 
@@ -87,7 +85,7 @@ def heading(stored: Mapping[str, Any]) -> str:
 def contention(stored: Mapping[str, Any]) -> str:
     """Return an empty string if the machine was otherwise idle, " (contended)" if not, " (unknown)" if not known.
 
-    Older records are judged by the limits of today (:func:`.time_states.run_state`).
+    Older records are judged by the limits of today (:func:`.time_states.timing_state`).
     """
-    state = run_state([{"contention": stored["contention"]}])
+    state = timing_state([{"contention": stored["contention"]}])
     return "" if state == "clear" else f" ({state})"

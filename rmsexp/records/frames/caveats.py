@@ -9,7 +9,7 @@ import pandas as pd
 
 from rmsexp import config
 from rmsexp.config import score
-from rmsexp.records.frames import names, quantities, speed, statistics
+from rmsexp.records.frames import names, quantities, statistics
 from rmsexp.records.frames.load import Records
 
 LISTED = 4  # a line names at most this many runs, and then says how many more there are
@@ -24,57 +24,35 @@ def caveats(records: Records, times: bool = True, tables: bool = True) -> list[s
     Raises:
         ValueError: no run names a target metric.
     """
-    runs, step = records.runs, statistics.common_step(records)
-    status = runs["status"]
-    short = (runs["step"] < runs["recipe_steps"]) & (status != "diverged")
-    ends = _last_evaluations(records)
-    timed = runs.assign(time_state=speed.states_on_one_clock(runs))
-    lines = [
-        _data(runs),
-        _machine(runs),
-        _commits(runs),
-        _run_list(
-            "diverged (marked x; excluded from means in tables, and in curves if the norm has other runs)",
-            runs[status == "diverged"],
-            "at step {step}",
-        ),
-        _run_list(
-            "failed (excluded from means in tables, and in curves if the norm has other runs)",
-            runs[status == "failed"],
-            "{error}",
-        ),
-        _run_list(
-            f"not compared, since too short (the others are compared at step {step})",
-            runs[tables & (ends < (step or 0))],
+    runs, step, target = records.runs, statistics.common_step(records), statistics.target(records)
+    status, excluded = runs["status"], "excluded from means in tables, and in curves if the norm has other runs"
+    last = statistics.evaluations(records, target.split, target.metric).groupby("folder")["step"].max()
+    ends = runs["folder"].map(last)
+    reasons = {  # by heading: which runs it is about, and the remark on each, whose fields are columns of the runs
+        f"diverged (marked x; {excluded})": (status == "diverged", "at step {step}"),
+        f"failed ({excluded})": (status == "failed", "{error}"),
+        f"not compared, since too short (the others are compared at step {step})": (
+            tables & (ends < (step or 0)),
             "step {step}",
         ),
-        _run_list(
-            f"longer than the shortest runs, where the tables compare (step {step})",
-            runs[tables & (ends > (step or math.inf)) & (not statistics.target(records).scored)],
+        f"longer than the shortest runs, where the tables compare (step {step})": (
+            tables & (ends > (step or math.inf)) & (not target.scored),
             "step {step}",
         ),
-        _run_list("shorter than the recipe", runs[short], "{status}, {step} of {recipe_steps:.0f} steps"),
-        _run_list(
-            "time excluded from savings, and from means if the norm has other runs (dashed)",
-            timed[times & (timed["time_state"] != "clear")],
+        "shorter than the recipe": (_are_short(runs), "{status}, {step} of {recipe_steps:.0f} steps"),
+        "time excluded from means if the norm has other runs (dashed)": (
+            times & (runs["time_state"] != "clear"),
             "{time_state}",
         ),
-        _run_list(
-            "made with uncommitted changes, so they cannot be repeated from the commit alone",
-            runs[runs["dirty"].eq(True)],
+        "made with uncommitted changes, so they cannot be repeated from the commit alone": (
+            runs["dirty"].eq(True),
             "commit {commits}",
         ),
-        quantities.missing(records),
-        _compared(statistics.target(records), step) if tables else "",
-    ]
+    }
+    lines = [_data(runs), _machine(runs), _commits(runs)]
+    lines += [_run_list(heading, runs[concerned], remark) for heading, (concerned, remark) in reasons.items()]
+    lines += [quantities.missing(records), _compared(target, step) if tables else ""]
     return [line for line in lines if line]
-
-
-def _last_evaluations(records: Records) -> pd.Series:
-    """Return the step of each run's last evaluation of the target, in the order of ``runs``; NaN without one."""
-    target = statistics.target(records)
-    last = statistics.evaluations(records, target.split, target.metric).groupby("folder")["step"].max()
-    return records.runs["folder"].map(last)
 
 
 def brief(records: Records) -> list[str]:
@@ -86,20 +64,21 @@ def brief(records: Records) -> list[str]:
 def warnings(records: Records) -> list[str]:
     """Return a few words for each reason for caution; the notes have the details."""
     runs = records.runs
-    states = speed.states_on_one_clock(runs)
-    states = states[states != "clear"].value_counts().sort_index()
     statuses = runs["status"][runs["status"] != "finished"].value_counts().sort_index()
-    short = int(((runs["step"] < runs["recipe_steps"]) & (runs["status"] != "diverged")).sum())
-    columns = ("impl", "device", "threads", "precision", "torch", "dataset")
-    values = {column: runs[column].dropna().unique() for column in columns}
+    contended, short = int((runs["time_state"] != "clear").sum()), int(_are_short(runs).sum())
+    mixed = ("impl", "device", "threads", "precision", "torch", "dataset")
     return [
         *(["built-in data"] if runs["builtin"].eq(True).any() else []),
         *(f"{count} of {len(runs)} runs {status}" for status, count in statuses.items()),
-        *(f"time of {count} of {len(runs)} runs excluded: {state}" for state, count in states.items()),
+        *([f"time of {contended} of {len(runs)} runs excluded: contended"] if contended else []),
         *([f"{short} of {len(runs)} runs shorter than the recipe"] if short else []),
-        *(f"{column} mixed" for column in values if len(values[column]) > 1),
+        *(f"{column} mixed" for column in mixed if runs[column].nunique() > 1),
         *([f"problems with the records: {len(records.problems)}"] if records.problems else []),
     ]
+
+
+def _are_short(runs: pd.DataFrame) -> pd.Series:
+    return (runs["step"] < runs["recipe_steps"]) & (runs["status"] != "diverged")
 
 
 def _compared(target: statistics.Target, step: int | None) -> str:
@@ -120,23 +99,17 @@ def _data(runs: pd.DataFrame) -> str:
 
 
 def _machine(runs: pd.DataFrame) -> str:
-    threads = ", ".join(f"{float(count):.0f}" for count in _distinct(runs["threads"]))
-    precisions = _distinct(runs["precision"])
-    parts = {
-        "impl": ", ".join(_distinct(runs["impl"])),
-        **({} if precisions == [names.FLOAT32] else {"precision": ", ".join(precisions)}),
-        "device": ", ".join(_devices(runs)),
-        "threads": threads,
-        "torch": ", ".join(_distinct(runs["torch"])),
+    """Return implementation and machine, with the machine's identity where names do not tell machines apart."""
+    machines = runs[["device", "machine"]].dropna().astype(str).drop_duplicates()
+    ambiguous = machines["device"].duplicated(keep=False)
+    devices = machines["device"].where(~ambiguous, machines["device"] + " (" + machines["machine"] + ")")
+    parts = {key: _distinct(runs[key]) for key in ("impl", "precision")} | {"device": sorted(devices)}
+    parts |= {
+        "threads": [f"{float(count):.0f}" for count in _distinct(runs["threads"])],
+        "torch": _distinct(runs["torch"]),
     }
-    return "; ".join(f"{name} {value or 'unknown'}" for name, value in parts.items())
-
-
-def _devices(runs: pd.DataFrame) -> list[str]:
-    """Return the names of the processors, with the identity of the machine where names do not tell machines apart."""
-    known = runs[["device", "machine"]].dropna().astype(str).drop_duplicates()
-    ambiguous = known["device"].duplicated(keep=False)
-    return sorted(known["device"].where(~ambiguous, known["device"] + " (" + known["machine"] + ")"))
+    shown = {name: values for name, values in parts.items() if (name, values) != ("precision", [names.FLOAT32])}
+    return "; ".join(f"{name} {', '.join(values) or 'unknown'}" for name, values in shown.items())
 
 
 def _commits(runs: pd.DataFrame) -> str:
@@ -150,15 +123,11 @@ def _distinct(values: pd.Series) -> list[str]:
     return sorted(set(values.dropna().astype(str)))
 
 
-def _run_list(heading: str, runs: pd.DataFrame, template: str) -> str:
-    """Return a line such as "diverged: no norm seed 1 (at step 120), and 3 more"; empty if ``runs`` is empty.
-
-    ``template``: the format of the remark in parentheses; its fields are columns of ``runs``.
-    """
+def _run_list(heading: str, runs: pd.DataFrame, remark: str) -> str:
+    """Return a line such as "diverged: no norm seed 1 (at step 120), and 3 more"; empty if ``runs`` is empty."""
     listed = [
-        f"{names.label(run['series'])} seed {run['seed']} ({textwrap.shorten(template.format_map(run), WIDTH)})"
+        f"{names.label(run['series'])} seed {run['seed']} ({textwrap.shorten(remark.format_map(run), WIDTH)})"
         for run in runs.head(LISTED).to_dict("records")
     ]
-    if len(runs) > LISTED:
-        listed.append(f"and {len(runs) - LISTED} more")
-    return f"{heading}: {', '.join(listed)}" if listed else ""
+    more = [f"and {len(runs) - LISTED} more"] if len(runs) > LISTED else []
+    return f"{heading}: {', '.join([*listed, *more])}" if listed else ""

@@ -4,19 +4,13 @@ All tables and figures of times ask this module, so they follow the same rules:
 
 - Times in one table share a *clock*: the task and setting, what was timed, the machine, the number of threads, the
   precision, the version of torch, and the implementation of the norms.
-- Records of one clock that were made by the same code are pooled. Of these, records with fewer than ``FEWEST_ROUNDS``
-  rounds, or whose time is not clear, are used only if there are no others. A record is left out if
-  its data, its config or the source of the user's own norm differ from the newest's. Records whose probes found
-  different speeds of the machine (:func:`rmsexp.system.machine.same`) are not pooled: those of one speed are used,
-  chosen in the order of the next point, where more rounds come before the newest.
-- Of the records of several codes, those of several processes come before one process, then enough rounds before too
-  few, then clear before contended, then at most ``MOST_AT_ONCE`` series in a process before more, and then the newest.
-  The other records are listed beside the table.
+- Of the records of one clock, those are best that have several processes, then enough rounds, then a clear time. The
+  newest of the best is shown, pooled with those of the best that have the same code, data, configs and sources of the
+  user's own norms. The others are listed beside the table.
 - A norm is compared with LayerNorm of the same implementation. Fused norms are compared with eager ones only in a table
   of their own.
-- If the series of a record were timed in groups that share its reference, times and time states of a comparison are
-  those of the processes that timed a norm and its baseline. Where no process timed both, the ratio is the quotient of
-  their ratios to the reference.
+- Only the processes count that timed a norm and its baseline together. Where none did, because a record's groups of
+  series share only its reference, the ratio is the quotient of their ratios to the reference.
 """
 
 from __future__ import annotations
@@ -25,20 +19,17 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from rmsexp import config
 from rmsexp.records.frames import names, time_states, timing_records
-from rmsexp.rules.ratios import FEWEST_ROUNDS, Interval, over_processes, paired_ratio
-from rmsexp.system import machine as machine_identity
+from rmsexp.rules.ratios import FEWEST_ROUNDS, Interval, paired_ratio
 
 # rounds per process: the fewest at which scripts/timing_coverage.py measured what the interval over processes covers
 FEWEST_OF_A_PROCESS = 5
 MOST_AT_ONCE = 4  # series that a process times; with more, each finds less of its data in the caches
 CLOCK = ("task", "setting", "kind", "machine", "threads", "precision", "torch")
 OTHER_CODE = "made by other code"
-OTHER_SPEED = "at another speed of the machine"
 OTHER_WORK = "with another config, own norm or data"
 
 Row = dict[Any, Any]
@@ -48,17 +39,14 @@ class Comparison(NamedTuple):
     """Times of one clock, each relative to a baseline that was timed in the same rounds.
 
     Attributes:
-        rows: one row per series, pooled over the records of one code: the columns of
-            :func:`rmsexp.records.frames.timing_records.load`, and ``baseline``, the series to which ``ratio``,
-            ``low``, ``high`` and ``estimates`` are relative. ``processes`` and ``rounds`` are sums over the records;
-            ``seconds`` has the processes of all of them; ``least`` is the smallest number of rounds of a process;
-            ``quotient``: whether no process timed the series together with its baseline, so that the ratio is the
-            quotient of two ratios to the reference.
+        rows: one row per series, over all records that are pooled: the columns of
+            :func:`rmsexp.records.frames.timing_records.load`, and ``baseline``, the series to which ``ratio``, ``low``,
+            ``high`` and ``estimates`` are relative; ``least``, the smallest number of rounds of a process; and
+            ``quotient``: whether no process timed the series together with its baseline.
         records: one row per timing record of the clock, the newest first: ``folder``, ``started``, ``code``,
-            ``commit``, ``dirty``, ``time_state``, ``disturbed``, ``at_once``; ``measured``, the number of its
-            processes that are compared; ``processes`` and ``rounds``, the least of its series; ``ratios``, by series,
-            relative to the baseline, with their intervals; and ``left_out``, the reason why the record is not in
-            ``rows``, or "".
+            ``commit``, ``dirty``, ``time_state``, ``disturbed``; ``measured``, the number of its processes that are
+            compared; ``processes`` and ``rounds``, the least of its series; ``ratios``, by series, relative to the
+            baseline, with their intervals; and ``left_out``, the reason why the record is not in ``rows``, or "".
     """
 
     rows: pd.DataFrame
@@ -104,228 +92,138 @@ def _comparisons(timings: pd.DataFrame, baseline_of: Callable[[str], str]) -> li
     """
     found = []
     for _, rows in timings.groupby(list(CLOCK), dropna=False):
-        paired = [_paired(record, baseline_of) for record in _by_record(rows)]
-        if records := [record for record in paired if record]:
-            found.append(_comparison(records))
+        records = [_against_baselines(record.to_dict("records"), baseline_of) for _, record in rows.groupby("folder")]
+        if measured := [record for record in records if record]:
+            found.append(_comparison(measured))
     return sorted(found, key=lambda comparison: rank(comparison.pooled), reverse=True)
 
 
-def _by_record(rows: pd.DataFrame) -> list[list[Row]]:
-    """Return the rows of each record, sorted by folder. One conversion of all rows is faster than one for each."""
-    found: dict[str, list[Row]] = {}
-    for row in rows.to_dict("records"):
-        found.setdefault(row["folder"], []).append(row)
-    return [found[folder] for folder in sorted(found)]
-
-
-def _paired(record: list[Row], baseline_of: Callable[[str], str]) -> list[Row]:
+def _against_baselines(record: list[Row], baseline_of: Callable[[str], str]) -> list[Row]:
     """Return the rows of a record that has their baselines, with ``baseline``, ``pairs`` and ``quotient``.
 
-    A baseline to which no other series is relative has no row.
+    A baseline to which no other series is relative has no row. If it was timed eager and fused, it is the eager one.
 
-    ``pairs``: the ratios to the baseline, see :func:`_pairs`. If the baseline was timed eager and fused, it is the
-    eager one. Times, time states and numbers are those of the processes that timed a series and its baseline, or of
-    all if ``pairs`` are quotients.
+    ``pairs``: the ratios to the baseline in each process that timed both; if ``quotient``, the quotients of the ratios
+    to the record's reference, without intervals. Times, states and numbers are those of the processes that timed a
+    series and its baseline; of all if there is a quotient.
     """
-    baselines: dict[str, Row] = {}
+    by_norm: dict[str, Row] = {}
     for row in sorted(record, key=lambda row: row["impl"] != "eager"):
-        baselines.setdefault(names.without_impl(row["series"]), row)
-    of_series = [(row, baselines.get(baseline_of(row["series"]))) for row in record]
-    compared = [(row, base) for row, base in of_series if base is not None and row["series"] != base["series"]]
-    quotient = [row["series"] for row, base in compared if not _together(row, base)]
-    together = {number for row, base in compared for number in _together(row, base)}
-    used = set(range(len(record[0]["seconds"]))) if quotient else together
-    shown = {series for row, base in compared for series in (row["series"], base["series"])}
-    used_rows = [
-        (_of_processes(row, used), _of_processes(base, used))
-        for row, base in of_series
-        if base is not None and row["series"] in shown
-    ]
-    return [
-        row | {"baseline": base["series"], "pairs": _pairs(row, base), "quotient": row["series"] in quotient}
-        for row, base in used_rows
-    ]
+        by_norm.setdefault(names.without_impl(row["series"]), row)
+    of_rows = [(row, base) for row in record if (base := by_norm.get(baseline_of(row["series"])))]
+    compared = [(row, base) for row, base in of_rows if row is not base]
+    together = {row["series"]: together_in(row, base) for row, base in compared}
+    used = {number for numbers in together.values() for number in numbers}
+    if not all(together.values()):
+        used = set(range(len(record[0]["seconds"])))
+    shown = {each["series"] for pair in compared for each in pair}
+    found = []
+    for row, base in of_rows:
+        if row["series"] in shown:
+            seconds = tuple(own if number in used else None for number, own in enumerate(row["seconds"]))
+            sessions = [session for number, session in enumerate(row["sessions"]) if number in used]
+            of_used = row | {"seconds": seconds, "rounds": sum(map(len, _measured(seconds))), "measured": len(used)}
+            of_used |= {"time_state": time_states.timing_state(sessions), "disturbed": time_states.disturbed(sessions)}
+            of_used |= {"baseline": base["series"], "quotient": not together.get(row["series"], [0])}
+            found.append(of_used | {"pairs": pairs(of_used, base)})
+    return found
 
 
-def _of_processes(row: Row, used: set[int]) -> Row:
-    """Return a row of a record with what belongs to these processes alone."""
-    seconds = tuple(own if number in used else None for number, own in enumerate(row["seconds"]))
-    sessions = [session for number, session in enumerate(row["sessions"]) if number in used]
-    states = {"time_state": time_states.timing_state(sessions), "disturbed": time_states.disturbed(sessions)}
-    rounds = sum(len(own) for own in seconds if own is not None)
-    return row | states | {"seconds": seconds, "rounds": rounds, "measured": len(used)}
+def _measured(seconds: tuple[Any, ...]) -> list[Any]:
+    return [own for own in seconds if own is not None]
 
 
-def _together(row: Row, base: Row) -> list[int]:
+def together_in(row: Row, base: Row) -> list[int]:
     """Return the numbers of the processes of a record that timed both series."""
     both = enumerate(zip(row["seconds"], base["seconds"], strict=True))
     return [number for number, (own, other) in both if own is not None and other is not None]
 
 
-def _pairs(row: Row, base: Row) -> list[Interval]:
-    """Return the ratio of two series of a record in each process that timed both.
-
-    If no process did, because the record's groups of series share only its reference, these are the quotients of the
-    ratios to this reference, in the order of the processes, without intervals.
-    """
-    pairs = [paired_ratio(row["seconds"][k], base["seconds"][k]) for k in _together(row, base)]
+def pairs(row: Row, base: Row) -> list[Interval]:
+    """Return the ratio of two series of a record in each process that timed both, or the quotients of their ratios."""
+    found = [paired_ratio(row["seconds"][number], base["seconds"][number]) for number in together_in(row, base)]
     through_reference = zip(row["estimates"], base["estimates"], strict=False)
-    return pairs or [Interval(own / other, math.nan, math.nan) for own, other in through_reference]
-
-
-def is_quotient(records: pd.DataFrame, series: str, baseline: str) -> bool:
-    """Return whether :func:`ratio` of two series is a quotient of their ratios to the reference, in some record."""
-    by_record = [{row["series"]: row for row in record} for record in _by_record(records)]
-    both = [rows for rows in by_record if {series, baseline} <= set(rows)]
-    return any(not _together(rows[series], rows[baseline]) for rows in both)
-
-
-def ratio(records: pd.DataFrame, series: str, baseline: str = "ln") -> Interval | None:
-    """Return the ratio of the times of two series, over all processes; None if no record has both.
-
-    ``records``: the rows of records that are pooled (:attr:`Comparison.pooled`), all series of each.
-    """
-    pairs = _all_pairs(records, series, baseline)
-    return _interval(pairs) if pairs else None
-
-
-def processes(records: pd.DataFrame, series: str, baseline: str) -> int:
-    """Return of how many processes :func:`ratio` is the mean."""
-    return len(_all_pairs(records, series, baseline))
-
-
-def _all_pairs(records: pd.DataFrame, series: str, baseline: str) -> list[Interval]:
-    pairs = []
-    for record in _by_record(records):
-        rows = {row["series"]: row for row in record}
-        if {series, baseline} <= set(rows):
-            pairs += _pairs(rows[series], rows[baseline])
-    return pairs
+    return found or [Interval(own / other, math.nan, math.nan) for own, other in through_reference]
 
 
 def _comparison(measured: list[list[Row]]) -> Comparison:
-    """Return the comparison of one clock. ``measured``: the rows of each of its records, see :func:`_paired`."""
-    records = pd.DataFrame([_record(rows) for rows in measured])
-    by_code = records["code"].fillna(records["folder"])  # records of unknown code are not pooled
-    chosen = max((_best(records[by_code == code]) for code in by_code.unique()), key=rank)
-    records["left_out"] = [_reason(record, chosen) for record in records.to_dict("records")]
-    pooled = [row for rows in measured for row in rows if row["folder"] in set(chosen["folder"])]
-    series = names.in_order(row["series"] for row in pooled)
-    rows = pd.DataFrame([_pooled([row for row in pooled if row["series"] == name]) for name in series])
-    return Comparison(rows, records.sort_values("started", ascending=False, ignore_index=True))
+    """Return the comparison of one clock. ``measured``: the rows of each record, see :func:`_against_baselines`."""
+    records = list(map(_record, measured))
+    best = max(record["quality"] for record in records)
+    newest = max((each for each in records if each["quality"] == best), key=lambda record: str(record["started"]))
+    for record in records:
+        is_pooled = record["quality"] == best and _is_same(record, newest)
+        record["left_out"] = "" if is_pooled else _reason(record, newest)
+    pooled = {record["folder"] for record in records if not record["left_out"]}
+    rows = [row for rows in measured for row in rows if row["folder"] in pooled]
+    series = names.in_order(row["series"] for row in rows)
+    by_series = pd.DataFrame([_pooled([row for row in rows if row["series"] == name]) for name in series])
+    return Comparison(by_series, pd.DataFrame(records).sort_values("started", ascending=False, ignore_index=True))
 
 
 def _record(rows: list[Row]) -> Row:
-    compared = [row for row in rows if row["series"] != row["baseline"]]
-    keys = ("folder", "started", "code", "commit", "dirty", "data", "time_state", "disturbed", "speed", "at_once")
-    shared = {key: rows[0][key] for key in (*keys, "measured")}
-    known = [row for row in rows if isinstance(row["workload"], str)]  # older records have None, which may become NaN
-    shared["workloads"] = {row["series"]: row["workload"] for row in known}
-    least = {
-        "processes": min(len(row["pairs"]) for row in compared),
-        "rounds": min(row["rounds"] for row in compared),
+    """Return the row of a record. ``quality``: what makes it better than another, the most important first."""
+    first, compared = rows[0], [row for row in rows if row["series"] != row["baseline"]]
+    keys = ("folder", "started", "code", "commit", "dirty", "data", "time_state", "disturbed", "measured")
+    processes, rounds = min(len(row["pairs"]) for row in compared), min(row["rounds"] for row in compared)
+    return {key: first[key] for key in keys} | {
+        "processes": processes,
+        "rounds": rounds,
+        "quality": (processes > 1, rounds >= FEWEST_ROUNDS, first["time_state"] == "clear"),
+        "ratios": {row["series"]: timing_records.over(row["pairs"]) for row in rows},
+        "workloads": {row["series"]: row["workload"] for row in rows if isinstance(row["workload"], str)},
     }
-    return shared | least | {"ratios": {row["series"]: _interval(row["pairs"]) for row in rows}}
 
 
-def _best(records: pd.DataFrame) -> pd.DataFrame:
-    """Return the records of one code that are pooled, of equal work and speed: see :func:`_rank_by_rounds`."""
-    for good in (records["rounds"] >= FEWEST_ROUNDS, records["time_state"] == "clear"):
-        kept = records[good.loc[records.index]]
-        records = records if kept.empty else kept
-    newest = max(records.to_dict("records"), key=lambda record: str(record["started"]))
-    rows = [record for record in records.to_dict("records") if _same_work(record, newest)]
-    rows.sort(key=lambda record: (record["rounds"], str(record["started"])), reverse=True)
-    alike = (_of_one_speed(one, rows) for one in rows)
-    return max((records[records["folder"].isin(folders)] for folders in alike), key=_rank_by_rounds)
+def rank(records: pd.DataFrame) -> tuple[object, ...]:
+    """Return a key by which the best of several sets of pooled records is the greatest."""
+    return *records["quality"].iloc[0], str(records["started"].max())
 
 
-def _of_one_speed(one: Row, rows: list[Row]) -> list[str]:
-    """Return the folders of a record and of those rows, in their order, whose speed is that of all before."""
-    found = [one]
-    for row in rows:
-        if row is not one and all(_same_speed(row, other) for other in found):
-            found.append(row)
-    return [row["folder"] for row in found]
-
-
-def _rank_by_rounds(records: pd.DataFrame) -> tuple[object, ...]:
-    """Return a key as :func:`rank`, in which more rounds come before a later date."""
-    *quality, started = rank(records)
-    return *quality, records["rounds"].sum(), started
-
-
-def _same_work(one: Row, other: Row) -> bool:
-    """Return whether two records trained the same models on the same data. Workloads are known of both or of none."""
+def _is_same(one: Row, other: Row) -> bool:
+    """Return whether two records are one, or of the same known code, and of the same models on the same data."""
     ours, theirs = one["workloads"], other["workloads"]
-    both = ours.keys() & theirs.keys()
-    return one["data"] == other["data"] and bool(ours) == bool(theirs) and all(ours[key] == theirs[key] for key in both)
+    known_of_both = bool(ours) == bool(theirs)
+    same_work = known_of_both and all(ours[series] == theirs[series] for series in ours.keys() & theirs.keys())
+    same_code: bool = pd.notna(one["code"]) and one["code"] == other["code"]
+    return one["folder"] == other["folder"] or (same_code and one["data"] == other["data"] and same_work)
 
 
-def _same_speed(one: Row, other: Row) -> bool:
-    """Return whether the probes of two records found the same speed, as far as it is known and undisturbed."""
-    clear = one["time_state"] == other["time_state"] == "clear"
-    return not (clear and one["speed"] and other["speed"]) or machine_identity.same(one["speed"], other["speed"])
-
-
-def rank(records: pd.DataFrame) -> tuple[bool, bool, bool, bool, str]:
-    """Return a key by which the best of several sets of records is the greatest. ``records``: as in a comparison."""
-    enough, clear = records["rounds"].sum() >= FEWEST_ROUNDS, (records["time_state"] == "clear").all()
-    few_at_once = (records["at_once"] <= MOST_AT_ONCE).all()
-    several = records["processes"].sum() > 1
-    return bool(several), bool(enough), bool(clear), bool(few_at_once), str(records["started"].max())
-
-
-def _reason(record: Row, chosen: pd.DataFrame) -> str:
-    if record["folder"] in set(chosen["folder"]):
-        return ""
-    if record["code"] is None or record["code"] != chosen["code"].iloc[0]:  # two of unknown code may differ
+def _reason(record: Row, newest: Row) -> str:
+    """Return why a record is not pooled with the ``newest`` of the best."""
+    if pd.isna(record["code"]) or record["code"] != newest["code"]:  # two of unknown code may differ
         return OTHER_CODE
-    if record["rounds"] < FEWEST_ROUNDS <= chosen["rounds"].min():
-        return f"fewer than {FEWEST_ROUNDS} rounds"
-    if record["time_state"] != chosen["time_state"].iloc[0]:
-        return str(record["time_state"])
-    newest = max(chosen.to_dict("records"), key=lambda record: str(record["started"]))
-    return OTHER_SPEED if _same_work(record, newest) else OTHER_WORK
+    words = (
+        timing_records.replication(1),
+        f"fewer than {FEWEST_ROUNDS} rounds",
+        str(record["time_state"]),
+    )
+    both = zip(words, record["quality"], newest["quality"], strict=True)
+    return next((word for word, own, best in both if own < best), OTHER_WORK)
 
 
 def _pooled(rows: list[Row]) -> Row:
     """Return one row for a series, from its rows in all records that are pooled."""
-    pairs = [pair for row in rows for pair in row["pairs"]]
-    rounds = [own for row in rows for own in row["seconds"] if own is not None]
-    low, median, high = 1000 * np.quantile(np.concatenate(rounds), [0.25, 0.5, 0.75])
+    seconds = [own for row in rows for own in _measured(row["seconds"])]
     states = [row["time_state"] for row in rows]
     return {
         **{key: value for key, value in rows[0].items() if key != "pairs"},
-        **_interval(pairs)._asdict(),
-        "estimates": tuple(pair.ratio for pair in pairs),
+        **timing_records.pooled(seconds, [pair for row in rows for pair in row["pairs"]]),
         "seconds": tuple(own for row in rows for own in row["seconds"]),
-        "processes": len(pairs),
-        "rounds": sum(map(len, rounds)),
-        "least": min(map(len, rounds)),
+        "least": min(map(len, seconds)),
         "quotient": any(row["quotient"] for row in rows),
-        "median_seconds_per_1k_steps": median,
-        "q25": low,
-        "q75": high,
         "started": max(row["started"] for row in rows),
         "time_state": next((state for state in states if state != "clear"), "clear"),
     }
 
 
-def _interval(pairs: list[Interval]) -> Interval:
-    """Return the interval over processes, or that of the only process."""
-    return pairs[0] if len(pairs) == 1 else over_processes([pair.ratio for pair in pairs])
-
-
 def machine(row: Row) -> str:
-    """Return the name of a row's processor, with the machine's identity in parentheses if the records have it."""
-    processor = str(row["processor"])
-    return processor if row["machine"] == processor else f"{processor} ({identity(row['machine'], processor)})"
+    """Return the name of a row's processor, with the machine's identity in parentheses if the records have it.
 
-
-def identity(machine: str, processor: str) -> str:
-    """Return a machine's identity without the name of its GPU, which is the processor of runs on a GPU."""
-    return machine.removesuffix(f", {processor}")
+    The identity of a machine with a GPU ends with the name of the GPU, which is then the processor.
+    """
+    processor, identity = str(row["processor"]), str(row["machine"])
+    return processor if identity == processor else f"{processor} ({identity.removesuffix(f', {processor}')})"
 
 
 def clock(comparison: Comparison) -> str:
@@ -367,7 +265,7 @@ def commit(record: Row) -> str:
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """Return the caption of a figure of a comparison, as lines on the clock, the code, the data and the time."""
+    """Return the caption of a comparison, as lines on the clock, the code, the data and the time."""
     row, records = comparison.rows.iloc[0], comparison.pooled.to_dict("records")
     data = f"built-in data{config.papers_scale(row['task'])}" if row["builtin"] else "real data"
     commits = sorted({commit(record) for record in records})

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from rmsexp.records.frames.speed import CLOCK
 from rmsexp.records.frames.statistics import LOST, Array, t_factor
 
 Points = tuple[Array, Array]  # x and y
@@ -81,10 +80,3 @@ def averaged(runs: pd.DataFrame, *, timed: bool) -> tuple[pd.DataFrame, bool]:
     if fit.any():
         return runs[fit], True
     return (runs[kept] if kept.any() else runs), False
-
-
-def clock_difference(runs: pd.DataFrame) -> str:
-    """Return why the times of runs cannot be compared, such as "different machine, code"; "" if they can be."""
-    counts = runs[list(CLOCK)].astype(str).nunique()
-    differ = [CLOCK[column] for column in CLOCK if counts[column] > 1]
-    return f"different {', '.join(differ)}" if differ else ""

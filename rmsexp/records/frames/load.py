@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import union_categoricals
+from numpy.typing import NDArray
 
 from rmsexp.records import record
-from rmsexp.records.frames.names import FLOAT32, PRECISION
-from rmsexp.records.frames.one_run import DAMAGE as DAMAGE
-from rmsexp.records.frames.one_run import LoadedRun, load_run
+from rmsexp.records.frames.names import FLOAT32, PRECISION, norm_of, precision_of
+from rmsexp.records.frames.time_states import run_state, trained
 from rmsexp.records.record import number as number
-from rmsexp.system import clock
+from rmsexp.rules.quantities import Quantity
+from rmsexp.system import clock, machine
+from rmsexp.system.checks import MOST
+from rmsexp.system.typed import typed
+
+# what reading a missing or damaged file can raise
+DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
 RUN_COLUMNS = (
     *("folder", "task", "setting", "scale", "series", "norm", "impl", "seed", "status", "error", "step"),
@@ -100,76 +105,166 @@ def load(root: str | Path) -> Records:
     Copies of runs that lie in the folder of another run are left out, so that no run counts twice, and none counts as a
     run of another setting.
     """
-    loaded = [load_run(folder) for folder in record.find_runs(Path(root))]
-    misplaced = _misplaced([part.run for part in loaded])
-    loaded = [part for part in loaded if part.run["folder"] not in misplaced]
-    runs = _labelled(pd.DataFrame([part.run for part in loaded], columns=list(RUN_COLUMNS)))
-    problems = [problem for part in loaded for problem in part.problems]
-    return Records(runs, _metrics(runs, loaded), problems + list(misplaced.values()))
+    found: list[str] = []
+    folders = list(record.find_runs(Path(root)))
+    read = [_read(folder, found) for folder in folders]
+    runs = pd.DataFrame([run for run, _ in read], columns=list(RUN_COLUMNS))
+    copies = _copies(runs)
+    kept = ~runs["folder"].isin(list(copies))
+    problems = [line for line in found if not line.startswith(tuple(f"{folder}{os.sep}" for folder in copies))]
+    runs = runs[kept].reset_index(drop=True)
+    metrics = _metrics(runs, [rows for (_, rows), is_kept in zip(read, kept, strict=True) if is_kept], problems)
+    reached = metrics.groupby("folder", observed=True)["step"].max().reindex(runs["folder"]).to_numpy(float)
+    runs["step"] = np.fmax(runs["step"].to_numpy(float), reached).astype(int)
+    return Records(_labelled(runs), metrics, problems + list(copies.values()))
 
 
 def _labelled(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with their precision in ``series`` where the runs of a setting differ in it."""
-    folders = runs["folder"].map(lambda folder: str(Path(folder).absolute().parents[1]))
-    mixed = runs["precision"].groupby(folders).transform("nunique") > 1
+    mixed = runs["precision"].groupby(_setting_folders(runs)).transform("nunique") > 1
     changed = mixed & (runs["precision"] != FLOAT32)
     labels = runs["series"] + PRECISION + runs["precision"].astype(str)
     return runs.assign(series=runs["series"].where(~changed, labels))
 
 
-def _misplaced(runs: list[dict[str, Any]]) -> dict[str, str]:
-    """Return a line of text for each run that is left out, by its folder. ``runs``: the rows of ``Records.runs``.
+def _setting_folders(runs: pd.DataFrame) -> pd.Series:
+    return runs["folder"].map(lambda folder: str(Path(folder).absolute().parents[1]))
+
+
+def _copies(runs: pd.DataFrame) -> dict[str, str]:
+    """Return a line of text for each run that is left out, by its folder.
 
     A run whose folder is not named as its ``run.json`` says is left out if the setting's folder has a run of the same
     name besides it, or runs of the setting that the folder names. A renamed folder of a setting is read as it is.
     """
-    places = [Path(run["folder"]).absolute() for run in runs]
-    names = [_name(run, place) for run, place in zip(runs, places, strict=True)]
-    in_place = [place.parts[-4:] == name for place, name in zip(places, names, strict=True)]
-    taken = {(place.parents[1], name) for place, name, right in zip(places, names, in_place, strict=True) if right}
-    own_setting = {folder for folder, _ in taken}
-    misplaced = {}
-    for run, place, name, right in zip(runs, places, names, in_place, strict=True):
-        setting = place.parents[1]
-        is_foreign = setting in own_setting and name[:2] != place.parts[-4:-2]
-        if not right and (is_foreign or (setting, name) in taken):
-            path = Path(run["folder"], record.RUN)
-            misplaced[run["folder"]] = f"{path} describes the run {'/'.join(name)}, so this copy is left out"
-        taken.add((setting, name))
-    return misplaced
+    setting, names, places = _setting_folders(runs), [], []
+    for run in runs.to_dict("records"):
+        places.append(Path(run["folder"]).absolute().parts[-4:])
+        known = run["seed"] != -1  # else the names are those of the folders
+        names.append((run["task"], run["setting"], run["series"], f"seed{run['seed']}") if known else places[-1])
+    pairs = list(zip(names, places, strict=True))
+    in_place = pd.Series([name == place for name, place in pairs], index=runs.index, dtype=bool)
+    foreign = pd.Series([name[:2] != place[:2] for name, place in pairs], index=runs.index, dtype=bool)
+    foreign &= in_place.groupby(setting).transform("any").astype(bool)
+    found = pd.DataFrame({"setting": setting, "name": names, "renamed": ~in_place}).sort_values(
+        "renamed", kind="stable"
+    )
+    repeated = found.duplicated(["setting", "name"])
+    return {
+        folder: f"{Path(folder, record.RUN)} describes the run {'/'.join(name)}, so this copy is left out"
+        for folder, name, is_copy in zip(runs["folder"], names, repeated.sort_index() | foreign, strict=True)
+        if is_copy
+    }
 
 
-def _name(run: dict[str, Any], place: Path) -> tuple[str, ...]:
-    """Return the last four names of the path that a run was written to, as far as known. ``place``: its path now."""
-    if run["seed"] == -1:
-        return place.parts[-4:]
-    return str(run["task"]), str(run["setting"]), str(run["series"]), f"seed{run['seed']}"
+def _read(folder: Path, problems: list[str]) -> tuple[dict[str, Any], list[record.Row]]:
+    """Return the row of a run in ``Records.runs``, and the readable rows of its metrics.
 
-
-def _metrics(runs: pd.DataFrame, loaded: Sequence[LoadedRun]) -> pd.DataFrame:
-    """Return ``Records.metrics``, without rows whose step is NaN.
-
-    The columns of text are categorical, since many rows share few values. ``runs``: ``Records.runs``, of which
-    ``loaded`` has the metrics.
+    Add a line to ``problems`` for each file that cannot be read. If ``run.json`` cannot be read, the task, setting,
+    series and seed come from the names of the folders.
     """
-    lengths = [len(part.splits) for part in loaded]
-    columns: dict[str, Any] = {}
-    for key in IDENTITY:
-        codes, names = pd.factorize(runs[key])
-        repeated = np.repeat(codes, lengths)
-        names = pd.Index(names, dtype=object)  # conversions from PyArrow's strings took a tenth of a report's time
-        columns[key] = runs[key].to_numpy()[:0] if runs.empty else pd.Categorical.from_codes(repeated, names)
-    columns["seed"] = np.repeat(runs["seed"].to_numpy(), lengths)
-    columns["split"], total = None, sum(lengths)
-    numbers = {key: np.full(total, math.nan) for key in METRIC_COLUMNS if key not in columns}
-    for part, length, end in zip(loaded, lengths, np.cumsum(lengths, dtype=int), strict=True):
-        for key in (key for key in part.columns if key not in columns):
-            if key not in numbers:
-                numbers[key] = np.full(total, math.nan)
-            numbers[key][end - length : end] = part.columns[key]
-    splits = [part.splits for part in loaded]
-    columns["split"] = union_categoricals(splits, sort_categories=True) if splits else pd.Categorical([])
-    columns |= numbers
-    frame = pd.DataFrame(columns, copy=False)
-    unknown = frame["step"].isna()
-    return frame[~unknown].reset_index(drop=True) if unknown.any() else frame
+    task, setting, series, seed = folder.absolute().parts[-4:]
+    run: dict[str, Any] = {"folder": str(folder), "task": task, "setting": setting, "scale": norm_of(setting)}
+    run |= {"series": series, "norm": norm_of(series), "seed": int(digits) if (digits := seed[4:]).isdigit() else -1}
+    run |= {"time_state": "contended", "status": "unknown", "error": None, "step": 0}
+    run["precision"] = precision_of(setting)
+    files, rows = record.RunFolder(folder), list[record.Row]()
+    try:
+        run |= _description(files.read_run())
+    except DAMAGE as error:
+        problems.append(_problem(folder / record.RUN, error))
+    try:
+        status = files.read_status()
+        run |= {"status": str(status["status"]), "error": status.get("error"), "step": status["step"]}
+    except DAMAGE as error:
+        problems.append(_problem(folder / record.STATUS, error))
+    try:
+        rows, problem = files.read_metrics()
+        problems += [problem] if problem else []
+    except DAMAGE as error:
+        problems.append(_problem(folder / record.METRICS, error))
+    return run, rows
+
+
+def _problem(path: Path, error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"{path} is missing"
+    reason = f"has no {error}" if isinstance(error, KeyError) else str(error)
+    return reason if reason.startswith(str(path)) else f"{path}: {reason}"
+
+
+def _description(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of ``Records.runs`` that come from ``run.json``. Raises: KeyError for a missing key.
+
+    Older records lack the keys that are read with ``get``.
+    """
+    target, dataset, sessions = stored["target"], stored["dataset"], trained(stored["sessions"])
+    session: Mapping[str, Any] = sessions[-1] if sessions else {}
+    quantities = stored.get("quantities")
+    trees = [each["git"] for each in stored["sessions"] if "git" in each]
+    commits = dict.fromkeys(tree["commit"][:7] for tree in trees if tree.get("commit"))
+    known = [tree["dirty"] for tree in trees if tree.get("dirty") is not None]
+    identity = ("task", "norm", "scale", "seed", "setting", "series", "impl")
+    return {
+        **{key: stored[key] for key in identity},
+        **{f"target_{key}": target[key] for key in ("split", "metric", "mode", "selection")},
+        "target_loss_unit": target.get("loss_unit", "nats"),
+        "chance": number(target.get("chance")),
+        "quantities": None if quantities is None else typed(tuple[Quantity, ...], quantities, "quantities"),
+        "predictions": stored.get("predictions"),
+        "precision": stored.get("precision") or precision_of(stored["setting"]),
+        "recipe_steps": number(stored["recipe_steps"]),
+        "evaluation": stored.get("evaluation"),
+        "builtin": dataset["builtin"],
+        "dataset": dataset["name"],
+        "parameters": stored["parameters"]["total"],
+        "device": session.get("device"),
+        "machine": _machine(session),
+        "threads": number(session.get("threads")),
+        "torch": session.get("versions", {}).get("torch"),
+        "code": session.get("code"),
+        "started": session.get("started"),
+        "commits": ", ".join(commits) or None,
+        "dirty": any(known) if known else None,
+        "time_state": run_state(sessions),
+    }
+
+
+def _machine(session: Mapping[str, Any]) -> str | None:
+    """Return the identity of a session's machine, with the number of processes if the run had several."""
+    identity, processes = machine.of_session(session)[0], session.get("world_size")
+    return f"{identity}, {processes} processes" if processes else identity
+
+
+def _metrics(runs: pd.DataFrame, rows_of_runs: Sequence[Sequence[record.Row]], problems: list[str]) -> pd.DataFrame:
+    """Return ``Records.metrics``, without rows whose step is not known; ``rows_of_runs``: the metrics of each run.
+
+    Impossible values are left out; for each file with some, a line is added to ``problems``. The columns of text are
+    categorical, since many rows share few values.
+    """
+    places = np.repeat(np.arange(len(runs)), [len(rows) for rows in rows_of_runs])
+    rows = [row for own in rows_of_runs for row in own]
+    identity = {key: pd.Categorical(runs[key], runs[key].unique()) if key != "seed" else runs[key] for key in IDENTITY}
+    frame = pd.DataFrame(identity).iloc[places].reset_index(drop=True)
+    frame["split"] = pd.Categorical([str(row["split"]) for row in rows])
+    buckets = [own if isinstance(own := row.get("seconds"), dict) else {} for row in rows]
+    seconds = {bucket: _floats([own.get(bucket) for own in buckets]) for bucket in clock.BUCKETS}
+    values = {"step": _floats([row["step"] for row in rows])}
+    values |= {"time": sum((seconds[bucket] for bucket in clock.TIMED), np.zeros(len(rows)))}
+    values |= {f"seconds_{bucket}": seconds[bucket] for bucket in seconds}
+    others = dict.fromkeys(key for row in rows for key in row if key not in ("split", "seconds", *values))
+    values |= {key: _floats([row.get(key) for row in rows]) for key in others}
+    for name, column in values.items():
+        is_count = name in ("step", "epoch", "examples", "predictions", "time") or name.startswith("seconds_")
+        impossible = np.abs(column) > (MOST if is_count else record.LARGEST)
+        for place in np.unique(places[impossible]):
+            path = Path(runs["folder"].iloc[place], record.METRICS)
+            problems.append(f"{path}: impossible values of {name} are left out")
+        values[name] = np.where(impossible, math.nan, column)
+    return pd.concat([frame, pd.DataFrame(values)], axis=1).dropna(subset="step").reset_index(drop=True)
+
+
+def _floats(values: Sequence[Any]) -> NDArray[np.float64]:
+    """Return values from JSON as floats: NaN for what is no number; what is too large for a float becomes infinite."""
+    numbers = (value if isinstance(value, int | float) else math.nan for value in values)
+    return np.array([float(value) if abs(value) < 1e308 or value != value else math.inf for value in numbers], float)

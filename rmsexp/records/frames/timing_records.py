@@ -17,13 +17,14 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from rmsexp import config
 from rmsexp.records import record
 from rmsexp.records.contents import DatasetContent, Session
 from rmsexp.records.frames.names import FLOAT32, label, norm_of, precision_of, without_impl
-from rmsexp.records.frames.time_states import disturbed, median_probe, timing_state
-from rmsexp.rules.ratios import over_processes, paired_ratio
+from rmsexp.records.frames.time_states import disturbed, timing_state
+from rmsexp.rules.ratios import Interval, over_processes, paired_ratio
 from rmsexp.system import atomic
 from rmsexp.system.command_line import recorded
 from rmsexp.system.machine import of_session
@@ -38,8 +39,8 @@ SLOWED = "other work may have slowed the steps"
 COLUMNS = (
     *("folder", "task", "setting", "scale", "kind", "impl", "series", "norm", "reference"),
     *("median_seconds_per_1k_steps", "q25", "q75", "ratio", "low", "high", "processes", "estimates", "seconds"),
-    *(*PARTS, "peak_bytes", "data_seconds_per_1k_steps", "rounds", "steps_per_block", "at_once"),
-    *("device", "machine", "processor", "speed", "threads", "precision", "torch", "code", "commit", "dirty"),
+    *(*PARTS, "peak_bytes", "data_seconds_per_1k_steps", "rounds", "steps_per_block"),
+    *("device", "machine", "processor", "threads", "precision", "torch", "code", "commit", "dirty"),
     *("time_state", "disturbed", "sessions", "stopped", "started", "builtin", "data", "workload"),
 )
 
@@ -113,46 +114,31 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
     Times are in seconds per 1k steps, over the rounds of all processes. ``q25``, ``q75``: the quartiles. ``PARTS``: the
     times of the parts of a step, which were measured separately; NaN for a part that was not measured.
 
-    ``processes``: the number of processes that measured the series. ``seconds``: for each process of the record, the
-    seconds per step in each round; None if it did not measure the series. ``estimates``: the ratio of its time to the
-    reference's in each of them. ``ratio``, ``low``, ``high``: their mean and its t-interval over processes
-    (:func:`rmsexp.rules.ratios.over_processes`), or with one process the interval over its rounds
-    (:func:`rmsexp.rules.ratios.paired_ratio`); 1 for the reference.
-
-    ``steps_per_block``: the fewest counted steps of a block. ``at_once``: the most series that a process timed.
+    ``seconds``: for each process of the record, the seconds per step in each round; None if it did not measure the
+    series. ``sessions``: the session of each process. ``ratio`` and what belongs to it: see :func:`pooled`; relative to
+    the record's reference. ``steps_per_block``: the fewest counted steps of a block.
 
     ``machine``: what identifies the machine; in older records the processor's name. ``processor``: its name.
     ``commit``: that of the first process. ``dirty``: whether the tree of any process had uncommitted changes.
-
-    ``speed``: the machine's ``id`` and the seconds of the median probe of all processes, where the record has them, see
-    :func:`rmsexp.system.machine.same`.
-
-    ``time_state``: see :func:`rmsexp.records.frames.time_states.timing_state`. ``disturbed``: the number of processes
-    of the record that other work disturbed. ``sessions``: the session of each process.
-
-    ``data``: the digest of the data set. ``workload``: :func:`rmsexp.measure.steps.workload`; None in older records.
+    ``time_state``, ``disturbed``: see :mod:`rmsexp.records.frames.time_states`. ``data``: the digest of the data set.
+    ``workload``: :func:`rmsexp.train.provenance.workload`; None in older records.
 
     Copies of a record are left out, and records that cannot be read, and folders whose names are not UTF-8; if
     ``problems`` is given, a line for each is added to it.
     """
-    read: list[tuple[bool, Path, str, list[dict[str, Any]]]] = []
     left_out = [] if problems is None else problems
+    loaded: list[dict[str, Any]] = []
+    read: dict[str, Path] = {}  # by the content of a record
     for path in record.find(Path(root), f"timing/*/{FILE}", left_out):
         try:
             stored = read_typed(path, TimingContent)
-            is_elsewhere = path.parts[-5:-3] != (stored["task"], stored["setting"])
-            read.append((is_elsewhere, path, json.dumps(stored), rows(stored, str(path.parent))))
+            original = read.setdefault(json.dumps(stored), path)
+            if original != path:
+                raise ValueError(f"it is a copy of {original}")
+            loaded += rows(stored, str(path.parent))
         except (OSError, ValueError, KeyError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else str(error).removeprefix(f"{path}: ")
             left_out.append(f"{path}: timing record ignored: {reason}")
-    loaded: list[dict[str, Any]] = []
-    first: dict[str, Path] = {}  # by the content of a record
-    for _, path, content, found in sorted(read):  # first those in the folder of their own setting: they are no copies
-        original = first.setdefault(content, path)
-        if original == path:
-            loaded += found
-        else:
-            left_out.append(f"{path}: timing record ignored: it is a copy of {original}")
     return pd.DataFrame(loaded, columns=list(COLUMNS))
 
 
@@ -162,27 +148,28 @@ def rows(stored: Mapping[str, Any], folder: str) -> list[dict[str, Any]]:
     A series that no process has measured together with the reference has no row.
     ``stored``: the content of ``timing.json``. ``folder``: the path of the folder that contains it.
     """
-    processes = _processes(stored)
+    processes, reference = stored.get("processes"), stored["reference"]
+    if processes is None:  # of format 1, with one process, whose keys are the record's
+        processes = [{**stored, "seconds": {series["series"]: series["seconds"] for series in stored["series"]}}]
     if not processes:
         raise ValueError("no process has measured")
     sessions = [process["session"] for process in processes]
     session = sessions[0]
+    trees = [each.get("git", {}).get("dirty") for each in sessions]
     machine_id, processor = of_session(session)
     shared = {key: stored[key] for key in ("task", "setting", "scale", "kind", "reference", "stopped")} | {
         "folder": folder,
         "data_seconds_per_1k_steps": 1000 * statistics.median(process["data_seconds"] for process in processes),
         "steps_per_block": min(process["steps_per_block"] for process in processes),
-        "at_once": max(len(process["seconds"]) for process in processes),
         "device": session["device"],
         "machine": machine_id,
         "processor": processor,
-        "speed": {"id": machine_id, **(median_probe(sessions) or {})} if session.get("machine") else {},
         "threads": session["threads"],
         "precision": stored.get("precision") or precision_of(stored["setting"]),
         "torch": session["versions"]["torch"],
         "code": session.get("code"),
         "commit": session.get("git", {}).get("commit"),
-        "dirty": _dirty([session.get("git", {}).get("dirty") for session in sessions]),
+        "dirty": next((state for state in (True, None) if state in trees), False),
         "time_state": timing_state(sessions),
         "disturbed": disturbed(sessions),
         "started": session["started"],
@@ -191,42 +178,49 @@ def rows(stored: Mapping[str, Any], folder: str) -> list[dict[str, Any]]:
         "sessions": sessions,
     }
     found = []
-    for series in stored["series"]:
-        both = {series["series"], stored["reference"]}
-        measured = [process["seconds"] for process in processes if both <= set(process["seconds"])]
-        if measured:
-            seconds = [process["seconds"].get(series["series"]) for process in processes]
-            by_process = tuple(None if each is None else np.array(each, float) for each in seconds)
-            workload = {"workload": series.get("workload")}
-            found.append(shared | workload | _row(series, measured, stored["reference"]) | {"seconds": by_process})
+    for entry in stored["series"]:
+        series = entry["series"]
+        by_process = [None if own is None else np.array(own, float) for own in _seconds_of(processes, series)]
+        measured = [own for own in by_process if own is not None]
+        if not all(np.all((own > 0) & (own < LONGEST)) for own in measured):
+            raise ValueError(f"the times of {series} are not all positive numbers")
+        both = zip(by_process, _seconds_of(processes, reference), strict=True)
+        together = [(own, other) for own, other in both if own is not None and other is not None]
+        if together:
+            row: dict[str, Any] = {key: entry.get(key) for key in ("series", "impl", "peak_bytes", "workload")}
+            row |= {"norm": norm_of(series), "seconds": tuple(by_process)}
+            row |= {part: 1000 * value for part, value in entry["parts"].items()}
+            ratios = [paired_ratio(own, other) for own, other in together]
+            found.append(shared | row | pooled([own for own, _ in together], ratios))
     return found
 
 
-def _dirty(states: Sequence[bool | None]) -> bool | None:
-    """Return whether any of the trees of several processes had changes; None if that is not known."""
-    return next((state for state in (True, None) if state in states), False)
+def _seconds_of(processes: Sequence[Mapping[str, Any]], series: str) -> list[list[float] | None]:
+    return [process["seconds"].get(series) for process in processes]
 
 
-def _processes(stored: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the entries of a record's processes. Records of format 1 have one process, whose keys are the record's."""
-    if "processes" in stored:
-        return stored["processes"]
-    return [{**stored, "seconds": {series["series"]: series["seconds"] for series in stored["series"]}}]
+def pooled(seconds: Sequence[NDArray[np.float64]], ratios: Sequence[Interval]) -> dict[str, Any]:
+    """Return the times and the ratio of a series over several processes.
 
+    Args:
+        seconds: the seconds per step in each round, of each process.
+        ratios: the ratio of its time to another series' in each process.
 
-def _row(series: dict[str, Any], measured: Sequence[dict[str, Any]], reference: str) -> dict[str, Any]:
-    """Return what belongs to a series alone. ``measured``: seconds by series, of each process with both."""
-    seconds = [np.array(each[series["series"]], float) for each in measured]
-    if not all(np.all((each > 0) & (each < LONGEST)) for each in seconds):
-        raise ValueError(f"the times of {series['series']} are not all positive numbers")
-    ratios = [paired_ratio(own, each[reference]) for own, each in zip(seconds, measured, strict=True)]
-    estimates = tuple(ratio.ratio for ratio in ratios)
-    interval = ratios[0] if len(ratios) == 1 else over_processes(estimates)
+    Returns:
+        ``median_seconds_per_1k_steps``, ``q25``, ``q75`` and ``rounds``, over all rounds; ``processes``, the number of
+        the ratios; ``estimates``, the ratios; ``ratio``, ``low``, ``high``: their mean and its t-interval over
+        processes (:func:`rmsexp.rules.ratios.over_processes`), or with one process its ratio with the interval over its
+        rounds (:func:`rmsexp.rules.ratios.paired_ratio`); 1 for the other series itself.
+    """
     low, median, high = 1000 * np.quantile(np.concatenate(seconds), [0.25, 0.5, 0.75])
     times = {"median_seconds_per_1k_steps": median, "q25": low, "q75": high, "rounds": sum(map(len, seconds))}
-    parts = {name: 1000 * value for name, value in series["parts"].items()}
-    identity = {key: series[key] for key in ("series", "impl", "peak_bytes")} | {"norm": norm_of(series["series"])}
-    return identity | times | parts | {"processes": len(ratios), "estimates": estimates} | interval._asdict()
+    estimates = tuple(ratio.ratio for ratio in ratios)
+    return times | {"processes": len(ratios), "estimates": estimates} | over(ratios)._asdict()
+
+
+def over(ratios: Sequence[Interval]) -> Interval:
+    """Return the mean of the ratios of several processes with its interval, or that of the only process."""
+    return ratios[0] if len(ratios) == 1 else over_processes([ratio.ratio for ratio in ratios])
 
 
 def estimates(content: dict[str, Any]) -> str:

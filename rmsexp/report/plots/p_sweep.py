@@ -20,7 +20,7 @@ READING = f"points: seeds; lines: their means; bands: {statistics.CONFIDENCE:.0%
 def chart(table: pd.DataFrame, records: Records, title: str) -> Chart:
     """Return a chart with a panel per quantity and one with the seconds per 1k steps, all against p.
 
-    Each point is a run. Times that are not clear, or of another clock than most, are hollow points and excluded from
+    Each point is a run. Times that are not clear are hollow points and excluded from
     means. A line joins the means of pRMSNorm over seeds; a horizontal line is the mean of RMSNorm. From three seeds on,
     means have 95 % t-intervals. The caption has the numbers of seeds. ``table``: the
     :func:`rmsexp.report.tables.p_sweep.table` of ``records``.

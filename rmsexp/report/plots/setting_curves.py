@@ -2,9 +2,8 @@
 
 A series is a norm with the options that were changed. In each panel, a series has a thin line per seed, a thick line of
 the mean over seeds and, from three seeds on, a band: the 95 % t-interval of the mean. The mean leaves out runs that
-diverged or failed and, against time, runs whose time is not clear or of another clock than most
-(:func:`rmsexp.records.frames.speed.states_on_one_clock`). It ends where fewer than half of the others go on. A note
-counts the seeds of means that leave some out. A spike does not set the range of the y axis
+diverged or failed and, against time, runs whose time is not clear. It ends where fewer than half of the others go on. A
+note counts the seeds of means that leave some out. A spike does not set the range of the y axis
 (:mod:`rmsexp.report.plots.ranges`).
 """
 
@@ -99,7 +98,7 @@ def panels(
     for x in axes:
         points = curves.curves(rows, x, quantity.metric)
         runs = records.runs[records.runs["folder"].isin(list(points))]
-        runs = runs.assign(time_state=speed.states_on_one_clock(runs) if x == "time" else "clear")
+        runs = runs if x == "time" else runs.assign(time_state="clear")
         found[x] = {
             name: _lines(of_series, points, looks[name], bounds, int(total[name]))
             for name in looks

@@ -25,19 +25,6 @@ def readable(case: Measured) -> pd.DataFrame:
     )
 
 
-def operators(measured: Sequence[Measured]) -> pd.DataFrame:
-    """Return the operators that torch's layers ran: a row for each layer, passes and list of operators, with shapes."""
-    shapes: dict[tuple[str, str, str], list[str]] = {}
-    for case in measured:
-        for layer, names in sorted(case.stored["operators"].items()):
-            listed = ", ".join(f"`{name}`" for name in names)
-            shapes.setdefault((layer, case.stored["passes"], listed), []).append(case.stored["shape"])
-    return pd.DataFrame(
-        {"layer": layer, "passes": passes, "shapes": ", ".join(found), "operators": listed}
-        for (layer, passes, listed), found in shapes.items()
-    )
-
-
 def summaries(requested: Sequence[Summary], measured: Sequence[Measured]) -> dict[str, pd.DataFrame]:
     """Return a table for each requested summary that applies to a measured case, by heading.
 

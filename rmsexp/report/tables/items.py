@@ -42,15 +42,14 @@ class Sheet(NamedTuple):
 
 
 class Value(NamedTuple):
-    """A value of ours.
+    """A value of ours, or of the paper.
 
     Attributes:
         mean: the mean over seeds, or over the processes of a timing; NaN if there is none.
         sd: the standard deviation over them; NaN below two.
         number: their number.
         saving, low, high: the fraction of LayerNorm's time that is saved, and its interval; NaN for other quantities.
-        remark: what stands in the cell in place of NaN.
-        left_out: what stands behind a mean that leaves seeds out, in a list.
+        remark: what stands in the cell in place of NaN, and behind a mean that leaves seeds out.
     """
 
     mean: float = math.nan
@@ -60,7 +59,6 @@ class Value(NamedTuple):
     low: float = math.nan
     high: float = math.nan
     remark: str = formats.NO_VALUE
-    left_out: Sequence[str] = ()
 
 
 def sheet(item: Item, parts: Sequence[Part]) -> Sheet:
@@ -73,15 +71,14 @@ def sheet(item: Item, parts: Sequence[Part]) -> Sheet:
     labels = any(part.group.label for part in parts)
     for part in parts:
         for place, (row, norm) in enumerate(part.group.norms.items()):
-            cells: dict[Heading, str] = {}
-            if labels:
-                cells["", "", ""] = part.group.label if place == 0 else ""
+            cells: dict[Heading, str] = {("", "", ""): part.group.label if place == 0 else ""} if labels else {}
             cells["", "", "Model"] = row
+            series = norm if part.found is None else part.found.series[row]
             for column in item.columns:
-                found, published = value(part, row, column), _published(item, part.group, norm, column)
+                found = Value() if part.found is None else value(part.found, series, column)
+                published = _published(item, part.group, norm, column)
                 cells |= {(OURS, column.over, column.heading): _text(found, column, norm)}
                 cells |= {(PAPER, column.over, column.heading): _text(published, column, norm)}
-                series = norm if part.found is None else part.found.series[row]
                 entry: dict[str, Any] = {"label": part.group.label, "row": row, "series": series}
                 entry |= {"column": column.name, "here": found.mean, "here_sd": found.sd} | found._asdict()
                 entry |= {"paper": published.mean, "paper_sd": published.sd, "paper_saving": published.saving}
@@ -105,22 +102,29 @@ def with_single_headings(text: pd.DataFrame) -> pd.DataFrame:
     """Return the cells of a :class:`Sheet` with headings of one level, such as "Test14, paper"."""
     if text.columns.nlevels == 1:
         return text
-    return text.set_axis([_single(*levels) for levels in text.columns], axis=1)
+    headings = [
+        " ".join(filter(None, levels[1:])) + f", {levels[0]}" * bool(levels[0]) for levels in text.columns.tolist()
+    ]
+    return text.set_axis(headings, axis=1)
 
 
-def _single(half: str, *levels: str) -> str:
-    return " ".join(filter(None, levels)) + f", {half}" * bool(half)
+def value(found: Found, series: str, column: Column) -> Value:
+    """Return our value in a cell; NaN with a remark if there is none.
 
-
-def value(part: Part, row: str, column: Column) -> Value:
-    """Return our value in a cell; NaN with a remark if there is none."""
-    if part.found is None:
-        return Value()
-    find = _time if column.quantity == TIME else _metric
-    return find(part.found, part.found.series[row], column)
-
-
-def _metric(found: Found, series: str, column: Column) -> Value:
+    A time is the mean per ``column.steps`` steps over processes. That of the baseline, LayerNorm, is its median in each
+    process; that of another norm is the baseline's mean times the ratio of the two in each process. So norms that were
+    timed in different processes are comparable.
+    """
+    if column.quantity == TIME:
+        rows = [] if found.comparison is None else found.comparison.rows.to_dict("records")
+        row = next((row for row in rows if row["series"] == series), None)
+        if row is None:
+            return Value()
+        baseline = next(other for other in rows if other["series"] == row["baseline"])
+        seconds = np.array([np.median(rounds) for rounds in baseline["seconds"] if rounds is not None])
+        of_series = seconds if row is baseline else seconds.mean() * np.array(row["estimates"])
+        mean, sd, _ = statistics.estimate(of_series * column.steps)
+        return Value(mean, sd, len(of_series), *(() if row is baseline else timing_records.saving(row)))
     records = found.records
     runs = records.runs[records.runs["series"] == series]
     if runs.empty:
@@ -128,28 +132,10 @@ def _metric(found: Found, series: str, column: Column) -> Value:
     of_all = statistics.headline_metric(records, statistics.common_step(records), column.split, column.metric)
     values = of_all.reindex(runs["folder"])
     mean, sd, _ = statistics.estimate(values.to_numpy(float))
-    remark = "diverged" if (runs["status"] == "diverged").any() else formats.NO_VALUE
     number = int(values.notna().sum())
-    return Value(mean, sd, number, remark=remark, left_out=formats.of_seeds(number, len(runs)))
-
-
-def _time(found: Found, series: str, column: Column) -> Value:
-    """Return the mean time per ``column.steps`` steps over processes, and the saving.
-
-    The time of the baseline, LayerNorm, is its median in each process; that of another norm is the baseline's mean
-    times the ratio of the two in each process. So norms that were timed in different processes are comparable.
-    """
-    if found.comparison is None:
-        return Value()
-    rows = {row["series"]: row for row in found.comparison.rows.to_dict("records")}
-    baseline = next(row["baseline"] for row in rows.values())
-    if series not in rows:
-        return Value()
-    seconds = np.array([np.median(rounds) for rounds in rows[baseline]["seconds"] if rounds is not None])
-    of_series = seconds if series == baseline else seconds.mean() * np.array(rows[series]["estimates"])
-    mean, sd, _ = statistics.estimate(of_series * column.steps)
-    saving = () if series == baseline else timing_records.saving(rows[series])
-    return Value(mean, sd, len(of_series), *saving)
+    if number:
+        return Value(mean, sd, number, remark="".join(formats.of_seeds(number, len(runs))))
+    return Value(remark="diverged" if (runs["status"] == "diverged").any() else formats.NO_VALUE)
 
 
 def _published(item: Item, group: Group, norm: str, column: Column) -> Value:
@@ -183,7 +169,7 @@ def _text(found: Value, column: Column, norm: str) -> str:
         return f"{formats.without_exponent(found.mean)}{spread}{saved}"
     factor = names.scale_and_unit(column.metric)[0]
     spread = "" if math.isnan(found.sd) else f" ± {found.sd * factor:.{column.decimals}f}"
-    left_out = "".join(f" ({remark})" for remark in found.left_out)
+    left_out = f" ({found.remark})" if found.remark not in ("", formats.NO_VALUE) else ""
     return f"{found.mean * factor:.{column.decimals}f}{spread}{left_out}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +12,7 @@ from rmsexp.records import record
 from rmsexp.records.frames import names, quantities, speed, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import formats
+from rmsexp.report.tables.form import Setting, Table
 from rmsexp.rules.quantities import Quantity
 from rmsexp.system.readers import read_yaml
 
@@ -18,6 +20,16 @@ PARTIAL, WHOLE = "prms", "rms"
 EAGER = "eager"
 IDENTITY = ["series", "impl", "p", "seed"]
 TIME = ["seconds_per_1k_steps", "time_state", "status"]
+
+
+def tables(setting: Setting) -> Iterator[Table]:
+    """Yield the table of a setting in which pRMSNorm was trained with several values of p."""
+    records = setting.records
+    if sum(names.norm_of(series) == PARTIAL for series in set(records.runs["series"])) > 1:
+        numbers = table(records, *records.names)
+        if has_several(numbers):
+            title = "; ".join(filter(None, ["The fraction of units p", left_out(records, numbers)]))
+            yield Table("p", title, numbers, readable(numbers, records))
 
 
 def compared(records: Records) -> list[Quantity]:
@@ -35,25 +47,27 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     with eager and with fused norms, the table has those that are more, or with equal numbers the eager ones. Columns:
     ``IDENTITY``, of which ``series`` is without the implementation and p is a fraction; the name of each quantity that
     is :func:`compared`, which is its unscaled value at the common step or, if the runs get one, their score, and NaN
-    for runs that diverged or failed; and ``TIME``, of which the seconds are the median over the run, and the state is
-    that of :func:`rmsexp.records.frames.speed.states_on_one_clock`.
+    for runs that diverged or failed; and ``TIME``, of which the seconds are the median over the run.
     """
     records = records.select(task, setting)
-    changed = {"series": records.runs["series"].map(names.without_impl), "impl": records.runs["impl"].fillna("unknown")}
-    plain = records.runs.assign(**changed)
-    runs = plain[[_differs_in_p_alone(series) for series in plain["series"]]]
+    runs = _candidates(records)
     counts = runs["impl"].value_counts()
-    runs = runs[runs["impl"] == min(counts.index, key=lambda impl: (-counts[impl], impl), default=None)]
-    runs = runs.assign(time_state=speed.states_on_one_clock(runs))
-    table = runs[["folder", "series", "impl", "seed", "time_state", "status"]].set_index("folder")
+    table = runs[runs["impl"] == min(counts.index, key=lambda impl: (-counts[impl], impl), default=None)]
+    table = table.set_index("folder")
     table["p"] = [_p(Path(str(folder)), series) for folder, series in table["series"].items()]
-    step = statistics.common_step(records)
-    shown = compared(records)
+    step, shown = statistics.common_step(records), compared(records)
     for quantity in shown:
         table[quantity.name] = statistics.final_metric(records, step, quantity.split, quantity.metric)
-    table["seconds_per_1k_steps"] = speed.run_seconds_per_1k_steps(records, list(table.index))
+    table["seconds_per_1k_steps"] = speed.seconds_per_1k_steps(records).groupby("folder")["seconds"].median()
     columns = [*IDENTITY, *(quantity.name for quantity in shown), *TIME]
     return table.dropna(subset="p").sort_values(["p", "series", "seed"])[columns].reset_index(drop=True)
+
+
+def _candidates(records: Records) -> pd.DataFrame:
+    """Return the runs of RMSNorm and of pRMSNorm that differ in p alone, with ``series`` without the implementation."""
+    plain = records.runs["series"].map(names.without_impl)
+    runs = records.runs.assign(series=plain, impl=records.runs["impl"].fillna("unknown"))
+    return runs[(plain == WHOLE) | plain.str.fullmatch(rf"{PARTIAL}(\+p=[^+]*)*")]
 
 
 def has_several(table: pd.DataFrame) -> bool:
@@ -63,19 +77,12 @@ def has_several(table: pd.DataFrame) -> bool:
 
 def left_out(records: Records, table: pd.DataFrame) -> str:
     """Return how many runs :func:`table` leaves out: of other implementations, or with unknown p; "" if none."""
-    plain = records.runs["series"].map(names.without_impl)
-    runs = records.runs.assign(series=plain)[list(map(_differs_in_p_alone, plain))]
-    impls = runs["impl"].fillna("unknown")
-    others = impls[~impls.isin(table["impl"])]
+    runs = _candidates(records)
+    others = runs["impl"][~runs["impl"].isin(table["impl"])]
     unknown = len(runs) - len(others) - len(table)
     reasons = {f"with norm.impl={', '.join(sorted(set(others)))}": len(others), "whose p is unknown": unknown}
     parts = [f"{count} run{'s' * (count > 1)} {reason}" for reason, count in reasons.items() if count]
     return f"left out: {', '.join(parts)}" if parts else ""
-
-
-def _differs_in_p_alone(series: str) -> bool:
-    norm, *overrides = series.split("+")
-    return norm in (WHOLE, PARTIAL) and all(norm == PARTIAL and override.startswith("p=") for override in overrides)
 
 
 def _p(folder: Path, series: str) -> float:
@@ -92,8 +99,8 @@ def _p(folder: Path, series: str) -> float:
 def readable(table: pd.DataFrame, records: Records) -> pd.DataFrame:
     """Return one row per p and norm as text: means over seeds, with 95 % t-intervals from three seeds on.
 
-    Quality is of the runs that neither diverged nor failed, times are of those that are clear and of one clock. A mean
-    that leaves runs out is followed by "2 of 3 seeds". ``records``: those of the :func:`table`.
+    Quality is of the runs that neither diverged nor failed, times are of those that are clear. A mean that leaves
+    runs out is followed by "2 of 3 seeds". ``records``: those of the :func:`table`.
     """
     label, shown = statistics.final_label(statistics.target(records)), compared(records)
     rows = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
@@ -9,7 +10,16 @@ import pandas as pd
 from rmsexp.records.frames import names, quantities, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import formats
+from rmsexp.report.tables.form import Setting, Table
 from rmsexp.rules.quantities import Quantity
+
+
+def tables(setting: Setting) -> Iterator[Table]:
+    """Yield the table of the quantities of a setting."""
+    records, step = setting.records, statistics.common_step(setting.records)
+    title = "What the curves show" + (f" at step {step}" if step is not None else "")
+    numbers = table(records)
+    yield Table("quantities", title, numbers, readable(numbers, records))
 
 
 def table(records: Records) -> pd.DataFrame:
@@ -63,9 +73,3 @@ def _text(row: dict[Any, Any], quantity: Quantity) -> str:
     mean, interval, count = (row[f"{quantity.name}{part}"] for part in ("", "_interval", "_n"))
     remarks = [f"{count} of {row['runs']} runs"] if count != row["runs"] else []
     return formats.quality(mean * quantity.factor, "", interval * quantity.factor, remarks)
-
-
-def title(records: Records) -> str:
-    """Return the table's title."""
-    step = statistics.common_step(records)
-    return "What the curves show" + (f" at step {step}" if step is not None else "")

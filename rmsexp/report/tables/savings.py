@@ -1,141 +1,90 @@
-"""Time per step, and the time that norms save: one table per clock, interleaved (paired) or of separate runs.
+"""Time per step, and the time that norms save, both measured interleaved: one table per clock.
 
 Times of norm layers alone have tables of their own.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
-from rmsexp.records.frames import comparable, names, speed, timing_records
-from rmsexp.records.frames.comparable import Comparison
-from rmsexp.records.frames.load import Records
+from rmsexp.records.frames import comparable, names, timing_records
 from rmsexp.report import paper
 from rmsexp.report.tables import formats
+from rmsexp.report.tables.form import Setting, Table
 from rmsexp.rules.ratios import Interval
 
 COLUMNS = [
     *("series", "impl", "baseline", "seconds_per_1k_steps", "q25", "q75", "saving", "low", "high"),
     *("kind", "processes", "rounds", "note", "timed", "machine", "threads", "precision", "torch", "code"),
 ]
-RECORDS = "Timing records"
 PAPER = ("seconds_per_1k_steps", "saving_vs_ln")  # the paper's metrics beside ours
 
 
-class Table(NamedTuple):
-    """A table of times that share a clock.
+def tables(setting: Setting) -> Iterator[Table]:
+    """Yield the tables of a setting: against LayerNorm of the same implementation, fused against eager, layers alone.
 
-    Attributes:
-        title: its heading, which names the clock.
-        numbers: one row per series, with columns ``COLUMNS``. ``saving``: the fraction of the baseline's time per step,
-            and its interval. ``kind``: "reference" for the baseline; "paired" for an interleaved saving; "quotient" for
-            one from processes that timed either the series or its baseline, each beside the reference; "unpaired" for
-            one from separate runs, without interval. ``timed``: "steps", or "layers" if the times are those of the norm
-            layers in a step alone.
-        caption: the caption of its figure, as lines; empty for a table without figure.
+    Last comes the list of its timing records. In the numbers, with columns ``COLUMNS``, ``saving`` is the fraction of
+    the baseline's time per step, with its interval. ``kind``: "reference" for the baseline; "paired" for a saving of
+    norms that were timed together; "quotient" for one from processes that timed either the series or its baseline, each
+    beside the reference. ``timed``: "steps", or "layers" if the times are those of the norm layers in a step alone.
     """
-
-    title: str
-    numbers: pd.DataFrame
-    caption: list[str]
-
-
-def tables(records: Records, timings: pd.DataFrame) -> list[Table]:
-    """Return the tables of a setting: against LayerNorm of the same implementation, fused against eager, unpaired.
-
-    Last come the tables of norm layers alone, against LayerNorm of the same implementation. There is no table of
-    separate runs where no saving is known, for example because LayerNorm has no clear time on their clock.
-
-    Args:
-        records: the records of the setting.
-        timings: the setting's rows of :func:`rmsexp.records.frames.timing_records.load`.
-    """
+    timings, task = setting.timings, setting.folder.parent.name
     step, layers = "Time per step, and savings relative to", "Time of the norm layers in a step alone, and savings"
-    against_ln = [_paired(found, f"{step} LayerNorm") for found in comparable.comparisons(timings)]
-    fused = [_paired(found, f"{step} the eager norm") for found in comparable.fused_against_eager(timings)]
-    alone = [
-        _paired(found, f"{layers} relative to LayerNorm") for found in comparable.comparisons(timings, kind="layers")
-    ]
-    unpaired = [_unpaired(run, speeds) for run, speeds in speed.by_clock(records)]
-    unpaired = [table for table in unpaired if (table.numbers["kind"] == "unpaired").any()]
-    if against_ln:  # separate runs are drawn only where nothing better is known
-        unpaired = [table._replace(caption=[]) for table in unpaired]
-    fused, alone = ([table._replace(caption=[]) for table in without_figure] for without_figure in (fused, alone))
-    return [*against_ln, *fused, *unpaired, *alone]
+    found = [(f"{step} LayerNorm", comparison) for comparison in comparable.comparisons(timings)]
+    found += [(f"{step} the eager norm", comparison) for comparison in comparable.fused_against_eager(timings)]
+    alone = comparable.comparisons(timings, kind="layers")
+    found += [(f"{layers} relative to LayerNorm", comparison) for comparison in alone]
+    for number, (what, comparison) in enumerate(found, 1):
+        numbers = pd.DataFrame([_numbers(row) for row in comparison.rows.to_dict("records")], columns=COLUMNS)
+        title = f"{what} ({comparable.clock(comparison)})"
+        yield Table("saving" if number == 1 else f"saving_{number}", title, numbers, readable(numbers, task))
+    listed = timing_table(timings)
+    if len(listed):
+        yield Table("timings", "Timing records", listed, listed)
 
 
-def _paired(comparison: Comparison, what: str) -> Table:
-    rows = [_paired_row(row) for row in comparison.rows.to_dict("records")]
-    title = f"{what} ({comparable.clock(comparison)})"
-    return Table(title, pd.DataFrame(rows, columns=COLUMNS), comparable.notes(comparison))
-
-
-def _paired_row(row: dict[Any, Any]) -> dict[str, Any]:
-    state = row["time_state"]
-    return {
-        **{key: row[key] for key in ("series", "impl", "baseline", "q25", "q75", "processes", "rounds", *speed.CLOCK)},
+def _numbers(row: dict[Any, Any]) -> dict[str, Any]:
+    same = ("series", "impl", "baseline", "q25", "q75", "processes", "rounds", *COLUMNS[-5:])
+    return {key: row[key] for key in same} | {
         "seconds_per_1k_steps": row["median_seconds_per_1k_steps"],
         **dict(zip(("saving", "low", "high"), timing_records.saving(row), strict=True)),
         "kind": "reference" if row["series"] == row["baseline"] else "quotient" if row["quotient"] else "paired",
-        "note": "" if state == "clear" else state,
+        "note": "" if row["time_state"] == "clear" else row["time_state"],
         "timed": row["kind"],
     }
 
 
-def _unpaired(run: pd.Series, speeds: list[speed.Speed]) -> Table:
-    baseline = next((series.series for series in speeds if names.is_plain_ln(series.series)), None)
-    shared = {"baseline": baseline, "timed": "steps"} | {key: run[key] for key in speed.CLOCK}
-    rows = []
-    for series in speeds:
-        saving, kind = speed.saving(series, speeds)
-        times = {"seconds_per_1k_steps": series.median, "q25": series.low, "q75": series.high}
-        what = {"series": series.series, "impl": series.impl, "kind": kind, "note": ""}
-        rows.append(shared | times | what | {"saving": saving})
-    numbers = pd.DataFrame(rows, columns=COLUMNS).astype(dict.fromkeys(["low", "high", "processes", "rounds"], float))
-    known = run[["machine", "device"]].fillna("unknown machine")
-    machine = comparable.machine({"machine": known["machine"], "processor": known["device"]})
-    how = f"{run['impl']}{comparable.precision(run['precision'])}, {comparable.threads(run['threads'])}"
-    clock = f"{how}, {machine}, torch {run['torch']}, code {run['code']}"
-    title = f"Time per step of separate runs, and unpaired savings relative to LayerNorm ({clock})"
-    caption = [clock, "separate runs, whose speed may differ by several percent for other reasons than the norm"]
-    return Table(title, numbers, caption)
-
-
 def readable(table: pd.DataFrame, task: str) -> pd.DataFrame:
     """Return a table as text, with the times and savings of the paper, which are of steps with eager norms."""
-    impls = set(table["impl"])
-    rows = []
+    is_mixed, rows = table["impl"].nunique() > 1, []
     for row in table.to_dict("records"):
         plain = names.without_impl(row["series"])
-        median = formats.median_and_range(row["seconds_per_1k_steps"], row["q25"], row["q75"])
-        name = f"{names.label(plain)} ({row['impl']})" if len(impls) > 1 else names.label(plain)
-        cells = {"norm": name, "seconds per 1k steps, median (quartiles)": median}
-        cells["saving vs LayerNorm" if len(impls) == 1 else "saving vs the eager norm"] = _saving(row)
-        if not math.isnan(row["processes"]):
-            cells["processes, rounds"] = _replication(row)
+        note = ", ".join(filter(None, (row["kind"], row["note"])))
+        saving = f"{formats.saving(row['saving'], row['low'], row['high'])}, {note}"
+        cells = {
+            "norm": f"{names.label(plain)} ({row['impl']})" if is_mixed else names.label(plain),
+            "seconds per 1k steps, median (quartiles)": formats.median_and_range(
+                row["seconds_per_1k_steps"], row["q25"], row["q75"]
+            ),
+            f"saving vs {'the eager norm' if is_mixed else 'LayerNorm'}": (
+                "reference" if row["kind"] == "reference" else saving
+            ),
+            "processes, rounds": _replication(row),
+        }
         if _has_paper(table):
-            cells |= _paper(task, row["series"])
+            times, savings = (_paper_numbers(task, row["series"], metric) for metric in PAPER)
+            cells["seconds per 1k steps, paper"] = _listed(map(formats.without_exponent, times["value"]), times)
+            cells["saving, paper"] = _listed(map(formats.saving, savings["value"]), savings)
         rows.append(cells)
     return pd.DataFrame(rows)
 
 
-def _saving(row: dict[Any, Any]) -> str:
-    if row["kind"] == "reference":
-        return "reference"
-    note = ", ".join(filter(None, (row["kind"], row["note"])))
-    return f"{formats.saving(row['saving'], row['low'], row['high'])}, {note}"
-
-
-def _paper(task: str, series: str) -> dict[str, str]:
-    times, savings = (_paper_numbers(task, series, metric) for metric in PAPER)
-    return {
-        "seconds per 1k steps, paper": _listed([formats.without_exponent(value) for value in times["value"]], times),
-        "saving, paper": _listed([formats.saving(value) for value in savings["value"]], savings),
-    }
+def _replication(row: dict[Any, Any]) -> str:
+    return f"{timing_records.replication(int(row['processes']))}, {row['rounds']:.0f} rounds"
 
 
 def published(table: pd.DataFrame, task: str) -> pd.DataFrame:
@@ -154,7 +103,7 @@ def _paper_numbers(task: str, series: str, metric: str) -> pd.DataFrame:
     return numbers[numbers["norm"] == series.lower()]
 
 
-def _listed(values: list[str], numbers: pd.DataFrame) -> str:
+def _listed(values: Iterator[str], numbers: pd.DataFrame) -> str:
     """Return the values with their sources, such as "20.5 % (Theano (Lasagne), Table 10)"."""
     sources = zip(values, numbers["framework"], numbers["table"], strict=True)
     return "; ".join(f"{value} ({framework}, {table})" for value, framework, table in sources) or formats.NO_VALUE
@@ -167,29 +116,26 @@ def timing_table(timings: pd.DataFrame) -> pd.DataFrame:
     """
     rows, listed = [], set()
     for comparison in (found for kind in timing_records.KINDS for found in comparable.comparisons(timings, kind=kind)):
-        first = comparison.rows.iloc[0].to_dict()
-        clock = f"{comparable.machine(first)}, {comparable.threads(first['threads'])}"
+        shared = comparison.rows.iloc[0][["impl", "machine", "processor", "threads"]].to_dict()
         for record in comparison.records.to_dict("records"):
             listed.add(record["folder"])
-            rows.append(_listed_record(record, first["impl"], clock, _savings(record["ratios"]), record["left_out"]))
+            rows.append(_listed_record(record | shared, _savings(record["ratios"]), record["left_out"]))
     fused = comparable.fused_against_eager(timings)
     left_out = {record["folder"]: record["left_out"] for found in fused for record in found.records.to_dict("records")}
     for folder, own in timings[~timings["folder"].isin(listed)].groupby("folder", sort=False):
-        record, impls = own.iloc[0].to_dict(), " and ".join(sorted(set(own["impl"])))
-        clock = f"{comparable.machine(record)}, {comparable.threads(record['threads'])}"
-        record |= {"processes": own["processes"].min(), "rounds": own["rounds"].min()}
         has_ln = own["series"].map(names.is_plain_ln).any()
         lacks = "no other norm of its implementation was timed" if has_ln else "LayerNorm was not timed"
+        shared = {"impl": " and ".join(sorted(set(own["impl"])))} | own[["processes", "rounds"]].min().to_dict()
         reason = left_out.get(str(folder), lacks)
-        rows.append(_listed_record(record, impls, clock, formats.NO_VALUE, reason))
+        rows.append(_listed_record(own.iloc[0].to_dict() | shared, formats.NO_VALUE, reason))
     return pd.DataFrame(rows)
 
 
-def _listed_record(record: dict[Any, Any], impl: str, clock: str, saved: str, left_out: str) -> dict[str, str]:
+def _listed_record(record: dict[Any, Any], saved: str, left_out: str) -> dict[str, str]:
     return {
         "record": Path(record["folder"]).name,
-        "impl": impl,
-        "machine, threads": clock,
+        "impl": record["impl"],
+        "machine, threads": f"{comparable.machine(record)}, {comparable.threads(record['threads'])}",
         "date": str(record["started"])[:10],
         "commit": comparable.commit(record),
         "processes, rounds": _replication(record),
@@ -197,10 +143,6 @@ def _listed_record(record: dict[Any, Any], impl: str, clock: str, saved: str, le
         "saving vs LayerNorm (95 % interval)": saved,
         "in the tables above": f"no: {left_out}" if left_out else "yes",
     }
-
-
-def _replication(row: dict[Any, Any]) -> str:
-    return f"{timing_records.replication(int(row['processes']))}, {row['rounds']:.0f} rounds"
 
 
 def _savings(ratios: dict[str, Interval]) -> str:

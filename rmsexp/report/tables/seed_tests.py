@@ -7,14 +7,16 @@ large p-value is no sign that two norms are equal; only an equivalence test with
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from rmsexp.records.frames import names, speed, statistics
+from rmsexp.records.frames import names, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import formats
+from rmsexp.report.tables.form import Setting, Table
 from rmsexp.rules import pairs, significance
 from rmsexp.rules.claims import ALPHA
 from rmsexp.rules.pairs import Array, Pairs
@@ -23,6 +25,13 @@ MIN_SEEDS = 3  # fewest common seeds for an interval and a test
 EQUAL = 1e-9  # differences are equal up to rounding if sd / |mean| is not larger
 COUNTS = ["diverged", "ln_diverged", "both_diverged"]
 COLUMNS = ["series", "metric", "seeds", "n", "difference", "interval", "p", "adjusted_p", "adjusted_interval", *COUNTS]
+
+
+def tables(setting: Setting) -> Iterator[Table]:
+    """Yield the table of the differences, if there are any."""
+    numbers = table(setting.records)
+    if len(numbers):
+        yield Table("paired", title(setting.records, numbers), numbers, readable(numbers))
 
 
 def table(records: Records) -> pd.DataFrame:
@@ -41,7 +50,7 @@ def table(records: Records) -> pd.DataFrame:
     target, step = statistics.target(records), statistics.common_step(records)
     runs = records.runs.set_index("folder").assign(value=statistics.headline_metric(records, step))
     untrained = statistics.near_chance(records, runs["value"].dropna())
-    impls = {series: speed.impl_of(own) for series, own in runs.groupby("series")}  # of runs with damaged files, too
+    impls = runs.groupby("series")["impl"].first().fillna("unknown")  # of runs with damaged files, too
     rows = []
     for series in names.in_order(runs["series"]):
         series_runs = runs[runs["series"] == series]

@@ -1,20 +1,31 @@
-"""The summary of a setting, one row per series: quality at the common step, time per step, saving relative to LN."""
+"""The summary of a setting, one row per series: quality at the common step, and time per step of its runs."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
-from rich.table import Table
+from rich.table import Table as TerminalTable
 
 from rmsexp.config import score
 from rmsexp.records.frames import names, speed, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import formats, markup
+from rmsexp.report.tables.form import Setting, Table
 from rmsexp.system import clock
 
 SECONDS = [f"seconds_{bucket}" for bucket in clock.BUCKETS]
+TIMES, RATE = "seconds per 1k steps, median (quartiles)", " per second"
+
+
+def tables(setting: Setting) -> Iterator[Table]:
+    """Yield the summary, as text without times and rates: those are compared in tables of interleaved timings alone."""
+    numbers = table(setting.records, *setting.records.names)
+    cells = readable(numbers)
+    shown = [name for name in cells if name != TIMES and not str(name).endswith(RATE)]
+    yield Table("summary", "Summary", numbers, cells[shown])
 
 
 def table(records: Records, task: str, setting: str) -> pd.DataFrame:
@@ -24,30 +35,31 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     ``scored``, of the scores; ``best_on_<split>``: mean of ``metric`` at each run's best evaluation on that split up to
     this step, NaN if ``scored``; ``…_n``: the number of runs in the mean, which neither diverged nor failed; ``…_sd``:
     standard deviation over seeds; ``…_interval``: half of the 95 % t-interval, from three seeds on; ``…_median``: the
-    median with the diverged runs, see :func:`rmsexp.records.frames.statistics.median`; ``saving_vs_ln``: the unpaired
-    saving; ``predictions_per_second``: of what ``predictions`` names, at this speed, absent if no run has recorded
-    their number; ``near_chance``: whether ``final`` is near that of a model that has learnt nothing, absent if none is;
-    ``clock``: the machine, threads, precision, torch version and code of its times where they differ
-    between series; ``seconds_<bucket>``: seconds in a bucket of the clock, mean over the
-    :func:`rmsexp.records.frames.speed.timed_runs`.
+    median with the diverged runs, see :func:`rmsexp.records.frames.statistics.median`; ``seconds_per_1k_steps``: the
+    median over the clear runs, or all if none is clear, with its quartiles; ``seconds_<bucket>``: seconds in a bucket
+    of the clock, mean over the same runs; ``time_state``: the number of runs in each time state;
+    ``predictions_per_second``: of what ``predictions`` names, at this speed, absent if no run has recorded their
+    number; ``near_chance``: whether ``final`` is near that of a model that has learnt nothing, absent if none is.
     """
     records = records.select(task, setting)
     step, target = statistics.common_step(records), statistics.target(records)
-    speeds = [speed.speed(records, series) for series in names.in_order(records.runs["series"])]
-    clocks = speed.differences(speeds)
     final, best = statistics.final_metric(records, step), statistics.best_metric(records, step)
     seconds = records.metrics.groupby("folder", observed=True)[SECONDS].last()
+    times = speed.seconds_per_1k_steps(records)
     untrained = statistics.near_chance(records, final)
     per_step, predictions = _predictions_per_step(records), records.runs["predictions"].dropna()
     rows = []
-    for series in speeds:
-        runs = records.runs[records.runs["series"] == series.series]
-        saving, note = speed.saving(series, speeds)
+    for series in names.in_order(records.runs["series"]):
+        runs = records.runs[records.runs["series"] == series]
+        clear = runs[runs["time_state"] == "clear"]
+        timed = runs if clear.empty else clear
+        low, median, high = times.loc[times["folder"].isin(timed["folder"]), "seconds"].quantile([0.25, 0.5, 0.75])
+        states = runs["time_state"].value_counts().sort_index()
         row: dict[str, Any] = {
-            "label": names.label(series.series),
-            "series": series.series,
+            "label": names.label(series),
+            "series": series,
             "norm": runs["norm"].iloc[0],
-            "impl": series.impl,
+            "impl": next(iter(runs["impl"].dropna()), "unknown"),
             "seeds": len(runs),
             **{status: int((runs["status"] == status).sum()) for status in statistics.LOST},
             "status": _status(runs),
@@ -59,19 +71,15 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
             "compared_at_step": step,
             **_estimate("final", final, runs, target.mode),
             **_estimate(f"best_on_{target.selection}", best, runs, target.mode),
-            "seconds_per_1k_steps": series.median,
-            "seconds_per_1k_steps_q25": series.low,
-            "seconds_per_1k_steps_q75": series.high,
+            "seconds_per_1k_steps": median,
+            "seconds_per_1k_steps_q25": low,
+            "seconds_per_1k_steps_q75": high,
             "predictions": predictions.iloc[0] if len(predictions) else None,
-            "predictions_per_second": 1000 * per_step.reindex(runs["folder"]).mean() / series.median,
-            "time_state": series.state,
-            "clock": clocks[series.series],
-            "saving_vs_ln": saving,
-            "saving_note": note,
+            "predictions_per_second": 1000 * per_step.reindex(runs["folder"]).mean() / (median or math.nan),
+            "time_state": ", ".join(f"{count} {name}" for name, count in states.items()),
         }
         if untrained:  # otherwise there is no such column
-            row["near_chance"] = series.series in untrained
-        timed = speed.timed_runs(records.runs, series.series)
+            row["near_chance"] = series in untrained
         rows.append(row | seconds.reindex(timed["folder"]).mean().to_dict())
     rates = ["predictions", "predictions_per_second"]
     return pd.DataFrame(rows) if len(predictions) else pd.DataFrame(rows).drop(columns=rates, errors="ignore")
@@ -105,36 +113,34 @@ def _estimate(name: str, values: pd.Series, runs: pd.DataFrame, mode: str) -> di
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the main columns as text. Fractions are in percent; a missing saving is replaced by the reason.
+    """Return the main columns as text. Fractions are in percent.
 
-    A mean is followed by the median if there are at least three runs, and by "2 of 3 runs" if it leaves runs out.
+    A mean is followed by the median if there are at least three runs, and by "2 of 3 runs" if it leaves runs out; times
+    by the time states of the runs if none is clear.
     """
     first = table.iloc[0]
     best = next(name for name in map(str, table.columns) if name.startswith("best_on_"))
     step = formats.NO_VALUE if pd.isna(first["compared_at_step"]) else int(first["compared_at_step"])
     compared = f", mean of the last {score.SCORED} evaluations" if first["scored"] else f" at step {step}"
-    rows: list[dict[str, Any]] = [
-        {
-            "norm": row["label"],
-            "runs": row["status"],
-            "steps": _range(row["steps_min"], row["steps_max"]),
-            f"{' '.join(map(names.metric_label, row['metric'].split()))}{compared}": _quality(row, "final"),
-            **({} if first["scored"] else {best.replace("_", " "): _quality(row, best)}),
-            **_shown_rate(row),
-            "seconds per 1k steps, median (quartiles)": _speed(row),
-            "saving vs LN (unpaired)": _saving(row),
-        }
-        for row in _rows(table)
-    ]
-    return pd.DataFrame(rows)
+    metric = " ".join(map(names.metric_label, first["metric"].split()))
+    shown = []
+    for row in _rows(table):
+        steps = f"{row['steps_min']}" if row["steps_min"] == row["steps_max"] else "{steps_min} to {steps_max}"
+        cells = {"norm": row["label"], "runs": row["status"], "steps": steps.format_map(row)}
+        cells[f"{metric}{compared}"] = _quality(row, "final")
+        if not first["scored"]:
+            cells[best.replace("_", " ")] = _quality(row, best)
+        if "predictions_per_second" in row:
+            rate, remark = row["predictions_per_second"], _excluded(row)
+            text = f"{rate:,.0f}{f' ({remark})' if remark else ''}"
+            cells[f"{row['predictions']}{RATE}"] = formats.NO_VALUE if math.isnan(rate) else text
+        median, low, high = (row[f"seconds_per_1k_steps{part}"] for part in ("", "_q25", "_q75"))
+        shown.append(cells | {TIMES: formats.median_and_range(median, low, high, _excluded(row))})
+    return pd.DataFrame(shown)
 
 
 def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
     return [dict(zip(map(str, table.columns), values, strict=True)) for values in table.itertuples(index=False)]
-
-
-def _range(low: int, high: int) -> str:
-    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _quality(row: dict[str, Any], name: str) -> str:
@@ -154,35 +160,9 @@ def _quality(row: dict[str, Any], name: str) -> str:
     return formats.quality(row[name], metric, row[f"{name}_interval"], remarks)
 
 
-def _speed(row: dict[str, Any]) -> str:
-    median, low, high = (row[f"seconds_per_1k_steps{part}"] for part in ("", "_q25", "_q75"))
-    return formats.median_and_range(median, low, high, _differs(row))
-
-
-def _differs(row: dict[str, Any]) -> str:
-    """Return why the time of a series is not to be compared with that of the others; "" if nothing is known."""
-    clock = "" if row["clock"] == speed.SAME else row["clock"]
-    return ", ".join(filter(None, (_excluded(row), clock)))
-
-
-def _shown_rate(row: dict[str, Any]) -> dict[str, str]:
-    """Return the column of predictions per second, such as tokens per second, if their number was recorded."""
-    if "predictions_per_second" not in row:
-        return {}
-    rate, remark = row["predictions_per_second"], _differs(row)
-    text = f"{rate:,.0f}{f' ({remark})' if remark else ''}"
-    return {f"{row['predictions']} per second": formats.NO_VALUE if math.isnan(rate) else text}
-
-
 def _excluded(row: dict[str, Any]) -> str:
     """Return the time states of a series none of whose runs has a clear time, and otherwise nothing."""
     return "" if "clear" in row["time_state"] else row["time_state"]
-
-
-def _saving(row: dict[str, Any]) -> str:
-    if math.isnan(row["saving_vs_ln"]):
-        return f"{formats.NO_VALUE} ({row['saving_note']})"
-    return "reference" if row["saving_note"] == "reference" else formats.saving(row["saving_vs_ln"])
 
 
 def to_markdown(table: pd.DataFrame, title: str, caveats: list[str]) -> str:
@@ -192,8 +172,9 @@ def to_markdown(table: pd.DataFrame, title: str, caveats: list[str]) -> str:
     parts = [
         f"# {title}",
         markup.markdown(readable(table)),
-        "Seconds in each bucket of the clock, mean over the runs whose time is clear and of one clock, or over all if "
-        "none is. The time axis of every curve is data + train:",
+        "Times are of separate runs, and do not compare norms: python -m rmsexp.timing measures what a norm costs.",
+        "Seconds in each bucket of the clock, mean over the runs whose time is clear, or over all if none is. The time "
+        "axis of every curve is data + train:",
         markup.markdown(cells),
         "\n".join(f"- {line}" for line in caveats),
     ]
@@ -217,19 +198,15 @@ def remarks(table: pd.DataFrame) -> list[str]:
     return lines
 
 
-def for_terminal(table: pd.DataFrame) -> Table:
+def for_terminal(table: pd.DataFrame) -> TerminalTable:
     """Return the main columns of the summary, to be printed at the end of a sweep; ``summary.md`` has the others."""
     text = readable(table).drop(columns="steps")
-    rates = [name for name in text if str(name).endswith(" per second")]  # progress lines have shown them
-    text = text.drop(columns=rates)
-    text.columns = ["norm", "runs", *text.columns[2:-2], "s per 1k steps", "vs LN"]
+    text = text[[name for name in text if not str(name).endswith(RATE)]]  # progress lines have shown them
+    text = text.rename(columns={TIMES: "s per 1k steps"})
     text["s per 1k steps"] = [
         " ".join(filter(None, (formats.number(row["seconds_per_1k_steps"]), _excluded(row)))) for row in _rows(table)
     ]
-    text["vs LN"] = text["vs LN"].str.split(" \\(").str[0]
-    columns = Table(caption="\n".join(remarks(table)), caption_justify="left")
-    for column in text:
-        columns.add_column(str(column))
+    columns = TerminalTable(*map(str, text), caption="\n".join(remarks(table)), caption_justify="left")
     for row in text.to_numpy().tolist():
         columns.add_row(*row)
     return columns

@@ -1,4 +1,4 @@
-"""Steps and seconds until a run's evaluations first reach a value of the metric that is the same for all norms.
+"""Steps until a run's evaluations first reach a value of the metric that is the same for all norms.
 
 A run that did not reach the level is censored at its last evaluation: it may reach it later. A run that diverged before
 it reached the level never reaches it, so its time is infinite; to censor it would be to suppose that it would have gone
@@ -8,19 +8,18 @@ on like the others. A run that reached the level and diverged later did reach it
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from rmsexp.records.frames import curves, names, statistics, survival
+from rmsexp.records.frames import names, statistics, survival
 from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import formats
+from rmsexp.report.tables.form import Setting, Table
 
 SHARE = 0.9  # the fraction of LN's improvement that defines the level
-COLUMNS = [
-    *("series", "runs", "reached", "diverged", "steps", "steps_low", "steps_high"),
-    *("timed", "timed_steps", "seconds", "seconds_low", "seconds_high", "untimed"),
-]
+COLUMNS = ["series", "runs", "reached", "diverged", "steps", "steps_low", "steps_high"]
 NEVER = "not reached"
 
 
@@ -42,6 +41,13 @@ class Level(NamedTuple):
     value: float
     source: str
     evaluations: tuple[int, int]
+
+
+def tables(setting: Setting) -> Iterator[Table]:
+    """Yield the table of the steps until the level, if there is one."""
+    if goal := level(setting.records):
+        numbers = table(setting.records, goal)
+        yield Table("target", title(goal), numbers, readable(numbers))
 
 
 def level(records: Records) -> Level | None:
@@ -73,83 +79,47 @@ def table(records: Records, goal: Level) -> pd.DataFrame:
     """Return one row per series, with columns ``COLUMNS``.
 
     ``runs``: the number of runs. ``reached``: of those that reached the level. ``diverged``: of those that diverged
-    before. ``steps``, ``steps_low``, ``steps_high``: their median and its 95 % interval, see
-    :func:`rmsexp.records.frames.survival.median`; the steps of a run are those at its first evaluation at or beyond
-    the level, not interpolated. ``timed``: the number of runs with a clear time. ``timed_steps``: the median steps of
-    these runs. ``seconds``, ``seconds_low``, ``seconds_high``: the same for their time (data + train). ``untimed``:
-    why no run is timed, although times are clear; they differ in machine, threads, precision, version of torch or code.
+    before. ``steps``, ``steps_low``, ``steps_high``: the median of their steps at the first evaluation at or beyond the
+    level, not interpolated, and its 95 % interval, see :func:`rmsexp.records.frames.survival.median`.
     """
-    runs = _observed(records, goal)
-    clear = (runs["time_state"] == "clear") & runs["time"].notna()
-    untimed = curves.clock_difference(runs[clear])
-    rows = []
-    for series in names.in_order(runs["series"]):
-        of_series = runs[runs["series"] == series]
-        timed = of_series[clear[of_series.index] & (untimed == "")]
-        steps, seconds = _median(of_series, "step"), _median(timed, "time")
-        counts = [len(of_series), int(of_series["reached"].sum()), int(of_series["lost"].sum())]
-        rows.append([series, *counts, *steps, len(timed), _median(timed, "step").value, *seconds, untimed])
-    return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def _observed(records: Records, goal: Level) -> pd.DataFrame:
-    """Return the runs with columns ``reached``, ``lost`` (diverged before), ``step`` and ``time``.
-
-    The last two are those of the evaluation that reached the level, or of the last one; 0 without evaluations.
-    """
-    rows = records.metrics.reindex(columns=["folder", "split", "step", "time", goal.metric])
+    rows = records.metrics.reindex(columns=["folder", "split", "step", goal.metric])
     rows = rows[rows["split"] == goal.split].dropna(subset=goal.metric).sort_values("step")
     good = rows[goal.metric] <= goal.value if goal.mode == "min" else rows[goal.metric] >= goal.value
-    first, last = rows[good].drop_duplicates("folder"), rows.drop_duplicates("folder", keep="last")
-    deciding = pd.concat([first, last]).drop_duplicates("folder").set_index("folder")[["step", "time"]]
-    runs = records.runs.drop(columns="step").set_index("folder")
-    runs = runs.join(deciding.reindex(runs.index))
-    runs.loc[runs["step"].isna(), ["step", "time"]] = 0.0
-    reached = runs.index.isin(first["folder"])
-    return runs.assign(reached=reached, lost=~reached & (runs["status"] == "diverged"))
-
-
-def _median(runs: pd.DataFrame, column: str) -> survival.Median:
-    if runs.empty:
-        return survival.Median(math.nan, math.nan, math.nan)
-    times = runs[column].mask(runs["lost"], math.inf)
-    return survival.median(times.to_numpy(float), runs["reached"].to_numpy(bool))
+    first, last = (part.groupby("folder", observed=True)["step"] for part in (rows[good], rows))
+    first_good, last_seen = first.min(), last.max()
+    runs = records.runs.set_index("folder")
+    reached = runs.index.isin(first_good.index)
+    steps = first_good.reindex(runs.index).fillna(last_seen.reindex(runs.index)).fillna(0.0)  # 0: never evaluated
+    runs = runs.assign(reached=reached, lost=~reached & (runs["status"] == "diverged"), steps=steps)
+    found = []
+    for series in names.in_order(runs["series"]):
+        own = runs[runs["series"] == series]
+        until = own["steps"].mask(own["lost"], math.inf).to_numpy(float)
+        median = survival.median(until, own["reached"].to_numpy(bool))
+        found.append([series, len(own), int(own["reached"].sum()), int(own["lost"].sum()), *median])
+    return pd.DataFrame(found, columns=COLUMNS)
 
 
 def title(goal: Level) -> str:
-    """Return the table's title, such as "Time until valid error is 21.30 % (90 % of the way to …; 20 evaluations…)"."""
+    """Return the table's title, such as "Steps until valid error is 21.30 % (90 % of the way…; 20 evaluations…)"."""
     value = formats.quality(goal.value, goal.metric)
     few, many = goal.evaluations
     count = f"{few} evaluations per run" if few == many else f"{few} to {many} evaluations per run"
     metric = f"{names.split_label(goal.split, goal.metric)} {names.metric_label(goal.metric)}"
-    return f"Time until {metric} is {value} ({goal.source}; {count})"
+    return f"Steps until {metric} is {value} ({goal.source}; {count})"
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table as text. Where only some runs are timed, their number and median steps follow the seconds."""
+    """Return the table as text."""
     return pd.DataFrame([_row(row) for row in table.to_dict("records")])
 
 
 def _row(row: dict[Any, Any]) -> dict[str, str]:
-    seconds = _text(row, "seconds")
-    if not row["timed"]:
-        seconds = f"{formats.NO_VALUE} ({row['untimed'] or 'time excluded'})"
-    elif row["timed"] < row["runs"]:
-        seconds += f"; {row['timed']} of {row['runs']} runs are timed, their steps: {_number(row['timed_steps'])}"
+    median, low, high = (NEVER if math.isinf(row[key]) else formats.without_exponent(row[key]) for key in COLUMNS[-3:])
+    interval = "" if math.isnan(row["steps_low"]) else f" ({low} to {high})"
     diverged = f", {row['diverged']} diverged" if row["diverged"] else ""
     return {
         "norm": names.label(row["series"]),
         "runs that reached it": f"{row['reached']} of {row['runs']}{diverged}",
-        "steps, Kaplan-Meier median (95 % interval)": _text(row, "steps"),
-        "seconds, the same": seconds,
+        "steps, Kaplan-Meier median (95 % interval)": f"{median}{interval}",
     }
-
-
-def _text(row: dict[Any, Any], name: str) -> str:
-    low, high = row[f"{name}_low"], row[f"{name}_high"]
-    interval = "" if math.isnan(low) else f" ({_number(low)} to {_number(high)})"
-    return _number(row[name]) + interval
-
-
-def _number(value: float) -> str:
-    return NEVER if math.isinf(value) else formats.without_exponent(value)

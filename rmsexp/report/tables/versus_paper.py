@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
@@ -11,10 +12,19 @@ from rmsexp.records.frames.load import Records
 from rmsexp.report import paper
 from rmsexp.report.paper import matching
 from rmsexp.report.tables import formats
+from rmsexp.report.tables.form import Setting, Table
 
 PAPER = "paper, its own setting"
 MEANS = ["series", "seeds", "final", "final_n", "best", "best_n"]
 COLUMNS = [*MEANS, "paper", "final_difference", "best_difference"]
+
+
+def tables(setting: Setting) -> Iterator[Table]:
+    """Yield the table of the paper's numbers, if there are any for what was trained."""
+    numbers = table(setting.records)
+    if len(numbers):
+        cells = readable(numbers, statistics.target(setting.records))
+        yield Table("paper", "Compared with the paper", numbers, cells)
 
 
 def table(records: Records) -> pd.DataFrame:

@@ -94,21 +94,11 @@ class JointContention(Contention):
     def exchange(self) -> None:
         """Find out which process was disturbed most. All processes must call this."""
         reports = self.group.gather(super().report())
-        worst = max(reports, key=lambda report: (SEVERITY.index(report["state"]), report["waited"] or 0.0))
-        evidence, first = worst["based_on"], reports[0]  # which alone takes probes
-        if evidence and "probes" in first["based_on"] and "probes" not in evidence:
-            evidence = [*evidence, "probes"]
-        self._worst = worst | {"probes": first["probes"], "based_on": evidence}
+        self._worst = max(reports, key=lambda report: (SEVERITY.index(report["state"]), report["waited"] or 0.0))
 
     def report(self) -> dict[str, Any]:
         """Return the report of the last :meth:`exchange`."""
         return self._worst
-
-    def probe(self) -> bool:
-        """Let process 0 take a probe, while the others wait, so that they do not disturb it."""
-        spike = super().probe() if self.group.rank == 0 else False
-        self.group.barrier()
-        return spike
 
 
 class JointTrainer(Trainer):

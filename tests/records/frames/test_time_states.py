@@ -9,7 +9,7 @@ import pytest
 from helpers.records import load_timings, write_timing
 
 from rmsexp.records.frames import timing_records
-from rmsexp.records.frames.time_states import disturbed, median_probe, timing_state
+from rmsexp.records.frames.time_states import disturbed, timing_state
 
 REFERENCE = Path(__file__).parents[3] / "results/reference"
 QUIET = {"arithmetic": 0.001, "memory": 0.002}
@@ -53,8 +53,6 @@ UNREADABLE = process(state="unknown", waited=None, steal=None)
         ([process(waited=0.1, state="contended"), *[process()] * 5], "contended", 1),
         ([process(steal=0.03, state="contended"), *[process()] * 5], "clear", 1),
         ([process(steal=0.13, state="contended"), *[process()] * 5], "contended", 1),
-        # contended for a reason that is not a number, such as a shared GPU
-        ([process(state="contended"), *[process()] * 5], "contended", 1),
         ([UNREADABLE, *[process()] * 5], "unknown", 0),
         ([UNREADABLE, *[process(20, 2.0)] * 5], "contended", 5),
         # without a reference, or in older records, without probes
@@ -94,12 +92,6 @@ def test_the_caption_counts_disturbed_processes(
     write_timing(tmp_path, {"ln": 1.0, "rms": [0.8] * 3}, sessions=sessions)
     last = timing_records.notes(load_timings(tmp_path))[-1]
     assert last.startswith(line) if line else "time state" not in last
-
-
-def test_the_median_probe_is_that_of_all_probes() -> None:
-    sessions = [process(2, 9.0), process(10, 1.0, 1.5), process(9, 1.25, 1.0), {}]
-    assert median_probe(sessions) == {"arithmetic": 0.001, "memory": 0.002 * 1.25}
-    assert median_probe(sessions[:2]) is median_probe([{}]) is None
 
 
 def test_a_committed_record_is_contended_by_five_of_its_six_processes() -> None:

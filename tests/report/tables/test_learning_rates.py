@@ -49,19 +49,6 @@ def test_the_rate_is_read_from_the_config_where_the_name_of_the_setting_is_cut(t
     assert learning_rates.table(load(tmp_path).settings())["rate"].tolist() == [0.0005]
 
 
-def test_rates_whose_runs_have_fewer_steps_rank_last_and_say_so(tmp_path: Path) -> None:
-    write_errors(tmp_path, "ln", 0, [0.9, 0.1], setting="demo", status="interrupted")
-    write_errors(tmp_path, "ln", 0, [0.9, 0.5, 0.3], setting="demo+optim.lr=0.01")
-    write_errors(tmp_path, "ln", 0, [0.9, 0.5, 0.4], setting="demo+optim.lr=0.1")
-    table = learning_rates.table(load(tmp_path).settings())
-    assert table["rank"].tolist() == [3, 1, 2]
-    (row,) = learning_rates.readable(table, statistics.target(setting(tmp_path))).to_dict("records")
-    first, last = sorted(table["step"].unique())
-    assert row["test error at the recipe's rate"] == f"10.00 (step {first:.0f}) %"
-    assert row["best rate"] == "0.01 (best of 2 with the most steps, of 3 tried, by test error)"
-    assert row["test error at the best rate"] == f"30.00 (step {last:.0f}) % {FROM}"
-
-
 def test_a_rate_at_which_a_run_diverged_ranks_behind_the_others(tmp_path: Path) -> None:
     errors = {"demo": [0.3, 0.5, 0.4], "demo+optim.lr=0.01": [0.35, 0.45, 0.41], "demo+optim.lr=0.1": [0.1, None, None]}
     for name, of_seeds in errors.items():

@@ -1,16 +1,15 @@
-"""The table of steps and seconds until runs reach a level."""
+"""The table of steps until runs reach a level."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 from helpers.comparisons import setting, write_errors
 
-from rmsexp.records import record
 from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import time_to_target
-from rmsexp.report.tables.formats import NO_VALUE
 
 LEVEL = time_to_target.Level("test", "error", "min", 0.5, "for the test", (2, 3))
 
@@ -21,7 +20,7 @@ def table_of(records: Records, series: str) -> dict[str, float]:
     return table[table["series"] == series].iloc[0].to_dict()
 
 
-def test_steps_and_seconds_to_a_level(tmp_path: Path) -> None:
+def test_steps_to_a_level(tmp_path: Path) -> None:
     write_errors(tmp_path, "ln", 0, [0.9, 0.5, 0.4, 0.4])
     write_errors(tmp_path, "rms", 0, [0.9, 0.44, 0.5, 0.3])
     write_errors(tmp_path, "rms", 1, [0.9, 0.6, 0.6, 0.45], contention="contended")
@@ -29,15 +28,14 @@ def test_steps_and_seconds_to_a_level(tmp_path: Path) -> None:
     goal = time_to_target.level(setting(tmp_path))
     assert goal is not None
     assert goal.value == pytest.approx(0.9 - 0.9 * 0.5)
-    assert time_to_target.title(goal).startswith("Time until test error is 45.00 % (90 % of the way to LayerNorm's")
+    assert time_to_target.title(goal).startswith("Steps until test error is 45.00 % (90 % of the way to LayerNorm's")
     assert "; 4 evaluations per run)" in time_to_target.title(goal)
     table = time_to_target.table(setting(tmp_path), goal).set_index("series")
     assert table["reached"].to_dict() == {"ln": 1, "rms": 2, "wn": 0}
-    assert table.loc["ln", ["steps", "seconds"]].tolist() == pytest.approx([200, 20])
-    assert table.loc["rms", ["steps", "timed", "timed_steps", "seconds"]].tolist() == pytest.approx([200, 1, 100, 10])
+    assert table["steps"].to_dict() == {"ln": 200, "rms": 200, "wn": math.inf}
     text = time_to_target.readable(table.reset_index()).set_index("norm")
-    assert text.loc["RMSNorm"].tolist() == ["2 of 2", "200", "10; 1 of 2 runs are timed, their steps: 100"]
-    assert text.loc["WeightNorm"].tolist() == ["0 of 1", "not reached", "not reached"]
+    assert text.loc["RMSNorm"].tolist() == ["2 of 2", "200"]
+    assert text.loc["WeightNorm"].tolist() == ["0 of 1", "not reached"]
 
 
 def write(root: Path, series: str, errors: list[list[float]], **run: object) -> None:
@@ -56,30 +54,11 @@ def test_a_run_that_diverged_never_reaches_the_level(tmp_path: Path, status: str
     row = table_of(records, "rms")
     assert (row["runs"], row["reached"], row["diverged"]) == (6, 4, 2 * diverged)
     assert row["steps"] == steps
-    assert row["seconds"] == pytest.approx(steps / 10)
 
 
 def test_from_six_runs_on_there_is_an_interval(tmp_path: Path) -> None:
     write(tmp_path, "ln", [[0.9, 0.5, 0.5]] * 6)
     write(tmp_path, "rms", [[0.9, 0.4, 0.4]] * 3 + [[0.9, 0.9, 0.4]] * 2 + [[0.9, 0.9, 0.9]])
     text = time_to_target.readable(time_to_target.table(setting(tmp_path), LEVEL)).set_index("norm")
-    assert text.loc["LayerNorm"].tolist() == ["6 of 6", "100 (100 to 100)", "10 (10 to 10)"]
-    assert text.loc["RMSNorm"].tolist() == ["5 of 6", "150 (100 to not reached)", "15 (10 to not reached)"]
-
-
-def test_seconds_of_different_machines_are_not_shown(tmp_path: Path) -> None:
-    write(tmp_path, "ln", [[0.9, 0.5]])
-    write(tmp_path, "rms", [[0.9, 0.5]])
-    path = tmp_path / "cifar10/demo/rms/seed0" / record.RUN
-    path.write_text(path.read_text().replace('"threads": 2', '"threads": 1'))
-    text = time_to_target.readable(time_to_target.table(setting(tmp_path), LEVEL)).set_index("norm")
-    assert text.loc["RMSNorm"].tolist() == ["1 of 1", "100", f"{NO_VALUE} (different threads)"]
-
-
-def test_without_ln_the_worst_norm_determines_the_level(tmp_path: Path) -> None:
-    write_errors(tmp_path, "rms", 0, [0.9, 0.3])
-    write_errors(tmp_path, "wn", 0, [0.8, 0.6])
-    goal = time_to_target.level(setting(tmp_path))
-    assert goal is not None
-    assert goal.value == pytest.approx(0.8 - 0.9 * 0.2)
-    assert "WeightNorm" in goal.source
+    assert text.loc["LayerNorm"].tolist() == ["6 of 6", "100 (100 to 100)"]
+    assert text.loc["RMSNorm"].tolist() == ["5 of 6", "150 (100 to not reached)"]

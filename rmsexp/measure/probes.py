@@ -1,0 +1,199 @@
+"""Probes of a timing: fixed work between its rounds, whose time shows what slows the machine down and no counter sees.
+
+A probe divides numbers that fit into the first-level cache, and then reads memory that does not fit into a cache of up
+to 128 MiB; of a larger cache, it may find a part of it there. NumPy does both on the calling thread. Together they take
+about three milliseconds.
+
+The *quiet reference* is how long a probe takes on this machine while nothing else slows it down. There is one file for
+each machine in the user's cache folder; ``python -m rmsexp.timing --calibrate`` writes it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from rmsexp.records.record import FEWEST_PROBES, SLOWDOWN_LIMITS
+from rmsexp.system import atomic, machine
+from rmsexp.system.clock import Stopwatch
+from rmsexp.system.command_line import brief, inform
+from rmsexp.system.private import belongs_to_user, cache_folder
+from rmsexp.system.typed import Between, Count, read_typed
+from rmsexp.train.contention import Contention
+from rmsexp.train.provenance import machine_id
+
+DIVISIONS, NUMBERS = 800, 2048  # times that each of the numbers is divided; 2048 float64 are 16 KiB
+SWEPT = 64 << 20  # bytes that a probe reads
+# The buffer is twice the largest cache, because a cache may keep a part of a buffer that is a little larger. Of a
+# larger buffer, each probe reads the next part. Every process has a buffer, so its size has a limit.
+LARGEST_BUFFER = 4 * SWEPT
+WORK = f"{DIVISIONS} x {NUMBERS} divisions, {SWEPT >> 20} MiB, numpy {np.__version__}"  # what the times depend on
+# A probe is a spike if it takes more than SPIKE times the median of up to RECENT probes before it (at least FEWEST).
+SPIKE, RECENT, FEWEST = 2.0, 50, 5
+FOLDER, FILE = Path("~/.cache/rmsexp/machines"), "quiet.json"
+Seconds = Annotated[float, Between(1e-9, 1e9)]
+
+
+class Times(NamedTuple):
+    """Seconds of the two parts of a probe."""
+
+    arithmetic: float
+    memory: float
+
+
+class Probe:
+    """The memory of the probe, which is allocated once per process (see :func:`probe`)."""
+
+    def __init__(self) -> None:
+        parts = -(-2 * (machine.largest_cache() or 0) // SWEPT)
+        size = min(max(1, parts) * SWEPT, LARGEST_BUFFER)
+        # written with ones: the kernel maps pages that were never written to one page, which the cache holds
+        self._buffer = np.ones(size // 8).reshape(-1, SWEPT // 8)
+        self._numbers = np.full(NUMBERS, 1.25)
+        self._next = 0
+
+    def take(self) -> Times:
+        """Do the work once."""
+        watch = Stopwatch()
+        for _ in range(DIVISIONS):
+            np.divide(1.0, self._numbers, out=self._numbers)
+        arithmetic = watch.seconds
+        self._buffer[self._next].max()
+        self._next = (self._next + 1) % len(self._buffer)
+        return Times(arithmetic, watch.seconds - arithmetic)
+
+
+@cache
+def probe() -> Probe:
+    return Probe()
+
+
+def medians(times: list[Times]) -> Times:
+    return Times(*map(statistics.median, zip(*times, strict=True)))
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The median seconds of the two parts of a probe on the quiet machine of this id.
+
+    ``processes``: the number of fresh processes that took ``number`` probes in all.
+    """
+
+    machine: str
+    work: str
+    date: str
+    processes: Count
+    number: Count
+    arithmetic: Seconds
+    memory: Seconds
+
+
+def path_of(identity: str) -> Path:
+    """Return the file of the reference of the machine of this id."""
+    return cache_folder(FOLDER, identity) / FILE
+
+
+def read() -> Reference | None:
+    """Return the reference of this machine and of this probe's work.
+
+    It is None if there is none. If there is one that cannot be used, a line on standard error says why.
+    """
+    try:
+        path = path_of(machine_id())
+        if not path.exists():
+            return None
+        if not belongs_to_user(path):
+            raise PermissionError(f"other users can change {path}")
+        reference = read_typed(path, Reference)
+        if (reference.machine, reference.work) != (machine_id(), WORK):
+            raise ValueError(f"{path} is of another machine or of an older probe")
+        return reference
+    except (OSError, ValueError) as error:
+        advice = "renew it with python -m rmsexp.timing --calibrate"
+        inform(brief(f"notice: the machine's quiet reference is not used ({error}); {advice}"))
+        return None
+
+
+def write(reference: Reference) -> Path:
+    """Replace the reference of this machine; return the path of its file. Raises: OSError."""
+    path = path_of(reference.machine)
+    atomic.write_json(path, asdict(reference))
+    path.chmod(0o600)  # with a umask such as 002 others could change it, and then it is refused
+    return path
+
+
+class ProbedContention(Contention):
+    """The contention of a timing: besides waiting and steal, the probes that were taken between its rounds.
+
+    On a GPU there are none: they would say nothing about its steps.
+    """
+
+    def __init__(self, device: torch.device, processes: Collection[int | str] = ("self",)) -> None:
+        super().__init__(device, processes=processes)
+        self._taken, self._spikes = list[Times](), 0
+
+    @cached_property
+    def _reference(self) -> Reference | None:
+        return read()
+
+    def probe(self) -> bool:
+        """Take a probe, and return whether it is a spike: something else ran at this moment.
+
+        Call it between pieces of work, not after the process has slept, because a core that wakes up is slow at first.
+        """
+        if self.on_gpu:
+            return False
+        recent = [sum(times) for times in self._taken[-RECENT:]]
+        self._taken.append(probe().take())
+        spike = len(recent) >= FEWEST and sum(self._taken[-1]) > SPIKE * statistics.median(recent)
+        self._spikes += spike
+        return spike
+
+    def probe_at_an_edge(self) -> None:
+        """Take probes before or after the work: each time half of ``FEWEST_PROBES``, the number that a state needs.
+
+        One more, before them, does not count, because a core that wakes up is slow at first.
+        """
+        if not self.on_gpu:
+            probe().take()
+        for _ in range(FEWEST_PROBES // 2):
+            self.probe()
+
+    def report(self) -> dict[str, Any]:
+        """Return the report of the class above, with ``probes``, which may change the state.
+
+        ``probes``: ``number``, ``spikes``, ``median`` (seconds by part), ``reference``, that of the quiet machine or
+        None, and ``slowdown``, the factors by which the medians exceed it; None without a reference, or with fewer than
+        ``FEWEST_PROBES``, and then the state is unknown unless other evidence shows contention. It is None if no probe
+        was taken.
+        """
+        found = super().report()
+        if not self._taken:
+            return found | {"probes": None}
+        median, reference, slowdown = medians(self._taken), self._reference, None
+        if reference is not None and len(self._taken) >= FEWEST_PROBES:
+            quiet = (reference.arithmetic, reference.memory)
+            factors = (round(now / then, 3) for now, then in zip(median, quiet, strict=True))
+            slowdown = dict(zip(Times._fields, factors, strict=True))
+        probes = {
+            "number": len(self._taken),
+            "spikes": self._spikes,
+            "median": {part: round(seconds, 7) for part, seconds in median._asdict().items()},
+            "slowdown": slowdown,
+            "reference": reference and asdict(reference),
+        }
+        state, evidence = found["state"], found["based_on"]
+        if slowdown and state != "unknown":
+            evidence = [*evidence, "probes"]
+            slow = any(slowdown[part] > limit for part, limit in SLOWDOWN_LIMITS.items())
+            state = "contended" if slow else state
+        elif reference is not None and state == "clear":
+            state = "unknown"
+        return found | {"state": state, "probes": probes, "based_on": evidence}

@@ -1,0 +1,200 @@
+"""Probes of fixed work, the reference of the quiet machine, and what both say of a timing."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from rmsexp.measure import probes
+from rmsexp.measure.probes import LARGEST_BUFFER, SWEPT, WORK, Probe, ProbedContention, Times
+from rmsexp.records import record
+from rmsexp.system import machine
+from rmsexp.train.contention import Contention
+from rmsexp.train.provenance import machine_id
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+REFERENCE = probes.Reference(machine_id(), WORK, "2025-01-01T00:00:00+00:00", 5, 400, arithmetic=0.001, memory=0.002)
+ARITHMETIC, MEMORY = record.SLOWDOWN_LIMITS.values()
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(probes, "FOLDER", tmp_path / "machines")
+    return tmp_path
+
+
+def test_a_probe_takes_milliseconds() -> None:
+    taken = [Probe().take() for _ in range(20)]
+    assert 0.0001 < min(times.arithmetic for times in taken) < 0.02
+    assert 0.0005 < min(times.memory for times in taken) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("cache", "size"),
+    [
+        (None, SWEPT),
+        (32 << 20, SWEPT),
+        (33 << 20, 2 * SWEPT),
+        (105 << 20, 4 * SWEPT),
+        (1 << 40, LARGEST_BUFFER),
+    ],
+)
+def test_the_buffer_is_twice_the_largest_cache_up_to_a_limit(
+    monkeypatch: pytest.MonkeyPatch, cache: int | None, size: int
+) -> None:
+    monkeypatch.setattr(machine, "largest_cache", lambda: cache)
+    assert Probe()._buffer.nbytes == size
+
+
+def test_probes_sweep_the_parts_of_the_buffer_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "largest_cache", lambda: SWEPT)
+    work, parts = Probe(), list[int]()
+    for _ in range(4):
+        parts.append(work._next)
+        work.take()
+    assert parts == [0, 1, 0, 1]
+
+
+def test_the_work_stays_the_same() -> None:
+    """Repeated divisions neither grow nor become denormal, which would take longer."""
+    work = Probe()
+    for _ in range(20):
+        work.take()
+    assert ((work._numbers == 1.25) | (work._numbers == 1 / 1.25)).all()
+
+
+def test_a_reference_is_read_as_it_was_written_whatever_the_umask(capsys: pytest.CaptureFixture[str]) -> None:
+    assert probes.read() is None
+    before = os.umask(0o002)
+    try:
+        path = probes.write(REFERENCE)
+    finally:
+        os.umask(before)
+    assert path.parent.name == machine_id()
+    assert probes.read() == REFERENCE
+    assert capsys.readouterr().err == ""
+
+
+def change(**changes: Any) -> Callable[[Path], None]:
+    return lambda path: path.write_text(json.dumps(asdict(REFERENCE) | changes))
+
+
+@pytest.mark.parametrize(
+    ("damage", "key"),
+    [
+        (lambda path: path.write_text("{"), "is not JSON"),
+        (lambda path: path.write_text("{}"), "machine"),
+        (change(memory=0.0), "memory"),
+        (change(memory="0.1"), "memory"),
+        (change(arithmetic=float("nan")), "arithmetic"),
+        (change(machine="another"), "another machine"),
+        (change(work="more"), "older probe"),
+        (lambda path: path.chmod(0o666), "other users"),
+    ],
+)
+def test_a_reference_that_cannot_be_used_is_reported(
+    damage: Callable[[Path], None], key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(probes.write(REFERENCE))
+    assert probes.read() is None
+    (notice,) = capsys.readouterr().err.splitlines()
+    assert key in notice
+    assert "--calibrate" in notice
+
+
+@pytest.fixture
+def times(monkeypatch: pytest.MonkeyPatch) -> list[Times]:
+    """Return a list from which probes take their times, the first entry first; there is no other evidence."""
+    remaining: list[Times] = []
+    undisturbed = {"state": "clear", "waited": 0.0, "steal": 0.0, "shared": False, "based_on": ["waiting", "steal"]}
+    monkeypatch.setattr(Contention, "report", lambda _: undisturbed)
+    monkeypatch.setattr(probes, "probe", lambda: SimpleNamespace(take=lambda: remaining.pop(0)))
+    monkeypatch.setattr(probes, "read", lambda: REFERENCE)
+    return remaining
+
+
+def probed(times: list[Times], slowdowns: Sequence[tuple[float, float]]) -> ProbedContention:
+    """Return a contention after probes that are slower than the reference by these factors."""
+    contention = ProbedContention(CPU)
+    for arithmetic, memory in slowdowns:
+        times.append(Times(arithmetic * REFERENCE.arithmetic, memory * REFERENCE.memory))
+        contention.probe()
+    return contention
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "state"),
+    [
+        ((1.0, 1.0), "clear"),
+        ((0.5, 0.5), "clear"),
+        ((ARITHMETIC - 0.01, MEMORY - 0.01), "clear"),
+        ((ARITHMETIC + 0.01, 1.0), "contended"),
+        ((1.0, MEMORY + 0.01), "contended"),
+    ],
+)
+def test_a_timing_is_contended_if_the_median_probe_is_slow(
+    times: list[Times], slowdown: tuple[float, float], state: str
+) -> None:
+    fast, slow = [(0.4, 0.4)] * 9, [(9.0, 9.0)] * 9  # the median of these and of the others is one of the others
+    report = probed(times, [*fast, slowdown, slowdown, slowdown, *slow]).report()
+    assert report["state"] == state
+    assert report["based_on"] == ["waiting", "steal", "probes"]
+    taken = report["probes"]
+    assert (taken["number"], taken["reference"]) == (21, asdict(REFERENCE))
+    assert (taken["slowdown"]["arithmetic"], taken["slowdown"]["memory"]) == pytest.approx(slowdown)
+    assert taken["median"]["memory"] == pytest.approx(slowdown[1] * REFERENCE.memory)
+    assert report == json.loads(json.dumps(report))
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 3.0])
+def test_it_is_unknown_from_few_probes_whether_a_timing_is_contended(times: list[Times], slowdown: float) -> None:
+    report = probed(times, [(slowdown, slowdown)] * 19).report()
+    assert (report["state"], report["waited"], report["based_on"]) == ("unknown", 0.0, ["waiting", "steal"])
+    assert (report["probes"]["number"], report["probes"]["slowdown"]) == (19, None)
+
+
+@pytest.mark.parametrize(("state", "number"), [("contended", 19), ("contended", 20), ("unknown", 20)])
+def test_probes_do_not_hide_other_evidence(
+    times: list[Times], monkeypatch: pytest.MonkeyPatch, state: str, number: int
+) -> None:
+    found = {"state": state, "waited": 0.9, "steal": 0.0, "based_on": ["waiting", "steal"]}
+    monkeypatch.setattr(Contention, "report", lambda _: found)
+    assert probed(times, [(1.0, 1.0)] * number).report()["state"] == state
+
+
+def test_probes_decide_nothing_without_a_reference(times: list[Times], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "read", lambda: None)
+    report = probed(times, [(3.0, 3.0)] * 40).report()
+    assert (report["state"], report["based_on"]) == ("clear", ["waiting", "steal"])
+    assert (report["probes"]["reference"], report["probes"]["slowdown"]) == (None, None)
+
+
+def test_a_probe_much_slower_than_those_before_it_is_a_spike(times: list[Times]) -> None:
+    contention = probed(times, [(1.0, 1.0)] * 5)
+    times += [Times(0.001, 0.0049), Times(0.001, 0.0051), Times(0.0051, 0.001), Times(0.001, 0.002)]
+    assert [contention.probe() for _ in range(4)] == [False, True, True, False]
+    assert contention.report()["probes"]["spikes"] == 2
+
+
+@pytest.mark.parametrize(("before", "now"), [([(9.0, 9.0)] * 30, (9.0, 9.0)), ([(1.0, 1.0)] * 4, (900.0, 900.0))])
+def test_a_steadily_slow_machine_and_the_first_probes_are_no_spikes(
+    times: list[Times], before: list[tuple[float, float]], now: tuple[float, float]
+) -> None:
+    contention = probed(times, before)
+    times.append(Times(now[0] * 0.001, now[1] * 0.002))
+    assert not contention.probe()
+
+
+def test_no_probe_is_taken_on_a_gpu(times: list[Times]) -> None:
+    contention = ProbedContention(CUDA)
+    assert not contention.probe()
+    assert contention.report()["probes"] is None
+    assert not times
