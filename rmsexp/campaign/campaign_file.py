@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, NamedTuple
@@ -15,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 from rmsexp.records import record
 from rmsexp.rules import measures, seeds, selection
 from rmsexp.rules.claims import Claim
-from rmsexp.system import checks
+from rmsexp.system import checks, clock
 from rmsexp.system.readers import read_json
 from rmsexp.system.typed import read_typed, typed_of
 
@@ -78,7 +79,7 @@ class Registered(NamedTuple):
         digest: the digest of the rules.
         commit: the commit of the code; None if it was not known.
         date: the date.
-        changed: how the rules have changed since, in words; None if they have not.
+        changed: the keys of the rules that have changed since; None if there are none.
     """
 
     digest: str
@@ -90,7 +91,7 @@ class Registered(NamedTuple):
 class Registration(NamedTuple):
     """The content of ``registered.json``: the first three as in :class:`Registered`.
 
-    ``rules``: the rules themselves (:meth:`.question.Question.rules`). ``code``: a digest of the code.
+    ``rules``: the rules (:meth:`.question.Question.rules`). ``code``: a digest of the code.
     """
 
     digest: str
@@ -213,6 +214,13 @@ def plain(value: float) -> str:
     return repr(int(value) if value.is_integer() else value)
 
 
+def moment(text: object) -> float | None:
+    """Return the date and time in a record as seconds since 1970; None if it has none."""
+    with suppress(ValueError):
+        return clock.timestamp(str(text))
+    return None
+
+
 def find(root: Path) -> Iterator[Path]:
     """Yield the ``campaign.json`` of each campaign below a folder, which may hold several results folders."""
     yield from record.find(root, f"campaigns/*/{FILE}")
@@ -223,16 +231,17 @@ def digest(rules: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()
 
 
-def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the single values in nested dicts and lists of dicts, with their places, such as "claims[0].margin"."""
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from leaves(item, f"{place}.{key}" if place else key)
-    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        for number, item in enumerate(value):
-            yield from leaves(item, f"{place}[{number}]")
-    else:
-        yield place, value
+def changed_keys(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the keys whose values differ. Keys without a value, which older versions did not write, do not count."""
+
+    def stated(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [stated(item) for item in value]
+        if isinstance(value, dict):
+            return {key: stated(item) for key, item in value.items() if item is not None}
+        return value
+
+    return [key for key in dict.fromkeys([*then, *now]) if stated(then.get(key)) != stated(now.get(key))]
 
 
 def registration(folder: Path) -> Registration | None:

@@ -52,15 +52,8 @@ def read(question: Question) -> Registered | None:
     stored = campaign_file.registration(question.folder)
     if stored is None:
         return None
-    then, now = (
-        dict(campaign_file.leaves(rules)) for rules in (stored.rules, json.loads(json.dumps(question.rules())))
-    )
-    changed = [
-        f"{key} was {then.get(key, 'not set')} and is {now.get(key, 'not set')}"
-        for key in dict.fromkeys([*then, *now])
-        if then.get(key) != now.get(key)
-    ]
-    return Registered(stored.digest, stored.commit, stored.date, "; ".join(changed) or None)
+    changed = campaign_file.changed_keys(stored.rules, json.loads(json.dumps(question.rules())))
+    return Registered(stored.digest, stored.commit, stored.date, ", ".join(changed) or None)
 
 
 def register(question: Question, own: dict[str, str]) -> None:
@@ -72,7 +65,8 @@ def register(question: Question, own: dict[str, str]) -> None:
     """
     stored = campaign_file.registration(question.folder)
     if stored is None:
-        content = {"digest": question.digest, "date": clock.now(), "rules": question.rules()}
+        rules = question.rules()
+        content = {"digest": campaign_file.digest(rules), "date": clock.now(), "rules": rules}
         atomic.write_json(question.folder / campaign_file.REGISTRATION, content | own)
         return
     commit, now = (name.removesuffix("+") for name in (stored.commit, own["commit"]))

@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rmsexp.campaign.state import CampaignState, Overview, Reader
+from rmsexp.campaign.progress import CampaignState, Overview, Reader
 from rmsexp.config.schema import results_folder
 from rmsexp.records import record
 from rmsexp.records.states import NOT_STARTED, STATES, Run
@@ -140,7 +140,9 @@ def _campaign(campaign: CampaignState) -> Iterator[RenderableType]:
     yield table
     if campaign.progress.left:
         time = _duration(campaign.progress.seconds_left)
-        yield _text(f"time left  {time}, with one worker on idle cores; {campaign.progress.runs} have ended")
+        ended = sum(stage.ended for stage in stages)
+        runs = f"{ended} of {ended + campaign.progress.left} runs have ended"
+        yield _text(f"time left  {time}, with one worker on idle cores; {runs}")
     yield Text(f"next       {brief(campaign.next, LONGEST_WITH_PATHS)}", overflow="fold")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -167,14 +167,14 @@ def _seconds(row: record.Row) -> float | None:
     return sum(known) if len(known) == len(seconds) else None
 
 
-def number_left(states: Mapping[str, int]) -> int:
-    """Return the number of runs that have not ended. ``states``: numbers of runs by state."""
-    return sum(count for state, count in states.items() if state not in record.ENDED)
+def state(folder: Path, steps: int) -> str:
+    """Return the state of a run that is to have a number of steps. One that finished earlier is to be continued.
 
-
-def until(run: Run | None, steps: int) -> Run | None:
-    """Return the state of a run that is to have a number of steps."""
-    if run is None or run.state == "diverged" or (run.state == "finished" and run.step >= steps):
-        return run
-    state = "interrupted" if run.state == "finished" else run.state
-    return replace(run, state=state, steps=max(run.steps or 0, steps))
+    One whose record contradicts that it has ended is unknown.
+    """
+    if not folder.exists():
+        return NOT_STARTED
+    run = read_run(folder)
+    if run.state in record.ENDED and (run.problems or record.RunFolder(folder).read_metrics()[1]):
+        return UNKNOWN
+    return "interrupted" if run.state == "finished" and run.step < steps else run.state

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import pandas as pd
 
-from rmsexp.campaign.answers import Answer
+from rmsexp.campaign.results import Campaign
 from rmsexp.config import score
 from rmsexp.records.frames import names
 from rmsexp.records.frames.load import Records
@@ -31,67 +31,67 @@ READING = {
 
 
 def write(
-    answers: Sequence[Answer], records: Records, timings: pd.DataFrame, tuning: int, folder: Path
+    campaigns: Sequence[Campaign], records: Records, timings: pd.DataFrame, tuning: int, folder: Path
 ) -> CampaignReport:
     """Write ``verdicts.csv``, ``rates.csv`` and the figures into ``folder``, and return the contents of the report.
 
     Args:
-        answers: those of the campaigns.
+        campaigns: the campaigns with their results.
         records: all runs.
         timings: all timing records (:func:`rmsexp.records.frames.timing_records.load`).
         tuning: the number of settings that have no report because all their runs are pilot or tuning runs.
         folder: the folder of the report; it is created if it is missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    table = verdicts.table(answers)
+    table = verdicts.table(campaigns)
     atomic.write_atomic(folder / "verdicts.csv", markup.csv(table))
-    atomic.write_atomic(folder / "rates.csv", markup.csv(campaign_rates.table(answers)))
-    times = {str(answer.campaign.path): found for answer in answers if (found := timed(answer, records, timings))}
+    atomic.write_atomic(folder / "rates.csv", markup.csv(campaign_rates.table(campaigns)))
+    times = {str(campaign.path): found for campaign in campaigns if (found := timed(campaign, records, timings))}
     figures = {
-        FOREST: verdict_panels.differences(answers),
-        RATES: verdict_panels.rates(answers),
-        LADDER: verdict_panels.ladders(answers),
-        TIME: verdict_panels.equal_time(answers, records, times),
+        FOREST: verdict_panels.differences(campaigns),
+        RATES: verdict_panels.rates(campaigns),
+        LADDER: verdict_panels.ladders(campaigns),
+        TIME: verdict_panels.equal_time(campaigns, records, times),
     }
     figures = {title: panels for title, panels in figures.items() if panels}
-    captions = READING | {FOREST: "; ".join([READING[FOREST], *_marks(answers, table)])}
-    if any(answer.campaign.tolerance is not None for answer in answers):
+    captions = READING | {FOREST: "; ".join([READING[FOREST], *_marks(campaigns, table)])}
+    if any(campaign.tolerance is not None for campaign in campaigns):
         captions[RATES] += "; horizontal bar: rates at which the interpolated mean is within the tolerance of the best"
-    captions |= {TIME: _reading_times(answers, times, figures.get(TIME, []))}
+    captions |= {TIME: _reading_times(campaigns, times, figures.get(TIME, []))}
     for title, panels in figures.items():
         canvas.write(verdict_figures.draw(panels, title, [captions[title]]), folder / FILES[title])
     tuned = {
-        f"Tuning of {answer.campaign.rate}, by {_metric(answer)}: {answer.name}": campaign_rates.readable(answer)
-        for answer in answers
+        f"Tuning of {campaign.rate}, by {_metric(campaign)}: {campaign.name}": campaign_rates.readable(campaign)
+        for campaign in campaigns
     }
     return CampaignReport(
-        questions=[f"{answer.campaign.question} ({answer.name}, {answer.campaign.task})" for answer in answers],
+        questions=[f"{campaign.question} ({campaign.name}, {campaign.task})" for campaign in campaigns],
         numbers=table,
-        matrix=verdicts.matrix(answers),
+        matrix=verdicts.matrix(campaigns),
         verdicts=verdicts.readable(table),
         tables=tuned,
         figures=figures,
         images={title: folder / f"{FILES[title]}.png" for title in figures},
         captions=captions,
-        notes=_notes(answers, table, times, tuning),
+        notes=_notes(campaigns, table, times, tuning),
         settings={
-            answer.name: {answer.campaign.root / PurePosixPath(job.setting) for job in answer.campaign.jobs}
-            for answer in answers
+            campaign.name: {campaign.root / PurePosixPath(job.setting) for job in campaign.jobs}
+            for campaign in campaigns
         },
     )
 
 
-def _metric(answer: Answer) -> str:
-    split, metric = answer.campaign.tuned_by
+def _metric(campaign: Campaign) -> str:
+    split, metric = campaign.tuned_by
     return f"{split} {names.metric_label(metric)}"
 
 
-def _reading_times(answers: Sequence[Answer], times: dict[str, Timed], panels: Sequence[Panel]) -> str:
+def _reading_times(campaigns: Sequence[Campaign], times: dict[str, Timed], panels: Sequence[Panel]) -> str:
     """Return the caption of quality at equal time. ``panels``: its panels; the labels of their marks count seeds."""
-    drawn = [answer for answer in answers if not answer.undecided]
-    found = [(answer.campaign.task, times.get(str(answer.campaign.path))) for answer in drawn]
+    drawn = [campaign for campaign in campaigns if not campaign.undecided]
+    found = [(campaign.task, times.get(str(campaign.path))) for campaign in drawn]
     sources = {f"{task}: {timed.source}" for task, timed in found if timed is not None}
-    easier = any("recall" in answer.campaign.score.metric for answer in answers)
+    easier = any("recall" in campaign.score.metric for campaign in campaigns)
     reading = (
         "mean over the final seeds, and its 95 % t-interval; evaluated on the first "
         f"{score.INTERIM_EXAMPLES} validation examples{', among which recall is higher than in tables' * easier}; "
@@ -100,41 +100,41 @@ def _reading_times(answers: Sequence[Answer], times: dict[str, Timed], panels: S
     lines = [(panel.title, line) for panel in panels for line in panel.marks]
     fewer = [f"{title}: {line.label}" for title, line in lines if line.label != names.label(line.norm)]
     of_seeds = [f"means that leave out seeds: {', '.join(fewer)}"] if fewer else []
-    return "; ".join([reading, *of_seeds, *sorted(sources), *_not_drawn(answers, times)])
+    return "; ".join([reading, *of_seeds, *sorted(sources), *_not_drawn(campaigns, times)])
 
 
-def _notes(answers: Sequence[Answer], numbers: pd.DataFrame, times: dict[str, Timed], tuning: int) -> list[str]:
+def _notes(campaigns: Sequence[Campaign], numbers: pd.DataFrame, times: dict[str, Timed], tuning: int) -> list[str]:
     """Return remarks on verdicts, campaigns and norms without times, and the number of settings without a report.
 
     ``numbers``: the verdicts (:func:`rmsexp.report.tables.verdicts.table`).
     """
-    untimed = [answer.name for answer in answers if not answer.undecided and str(answer.campaign.path) not in times]
+    untimed = [campaign.name for campaign in campaigns if not campaign.undecided and str(campaign.path) not in times]
     without = [
         f"{name} is not in the figure of quality at equal time, because no interleaved timing record (python -m "
         "rmsexp.timing) of its task and scale has two of its norms"
         for name in untimed
     ]
     left_out = [f"settings left out, because all their runs are pilot or tuning runs of campaigns: {tuning}"]
-    return _marks(answers, numbers) + without + _not_drawn(answers, times) + left_out * (tuning > 0)
+    return _marks(campaigns, numbers) + without + _not_drawn(campaigns, times) + left_out * (tuning > 0)
 
 
-def _marks(answers: Sequence[Answer], numbers: pd.DataFrame) -> list[str]:
+def _marks(campaigns: Sequence[Campaign], numbers: pd.DataFrame) -> list[str]:
     """Return what the marks of outcomes mean: of remarks on campaigns, and of verdicts for the chosen rates only."""
-    remarks = [f"* {answer.name}: {remark}" for answer in answers for remark in answer.all_remarks()]
+    remarks = [f"* {campaign.name}: {remark}" for campaign in campaigns for remark in campaign.all_remarks()]
     return remarks + [f"† {text}" for text in verdicts.notes_on_rates(numbers)]
 
 
-def _not_drawn(answers: Sequence[Answer], times: dict[str, Timed]) -> list[str]:
+def _not_drawn(campaigns: Sequence[Campaign], times: dict[str, Timed]) -> list[str]:
     """Return which norms of decided campaigns with times are not in the figure of quality at equal time, and why."""
     lines = []
-    for answer in (answer for answer in answers if not answer.undecided and str(answer.campaign.path) in times):
-        timed = times[str(answer.campaign.path)]
-        untimed = [norm for norm in answer.campaign.norms if norm not in timed.seconds]
+    for campaign in (campaign for campaign in campaigns if not campaign.undecided and str(campaign.path) in times):
+        timed = times[str(campaign.path)]
+        untimed = [norm for norm in campaign.norms if norm not in timed.seconds]
         finished = {
-            job.norm for job, result in answer.results.items() if (job.stage, result.status) == ("final", "finished")
+            job.norm for job, result in campaign.results.items() if (job.stage, result.status) == ("final", "finished")
         }
         lost = [norm for norm in timed.seconds if norm not in finished]
-        place = f"{answer.name}: not in the figure of quality at equal time"
+        place = f"{campaign.name}: not in the figure of quality at equal time"
         for reason, norms in (
             ("its timing records do not have them", untimed),
             ("none of their final runs finished", lost),
@@ -144,12 +144,12 @@ def _not_drawn(answers: Sequence[Answer], times: dict[str, Timed]) -> list[str]:
     return lines
 
 
-def is_tuning(folder: Path, records: Records, answers: Sequence[Answer]) -> bool:
+def is_tuning(folder: Path, records: Records, campaigns: Sequence[Campaign]) -> bool:
     """Return whether a setting has runs, and all are pilot or tuning runs of campaigns. ``folder``: the setting's."""
     runs = {
-        answer.campaign.root / job.folder
-        for answer in answers
-        for job in answer.campaign.jobs
-        if job.stage != "final" and folder == answer.campaign.root / PurePosixPath(job.setting)
+        campaign.root / job.folder
+        for campaign in campaigns
+        for job in campaign.jobs
+        if job.stage != "final" and folder == campaign.root / PurePosixPath(job.setting)
     }
     return not records.runs.empty and all(Path(run) in runs for run in records.runs["folder"])

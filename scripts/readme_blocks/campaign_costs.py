@@ -12,8 +12,7 @@ from readme_blocks.checks import commit_of, not_recorded
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import counted, paragraphs, processor, table
 from readme_blocks.verdicts import NONE
-from rmsexp.campaign import time_left
-from rmsexp.campaign.answers import Answer
+from rmsexp.campaign import progress
 from rmsexp.campaign.campaign_file import Job, Stage
 from rmsexp.campaign.results import Campaign
 from rmsexp.records import record
@@ -41,10 +40,10 @@ def runs_and_seconds(evidence: Evidence) -> str:
     """Two tables of the campaigns: their numbers of runs, and the uncontended seconds of these on each machine."""
     if not evidence.campaigns:
         return NONE
-    answers = sorted(evidence.campaigns, key=lambda answer: answer.campaign.name)
-    spent = {answer.campaign.name: _spent(answer) for answer in answers}
+    answers = sorted(evidence.campaigns, key=lambda answer: answer.name)
+    spent = {answer.name: _spent(answer) for answer in answers}
     return paragraphs(
-        table([_numbers(answer.campaign, spent[answer.campaign.name]) for answer in answers]),
+        table([_numbers(answer, spent[answer.name]) for answer in answers]),
         "Runs are those of pilot + tuning + final. Planned at least: without an extension of the grid, and with the "
         "seeds of the first look.",
         table([row for name, runs in spent.items() for row in _by_machine(name, runs)]),
@@ -104,12 +103,12 @@ def _stage(campaign: str, stage: str, rows: Sequence[Mapping[str, Any]]) -> dict
     }
 
 
-def _spent(answer: Answer) -> list[Spent]:
+def _spent(answer: Campaign) -> list[Spent]:
     found = []
     for job, result in answer.results.items():
         if not result.ended:
             continue
-        files = record.RunFolder(answer.campaign.root / job.folder)
+        files = record.RunFolder(answer.root / job.folder)
         sessions = files.read_run()["sessions"]
         rows = files.read_metrics()[0] if files.metrics_path.exists() else []
         clock = rows[-1]["seconds"] if rows else {}
@@ -117,7 +116,7 @@ def _spent(answer: Answer) -> list[Spent]:
             Spent(
                 job,
                 result.status == "finished",
-                time_left.cost(files.path).seconds,
+                progress.cost(files.path),
                 clock["eval"] / sum(clock.values()) if clock else 0.0,
                 "; ".join(sorted({processor(session, session["threads"]) for session in sessions})),
                 run_state(sessions),
@@ -163,7 +162,7 @@ def _share(runs: Sequence[Spent]) -> float:
 def _least(campaign: Campaign) -> list[int]:
     """Return the least number of runs of each stage."""
     pilot = tuple(job for job in campaign.jobs if job.stage == "pilot")
-    coming = replace(campaign, jobs=pilot).coming({}, 0, campaign.seeds.min_seeds)
+    coming = replace(campaign, jobs=pilot).coming()
     runs = Counter(job.stage for job in (*pilot, *coming))
     return [runs[stage] for stage in STAGES]
 

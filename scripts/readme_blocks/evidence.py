@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from rmsexp import compare
-from rmsexp.campaign import answers
+from rmsexp.campaign import results as campaign_results
 from rmsexp.records.frames import timing_records
 from rmsexp.system.readers import read_json
 
@@ -83,7 +83,7 @@ class Evidence:
         return found
 
     @property
-    def campaigns(self) -> list[answers.Answer]:
+    def campaigns(self) -> list[campaign_results.Campaign]:
         """The campaigns. Raises: ValueError if one cannot be read."""
         return _campaigns(self.reference)
 
@@ -101,9 +101,9 @@ def _timings(reference: Path) -> pd.DataFrame:
 
 
 @functools.cache
-def _campaigns(reference: Path) -> list[answers.Answer]:
+def _campaigns(reference: Path) -> list[campaign_results.Campaign]:
     problems: list[str] = []
-    found = answers.load(reference, problems)
+    found = campaign_results.load_all(reference, problems)
     _fail(problems)
     return found
 

@@ -21,7 +21,7 @@ from readme_blocks import ablations, quality, savings
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import paragraphs, table
 from rmsexp.analysis import hidden_stats, invariance, item_kinds, site
-from rmsexp.campaign.answers import Answer
+from rmsexp.campaign.results import Campaign
 from rmsexp.records.frames import names
 from rmsexp.report import paper
 from rmsexp.report.tables import formats, verdicts
@@ -56,7 +56,7 @@ class Sources:
     evidence: Evidence
 
     @cached_property
-    def decided(self) -> list[Answer]:
+    def decided(self) -> list[Campaign]:
         return [answer for answer in self.evidence.campaigns if not answer.undecided]
 
     @cached_property
@@ -181,8 +181,8 @@ def unlike_paper(sources: Sources, item: Item) -> Found:
     rows = item.published
     published = f"{rows.loc[rows['norm'] == item.a, 'value'].max():.1f} {item.unit}"
     for answer in sources.decided:
-        scores = answer.campaign.scores(answer.results)
-        if answer.campaign.task == item.task and {item.a, "ln"} <= {*scores}:
+        scores = answer.scores
+        if answer.task == item.task and {item.a, "ln"} <= {*scores}:
             own, reference = np.array([*scores[item.a].values()]), np.nanmean([*scores["ln"].values()])
             trains = own > reference / 2  # False for a run that diverged
             score = DISAGREES if trains.all() else UNDECIDED if trains.any() else AGREES

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from readme_blocks.evidence import Evidence
 from readme_blocks.text import listed, paragraphs, table
-from rmsexp.campaign.answers import Answer
 from rmsexp.campaign.remarks import differing_models
+from rmsexp.campaign.results import Campaign
 from rmsexp.records.frames import names
 from rmsexp.report.tables import verdicts
 from rmsexp.rules import claims
@@ -27,8 +27,8 @@ COLUMNS = [
 def readme(evidence: Evidence) -> str:
     """A table of the outcomes, claim by task, and a line for the campaigns that are not decided."""
     decided = _decided(evidence)
-    scales = listed(sorted({f"`scale={answer.campaign.runs.get('scale', 'demo')}`" for answer in decided}))
-    fused = all(answer.campaign.runs.get("norm.impl") == "fused" for answer in decided)
+    scales = listed(sorted({f"`scale={answer.runs.get('scale', 'demo')}`" for answer in decided}))
+    fused = all(answer.runs.get("norm.impl") == "fused" for answer in decided)
     conditions = (
         f"`{{scales}}`{', fused norms' * fused} ([conditions]({CONDITIONS}); [all claims, with intervals]({WHOLE})). "
         "*Equals*: within a margin."
@@ -77,11 +77,11 @@ def whole(evidence: Evidence) -> str:
     return paragraphs(table(rows) if rows else "", " ".join([*([what] if rows else []), *_remarks(evidence)]))
 
 
-def _decided(evidence: Evidence) -> list[Answer]:
+def _decided(evidence: Evidence) -> list[Campaign]:
     return [answer for answer in evidence.campaigns if not answer.undecided]
 
 
-def _outcomes(decided: list[Answer]) -> str:
+def _outcomes(decided: list[Campaign]) -> str:
     """Return the matrix of claims and tasks, with the outcomes alone; an empty string without decided campaigns.
 
     Claims that are made on one of several tasks only are left out.
@@ -99,11 +99,9 @@ def _outcomes(decided: list[Answer]) -> str:
     return table(rows) if rows else ""
 
 
-def _differing(answer: Answer) -> list[str]:
+def _differing(answer: Campaign) -> list[str]:
     """Return the remarks that the models of a claim's norms differ in more than the norm."""
-    return [
-        line for claim in answer.campaign.claims for line in differing_models(answer.campaign, claim, answer.results)
-    ]
+    return [line for claim in answer.claims for line in differing_models(answer, claim)]
 
 
 def _remarks(evidence: Evidence, brief: bool = False) -> list[str]:
@@ -114,7 +112,7 @@ def _remarks(evidence: Evidence, brief: bool = False) -> list[str]:
     """
     if not evidence.campaigns:
         return [NONE]
-    found = {answer.campaign.name: answer.all_remarks() for answer in _decided(evidence)}
+    found = {answer.name: answer.all_remarks() for answer in _decided(evidence)}
     remarks = [f"\\* `{name}`: {'; '.join(lines)}." for name, lines in found.items() if lines]
     if brief and remarks:
         differing = {line for answer in _decided(evidence) for line in _differing(answer)}
@@ -127,8 +125,8 @@ def _remarks(evidence: Evidence, brief: bool = False) -> list[str]:
     remarks += [f"† {text.replace('what their choice may have cost', why)}." for text in notes]
     if brief:
         remarks += [f"[What the other words mean]({CLAIMS})."] if _decided(evidence) else []
-    left = {f"`{answer.campaign.name}`": answer.undecided for answer in evidence.campaigns if answer.undecided}
-    begun = {answer.campaign.name for answer in evidence.campaigns}
+    left = {f"`{answer.name}`": answer.undecided for answer in evidence.campaigns if answer.undecided}
+    begun = {answer.name for answer in evidence.campaigns}
     waiting = [f"`{path.stem}`" for path in sorted(CAMPAIGNS.glob("quality_*.yaml")) if path.stem not in begun]
     running = [f"{name} ({what})" for name, what in left.items()]
     lists = {"Not decided yet": running, "Not begun": waiting}

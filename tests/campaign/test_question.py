@@ -16,7 +16,6 @@ from rmsexp.campaign.question import folder_name
 from rmsexp.commands.campaign import main
 from rmsexp.config import ConfigError
 
-ANY_BATCH = {key: value for key, value in RUNS.items() if key != "batch_size"}
 OTHER = {"claim": "better", "test": "superiority", "a": "rms", "b": "none"}
 
 
@@ -24,7 +23,7 @@ OTHER = {"claim": "better", "test": "superiority", "a": "rms", "b": "none"}
 def test_the_parts_of_a_campaign(tmp_path: Path) -> None:
     asked = ask(tmp_path, "final.max_seeds=3", "batch_size=16")
     assert asked.name == "tiny+batch_size=16+final.max_seeds=3"
-    assert (asked.grid, asked.tuning_seeds) == ((0.001, 0.002, 0.004), (1000, 1001, 1002))
+    assert (asked.grid, asked.campaign.seeds.tune) == ((0.001, 0.002, 0.004), (1000, 1001, 1002))
     assert (" ".join(asked.tuned_by), " ".join(asked.score)) == ("valid image_recall", "test image_recall")
     assert (asked.content.final.min_seeds, asked.content.final.max_seeds) == (2, 3)
     assert asked.recipe.config.batch_size == 16
@@ -53,12 +52,6 @@ def test_norms_with_options_of_the_model(tmp_path: Path) -> None:
     assert run.setting == plain.setting.replace("model.embedding=8", "model.embedding=4")
     with pytest.raises(ConfigError, match=r"timing\.norms: steps of one setting are timed together"):
         ask(tmp_path, **words, timing={"norms": ["ln", norm]})
-
-
-def test_a_key_of_integers_may_be_tuned(tmp_path: Path) -> None:
-    asked = ask(tmp_path, tune={"over": {"batch_size": [8, 16]}}, runs=ANY_BATCH)
-    assert asked.grid == (8.0, 16.0)
-    assert asked.job("tune", "ln", 16.0, 1000).config.batch_size == 16
 
 
 @pytest.mark.usefixtures("quick_folders")
@@ -105,19 +98,10 @@ MISTAKES: list[tuple[list[str], dict[str, Any], str]] = [
     ([], {"claims": [EQUAL | {"seeds": 5}]}, "claims[0] has seeds: 5"),
     ([], {"claims": None}, "margin="),
     (["timing.norms=[rms,ln,rms]"], {}, "timing.norms"),
-    (["timing.budget=600"], {}, "timing.norms"),
-    (["pilot.seed=5"], {}, "pilot.rate"),
     (["pilot.rate=-1"], {}, "optim.lr"),
     (["tune.over.optim.lr=[1e-3,3e-3]"], {}, "0.003"),
     (["tune.over.optim.lr=[]"], {}, "at least one rate"),
     (["tune.over.batch_size=[8,16]"], {}, "tune.over"),
-    ([], {"tune": {"over": {"schedule.decay": [0.25, 0.5]}}}, "tune.over.schedule.decay"),
-    ([], {"tune": {"over": {"batch_size": [2, 4]}}, "runs": ANY_BATCH}, "0.5"),
-    (
-        [],
-        {"tune": {"over": {"batch_size": [8, 16]}}, "runs": ANY_BATCH, "final": {"min_seeds": 2, "max_seeds": 2}},
-        "11.31",
-    ),
     (["tune.first_seed=2"], {}, "seed 2"),
     (["pilot.rate=1e-3", "pilot.seed=1001"], {}, "seed 1001"),
     (["tune.first_seed=-1"], {}, "tune.first_seed"),
@@ -140,11 +124,6 @@ def test_paths_in_a_file_are_those_of_a_command_line(tmp_path: Path, monkeypatch
     monkeypatch.setenv("HOME", "/home/m\u00fcller (a)")
     asked = ask(tmp_path, runs=RUNS | {"data.root": "~/data, all"})
     assert asked.recipe.config.data.root == "/home/m\u00fcller (a)/data, all"
-
-
-def test_two_names_of_one_norm(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"norms: ln and ln\+eps=1e-5 are the same norm; leave one out"):
-        ask(tmp_path, "norms=[ln,ln+eps=1e-5]", claims=[EQUAL | {"a": "ln+eps=1e-5"}])
 
 
 def test_the_last_word_of_a_key_counts(tmp_path: Path) -> None:
@@ -184,13 +163,13 @@ def test_the_digest_is_of_what_decides(tmp_path: Path) -> None:
     first = ask(tmp_path)
     for words in ([f"data.root={tmp_path}", "threads=3"], ["log_every=5", "logger=tensorboard"]):
         same = ask(tmp_path, *words)
-        assert (same.digest, same.name) == (first.digest, first.name)
-    others = [ask(tmp_path, word).digest for word in ("batch_size=16", "final.max_seeds=3", "pilot.rate=1e-3")]
+        assert (same.rules(), same.name) == (first.rules(), first.name)
+    others = [ask(tmp_path, word).rules() for word in ("batch_size=16", "final.max_seeds=3", "pilot.rate=1e-3")]
     others += [
-        ask(tmp_path, claims=[EQUAL | {"margin": 4}]).digest,
-        ask(tmp_path, runs=RUNS | {"batch_size": 5}).digest,
+        ask(tmp_path, claims=[EQUAL | {"margin": 4}]).rules(),
+        ask(tmp_path, runs=RUNS | {"batch_size": 5}).rules(),
     ]
-    assert len({first.digest, *others}) == 6
+    assert len({campaign_file.digest(rules) for rules in (first.rules(), *others)}) == 6
 
 
 def test_the_question_about_any_norm() -> None:
@@ -204,7 +183,7 @@ def test_claims_may_be_about_the_loss(tmp_path: Path) -> None:
     asked = ask(tmp_path, "final.score=test loss", "tune.by=valid loss")
     assert (asked.tuned_by, asked.score, asked.mode) == (("valid", "loss"), ("test", "loss"), "min")
     assert ask(tmp_path).mode == "max"
-    with pytest.raises(ConfigError, match=r"tune\.by is about image_recall and final\.score about loss"):
+    with pytest.raises(ConfigError, match=r"tune\.by"):
         ask(tmp_path, "final.score=test loss")
 
 
@@ -231,7 +210,7 @@ def test_the_campaigns_of_the_package(name: str, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(question, "_series_folder", folder)
     asked = question.read(name)
-    assert checked == asked.arms
+    assert checked == asked.campaign.every_arm
     assert asked.name == name
     assert asked.recipe.config.evaluation == "scored"
 
@@ -240,10 +219,8 @@ def test_the_campaigns_of_the_package(name: str, monkeypatch: pytest.MonkeyPatch
     ("words", "key"),
     [
         (["task=cifar10", "data.validation=100", "tune.by=valid loss"], "tune.by is about loss"),
-        (["task=attentive_reader", "scale=medium"], "write final.score='test error'"),
-        (["task=attentive_reader"], "write final.score='valid error'"),
-        (["task=attentive_reader", "final.score=test error"], "evaluated on valid, not"),
-        (["task=rnnsearch", "final.score=test2017 bleu"], "evaluated on valid, test, not"),
+        (["task=attentive_reader", "final.score=test error"], "evaluated on valid$"),
+        (["task=rnnsearch", "final.score=test2017 bleu"], "evaluated on valid, test$"),
     ],
 )
 def test_the_score_is_on_test_and_in_the_unit_of_tuning(words: list[str], key: str) -> None:

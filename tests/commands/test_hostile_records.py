@@ -18,7 +18,7 @@ import pytest
 from helpers.records import write_run, write_timing
 
 from rmsexp import compare
-from rmsexp.campaign.state import Reader
+from rmsexp.campaign.progress import Reader
 from rmsexp.commands import report
 from rmsexp.records import record
 from rmsexp.records.record import RunFolder

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
 
 from matplotlib.figure import Figure
 
 from rmsexp.campaign.item_file import Found, Item, Panel
 from rmsexp.records.frames import names, quantities, statistics
 from rmsexp.report.plots import canvas, p_sweep, paper_figures
-from rmsexp.report.plots.panels import Axis
 from rmsexp.report.plots.paper_figures import View
 from rmsexp.report.tables import p_sweep as p_table
 from rmsexp.rules.quantities import Quantity
@@ -65,4 +63,4 @@ def _view(panel: Panel, found: Found) -> View:
         usual = quantities.usual(split, metric)
         quantity = next((one for one in named if (one.split, one.metric) == (split, metric)), usual)
     y_range = (panel.y_range[0], panel.y_range[1]) if panel.y_range else None
-    return View(quantity, panel.title, cast("Axis", panel.x), panel.per, panel.steps, y_range)
+    return View(quantity, panel.title, panel.x, panel.per, panel.steps, y_range)

@@ -14,8 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rmsexp.campaign.answers import Answer
-from rmsexp.campaign.results import Job
+from rmsexp.campaign.results import Campaign, Job
 from rmsexp.records.frames import curves, names, quantities, speed
 from rmsexp.records.frames.load import Records
 from rmsexp.report.campaign_times import Timed
@@ -94,9 +93,9 @@ class Panel(NamedTuple):
     texts: Sequence[Text] = ()
 
 
-def differences(answers: Sequence[Answer]) -> list[Panel]:
+def differences(campaigns: Sequence[Campaign]) -> list[Panel]:
     """Return a panel per task, score and unit: the differences of decided claims, their intervals, shaded margins."""
-    table = verdicts.table(answers)
+    table = verdicts.table(campaigns)
     decided = table[table["outcome"] != verdicts.UNDECIDED]
     return [
         _differences(str(task), rows) for (task, *_), rows in decided.groupby(["task", "score", "unit"], sort=False)
@@ -147,51 +146,50 @@ def _difference(row: dict[Any, Any], y: float, x_range: tuple[float, float]) -> 
     return [Marks(row["a"], label, "interval", [row["difference"]], [y], [low], [high])]
 
 
-def rates(answers: Sequence[Answer]) -> list[Panel]:
+def rates(campaigns: Sequence[Campaign]) -> list[Panel]:
     """Return a panel per campaign with runs at several rates: the score against the rate, for each norm.
 
     The score is that on validation examples; for claims about stable ranges that of the claims, with the ranges.
     """
-    panels = [_rates(answer) for answer in answers]
+    panels = [_rates(campaign) for campaign in campaigns]
     return [panel for panel in panels if panel.marks]
 
 
-def _rates(answer: Answer) -> Panel:
-    campaign = answer.campaign
-    found = {norm: _by_rate(answer, norm) for norm in campaign.every_arm}
+def _rates(campaign: Campaign) -> Panel:
+    found = {norm: _by_rate(campaign, norm) for norm in campaign.every_arm}
     values = [value for points in found.values() for values in points.values() for value in values]
     y_range = padded([value for value in values if not math.isnan(value)])
-    marks = [entry for number, norm in enumerate(found) for entry in _rate_marks(answer, norm, number, y_range)]
+    marks = [entry for number, norm in enumerate(found) for entry in _rate_marks(campaign, norm, number, y_range)]
     tried = sorted({rate for points in found.values() for rate in points})
     x_range = (tried[0] / 1.3, tried[-1] * 1.3) if tried else (0.5, 2.0)
-    grid = campaign.tuning(answer.results).grid if campaign.tolerance is None else campaign.grid[::2]
+    grid = campaign.tuning.grid if campaign.tolerance is None else campaign.grid[::2]
     ticks = grid if tried else ()  # labels between octaves would overlap
     title = quantities.title(quantities.usual(*(campaign.tuned_by if campaign.tolerance is None else campaign.score)))
-    return Panel(_title(answer), campaign.rate, title, marks, x_range, y_range, ticks=ticks)
+    return Panel(_title(campaign), campaign.rate, title, marks, x_range, y_range, ticks=ticks)
 
 
-def _by_rate(answer: Answer, norm: str) -> dict[float, list[float]]:
+def _by_rate(campaign: Campaign, norm: str) -> dict[float, list[float]]:
     """Return the scores of a norm's runs that ended, by rate; NaN for those that diverged."""
     points: dict[float, list[float]] = {}
-    for job, result in answer.rated(norm):
+    for job, result in campaign.rated(norm):
         if result.ended:
-            points.setdefault(job.rate, []).append(answer.rated_score(result))
+            points.setdefault(job.rate, []).append(campaign.rated_score(result))
     return dict(sorted(points.items()))
 
 
-def _rate_marks(answer: Answer, norm: str, number: int, y_range: tuple[float, float]) -> list[Marks]:
+def _rate_marks(campaign: Campaign, norm: str, number: int, y_range: tuple[float, float]) -> list[Marks]:
     """Return the marks of a norm, whose place in the campaign is ``number``: crosses of several norms must not overlap.
 
     Crosses of diverged runs are at the worse edge of the panel.
     """
-    points, label = _by_rate(answer, norm), names.label(norm)
+    points, label = _by_rate(campaign, norm), names.label(norm)
     finished = {rate: [value for value in values if not math.isnan(value)] for rate, values in points.items()}
     each = [(rate, value) for rate, values in finished.items() for value in values]
     means = {rate: float(np.mean(values)) for rate, values in finished.items() if values}
     crosses = [rate for rate, values in points.items() if any(map(math.isnan, values))]
-    edge, inward = (y_range[1], -1) if answer.campaign.mode == "min" else (y_range[0], 1)
+    edge, inward = (y_range[1], -1) if campaign.mode == "min" else (y_range[0], 1)
     height = edge + inward * (0.02 + 0.04 * number) * (y_range[1] - y_range[0])
-    choice = answer.choice.get(norm)
+    choice = campaign.choice.get(norm)
     chosen = [rate for rate in means if choice is not None and rate == choice.rate]
     marks = [
         Marks(norm, f"{label}, each seed", "points", [rate for rate, _ in each], [value for _, value in each]),
@@ -199,22 +197,21 @@ def _rate_marks(answer: Answer, norm: str, number: int, y_range: tuple[float, fl
         Marks(norm, f"{label}, chosen", "chosen", chosen, [means[rate] for rate in chosen]),
         Marks(norm, f"{label}, diverged", "cross", crosses, [height] * len(crosses)),
     ]
-    if (stable := answer.campaign.ranges(answer.results).get(norm)) is not None:
-        worst = means[stable.best] - pairs.sign(answer.campaign.mode) * (answer.campaign.tolerance or 0.0)
+    if (stable := campaign.ranges.get(norm)) is not None:
+        worst = means[stable.best] - pairs.sign(campaign.mode) * (campaign.tolerance or 0.0)
         marks.append(
             Marks(norm, f"{label}, stable range", "interval", [stable.best], [worst], [stable.low], [stable.high])
         )
     return [entry for entry in marks if entry.x]
 
 
-def ladders(answers: Sequence[Answer]) -> list[Panel]:
+def ladders(campaigns: Sequence[Campaign]) -> list[Panel]:
     """Return a panel per decided campaign with a ladder: differences of scores against the size, with 90 % bands."""
-    return [_ladder(answer) for answer in answers if answer.campaign.ladder and not answer.undecided]
+    return [_ladder(campaign) for campaign in campaigns if campaign.ladder and not campaign.undecided]
 
 
-def _ladder(answer: Answer) -> Panel:
-    campaign = answer.campaign
-    scores, marks = campaign.scores(answer.results), []
+def _ladder(campaign: Campaign) -> Panel:
+    scores, marks = campaign.scores, []
     for claim in campaign.claims:
         arms = zip(campaign.arms[claim.a], campaign.arms[claim.b], strict=True)
         found = [pairs.pair(scores[a], scores[b], campaign.final_seeds, campaign.mode).differences for a, b in arms]
@@ -231,28 +228,28 @@ def _ladder(answer: Answer) -> Panel:
     y_range = padded([0.0, *(y for entry in marks for y in (*entry.low, *entry.high))])
     x_range = campaign.sizes[0] / 1.1, campaign.sizes[-1] * 1.1
     y_title = "\n".join(textwrap.wrap(y_title, WRAP_Y))
-    return Panel(_title(answer), next(iter(campaign.ladder)), y_title, marks, x_range, y_range, ticks=campaign.sizes)
+    return Panel(_title(campaign), next(iter(campaign.ladder)), y_title, marks, x_range, y_range, ticks=campaign.sizes)
 
 
-def equal_time(answers: Sequence[Answer], records: Records, timed: dict[str, Timed]) -> list[Panel]:
+def equal_time(campaigns: Sequence[Campaign], records: Records, timed: dict[str, Timed]) -> list[Panel]:
     """Return a panel per decided campaign with times: the interim evaluations against steps x seconds per step.
 
     Args:
-        answers: those of the campaigns.
+        campaigns: the campaigns with their results.
         records: all runs.
         timed: the seconds per step of the norms of a campaign, by the path of its file. Others are left out.
     """
     panels = [
-        _equal_time(answer, records, timed[str(answer.campaign.path)])
-        for answer in answers
-        if str(answer.campaign.path) in timed and not answer.undecided
+        _equal_time(campaign, records, timed[str(campaign.path)])
+        for campaign in campaigns
+        if str(campaign.path) in timed and not campaign.undecided
     ]
     return [panel for panel in panels if panel.marks]
 
 
-def _equal_time(answer: Answer, records: Records, timed: Timed) -> Panel:
-    metric = answer.campaign.score.metric
-    means = {norm: _interim(answer, records, norm) for norm in timed.seconds}
+def _equal_time(campaign: Campaign, records: Records, timed: Timed) -> Panel:
+    metric = campaign.score.metric
+    means = {norm: _interim(campaign, records, norm) for norm in timed.seconds}
     longest = max((mean["x"].max() * timed.seconds[norm] for norm, mean in means.items() if len(mean)), default=0.0)
     unit, divisor = speed.time_unit(longest)
     marks = []
@@ -260,17 +257,18 @@ def _equal_time(answer: Answer, records: Records, timed: Timed) -> Panel:
         if len(mean):
             x = mean["x"] * timed.seconds[norm] / divisor
             band = (mean["low"].tolist(), mean["high"].tolist()) if mean["low"].notna().all() else ((), ())
-            label = " ".join([names.label(norm), *(f"({left})" for left in _left_out(answer, norm))])
+            label = " ".join([names.label(norm), *(f"({left})" for left in _left_out(campaign, norm))])
             marks.append(Marks(norm, label, "line", x.tolist(), mean["mean"].tolist(), *band))
     y_range = padded([y for entry in marks for y in (*entry.y, *entry.low, *entry.high)])
     title = "\n".join(textwrap.wrap(quantities.title(quantities.usual(names.INTERIM, metric)), WRAP_Y))
-    return Panel(_title(answer), f"time in training ({unit})", title, marks, (0.0, longest / divisor * 1.02), y_range)
+    return Panel(_title(campaign), f"time in training ({unit})", title, marks, (0.0, longest / divisor * 1.02), y_range)
 
 
-def _interim(answer: Answer, records: Records, norm: str) -> pd.DataFrame:
+def _interim(campaign: Campaign, records: Records, norm: str) -> pd.DataFrame:
     """Return the mean over the final seeds that finished: columns ``x`` (step), ``mean``, ``low``, ``high``."""
-    folders = [_folder(answer, job) for job, result in answer.jobs("final", norm) if result.status == "finished"]
-    metric = answer.campaign.score.metric
+    final = campaign.of_stage("final", norm)
+    folders = [_folder(campaign, job) for job, result in final if result.status == "finished"]
+    metric = campaign.score.metric
     rows = records.only(folders).metrics
     rows = rows[rows["split"] == names.INTERIM]
     points = curves.curves(rows.reindex(columns=["folder", "step", metric]), "step", metric)
@@ -280,18 +278,18 @@ def _interim(answer: Answer, records: Records, norm: str) -> pd.DataFrame:
     return mean.assign(**{key: mean[key] * names.scale_and_unit(metric)[0] for key in ("mean", "low", "high")})
 
 
-def _left_out(answer: Answer, norm: str) -> list[str]:
+def _left_out(campaign: Campaign, norm: str) -> list[str]:
     """Return how many of the final seeds that ended are in the mean if it leaves some out, such as "7 of 8 seeds"."""
-    statuses = [result.status for _, result in answer.jobs("final", norm) if result.ended]
+    statuses = [result.status for _, result in campaign.of_stage("final", norm) if result.ended]
     return formats.of_seeds(statuses.count("finished"), len(statuses))
 
 
-def _folder(answer: Answer, job: Job) -> str:
-    return str(answer.campaign.root / job.folder)
+def _folder(campaign: Campaign, job: Job) -> str:
+    return str(campaign.root / job.folder)
 
 
-def _title(answer: Answer) -> str:
-    return f"{answer.campaign.task} ({answer.name})"
+def _title(campaign: Campaign) -> str:
+    return f"{campaign.task} ({campaign.name})"
 
 
 def padded(values: Iterable[float]) -> tuple[float, float]:

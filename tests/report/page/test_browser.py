@@ -17,7 +17,7 @@ from helpers.records import write_run
 from matplotlib import colors
 from PIL import Image
 
-from rmsexp.campaign import answers
+from rmsexp.campaign import results as campaign_results
 from rmsexp.compare import load
 from rmsexp.records.frames import timing_records
 from rmsexp.report import campaign_report
@@ -325,7 +325,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> str:
     root = tmp_path_factory.mktemp("campaigns")
     for campaign in three():
         campaign.write(root)
-    states = answers.load(root, [])
+    states = campaign_results.load_all(root, [])
     contents = campaign_report.write(states, load(root), timing_records.load(root), 0, root / "report")
     (path := root / "report.html").write_text(html.page([], contents))
     return path.as_uri()
