@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple
 from rmsexp import config
 from rmsexp.records.frames.comparable import Comparison
 from rmsexp.records.frames.load import Records
-from rmsexp.system import checks
 from rmsexp.system.readers import read_yaml
 from rmsexp.system.typed import typed_of
 
@@ -58,11 +57,6 @@ class Column:
     decimals: int = 1
     steps: int = 1000
 
-    def __post_init__(self) -> None:
-        if self.quantity != TIME:
-            _check_quantity(self.quantity)
-        checks.at_least("steps", self.steps, 1)
-
     @property
     def name(self) -> str:
         """Both headings in one line."""
@@ -99,18 +93,7 @@ class Panel:
     per: int = 1
     steps: int | None = None
     label: str = ""
-    y_range: list[float] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        _check_quantity(self.quantity)
-        checks.at_least("per", self.per, 1)
-        if len(self.y_range) not in (0, 2):
-            raise ValueError(f"y_range={self.y_range} must have two ends, such as [0, 25]")
-
-
-def _check_quantity(quantity: str) -> None:
-    if len(quantity.split(" ")) != 2:
-        raise ValueError(f"quantity={quantity}: write a split and a metric, such as 'test bleu'")
+    y_range: tuple[float, ...] = ()
 
 
 @dataclass
@@ -137,14 +120,6 @@ class Item:
     groups: list[Group] = field(default_factory=list)
     columns: list[Column] = field(default_factory=list)
     panels: list[Panel] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        if self.draw == "table" and not self.columns:
-            raise ValueError("a table needs columns")
-        if self.draw not in ("table", "invariance") and len(self.groups) != 1:
-            raise ValueError(f"draw={self.draw} needs one group, and it has {len(self.groups)}")
-        if self.draw == "curves" and not self.panels:
-            raise ValueError("curves need panels")
 
     @property
     def has_runs(self) -> bool:

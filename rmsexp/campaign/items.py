@@ -26,12 +26,7 @@ from rmsexp.system.command_line import config_dir_words
 
 ALL = "paper"  # the name that stands for all items
 FOLDER = "paper"  # of tables and figures, below the results
-MANAGED = {  # keys of runs that the items set themselves -> what to do instead
-    "task": "every item has its task",
-    "norm": "every item has its norms",
-    "seed": "write seeds=[0,1]",
-    "force": "to repeat a run, remove its folder",
-}
+MANAGED = ("task", "norm", "seed", "force")  # keys of runs that items set themselves, by seeds=[…] and their files
 
 
 @dataclass
@@ -202,8 +197,8 @@ def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) ->
     names = item_file.options(config_dir) if name == ALL else [name]
     chosen = tuple(item_file.read(each, config_dir) for each in names)
     asked = Items(name, typed, chosen, options, config_dir)
-    of_items = {key: f"the item {item.name} sets it" for item in chosen for key in _own_keys(item)}
-    refuse_managed(asked.words, of_items | MANAGED, "every item")
+    for item in chosen:
+        refuse_managed(asked.words, [*MANAGED, *_own_keys(item)], f"the item {item.name}")
     asked.runs(chosen)  # composed now, so that a mistake is reported before anything is done
     return asked
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from rmsexp.campaign import campaign_file
 from rmsexp.campaign.campaign_file import CampaignFile
 from rmsexp.records import record
-from rmsexp.records.states import LONGEST_SECONDS, NOT_STARTED, Run, RunReader, read_run
+from rmsexp.records.states import LONGEST_SECONDS, NOT_STARTED, Run, read_run
 from rmsexp.system.command_line import command, value_word
 
 # A run of a campaign or an item: hashable, with ``stage``, ``norm``, and ``folder`` (below the results)
@@ -174,27 +174,21 @@ class Overview:
     problems: Sequence[str]
 
 
-class Reader:
-    """Reads the overview of a folder again and again."""
-
-    def __init__(self, results: Path) -> None:
-        self._results, self._runs = results, RunReader()
-
-    def read(self) -> Overview:
-        """Return the overview. Raises: ValueError if there is no such folder."""
-        if not self._results.is_dir():
-            raise ValueError(f"{self._results} is no folder; name the folder of your results")
-        files = (record.STATUS, record.RUN, record.METRICS)
-        misnamed = list[str]()
-        runs = {folder: self._runs.read(folder) for folder in record.find_runs(self._results, files, misnamed)}
-        problems = [problem for run in runs.values() for problem in run.problems] + misnamed
-        campaigns = []
-        for path in campaign_file.find(self._results):
-            try:
-                campaigns.append(read_campaign(path, runs))
-            except (OSError, ValueError) as error:
-                problems.append(str(error))
-        return Overview(self._results, campaigns, list(runs.values()), problems)
+def read(results: Path) -> Overview:
+    """Return the overview of a folder of results. Raises: ValueError if there is no such folder."""
+    if not results.is_dir():
+        raise ValueError(f"{results} is no folder; name the folder of your results")
+    runs = {
+        folder: read_run(folder) for folder in record.find_runs(results, (record.STATUS, record.RUN, record.METRICS))
+    }
+    problems = [problem for run in runs.values() for problem in run.problems]
+    campaigns = []
+    for path in campaign_file.find(results):
+        try:
+            campaigns.append(read_campaign(path, runs))
+        except (OSError, ValueError) as error:
+            problems.append(str(error))
+    return Overview(results, campaigns, list(runs.values()), problems)
 
 
 def read_campaign(path: Path, runs: Mapping[Path, Run]) -> CampaignState:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -38,14 +37,8 @@ WHERE_AND_HOW = (
 EXPONENT = re.compile(r"[-+]?\d+e[-+]?\d+", re.IGNORECASE)  # numbers that YAML takes for text, such as 1e-3
 # of numbers of seeds: the keys before 28 November 2026 -> those of today
 SEED_KEYS = dict(zip(*(campaign_file.SEED_KEYS[rules] for rules in sorted(campaign_file.SEED_KEYS)), strict=True))
-MANAGED = {  # keys of runs that the campaign sets itself -> what to do instead
-    "norm": "write norms=[ln,rms]",
-    **dict.fromkeys(("seed", "seeds"), "set tune.first_seed, pilot.seed, final.min_seeds or final.max_seeds"),
-    "evaluation": "only final runs are evaluated on test splits",
-    "max_steps": "set schedule.steps",
-    "eval_every": "all runs are evaluated at twenty equally spaced steps",
-    "force": "to repeat a run, remove its folder",
-}
+# keys of runs that the campaign sets itself: by norms=[…], seeds of the stages, and schedule.steps
+MANAGED = ("norm", "seed", "seeds", "evaluation", "max_steps", "eval_every", "force")
 
 
 @dataclass(frozen=True)
@@ -273,8 +266,7 @@ def _read(name: str, stored: dict[str, Any], typed: tuple[str, ...], config_dir:
     changes = {word.partition("=")[0]: word for word in typed if word not in own}
     overrides = {"threads": "threads=1"} | runs | changes
     question = Question(name, typed, content, _claims(content, claims), tuple(overrides.values()), config_dir, version)
-    of_rates = {question.rate: f"set its rates with tune.over.{question.rate}=[…]"}
-    refuse_managed((*question.words, *question.tuning_words), MANAGED | of_rates, "the campaign")
+    refuse_managed((*question.words, *question.tuning_words), [*MANAGED, question.rate], "the campaign")
     _check_runs(question)
     _check_seeds(content)
     return question
@@ -331,7 +323,7 @@ def _claims(content: Content, stored: Any) -> tuple[Claim, ...]:
     if not stored:
         if content.margin is None:
             raise config.ConfigError(
-                "the file has no claims, so margin= is needed: the largest difference of the score that does not matter"
+                "the file has no claims, so margin= is needed: the largest difference that does not matter"
             )
         first, *others = content.norms
         shared = {"test": EQUIVALENCE, "b": first, "margin": content.margin}
@@ -356,12 +348,11 @@ def _claim(content: Content, stored: dict[str, Any], place: str) -> Claim:
     return claim
 
 
-def refuse_managed(words: Sequence[str], managed: Mapping[str, str], owner: str) -> None:
-    """Raise ConfigError for an override of a key that its ``owner`` sets; ``managed`` says what to do instead."""
+def refuse_managed(words: Sequence[str], managed: Collection[str], owner: str) -> None:
+    """Raise ConfigError for an override of a key that its ``owner`` sets."""
     for override in config.parse(words):
-        key = override.key_or_group
-        if key in managed:
-            raise config.ConfigError(f"{override.input_line}: {owner} sets {key} itself; {managed[key]}")
+        if override.key_or_group in managed:
+            raise config.ConfigError(f"{override.input_line}: {owner} sets {override.key_or_group} itself")
 
 
 def _check_runs(question: Question) -> None:
@@ -385,16 +376,11 @@ def _check_runs(question: Question) -> None:
 
 def _check_seeds(content: Content) -> None:
     """Raise ConfigError if two stages share a seed."""
-    first = content.tune.first_seed
-    stages: dict[str, Sequence[int]] = {
-        "final": range(content.final.max_seeds),
-        "tuning": range(first, first + selection.TUNING_SEEDS),
-        "pilot": () if content.pilot.rate is None else (content.pilot.seed,),
-        "timing": (content.timing.seed,) if content.timing.norms else (),
-    }
-    for (one, seeds), (other, others) in itertools.combinations(stages.items(), 2):
-        if shared := sorted({*seeds} & {*others}):
-            raise config.ConfigError(
-                f"{one} and {other} runs share seed {shared[0]}, and each stage needs its own; "
-                "final seeds count from 0; tune.first_seed, pilot.seed and timing.seed set the others"
-            )
+    first, pilot, timing = content.tune.first_seed, content.pilot, content.timing
+    seeds = [*range(content.final.max_seeds), *range(first, first + selection.TUNING_SEEDS)]
+    seeds += [pilot.seed] * (pilot.rate is not None) + [timing.seed] * bool(timing.norms)
+    if shared := [seed for seed in seeds if seeds.count(seed) > 1]:
+        raise config.ConfigError(
+            f"two stages share seed {shared[0]}, and each needs its own; final seeds count from 0; tune.first_seed, "
+            "pilot.seed and timing.seed set the others"
+        )

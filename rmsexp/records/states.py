@@ -72,29 +72,6 @@ class Run:
         return max(0.0, self.steps - self.step) * self.seconds_per_step
 
 
-class RunReader:
-    """Reads the state of runs again and again. An ended run is read again only if its status changed."""
-
-    def __init__(self) -> None:
-        self._ended: dict[Path, tuple[int, Run]] = {}  # by folder: when status.json was written, in nanoseconds
-
-    def read(self, folder: Path) -> Run:
-        """Return the same as :func:`read_run`."""
-        try:
-            written = (folder / record.STATUS).stat().st_mtime_ns
-        except OSError:
-            return read_run(folder)
-        before, run = self._ended.get(folder, (-1, None))
-        if run is None or before != written:
-            run = read_run(folder)
-            if run.state in record.ENDED:
-                self._ended[folder] = written, run
-        return run
-
-
-# --- runs
-
-
 def read_run(folder: Path) -> Run:
     """Return the state of the run in a folder. What cannot be read is named in its ``problems``."""
     files, problems = record.RunFolder(folder), list[str]()
@@ -112,21 +89,21 @@ def read_run(folder: Path) -> Run:
     status: Mapping[str, Any] = content(files.read_status, missing=True)
     state, step = status.get("status", UNKNOWN), status.get("step", 0)
     ended = state in record.ENDED
-    target = content(files.read_run, missing=ended).get("target")
+    target = content(files.read_run, missing=ended).get("target") or {}
     steps = step if state == "finished" else content(read_yaml, files.config_path, missing=False).get("max_steps")
-    rows: list[record.Row] = []
+    rows, evaluation = list[record.Row](), None
     for length in TAILS:
         rows = content(files.read_last_rows, length, missing=False) or []
-        evaluation = _last_evaluation(rows, target or {})
-        if evaluation is not None:
+        if (evaluation := _last_evaluation(rows, target)) is not None:
             break
     recorded = status.get("metrics") if ended else None
-    empty = recorded is not None and recorded["bytes"] == 0  # as of a run that diverged at its first step
-    size = content(lambda: files.metrics_path.stat().st_size, missing=ended and not empty)
-    if recorded is not None and files.metrics_path.is_file() and size != recorded["bytes"]:
-        problems.append(f"{files.metrics_path} has changed since {record.STATUS} was written: its length is another")
-    last = _step(rows[-1]) if rows else 0
-    seconds = _seconds(rows[-1]) if rows else None
+    if ended and not (recorded is not None and recorded["bytes"] == 0):  # as of a run that diverged at its first step
+        size = content(lambda: files.metrics_path.stat().st_size, missing=True)
+        if recorded is not None and size not in ({}, recorded["bytes"]):
+            problems.append(
+                f"{files.metrics_path} has changed since {record.STATUS} was written: its length is another"
+            )
+    last, seconds = (_step(rows[-1]), _seconds(rows[-1])) if rows else (0, None)
     return Run(
         folder,
         state,

@@ -44,18 +44,6 @@ def test_the_time_that_threads_waited_does_not_count(tmp_path: Path) -> None:
         assert progress.cost(files.path) == 0
 
 
-def test_evaluations_of_parts_and_of_the_whole_split() -> None:
-    """The clock's times of evaluation up to steps 1, 2 (first examples) and 3, 4 (the whole split, too)."""
-    steps = [(1, 2.0, False), (2, 4.0, False), (3, 11.0, True), (4, 18.0, True)]
-    rows = [
-        {"step": step, "split": split, "seconds": {"eval": seconds}}
-        for step, seconds, both in steps
-        for split in (["interim", "valid"] if both else ["interim"])
-    ]
-    assert cost.evaluations(rows) == (2.0, 5.0)
-    assert cost.evaluations([]) == (0.0, 0.0)
-
-
 def test_estimates_are_means_of_finished_runs(tmp_path: Path) -> None:
     """Those of the stage before those of others; tuning runs may have fewer steps. A trial is made once for a norm."""
     finished = {Job("tune", "ln", 1e-3, seed, ""): seconds for seed, seconds in enumerate((10.0, 20.0))}
@@ -125,24 +113,6 @@ def test_the_parts_of_a_schedule_fit_a_trial(
     with pytest.raises(ReportedError, match="not run"):
         cost.trial(CampaignRuns(asked), Job("tune", "ln", 1e-3, 0, ""))
     assert [(schedule.steps, getattr(schedule, key)) for schedule in schedules] == [(200, 1)]
-
-
-@pytest.mark.usefixtures("quick_folders")
-@pytest.mark.parametrize(
-    ("outcome", "error", "message"),
-    [
-        (runner.Outcome("failed", 0, "no data (traceback in x)"), ReportedError, "no data$"),
-        (runner.Outcome("interrupted", 3, "stopped", signum=15), SystemExit, "143"),
-    ],
-)
-def test_a_trial_that_does_not_end(
-    outcome: runner.Outcome, error: type[BaseException], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = ask(tmp_path)
-    monkeypatch.setattr(runner, "execute", lambda *_: outcome)
-    with pytest.raises(error, match=message):
-        cost.trial(CampaignRuns(asked), Job("tune", "ln", 1e-3, 0, ""))
-    assert list(asked.folder.iterdir()) == []
 
 
 def test_a_run_is_extrapolated_from_a_trial(tmp_path: Path) -> None:

@@ -110,17 +110,6 @@ def test_one_run_serves_figure_1_and_then_table_2_at_the_papers_scale(tmp_path: 
     assert (table.state(same), same in table.left()) == ("interrupted", True)
 
 
-@pytest.mark.usefixtures("quick_jobs")
-def test_states(tmp_path: Path) -> None:
-    asked = ask(tmp_path, "figure1")
-    none, ln = asked.left()
-    assert asked.state(none) == "not started"
-    end(asked, none)
-    end(asked, ln, "diverged", 3)
-    assert [asked.state(run) for run in (none, ln)] == ["finished", "diverged"]
-    assert asked.left() == []
-
-
 @pytest.mark.parametrize(
     ("word", "key"),
     [
@@ -132,12 +121,6 @@ def test_states(tmp_path: Path) -> None:
 def test_mistakes_are_named(word: str, key: str, tmp_path: Path) -> None:
     with pytest.raises(config.ConfigError, match=re.escape(key.partition("=")[0])):
         ask(tmp_path, "table3", word)
-
-
-def test_an_option_that_an_item_gives_its_norms_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(config.ConfigError, match=r"norm\.p=0\.5"):
-        ask(tmp_path, "figure3", "norm.p=0.5")
-    assert all("impl=fused" in run.folder for run in ask(tmp_path, "figure4", "norm.impl=fused").left())
 
 
 def test_an_unknown_name_lists_campaigns_and_items(capsys: pytest.CaptureFixture[str]) -> None:

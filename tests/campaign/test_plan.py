@@ -16,7 +16,6 @@ from rmsexp.campaign import campaign_file, plan
 from rmsexp.campaign import results as campaign_results
 from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.question import Question
-from rmsexp.records import record
 
 BETTER = {"claim": "RMSNorm is better than no norm", "test": "superiority", "a": "rms", "b": "none", "seeds": 2}
 
@@ -46,17 +45,6 @@ def test_stages_follow_each_other(tmp_path: Path) -> None:
         assert ("scored" if job.stage == "final" else "validation") in job.folder
 
 
-def test_final_runs_wait_for_all_tuning_runs(tmp_path: Path) -> None:
-    asked = ask(tmp_path)
-    first = plan.update(asked).jobs
-    for job in first[:-1]:
-        write_run(asked, job, value(job))
-    write_run(asked, first[-1], status="failed")
-    campaign = plan.update(asked)
-    assert campaign.jobs == first
-    assert campaign.left == [first[-1]]
-
-
 def test_the_plan_is_a_function_of_file_and_records(tmp_path: Path) -> None:
     """Deleting campaign.json loses nothing. The plan does not depend on the order in which runs end."""
     asked = ask(tmp_path)
@@ -76,17 +64,6 @@ def test_the_plan_is_a_function_of_file_and_records(tmp_path: Path) -> None:
         todo = current.left
     assert set(current.jobs) == set(campaign.jobs)
     assert current.seeds == campaign.seeds
-
-
-def test_an_unchanged_plan_is_not_written_again(tmp_path: Path) -> None:
-    asked = ask(tmp_path)
-    path = plan.update(asked).path
-    before = path.stat().st_ino
-    plan.update(asked)
-    assert path.stat().st_ino == before
-    path.write_bytes(b"\xff{")
-    plan.update(asked)
-    assert json.loads(path.read_text())["name"] == "tiny"
 
 
 def test_the_grid_is_extended_for_every_norm(tmp_path: Path) -> None:
@@ -134,15 +111,6 @@ def test_a_norm_that_diverges_at_every_rate_has_no_final_runs(tmp_path: Path) ->
     assert not campaign.undecided
     (verdict,) = campaign.verdicts
     assert (verdict.outcome, verdict.diverged_b) == ("inconclusive", 2)
-
-
-def test_a_damaged_record_is_planned_again(tmp_path: Path) -> None:
-    asked = ask(tmp_path)
-    first = plan.update(asked).jobs[0]
-    write_run(asked, first).run_path.write_text("{")
-    campaign = plan.update(asked)
-    assert campaign.results[first].status == "missing"
-    assert [str(asked.results / first.folder / record.RUN) in line for line in campaign.problems] == [True]
 
 
 def lock_for_a_moment(asked: Question, at_end: Callable[[], None]) -> threading.Timer:

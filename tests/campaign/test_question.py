@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ OTHER = {"claim": "better", "test": "superiority", "a": "rms", "b": "none"}
 
 @pytest.mark.usefixtures("quick_folders")
 def test_the_parts_of_a_campaign(tmp_path: Path) -> None:
-    asked = ask(tmp_path, "final.max_seeds=3", "batch_size=16")
+    asked = ask(tmp_path, "batch_size=8", "final.max_seeds=3", "batch_size=16", "timing.budget=600")
     assert asked.name == "tiny+batch_size=16+final.max_seeds=3"
     assert (asked.grid, asked.campaign.seeds.tune) == ((0.001, 0.002, 0.004), (1000, 1001, 1002))
     assert (" ".join(asked.tuned_by), " ".join(asked.score)) == ("valid image_recall", "test image_recall")
@@ -41,17 +40,6 @@ def test_runs_of_each_stage(tmp_path: Path) -> None:
     assert final.config.evaluation == "scored"
     assert asked.results / asked.relative_folder("final", "ln", 2e-3, 0) == final.folder
     assert asked.relative_folder("tune", "ln", 2e-3, 0) != asked.relative_folder("final", "ln", 2e-3, 0)
-
-
-def test_norms_with_options_of_the_model(tmp_path: Path) -> None:
-    """They are runs of another setting, so they are not timed with the others."""
-    norm = "rms+eps=1e-3+model.embedding=4"
-    words = {"norms": ["ln", norm], "claims": [EQUAL | {"a": norm}]}
-    plain, run = (ask(tmp_path, **words).job("final", name, 2e-3, 0) for name in ("ln", norm))
-    assert (run.config.model.embedding, run.series) == (4, "rms+eps=0.001")
-    assert run.setting == plain.setting.replace("model.embedding=8", "model.embedding=4")
-    with pytest.raises(ConfigError, match=r"timing\.norms: steps of one setting are timed together"):
-        ask(tmp_path, **words, timing={"norms": ["ln", norm]})
 
 
 @pytest.mark.usefixtures("quick_folders")
@@ -120,40 +108,24 @@ def test_mistakes_are_reported_in_a_line(words: list[str], changes: dict[str, An
     assert "\n" not in str(caught.value)
 
 
-def test_paths_in_a_file_are_those_of_a_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/m\u00fcller (a)")
-    asked = ask(tmp_path, runs=RUNS | {"data.root": "~/data, all"})
-    assert asked.recipe.config.data.root == "/home/m\u00fcller (a)/data, all"
-
-
-def test_the_last_word_of_a_key_counts(tmp_path: Path) -> None:
-    asked = ask(tmp_path, "batch_size=16", "batch_size=32", "final.max_seeds=3", "final.max_seeds=2")
-    assert (asked.recipe.config.batch_size, asked.content.final.max_seeds) == (32, 2)
-    assert asked.name == "tiny+batch_size=32+final.max_seeds=2"
-
-
-def test_words_about_the_timing_make_no_other_campaign(tmp_path: Path) -> None:
-    """Timing decides nothing. With another budget, the campaign would have the same runs, and not be registered."""
-    asked = ask(tmp_path, "timing.norms=[ln,rms]", "timing.budget=600")
-    assert asked.name == "tiny"
-    assert asked.content.timing.budget == 600
-
-
 def test_names_of_folders_differ_when_the_words_differ() -> None:
     words = [
         ["margin=1", "norms=[ln,rms]", "task=cifar10"],
-        *(["norms=[ln,rms]"], ["norms=[ln-rms]"], ["norms=ln-rms"], ["norms=[ln,'rms']"], ["norms=[ln, rms]"]),
-        *(["data.name=a/b"], ["data.name=a_b"], ["data.name=a,b"], ["data.name=é b"], ["data.name=a\nb"], ["x=.."]),
-        *(["norms=[ln,rms+p=0.5]"], ["norms=[ln,rms]", "p=0.5"], ["runs={a: 1}"], ["x=" + "y" * 300]),
-        *(["x=" + "y" * 301], []),
+        *(["norms=[ln,rms]"], ["norms=[ln-rms]"], ["norms=ln-rms"], ["norms=[ln, rms]"]),
+        *(
+            ["data.name=a/b"],
+            ["data.name=a_b"],
+            ["data.name=a,b"],
+            ["x=.."],
+            ["x=" + "y" * 300],
+            ["x=" + "y" * 301],
+            [],
+        ),
     ]
     names = [folder_name("quality", each) for each in words] + [folder_name(name, []) for name in ("a/b", "a_b")]
-    assert names[0] == "quality+margin=1+norms=ln-rms+task=cifar10"
-    assert names[1] == "quality+norms=ln-rms"
-    for a, b in itertools.combinations(names, 2):
-        assert a != b
-    for name in names:
-        assert re.fullmatch(r"[\w.=+-]{1,230}", name), name
+    assert names[:2] == ["quality+margin=1+norms=ln-rms+task=cifar10", "quality+norms=ln-rms"]
+    assert len({*names}) == len(names)
+    assert all(re.fullmatch(r"[\w.=+-]{1,230}", name) for name in names)
     assert folder_name("quality", ["a=1", "b=2"]) == folder_name("quality", ["b=2", "a=1"])
 
 
@@ -170,21 +142,6 @@ def test_the_digest_is_of_what_decides(tmp_path: Path) -> None:
         ask(tmp_path, runs=RUNS | {"batch_size": 5}).rules(),
     ]
     assert len({campaign_file.digest(rules) for rules in (first.rules(), *others)}) == 6
-
-
-def test_the_question_about_any_norm() -> None:
-    asked = question.read("quality", ["task=order_embedding", "scale=demo", "norms=[ln,l2]", "margin=1"])
-    assert [(claim.a, claim.b) for claim in asked.claims] == [("l2", "ln")]
-    assert asked.name == "quality+margin=1+norms=ln-l2+scale=demo+task=order_embedding"
-
-
-@pytest.mark.usefixtures("quick_folders")
-def test_claims_may_be_about_the_loss(tmp_path: Path) -> None:
-    asked = ask(tmp_path, "final.score=test loss", "tune.by=valid loss")
-    assert (asked.tuned_by, asked.score, asked.mode) == (("valid", "loss"), ("test", "loss"), "min")
-    assert ask(tmp_path).mode == "max"
-    with pytest.raises(ConfigError, match=r"tune\.by"):
-        ask(tmp_path, "final.score=test loss")
 
 
 def test_a_campaign_is_registered_before_its_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,13 +51,6 @@ def test_changes_since_are_named(tmp_path: Path) -> None:
     assert timed.changed is None
 
 
-def test_todays_words_are_registered_with_the_version_of_the_rules(tmp_path: Path) -> None:
-    asked = ask(tmp_path, final={"min_seeds": 2, "max_seeds": 4})
-    rules = asked.rules()
-    assert (rules["rules"], rules["final"]["min_seeds"]) == (2, 2)
-    assert "rules" not in ask(tmp_path).rules()  # an earlier file keeps its digest
-
-
 @pytest.mark.parametrize(
     ("other", "named"),
     [

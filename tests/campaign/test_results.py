@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.campaigns import BETTER, EQUAL, STEPS, Campaign, loaded, three
+from helpers.campaigns import BETTER, EQUAL, STEPS, Campaign, loaded
 
+from rmsexp.campaign import progress
 from rmsexp.campaign import results as campaign_results
-from rmsexp.campaign.progress import Reader
 from rmsexp.campaign.results import Result
 from rmsexp.records import record
 from rmsexp.system import atomic
@@ -162,7 +162,7 @@ def test_a_campaign_in_which_every_norm_diverges_is_decided(tmp_path: Path) -> N
     assert (campaign.undecided, campaign.coming()) == ("", [])
     (verdict,) = campaign.verdicts
     assert (verdict.outcome, verdict.diverged_both) == ("inconclusive", 8)
-    assert Reader(tmp_path).read().campaigns[0].next.endswith(f"rmsexp.report {tmp_path}")
+    assert progress.read(tmp_path).campaigns[0].next.endswith(f"rmsexp.report {tmp_path}")
 
 
 def test_a_norm_that_diverges_at_every_rate_is_worse_than_any(tmp_path: Path) -> None:
@@ -212,24 +212,12 @@ def test_decided_campaigns_of_several_results_come_first_and_copies_are_left_out
     assert str(path.parent.with_name("a_copy")) in line
 
 
-def test_the_fake_campaigns_of_other_tests(tmp_path: Path) -> None:
-    found = [campaign_results.load(made.write(tmp_path)) for made in three()]
-    states = [(campaign.task, campaign.undecided, len(campaign.verdicts)) for campaign in found]
-    assert states == [("cifar10", "", 2), ("order_embedding", "", 3), ("rnnsearch", "12 of 24 final runs", 0)]
-
-
 def test_a_campaign_of_the_first_rules_is_read_and_its_rates_have_no_known_uncertainty(tmp_path: Path) -> None:
     campaign = loaded(tmp_path, rules=1)
     assert json.loads(campaign.path.read_text())["seeds"]["look"] == campaign.seeds.min_seeds == 8
     assert campaign.remarks == []
     assert {norm: choice.rate for norm, choice in campaign.choice.items()} == Campaign().best
     assert all(math.isnan(verdict.rates) for verdict in campaign.verdicts)
-
-
-def test_a_single_rate_is_not_tuned(tmp_path: Path) -> None:
-    campaign = loaded(tmp_path, grid=(0.004,), best=dict.fromkeys(("none", "ln", "rms"), 0.004))
-    assert {job.stage for job in campaign.jobs} == {"final"}
-    assert {verdict.rates for verdict in campaign.verdicts} == {0.0}
 
 
 def test_the_papers_claim_about_prms_is_decided_without_being_registered(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from helpers.campaign_runs import ask, write_file, write_run
 from helpers.cases import some
 from helpers.stopping import stop
 
-from rmsexp.campaign import campaign_file, plan, registration
+from rmsexp.campaign import campaign_file, plan
 from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.question import Question
 from rmsexp.campaign.runs import CampaignRuns
@@ -162,19 +162,6 @@ def test_a_run_that_another_worker_locks_at_this_moment(simulation: Simulation) 
     assert simulation.tried[:3] == [first, second, first]
 
 
-def test_a_run_that_another_worker_has_just_ended(simulation: Simulation) -> None:
-    first, *_ = simulation.planned()
-
-    def find(job: Job) -> Outcome:
-        simulation.finish(job)
-        return Outcome("finished", 20, already=True)
-
-    simulation.behaviour[first] = find
-    worker = simulation.worker()
-    assert worker.work() is None
-    assert (worker.failed, simulation.tried.count(first)) == ({}, 1)
-
-
 def test_a_failed_run_is_tried_once_by_each_worker(simulation: Simulation) -> None:
     """Runs that do not depend on it are done. Its data may be missing on the machine of one worker only."""
     first, *others = simulation.planned()
@@ -235,14 +222,6 @@ def test_runs_without_scores_do_not_loop(stage: str, simulation: Simulation) -> 
     assert worker.work() is None
     assert len(set(worker.failed.values())) == 1
     assert len(simulation.tried) < 40
-
-
-def test_runs_of_another_commit_are_refused(simulation: Simulation) -> None:
-    with plan.locked(simulation.asked):
-        registration.register(simulation.asked, {"commit": "another", "code": "x"})
-    with pytest.raises(registration.OtherCommitError, match="registered at commit another"):
-        simulation.worker().work()
-    assert simulation.tried == []
 
 
 @pytest.mark.usefixtures("quick_folders")

@@ -137,7 +137,7 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
     """
     read: list[tuple[bool, Path, str, list[dict[str, Any]]]] = []
     left_out = [] if problems is None else problems
-    for path in record.find(Path(root), f"timing/*/{FILE}", left_out):
+    for path in record.find(Path(root), f"timing/*/{FILE}"):
         try:
             stored = read_typed(path, TimingContent)
             is_elsewhere = path.parts[-5:-3] != (stored["task"], stored["setting"])

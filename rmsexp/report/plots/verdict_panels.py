@@ -14,7 +14,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rmsexp.campaign.results import Campaign, Job
+from rmsexp.campaign.campaign_file import Job
+from rmsexp.campaign.results import Campaign
 from rmsexp.records.frames import curves, names, quantities, speed
 from rmsexp.records.frames.load import Records
 from rmsexp.report.campaign_times import Timed

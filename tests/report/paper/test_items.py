@@ -50,9 +50,7 @@ def test_a_table_shows_all_numbers_of_the_paper(name: str) -> None:
     [
         ("title: T\ncaption: C\ndraw: tabel", "draw"),
         ("title: T\ncaption: C\ngroups: [{norm: ln}]", r"groups\[0\] has no norms"),
-        ("title: T\ncaption: C\ncolumns: [{heading: H, quantity: bleu}]", r"columns\[0\]: quantity"),
         ("title: T\ncaption: C\npanels: 3", "panels"),
-        ("title: T\ncaption: C\ncolumns: []", "columns"),
         ("caption: C", "title"),
         ("[]", "does not consist of keys and values"),
     ],
