@@ -73,7 +73,7 @@ class Seeds:
 
 
 class Registered(NamedTuple):
-    """The rules of the campaign when its first tuning run began: its file without the part ``timing``.
+    """How the rules of the campaign, its file without the part ``timing``, were registered.
 
     Attributes:
         digest: the digest of the rules.
@@ -89,10 +89,7 @@ class Registered(NamedTuple):
 
 
 class Registration(NamedTuple):
-    """The content of ``registered.json``: the first three as in :class:`Registered`.
-
-    ``rules``: the rules (:meth:`.question.Question.rules`). ``code``: a digest of the code.
-    """
+    """The content of ``registered.json``: rules (:meth:`.question.Question.rules`), and a digest of the code."""
 
     digest: str
     commit: str
@@ -165,6 +162,8 @@ class CampaignFile:
         claimed = {norm for claim in self.claims for norm in (claim.a, claim.b)}
         if unknown := {job.norm for job in self.jobs} - arms | claimed - {*self.norms}:
             raise ValueError(f"jobs or claims name {', '.join(sorted(unknown))}, which is not among the norms")
+        if self.seeds.tune and self.tolerance is None:
+            selection.next_runs(self.grid, {}, self.mode, self.seeds.tune)  # checks the grid
 
     @property
     def task(self) -> str:
@@ -174,7 +173,7 @@ class CampaignFile:
     @property
     def is_tuned(self) -> bool:
         """Whether rates are chosen; otherwise all norms have the only rate of the grid, or every rate."""
-        return is_tuned(self.rules, self.grid, self.tolerance)
+        return self.tolerance is None and (self.rules == OCTAVE_RULES or len(self.grid) > 1)
 
     @property
     def arms(self) -> dict[str, tuple[str, ...]]:
@@ -193,14 +192,6 @@ class CampaignFile:
     @property
     def tuning_rule(self) -> selection.Rule:
         return TUNING[self.rules]
-
-
-def is_tuned(rules: int, grid: Sequence[float], tolerance: float | None) -> bool:
-    """Return whether rates are chosen from a grid.
-
-    A single rate is given, except by the first rules; with a tolerance, every rate of the grid is run.
-    """
-    return tolerance is None and (rules == OCTAVE_RULES or len(grid) > 1)
 
 
 def on_ladder(norm: str, ladder: Mapping[str, Sequence[float]]) -> tuple[str, ...]:
@@ -265,13 +256,7 @@ def read(path: Path) -> CampaignFile:
     if isinstance(numbers := stored.get("seeds"), dict) and stored.get("rules", OCTAVE_RULES) == OCTAVE_RULES:
         names = dict(zip(SEED_KEYS[OCTAVE_RULES], SEED_KEYS[RULES], strict=True))
         stored["seeds"] = {names.get(key, key): value for key, value in numbers.items()}
-    file = typed_of(path, CampaignFile, {"command": [stored.get("name")]} | stored, refuse_unknown=True)
-    if file.seeds.tune and file.tolerance is None:
-        try:
-            selection.next_runs(file.grid, {}, file.mode, file.seeds.tune)  # checks the grid
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
-    return file
+    return typed_of(path, CampaignFile, {"command": [stored.get("name")]} | stored, refuse_unknown=True)
 
 
 def text(file: CampaignFile) -> str:

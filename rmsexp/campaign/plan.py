@@ -36,11 +36,8 @@ def locked(question: Question) -> Iterator[None]:
 
     Raises: OSError if the folder cannot be written, or the file system has no locks.
     """
-
-    def waiting(refusal: str) -> None:
-        report(f"waiting: {refusal.partition(';')[0]}")
-
-    with Lock(question.folder / ".lock", question.folder).held(waiting, PATIENCE):
+    lock = Lock(question.folder / ".lock", question.folder)
+    with lock.held(lambda refusal: report(f"waiting: {refusal.partition(';')[0]}"), PATIENCE):
         for path in question.folder.glob(".*.tmp"):
             path.unlink()
         yield
