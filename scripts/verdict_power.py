@@ -25,7 +25,8 @@ import pandas as pd
 from check_record import Check, add_option, run
 from scipy.interpolate import PchipInterpolator
 
-from rmsexp.campaign import answers, campaign_file
+from rmsexp.campaign import campaign_file
+from rmsexp.campaign import results as campaign_results
 from rmsexp.records.frames import names
 from rmsexp.report.tables import markup, verdicts
 from rmsexp.rules import claims, seeds, selection
@@ -71,9 +72,9 @@ class Compared:
 def compared(root: Path = QUALITY) -> list[Compared]:
     """Return the norms of which claims with a margin are made, of all campaigns that tried rates an octave apart."""
     found = {}
-    for answer in answers.load(root, []):
-        campaign, scores = answer.campaign, answer.campaign.scores(answer.results)
-        values, unit = campaign.validation(answer.results), verdicts.unit(campaign)
+    for answer in campaign_results.load_all(root, []):
+        campaign, scores = answer, answer.scores
+        values, unit = campaign.validation, verdicts.unit(campaign)
         for claim in campaign.claims if campaign.rules == campaign_file.OCTAVE_RULES else ():
             if (margin := claim.margin) is not None:
                 pairs = pair(scores[claim.a], scores[claim.b], campaign.final_seeds[: claim.seeds], campaign.mode)

@@ -112,8 +112,8 @@ assert "torch" not in sys.modules, "bench"
 import rmsexp.report
 from rmsexp.analysis import init_center, p_sweep
 from rmsexp.commands import analysis
-from rmsexp.campaign import answers
-(state,) = answers.load(pathlib.Path({str(tmp_path)!r}), [])
+from rmsexp.campaign import results as campaign_results
+(state,) = campaign_results.load_all(pathlib.Path({str(tmp_path)!r}), [])
 assert state.verdicts
 assert "torch" not in sys.modules, "reports"
 """

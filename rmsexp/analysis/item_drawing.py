@@ -29,7 +29,7 @@ def write(asked: Items, item: Item) -> Path:
     sources = item_tables.sources(asked.scale, parts)
     drawn = item_kinds.DRAWINGS[item.draw](item, parts, sources)
     notes = [*sources, *item_tables.notes(item, parts), *drawn.notes]
-    stem = asked.folder / item.name
+    stem = asked.page(item.name).with_suffix("")
     asked.folder.mkdir(parents=True, exist_ok=True)
     blocks = [f"# {item.title}", item.caption]
     if drawn.sheet is not None:
@@ -52,9 +52,9 @@ def _part(asked: Items, item: Item, group: Group) -> Part:
         return Part(group, None)
     setting = asked.job(runs[0]).setting_folder
     needed = runs if item.has_runs else []
-    missing = [run.folder for run in needed if asked.state(run) not in record.ENDED]
-    ended = [str(asked.results / run.folder) for run in needed if run.folder not in missing]
+    ended = [str(asked.results / run.folder) for run in needed if asked.state(run) in record.ENDED]
     records, timing = load(setting).only(ended), asked.timing(item, group)
+    missing = [run.folder for run in needed if str(asked.results / run.folder) not in {*records.runs["folder"]}]
     comparison = None if timing is None else _best(timing, comparable.comparisons(timing_records.load(setting)))
     series = {row: asked.job(each[0]).series for row, each in asked.runs_of(item, group).items()}
     place = f"{setting.parent.name}/{setting.name}"

@@ -5,8 +5,8 @@ content, question     the keys of a campaign's file; a campaign as its file asks
 item_file, items      an item's file; items as a command asks for them
 campaign_file, plan   campaign.json, which lists the runs; which runs the rules ask for, given the records so far
 registration          the rules and the commit, written down before the first tuning run
-results, answers      what the records of the runs say; with remarks and strength, as reports show it
+results, remarks      what the records of the runs say: scores, rates, verdicts; what a reader of verdicts must know
 runs                  the runs of a campaign, as workers do them
-progress, state       how far it is and what is left; the same of all that lies below a folder
+progress              how far campaigns are and how long the runs that are left take; the overview of a folder
 timing                the interleaved timing of the norms' training steps, after the runs
 """

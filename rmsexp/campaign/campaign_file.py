@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, NamedTuple
@@ -15,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 from rmsexp.records import record
 from rmsexp.rules import measures, seeds, selection
 from rmsexp.rules.claims import Claim
-from rmsexp.system import checks
+from rmsexp.system import checks, clock
 from rmsexp.system.readers import read_json
 from rmsexp.system.typed import read_typed, typed_of
 
@@ -72,13 +73,13 @@ class Seeds:
 
 
 class Registered(NamedTuple):
-    """The rules of the campaign when its first tuning run began: its file without the part ``timing``.
+    """How the rules of the campaign, its file without the part ``timing``, were registered.
 
     Attributes:
         digest: the digest of the rules.
         commit: the commit of the code; None if it was not known.
         date: the date.
-        changed: how the rules have changed since, in words; None if they have not.
+        changed: the keys of the rules that have changed since; None if there are none.
     """
 
     digest: str
@@ -88,10 +89,7 @@ class Registered(NamedTuple):
 
 
 class Registration(NamedTuple):
-    """The content of ``registered.json``: the first three as in :class:`Registered`.
-
-    ``rules``: the rules themselves (:meth:`.question.Question.rules`). ``code``: a digest of the code.
-    """
+    """The content of ``registered.json``: rules (:meth:`.question.Question.rules`), and a digest of the code."""
 
     digest: str
     commit: str
@@ -164,6 +162,8 @@ class CampaignFile:
         claimed = {norm for claim in self.claims for norm in (claim.a, claim.b)}
         if unknown := {job.norm for job in self.jobs} - arms | claimed - {*self.norms}:
             raise ValueError(f"jobs or claims name {', '.join(sorted(unknown))}, which is not among the norms")
+        if self.seeds.tune and self.tolerance is None:
+            selection.next_runs(self.grid, {}, self.mode, self.seeds.tune)  # checks the grid
 
     @property
     def task(self) -> str:
@@ -173,7 +173,7 @@ class CampaignFile:
     @property
     def is_tuned(self) -> bool:
         """Whether rates are chosen; otherwise all norms have the only rate of the grid, or every rate."""
-        return is_tuned(self.rules, self.grid, self.tolerance)
+        return self.tolerance is None and (self.rules == OCTAVE_RULES or len(self.grid) > 1)
 
     @property
     def arms(self) -> dict[str, tuple[str, ...]]:
@@ -194,14 +194,6 @@ class CampaignFile:
         return TUNING[self.rules]
 
 
-def is_tuned(rules: int, grid: Sequence[float], tolerance: float | None) -> bool:
-    """Return whether rates are chosen from a grid.
-
-    A single rate is given, except by the first rules; with a tolerance, every rate of the grid is run.
-    """
-    return tolerance is None and (rules == OCTAVE_RULES or len(grid) > 1)
-
-
 def on_ladder(norm: str, ladder: Mapping[str, Sequence[float]]) -> tuple[str, ...]:
     """Return the names of a norm on a ladder, such as "rms+schedule.steps=500"; the norm itself without a ladder."""
     places = zip(*ladder.values(), strict=True) if ladder else [()]
@@ -211,6 +203,13 @@ def on_ladder(norm: str, ladder: Mapping[str, Sequence[float]]) -> tuple[str, ..
 def plain(value: float) -> str:
     """Return a number as it is typed: keys of integers refuse 16.0, and keys of numbers take 16, too."""
     return repr(int(value) if value.is_integer() else value)
+
+
+def moment(text: object) -> float | None:
+    """Return the date and time in a record as seconds since 1970; None if it has none."""
+    with suppress(ValueError):
+        return clock.timestamp(str(text))
+    return None
 
 
 def find(root: Path) -> Iterator[Path]:
@@ -223,16 +222,17 @@ def digest(rules: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()
 
 
-def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the single values in nested dicts and lists of dicts, with their places, such as "claims[0].margin"."""
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from leaves(item, f"{place}.{key}" if place else key)
-    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        for number, item in enumerate(value):
-            yield from leaves(item, f"{place}[{number}]")
-    else:
-        yield place, value
+def changed_keys(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the keys whose values differ. Keys without a value, which older versions did not write, do not count."""
+
+    def stated(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [stated(item) for item in value]
+        if isinstance(value, dict):
+            return {key: stated(item) for key, item in value.items() if item is not None}
+        return value
+
+    return [key for key in dict.fromkeys([*then, *now]) if stated(then.get(key)) != stated(now.get(key))]
 
 
 def registration(folder: Path) -> Registration | None:
@@ -256,13 +256,7 @@ def read(path: Path) -> CampaignFile:
     if isinstance(numbers := stored.get("seeds"), dict) and stored.get("rules", OCTAVE_RULES) == OCTAVE_RULES:
         names = dict(zip(SEED_KEYS[OCTAVE_RULES], SEED_KEYS[RULES], strict=True))
         stored["seeds"] = {names.get(key, key): value for key, value in numbers.items()}
-    file = typed_of(path, CampaignFile, {"command": [stored.get("name")]} | stored, refuse_unknown=True)
-    if file.seeds.tune and file.tolerance is None:
-        try:
-            selection.next_runs(file.grid, {}, file.mode, file.seeds.tune)  # checks the grid
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
-    return file
+    return typed_of(path, CampaignFile, {"command": [stored.get("name")]} | stored, refuse_unknown=True)
 
 
 def text(file: CampaignFile) -> str:

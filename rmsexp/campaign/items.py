@@ -14,27 +14,19 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from rmsexp import config
-from rmsexp.campaign import item_file as items
-from rmsexp.campaign import question
+from rmsexp.campaign import item_file, question
 from rmsexp.campaign.item_file import Group, Item
-from rmsexp.campaign.question import WHERE_AND_HOW, as_word, folder_name
-from rmsexp.campaign.runs import CampaignRuns
-from rmsexp.campaign.time_left import PlannedRuns
+from rmsexp.campaign.question import WHERE_AND_HOW, as_word, folder_name, refuse_managed
+from rmsexp.campaign.runs import CampaignRuns, PlannedRuns
 from rmsexp.campaign.timing import Timing, interleaved
 from rmsexp.config.schema import flatten
 from rmsexp.config.timing import ProcessOptions
-from rmsexp.records import record
-from rmsexp.records.past import Past, RefusedError
+from rmsexp.records import record, states
 from rmsexp.system.command_line import config_dir_words
 
 ALL = "paper"  # the name that stands for all items
 FOLDER = "paper"  # of tables and figures, below the results
-MANAGED = {  # keys of runs that the items set themselves -> what to do instead
-    "task": "every item has its task",
-    "norm": "every item has its norms",
-    "seed": "write seeds=[0,1]",
-    "force": "to repeat a run, remove its folder",
-}
+MANAGED = ("task", "norm", "seed", "force")  # keys of runs that items set themselves, by seeds=[…] and their files
 
 
 @dataclass
@@ -58,15 +50,16 @@ class Run(NamedTuple):
 
     @property
     def norm(self) -> str:
-        """The folder of its series."""
-        return str(PurePosixPath(self.folder).parent)
+        """The folder of its setting, whose runs are taken to need the same time."""
+        return str(PurePosixPath(self.folder).parents[1])
 
 
 @dataclass(frozen=True)
 class Items:
     """Items that a command is to make, a campaign without tuning and claims, which is drawn.
 
-    ``name``: the name that was typed, ``typed``: the words after it.
+    ``name``: the name that was typed, ``typed``: the words after it. The class implements
+    :class:`rmsexp.work.worker.Runs`.
     """
 
     name: str
@@ -81,6 +74,11 @@ class Items:
         return tuple(word for word in self.typed if not _is_option(word))
 
     @property
+    def _common(self) -> config.Job:
+        """A run of any task with the scale and the results of all runs."""
+        return _job(tuple(word for word in self.words if word.startswith(("scale=", "results="))), self.config_dir)
+
+    @property
     def results(self) -> Path:
         return config.expanded(self._common.config.results)
 
@@ -89,15 +87,14 @@ class Items:
         return str(self._common.config.scale)
 
     @property
-    def _common(self) -> config.Job:
-        """A run of any task with the scale and the results of all runs."""
-        return _job(tuple(word for word in self.words if word.startswith(("scale=", "results="))), self.config_dir)
-
-    @property
     def folder(self) -> Path:
         """The folder of the tables and figures."""
         changes = [word for word in self.words if not word.startswith((*WHERE_AND_HOW, "scale="))]
         return self.results / FOLDER / folder_name(self.scale, changes)
+
+    def page(self, item: str) -> Path:
+        """Return the file with the text of an item."""
+        return self.folder / f"{item}.md"
 
     def command(self) -> tuple[str, ...]:
         """Return the words after ``python -m rmsexp.campaign``."""
@@ -108,17 +105,6 @@ class Items:
         item = self.items[0]
         return f"{item.title}: {item.caption}" if len(self.items) == 1 else "tables and figures of the paper"
 
-    def plan(self) -> PlannedRuns:
-        stages = {item.name: self.runs([item]) for item in self.items}
-        return PlannedRuns(stages, {run: self.state(run) for run in self.runs(self.items)})
-
-    def trial_words(self, job: Run) -> Sequence[str]:
-        return job.words
-
-    def alike(self, job: Run) -> str:
-        """Return the folder of the run's setting."""
-        return str(PurePosixPath(job.norm).parent)
-
     def register(self) -> Path:
         raise config.ConfigError("only campaigns with claims are registered")
 
@@ -128,24 +114,9 @@ class Items:
         """Return the runs of a group, one per seed, by the name of the row in the paper; none if it is absent.
 
         In a table of times alone, their training steps are timed, but the runs are not done.
-
-        Raises: ConfigError if they are not of one setting.
         """
-        if group.absent:
-            return {}
-        found = {
-            row: [self._run(item, group, norm, seed) for seed in self.options.seeds]
-            for row, norm in group.norms.items()
-        }
-        settings = {Path(run.folder).parents[1] for runs in found.values() for run in runs}
-        if len(settings) > 1:
-            raise config.ConfigError(f"item {item.name}: {' and '.join(map(str, settings))} are not one setting")
-        return found
-
-    def runs(self, chosen: Sequence[Item]) -> list[Run]:
-        """Return the runs of items, each once."""
-        groups = [self.runs_of(item, group) for item in chosen if item.has_runs for group in item.groups]
-        return list(dict.fromkeys(run for group in groups for runs in group.values() for run in runs))
+        norms = {} if group.absent else group.norms
+        return {row: [self._run(item, group, norm, seed) for seed in self.options.seeds] for row, norm in norms.items()}
 
     def _run(self, item: Item, group: Group, norm: str, seed: int) -> Run:
         overrides = {"threads": 1} | flatten(group.runs) | flatten(item.at.get(self.scale, {}))
@@ -157,30 +128,32 @@ class Items:
         except config.ConfigError as error:
             raise config.ConfigError(f"item {item.name}: {error}") from None
 
+    def runs(self, chosen: Sequence[Item]) -> list[Run]:
+        """Return the runs of items, each once."""
+        groups = [self.runs_of(item, group) for item in chosen if item.has_runs for group in item.groups]
+        return list(dict.fromkeys(run for group in groups for runs in group.values() for run in runs))
+
     def job(self, run: Run) -> config.Job:
         return _job(run.words, self.config_dir)
 
     def state(self, run: Run) -> str:
-        """Return the status of a run, or "missing", "too short" if more steps are needed, or "damaged".
+        return states.state(self.results / run.folder, self.job(run).config.max_steps)
 
-        A run is damaged if its record contradicts that it has ended.
-        """
-        try:
-            past = Past.read(record.RunFolder(self.results / run.folder))
-            if past.status is None:
-                return "missing"
-            status = str(past.status["status"])
-            is_short = status in record.ENDED and not past.has_ended(self.job(run).config.max_steps)
-        except RefusedError:
-            return "damaged"
-        return "too short" if is_short else status
+    def missing(self, items: Sequence[Item]) -> list[Run]:
+        """Return the runs of items that have not ended, each once."""
+        return [run for run in self.runs(items) if self.state(run) not in record.ENDED]
 
-    def missing(self, item: Item) -> list[Run]:
-        """Return the runs of an item that have not ended."""
-        return [run for run in self.runs([item]) if self.state(run) not in record.ENDED]
+    def plan(self) -> PlannedRuns:
+        stages = {item.name: self.runs([item]) for item in self.items}
+        return PlannedRuns(stages, {run: self.state(run) for run in self.runs(self.items)})
+
+    def trial_words(self, run: Run) -> Sequence[str]:
+        return run.words
+
+    # --- for workers
 
     def left(self) -> list[Run]:
-        return list(dict.fromkeys(run for item in self.items for run in self.missing(item)))
+        return self.missing(self.items)
 
     def headline(self, run: Run) -> str:
         runs = self.runs(self.items)
@@ -188,12 +161,6 @@ class Items:
 
     def begin(self, run: Run) -> config.Job:
         return self.job(run)
-
-    def why_left(self, run: Run) -> str:
-        return f"it has ended before step {self.job(run).config.max_steps}; to repeat it, remove its folder"
-
-    def after(self, run: Run) -> list[str]:  # noqa: ARG002
-        return []
 
     # --- timings
 
@@ -227,27 +194,24 @@ def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) ->
     """
     typed = tuple({word.partition("=")[0]: word for word in words}.values())
     options: Options = config.from_words(Options, [word for word in typed if _is_option(word)])
-    chosen = tuple(items.read(each, config_dir) for each in (items.options(config_dir) if name == ALL else [name]))
+    names = item_file.options(config_dir) if name == ALL else [name]
+    chosen = tuple(item_file.read(each, config_dir) for each in names)
     asked = Items(name, typed, chosen, options, config_dir)
-    for override in config.parse(asked.words):
-        if override.key_or_group in MANAGED:
-            instead = MANAGED[override.key_or_group]
-            raise config.ConfigError(f"{override.input_line}: {instead}")
-        if setter := next((item for item in chosen if _sets(item, override.key_or_group)), None):
-            raise config.ConfigError(f"{override.input_line}: the item {setter.name} sets this itself")
+    for item in chosen:
+        refuse_managed(asked.words, [*MANAGED, *_own_keys(item)], f"the item {item.name}")
     asked.runs(chosen)  # composed now, so that a mistake is reported before anything is done
     return asked
 
 
-def _sets(item: Item, key: str) -> bool:
+def _own_keys(item: Item) -> list[str]:
+    """Return the keys of runs that an item sets itself."""
     norms = [norm for group in item.groups for norm in group.norms.values()]
-    own = {word.partition("=")[0] for norm in norms for word in config.norm_words(norm)}
-    return key in own or any(key in flatten(group.runs) for group in item.groups)
+    of_norms = [word.partition("=")[0] for norm in norms for word in config.norm_words(norm)]
+    return [*of_norms, *(key for group in item.groups for key in flatten(group.runs))]
 
 
 # What a command asks for: the runs of a campaign, which are tuned and decide its claims, or those of items, which are
-# drawn. Workers do them (:class:`rmsexp.work.worker.Runs`); ``plan`` and ``timings`` say what is asked for,
-# ``trial_words`` and ``alike`` how long a run takes of whose norm none has finished.
+# drawn. ``plan`` and ``timings`` say what is asked for, ``trial_words`` how a trial of a run is done.
 Asked = CampaignRuns | Items
 
 
@@ -257,7 +221,7 @@ def asked(name: str, words: Sequence[str], config_dir: str | None) -> Asked:
     Raises: ConfigError for an unknown name and for a mistake in a file or in the words.
     """
     campaigns = config.options(question.GROUP, config_dir)
-    known = [*campaigns, *items.options(config_dir), ALL]
+    known = [*campaigns, *item_file.options(config_dir), ALL]
     if name not in known:
         raise config.ConfigError(config.unknown(question.GROUP, name, known, config_dir))
     if name in campaigns:

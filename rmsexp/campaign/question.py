@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -19,6 +18,7 @@ from rmsexp import config
 from rmsexp.campaign import campaign_file
 from rmsexp.campaign.campaign_file import Metric, Stage
 from rmsexp.campaign.content import Content
+from rmsexp.campaign.results import Campaign
 from rmsexp.config import classes, identity, score
 from rmsexp.config.schema import as_config, fit
 from rmsexp.rules import selection
@@ -37,14 +37,8 @@ WHERE_AND_HOW = (
 EXPONENT = re.compile(r"[-+]?\d+e[-+]?\d+", re.IGNORECASE)  # numbers that YAML takes for text, such as 1e-3
 # of numbers of seeds: the keys before 28 November 2026 -> those of today
 SEED_KEYS = dict(zip(*(campaign_file.SEED_KEYS[rules] for rules in sorted(campaign_file.SEED_KEYS)), strict=True))
-MANAGED = {  # keys of runs that the campaign sets itself -> what to do instead
-    "norm": "write norms=[ln,rms]",
-    **dict.fromkeys(("seed", "seeds"), "set tune.first_seed, pilot.seed, final.min_seeds or final.max_seeds"),
-    "evaluation": "only final runs are evaluated on test splits",
-    "max_steps": "set schedule.steps",
-    "eval_every": "all runs are evaluated at twenty equally spaced steps",
-    "force": "to repeat a run, remove its folder",
-}
+# keys of runs that the campaign sets itself: by norms=[…], seeds of the stages, and schedule.steps
+MANAGED = ("norm", "seed", "seeds", "evaluation", "max_steps", "eval_every", "force")
 
 
 @dataclass(frozen=True)
@@ -81,16 +75,7 @@ class Question:
     @cached_property
     def recipe(self) -> config.Job:
         """A run of the first norm, at the recipe's rate."""
-        return self.job("final", self.arms[0], None, 0)
-
-    @property
-    def arms(self) -> list[str]:
-        """The names of the norms that are run: the norms, or each of them at every place of the ladder."""
-        return [arm for norm in self.content.norms for arm in campaign_file.on_ladder(norm, self.content.ladder)]
-
-    @property
-    def is_tuned(self) -> bool:
-        return campaign_file.is_tuned(self.version, self.grid, self.content.final.tolerance)
+        return self.job("final", campaign_file.on_ladder(self.content.norms[0], self.content.ladder)[0], None, 0)
 
     @property
     def results(self) -> Path:
@@ -99,6 +84,36 @@ class Question:
     @property
     def folder(self) -> Path:
         return self.results / "campaigns" / self.name
+
+    @cached_property
+    def campaign(self) -> Campaign:
+        """The campaign without any runs, and not registered."""
+        content, final = self.content, self.content.final
+        first = content.tune.first_seed
+        return Campaign(
+            path=self.folder / campaign_file.FILE,
+            rules=self.version,
+            supersedes=content.supersedes,
+            name=self.name,
+            question=content.question,
+            command=self.command(places=False),
+            runs=dict(word.split("=", 1) for word in self.words if not word.startswith(WHERE_AND_HOW)),
+            tuning_runs=dict(word.split("=", 1) for word in self.tuning_words),
+            rate=self.rate,
+            mode=self.mode,
+            tuned_by=self.tuned_by,
+            score=self.score,
+            norms=tuple(content.norms),
+            ladder={key: tuple(values) for key, values in content.ladder.items()},
+            tolerance=final.tolerance,
+            grid=self.grid,
+            seeds=campaign_file.Seeds(
+                tuple(range(first, first + selection.TUNING_SEEDS)), final.min_seeds, final.max_seeds, None
+            ),
+            claims=self.claims,
+            jobs=(),
+            registered=None,
+        )
 
     @property
     def rate(self) -> str:
@@ -115,11 +130,6 @@ class Question:
         return (middle / 2, middle, 2 * middle)
 
     @property
-    def tuning_seeds(self) -> tuple[int, ...]:
-        first = self.content.tune.first_seed
-        return tuple(range(first, first + selection.TUNING_SEEDS))
-
-    @property
     def tuning_words(self) -> tuple[str, ...]:
         """The overrides that tuning runs alone have."""
         return tuple(as_word(key, value) for key, value in config.flatten(self.content.tune.runs).items())
@@ -128,12 +138,10 @@ class Question:
     def target(self) -> Any:
         """The target of the task. Raises: ConfigError if it is known only once the task has its data."""
         recipe = self.recipe.config
-        task = classes.task_class(recipe.task, recipe._target_)
-        if not hasattr(task, "target"):
-            raise config.ConfigError(
-                f"task={recipe.task}: a campaign needs target as an attribute of the class {task.__name__} itself"
-            )
-        return task.target
+        target = getattr(classes.task_class(recipe.task, recipe._target_), "target", None)
+        if target is None:
+            raise config.ConfigError(f"task={recipe.task}: a campaign needs target as an attribute of the task's class")
+        return target
 
     @property
     def tuned_by(self) -> Metric:
@@ -145,23 +153,11 @@ class Question:
 
     @property
     def score(self) -> Metric:
-        """The metric of the claims.
-
-        Raises: ConfigError if it is on a split that has no scores, or if it must be given and is not.
-        """
-        stated = self.content.final.score
-        splits = "valid", self.target.split, *self.recipe.config.test_splits  # the last is a test split if there is one
-        if stated is None and self.target.split == "valid":
-            raise config.ConfigError(
-                f"write final.score='{splits[-1]} {self.target.metric}': this task reports its validation examples, "
-                "because not all of its data have a test split, and on these examples the rates are chosen"
-            )
-        metric = self._metric("final.score", stated or f"{self.target.split} {self.target.metric}")
+        """The metric of the claims. Raises: ConfigError if runs are not evaluated on its split."""
+        metric = self._metric("final.score", self.content.final.score or f"{self.target.split} {self.target.metric}")
+        splits = dict.fromkeys(("valid", self.target.split, *self.recipe.config.test_splits))
         if metric.split not in splits:
-            known = ", ".join(dict.fromkeys(splits))
-            raise config.ConfigError(
-                f"final.score={' '.join(metric)}: runs are evaluated on {known}, not on this split"
-            )
+            raise config.ConfigError(f"final.score={' '.join(metric)}: runs are evaluated on {', '.join(splits)}")
         return metric
 
     @property
@@ -220,10 +216,6 @@ class Question:
             stated["rules"] = self.version
         return stated | {"grid": list(self.grid), "tuned_by": list(self.tuned_by), "score": list(self.score)}
 
-    @property
-    def digest(self) -> str:
-        return campaign_file.digest(self.rules())
-
     def __hash__(self) -> int:
         return hash((self.file, self.typed, self.words, self.config_dir))
 
@@ -270,12 +262,11 @@ def _read(name: str, stored: dict[str, Any], typed: tuple[str, ...], config_dir:
     if any(word.startswith("claims") for word in own):
         raise config.ConfigError("claims can be changed in its file only")
     content = _content(stored, own)
-    _check_stages(content, own)
     runs = {key: as_word(key, value) for key, value in config.flatten(content.runs).items()}
     changes = {word.partition("=")[0]: word for word in typed if word not in own}
     overrides = {"threads": "threads=1"} | runs | changes
     question = Question(name, typed, content, _claims(content, claims), tuple(overrides.values()), config_dir, version)
-    _check_words(question)
+    refuse_managed((*question.words, *question.tuning_words), [*MANAGED, question.rate], "the campaign")
     _check_runs(question)
     _check_seeds(content)
     return question
@@ -332,7 +323,7 @@ def _claims(content: Content, stored: Any) -> tuple[Claim, ...]:
     if not stored:
         if content.margin is None:
             raise config.ConfigError(
-                "the file has no claims, so margin= is needed: the largest difference of the score that does not matter"
+                "the file has no claims, so margin= is needed: the largest difference that does not matter"
             )
         first, *others = content.norms
         shared = {"test": EQUIVALENCE, "b": first, "margin": content.margin}
@@ -348,86 +339,42 @@ def _claim(content: Content, stored: dict[str, Any], place: str) -> Claim:
     if missing := [key for key in ("claim", "test", "a", "b") if key not in stored]:
         raise config.ConfigError(f"{place} has no {missing[0]}; a claim has claim, test, a and b")
     claim: Claim = fit(Claim, as_config(stored), f"{place}.")
-    for norm in (claim.a, claim.b):
-        if norm not in content.norms:
-            known = ",".join(content.norms)
-            raise config.ConfigError(f"{place} is about {norm}, which is not among norms=[{known}]; add it there")
     if claim.seeds is not None and claim.seeds > (least := content.final.min_seeds):
         raise config.ConfigError(f"{place} has seeds: {claim.seeds}, but every norm has {least}: raise final.min_seeds")
     return claim
 
 
-def _check_words(question: Question) -> None:
-    """Raise ConfigError for an override of the runs that the campaign sets itself."""
-    for override in config.parse((*question.words, *question.tuning_words)):
-        key = override.key_or_group
-        if key in MANAGED or key == question.rate:
-            instead = MANAGED.get(key, f"set its rates with tune.over.{key}=[…]")
-            raise config.ConfigError(f"{override.input_line}: the campaign sets {key} itself; {instead}")
+def refuse_managed(words: Sequence[str], managed: Collection[str], owner: str) -> None:
+    """Raise ConfigError for an override of a key that its ``owner`` sets."""
+    for override in config.parse(words):
+        if override.key_or_group in managed:
+            raise config.ConfigError(f"{override.input_line}: {owner} sets {override.key_or_group} itself")
 
 
 def _check_runs(question: Question) -> None:
     """Raise ConfigError or ValueError unless all runs can be composed and the rates and metrics fit the rules."""
-    content, grid = question.content, question.grid
-    if content.final.tolerance is None:
-        selection.next_runs(grid, {}, question.mode, question.tuning_seeds)
-    elif sorted({*grid}) != list(grid) or len(grid) < 3:
+    content, grid, campaign = question.content, question.grid, question.campaign
+    if content.final.tolerance is not None and (sorted({*grid}) != list(grid) or len(grid) < 3):
         raise config.ConfigError(f"tune.over.{question.rate}: a stable range needs at least three rates, ascending")
     if content.final.tolerance is None and question.tuned_by.metric != question.score.metric:
-        metrics = question.tuned_by.metric, question.score.metric
         raise config.ConfigError(
-            f"tune.by is about {metrics[0]} and final.score about {metrics[1]}; rates are chosen by the metric of the "
-            "claims, so that both are in its unit"
+            f"tune.by is about {question.tuned_by.metric} and final.score about {question.score.metric}; rates are "
+            "chosen by the metric of the claims"
         )
-    folders: dict[str, str] = {}
-    for norm in question.arms:
-        folder = _series_folder(question, True, norm, grid[0])
-        if folder in folders:
-            raise config.ConfigError(f"norms: {folders[folder]} and {norm} are the same norm; leave one out")
-        folders[folder] = norm
-    _check_extensions(question)
+    for norm in campaign.every_arm:
+        _series_folder(question, True, norm, grid[0])
     question.timed()
     if content.pilot.rate is not None:
         question.job("pilot", content.norms[0], content.pilot.rate, content.pilot.seed)
 
 
-def _check_extensions(question: Question) -> None:
-    """Raise ConfigError if tuning could ask for a rate that is refused, after many runs."""
-    if not question.is_tuned:
-        return
-    rates = selection.extremes(question.grid, campaign_file.TUNING[question.version])
-    for norm, (which, rate) in itertools.product(question.arms, rates.items()):
-        try:
-            question.job("tune", norm, rate, question.tuning_seeds[0])
-        except ValueError as error:  # ConfigError, too
-            raise config.ConfigError(
-                f"tune.over.{question.rate}: tuning may ask for {rate:g}, which is refused ({error}); "
-                + ("tune a key that takes any number" if which == "between octaves" else f"leave out the {which} rates")
-            ) from None
-
-
-def _check_stages(content: Content, own: Sequence[str]) -> None:
-    """Raise ConfigError if a typed word is about a stage that the campaign does not have."""
-    needed = {"timing.norms": content.timing.norms, "pilot.rate": content.pilot.rate}
-    missing = {key.partition(".")[0]: key for key, value in needed.items() if not value}
-    for word in own:
-        key = missing.get(word.partition(".")[0])
-        if key is not None and not word.startswith(key):
-            raise config.ConfigError(f"{word} has no effect without {key}")
-
-
 def _check_seeds(content: Content) -> None:
     """Raise ConfigError if two stages share a seed."""
-    first = content.tune.first_seed
-    stages: dict[str, Sequence[int]] = {
-        "final": range(content.final.max_seeds),
-        "tuning": range(first, first + selection.TUNING_SEEDS),
-        "pilot": () if content.pilot.rate is None else (content.pilot.seed,),
-        "timing": (content.timing.seed,) if content.timing.norms else (),
-    }
-    for (one, seeds), (other, others) in itertools.combinations(stages.items(), 2):
-        if shared := sorted({*seeds} & {*others}):
-            raise config.ConfigError(
-                f"{one} and {other} runs share seed {shared[0]}, and each stage needs its own; "
-                "final seeds count from 0; tune.first_seed, pilot.seed and timing.seed set the others"
-            )
+    first, pilot, timing = content.tune.first_seed, content.pilot, content.timing
+    seeds = [*range(content.final.max_seeds), *range(first, first + selection.TUNING_SEEDS)]
+    seeds += [pilot.seed] * (pilot.rate is not None) + [timing.seed] * bool(timing.norms)
+    if shared := [seed for seed in seeds if seeds.count(seed) > 1]:
+        raise config.ConfigError(
+            f"two stages share seed {shared[0]}, and each needs its own; final seeds count from 0; tune.first_seed, "
+            "pilot.seed and timing.seed set the others"
+        )

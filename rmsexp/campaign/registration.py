@@ -52,15 +52,8 @@ def read(question: Question) -> Registered | None:
     stored = campaign_file.registration(question.folder)
     if stored is None:
         return None
-    then, now = (
-        dict(campaign_file.leaves(rules)) for rules in (stored.rules, json.loads(json.dumps(question.rules())))
-    )
-    changed = [
-        f"{key} was {then.get(key, 'not set')} and is {now.get(key, 'not set')}"
-        for key in dict.fromkeys([*then, *now])
-        if then.get(key) != now.get(key)
-    ]
-    return Registered(stored.digest, stored.commit, stored.date, "; ".join(changed) or None)
+    changed = campaign_file.changed_keys(stored.rules, json.loads(json.dumps(question.rules())))
+    return Registered(stored.digest, stored.commit, stored.date, ", ".join(changed) or None)
 
 
 def register(question: Question, own: dict[str, str]) -> None:
@@ -72,21 +65,21 @@ def register(question: Question, own: dict[str, str]) -> None:
     """
     stored = campaign_file.registration(question.folder)
     if stored is None:
-        content = {"digest": question.digest, "date": clock.now(), "rules": question.rules()}
+        rules = question.rules()
+        content = {"digest": campaign_file.digest(rules), "date": clock.now(), "rules": rules}
         atomic.write_json(question.folder / campaign_file.REGISTRATION, content | own)
         return
     commit, now = (name.removesuffix("+") for name in (stored.commit, own["commit"]))
-    if commit != now and not any(name.startswith(NO_GIT) for name in (commit, now)):
+    of_commits = not any(name.startswith(NO_GIT) for name in (commit, now))
+    if commit != now or stored.code not in (None, own["code"]):
         # relative paths would be others there
         folder = None if question.config_dir is None else str(Path(question.config_dir).absolute())
         words = [value_word("results", question.results.absolute()), *config_dir_words(folder)]
-        raise OtherCommitError(
-            f"{question.name} was registered at commit {commit}, and this is {own['commit']}; all of its runs must "
-            f"come from one commit: git worktree add ../rmsexp-{commit[:7]} {commit}, and repeat the command there "
-            f"with {shlex.join(words)}"
+        there = (
+            f"git worktree add ../rmsexp-{commit[:7]} {commit}, and repeat the command there with {shlex.join(words)}"
         )
-    if commit != now or stored.code not in (None, own["code"]):
         raise OtherCommitError(
-            f"the files of the package or its configs are not those with which {question.name} was registered; all of "
-            "its runs must come from the same code: restore it, or begin anew in another results folder"
+            f"{question.name} was registered at commit {stored.commit} with other code than this, which is of "
+            f"{own['commit']}; all of its runs must come from the same code: "
+            + (there if of_commits and commit != now else "restore it, or begin anew in another results folder")
         )

@@ -1,22 +1,29 @@
-"""What a reader of a campaign's verdicts must know: changed files, several commits, data or recipes, other models."""
+"""What a reader of a campaign's verdicts must know: remarks on its runs and rules, and how much a verdict says.
+
+Differences are in the displayed unit and oriented: positive means better.
+"""
 
 from __future__ import annotations
 
-import re
+import math
+import statistics
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rmsexp.campaign import campaign_file
-from rmsexp.campaign.campaign_file import NO_GIT
-from rmsexp.campaign.results import Campaign, Results, moment, of_stage
+from rmsexp.campaign.campaign_file import NO_GIT, moment
 from rmsexp.config.identity import identity
 from rmsexp.config.schema import flatten
 from rmsexp.records import record
 from rmsexp.records.frames.load import DAMAGE
-from rmsexp.rules import claims
+from rmsexp.rules import claims, measures
+from rmsexp.rules.claims import SUPERIORITY, SUPPORTED, Claim, Verdict
 from rmsexp.system.readers import read_yaml
+
+if TYPE_CHECKING:
+    from rmsexp.campaign.results import Campaign
 
 SHORT = 10  # characters of a commit that are shown
 UNCOMMITTED = (
@@ -24,111 +31,87 @@ UNCOMMITTED = (
     "the verdicts stand, marked *"
 )
 CLOCKS_DIFFER = 60.0  # seconds by which the clocks of machines may differ
+NONE = "none"  # the norm that claims are measured by: no norm
+# Norms whose quality depends on the initial value of an option that no campaign has tuned
+UNTUNED = {"dyt": "alpha", "derf": "alpha"}
 
 
-def remarks(campaign: Campaign, results: Results) -> list[str]:
-    """Return what a reader of the verdicts must know.
-
-    For example that the file has changed, or that the runs are of several commits, data or recipes.
-    """
-    code = {name for job in campaign.jobs if job.stage == "final" for name in results[job].code}
+def on_campaign(campaign: Campaign) -> list[str]:
+    """Return the remarks on all claims of a campaign."""
+    final = [result for job, result in campaign.results.items() if job.stage == "final"]
+    judged = [result for job, result in campaign.results.items() if result.ended and job.stage != "pilot"]
+    code = {name for result in final for name in result.code}
+    lines = _registration(campaign, [result.began for result in final if result.began is not None]) if code else []
     commits = {name.rstrip("+") for name in code}
-    lines = []
-    if campaign.registered is None and code:
-        lines.append("not registered: the campaign's file has no digest of its rules")
-    if campaign.registered is not None:
-        began = [result.began for job, result in results.items() if job.stage == "final" and result.began is not None]
-        written = moment(campaign.registered.date)
-        early = 0 if written is None else sum(each < written - CLOCKS_DIFFER for each in began)
-        if early:  # the results of these runs may have shaped the rules
-            lines.append(f"{early} of its {len(began)} final runs began before its rules were registered")
-        if campaign.registered.changed is not None:
-            lines.append(f"the campaign's file has changed since it was registered: {campaign.registered.changed}")
-    lines += [*_unlike_registration(campaign), *_unlike_rules(campaign, results)]
-    if len(commits) > 1:
+    if code and campaign.registered is not None:
+        commits.add(str(campaign.registered.commit).rstrip("+"))
+    if len(commits) > 1 and not any(name.startswith(NO_GIT) for name in commits):
+        # without git, commits cannot be compared: the registered digest is also of the configs
         listed = ", ".join(sorted(commit[:SHORT] for commit in commits))
-        lines.append(f"its final runs come from {len(commits)} commits: {listed}")
-    elif campaign.registered is not None and commits:
-        registered = str(campaign.registered.commit).rstrip("+")
-        # where there is no git, commits cannot be compared: the registered digest is also of the configs
-        without_git = any(name.startswith(NO_GIT) for name in (registered, *commits))
-        if registered not in commits and not without_git:
-            own = f"its final runs come from commit {min(commits)[:SHORT]}"
-            lines.append(f"{own}, but {registered[:SHORT]} is registered")
+        lines.append(f"its final runs and its registration come from {len(commits)} commits: {listed}")
     if any(name.endswith("+") for name in code):
         lines.append(UNCOMMITTED)
-    for norm in campaign.norms:
-        judged = [result for stage in ("tune", "final") for _, result in of_stage(results, stage, norm)]
-        if len({own for result in judged for own in result.own}) > 1:
-            lines.append(f"the Python module of {norm} changed between its runs")
     if campaign.tuning_runs:
         stated = ", ".join(f"{key}={value}" for key, value in campaign.tuning_runs.items())
         lines.append(f"its rates were chosen with {stated}")
     if campaign.score.split == campaign.tuned_by.split:
         lines.append(f"its claims are about the examples by which its rates were chosen ({campaign.score.split})")
-    data = {result.data for job, result in results.items() if result.ended and job.stage != "pilot"}
-    if len(data) > 1:
+    if len(data := {result.data for result in judged}) > 1:
         listed = ", ".join(sorted(digest[:SHORT] for digest in data))
         lines.append(f"its tuning and final runs used different data, with the digests {listed}")
-    return [*lines, *_mixed(campaign, results)]
-
-
-def _unlike_registration(campaign: Campaign) -> list[str]:
-    """Return in what the campaign's file differs from the registration beside it, unless it says so itself."""
-    if campaign.registered is None:
-        return []
-    try:
-        stored = campaign_file.registration(campaign.path.parent)
-    except (OSError, ValueError) as error:
-        return [str(error)]
-    if stored is None:
-        return [f"its {campaign_file.REGISTRATION} is missing, so its rules may have changed since"]
-    rules, final = stored.rules, stored.rules.get("final", {})
-    numbers = final.get("seeds", final)  # the first rules have them one level deeper
-    then = {key: rules.get(key) for key in ("norms", "grid", "tuned_by", "score", "question", "runs", "ladder")}
-    then |= {"claims": [_stated(claim) for claim in rules.get("claims", [])]}
-    then |= {"final": (*map(numbers.get, campaign_file.SEED_KEYS[campaign.rules]), final.get("tolerance"))}
-    then |= {"digest": campaign_file.digest(rules), "commit": stored.commit, "date": stored.date}
-    now: dict[str, Any] = {key: list(getattr(campaign, key)) for key in ("norms", "grid", "tuned_by", "score")}
-    now |= {"question": campaign.question, "runs": sorted(f"{key}={value}" for key, value in campaign.runs.items())}
-    now |= {"ladder": {key: list(values) for key, values in campaign.ladder.items()} or None}
-    now |= {"claims": [_stated(asdict(claim)) for claim in campaign.claims]}
-    now |= {"final": (campaign.seeds.min_seeds, campaign.seeds.max_seeds, campaign.tolerance)}
-    now |= {key: getattr(campaign.registered, key) for key in ("digest", "commit", "date")}
-    said = {re.split(r"[ .\[]", part)[0] for part in (campaign.registered.changed or "").split("; ")}
-    if changed := [key for key in now if key not in said and then[key] != now[key]]:
-        files = f"{campaign_file.FILE} and {campaign_file.REGISTRATION}"
-        return [f"{files} differ in {', '.join(changed)}, so one was changed by hand"]
-    return []
-
-
-def _stated(claim: dict[str, Any]) -> dict[str, Any]:
-    """Return the keys of a claim that have a value: those of later versions are missing in older registrations."""
-    return {key: value for key, value in claim.items() if value is not None}
-
-
-def _unlike_rules(campaign: Campaign, results: Results) -> list[str]:
-    """Return in what a decided campaign's file is not what the rules make of its records."""
-    if campaign.undecided(results):
-        return []
-    lines = []
-    needed, count = campaign.needed_seeds(results), campaign.seeds.needed or campaign.seeds.min_seeds
-    if needed is not None and needed != count:
-        lines.append(f"{campaign_file.FILE} has {count} as the number of seeds, and by its records it is {needed}")
-    asked = {*campaign.final_runs(results, count)}
-    listed = {(job.norm, job.rate, job.seed) for job in campaign.jobs if job.stage == "final"}
-    if asked != listed:
-        norm, rate, seed = min(asked ^ listed)
-        lines.append(
-            f"{campaign_file.FILE} does not list the final runs that its tuning runs and the rules ask for (such "
-            f"as {norm} at {rate:g} with seed {seed}), so it was changed by hand or tuning runs were lost"
-        )
+    lines += _recipes(campaign)
+    if lost := campaign.problems:
+        lines.append(f"the records of {len(lost)} of its runs do not count: {lost[0]}")
     return lines
 
 
-def differing_models(campaign: Campaign, claim: claims.Claim, results: Results) -> list[str]:
+def on_claim(campaign: Campaign, claim: Claim) -> list[str]:
+    """Return the remarks on a claim: other differences between its norms, and rates at an edge."""
+    norms = claim.a, claim.b
+    edges = {norm: campaign.choice[norm].edge for norm in norms if norm in campaign.choice}
+    at_edge = [f"the chosen rate of {norm} is the {edge} of the extended grid" for norm, edge in edges.items() if edge]
+    at_edge += [
+        f"the stable range of {norm} reaches an end of the grid, so it is at least this wide"
+        for norm in norms
+        if (found := campaign.ranges.get(norm)) is not None and found.at_least
+    ]
+    return [*differing_models(campaign, claim), *at_edge]
+
+
+def _registration(campaign: Campaign, began: Sequence[float]) -> list[str]:
+    """Return whether the rules are those that were registered before the final runs, which began at ``began``."""
+    if campaign.registered is None:
+        return ["not registered: the campaign's file has no digest of its rules"]
+    lines = []
+    written = moment(campaign.registered.date)
+    early = 0 if written is None else sum(each < written - CLOCKS_DIFFER for each in began)
+    if early:  # the results of these runs may have shaped the rules
+        lines.append(f"{early} of its {len(began)} final runs began before its rules were registered")
+    if (changed := campaign.registered.changed) is not None:
+        lines.append(f"the campaign's file has changed since it was registered: {changed}")
+    try:
+        stored = campaign_file.registration(campaign.path.parent)
+    except (OSError, ValueError) as error:
+        return [*lines, str(error)]
+    if stored is None:
+        return [*lines, f"its {campaign_file.REGISTRATION} is missing, so its rules may have changed since"]
+    now: dict[str, Any] = {key: list(getattr(campaign, key)) for key in ("norms", "grid", "tuned_by", "score")}
+    now |= {"claims": [asdict(claim) for claim in campaign.claims]}
+    differ = [] if changed else campaign_file.changed_keys({key: stored.rules.get(key) for key in now}, now)
+    registered = campaign.registered
+    if (registered.digest, registered.commit, registered.date) != (stored.digest, stored.commit, stored.date):
+        differ.append("the registration")
+    if campaign_file.digest(stored.rules) != stored.digest:
+        differ.append("digest")
+    if differ:
+        files = f"{campaign_file.FILE} and {campaign_file.REGISTRATION}"
+        lines.append(f"{files} differ in {', '.join(differ)}, so one was changed by hand")
+    return lines
+
+
+def differing_models(campaign: Campaign, claim: Claim) -> list[str]:
     """Return the options of the model that differ between the norms of a claim and are not in their names."""
-    ours, theirs = _model_options(campaign, claim.a, results), _model_options(campaign, claim.b, results)
+    ours, theirs = _model_options(campaign, claim.a), _model_options(campaign, claim.b)
     if ours is None or theirs is None:
         return []
     keys = [key for key in sorted({*ours, *theirs}) if not any(f"{key}=" in norm for norm in (claim.a, claim.b))]
@@ -139,9 +122,9 @@ def differing_models(campaign: Campaign, claim: claims.Claim, results: Results) 
     ]
 
 
-def _model_options(campaign: Campaign, norm: str, results: Results) -> dict[str, Any] | None:
+def _model_options(campaign: Campaign, norm: str) -> dict[str, Any] | None:
     """Return the options of the model in the first tuning run of a norm that can be read; None without one."""
-    for job, result in of_stage(results, "tune", norm):
+    for job, result in campaign.of_stage("tune", norm):
         if result.ended:
             with suppress(*DAMAGE):  # which is reported when the run is loaded
                 values = flatten(read_yaml(campaign.root / job.folder / record.CONFIG))
@@ -149,34 +132,89 @@ def _model_options(campaign: Campaign, norm: str, results: Results) -> dict[str,
     return None
 
 
-def _mixed(campaign: Campaign, results: Results) -> list[str]:
+def _recipes(campaign: Campaign) -> list[str]:
     """Return which values differ among the configs of the tuning and final runs, except rates and evaluations.
 
     The keys of a ladder and those that tuning runs have of their own may differ, too.
     Norms may have options of their own and of the model, so these are compared among the runs of a norm only.
     """
-    recipes: dict[str, list[dict[str, Any]]] = {arm: [] for arm in campaign.every_arm}
+    found: dict[tuple[str, str], list[Any]] = {}  # the values by norm, or "all norms", and key
     left_out = {campaign.rate, "evaluation", *campaign.ladder, *campaign.tuning_runs}
-    for job in (job for job, result in results.items() if result.ended and job.stage != "pilot"):
+    for job in (job for job, result in campaign.results.items() if result.ended and job.stage != "pilot"):
         with suppress(*DAMAGE):  # which is reported when the run is loaded
-            values = identity(read_yaml(campaign.root / job.folder / record.CONFIG))
-            recipes[job.norm].append({key: values[key] for key in values.keys() - left_out})
-    every = [recipe for same in recipes.values() for recipe in same]
-    groups = [("all norms", every, False), *((norm, same, True) for norm, same in recipes.items())]
-    return [line for name, same, own in groups if (line := _differing(name, same, own))]
+            for key, value in identity(read_yaml(campaign.root / job.folder / record.CONFIG)).items():
+                values = found.setdefault((job.norm if key.startswith(("norm.", "model.")) else "all norms", key), [])
+                if key not in left_out and value not in values:
+                    values.append(value)
+    return [
+        f"the tuning and final runs of {norm} have several recipes: {key} is {' or '.join(map(str, values))}"
+        for (norm, key), values in sorted(found.items())
+        if len(values) > 1
+    ]
 
 
-def _differing(name: str, recipes: Sequence[dict[str, Any]], own: bool) -> str:
-    """Return the keys whose values differ among the recipes, with the values; "" if there are none.
+# --- how much a verdict says
 
-    ``own``: look at the options of norms and models; otherwise at all others.
+
+class Strength(NamedTuple):
+    """What stands beside a verdict.
+
+    Attributes:
+        margin: the claim's margin; for superiority, the smallest margin of the campaign, NaN if it has none.
+        exceeds: for a supported claim of superiority, whether the interval lies above the margin, too.
+        gain: by how much b is better than no norm; NaN if that is not known, or not shown by a two-sided 95 % interval.
+        blind: whether the claim that no norm equals b is supported with the same margin.
+        improving: of each norm of the claim whose runs still gained more than half a margin in the last fifth of their
+            steps, the mean gain.
+        untuned: options of the norms that matter and were not tuned, such as "alpha of dyt".
     """
-    keys = sorted({key for recipe in recipes for key in recipe if key.startswith(("norm.", "model.")) == own})
-    parts = []
-    for key in keys:
-        values: list[Any] = []
-        for recipe in recipes:
-            values += [] if recipe.get(key) in values else [recipe.get(key)]
-        if len(values) > 1:
-            parts.append(f"{key} is {' or '.join(map(str, values))}")
-    return f"the tuning and final runs of {name} have several recipes: {'; '.join(parts)}" if parts else ""
+
+    margin: float
+    exceeds: bool
+    gain: float
+    blind: bool
+    improving: dict[str, float]
+    untuned: tuple[str, ...]
+
+
+def strength(campaign: Campaign, verdict: Verdict) -> Strength:
+    """Return what stands beside a verdict of a decided campaign."""
+    claim = verdict.claim
+    margins = [other.margin for other in campaign.claims if other.margin is not None]
+    margin = claim.margin if claim.margin is not None else min(margins, default=math.nan)
+    gains = {norm: gain(campaign, norm) for norm in (claim.a, claim.b)}
+    none = _none_against(campaign, claim.b)
+    within = none is not None and -margin < none.low and none.high < margin
+    options = {norm: norm.partition("+") for norm in (claim.a, claim.b)}
+    return Strength(
+        margin=margin,
+        exceeds=claim.test == SUPERIORITY and verdict.outcome == SUPPORTED and verdict.low > margin,
+        gain=-none.difference if none is not None and none.against_zero == "worse" else math.nan,
+        blind=claim.margin is not None and claim.a != NONE and within,
+        improving={norm: value for norm, value in gains.items() if value > margin / 2},
+        untuned=tuple(
+            f"{UNTUNED[name]} of {norm}"
+            for norm, (name, _, own) in options.items()
+            if name in UNTUNED and f"{UNTUNED[name]}=" not in own
+        ),
+    )
+
+
+def gain(campaign: Campaign, norm: str) -> float:
+    """Return the mean gain of a norm's finished final runs in the last fifth of their steps; NaN without a run.
+
+    NaN, too, if claims are not about scores.
+    """
+    if campaign.measure != measures.SCORE:
+        return math.nan
+    found = [result.gain for _, result in campaign.of_stage("final", norm) if result.status == "finished"]
+    return statistics.fmean(found) if found else math.nan
+
+
+def _none_against(campaign: Campaign, norm: str) -> Verdict | None:
+    """Return the verdict on the claim that no norm is better than a norm, with its 90 % interval; None without runs."""
+    seeds = sorted({*campaign.scores.get(NONE, {})} & {*campaign.scores.get(norm, {})})
+    if norm == NONE or not seeds:
+        return None
+    claim = Claim("no norm", SUPERIORITY, NONE, norm)
+    return claims.decide([claim], campaign.scores, campaign.better, seeds, campaign.uncertainty)[0]

@@ -130,16 +130,10 @@ def list_unfinished(jobs: Sequence[config.Job]) -> int:
 
 def counts(jobs: Sequence[config.Job]) -> str:
     """Return the number of runs in each state, such as "5 finished, 2 interrupted, 11 not started"."""
-    found = Counter(_state(job) for job in jobs)
+    found = Counter(states.state(job.folder, job.config.max_steps) for job in jobs)
     return ", ".join(
         f"{found[state]} {state}" for state in (*reversed(states.STATES), states.NOT_STARTED) if found[state]
     )
-
-
-def _state(job: config.Job) -> str:
-    """Return the state of a run; one that ended with fewer steps than its job asks for is to be continued."""
-    run = states.until(states.read_run(job.folder) if job.folder.exists() else None, job.config.max_steps)
-    return states.NOT_STARTED if run is None else run.state
 
 
 def _result(job: config.Job) -> Mapping[str, Any]:

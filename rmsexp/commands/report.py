@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from rmsexp import config
-from rmsexp.campaign.answers import load as load_answers
+from rmsexp.campaign.results import load_all as load_campaigns
 from rmsexp.records import record
 from rmsexp.records.frames import timing_records
 from rmsexp.records.frames.load import Records, load
@@ -84,8 +84,9 @@ def _run(results: Path, task: str | None, setting: str | None, out: Path, pool: 
             + command("rmsexp", "-m", "norm=ln,rms", value_word("results", results))
         )
     selected = _select(settings, results, task, setting)
-    answers = [answer for answer in load_answers(results, problems) if task in (None, answer.campaign.task)]
-    tuning = [] if setting else [path for path in selected if campaign_report.is_tuning(path, settings[path], answers)]
+    campaigns = [campaign for campaign in load_campaigns(results, problems) if task in (None, campaign.task)]
+    own = [] if setting else selected
+    tuning = [path for path in own if campaign_report.is_tuning(path, settings[path], campaigns)]
     problems += [problem for path in tuning for problem in settings[path].problems]
     selected = [path for path in selected if path not in tuning]
     families = setting_report.families(settings)
@@ -100,9 +101,9 @@ def _run(results: Path, task: str | None, setting: str | None, out: Path, pool: 
     reports = [result.report for result in written]
     problems += [problem for report in reports for problem in report.records.problems]
     try:
-        verdicts = campaign_report.write(answers, records, timings, len(tuning), out) if answers else None
+        verdicts = campaign_report.write(campaigns, records, timings, len(tuning), out) if campaigns else None
     except Exception as error:  # the settings are reported without verdicts
-        verdicts, names = None, ", ".join(str(answer.campaign.path) for answer in answers)
+        verdicts, names = None, ", ".join(str(campaign.path) for campaign in campaigns)
         problems.append(f"{names}: the verdicts cannot be reported: {error!r}")
     if task is not None:
         timings = timings[timings["task"] == task]

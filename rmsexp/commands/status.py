@@ -21,7 +21,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rmsexp.campaign.state import CampaignState, Overview, Reader
+from rmsexp.campaign import progress
+from rmsexp.campaign.progress import CampaignState, Overview
 from rmsexp.config.schema import results_folder
 from rmsexp.records import record
 from rmsexp.records.states import NOT_STARTED, STATES, Run
@@ -44,12 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--json", action="store_true", help="print a JSON document; docs/campaign-reference.md explains its keys"
     )
     arguments = parser.parse_args(argv)
-    reader, console = Reader(results_folder(arguments.results)), Console(highlight=False)
+    results, console = results_folder(arguments.results), Console(highlight=False)
     if arguments.watch:
         if not console.is_terminal:
             parser.error("--watch needs a terminal; leave it out")
-        _watch(reader, console)
-    overview = reader.read()
+        _watch(results, console)
+    overview = progress.read(results)
     if arguments.json:
         print(json.dumps(document(overview), indent=2))
     elif console.is_terminal:
@@ -59,11 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _watch(reader: Reader, console: Console) -> None:
+def _watch(results: Path, console: Console) -> None:
     """Show the state until Ctrl-C."""
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            live.update(Group(*_blocks(reader.read())), refresh=True)
+            live.update(Group(*_blocks(progress.read(results))), refresh=True)
             threading.Event().wait(REFRESH_SECONDS)
 
 
@@ -142,7 +143,9 @@ def _campaign(campaign: CampaignState) -> Iterator[RenderableType]:
     yield table
     if campaign.progress.left:
         time = _duration(campaign.progress.seconds_left)
-        yield _text(f"time left  {time}, with one worker on idle cores; {campaign.progress.runs} have ended")
+        ended = sum(stage.ended for stage in stages)
+        runs = f"{ended} of {ended + campaign.progress.left} runs have ended"
+        yield _text(f"time left  {time}, with one worker on idle cores; {runs}")
     yield Text(f"next       {brief(campaign.next, LONGEST_WITH_PATHS)}", overflow="fold")
 
 

@@ -15,17 +15,16 @@ from rmsexp.system.readers import read_yaml
 T = TypeVar("T")
 ANEW = "start a new run with force=true, which keeps this one beside it"
 TOKENS = (record.SUBWORDS, record.WORDS)  # what gives the ids in the data their meaning
+OTHER_TOKENS = "was trained with other {} than those that are now in data.root"
 # What must be as it was when the run began: how it differs, and what else can be done than to start a new run.
 DIFFERENCES = {
     "run": ("holds the run {before:.200}", "give the folder its old name back, or "),
     "config": ("was begun with another config ({before})", ""),
-    "data": (
-        "was trained on other data (digest {before:.12}, now {now:.12})",
-        "set data.root to the folder of the old data, or ",
-    ),
-} | {
-    kind: (f"was trained with other {kind} than those that are now in data.root", "restore the old ones, or ")
-    for kind in TOKENS
+    "data": ("was trained on other data (digest {before:.12}, now {now:.12})", "set data.root to the old data, or "),
+    **{
+        kind: (f"was trained with other {kind} than those that are now in data.root", "restore them, or ")
+        for kind in TOKENS
+    },
 }
 
 
@@ -64,17 +63,17 @@ class Past:
 
     @property
     def step(self) -> int:
-        """Return the step in the status, or 0."""
+        """The step in the status, or 0."""
         return self.status["step"] if self.status else 0
 
     @property
     def checkpoint(self) -> int | None:
-        """Return the step of the last checkpoint according to the status; 0: there is none; None: unknown."""
+        """The step of the last checkpoint according to the status; 0: there is none; None: unknown."""
         return self.status.get("checkpoint") if self.status else None
 
     @property
     def sessions(self) -> list[Session]:
-        """Return the sessions in ``run.json``, or an empty list."""
+        """The sessions in ``run.json``, or an empty list."""
         return self.run["sessions"] if self.run else []
 
     def refuse_other(self, **now: Any) -> None:
@@ -83,16 +82,12 @@ class Past:
         ``now``: values by keys of ``DIFFERENCES``: the run's name, its resolved config, the digest of its data, and the
         digests of its tokens. What the record lacks is not compared.
         """
-        if (found := self.difference(**now)) is not None:
-            key, text = found
-            raise RefusedError(f"{self.files.path} {text}; {DIFFERENCES[key][1]}{ANEW}")
-
-    def difference(self, **now: Any) -> tuple[str, str] | None:
-        """Return the first key whose value differs, and how, such as "was trained on other data …"; None if none does.
-
-        Arguments are as in :meth:`refuse_other`.
-        """
-        began = self._began()
+        notes = (self.run.get("notes") if self.run else None) or {}
+        began: dict[str, Any] = {"config": self.resolved} | {kind: notes.get(kind) for kind in TOKENS}
+        if self.run is not None:
+            own: Mapping[str, Any] = self.run
+            began["run"] = name(*(own.get(key) for key in ("task", "setting", "series", "seed")))
+            began["data"] = own["dataset"]["digest"]
         for key, value in now.items():
             before = began.get(key)
             if before is None:
@@ -100,19 +95,8 @@ class Past:
             if key == "config":
                 before, value = _changes(value, config.respelled(before)), None
             if before != value:
-                return key, DIFFERENCES[key][0].format(before=before, now=value)
-        return None
-
-    def _began(self) -> dict[str, Any]:
-        """Return what the run began with, as far as the record has it, by keys of ``DIFFERENCES``."""
-        if self.run is None:
-            return {"config": self.resolved}
-        run: Mapping[str, Any] = self.run
-        own = name(*(run.get(key) for key in ("task", "setting", "series", "seed")))
-        notes = run.get("notes") or {}
-        return {"run": own, "config": self.resolved, "data": run["dataset"]["digest"]} | {
-            kind: notes.get(kind) for kind in TOKENS
-        }
+                how, instead = DIFFERENCES[key]
+                raise RefusedError(f"{self.files.path} {how.format(before=before, now=value)}; {instead}{ANEW}")
 
     def has_ended(self, max_steps: int) -> bool:
         """Return whether the run has diverged or reached a number of steps, according to its status.
@@ -121,20 +105,16 @@ class Past:
         """
         if self.status is None or self.status["status"] not in record.ENDED:
             return False
-        if (problem := self._contradiction()) is not None:
+        files = self.files
+        kept = ((files.run_path, self.run), (files.config_path, self.resolved))
+        problem = next((f"{path} is missing" for path, content in kept if content is None), None)
+        try:
+            problem = problem or files.read_metrics()[1]
+        except FileNotFoundError:
+            problem = f"{files.metrics_path} is missing"
+        if problem is not None:
             raise RefusedError(f"{problem}; restore the file, or {ANEW}")
         return self.status["status"] == "diverged" or self.step >= max_steps
-
-    def _contradiction(self) -> str | None:
-        """Return what contradicts that the run has ended, or None."""
-        files, contents = self.files, (self.run, self.resolved)
-        for path, content in zip((files.run_path, files.config_path), contents, strict=True):
-            if content is None:
-                return f"{path} is missing"
-        try:
-            return files.read_metrics()[1]
-        except FileNotFoundError:
-            return f"{files.metrics_path} is missing"
 
 
 def _changes(resolved: dict[str, Any], before: dict[str, Any]) -> str | None:

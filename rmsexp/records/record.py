@@ -38,12 +38,8 @@ Row = dict[str, Any]
 
 CONFIG, RUN, METRICS, STATUS, CHECKPOINTS = "config.yaml", "run.json", "metrics.jsonl", "status.json", "checkpoints"
 REFERENCE = "reference"  # the folder, in a results folder, of records that are committed: not the user's own runs
-OWN_CODE: Final = (
-    "own_code"  # the key of a session with the digest of the user's own modules; it lacks it if there are none
-)
-TRAINED: Final = (
-    "trained"  # the key of a session, which is false if it took no step: it evaluated at most, or has just begun
-)
+OWN_CODE: Final = "own_code"  # the key of a session with the digest of the user's own modules, if there are any
+TRAINED: Final = "trained"  # the key of a session, which is false if it took no step
 SUBWORDS = "subwords"  # the note of a task with a digest of the subwords that it has learnt; "" without subwords
 WORDS = "words"  # the note of a task with a digest of its vocabulary, if its tokens are words
 # A run is contended if its threads wait for a core for more than this, times their CPU time. Measured on two machines:
@@ -55,55 +51,22 @@ STEAL_LIMIT = 0.02  # It is contended, too, if the host takes away more than thi
 # more than one of these factors. A single probe says little: beside a process that streams memory, about half are fast.
 SLOWDOWN_LIMITS = {"arithmetic": 1.15, "memory": 1.2}
 FEWEST_PROBES = 20
-MOST_FOLDERS = 20_000  # in a row without a record: what is searched is then no folder of results
 
 
-@dataclass
 class RunFolder:
     """The files of one run, below ``path``."""
 
-    path: Path
-
-    def __post_init__(self) -> None:
-        self._lock = Lock(self.lock_path, self.path)
-
-    @property
-    def config_path(self) -> Path:
-        return self.path / CONFIG
-
-    @property
-    def run_path(self) -> Path:
-        return self.path / RUN
-
-    @property
-    def metrics_path(self) -> Path:
-        return self.path / METRICS
-
-    @property
-    def status_path(self) -> Path:
-        return self.path / STATUS
-
-    @property
-    def overrides_path(self) -> Path:
-        """The words of the run's command line, in the place where programs with Hydra have them."""
-        return self.path / ".hydra" / "overrides.yaml"
-
-    @property
-    def log_path(self) -> Path:
-        return self.path / "run.log"
-
-    @property
-    def traceback_path(self) -> Path:
-        return self.path / "traceback.txt"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / CHECKPOINTS
-
-    @property
-    def lock_path(self) -> Path:
-        """Return the path of the lock's file. It is beside the folder, which can thus be renamed while it is locked."""
-        return self.path.parent / f".{self.path.name}.lock"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_path, self.run_path, self.metrics_path, self.status_path, self.checkpoints = (
+            path / name for name in (CONFIG, RUN, METRICS, STATUS, CHECKPOINTS)
+        )
+        self.log_path, self.traceback_path = path / "run.log", path / "traceback.txt"
+        # the words of the run's command line, in the place where programs with Hydra have them
+        self.overrides_path = path / ".hydra" / "overrides.yaml"
+        # beside the folder, which can thus be renamed while it is locked
+        self.lock_path = path.parent / f".{path.name}.lock"
+        self._lock = Lock(self.lock_path, path)
 
     def locked(self) -> AbstractContextManager[None]:
         """Return a context in which this object holds the run's lock (see :meth:`rmsexp.system.lock.Lock.held`)."""
@@ -122,8 +85,7 @@ class RunFolder:
 
         Return its new path; None if it is empty, as Hydra makes it, or missing.
         """
-        is_used = self.path.exists() and any(self.path.iterdir())
-        return atomic.move_aside(self.path) if is_used else None
+        return atomic.move_aside(self.path) if self.path.exists() and any(self.path.iterdir()) else None
 
     def remove_temporaries(self) -> None:
         """Remove the temporary files of processes that were killed in :func:`rmsexp.system.atomic.write_atomic`.
@@ -151,8 +113,8 @@ class RunFolder:
         """
         self.check_lock()
         content: dict[str, Any] = {"status": status, "step": step, "error": error, "process": os.getpid()}
-        content |= {"run": run, "checkpoint": checkpoint}
-        content |= {"metrics": _extent(self._metrics_content()) if status in ENDED else None}
+        metrics = _extent(self._metrics_content()) if status in ENDED else None
+        content |= {"run": run, "checkpoint": checkpoint, "metrics": metrics}
         atomic.write_json(self.status_path, content | {"digest": _digest(content)})
 
     def read_status(self) -> StatusContent:
@@ -278,7 +240,7 @@ def _rows(content: bytes) -> tuple[list[Row], int | None]:
         try:
             row = json.loads(line, parse_constant=_refuse)
         except (ValueError, RecursionError):
-            row = None
+            return rows, number
         if not _is_row(row):
             return rows, number
         rows.append(row)
@@ -329,62 +291,43 @@ def left_out(root: Path, module: str) -> str:
     return f"left out: the committed records; for them: {command(module, str(reference))}" if reference.is_dir() else ""
 
 
-def find(root: Path, pattern: str, misnamed: list[str] | None = None) -> list[Path]:
+def find(root: Path, pattern: str) -> list[Path]:
     """Return the files below ``root`` that match, sorted.
 
-    Hidden folders and the committed records in ``<root>/reference`` are left out. Links to folders are followed, unless
-    they lead to a folder below ``root``, or to one that was searched already. Folders whose names are not UTF-8 are
-    left out; if ``misnamed`` is given, a line for each of them is added to it.
+    Hidden folders, the committed records in ``<root>/reference`` and folders whose names are not UTF-8 are left out.
+    Links to folders are followed, unless they lead to a folder below ``root``, or to one that was searched already.
 
-    Raises: ValueError if ``root`` is ``/``, or if ``MOST_FOLDERS`` folders in a row have no record.
+    Raises: ValueError if ``root`` is ``/``.
     """
-    real, linked, without, found = root.resolve(), set[Path](), 0, list[Path]()
-    name, hint = PurePath(pattern).name, "name the folder of your results"
+    real, linked, found, name = root.resolve(), set[Path](), list[Path](), PurePath(pattern).name
     if real == real.parent:
-        raise ValueError(f"{root} is all that this machine has; {hint}")
+        raise ValueError(f"{root} is all that this machine has; name the folder of your results")
 
     def is_searched(folder: Path) -> bool:
+        if any("\ud800" <= character <= "\udfff" for character in folder.name):  # a byte that is not UTF-8
+            return False
         if not folder.is_symlink():
             return True
         target = folder.resolve()
         known = real.is_relative_to(target) or any(target.is_relative_to(other) for other in (real, *linked))
-        if not known:
-            linked.add(target)
+        linked.update(() if known else [target])
         return not known
 
     # unlike rglob, os.walk passes over folders that are removed meanwhile
     for folder, folders, files in os.walk(root, followlinks=True):
-        is_root = Path(folder) == root
-        own = [each for each in folders if not each.startswith(".") and not (is_root and each == REFERENCE)]
-        without = 0 if {RUN, METRICS, STATUS, name} & {*files} else without + 1
-        if without > MOST_FOLDERS:
-            raise ValueError(f"{root} has more than {MOST_FOLDERS:,} folders without runs, as in {folder}; {hint}")
-        folders[:] = [each for each in own if _is_text(each) and is_searched(Path(folder, each))]
-        if misnamed is not None:
-            misnamed += [_misnamed(Path(folder, each)) for each in sorted(own) if not _is_text(each)]
+        own = [each for each in folders if not (each.startswith(".") or (each == REFERENCE and Path(folder) == root))]
+        folders[:] = [each for each in own if is_searched(Path(folder, each))]
         found += [Path(folder, name)] * (name in files)
     return sorted(path for path in found if path.match(pattern))
 
 
-def _misnamed(folder: Path) -> str:
-    name = os.fsencode(folder).decode(errors="backslashreplace")
-    return f"{name} is left out: its name is not UTF-8; rename it"
-
-
-def _is_text(name: str) -> bool:
-    """Return whether a name of a file is UTF-8. Python has half of a surrogate pair for each byte that is not."""
-    return not any("\ud800" <= character <= "\udfff" for character in name)
-
-
-def find_runs(root: Path, files: Sequence[str] = (RUN, METRICS), misnamed: list[str] | None = None) -> Iterator[Path]:
+def find_runs(root: Path, files: Sequence[str] = (RUN, METRICS)) -> Iterator[Path]:
     """Yield the folder of every run below ``root``, sorted, except hidden folders and runs that were moved aside.
 
     Runs in ``<root>/reference`` are left out, too. ``files``: a folder that has one of these files is a run. A run that
-    failed early has only a ``status.json``. ``misnamed``: see :func:`find`.
+    failed early has only a ``status.json``.
     """
-    first, *others = files
-    found = [*find(root, first, misnamed), *(path for name in others for path in find(root, name))]
-    for folder in sorted({path.parent for path in found}):
+    for folder in sorted({path.parent for name in files for path in find(root, name)}):
         if ".old" not in folder.name and not any(part.startswith(".") for part in folder.relative_to(root).parts):
             yield folder
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,29 +72,6 @@ class Run:
         return max(0.0, self.steps - self.step) * self.seconds_per_step
 
 
-class RunReader:
-    """Reads the state of runs again and again. An ended run is read again only if its status changed."""
-
-    def __init__(self) -> None:
-        self._ended: dict[Path, tuple[int, Run]] = {}  # by folder: when status.json was written, in nanoseconds
-
-    def read(self, folder: Path) -> Run:
-        """Return the same as :func:`read_run`."""
-        try:
-            written = (folder / record.STATUS).stat().st_mtime_ns
-        except OSError:
-            return read_run(folder)
-        before, run = self._ended.get(folder, (-1, None))
-        if run is None or before != written:
-            run = read_run(folder)
-            if run.state in record.ENDED:
-                self._ended[folder] = written, run
-        return run
-
-
-# --- runs
-
-
 def read_run(folder: Path) -> Run:
     """Return the state of the run in a folder. What cannot be read is named in its ``problems``."""
     files, problems = record.RunFolder(folder), list[str]()
@@ -112,21 +89,21 @@ def read_run(folder: Path) -> Run:
     status: Mapping[str, Any] = content(files.read_status, missing=True)
     state, step = status.get("status", UNKNOWN), status.get("step", 0)
     ended = state in record.ENDED
-    target = content(files.read_run, missing=ended).get("target")
+    target = content(files.read_run, missing=ended).get("target") or {}
     steps = step if state == "finished" else content(read_yaml, files.config_path, missing=False).get("max_steps")
-    rows: list[record.Row] = []
+    rows, evaluation = list[record.Row](), None
     for length in TAILS:
         rows = content(files.read_last_rows, length, missing=False) or []
-        evaluation = _last_evaluation(rows, target or {})
-        if evaluation is not None:
+        if (evaluation := _last_evaluation(rows, target)) is not None:
             break
     recorded = status.get("metrics") if ended else None
-    empty = recorded is not None and recorded["bytes"] == 0  # as of a run that diverged at its first step
-    size = content(lambda: files.metrics_path.stat().st_size, missing=ended and not empty)
-    if recorded is not None and files.metrics_path.is_file() and size != recorded["bytes"]:
-        problems.append(f"{files.metrics_path} has changed since {record.STATUS} was written: its length is another")
-    last = _step(rows[-1]) if rows else 0
-    seconds = _seconds(rows[-1]) if rows else None
+    if ended and not (recorded is not None and recorded["bytes"] == 0):  # as of a run that diverged at its first step
+        size = content(lambda: files.metrics_path.stat().st_size, missing=True)
+        if recorded is not None and size not in ({}, recorded["bytes"]):
+            problems.append(
+                f"{files.metrics_path} has changed since {record.STATUS} was written: its length is another"
+            )
+    last, seconds = (_step(rows[-1]), _seconds(rows[-1])) if rows else (0, None)
     return Run(
         folder,
         state,
@@ -167,14 +144,14 @@ def _seconds(row: record.Row) -> float | None:
     return sum(known) if len(known) == len(seconds) else None
 
 
-def number_left(states: Mapping[str, int]) -> int:
-    """Return the number of runs that have not ended. ``states``: numbers of runs by state."""
-    return sum(count for state, count in states.items() if state not in record.ENDED)
+def state(folder: Path, steps: int) -> str:
+    """Return the state of a run that is to have a number of steps. One that finished earlier is to be continued.
 
-
-def until(run: Run | None, steps: int) -> Run | None:
-    """Return the state of a run that is to have a number of steps."""
-    if run is None or run.state == "diverged" or (run.state == "finished" and run.step >= steps):
-        return run
-    state = "interrupted" if run.state == "finished" else run.state
-    return replace(run, state=state, steps=max(run.steps or 0, steps))
+    One whose record contradicts that it has ended is unknown.
+    """
+    if not folder.exists():
+        return NOT_STARTED
+    run = read_run(folder)
+    if run.state in record.ENDED and (run.problems or record.RunFolder(folder).read_metrics()[1]):
+        return UNKNOWN
+    return "interrupted" if run.state == "finished" and run.step < steps else run.state

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import pandas as pd
 
-from rmsexp.campaign.answers import Answer
+from rmsexp.campaign.results import Campaign
 from rmsexp.config import score
 from rmsexp.records.frames import names
 from rmsexp.records.frames.load import Records
@@ -35,62 +35,62 @@ LADDER = "positive: the norm named first is better; band: 90 % interval over see
 
 
 def write(
-    answers: Sequence[Answer], records: Records, timings: pd.DataFrame, tuning: int, folder: Path
+    campaigns: Sequence[Campaign], records: Records, timings: pd.DataFrame, tuning: int, folder: Path
 ) -> CampaignReport:
     """Write ``verdicts.csv``, ``rates.csv`` and the figures into ``folder``, and return the contents of the report.
 
     Args:
-        answers: those of the campaigns.
+        campaigns: the campaigns with their results.
         records: all runs.
         timings: all timing records (:func:`rmsexp.records.frames.timing_records.load`).
         tuning: the number of settings that have no report because all their runs are pilot or tuning runs.
         folder: the folder of the report; it is created if it is missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    table = verdicts.table(answers)
+    table = verdicts.table(campaigns)
     atomic.write_atomic(folder / "verdicts.csv", markup.csv(table))
-    atomic.write_atomic(folder / "rates.csv", markup.csv(campaign_rates.table(answers)))
-    times = {str(answer.campaign.path): found for answer in answers if (found := timed(answer, records, timings))}
-    charts = _charts(answers, records, table, times)
+    atomic.write_atomic(folder / "rates.csv", markup.csv(campaign_rates.table(campaigns)))
+    times = {str(campaign.path): found for campaign in campaigns if (found := timed(campaign, records, timings))}
+    charts = _charts(campaigns, records, table, times)
     for name, chart in charts.items():
         canvas.write(canvas.draw(chart), folder / name)
     tuned = {
-        f"Tuning of {answer.campaign.rate}, by {_metric(answer)}: {answer.name}": campaign_rates.readable(answer)
-        for answer in answers
+        f"Tuning of {campaign.rate}, by {_metric(campaign)}: {campaign.name}": campaign_rates.readable(campaign)
+        for campaign in campaigns
     }
-    notes = _marks(answers, table)
-    decided = [answer for answer in answers if not answer.undecided]
-    if untimed := [answer.name for answer in decided if str(answer.campaign.path) not in times]:
+    notes = _marks(campaigns, table)
+    decided = [campaign for campaign in campaigns if not campaign.undecided]
+    if untimed := [campaign.name for campaign in decided if str(campaign.path) not in times]:
         notes.append(f"without interleaved times of two norms, so not drawn at equal time: {', '.join(untimed)}")
     if tuning:
         notes.append(f"settings left out, because all their runs are pilot or tuning runs of campaigns: {tuning}")
     return CampaignReport(
-        questions=[f"{answer.campaign.question} ({answer.name}, {answer.campaign.task})" for answer in answers],
+        questions=[f"{campaign.question} ({campaign.name}, {campaign.task})" for campaign in campaigns],
         numbers=table,
-        matrix=verdicts.matrix(answers),
+        matrix=verdicts.matrix(campaigns),
         verdicts=verdicts.readable(table),
         tables=tuned,
         charts=charts,
         notes=notes,
         settings={
-            answer.name: {answer.campaign.root / PurePosixPath(job.setting) for job in answer.campaign.jobs}
-            for answer in answers
+            campaign.name: {campaign.root / PurePosixPath(job.setting) for job in campaign.jobs}
+            for campaign in campaigns
         },
     )
 
 
 def _charts(
-    answers: Sequence[Answer], records: Records, table: pd.DataFrame, times: dict[str, Timed]
+    campaigns: Sequence[Campaign], records: Records, table: pd.DataFrame, times: dict[str, Timed]
 ) -> dict[str, Chart]:
     """Return the charts that have panels, by the name of their file."""
-    looks = style.looks(names.in_order(norm for answer in answers for norm in answer.campaign.every_arm))
-    ranges = RANGES * any(answer.campaign.tolerance is not None for answer in answers)
-    differences = "; ".join([DIFFERENCES, *_marks(answers, table)])
+    looks = style.looks(names.in_order(norm for campaign in campaigns for norm in campaign.every_arm))
+    ranges = RANGES * any(campaign.tolerance is not None for campaign in campaigns)
+    differences = "; ".join([DIFFERENCES, *_marks(campaigns, table)])
     drawn = {
-        "differences": ("Differences and margins", differences, verdict_panels.differences(answers, looks)),
-        "rates": ("Quality against the tuned rate", RATES + ranges, verdict_panels.rates(answers, looks)),
-        "ladder": ("Differences along the ladder", LADDER, verdict_panels.ladders(answers, looks)),
-        "equal_time": ("Quality at equal time", EQUAL_TIME, verdict_panels.equal_time(answers, records, times, looks)),
+        "differences": ("Differences and margins", differences, verdict_panels.differences(campaigns, looks)),
+        "rates": ("Quality against the tuned rate", RATES + ranges, verdict_panels.rates(campaigns, looks)),
+        "ladder": ("Differences along the ladder", LADDER, verdict_panels.ladders(campaigns, looks)),
+        "equal_time": ("Quality at equal time", EQUAL_TIME, verdict_panels.equal_time(campaigns, records, times, looks)),
     }
     return {
         name: Chart(title, [caption], panels, legend(panels))
@@ -99,23 +99,23 @@ def _charts(
     }
 
 
-def _metric(answer: Answer) -> str:
-    split, metric = answer.campaign.tuned_by
+def _metric(campaign: Campaign) -> str:
+    split, metric = campaign.tuned_by
     return f"{split} {names.metric_label(metric)}"
 
 
-def _marks(answers: Sequence[Answer], numbers: pd.DataFrame) -> list[str]:
+def _marks(campaigns: Sequence[Campaign], numbers: pd.DataFrame) -> list[str]:
     """Return what the marks of outcomes mean: of remarks on campaigns, and of verdicts for the chosen rates only."""
-    remarks = [f"* {answer.name}: {remark}" for answer in answers for remark in answer.all_remarks()]
+    remarks = [f"* {campaign.name}: {remark}" for campaign in campaigns for remark in campaign.all_remarks()]
     return remarks + [f"† {text}" for text in verdicts.notes_on_rates(numbers)]
 
 
-def is_tuning(folder: Path, records: Records, answers: Sequence[Answer]) -> bool:
+def is_tuning(folder: Path, records: Records, campaigns: Sequence[Campaign]) -> bool:
     """Return whether a setting has runs, and all are pilot or tuning runs of campaigns. ``folder``: the setting's."""
     runs = {
-        answer.campaign.root / job.folder
-        for answer in answers
-        for job in answer.campaign.jobs
-        if job.stage != "final" and folder == answer.campaign.root / PurePosixPath(job.setting)
+        campaign.root / job.folder
+        for campaign in campaigns
+        for job in campaign.jobs
+        if job.stage != "final" and folder == campaign.root / PurePosixPath(job.setting)
     }
     return not records.runs.empty and all(Path(run) in runs for run in records.runs["folder"])

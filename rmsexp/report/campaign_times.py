@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from rmsexp.campaign.answers import Answer
 from rmsexp.campaign.campaign_file import Job
+from rmsexp.campaign.results import Campaign
 from rmsexp.records.frames import comparable, names
 from rmsexp.records.frames.comparable import Comparison
 from rmsexp.records.frames.load import Records
@@ -26,7 +26,7 @@ class Timed(NamedTuple):
     source: str
 
 
-def timed(answer: Answer, records: Records, timings: pd.DataFrame) -> Timed | None:
+def timed(campaign: Campaign, records: Records, timings: pd.DataFrame) -> Timed | None:
     """Return the times of the norms of a campaign, or None if no timing record has at least two of them.
 
     The records are of whole training steps, and of the task and scale of the campaign's final runs. Of several
@@ -37,11 +37,11 @@ def timed(answer: Answer, records: Records, timings: pd.DataFrame) -> Timed | No
     A norm with an option of the model, such as ``rms+model.qk_norm=true``, has no times: the timing records of its
     series are of the model without this option.
     """
-    final = [job for job in _final(answer) if "+model." not in job.norm]
+    final = [job for job in _final(campaign) if "+model." not in job.norm]
     series = {job.norm: names.without_impl(job.folder.split("/")[2]) for job in final}
-    runs = records.runs[records.runs["folder"].isin([str(answer.campaign.root / job.folder) for job in _final(answer)])]
+    runs = records.runs[records.runs["folder"].isin([str(campaign.root / job.folder) for job in _final(campaign)])]
     wanted = timings["series"].map(names.without_impl).isin(list(series.values()))
-    own = timings[wanted & (timings["task"] == answer.campaign.task) & timings["scale"].isin(runs["scale"])]
+    own = timings[wanted & (timings["task"] == campaign.task) & timings["scale"].isin(runs["scale"])]
     baseline = BASELINE if BASELINE in series.values() else next(iter(series.values()), BASELINE)
     choices = comparable.comparisons(own, baseline)
     if not choices:
@@ -77,5 +77,5 @@ def _of_a_step(setting: str) -> frozenset[str]:
     return frozenset(option for option in setting.split("+") if not option.startswith(NOT_OF_A_STEP))
 
 
-def _final(answer: Answer) -> list[Job]:
-    return [job for job in answer.campaign.jobs if job.stage == "final"]
+def _final(campaign: Campaign) -> list[Job]:
+    return [job for job in campaign.jobs if job.stage == "final"]

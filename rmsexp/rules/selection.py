@@ -144,14 +144,6 @@ def ranked(tried: Mapping[K, Seeds], mode: str) -> list[K]:
     return sorted(order, key=lambda rate: order[rate])
 
 
-def extremes(grid: Sequence[float], rule: Rule) -> dict[str, float]:
-    """Return rates that tuning may ask for: one between octaves, if it asks for such, the lowest, and the highest."""
-    beyond = EXTENSIONS * OCTAVE + sum(rule.steps)
-    rate, last = scale(grid), OCTAVE * (len(grid) - 1)
-    between = {"between octaves": rate(rule.steps[0])} if rule.steps else {}
-    return between | {"lowest": rate(-beyond), "highest": rate(last + beyond)}
-
-
 def scale(grid: Sequence[float]) -> Callable[[int], float]:
     """Return the function from a number of quarters of an octave above the lowest rate of the grid to the rate.
 

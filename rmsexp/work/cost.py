@@ -1,35 +1,29 @@
-"""Trials of some steps, which say how long a run takes on this machine (:mod:`rmsexp.campaign.time_left`)."""
+"""Trials of some steps, which say how long a run takes on this machine (:mod:`rmsexp.campaign.progress`)."""
 
 from __future__ import annotations
 
 import math
+import statistics
 import tempfile
+from collections.abc import Iterable
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 from rmsexp import config
 from rmsexp.campaign.items import Asked
-from rmsexp.campaign.time_left import Cost, Planned, evaluations, waited
+from rmsexp.campaign.progress import Planned, waited
 from rmsexp.config import score
 from rmsexp.records import record
 from rmsexp.system import machine_lock
 from rmsexp.system.command_line import ReportedError, report, value_word
-from rmsexp.train import provenance
 from rmsexp.work import runner
 
 TRIAL_STEPS = 20
 
 
-def is_from_this_machine(folder: Path) -> bool:
-    """Return whether all processes of a run had the processor, caches and cores of this machine (same machine id)."""
-    sessions = record.RunFolder(folder).read_run()["sessions"]
-    return {session.get("machine", {}).get("id") for session in sessions} == {provenance.machine_id()}
-
-
-def trial(asked: Asked, run: Planned) -> Cost:
-    """Return the cost of a whole run, from a trial of ``TRIAL_STEPS`` steps, which does not evaluate test splits.
+def trial(asked: Asked, run: Planned) -> float:
+    """Return the seconds of a whole run, from a trial of ``TRIAL_STEPS`` steps, which does not evaluate test splits.
 
     The trial is done in a hidden folder below that of the campaign, or of the items, which is removed afterwards.
 
@@ -47,13 +41,12 @@ def trial(asked: Asked, run: Planned) -> Cost:
             redirect_stderr(StringIO()),
         ):
             outcome = runner.execute(job, runner.Around(pause=pause))
-        files = record.RunFolder(job.folder)
         if outcome.signum is not None:
             raise SystemExit(128 + outcome.signum)
         if outcome.status == "failed":
             reason = str(outcome.error).partition(" (traceback in ")[0]  # which is removed with the trial
             raise ReportedError(f"the trial of {run.norm} failed: {reason}")
-        return extrapolated(files, whole)
+        return extrapolated(record.RunFolder(job.folder), whole)
 
 
 def trial_words(whole: Any) -> list[str]:
@@ -71,16 +64,29 @@ def trial_words(whole: Any) -> list[str]:
     return [*words, f"schedule.steps={TRIAL_STEPS // 2 * score.EVALUATIONS}", f"evaluation={score.PLANS[1]}", *short]
 
 
-def extrapolated(files: record.RunFolder, whole: Any) -> Cost:
-    """Return the cost of a run with the config ``whole``, from the record of a trial; 0 if the trial diverged."""
+def extrapolated(files: record.RunFolder, whole: Any) -> float:
+    """Return the seconds of a run with the config ``whole``, from the record of a trial; 0 if the trial diverged."""
     rows = files.read_metrics()[0] if files.metrics_path.exists() else []
     if not rows or rows[-1]["step"] < TRIAL_STEPS:
-        return Cost(0.0, 0.0)
+        return 0.0
     clock, (interim, last) = rows[-1]["seconds"], evaluations(rows)
     training = (clock["data"] + clock["train"]) * whole.max_steps / TRIAL_STEPS
     evaluation = score.EVALUATIONS * interim + score.SCORED * last
     if whole.evaluation is None:
-        last = 0.0
         evaluation = (1 + math.ceil(whole.max_steps / whole.eval_every)) * clock["eval"] / 2
-    pace = 1 + waited(files)
-    return Cost((clock["warmup"] + training + evaluation) / pace, last / pace)
+    return float(clock["warmup"] + training + evaluation) / (1 + waited(files))
+
+
+def evaluations(rows: Iterable[record.Row]) -> tuple[float, float]:
+    """Return the seconds of an evaluation of the first validation examples, and those of the whole split; 0: none."""
+    ends: dict[int, float] = {}  # the seconds of evaluation up to each step with one
+    whole = set()
+    for row in rows:
+        if row["split"] == score.INTERIM:
+            ends[row["step"]] = row["seconds"]["eval"]
+        elif row["split"] != "train":
+            whole.add(row["step"])
+    took = {step: ends[step] - before for step, before in zip(ends, [0.0, *ends.values()], strict=False)}
+    first, both = ([seconds for step, seconds in took.items() if (step in whole) == known] for known in (False, True))
+    interim = statistics.median(first) if first else 0.0
+    return interim, max(0.0, statistics.median(both) - interim) if both else 0.0

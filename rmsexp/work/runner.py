@@ -27,7 +27,7 @@ from rmsexp.system.regular_file import read_regular
 from rmsexp.task import Task
 from rmsexp.train import loggers, provenance
 from rmsexp.train.checkpoint import Identity
-from rmsexp.train.device import compile_model, lacks_gpu, set_up_device
+from rmsexp.train.device import compile_model, set_up_device
 from rmsexp.train.distributed.group import Group
 from rmsexp.train.distributed.joint import OneProcess, processes_of, share_start, stepper_of
 from rmsexp.train.failures import Failures
@@ -142,11 +142,6 @@ def _already(past: Past, job: config.Job) -> Outcome:
     now = provenance.own_modules(job.resolved, edited=True)
     if past.sessions and past.sessions[-1].get(record.OWN_CODE, "") != now:
         notices.append("the module of your own norm or task has changed since; these numbers are of the earlier code")
-    idle = ["device=cuda"] * lacks_gpu(job.config)
-    idle += [f"logger={name}" for name in ("wandb", "tensorboard") if getattr(job.config.logger, name) is not None]
-    if idle:
-        seen = "; torch sees no CUDA device here, so a new run needs device=cpu" * lacks_gpu(job.config)
-        notices.append(f"nothing was trained, so {' and '.join(idle)} had no effect{seen}")
     error = past.status.get("error")
     return Outcome(past.status["status"], past.step, error, already=True, notices=tuple(notices))
 

@@ -46,12 +46,9 @@ def load(
     run = files.read_run()
     past = Past(files, None, run, None)
     task = task_class(cfg, device)
-    if differs := past.difference(data=task.dataset.digest):
-        changed = "the files in its data.root, or your own files that it read, have changed"
-        raise ValueError(f"{folder} {differs[1]}; {changed}")
+    past.refuse_other(data=task.dataset.digest)
     task.prepare(report)
-    if differs := past.difference(**tokens(task.notes)):
-        raise ValueError(f"{folder} {differs[1]}")
+    past.refuse_other(**tokens(task.notes))
     model = task.build(norm)
     identity = checkpoint.Identity(cfg.seed, config.digest(read_yaml(files.config_path)), run["dataset"]["digest"])
     step = _restore(model, files.checkpoints / f"{which}.pt", identity)

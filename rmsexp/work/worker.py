@@ -14,6 +14,7 @@ from rmsexp.system import lock, machine_lock
 from rmsexp.work import runner
 
 POLL_SECONDS = 5.0  # between two looks at runs that other workers have locked
+ENDED = "it has ended, but its record does not count (see rmsexp.status); to repeat it, remove its folder"
 COMMON_CAUSE = 2  # number of runs that fail with the same message before a worker stops: the next ones would, too
 
 
@@ -34,12 +35,6 @@ class Runs(Protocol):
 
     def begin(self, job: Any) -> config.Job:
         """Return a run that is about to begin."""
-
-    def why_left(self, job: Any) -> str:
-        """Return why a run is left although it has ended."""
-
-    def after(self, job: Any) -> Sequence[str]:
-        """Return lines to report after a run."""
 
 
 @dataclass
@@ -97,16 +92,14 @@ class Worker:
         return None
 
     def _note(self, job: Any, outcome: runner.Outcome) -> None:
-        """Note and report how a run ended here, and what is to be reported after it."""
+        """Note and report how a run ended here."""
         if outcome.status == "failed":
             self._fail(job, str(outcome.error))
         elif outcome.already:
             if job in self.runs.left():  # or it would be tried for ever
-                self._fail(job, "; ".join([self.runs.why_left(job), *outcome.notices]))
+                self._fail(job, "; ".join([ENDED, *outcome.notices]))
         elif outcome.status != "finished":
             self.report(f"{outcome.status} at step {outcome.step}: {job.folder}: {outcome.error}")
-        for line in self.runs.after(job):
-            self.report(line)
 
     def _fail(self, job: Any, message: str) -> None:
         self.failed[job] = message

@@ -174,7 +174,7 @@ def test_another_worker_that_measures_is_not_waited_for(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["timing.norms=[ln]", "timing.seed=1000"], "tuning and timing runs share seed 1000"),
+        (["timing.norms=[ln]", "timing.seed=1000"], "share seed 1000"),
         (["timing.budget=0"], "timing.budget must be a finite number greater than 0"),
         (["timing.processes=0"], "timing.processes must be at least 1"),
         (["timing.norms=[lnn]"], "norm=lnn is not known"),

@@ -9,11 +9,10 @@ import pytest
 from helpers.campaign_runs import ask, do
 
 from rmsexp import config
-from rmsexp.campaign import answers, plan, registration
+from rmsexp.campaign import plan, registration
 from rmsexp.campaign import results as campaign_results
 from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.question import Question
-from rmsexp.campaign.remarks import remarks
 from rmsexp.report.tables import verdicts
 
 SLOPE = {"claim": "The difference is the same", "test": "equivalence", "a": "rms", "b": "ln", "margin": 0.5}
@@ -69,14 +68,14 @@ def test_a_ladder_is_tuned_at_its_ends_and_decided_by_slopes(tmp_path: Path) -> 
     between = by_norm["rms+schedule.steps=40+schedule.warmup=4"]
     assert (first, last) == (2e-3, pytest.approx(1e-3 * 2**0.5, rel=1e-3))
     assert between == pytest.approx(math.sqrt(first * last), rel=1e-3)
-    campaign, results = plan.update(asked)
-    (verdict,) = campaign.verdicts(results)
+    campaign = plan.update(asked)
+    (verdict,) = campaign.verdicts
     assert verdict.outcome == "supported"
     assert verdict.difference == pytest.approx(-0.3)
-    ends = campaign.choice(results)
+    ends = campaign.choice
     r = [math.hypot(ends[norm + ENDS[0]].uncertainty, ends[norm + ENDS[1]].uncertainty) / 2 for norm in ("ln", "rms")]
     assert verdict.rates == pytest.approx(math.hypot(*r) / 2)
-    row = verdicts.table([answers.answer_of(campaign, "tiny", results)]).iloc[0]
+    row = verdicts.table([campaign]).iloc[0]
     assert (row["of"], row["unit"]) == ("slope", "nats per doubling of schedule.steps")
 
 
@@ -85,10 +84,10 @@ def test_a_campaign_with_a_ladder_is_read_as_it_was_written(tmp_path: Path) -> N
     asked = with_ladder(tmp_path)
     do(asked, loss)
     registration.register(asked, {"commit": "abc", "code": "0"})
-    campaign, results = plan.update(asked)
+    campaign = plan.update(asked)
     again = campaign_results.load(campaign.path)
     assert again == campaign
-    assert not remarks(again, results)
+    assert not again.remarks
     changed = campaign.path.read_text().replace('"schedule.warmup": [\n   2.0', '"schedule.warmup": [\n   3.0')
     assert changed != campaign.path.read_text()
     campaign.path.write_text(changed)
@@ -99,20 +98,17 @@ def test_a_campaign_with_a_ladder_is_read_as_it_was_written(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("ladder", "message"),
     [
-        ({"schedule.steps": [40, 20]}, "at least two, ascending, above 0"),
-        ({"schedule.steps": [20]}, "at least two, ascending, above 0"),
-        ({"schedule.steps": [20, 40], "schedule.warmup": [2]}, "ladder.schedule.warmup needs 2 values"),
-        ({"schedule.steps": [20, 40], "optim.lr": [1, 2]}, "norm.optim.lr is not known"),
+        ({"schedule.steps": [40, 20]}, "ladder"),
+        ({"schedule.steps": [20]}, "ladder"),
+        ({"schedule.steps": [20, 40], "schedule.warmup": [2]}, "ladder.schedule.warmup"),
+        ({"schedule.steps": [20, 40], "optim.lr": [1, 2]}, "norm.optim.lr"),
         ({"schedule.stops": [20, 40]}, "schedule.stops"),
     ],
 )
 def test_a_ladder_that_cannot_be_run_is_refused(tmp_path: Path, ladder: dict[str, list[float]], message: str) -> None:
     with pytest.raises(config.ConfigError, match=message):
         ask(tmp_path, ladder=ladder, final=FINAL, claims=[SLOPE])
-
-
-def test_a_ladder_with_a_tolerance_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(config.ConfigError, match=r"leave out ladder or final\.tolerance"):
+    with pytest.raises(config.ConfigError, match=r"ladder or final\.tolerance"):
         ask(tmp_path, ladder={"schedule.steps": [20, 40]}, final=FINAL | {"tolerance": 1.0}, claims=[SLOPE])
 
 
@@ -132,15 +128,15 @@ def test_stable_ranges_are_decided_by_their_widths(tmp_path: Path) -> None:
     rounds = do(asked, recall)
     assert {job.stage for jobs in rounds for job in jobs} == {"final"}
     assert [(job.norm, job.seed) for job in rounds[0]] == [(norm, 0) for norm in ("ln", "rms") for _ in range(5)]
-    campaign, results = plan.update(asked)
-    ranges = campaign.ranges(results)
+    campaign = plan.update(asked)
+    ranges = campaign.ranges
     assert None not in ranges.values()
-    (verdict,) = campaign.verdicts(results)
+    (verdict,) = campaign.verdicts
     assert verdict.outcome == "supported"
-    widths = campaign.scores(results)
+    widths = campaign.scores
     assert verdict.difference == pytest.approx(sum(widths["rms"][seed] - widths["ln"][seed] for seed in range(4)) / 4)
     assert verdict.difference > 1
-    row = verdicts.table([answers.answer_of(campaign, "tiny", results)]).iloc[0]
+    row = verdicts.table([campaign]).iloc[0]
     assert (row["of"], row["unit"]) == ("stable range", "octaves")
     assert campaign_results.load(campaign.path) == campaign
 
@@ -148,15 +144,14 @@ def test_stable_ranges_are_decided_by_their_widths(tmp_path: Path) -> None:
 def test_a_range_that_reaches_the_end_of_the_grid_bounds_a_claim_on_one_side_only(tmp_path: Path) -> None:
     asked = ask_for_ranges(tmp_path)
     do(asked, lambda job: 20.0 if job.norm == "ln" else recall(job))
-    campaign, results = plan.update(asked)
-    state = answers.answer_of(campaign, "tiny", results)
-    (verdict,) = state.verdicts
+    campaign = plan.update(asked)
+    (verdict,) = campaign.verdicts
     assert (verdict.low, verdict.outcome) == (-math.inf, "refuted")
-    assert state.remarks_on(campaign.claims[0])[-1].startswith("the stable range of ln reaches an end of the grid")
+    assert campaign.remarks_on(campaign.claims[0])[-1].startswith("the stable range of ln reaches an end of the grid")
     do_wide = ask_for_ranges(tmp_path / "other")
     do(do_wide, lambda job: 20.0 if job.norm == "rms" else recall(job))
-    campaign, results = plan.update(do_wide)
-    (verdict,) = campaign.verdicts(results)
+    campaign = plan.update(do_wide)
+    (verdict,) = campaign.verdicts
     assert (verdict.high, verdict.outcome) == (math.inf, "supported")
 
 
@@ -166,8 +161,8 @@ def test_tuning_runs_may_have_options_of_their_own(tmp_path: Path) -> None:
     tuned, final = (asked.job(stage, "rms", 1e-3, 0).config for stage in ("tune", "final"))
     assert (tuned.schedule.steps, final.schedule.steps) == (40, 20)
     do(asked, recall)
-    campaign, results = plan.update(asked)
-    assert "its rates were chosen with schedule.steps=40" in remarks(campaign, results)
+    campaign = plan.update(asked)
+    assert "its rates were chosen with schedule.steps=40" in campaign.remarks
     assert campaign_results.load(campaign.path) == campaign
     assert "runs" not in ask(tmp_path / "usual").rules()["tune"]
     with pytest.raises(config.ConfigError, match="the campaign sets seed itself"):

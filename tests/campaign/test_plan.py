@@ -16,8 +16,6 @@ from rmsexp.campaign import campaign_file, plan
 from rmsexp.campaign import results as campaign_results
 from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.question import Question
-from rmsexp.campaign.remarks import remarks
-from rmsexp.records import record
 
 BETTER = {"claim": "RMSNorm is better than no norm", "test": "superiority", "a": "rms", "b": "none", "seeds": 2}
 
@@ -47,17 +45,6 @@ def test_stages_follow_each_other(tmp_path: Path) -> None:
         assert ("scored" if job.stage == "final" else "validation") in job.folder
 
 
-def test_final_runs_wait_for_all_tuning_runs(tmp_path: Path) -> None:
-    asked = ask(tmp_path)
-    first = plan.update(asked)[0].jobs
-    for job in first[:-1]:
-        write_run(asked, job, value(job))
-    write_run(asked, first[-1], status="failed")
-    campaign, results = plan.update(asked)
-    assert campaign.jobs == first
-    assert results[first[-1]].status == "failed"
-
-
 def test_the_plan_is_a_function_of_file_and_records(tmp_path: Path) -> None:
     """Deleting campaign.json loses nothing. The plan does not depend on the order in which runs end."""
     asked = ask(tmp_path)
@@ -65,47 +52,30 @@ def test_the_plan_is_a_function_of_file_and_records(tmp_path: Path) -> None:
     path = asked.folder / campaign_file.FILE
     written = path.read_text()
     path.unlink()
-    campaign, _ = plan.update(asked)
+    campaign = plan.update(asked)
     assert path.read_text() == written
+    assert campaign_results.load(path) == campaign
+    assert campaign.command == ("tiny", "--config-dir", asked.config_dir)
     again = ask(tmp_path / "again")
-    todo = list(plan.update(again)[0].jobs)
+    todo = list(plan.update(again).jobs)
     while todo:  # one at a time, the last first
         write_run(again, todo[-1], value(todo[-1]))
-        current, results = plan.update(again)
-        todo = [job for job in current.jobs if not results[job].ended]
+        current = plan.update(again)
+        todo = current.left
     assert set(current.jobs) == set(campaign.jobs)
     assert current.seeds == campaign.seeds
-
-
-def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
-    asked = ask(tmp_path)
-    do(asked, value)
-    campaign, _ = plan.update(asked)
-    assert campaign_results.load(campaign.path) == campaign
-    assert campaign.command == ("tiny", "--config-dir", asked.config_dir)
-
-
-def test_an_unchanged_plan_is_not_written_again(tmp_path: Path) -> None:
-    asked = ask(tmp_path)
-    path = plan.update(asked)[0].path
-    before = path.stat().st_ino
-    plan.update(asked)
-    assert path.stat().st_ino == before
-    path.write_bytes(b"\xff{")
-    plan.update(asked)
-    assert json.loads(path.read_text())["name"] == "tiny"
 
 
 def test_the_grid_is_extended_for_every_norm(tmp_path: Path) -> None:
     asked = ask(tmp_path)
     do(asked, lambda job: value(job) if job.norm == "ln" else 20 + math.log2(job.rate))
-    campaign, results = plan.update(asked)
+    campaign = plan.update(asked)
     rates = {
         norm: {job.rate for job in campaign.jobs if job.norm == norm and job.stage == "tune"} for norm in ("ln", "rms")
     }
     assert rates["ln"] == rates["rms"] == {1e-3, 2e-3, 4e-3, 8e-3, 16e-3}
-    assert campaign.choice(results)["rms"].rate == 16e-3
-    assert campaign.choice(results)["rms"].edge == "highest"
+    assert campaign.choice["rms"].rate == 16e-3
+    assert campaign.choice["rms"].edge == "highest"
 
 
 @pytest.mark.parametrize(("spread", "needed"), [(0.1, 2), (20.0, 4)])
@@ -116,7 +86,7 @@ def test_the_spread_at_the_first_look_decides_the_number_of_seeds(spread: float,
         return value(job) + (spread * (-1) ** job.seed if job.stage == "final" and job.norm == "rms" else 0)
 
     rounds = do(asked, scattered)
-    campaign, _ = plan.update(asked)
+    campaign = plan.update(asked)
     assert campaign.seeds.needed == needed
     assert [len(jobs) for jobs in rounds[2:]] == ([4] if needed == 2 else [4, 4])
     assert campaign.final_seeds == list(range(needed))
@@ -125,7 +95,7 @@ def test_the_spread_at_the_first_look_decides_the_number_of_seeds(spread: float,
 def test_norms_have_the_seeds_that_their_claims_need(tmp_path: Path) -> None:
     asked = ask(tmp_path, norms=["none", "ln", "rms"], final={"seeds": {"look": 4, "most": 4}}, claims=[EQUAL, BETTER])
     do(asked, value)
-    final = [job for job in plan.update(asked)[0].jobs if job.stage == "final"]
+    final = [job for job in plan.update(asked).jobs if job.stage == "final"]
     assert {norm: sum(job.norm == norm for job in final) for norm in asked.content.norms} == {
         "none": 2,
         "ln": 4,
@@ -136,21 +106,11 @@ def test_norms_have_the_seeds_that_their_claims_need(tmp_path: Path) -> None:
 def test_a_norm_that_diverges_at_every_rate_has_no_final_runs(tmp_path: Path) -> None:
     asked = ask(tmp_path)
     do(asked, lambda job: math.nan if job.norm == "ln" else value(job))
-    campaign, results = plan.update(asked)
+    campaign = plan.update(asked)
     assert {job.norm for job in campaign.jobs if job.stage == "final"} == {"rms"}
-    assert not campaign.undecided(results)
-    (verdict,) = campaign.verdicts(results)
+    assert not campaign.undecided
+    (verdict,) = campaign.verdicts
     assert (verdict.outcome, verdict.diverged_b) == ("inconclusive", 2)
-
-
-def test_a_damaged_record_is_planned_again(tmp_path: Path) -> None:
-    asked = ask(tmp_path)
-    first = plan.update(asked)[0].jobs[0]
-    write_run(asked, first).run_path.write_text("{")
-    problems: list[str] = []
-    _, results = plan.update(asked, problems)
-    assert results[first].status == "missing"
-    assert [str(asked.results / first.folder / record.RUN) in line for line in problems] == [True]
 
 
 def lock_for_a_moment(asked: Question, at_end: Callable[[], None]) -> threading.Timer:
@@ -170,27 +130,20 @@ def lock_for_a_moment(asked: Question, at_end: Callable[[], None]) -> threading.
     return timer
 
 
-def test_only_one_process_at_a_time_writes_the_file(tmp_path: Path) -> None:
+def test_only_one_process_at_a_time_writes_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Whoever waits reads the records after the other has written, so an older plan never replaces a newer one."""
+    monkeypatch.setattr(plan, "PATIENCE", 0.0)
     asked, written = ask(tmp_path), list[bool]()
     timer = lock_for_a_moment(asked, lambda: written.append((asked.folder / campaign_file.FILE).exists()))
     left_behind = asked.folder / ".campaign.json.1.tmp"
     left_behind.touch()
-    campaign, _ = plan.update(asked)
+    campaign = plan.update(asked)
     timer.join()
     assert written == [False]
     assert campaign.path.exists()
     assert not left_behind.exists()
-
-
-def test_whoever_waits_for_the_file_says_so_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = ask(tmp_path)
-    monkeypatch.setattr(plan, "PATIENCE", 0.0)
-    timer = lock_for_a_moment(asked, lambda: None)
-    with plan.locked(asked):
-        timer.join()
     line = f"rmsexp: waiting: {asked.folder} is being written by another process (id 17 on another)\n"
     assert capsys.readouterr().err == line
 
@@ -200,32 +153,23 @@ NEW = {"min_seeds": 2, "max_seeds": 4}
 
 def test_half_and_quarter_octaves_follow_the_octaves(tmp_path: Path) -> None:
     asked = ask(tmp_path, final=NEW)
+    campaign = plan.update(asked)
+    assert len(campaign.jobs) + sum(job.stage == "tune" for job in campaign.coming()) == 2 * 13
     rounds = do(asked, value)
+    assert sum(job.stage == "tune" for jobs in rounds for job in jobs) == 2 * 13
     rates = [sorted({job.rate for job in jobs}) for jobs in rounds]
     assert rates[:3] == [[1e-3, 2e-3, 4e-3], [1.414e-3, 2.828e-3], [1.682e-3, 2.378e-3]]
     assert {job.seed for job in rounds[3]} == {1001, 1002}
     assert [job.stage for job in rounds[4]] == ["final"] * 4
     stored = json.loads((asked.folder / campaign_file.FILE).read_text())
     assert (stored["rules"], stored["seeds"]["min_seeds"], stored["seeds"]["max_seeds"]) == (2, 2, 4)
-    campaign, results = plan.update(asked)
-    assert all(not math.isnan(verdict.rates) for verdict in campaign.verdicts(results))
-    assert remarks(campaign, results) == ["not registered: the campaign's file has no digest of its rules"]
-
-
-def test_the_cost_counts_half_and_quarter_octaves(tmp_path: Path) -> None:
-    asked = ask(tmp_path, final=NEW)
-    campaign, results = plan.update(asked)
-    coming = campaign.coming(results, 0, 2)
-    planned = len(campaign.jobs) + sum(job.stage == "tune" for job in coming)
-    do(asked, value)
-    assert planned == sum(job.stage == "tune" for job in plan.update(asked)[0].jobs) == 2 * 13
+    campaign = plan.update(asked)
+    assert all(not math.isnan(verdict.rates) for verdict in campaign.verdicts)
+    assert campaign.remarks == ["not registered: the campaign's file has no digest of its rules"]
 
 
 def test_a_single_rate_is_not_tuned(tmp_path: Path) -> None:
     asked = ask(tmp_path, final=NEW, tune={"over": {"optim.lr": [2e-3]}})
     (jobs,) = do(asked, value)
     assert {(job.stage, job.rate) for job in jobs} == {("final", 2e-3)}
-    assert [
-        verdict.rates
-        for verdict in campaign_results.load(asked.folder / campaign_file.FILE).verdicts(plan.update(asked)[1])
-    ] == [0.0]
+    assert [verdict.rates for verdict in plan.update(asked).verdicts] == [0.0]

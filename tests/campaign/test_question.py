@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,14 @@ from rmsexp.campaign.question import folder_name
 from rmsexp.commands.campaign import main
 from rmsexp.config import ConfigError
 
-ANY_BATCH = {key: value for key, value in RUNS.items() if key != "batch_size"}
 OTHER = {"claim": "better", "test": "superiority", "a": "rms", "b": "none"}
 
 
 @pytest.mark.usefixtures("quick_folders")
 def test_the_parts_of_a_campaign(tmp_path: Path) -> None:
-    asked = ask(tmp_path, "final.max_seeds=3", "batch_size=16")
+    asked = ask(tmp_path, "batch_size=8", "final.max_seeds=3", "batch_size=16", "timing.budget=600")
     assert asked.name == "tiny+batch_size=16+final.max_seeds=3"
-    assert (asked.grid, asked.tuning_seeds) == ((0.001, 0.002, 0.004), (1000, 1001, 1002))
+    assert (asked.grid, asked.campaign.seeds.tune) == ((0.001, 0.002, 0.004), (1000, 1001, 1002))
     assert (" ".join(asked.tuned_by), " ".join(asked.score)) == ("valid image_recall", "test image_recall")
     assert (asked.content.final.min_seeds, asked.content.final.max_seeds) == (2, 3)
     assert asked.recipe.config.batch_size == 16
@@ -42,23 +40,6 @@ def test_runs_of_each_stage(tmp_path: Path) -> None:
     assert final.config.evaluation == "scored"
     assert asked.results / asked.relative_folder("final", "ln", 2e-3, 0) == final.folder
     assert asked.relative_folder("tune", "ln", 2e-3, 0) != asked.relative_folder("final", "ln", 2e-3, 0)
-
-
-def test_norms_with_options_of_the_model(tmp_path: Path) -> None:
-    """They are runs of another setting, so they are not timed with the others."""
-    norm = "rms+eps=1e-3+model.embedding=4"
-    words = {"norms": ["ln", norm], "claims": [EQUAL | {"a": norm}]}
-    plain, run = (ask(tmp_path, **words).job("final", name, 2e-3, 0) for name in ("ln", norm))
-    assert (run.config.model.embedding, run.series) == (4, "rms+eps=0.001")
-    assert run.setting == plain.setting.replace("model.embedding=8", "model.embedding=4")
-    with pytest.raises(ConfigError, match=r"timing\.norms: steps of one setting are timed together"):
-        ask(tmp_path, **words, timing={"norms": ["ln", norm]})
-
-
-def test_a_key_of_integers_may_be_tuned(tmp_path: Path) -> None:
-    asked = ask(tmp_path, tune={"over": {"batch_size": [8, 16]}}, runs=ANY_BATCH)
-    assert asked.grid == (8.0, 16.0)
-    assert asked.job("tune", "ln", 16.0, 1000).config.batch_size == 16
 
 
 @pytest.mark.usefixtures("quick_folders")
@@ -105,19 +86,10 @@ MISTAKES: list[tuple[list[str], dict[str, Any], str]] = [
     ([], {"claims": [EQUAL | {"seeds": 5}]}, "claims[0] has seeds: 5"),
     ([], {"claims": None}, "margin="),
     (["timing.norms=[rms,ln,rms]"], {}, "timing.norms"),
-    (["timing.budget=600"], {}, "timing.norms"),
-    (["pilot.seed=5"], {}, "pilot.rate"),
     (["pilot.rate=-1"], {}, "optim.lr"),
     (["tune.over.optim.lr=[1e-3,3e-3]"], {}, "0.003"),
     (["tune.over.optim.lr=[]"], {}, "at least one rate"),
     (["tune.over.batch_size=[8,16]"], {}, "tune.over"),
-    ([], {"tune": {"over": {"schedule.decay": [0.25, 0.5]}}}, "tune.over.schedule.decay"),
-    ([], {"tune": {"over": {"batch_size": [2, 4]}}, "runs": ANY_BATCH}, "0.5"),
-    (
-        [],
-        {"tune": {"over": {"batch_size": [8, 16]}}, "runs": ANY_BATCH, "final": {"min_seeds": 2, "max_seeds": 2}},
-        "11.31",
-    ),
     (["tune.first_seed=2"], {}, "seed 2"),
     (["pilot.rate=1e-3", "pilot.seed=1001"], {}, "seed 1001"),
     (["tune.first_seed=-1"], {}, "tune.first_seed"),
@@ -136,45 +108,24 @@ def test_mistakes_are_reported_in_a_line(words: list[str], changes: dict[str, An
     assert "\n" not in str(caught.value)
 
 
-def test_paths_in_a_file_are_those_of_a_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/m\u00fcller (a)")
-    asked = ask(tmp_path, runs=RUNS | {"data.root": "~/data, all"})
-    assert asked.recipe.config.data.root == "/home/m\u00fcller (a)/data, all"
-
-
-def test_two_names_of_one_norm(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"norms: ln and ln\+eps=1e-5 are the same norm; leave one out"):
-        ask(tmp_path, "norms=[ln,ln+eps=1e-5]", claims=[EQUAL | {"a": "ln+eps=1e-5"}])
-
-
-def test_the_last_word_of_a_key_counts(tmp_path: Path) -> None:
-    asked = ask(tmp_path, "batch_size=16", "batch_size=32", "final.max_seeds=3", "final.max_seeds=2")
-    assert (asked.recipe.config.batch_size, asked.content.final.max_seeds) == (32, 2)
-    assert asked.name == "tiny+batch_size=32+final.max_seeds=2"
-
-
-def test_words_about_the_timing_make_no_other_campaign(tmp_path: Path) -> None:
-    """Timing decides nothing. With another budget, the campaign would have the same runs, and not be registered."""
-    asked = ask(tmp_path, "timing.norms=[ln,rms]", "timing.budget=600")
-    assert asked.name == "tiny"
-    assert asked.content.timing.budget == 600
-
-
 def test_names_of_folders_differ_when_the_words_differ() -> None:
     words = [
         ["margin=1", "norms=[ln,rms]", "task=cifar10"],
-        *(["norms=[ln,rms]"], ["norms=[ln-rms]"], ["norms=ln-rms"], ["norms=[ln,'rms']"], ["norms=[ln, rms]"]),
-        *(["data.name=a/b"], ["data.name=a_b"], ["data.name=a,b"], ["data.name=é b"], ["data.name=a\nb"], ["x=.."]),
-        *(["norms=[ln,rms+p=0.5]"], ["norms=[ln,rms]", "p=0.5"], ["runs={a: 1}"], ["x=" + "y" * 300]),
-        *(["x=" + "y" * 301], []),
+        *(["norms=[ln,rms]"], ["norms=[ln-rms]"], ["norms=ln-rms"], ["norms=[ln, rms]"]),
+        *(
+            ["data.name=a/b"],
+            ["data.name=a_b"],
+            ["data.name=a,b"],
+            ["x=.."],
+            ["x=" + "y" * 300],
+            ["x=" + "y" * 301],
+            [],
+        ),
     ]
     names = [folder_name("quality", each) for each in words] + [folder_name(name, []) for name in ("a/b", "a_b")]
-    assert names[0] == "quality+margin=1+norms=ln-rms+task=cifar10"
-    assert names[1] == "quality+norms=ln-rms"
-    for a, b in itertools.combinations(names, 2):
-        assert a != b
-    for name in names:
-        assert re.fullmatch(r"[\w.=+-]{1,230}", name), name
+    assert names[:2] == ["quality+margin=1+norms=ln-rms+task=cifar10", "quality+norms=ln-rms"]
+    assert len({*names}) == len(names)
+    assert all(re.fullmatch(r"[\w.=+-]{1,230}", name) for name in names)
     assert folder_name("quality", ["a=1", "b=2"]) == folder_name("quality", ["b=2", "a=1"])
 
 
@@ -184,28 +135,13 @@ def test_the_digest_is_of_what_decides(tmp_path: Path) -> None:
     first = ask(tmp_path)
     for words in ([f"data.root={tmp_path}", "threads=3"], ["log_every=5", "logger=tensorboard"]):
         same = ask(tmp_path, *words)
-        assert (same.digest, same.name) == (first.digest, first.name)
-    others = [ask(tmp_path, word).digest for word in ("batch_size=16", "final.max_seeds=3", "pilot.rate=1e-3")]
+        assert (same.rules(), same.name) == (first.rules(), first.name)
+    others = [ask(tmp_path, word).rules() for word in ("batch_size=16", "final.max_seeds=3", "pilot.rate=1e-3")]
     others += [
-        ask(tmp_path, claims=[EQUAL | {"margin": 4}]).digest,
-        ask(tmp_path, runs=RUNS | {"batch_size": 5}).digest,
+        ask(tmp_path, claims=[EQUAL | {"margin": 4}]).rules(),
+        ask(tmp_path, runs=RUNS | {"batch_size": 5}).rules(),
     ]
-    assert len({first.digest, *others}) == 6
-
-
-def test_the_question_about_any_norm() -> None:
-    asked = question.read("quality", ["task=order_embedding", "scale=demo", "norms=[ln,l2]", "margin=1"])
-    assert [(claim.a, claim.b) for claim in asked.claims] == [("l2", "ln")]
-    assert asked.name == "quality+margin=1+norms=ln-l2+scale=demo+task=order_embedding"
-
-
-@pytest.mark.usefixtures("quick_folders")
-def test_claims_may_be_about_the_loss(tmp_path: Path) -> None:
-    asked = ask(tmp_path, "final.score=test loss", "tune.by=valid loss")
-    assert (asked.tuned_by, asked.score, asked.mode) == (("valid", "loss"), ("test", "loss"), "min")
-    assert ask(tmp_path).mode == "max"
-    with pytest.raises(ConfigError, match=r"tune\.by is about image_recall and final\.score about loss"):
-        ask(tmp_path, "final.score=test loss")
+    assert len({campaign_file.digest(rules) for rules in (first.rules(), *others)}) == 6
 
 
 def test_a_campaign_is_registered_before_its_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -231,7 +167,7 @@ def test_the_campaigns_of_the_package(name: str, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(question, "_series_folder", folder)
     asked = question.read(name)
-    assert checked == asked.arms
+    assert checked == asked.campaign.every_arm
     assert asked.name == name
     assert asked.recipe.config.evaluation == "scored"
 
@@ -240,10 +176,8 @@ def test_the_campaigns_of_the_package(name: str, monkeypatch: pytest.MonkeyPatch
     ("words", "key"),
     [
         (["task=cifar10", "data.validation=100", "tune.by=valid loss"], "tune.by is about loss"),
-        (["task=attentive_reader", "scale=medium"], "write final.score='test error'"),
-        (["task=attentive_reader"], "write final.score='valid error'"),
-        (["task=attentive_reader", "final.score=test error"], "evaluated on valid, not"),
-        (["task=rnnsearch", "final.score=test2017 bleu"], "evaluated on valid, test, not"),
+        (["task=attentive_reader", "final.score=test error"], "evaluated on valid$"),
+        (["task=rnnsearch", "final.score=test2017 bleu"], "evaluated on valid, test$"),
     ],
 )
 def test_the_score_is_on_test_and_in_the_unit_of_tuning(words: list[str], key: str) -> None:

@@ -210,8 +210,8 @@ def test_a_campaign_counts_the_runs_that_its_rules_will_ask_for(
     folder = "order_embedding/demo+evaluation=validation+optim.lr={:g}/{}"
     monkeypatch.setattr(question, "_series_folder", lambda *asked: folder.format(*asked[:1:-1]))
     asked = campaign_runs.ask(tmp_path)
-    campaign_runs.write_run(asked, plan.update(asked)[0].jobs[0])
+    campaign_runs.write_run(asked, plan.update(asked).jobs[0])
     assert status.main([str(asked.results)]) == 0
     shown = capsys.readouterr().out
     assert "left  coming\n" in shown
-    assert "with one worker on idle cores; 1 of about 18 runs have ended\n" in shown
+    assert "with one worker on idle cores; 1 of 18 runs have ended\n" in shown

@@ -97,10 +97,6 @@ def test_a_finished_run_is_not_repeated_and_continues_with_more_steps(bench: Ben
     assert bench("max_steps=3").out.startswith("already finished at step 4 ")
     without_gpu = bench("device=cuda", "logger=tensorboard").out
     assert without_gpu.startswith("already finished at step 4 ")
-    assert (
-        "note    nothing was trained, so device=cuda and logger=tensorboard had no effect; torch sees no CUDA device "
-        "here, so a new run needs device=cpu\n"
-    ) in without_gpu
     assert "device=" not in without_gpu.partition("\nnext ")[2]
     assert {path: path.stat().st_mtime_ns for path in bench.folder().rglob("*")} == before
     done = bench("max_steps=8")

@@ -11,7 +11,6 @@ from rmsexp import config
 from rmsexp.campaign import question
 from rmsexp.commands import campaign, report, run, status, timing
 from rmsexp.config.classes import load_own
-from rmsexp.records import record
 
 
 @pytest.mark.parametrize(
@@ -74,19 +73,6 @@ def test_the_root_of_the_file_system_is_refused(capsys: pytest.CaptureFixture[st
     for command in (report.main, status.main):
         assert command(["/"]) == 1
         assert capsys.readouterr().err == "rmsexp: / is all that this machine has; name the folder of your results\n"
-
-
-def test_many_folders_without_a_record_are_no_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "MOST_FOLDERS", 10)
-    for number in range(30):
-        run = tmp_path / f"results/task/setting/rms/seed{number}"
-        (run / "checkpoints").mkdir(parents=True)
-        (run / record.STATUS).touch()
-        (tmp_path / f"others/{number}").mkdir(parents=True)
-    assert len(record.find(tmp_path / "results", record.STATUS)) == 30
-    assert record.find(tmp_path / "results", "timing/*/timing.json") == []
-    with pytest.raises(ValueError, match="has more than 10 folders without runs"):
-        record.find(tmp_path / "others", record.STATUS)
 
 
 def test_a_run_of_an_empty_list_is_refused(main: object) -> None:  # noqa: ARG001

@@ -71,7 +71,7 @@ def test_a_campaign_needs_the_target_of_the_class(folder: Path) -> None:
     edit(
         folder / "spirals.py", "        self.config, self.dev", f"        self.{target}\n        self.config, self.dev"
     )
-    with pytest.raises(config.ConfigError, match="task=spirals: a campaign needs target as an attribute of the class"):
+    with pytest.raises(config.ConfigError, match="task=spirals: a campaign needs target as an attribute"):
         question.read("quality", ["task=spirals", "norms=[ln,rms]", "margin=1"], "my")
 
 

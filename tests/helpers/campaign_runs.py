@@ -98,8 +98,7 @@ def do(asked: Question, values: Values, stages: Mapping[str, int] | None = None)
     """
     rounds: list[list[Job]] = []
     while True:
-        campaign, results = plan.update(asked)
-        missing = [job for job in campaign.jobs if not results[job].ended]
+        missing = plan.update(asked).left
         done = [round_[0].stage for round_ in rounds]
         if not missing or (stages is not None and done.count(missing[0].stage) >= stages.get(missing[0].stage, 0)):
             return rounds

@@ -11,8 +11,6 @@ from typing import Any
 
 from rmsexp.campaign import campaign_file
 from rmsexp.campaign import results as campaign_results
-from rmsexp.campaign.campaign_file import Job
-from rmsexp.campaign.results import Result
 from rmsexp.records import record
 from rmsexp.rules import selection
 from rmsexp.system import atomic, clock
@@ -254,7 +252,6 @@ def three() -> list[Campaign]:
     return [Campaign(), recall, translation]
 
 
-def loaded(root: Path, **changes: Any) -> tuple[campaign_results.Campaign, dict[Job, Result]]:
+def loaded(root: Path, **changes: Any) -> campaign_results.Campaign:
     """Write a campaign with these changes, and return it as it is read, with the results of its runs."""
-    campaign = campaign_results.load(Campaign(**changes).write(root))
-    return campaign, campaign.results()
+    return campaign_results.load(Campaign(**changes).write(root))

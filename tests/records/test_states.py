@@ -11,9 +11,8 @@ import pytest
 from helpers.campaigns import Campaign
 from helpers.records import make_row, write_run
 
-from rmsexp.campaign import results
+from rmsexp.campaign import progress, results
 from rmsexp.campaign.campaign_file import Job
-from rmsexp.campaign.state import Reader
 from rmsexp.records import record
 from rmsexp.records.states import Evaluation, Run, read_run
 from rmsexp.system import atomic, clock
@@ -23,7 +22,7 @@ SECONDS = 40 / 9 + 0.3  # in the evaluation, checkpoints and log of a run of 400
 
 def run_in(results: Path) -> Run:
     """Return the state of the only run."""
-    (run,) = Reader(results).read().runs
+    (run,) = progress.read(results).runs
     return run
 
 
@@ -104,16 +103,6 @@ def test_the_evaluation_may_be_far_from_the_end_of_the_metrics(tmp_path: Path, c
 # --- damage
 
 
-def test_an_ended_run_is_read_again_only_after_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, reader = write_run(tmp_path, steps=40), Reader(tmp_path)
-    first = reader.read().runs
-    with monkeypatch.context() as patch:
-        patch.setattr("rmsexp.records.states.read_run", lambda _: pytest.fail("read again"))
-        assert reader.read().runs == first
-    record.RunFolder(folder).write_status("interrupted", 40, "stopped")
-    assert [run.state for run in reader.read().runs] == ["interrupted"]
-
-
 def remove(path: Path) -> None:
     path.unlink()
 
@@ -133,11 +122,11 @@ def test_a_damaged_file_of_an_ended_run_is_a_problem(tmp_path: Path, name: str, 
     folder = write_run(tmp_path, steps=40)
     files = record.RunFolder(folder)
     files.write_status("finished", 40)
-    assert not Reader(tmp_path).read().problems
+    assert not progress.read(tmp_path).problems
     damage(folder / name)
-    overview = Reader(tmp_path).read()
+    overview = progress.read(tmp_path)
     assert [run.state for run in overview.runs] == ["unknown" if name == record.STATUS else "finished"]
-    (problem,) = overview.problems
+    problem = overview.problems[0]
     assert str(folder / name) in problem
     if damage is remove:
         assert problem == f"{folder / name} is missing"
@@ -166,7 +155,7 @@ def test_strange_values_in_records_are_no_mistake_of_the_program(tmp_path: Path,
 
 def test_a_folder_that_does_not_exist_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"nothing is no folder; name the folder of your results"):
-        Reader(tmp_path / "nothing").read()
+        progress.read(tmp_path / "nothing")
 
 
 # --- campaigns
@@ -181,7 +170,7 @@ def campaign() -> Campaign:
 
 
 def stages(root: Path) -> dict[str, dict[str, int]]:
-    (found,) = Reader(root).read().campaigns
+    (found,) = progress.read(root).campaigns
     return {stage.name: dict(stage.states) for stage in found.progress.stages}
 
 
@@ -189,7 +178,7 @@ def test_a_campaign_has_the_states_of_its_runs_by_stage(tmp_path: Path, campaign
     campaign.gone, campaign.diverged = {("rms", 1)}, {("ln", 0)}
     campaign.write(tmp_path)
     assert stages(tmp_path) == {"tune": {"finished": 26}, "final": {"finished": 2, "diverged": 1, "not started": 1}}
-    (found,) = Reader(tmp_path).read().campaigns
+    (found,) = progress.read(tmp_path).campaigns
     assert (found.name, found.question) == ("quality_cifar10", "Does RMSNorm match LayerNorm on cifar10?")
     assert [stage.left for stage in found.progress.stages] == [0, 1]
     assert found.progress.seconds_left == pytest.approx(110)  # as the other final run of its norm: 1000 steps of 0.11 s
@@ -198,7 +187,7 @@ def test_a_campaign_has_the_states_of_its_runs_by_stage(tmp_path: Path, campaign
 
 def test_after_its_last_run_the_next_command_is_the_report(tmp_path: Path, campaign: Campaign) -> None:
     campaign.write(tmp_path)
-    (found,) = Reader(tmp_path).read().campaigns
+    (found,) = progress.read(tmp_path).campaigns
     assert (found.progress.seconds_left, found.next) == (0, f"python -m rmsexp.report {tmp_path}")
 
 
@@ -207,7 +196,7 @@ def test_the_default_folder_is_not_named_in_the_next_command(
 ) -> None:
     campaign.write_file(tmp_path / "results")
     monkeypatch.chdir(tmp_path)
-    (found,) = Reader(Path("results")).read().campaigns
+    (found,) = progress.read(Path("results")).campaigns
     assert found.next == "python -m rmsexp.campaign quality_cifar10"
     assert found.progress.seconds_left is None
 
@@ -215,7 +204,7 @@ def test_the_default_folder_is_not_named_in_the_next_command(
 def test_the_next_command_has_the_changes_that_were_typed(tmp_path: Path, campaign: Campaign) -> None:
     campaign.changes = {"name": "quality+norms=ln-mine", "command": ["quality", "norms=[ln,mine]"]}
     campaign.write_file(tmp_path)
-    (found,) = Reader(tmp_path).read().campaigns
+    (found,) = progress.read(tmp_path).campaigns
     assert found.next == f"python -m rmsexp.campaign quality 'norms=[ln,mine]' results={tmp_path}"
 
 
@@ -224,7 +213,7 @@ def test_time_left_without_finished_runs_of_the_stage_is_that_of_other_stages(
 ) -> None:
     campaign.gone = {(norm, seed) for norm in ("ln", "rms") for seed in range(2)}
     campaign.write(tmp_path)
-    (found,) = Reader(tmp_path).read().campaigns
+    (found,) = progress.read(tmp_path).campaigns
     assert found.progress.seconds_left == pytest.approx(4 * 110)
 
 
@@ -241,10 +230,9 @@ def test_runs_that_come_count_in_the_total_and_in_the_time_left(
 
     coming = [Job("final", norm, 0.001, seed, "") for norm in ("ln", "rms") for seed in range(2)]
     monkeypatch.setattr(results.Campaign, "coming", lambda *_: coming)
-    (found,) = Reader(tmp_path).read().campaigns
+    (found,) = progress.read(tmp_path).campaigns
     stages = [(stage.name, stage.left, stage.coming) for stage in found.progress.stages]
     assert stages == [("tune", 1, 0), ("final", 0, 4)]
-    assert found.progress.runs == "25 of about 30 runs"
     assert found.progress.seconds_left == pytest.approx(5 * 110)
 
 
@@ -253,12 +241,12 @@ def test_time_left_of_an_interrupted_run_is_at_its_own_pace(tmp_path: Path, camp
     folder = tmp_path / campaign._final()[0]["folder"]
     (folder / record.STATUS).write_text('{"status": "interrupted", "step": 600, "error": null}')
     (folder / record.CONFIG).write_text("max_steps: 1000\n")
-    (found,) = Reader(tmp_path).read().campaigns
+    (found,) = progress.read(tmp_path).campaigns
     assert found.progress.seconds_left == pytest.approx(0.11 * 400)
 
 
 def test_a_damaged_campaign_is_a_problem(tmp_path: Path, campaign: Campaign) -> None:
     path = campaign.write_file(tmp_path)
     path.write_text(path.read_text().replace('"jobs"', '"job"'))
-    overview = Reader(tmp_path).read()
+    overview = progress.read(tmp_path)
     assert (overview.campaigns, overview.problems) == ([], [f"{path}: it has no jobs"])

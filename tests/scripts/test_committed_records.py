@@ -57,7 +57,7 @@ def committed(path: Path) -> float | None:
 
 def late(campaign: campaign_results.Campaign, registered: float | None) -> list[str]:
     """Return the final runs that began before the campaign's registration was committed, at ``registered``."""
-    began = {job.folder: result.began for job, result in campaign.results().items() if job.stage == "final"}
+    began = {job.folder: result.began for job, result in campaign.results.items() if job.stage == "final"}
     return [folder for folder, at in began.items() if at is not None and (registered is None or at < registered)]
 
 
@@ -73,12 +73,12 @@ def test_registrations_were_committed_before_the_first_final_run() -> None:
 
 
 def test_a_registration_that_is_younger_than_a_final_run_is_found(tmp_path: Path) -> None:
-    campaign = campaign_results.load(Campaign().write(tmp_path))
+    written = Campaign().write(tmp_path)
     for path in tmp_path.rglob("run.json"):
         run = json.loads(path.read_text())
         run["sessions"][0]["started"] = "2026-11-28T12:00:00+00:00"
         path.write_text(json.dumps(run))
-    noon = 1795867200.0
+    campaign, noon = campaign_results.load(written), 1795867200.0
     assert late(campaign, noon - 1) == []
     assert len(late(campaign, noon + 1)) == len(late(campaign, None)) == 3 * 8
 

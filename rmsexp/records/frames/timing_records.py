@@ -129,7 +129,7 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
     left_out = [] if problems is None else problems
     loaded: list[dict[str, Any]] = []
     read: dict[str, Path] = {}  # by the content of a record
-    for path in record.find(Path(root), f"timing/*/{FILE}", left_out):
+    for path in record.find(Path(root), f"timing/*/{FILE}"):
         try:
             stored = read_typed(path, TimingContent)
             original = read.setdefault(json.dumps(stored), path)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rmsexp.campaign.answers import Answer
+from rmsexp.campaign.results import Campaign
 from rmsexp.records.frames import curves, names, quantities, speed
 from rmsexp.records.frames.load import Records
 from rmsexp.report.campaign_times import Timed
@@ -31,9 +31,9 @@ BAND = ("mean", "low", "high")
 Looks = Mapping[str, Look]
 
 
-def differences(answers: Sequence[Answer], looks: Looks) -> list[Panel]:
+def differences(campaigns: Sequence[Campaign], looks: Looks) -> list[Panel]:
     """Return a panel per task, score and unit: the differences of decided claims, their intervals, shaded margins."""
-    table = verdicts.table(answers)
+    table = verdicts.table(campaigns)
     decided = table[table["outcome"] != verdicts.UNDECIDED]
     groups = decided.groupby(["task", "score", "unit"], sort=False)
     return [_differences(str(task), rows, looks) for (task, *_), rows in groups]
@@ -82,49 +82,48 @@ def _difference(row: dict[Any, Any], y: float, ends: tuple[float, float], look: 
     return interval(look, y, (row["difference"], low, high), label)
 
 
-def rates(answers: Sequence[Answer], looks: Looks) -> list[Panel]:
+def rates(campaigns: Sequence[Campaign], looks: Looks) -> list[Panel]:
     """Return a panel per campaign with runs at several rates: the score against the rate, for each norm.
 
     The score is that on validation examples; for claims about stable ranges that of the claims, with the ranges.
     """
-    panels = [_rates(answer, looks) for answer in answers]
+    panels = [_rates(campaign, looks) for campaign in campaigns]
     return [panel for panel in panels if panel.marks]
 
 
-def _rates(answer: Answer, looks: Looks) -> Panel:
-    campaign = answer.campaign
-    found = {norm: _by_rate(answer, norm) for norm in campaign.every_arm}
+def _rates(campaign: Campaign, looks: Looks) -> Panel:
+    found = {norm: _by_rate(campaign, norm) for norm in campaign.every_arm}
     values = [value for by_rate in found.values() for scores in by_rate.values() for value in scores]
     low, high = padded(values)
     marks = list[Mark]()
     for number, (norm, points) in enumerate(found.items()):
         inward = (0.02 + 0.04 * number) * (high - low)  # crosses of several norms must not overlap
         marks += _rate_marks(
-            answer, norm, points, looks[norm], high - inward if campaign.mode == "min" else low + inward
+            campaign, norm, points, looks[norm], high - inward if campaign.mode == "min" else low + inward
         )
     tried = sorted({rate for points in found.values() for rate in points}) or [0.65, 1.5]
-    grid = campaign.tuning(answer.results).grid if campaign.tolerance is None else campaign.grid[::2]
+    grid = campaign.tuning.grid if campaign.tolerance is None else campaign.grid[::2]
     title = quantities.title(quantities.usual(*(campaign.tuned_by if campaign.tolerance is None else campaign.score)))
     x = Axis(campaign.rate, (tried[0] / 1.3, tried[-1] * 1.3), log=True, ticks=grid)  # labels between would overlap
-    return Panel(x, Axis(title, (low, high)), marks, _title(answer))
+    return Panel(x, Axis(title, (low, high)), marks, _title(campaign))
 
 
-def _by_rate(answer: Answer, norm: str) -> dict[float, list[float]]:
+def _by_rate(campaign: Campaign, norm: str) -> dict[float, list[float]]:
     """Return the scores of a norm's runs that ended, by rate; NaN for those that diverged."""
     points: dict[float, list[float]] = {}
-    for job, result in answer.rated(norm):
+    for job, result in campaign.rated(norm):
         if result.ended:
-            points.setdefault(job.rate, []).append(answer.rated_score(result))
+            points.setdefault(job.rate, []).append(campaign.rated_score(result))
     return dict(sorted(points.items()))
 
 
-def _rate_marks(answer: Answer, norm: str, points: dict[float, list[float]], look: Look, edge: float) -> list[Mark]:
+def _rate_marks(campaign: Campaign, norm: str, points: dict[float, list[float]], look: Look, edge: float) -> list[Mark]:
     """Return the marks of a norm. ``points``: its scores by rate; ``edge``: the height of crosses of diverged runs."""
     label = names.label(norm)
     each = [(rate, value) for rate, values in points.items() for value in values if not math.isnan(value)]
     means = {rate: float(np.nanmean(values)) for rate, values in points.items() if not np.isnan(values).all()}
     crosses = [rate for rate, values in points.items() if np.isnan(values).any()]
-    choice = answer.choice.get(norm)
+    choice = campaign.choice.get(norm)
     chosen = [rate for rate in means if choice is not None and rate == choice.rate]
     ringed = [means[rate] for rate in chosen]
     marks = [
@@ -133,20 +132,19 @@ def _rate_marks(answer: Answer, norm: str, points: dict[float, list[float]], loo
         Mark("ring", look, chosen, ringed, label=f"{label}, chosen"),
         Mark("cross", look, crosses, [edge] * len(crosses), label=f"{label}, diverged"),
     ]
-    if (stable := answer.campaign.ranges(answer.results).get(norm)) is not None:
-        worst = means[stable.best] - pairs.sign(answer.campaign.mode) * (answer.campaign.tolerance or 0.0)
+    if (stable := campaign.ranges.get(norm)) is not None:
+        worst = means[stable.best] - pairs.sign(campaign.mode) * (campaign.tolerance or 0.0)
         marks.append(interval(look, worst, (stable.best, stable.low, stable.high), f"{label}, stable range"))
     return [mark for mark in marks if len(mark.x)]
 
 
-def ladders(answers: Sequence[Answer], looks: Looks) -> list[Panel]:
+def ladders(campaigns: Sequence[Campaign], looks: Looks) -> list[Panel]:
     """Return a panel per decided campaign with a ladder: differences of scores against the size, with 90 % bands."""
-    return [_ladder(answer, looks) for answer in answers if answer.campaign.ladder and not answer.undecided]
+    return [_ladder(campaign, looks) for campaign in campaigns if campaign.ladder and not campaign.undecided]
 
 
-def _ladder(answer: Answer, looks: Looks) -> Panel:
-    campaign = answer.campaign
-    scores, marks = campaign.scores(answer.results), []
+def _ladder(campaign: Campaign, looks: Looks) -> Panel:
+    scores, marks = campaign.scores, []
     for claim in campaign.claims:
         arms = zip(campaign.arms[claim.a], campaign.arms[claim.b], strict=True)
         found = [pairs.pair(scores[a], scores[b], campaign.final_seeds, campaign.mode).differences for a, b in arms]
@@ -162,55 +160,55 @@ def _ladder(answer: Answer, looks: Looks) -> Panel:
     title = f"advantage{over} in {split} {names.metric_label(metric)} ({names.unit_of_difference(metric)})"
     y = Axis(title, padded([0.0, *(end for mark in marks for end in (*mark.low, *mark.high))]))
     x_range = campaign.sizes[0] / 1.1, campaign.sizes[-1] * 1.1
-    return Panel(Axis(next(iter(campaign.ladder)), x_range, log=True, ticks=campaign.sizes), y, marks, _title(answer))
+    return Panel(Axis(next(iter(campaign.ladder)), x_range, log=True, ticks=campaign.sizes), y, marks, _title(campaign))
 
 
-def equal_time(answers: Sequence[Answer], records: Records, timed: dict[str, Timed], looks: Looks) -> list[Panel]:
+def equal_time(campaigns: Sequence[Campaign], records: Records, timed: dict[str, Timed], looks: Looks) -> list[Panel]:
     """Return a panel per decided campaign with times: the interim evaluations against steps x seconds per step.
 
     Args:
-        answers: those of the campaigns.
+        campaigns: those of the campaigns.
         records: all runs.
         timed: the seconds per step of the norms of a campaign, by the path of its file. Others are left out.
         looks: the look of each norm.
     """
     panels = [
-        _equal_time(answer, records, timed[str(answer.campaign.path)], looks)
-        for answer in answers
-        if str(answer.campaign.path) in timed and not answer.undecided
+        _equal_time(campaign, records, timed[str(campaign.path)], looks)
+        for campaign in campaigns
+        if str(campaign.path) in timed and not campaign.undecided
     ]
     return [panel for panel in panels if panel.marks]
 
 
-def _equal_time(answer: Answer, records: Records, timed: Timed, looks: Looks) -> Panel:
+def _equal_time(campaign: Campaign, records: Records, timed: Timed, looks: Looks) -> Panel:
     """Return the panel of a campaign. Its note has the source of the times, and what is left out."""
-    metric = answer.campaign.score.metric
-    means = {norm: mean for norm in timed.seconds if len(mean := _interim(answer, records, norm))}
+    metric = campaign.score.metric
+    means = {norm: mean for norm in timed.seconds if len(mean := _interim(campaign, records, norm))}
     longest = max((mean["x"].max() * timed.seconds[norm] for norm, mean in means.items()), default=0.0)
     unit, divisor = speed.time_unit(longest)
     marks, notes = [], [timed.source]
-    for norm in answer.campaign.norms:
+    for norm in campaign.norms:
         if norm not in means:
             missing = "finished run" if norm in timed.seconds else "time"
             notes.append(f"{names.label(norm)} has no {missing}")
             continue
         x = (means[norm]["x"] * timed.seconds[norm] / divisor).to_numpy()
         y, low, high = (means[norm][key].to_numpy() for key in BAND)
-        statuses = [result.status for _, result in answer.jobs("final", norm) if result.ended]
+        statuses = [result.status for _, result in campaign.of_stage("final", norm) if result.ended]
         left_out = formats.of_seeds(statuses.count("finished"), len(statuses))
         notes += [f"{names.label(norm)}: {text}" for text in left_out]
         marks.append(Mark("line", looks[norm], x, y, low, high, names.label(norm), norm))
     title = quantities.title(quantities.usual(names.INTERIM, metric))
     y_range = padded([end for mark in marks for end in (*mark.y, *mark.low, *mark.high)])
     x_axis = Axis(f"time in training ({unit})", (0.0, longest / divisor * 1.02))
-    return Panel(x_axis, Axis(title, y_range), marks, _title(answer), "; ".join(notes))
+    return Panel(x_axis, Axis(title, y_range), marks, _title(campaign), "; ".join(notes))
 
 
-def _interim(answer: Answer, records: Records, norm: str) -> pd.DataFrame:
+def _interim(campaign: Campaign, records: Records, norm: str) -> pd.DataFrame:
     """Return the mean over the final seeds that finished: columns ``x`` (step), ``mean``, ``low``, ``high``."""
-    final = answer.jobs("final", norm)
-    folders = [str(answer.campaign.root / job.folder) for job, result in final if result.status == "finished"]
-    metric = answer.campaign.score.metric
+    final = campaign.of_stage("final", norm)
+    folders = [str(campaign.root / job.folder) for job, result in final if result.status == "finished"]
+    metric = campaign.score.metric
     rows = records.only(folders).metrics
     rows = rows[rows["split"] == names.INTERIM]
     points = curves.curves(rows.reindex(columns=["folder", "step", metric]), "step", metric)
@@ -220,5 +218,5 @@ def _interim(answer: Answer, records: Records, norm: str) -> pd.DataFrame:
     return mean.assign(**{key: mean[key] * names.scale_and_unit(metric)[0] for key in BAND})
 
 
-def _title(answer: Answer) -> str:
-    return f"{answer.campaign.task} ({answer.name})"
+def _title(campaign: Campaign) -> str:
+    return f"{campaign.task} ({campaign.name})"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rmsexp.campaign.answers import Answer
+from rmsexp.campaign.results import Campaign
 from rmsexp.records.frames import names, statistics
 from rmsexp.report.tables import formats, verdicts
 from rmsexp.rules import claims, significance
@@ -21,7 +21,7 @@ COLUMNS = (
 )
 
 
-def table(answers: Sequence[Answer]) -> pd.DataFrame:
+def table(campaigns: Sequence[Campaign]) -> pd.DataFrame:
     """Return one row per campaign, norm and rate, with columns ``COLUMNS``.
 
     ``runs``: the number of tuning runs; ``ended`` of them finished or diverged. ``mean``: the mean validation score of
@@ -30,21 +30,20 @@ def table(answers: Sequence[Answer]) -> pd.DataFrame:
     :class:`rmsexp.rules.selection.Choice`; empty at the other rates.
     """
     rows = []
-    for answer in answers:
-        campaign = answer.campaign
-        shared = {"root": str(campaign.root), "task": campaign.task, "campaign": answer.name, "key": campaign.rate}
+    for campaign in campaigns:
+        shared = {"root": str(campaign.root), "task": campaign.task, "campaign": campaign.name, "key": campaign.rate}
         for norm in campaign.every_arm:
-            rows += [shared | {"norm": norm} | row for row in _rows(answer, norm)]
+            rows += [shared | {"norm": norm} | row for row in _rows(campaign, norm)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _rows(answer: Answer, norm: str) -> list[dict[str, Any]]:
-    jobs = answer.rated(norm)
-    choice = answer.choice.get(norm)
+def _rows(campaign: Campaign, norm: str) -> list[dict[str, Any]]:
+    jobs = campaign.rated(norm)
+    choice = campaign.choice.get(norm)
     rows = []
     for rate in sorted({job.rate for job, _ in jobs}):
         results = [result for job, result in jobs if job.rate == rate]
-        values = [answer.rated_score(result) for result in results if result.status == "finished"]
+        values = [campaign.rated_score(result) for result in results if result.status == "finished"]
         row: dict[str, Any] = {"rate": rate, "runs": len(results), "ended": sum(result.ended for result in results)}
         row |= {"diverged": sum(result.status == "diverged" for result in results)}
         row |= {
@@ -60,20 +59,20 @@ def _rows(answer: Answer, norm: str) -> list[dict[str, Any]]:
     return rows
 
 
-def readable(answer: Answer) -> pd.DataFrame:
+def readable(campaign: Campaign) -> pd.DataFrame:
     """Return the tuning of one campaign as text: one row per norm, and one column per rate."""
-    return pd.DataFrame([_readable(answer, norm) for norm in answer.campaign.every_arm])
+    return pd.DataFrame([_readable(campaign, norm) for norm in campaign.every_arm])
 
 
-def _readable(answer: Answer, norm: str) -> dict[str, str]:
-    rows, choice = {row["rate"]: row for row in _rows(answer, norm)}, answer.choice.get(norm)
-    rates = sorted({job.rate for arm in answer.campaign.every_arm for job, _ in answer.rated(arm)})
+def _readable(campaign: Campaign, norm: str) -> dict[str, str]:
+    rows, choice = {row["rate"]: row for row in _rows(campaign, norm)}, campaign.choice.get(norm)
+    rates = sorted({job.rate for arm in campaign.every_arm for job, _ in campaign.rated(arm)})
     cells = {f"{rate:g}": _cell(rows[rate]) if rate in rows else formats.NO_VALUE for rate in rates}
-    if answer.campaign.tolerance is not None:
-        return {"norm": names.label(norm)} | cells | {f"stable range of {answer.campaign.rate}": _range(answer, norm)}
-    split, metric = answer.campaign.score
-    final = {f"{split} {names.metric_label(metric)}, final runs": _final(answer, norm)}
-    unit = verdicts.unit(answer.campaign)
+    if campaign.tolerance is not None:
+        return {"norm": names.label(norm)} | cells | {f"stable range of {campaign.rate}": _range(campaign, norm)}
+    split, metric = campaign.score
+    final = {f"{split} {names.metric_label(metric)}, final runs": _final(campaign, norm)}
+    unit = verdicts.unit(campaign)
     return {"norm": names.label(norm)} | cells | _choice(choice, unit) | final
 
 
@@ -99,13 +98,13 @@ def _choice(choice: Choice | None, unit: str) -> dict[str, str]:
     return dict(zip(("chosen rate", "uncertainty of tuning"), texts, strict=True))
 
 
-def _range(answer: Answer, norm: str) -> str:
+def _range(campaign: Campaign, norm: str) -> str:
     """Return the stable range of a norm, such as "0.0011 to 0.0071 (2.7 octaves, 90 % interval 2.2 to 3.1)"."""
-    if answer.undecided:
+    if campaign.undecided:
         return formats.NO_VALUE
-    if (found := answer.campaign.ranges(answer.results)[norm]) is None:
+    if (found := campaign.ranges[norm]) is None:
         return "diverged at every rate"
-    widths = np.array([*answer.campaign.scores(answer.results)[norm].values()])
+    widths = np.array([*campaign.scores[norm].values()])
     low, high = significance.interval(widths, claims.ALPHA)
     least = "at least " * found.at_least
     return (
@@ -113,14 +112,14 @@ def _range(answer: Answer, norm: str) -> str:
     )
 
 
-def _final(answer: Answer, norm: str) -> str:
+def _final(campaign: Campaign, norm: str) -> str:
     """Return the mean score of the final runs that finished, once the campaign is decided, and their number."""
-    ended = [result for _, result in answer.jobs("final", norm) if result.ended]
+    ended = [result for _, result in campaign.of_stage("final", norm) if result.ended]
     values = [result.test for result in ended if result.status == "finished"]
-    if answer.undecided or not values:
+    if campaign.undecided or not values:
         return formats.NO_VALUE
     mean, sd, interval = statistics.estimate(np.array(values))
-    unit = names.scale_and_unit(answer.campaign.score.metric)[1]
+    unit = names.scale_and_unit(campaign.score.metric)[1]
     spread = "" if math.isnan(interval) else f" ± {interval:.2g} (sd {sd:.2g})"
     (seeds,) = formats.of_seeds(len(values), len(ended)) or [f"{len(values)} seed{'s' * (len(values) > 1)}"]
     return f"{formats.four_digits(mean)}{spread} {unit}, {seeds}".replace(" ,", ",")

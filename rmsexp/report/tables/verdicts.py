@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rmsexp.campaign import strength
-from rmsexp.campaign.answers import Answer
+from rmsexp.campaign import remarks
 from rmsexp.campaign.results import Campaign
 from rmsexp.records.frames import names
 from rmsexp.report.tables import formats
@@ -30,49 +29,48 @@ EVERY = "every task"
 CHOSEN_RATES = "at the chosen learning rates; what their choice may have cost is not known"
 
 
-def table(answers: Sequence[Answer]) -> pd.DataFrame:
+def table(campaigns: Sequence[Campaign]) -> pd.DataFrame:
     """Return one row per campaign and claim, with columns ``COLUMNS``.
 
-    ``campaign``: the name, as in :class:`rmsexp.campaign.answers.Answer`, so that no two campaigns share it.
+    ``campaign``: the name, as in :class:`rmsexp.campaign.results.Campaign`, so that no two campaigns share it.
     ``of``: what is compared, "score", "slope" or "stable range" (:mod:`rmsexp.rules.measures`). ``registered``: whether
     the claim is in the campaign's file. ``difference``, ``low``, ``high``: the mean difference and the interval at
     confidence ``level`` that decides the claim; ``alone_low``, ``alone_high``: the 90 % interval without regard to
     other claims of its family. ``smallest_margin``: the smallest margin with which the claim would be supported.
     ``gain_over_none``, ``exceeds_margin``, ``blind``, ``improving``, ``untuned``: see
-    :class:`rmsexp.campaign.strength.Strength`. ``seeds``: the number of pairs that were tested.
+    :class:`rmsexp.campaign.remarks.Strength`. ``seeds``: the number of pairs that were tested.
     ``uncertainty_a``, ``uncertainty_b``: of the choice of each norm's rate (:class:`rmsexp.rules.selection.Choice`);
     ``rates``: the standard deviation that both add to the difference; NaN if it is not known. ``remarks``: what a
     reader must know, such as that the campaign's file has changed. A claim of an unfinished campaign has the outcome
     ``UNDECIDED`` and NaN.
     """
-    rows = [row for answer in answers for row in _rows(answer)]
+    rows = [row for campaign in campaigns for row in _rows(campaign)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _rows(answer: Answer) -> list[dict[str, Any]]:
-    campaign = answer.campaign
-    shared = {"root": str(campaign.root), "task": campaign.task, "campaign": answer.name}
+def _rows(campaign: Campaign) -> list[dict[str, Any]]:
+    shared = {"root": str(campaign.root), "task": campaign.task, "campaign": campaign.name}
     shared |= {"of": campaign.measure, "score": " ".join(campaign.score), "unit": unit(campaign)}
-    uncertainty = campaign.uncertainty(answer.results)
+    uncertainty = campaign.uncertainty
     rows = []
-    for number, claim in enumerate(answer.every_claim):
+    for number, claim in enumerate(campaign.every_claim):
         row = shared | {key: getattr(claim, key) for key in ("claim", "test", "a", "b", "family")}
         row |= {f"uncertainty_{key}": uncertainty.get(getattr(claim, key), math.nan) for key in ("a", "b")}
         row |= {"registered": claim in campaign.claims}
         row["margin"] = math.nan if claim.margin is None else claim.margin
-        row["remarks"] = "; ".join(answer.remarks_on(claim))
-        if answer.undecided:
-            row |= {"outcome": UNDECIDED, "reason": answer.undecided}
+        row["remarks"] = "; ".join(campaign.remarks_on(claim))
+        if campaign.undecided:
+            row |= {"outcome": UNDECIDED, "reason": campaign.undecided}
         else:
-            row |= _decided(answer, answer.verdicts[number])
+            row |= _decided(campaign, campaign.verdicts[number])
         rows.append(row)
     return rows
 
 
-def _decided(answer: Answer, verdict: claims.Verdict) -> dict[str, Any]:
+def _decided(campaign: Campaign, verdict: claims.Verdict) -> dict[str, Any]:
     keys = ("outcome", "difference", "low", "high", "level", "against_zero", "smallest_margin", "p", "adjusted_p")
     row = {key: getattr(verdict, key) for key in (*keys, "diverged_a", "diverged_b", "diverged_both", "rates")}
-    found = strength.strength(answer, verdict)
+    found = remarks.strength(campaign, verdict)
     row |= {"alone_low": verdict.alone[0], "alone_high": verdict.alone[1]}
     row |= {"gain_over_none": found.gain, "exceeds_margin": found.exceeds, "blind": found.blind}
     gains = (f"{names.label(norm)} {value / found.margin:.1f}" for norm, value in found.improving.items())
@@ -176,7 +174,7 @@ def _explained(row: Mapping[Any, Any]) -> list[str]:
         return []
     lines = [note_on_rates(row)]
     if row["blind"]:
-        others = names.label(strength.NONE), names.label(row["b"])
+        others = names.label(remarks.NONE), names.label(row["b"])
         lines.append("that {} equals {} would be supported with this margin, too".format(*others))
     if row["improving"]:
         lines.append(f"gains in the last fifth of the steps, in margins: {row['improving']}")
@@ -223,14 +221,14 @@ def lost(row: Mapping[Any, Any]) -> list[str]:
     return [f"{row[key]:.0f} with {names.label(name)} diverged" for key, name in norms if row[key]]
 
 
-def matrix(answers: Sequence[Answer]) -> pd.DataFrame:
+def matrix(campaigns: Sequence[Campaign]) -> pd.DataFrame:
     """Return the matrix as text, one row per claim and one column per task; campaigns share a row by the claim's text.
 
     A verdict that a later campaign supersedes is left out.
 
     A cell begins with the outcome. The last column has the outcome on every task, if a claim is of two or more tasks.
     """
-    numbers = newest(table(answers), answers)
+    numbers = newest(table(campaigns), campaigns)
     tasks = list(dict.fromkeys(numbers["task"]))
     rows = []
     for claim in dict.fromkeys(numbers["claim"]):
@@ -240,18 +238,18 @@ def matrix(answers: Sequence[Answer]) -> pd.DataFrame:
             cells = [_cell(entry, len(same[same["task"] == task]) > 1) for entry in _of(same, task)]
             row[task] = "; ".join(cells) or formats.NO_VALUE
         if len(tasks) > 1:
-            row[EVERY] = _every(answers, str(claim), same) if same["task"].nunique() > 1 else formats.NO_VALUE
+            row[EVERY] = _every(campaigns, str(claim), same) if same["task"].nunique() > 1 else formats.NO_VALUE
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def newest(numbers: pd.DataFrame, answers: Sequence[Answer]) -> pd.DataFrame:
+def newest(numbers: pd.DataFrame, campaigns: Sequence[Campaign]) -> pd.DataFrame:
     """Return the rows of :func:`table` without those that a decided campaign supersedes: of its claims and its task."""
     superseded = {
-        (answer.campaign.supersedes, answer.campaign.task, claim.claim)
-        for answer in answers
-        if answer.campaign.supersedes is not None and not answer.undecided
-        for claim in answer.every_claim
+        (campaign.supersedes, campaign.task, claim.claim)
+        for campaign in campaigns
+        if campaign.supersedes is not None and not campaign.undecided
+        for claim in campaign.every_claim
     }
     keys = zip(numbers["campaign"], numbers["task"], numbers["claim"], strict=True)
     return numbers[np.array([key not in superseded for key in keys], dtype=bool)]
@@ -269,16 +267,16 @@ def _cell(row: dict[Any, Any], several: bool) -> str:
     return f"{qualified(row)}: {_difference(row)}, {row['seeds']:.0f} seeds{name}"
 
 
-def _every(answers: Sequence[Answer], claim: str, rows: pd.DataFrame) -> str:
+def _every(campaigns: Sequence[Campaign], claim: str, rows: pd.DataFrame) -> str:
     """Return the outcome of a claim on every task, by an intersection-union test, with its marks.
 
     A claim that one campaign has refuted is refuted, whatever the others will find. It has "*" if one of the outcomes
     has remarks, and "†" if one of the outcomes that decide it does. ``rows``: those of the claim in :func:`table`.
     """
     left_in = {*rows["campaign"]}
-    concerned = [answer for answer in answers if answer.name in left_in]
-    decided = [answer for answer in concerned if not answer.undecided]
-    verdicts = [verdict for answer in decided for verdict in answer.verdicts if verdict.claim.claim == claim]
+    concerned = [campaign for campaign in campaigns if campaign.name in left_in]
+    decided = [campaign for campaign in concerned if not campaign.undecided]
+    verdicts = [verdict for campaign in decided for verdict in campaign.verdicts if verdict.claim.claim == claim]
     left = len(concerned) - len(decided)
     if left and claims.REFUTED not in [verdict.outcome for verdict in verdicts]:
         return f"{UNDECIDED}: {left} of {len(concerned)} campaigns not finished"

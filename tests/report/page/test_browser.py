@@ -13,7 +13,7 @@ from helpers.comparisons import named, report
 from helpers.records import write_run
 from matplotlib import colors
 
-from rmsexp.campaign import answers
+from rmsexp.campaign import results as campaign_results
 from rmsexp.compare import load
 from rmsexp.records.frames import timing_records
 from rmsexp.report import campaign_report
@@ -166,7 +166,7 @@ def test_figures_of_campaigns_fit_the_window(
 ) -> None:
     for campaign in three():
         campaign.write(tmp_path)
-    states = answers.load(tmp_path, [])
+    states = campaign_results.load_all(tmp_path, [])
     contents = campaign_report.write(states, load(tmp_path), timing_records.load(tmp_path), 0, tmp_path / "report")
     (path := tmp_path / "report.html").write_text(html.page([], contents))
     page = opened(path.as_uri(), color_scheme=theme, viewport={"width": width, "height": 900})

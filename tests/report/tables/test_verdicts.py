@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from helpers.campaigns import EQUAL, Campaign, three
 
-from rmsexp.campaign import answers
+from rmsexp.campaign import results as campaign_results
 from rmsexp.report.tables import campaign_rates, verdicts
 from rmsexp.report.tables.formats import NO_VALUE
 
 
-def states(root: Path, *made: Campaign) -> list[answers.Answer]:
+def states(root: Path, *made: Campaign) -> list[campaign_results.Campaign]:
     for campaign in made:
         campaign.write(root)
     problems: list[str] = []
-    found = answers.load(root, problems)
+    found = campaign_results.load_all(root, problems)
     assert problems == []
     return found
 
@@ -59,9 +59,11 @@ def test_a_claim_that_one_task_refutes_is_refuted_on_every_task(tmp_path: Path) 
     assert matrix.loc[EQUAL["claim"], "every task"] == expected
 
 
-def unknown(state: answers.Answer) -> answers.Answer:
+def unknown(state: campaign_results.Campaign) -> campaign_results.Campaign:
     """Return the state with verdicts of which the uncertainty of the rates is not known."""
-    return state._replace(verdicts=[replace(verdict, rates=math.nan) for verdict in state.verdicts])
+    found = replace(state)
+    vars(found)["verdicts"] = [replace(verdict, rates=math.nan) for verdict in state.verdicts]
+    return found
 
 
 def test_a_verdict_that_holds_for_the_chosen_rates_only_is_marked(tmp_path: Path) -> None:
