@@ -90,7 +90,11 @@ def _charts(
         "differences": ("Differences and margins", differences, verdict_panels.differences(campaigns, looks)),
         "rates": ("Quality against the tuned rate", RATES + ranges, verdict_panels.rates(campaigns, looks)),
         "ladder": ("Differences along the ladder", LADDER, verdict_panels.ladders(campaigns, looks)),
-        "equal_time": ("Quality at equal time", EQUAL_TIME, verdict_panels.equal_time(campaigns, records, times, looks)),
+        "equal_time": (
+            "Quality at equal time",
+            EQUAL_TIME,
+            verdict_panels.equal_time(campaigns, records, times, looks),
+        ),
     }
     return {
         name: Chart(title, [caption], panels, legend(panels))
