@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import cast
 
 from matplotlib.figure import Figure
 
@@ -39,7 +38,7 @@ def curves(item: Item, found: Found, sources: Sequence[str]) -> Figure:
     published = [
         replace(beside, title=f"{panel.title} in the paper, at its own setting".strip())
         for quantity, panel in views
-        if (beside := of_paper(item.title, quantity, cast("X", panel.x), looks, panel.per))
+        if (beside := of_paper(item.title, quantity, panel.x, looks, panel.per))
     ]
     ours = [replace(panel, title=(panel.title + " here" * bool(published)).strip()) for panel in ours]
     trained = set(found.records.runs["series"])
@@ -79,7 +78,7 @@ def _ours(panel: item_file.Panel, records: Records, looks: Mapping[str, Look]) -
     if panel.steps is not None:
         records = Records(records.runs, records.metrics[records.metrics["step"] <= panel.steps], records.problems)
     per = panel.per if records.metrics["step"].max() >= FEWEST * panel.per else 1
-    (drawn,) = setting_curves.panels(records, quantity, looks, [cast("X", panel.x)], per)
+    (drawn,) = setting_curves.panels(records, quantity, looks, [panel.x], per)
     return replace(drawn, title=panel.title)
 
 
