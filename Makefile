@@ -1,6 +1,6 @@
 # All targets except help and clean first create .venv, if needed, and install the versions of constraints.txt into it.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-full sanitize lint types quick unit format constraints clean
+.PHONY: help setup demo check test test-full sanitize lint types quick unit format report weight constraints clean
 
 # torch is large: without bytecode on disk every start of Python would compile it again
 unexport PYTHONDONTWRITEBYTECODE
@@ -68,6 +68,13 @@ format: setup ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
+
+report: setup ## make the report of the committed records again
+	$(BIN)/python -m rmsexp.report results/reference --out results/reference/report
+	$(BIN)/python scripts/shrink_report.py
+
+weight: ## print the numbers of lines and words beside their budgets
+	@$(PYTHON) scripts/weight.py
 
 constraints: setup ## write the versions of .venv to constraints.txt
 	@{ echo "# The versions that make installs; written by make constraints."; $(UV) pip freeze --python $(BIN)/python --exclude-editable; } > constraints.tmp
