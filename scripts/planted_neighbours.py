@@ -7,14 +7,13 @@ Beside it is
 
 - quiet        nothing;
 - same_core    a process that computes on the run's core;
-- other_core   a process that computes on another core;
-- memory       a process that reads memory on another core, 256 MiB or, if that is more, twice the largest cache.
+- other_core   a process that computes on another core.
 
-The machine needs a quiet reference (``python -m rmsexp.timing --calibrate``) and at least two cores. Campaign workers
-pause during each run. A finished run is a line in ``<results>/checks/planted_neighbours.jsonl``; the same command goes
-on after the last one. When all runs are done, their record is written (see check_record.py) and the lines are removed.
+The machine needs at least two cores. Campaign workers pause during each run. A finished run is a line in
+``<results>/checks/planted_neighbours.jsonl``; the same command goes on after the last one. When all runs are done,
+their record is written (see check_record.py) and the lines are removed.
 
-Of the runs of same_core and memory at least 90 % should be marked as contended, of the quiet ones at most 10 %.
+Of the runs of same_core at least 90 % should be marked as contended, of the quiet ones at most 10 %.
 """
 
 import argparse
@@ -33,10 +32,9 @@ import check_record
 
 from rmsexp import config
 from rmsexp.records import record
-from rmsexp.system import machine, process
+from rmsexp.system import process
 from rmsexp.system.command_line import ReportedError, inform
 from rmsexp.system.machine_lock import measuring
-from rmsexp.train import quiet
 
 NAME = "planted_neighbours"
 WORDS = ("task=order_embedding", "norm=rms", "scale=demo", "max_steps=1500", "eval_every=1500", "checkpoint_every=1500")
@@ -45,16 +43,12 @@ WORDS += ("log_every=15", "threads=1", "device=cpu")
 NEIGHBOUR = """
 import os
 parent = os.getppid()
-{prepare}
 print(flush=True)
 while os.getppid() == parent:
-    {work}
+    sum(range(100_000))
 """
-BUSY = NEIGHBOUR.format(prepare="", work="sum(range(100_000))")
-STREAMED = max(256 << 20, 2 * (machine.largest_cache() or 0))  # bytes
-STREAM = NEIGHBOUR.format(prepare=f"import numpy; memory = numpy.ones({STREAMED} // 8)", work="memory.max()")
-KINDS = {"quiet": None, "same_core": (BUSY, 0), "other_core": (BUSY, 1), "memory": (STREAM, 1)}  # code, number of core
-TARGETS = {"quiet": (0.0, 0.1), "same_core": (0.9, 1.0), "memory": (0.9, 1.0)}  # least and largest share of marked runs
+KINDS = {"quiet": None, "same_core": 0, "other_core": 1}  # the number of the neighbour's core
+TARGETS = {"quiet": (0.0, 0.1), "same_core": (0.9, 1.0)}  # least and largest share of marked runs
 
 
 def main() -> None:
@@ -67,8 +61,6 @@ def main() -> None:
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         sys.exit("this needs two cores; taskset or the container allows one")
-    if quiet.read() is None:
-        sys.exit("this machine has no quiet reference; make it with python -m rmsexp.timing --calibrate")
     words = [*WORDS, *map(config.expand_home, arguments.overrides)]
     job = config.job(words)  # a mistake is reported before the first run
     planned = [{"kind": kind, "words": words} for kind in order(arguments.runs, arguments.quiet)]
@@ -88,7 +80,7 @@ def order(neighbours: int, alone: int) -> list[str]:
 
 
 def train(kind: str, words: list[str], cores: list[int]) -> dict[str, Any]:
-    """Do a run beside a neighbour of this kind; return what its record says about time, contention and machine.
+    """Do a run beside a neighbour of this kind; return what its record says about time and contention.
 
     Raises: ReportedError if the run fails.
     """
@@ -102,26 +94,17 @@ def train(kind: str, words: list[str], cores: list[int]) -> dict[str, Any]:
         files = record.RunFolder(path)
         session, rows = files.read_run()["sessions"][-1], files.read_metrics()[0]
     seconds = [row["seconds"]["train"] for row in rows if row["split"] == "train"]
-    return {
-        "kind": kind,
-        "contention": session["contention"],
-        "train_seconds": seconds[-1],
-        **session["git"],
-        "code": session["code"],
-        "machine": session["machine"]["id"],
-        "date": session["started"],
-    }
+    return {"contention": session["contention"], "train_seconds": seconds[-1], "date": session["started"]}
 
 
 @contextlib.contextmanager
 def neighbour(kind: str, cores: list[int]) -> Iterator[None]:
     """Inside the context, a neighbour of this kind is at work."""
-    planted = KINDS[kind]
-    if planted is None:
+    core = KINDS[kind]
+    if core is None:
         yield
         return
-    code, core = planted
-    with child(["-c", code], cores[core]) as started:
+    with child(["-c", NEIGHBOUR], cores[core]) as started:
         assert started.stdout is not None
         started.stdout.readline()
         yield
@@ -141,11 +124,9 @@ def child(words: list[str], core: int) -> Iterator[subprocess.Popen[str]]:
 
 def describe(run: dict[str, Any]) -> str:
     contention = run["contention"]
-    probes = contention["probes"]
-    slowdown = ", ".join(f"{part} x{factor:.2f}" for part, factor in (probes["slowdown"] or {}).items())
     return (
-        f"{run['kind']:10} {contention['state']:9} waited {contention['waited']:.4f}, steal {contention['steal']:.4f}, "
-        f"{probes['number']} probes: {slowdown}; {run['train_seconds']:.1f} s"
+        f"{run['kind']:10} {contention['state']:9} waited {contention['waited']:.4f}, steal {contention['steal']:.4f}; "
+        f"{run['train_seconds']:.1f} s"
     )
 
 
