@@ -278,7 +278,7 @@ CAMPAIGN = ("rmsexp.campaign", "quality", *TASK, "norms=[ln,rms]", "margin=5", "
 CAMPAIGN += ("tune.over.optim.lr=[0.001,0.002,0.004]", "final.min_seeds=3", "final.max_seeds=4")
 CAMPAIGN += ("schedule.steps=60", f"checkpoint_every={EVERY}")
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-CORES = 2  # of each node
+CORES, RAY = 2, ("ray", "hydra_plugins.hydra_ray_launcher")  # cores of each node; what the launcher needs
 
 
 def typed(words: Sequence[str], results: Path) -> subprocess.Popen[bytes]:
@@ -434,7 +434,7 @@ def main() -> int:
     add_option(parser, None)
     options = parser.parse_args()
     part, times = PARTS[options.part]
-    if options.part == "ray_node_lost" and importlib.util.find_spec("ray") is None:
+    if options.part == "ray_node_lost" and not all(map(importlib.util.find_spec, RAY)):
         parser.error("ray_node_lost needs Ray: pip install -e '.[ray]'")
     record = Check(options.part, options.results)
     began, root = time.monotonic(), Path(tempfile.mkdtemp(prefix="rmsexp-disturb-"))

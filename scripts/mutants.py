@@ -1,6 +1,6 @@
 """Mutation testing: plant faults in the package, one at a time, and count how many the tests detect.
 
-    python scripts/mutants.py COVERAGE --durations JUNIT.xml [--seed 0] [--count 60] [--suite] [--list]
+    python scripts/mutants.py COVERAGE --durations JUNIT.xml [--seed 0] [--count 60] [--suite]
 
 COVERAGE is the data file that ``pytest --cov=rmsexp --cov-branch --cov-context=test`` writes; JUNIT.xml is written by
 its option ``--junitxml``. The seed determines which faults are drawn from the areas in ``AREAS``. Each fault is planted
@@ -29,7 +29,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -62,8 +62,8 @@ WHOLE = "test_under_the_interpreter"
 # the tests that run C++ kernels, and those of Triton kernels
 CPP_TESTS = re.compile(rf".*tests/norms/(kernels/test_(?!build|triton)\w+|test_pointwise)\.py::(?!{WHOLE}$).*")
 TRITON_TESTS = re.compile(rf".*tests/norms/kernels/(test_triton\w*\.py::.*|test_\w+\.py::{WHOLE})")
-# functions whose first two arguments are never swapped
 NO_ARGUMENT = {ast.Starred, ast.Constant}  # what is never swapped with another argument
+# functions whose first two arguments are never swapped
 NOT_SWAPPED = {"isinstance", "issubclass", "zip", "getattr", "setattr", "hasattr", "range", "print", "super"}
 
 
@@ -192,13 +192,13 @@ def functions(text: str) -> dict[int, str]:
 
 def again(root: Path, earlier: list[dict[str, Any]]) -> list[Mutant]:
     """Return the faults of an earlier output as they are in this tree; the result of one that is gone says so."""
-    here: dict[tuple[object, ...], list[Mutant]] = {}
+    here = defaultdict[tuple[object, ...], list[Mutant]](list)
     for mutant in faults(root, "", r"(\w+/)*\w+\.(py|cpp)"):
-        here.setdefault(mutant.identity, []).append(mutant)
+        here[mutant.identity].append(mutant)
     found = []
     for entry in earlier:
         old = Mutant(**entry | {"tests": 0, "result": "", "test": ""})
-        same = here.get(old.identity, [])
+        same = here[old.identity]
         of_name = [mutant for mutant in same if Path(mutant.file).name == Path(old.file).name]
         (mutant,) = of_name if len(of_name) == 1 else same if len(same) == 1 else [replace(old, result="gone")]
         found.append(replace(mutant, area=old.area))
@@ -211,13 +211,14 @@ def draw(root: Path, seed: int, count: int) -> list[Mutant]:
     shares = sum(share for share, _ in AREAS.values())
     drawn: list[Mutant] = []
     for area, (share, pattern) in AREAS.items():
-        kinds: dict[str, list[Mutant]] = {}
+        kinds = defaultdict[str, list[Mutant]](list)
         for candidate in faults(root, area, pattern):
-            kinds.setdefault(candidate.kind, []).append(candidate)
+            kinds[candidate.kind].append(candidate)
         for _ in range(round(count * share / shares)):
             kind = generator.choice(sorted(kinds))
             drawn.append(kinds[kind].pop(generator.randrange(len(kinds[kind]))))
-            kinds = {name: left for name, left in kinds.items() if left}
+            if not kinds[kind]:
+                del kinds[kind]
     return drawn
 
 
@@ -262,8 +263,7 @@ class Tests:
         return self._names([context for line in lines for context in contexts.get(line, [])])
 
     @staticmethod
-    def _names(contexts: object) -> list[str]:
-        assert isinstance(contexts, list | set)
+    def _names(contexts: list[str]) -> list[str]:
         return sorted({context.rsplit("|", 1)[0] for context in contexts if "::" in context})
 
 
@@ -343,7 +343,6 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("mutants.json"), help="file to write (mutants.json)")
     parser.add_argument("--again", type=Path, metavar="FILE", help="an earlier output, whose faults are planted again")
     parser.add_argument("--suite", action="store_true", help="run the whole suite for faults not detected otherwise")
-    parser.add_argument("--list", action="store_true", help="print the faults and plant none")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch, "tree")
@@ -355,7 +354,7 @@ def main() -> None:
             mutants = take_over(mutants, arguments.output)
             tests = Tests(arguments.coverage, arguments.durations, root)
             for number, mutant in enumerate(mutants, 1):
-                if not arguments.list and not mutant.result.startswith(("killed", "gone")):
+                if not mutant.result.startswith(("killed", "gone")):
                     judge(mutant, root, tests, arguments.deselect, arguments.suite)
                     arguments.output.write_text(json.dumps([asdict(row) for row in mutants], indent=1) + "\n")
                 change = f"{mutant.old.strip()} -> {mutant.new.strip()}".replace("\n", " ")
@@ -363,10 +362,8 @@ def main() -> None:
                 print(f"      {mutant.result} ({mutant.tests} tests) {mutant.test}", flush=True)
         finally:
             subprocess.run([*git, "remove", "--force", str(root)], check=True)
-    if not arguments.list:
-        killed = sum(mutant.result.startswith("killed") for mutant in mutants)
-        gone = sum(mutant.result == "gone" for mutant in mutants)
-        print(f"{killed} of {len(mutants)} detected" + f", {gone} gone with their code" * (gone > 0))
+    killed, gone = (sum(mutant.result.startswith(word) for mutant in mutants) for word in ("killed", "gone"))
+    print(f"{killed} of {len(mutants)} detected, {gone} gone with their code")
 
 
 if __name__ == "__main__":
