@@ -1,6 +1,6 @@
 # All targets except help and clean first create .venv, if needed, and install the versions of constraints.txt into it.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-full sanitize lint types quick unit format constraints clean
+.PHONY: help setup demo check test test-full sanitize lint types quick unit format report weight constraints clean
 
 # torch is large: without bytecode on disk every start of Python would compile it again
 unexport PYTHONDONTWRITEBYTECODE
@@ -12,6 +12,8 @@ UV := $(BIN)/uv
 CPP := $(wildcard rmsexp/norms/kernels/cpp/*)
 # one worker per core, up to 8; an idle worker takes over tests of busy ones
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
+# the tests that need the least time: no training, no figures, no processes, no kernels
+QUICK := $(wildcard tests/test_*.py) $(addprefix tests/,norms rules metrics data records system)
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,7 +32,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup ## train CIFAR-10's network on synthetic images with RMSNorm and draw its curves (about a minute)
 	$(BIN)/python -m rmsexp task=cifar10 norm=rms
 
-check: setup ## lint, types and the quick tests (a minute and a half)
+check: setup ## lint, types and the quickest tests (a minute on two idle cores)
 	$(MAKE) --no-print-directory -j 2 lint types quick
 
 test: setup ## run every check that CI runs
@@ -59,7 +61,7 @@ types: setup ## run mypy
 	$(BIN)/mypy
 
 quick: setup
-	$(BIN)/pytest $(PARALLEL) -m "not slow and not minutes" --ignore tests/end_to_end --ignore tests/documentation
+	$(BIN)/pytest $(PARALLEL) -m "not slow and not minutes" --ignore tests/norms/kernels $(QUICK)
 
 unit: setup ## run the tests and two notebooks in parallel
 	$(BIN)/pytest $(PARALLEL) -m "not minutes" --nbmake tests notebooks
@@ -68,6 +70,13 @@ format: setup ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
+
+report: setup ## make the report of the committed records again
+	$(BIN)/python -m rmsexp.report results/reference --out results/reference/report
+	$(BIN)/python scripts/shrink_report.py
+
+weight: ## print the numbers of lines and words beside their budgets
+	@$(PYTHON) scripts/weight.py
 
 constraints: setup ## write the versions of .venv to constraints.txt
 	@{ echo "# The versions that make installs; written by make constraints."; $(UV) pip freeze --python $(BIN)/python --exclude-editable; } > constraints.tmp

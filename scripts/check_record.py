@@ -7,9 +7,7 @@ without the words that say where data and results lie; ``session``, as in ``run.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
-import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,31 +15,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+from rmsexp.train.probe import probe
 
-from rmsexp import config
-from rmsexp.measure.probes import ProbedContention, probe
 from rmsexp.records.frames.timing_records import new_folder
 from rmsexp.system import atomic
 from rmsexp.system.command_line import entry_point, inform, recorded
 from rmsexp.system.machine_lock import measuring
-from rmsexp.system.readers import read_json
 from rmsexp.train import provenance
 
 FILE, FORMAT = "check.json", 1
 CPU = torch.device("cpu")
-
-
-def is_done(results: Path, name: str, identity: Mapping[str, Any]) -> bool:
-    """Return whether this code and machine have a record of this check with these values, and print its path."""
-    here = {"code": provenance.code(), "machine": provenance.machine_id()}
-    for path in sorted(results.expanduser().glob(f"checks/{name}*/{FILE}")):
-        content = read_json(path)
-        session, stored = content["session"], content["results"]
-        measured = {"code": session["code"], "machine": session["machine"]["id"]}
-        if measured == here and all(stored.get(key) == value for key, value in identity.items()):
-            print(f"already there: {path}", flush=True)
-            return True
-    return False
 
 
 class Check:
@@ -77,21 +60,17 @@ class Check:
         probe().take()
         self._contention.probe()
 
-    def write(self, results: Mapping[str, Any], dirty: bool = False) -> Path | None:
-        """Write the record to a new folder, report its path, and return the path; None without a folder of results.
-
-        ``dirty``: whether something in the results was measured by code with uncommitted changes.
-        """
+    def write(self, results: Mapping[str, Any]) -> Path | None:
+        """Write the record to a new folder, report its path, and return the path; None without a folder of results."""
         if not self._results:
             return None
         contention = {"contention": self._contention.report()} if self._contention else {}
-        git = self._session["git"]
         folder = new_folder(self._results / "checks", self._name)
         content = {
             "format": FORMAT,
             "check": self._name,
             "command": command(sys.argv),
-            "session": self._session | contention | {"git": git | {"dirty": dirty or git["dirty"]}},
+            "session": self._session | contention,
             "results": dict(results),
         }
         atomic.write_json(folder / FILE, content)
@@ -102,33 +81,22 @@ class Check:
 class Parts:
     """The finished parts of a check that takes hours: a line for each in ``<results>/checks/<name>.jsonl``.
 
-    A later process with the same command goes on after the last one.
-
-    Args:
-        planned: what identifies each part, in the order in which they are done.
-
-    Attributes:
-        done: the finished parts, with what identifies them.
+    A later process with the same command goes on after the last one. ``planned``: what identifies each part, in the
+    order in which they are done. ``done``: the finished parts, with what identifies them and their code and machine.
 
     Raises: SystemExit if there are parts of another command, code or machine.
     """
 
     def __init__(self, name: str, results: Path, planned: Sequence[Mapping[str, Any]]) -> None:
-        self._planned, self._check = planned, Check(name, results)
-        self._lines = results.expanduser() / "checks" / f"{name}.jsonl"
-        self._lines.parent.mkdir(parents=True, exist_ok=True)
-        content = self._lines.read_bytes() if self._lines.exists() else b""
-        whole = content[: content.rfind(b"\n") + 1]  # without a line that was not written to its end
-        if whole != content:
-            os.truncate(self._lines, len(whole))
-        texts = whole.decode().splitlines()
-        self.done: list[dict[str, Any]] = [json.loads(text) for text in texts]
-        self._here = {"code": provenance.code(), "machine": provenance.machine_id(), "files": _files()}
-        expected = [{**part, **self._here} for part in planned[: len(texts)]]
-        if [{key: part.get(key) for key in (*planned[0], *self._here)} for part in self.done] != expected:
-            sys.exit(f"{self._lines} has parts of another command, code or machine: move it away to begin again")
-        if provenance.git()["dirty"]:
-            inform("the code has uncommitted changes, and the record will say so")
+        self._check, self._lines = Check(name, results), results.expanduser() / "checks" / f"{name}.jsonl"
+        session = provenance.session(CPU, 0)
+        here = {"code": session["code"], "machine": session["machine"]["id"], "dirty": session["git"]["dirty"]}
+        self._planned = [{**part, **here} for part in planned]
+        lines = self._lines.read_text().splitlines(keepends=True) if self._lines.exists() else []
+        self.done: list[dict[str, Any]] = [json.loads(line) for line in lines if line.endswith("\n")]
+        for part, expected in zip(self.done, self._planned, strict=False):
+            if any(part.get(key) != value for key, value in expected.items()):
+                sys.exit(f"{self._lines} has parts of another command, code or machine: move it away to begin again")
 
     @property
     def left(self) -> range:
@@ -136,31 +104,14 @@ class Parts:
         return range(len(self.done), len(self._planned))
 
     def add(self, found: Mapping[str, Any]) -> None:
-        """Keep what the next part has found, which includes ``code``, ``dirty`` and the id of the ``machine``.
-
-        Raises: SystemExit, without keeping it, if code, configs, scripts or machine are not those of the first part.
-        """
-        found = {**found, "files": _files()}
-        if differ := [name for name, value in self._here.items() if found[name] != value]:
-            sys.exit(
-                f"the {' and the '.join(differ)} changed during the check, so this part is not kept; "
-                f"{self._lines} has {len(self.done)} before it: restore what changed and repeat the command to "
-                "continue, or move the file away to begin again"
-            )
-        self.done.append({**self._planned[len(self.done)], **found})
-        with self._lines.open("a") as file:
-            file.write(json.dumps(self.done[-1]) + "\n")
+        """Keep what the next part has found."""
+        self.done.append({**found, **self._planned[len(self.done)]})
+        atomic.write_atomic(self._lines, "".join(f"{json.dumps(part)}\n" for part in self.done))
 
     def write(self, results: Mapping[str, Any]) -> None:
-        """Write the record of the check, whose tree counts as changed if that of any part was; remove the lines."""
-        self._check.write(results, any(part["dirty"] for part in self.done))
+        """Write the record of the check; remove the lines."""
+        self._check.write(results)
         self._lines.unlink()
-
-
-def _files() -> str:
-    """Return a digest of the configs and scripts, which ``code`` does not cover."""
-    paths = [*config.CONFIGS.rglob("*.yaml"), *Path(__file__).parent.rglob("*.py")]
-    return hashlib.sha256(b"\0".join(path.read_bytes() for path in sorted(paths))).hexdigest()[:16]
 
 
 def command(words: list[str]) -> str:

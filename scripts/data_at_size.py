@@ -7,8 +7,8 @@ training text. A process then prepares it for the Transformer up to its first ba
 what is stored. For each number of images, a run of order_embedding at scale=paper takes five training steps on random
 features and captions, evaluates all held-out images, and saves a checkpoint.
 
-Each size and kind of subwords has a record of its own (check_record.py); the same command goes on after the last one.
-The corpora and all stored results are removed. A figure of all records is drawn beside them.
+Each size and kind of subwords has a record of its own (check_record.py). The corpora and all stored results are
+removed.
 
 Memory is the proportional set size (PSS), summed over the process and those that it starts, every quarter of a second.
 """
@@ -16,13 +16,12 @@ Memory is the proportional set size (PSS), summed over the process and those tha
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,10 +29,8 @@ from typing import Any
 import numpy as np
 import parallel_corpus
 import psutil
-from check_record import FILE, Check, add_option, is_done, run
+from check_record import Check, add_option, run
 
-from rmsexp.analysis.finding import captioned
-from rmsexp.report.plots import canvas
 from rmsexp.system.command_line import inform
 from rmsexp.system.machine_lock import measuring
 
@@ -88,12 +85,10 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def measure_text(pairs: int, kind: str, folder: Path, results: Path) -> None:
-    """Prepare the training text of a corpus, and again from what is stored, unless there is a record of that."""
+    """Prepare the training text of a corpus, and again from what is stored."""
     vocabulary = min(VOCABULARY, pairs // 2)
     identity = {"subwords": kind, "pairs": pairs, "vocabulary": vocabulary}
     corpus, root = folder / f"{pairs}", folder / f"{pairs}-{kind}"
-    if is_done(results, NAME, identity):
-        return
     if not corpus.exists():
         inform(f"writing a corpus of {pairs:,} pairs")
         parallel_corpus.write(corpus.with_suffix(".tmp"), pairs)
@@ -112,10 +107,8 @@ def measure_text(pairs: int, kind: str, folder: Path, results: Path) -> None:
 
 
 def measure_images(images: int, folder: Path, results: Path) -> None:
-    """Train on features of so many images, unless there is a record of that."""
+    """Train on features of so many images."""
     identity, root = {"images": images}, folder / f"{images}-images"
-    if is_done(results, NAME, identity):
-        return
     if not root.exists():
         inform(f"writing features of {images:,} images")
         shutil.rmtree(root.with_suffix(".tmp"), ignore_errors=True)
@@ -147,32 +140,6 @@ def write_captions(folder: Path, images: int) -> None:
                     file.write(" ".join(f"word{rank}" for rank in ranks) + "\n")
 
 
-def exponent(records: Sequence[Mapping[str, Any]], quantity: str) -> float:
-    """Return b of the line log(quantity of preparing) = a + b log(pairs) through the records (least squares)."""
-    pairs, values = ([one["pairs"] for one in records], [one["prepared"][quantity] for one in records])
-    return float(np.polyfit(np.log(pairs), np.log(values), 1)[0])
-
-
-def draw(results: Path) -> None:
-    """Write a figure of all records of texts, ``<results>/checks/data_at_size``, as PNG and SVG."""
-    found = [json.loads(path.read_text())["results"] for path in sorted(results.glob(f"checks/{NAME}*/{FILE}"))]
-    caption = "Solid: preparing. Dotted: from what is stored. Times are those of all processors together."
-    figure = captioned("Parallel text of growing size: time and memory", caption, 10, 4)
-    panels = figure.subplots(1, 2)
-    for kind, colour in zip(KINDS, ("#1f77b4", "#d62728"), strict=True):
-        chosen = sorted((one for one in found if one.get("subwords") == kind), key=lambda one: one["pairs"])
-        for axes, quantity in zip(panels, ("processor", "mebibytes"), strict=True):
-            for stage, dash in (("prepared", "-"), ("cached", ":")):
-                values = [one[stage][quantity] for one in chosen]
-                label = kind if stage == "prepared" else None
-                axes.loglog([one["pairs"] for one in chosen], values, dash, marker="o", color=colour, label=label)
-    for axes, title in zip(panels, ("processor time, s", "largest memory (PSS), MiB"), strict=True):
-        canvas.add_grid(axes)
-        axes.set(xlabel="training pairs", ylabel=title)
-    panels[0].legend(frameon=False)
-    canvas.write(figure, results / "checks" / NAME)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, nargs="*", default=[10_000, 100_000], help="sizes (10000 100000)")
@@ -189,7 +156,6 @@ def main() -> None:
         for kind in arguments.subwords:
             measure_text(pairs, kind, arguments.folder, results)
         shutil.rmtree(arguments.folder / f"{pairs}", ignore_errors=True)
-    draw(results)
 
 
 if __name__ == "__main__":

@@ -1,170 +1,346 @@
-"""Give damaged files to the readers of runs and of data sets, and report what they do not refuse well.
+"""Damage files of runs and campaigns, and words of command lines, with Hypothesis; report what is not refused well.
 
-    python scripts/fuzz.py [--seconds 600] [--reader NAME] [--seed 0]
-    python scripts/fuzz.py --reader NAME --seed 0 --number 17    # read one input again, with its traceback
+    python scripts/fuzz.py [--examples 200] [--reader NAME] [--seed 0]
 
-An input is refused well if the reader raises one of its documented exceptions, or the command ends with a documented
-exit status, with a message of at most two lines and 300 characters. Findings are tracebacks, crashes, inputs that take
-over 5 seconds of processor time or 1 GiB of memory, longer messages, and changes that a digest must show but that alter
-the result silently. Inputs follow from seed, reader and number. Each finding is stored as a folder with its files.
-With --results the table is written to a record, too. Ctrl-C ends the inputs, and the table has those that were read.
+A reader gets valid input in which bytes, values, keys, lines or whole files are changed. It must return, or raise one
+of its documented exceptions with a message of at most two lines. A command must end with status 0, or with 1 or 2 and
+such a message. Whatever carries a digest must be refused or give the result of undamaged files. Findings are anything
+else, and inputs that take more than 5 seconds of processor time or 2 GiB of memory; Hypothesis reduces each to a small
+one and prints it. Exit status 1 if there are any. Inputs follow from ``--seed`` and the name of the reader.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
+import io
+import json
 import os
+import resource
 import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # others reserve a GiB of addresses at once
+import disturb
+import hypothesis
+import torch
+import yaml
+from hypothesis import strategies as st
 
-from check_record import Check, add_option
-from fuzzing import hostile, workers
-from fuzzing.workers import FAULTS, VERDICTS, Reader, Result
+from rmsexp import compare, config
+from rmsexp.campaign import question
+from rmsexp.commands import status
+from rmsexp.data.synthetic import stories
+from rmsexp.records import record
+from rmsexp.records.frames import timing_records
+from rmsexp.system.command_line import LONGEST_WITH_PATHS, brief
+from rmsexp.tasks import attentive_reader
+from rmsexp.train import checkpoint
+from rmsexp.work import runner
 
-STORED = 3  # number of inputs that are stored for each kind of finding of a reader
-ROUND_SECONDS = 20.0  # longest time for one reader before the next one gets its turn
+Draw = Callable[[st.SearchStrategy[Any]], Any]
+CPU_SECONDS, MEMORY_BYTES, MOST_LINES = 5, 2**31, 2
+REFERENCE = Path(__file__).parents[1] / "results/reference"
+RUN = ("task=attentive_reader", "model.width=6", "batch_size=10", "results=results", "threads=1", "log_every=1")
+RUN += ("eval_every=2", "checkpoint_every=2", "data.root=data", "device=cpu")
 
+# --------------------------------------------------------------------------------------------------------- damage
 
-@dataclass
-class Tally:
-    """What one reader did with its inputs: the number of each verdict, and the results that are findings."""
-
-    reader: Reader
-    verdicts: Counter[str] = field(default_factory=Counter)
-    findings: dict[str, list[Result]] = field(default_factory=dict)
-    next: int = 0
-    slowest: float = 0.0
-    seconds: float = 0.0  # processor time of all inputs
-
-    def add(self, result: Result) -> None:
-        self.next = result.number + 1
-        self.verdicts[result.verdict] += 1
-        self.slowest = max(self.slowest, result.seconds)
-        self.seconds += result.seconds
-        if result.verdict in FAULTS:
-            self.findings.setdefault(result.kind, []).append(result)
-
-
-def readers() -> tuple[Reader, ...]:
-    from fuzzing import datasets, runs
-
-    return runs.READERS + datasets.READERS
-
-
-def choose(name: str | None) -> list[Reader]:
-    """Return the reader with this name, or else those whose names contain it; without a name, all readers."""
-    known = readers()
-    exact = [reader for reader in known if reader.name == name]
-    return exact or [reader for reader in known if not name or name in reader.name]
+BOMB = "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9) if n else 'x'}]" for n in range(10))  # 9^9 words
+TEXTS = ["", "x", "0", "-1", "1e999", "nan", "\0", "../..", "/dev/null", "???", "${seed}", "${oc.env:HOME}", "é"]
+TEXTS += ["null", "true", "[1", "{", "9" * 400, "a" * 10_000, "[" * 3000, "2020-01-01", "!!python/name:os.system"]
+FILES = ["", "{}", "[]", "null", "3", "[" * 100_000, '{"a": 1}{"b": 2}', '{"step": 1e999, "split": []}\n', BOMB]
+FILES += ["a: *x", "a: &x [*x]", "\ufeff{}", "x" * 2**20, "a: !!python/object/apply:os.system [true]", "a: ${a}"]
+VALUES = st.one_of(
+    st.sampled_from([None, True, False, -1, 0, 2**64, 10**400, float("nan"), float("inf"), [], {}, [[]], {"": None}]),
+    st.sampled_from(TEXTS),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=20),
+)
 
 
-def fuzz(tallies: Sequence[Tally], seed: int, seconds: float, inputs: int, out: Path) -> None:
-    """Give inputs to the reader of each tally until all have had their share of ``seconds``, or ``inputs`` each.
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield (container, key) of every value in nested dicts and lists."""
+    for key in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield value, key
+        yield from places(value[key])
 
-    Prints a line for each new kind of finding, and stores its first inputs in ``out``.
+
+def damaged_value(draw: Draw, value: Any) -> Any:
+    """Return nested dicts and lists in which one value is replaced, wrapped, removed, or that of another place."""
+    root = [copy.deepcopy(value)]
+    known = list(places(root))
+    (container, key), (other, other_key) = (known[draw(st.integers(0, len(known) - 1))] for _ in range(2))
+    match draw(st.sampled_from(["replaced", "text", "wrapped", "removed", "moved", "renamed"])):
+        case "replaced":
+            container[key] = draw(VALUES)
+        case "text":
+            container[key] = str(container[key])
+        case "wrapped":
+            container[key] = [container[key]]
+        case "removed" if container is not root:
+            del container[key]
+        case "renamed" if isinstance(container, dict):
+            container[draw(st.text(max_size=5))] = container.pop(key)
+        case _:
+            container[key] = copy.deepcopy(other[other_key])
+    return root[0]
+
+
+def damaged_bytes(draw: Draw, data: bytes) -> bytes:
+    """Return the data with a piece of it replaced, cut out or inserted, or cut at a random place."""
+    start = draw(st.integers(0, len(data)))
+    end = draw(st.one_of(st.integers(start, min(len(data), start + 64)), st.just(len(data))))
+    return data[:start] + draw(st.binary(max_size=64)) + data[end:]
+
+
+def damaged_lines(draw: Draw, lines: list[bytes]) -> bytes:
+    """Return the lines with one of them replaced by another one, by nothing or by a text; or with its JSON damaged."""
+    place = draw(st.integers(0, len(lines) - 1))
+    match draw(st.sampled_from(["json", "other", "none", "text"])):
+        case "json":
+            lines[place] = json.dumps(damaged_value(draw, json.loads(lines[place]))).encode()
+        case "other":
+            lines[place] = draw(st.sampled_from(lines))
+        case "none":
+            del lines[place]
+        case _:
+            lines[place] = draw(st.sampled_from(TEXTS)).encode()
+    return b"\n".join(lines) + b"\n"
+
+
+def damaged_file(draw: Draw, path: Path) -> None:
+    """Damage a file in a way that suits its format, remove it, or put a folder in its place."""
+    data = path.read_bytes()
+    match draw(st.sampled_from(["format", "format", "format", "bytes", "whole", "gone", "folder"])):
+        case "format" if path.suffix == ".json":
+            path.write_text(json.dumps(damaged_value(draw, json.loads(data))))
+        case "format" if path.suffix == ".yaml":
+            path.write_text(yaml.safe_dump(damaged_value(draw, yaml.safe_load(data)), sort_keys=False))
+        case "format" if path.suffix == ".jsonl":
+            path.write_bytes(damaged_lines(draw, data.splitlines()))
+        case "whole":
+            path.write_bytes(draw(st.sampled_from(FILES)).encode())
+        case "gone":
+            path.unlink()
+        case "folder":
+            path.unlink()
+            path.mkdir()
+        case _:
+            path.write_bytes(damaged_bytes(draw, data))
+
+
+def files(pattern: str) -> Callable[[Draw, Path], object]:
+    """Return a function that damages one of the files that match a pattern; it is the input of most readers."""
+
+    def damage(draw: Draw, folder: Path) -> None:
+        damaged_file(draw, draw(st.sampled_from(sorted(path for path in folder.rglob(pattern) if path.is_file()))))
+
+    return damage
+
+
+# -------------------------------------------------------------------------------------------------------- readers
+
+
+class Refused(Exception):
+    """A command or a run refused its input; the text is its message."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A reader of files or words.
+
+    Attributes:
+        prepare: writes valid files to the working folder.
+        damage: draws damage to the files in a folder; what it returns is given to ``read``.
+        read: reads the input in the working folder. ``refuses``: the documented exceptions for damaged input.
+        right: whether damage must be refused, or give the result of undamaged files.
+        cost: how much longer an input takes than those of most readers.
     """
-    start = time.monotonic()
-    shares = {tally.reader: 1 if tally.reader.weight == 1 else 3 for tally in tallies}
-    rounds = max(1, round(seconds / len(tallies) / ROUND_SECONDS))
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # a file system in memory, which is faster
-    with tempfile.TemporaryDirectory(prefix="rmsexp-fuzz-", dir=memory) as folder:
-        for _ in range(rounds):
-            for tally in tallies:
-                reader = tally.reader
-                least = len(hostile.FINDINGS.get(reader.name, []))
-                left = max(-(-inputs // reader.weight), least) - tally.next
-                if left <= 0:
-                    continue
-                part = seconds * shares[reader] / sum(shares.values()) / rounds
-                for result in workers.results(reader, seed, tally.next, left, part, Path(folder)):
-                    tally.add(result)
-                    _store(tally, seed, result, out, Path(folder))
-                _report_progress(time.monotonic() - start, tallies, tally)
+
+    prepare: Callable[[], object]
+    damage: Callable[[Draw, Path], Any]
+    read: Callable[[Any], Any]
+    refuses: tuple[type[Exception], ...] = (OSError, ValueError)
+    right: bool = False
+    cost: int = 1
 
 
-def _report_progress(seconds: float, tallies: Sequence[Tally], last: Tally) -> None:
-    inputs = sum(tally.verdicts.total() for tally in tallies)
-    mean = 1000 * last.seconds / max(1, last.verdicts.total())
-    print(f"{seconds:6.0f} s  {inputs:8,} inputs; {last.reader.name}: {mean:.1f} ms per input", file=sys.stderr)
+def train(steps: int) -> Path:
+    """Begin or continue a small run below the working folder; return its folder. Raises: Refused if it fails."""
+    job, questions = config.job([*RUN, f"max_steps={steps}"]), stories.stories(40, 10)
+    with mock.patch.dict(attentive_reader.SOURCES, stories=lambda *_: questions), redirect_stderr(io.StringIO()):
+        outcome = runner.execute(job)
+    if outcome.status == "failed" and "(traceback in" not in str(outcome.error):
+        raise Refused(outcome.error)
+    assert outcome.status == "finished", f"{outcome.status}: {outcome.error}"
+    return Path(job.folder)
 
 
-def _store(tally: Tally, seed: int, result: Result, out: Path, folder: Path) -> None:
-    """Store the input of a finding, if it is one of the first of its kind, and print a line about it."""
-    reader = tally.reader
-    if result.verdict in FAULTS and len(tally.findings[result.kind]) <= STORED:
-        place = out / f"{reader.name.replace(' ', '-')}-{result.number}"
-        workers.store(reader, seed, result.number, folder, place)
-        print(f"{result.verdict:9}  {reader.name} {result.number}: {result.detail}  ({place})", flush=True)
+def continue_run(_: object) -> Any:
+    """Continue the run, and return its parameters, optimiser, metrics and status without times."""
+    folder = record.RunFolder(train(6))
+    payload = torch.load(folder.checkpoints / checkpoint.LAST, weights_only=True)
+    rows, problem = folder.read_metrics()
+    state = {key: part for key, part in payload["state"].items() if not key.startswith("metrics_")}
+    metrics = [row | {"seconds": None} for row in rows]
+    return payload["model"], payload["optimizer"], state, metrics, problem, folder.read_status()["status"]
 
 
-def counts(tallies: Sequence[Tally]) -> list[dict[str, Any]]:
-    """Return a row per reader: numbers of inputs by verdict, and the slowest input in seconds of processor time."""
-    return [
-        {"reader": tally.reader.name, "inputs": tally.verdicts.total()}
-        | {verdict: tally.verdicts[verdict] for verdict in VERDICTS}
-        | {"slowest, s": tally.slowest}
-        for tally in tallies
-    ]
+def run_folder() -> Path:
+    return next(Path("results").glob("*/*/*/seed0"))
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the rows of :func:`counts`, and their sum, as a Markdown table."""
-    total = {key: sum(row[key] for row in rows) for key in ("inputs", *VERDICTS)}
-    slowest = max((row["slowest, s"] for row in rows), default=0.0)
-    lines = [
-        [row["reader"], *(f"{row[key]:,}" for key in ("inputs", *VERDICTS)), f"{row['slowest, s']:.2f}"]
-        for row in [*rows, {"reader": "all", **total, "slowest, s": slowest}]
-    ]
-    heading = ["reader", "inputs", *VERDICTS, "slowest, s"]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [heading, ["---"] * len(heading), *lines])
+def read_checkpoint(_: object) -> object:
+    return checkpoint.read(run_folder() / "checkpoints" / checkpoint.LAST)
+
+
+def copy_records(folder: str, *parts: str) -> Callable[[], object]:
+    """Return a function that copies some committed records to the folder of results."""
+
+    def prepare() -> None:
+        for part in parts:
+            ignored = shutil.ignore_patterns("*.png", "*.svg", "*.csv", "*.md")
+            shutil.copytree(REFERENCE / folder / part, Path("results", part), ignore=ignored)
+
+    return prepare
+
+
+def copy_campaign_config() -> None:
+    Path("campaign").mkdir()
+    shutil.copy(config.CONFIGS / "campaign/quality_cifar10.yaml", "campaign/mine.yaml")
+
+
+def words(draw: Draw, _: Path) -> list[str]:
+    """Return words of a command line: some are valid, and some have other keys or values."""
+    known = config.flatten(config.job(["task=rnnsearch", "norm=prms"]).resolved)
+    drawn = draw(st.lists(st.tuples(st.sampled_from(sorted(known)), st.sampled_from(TEXTS) | st.text(max_size=8))))
+    free = draw(st.lists(st.sampled_from(TEXTS) | st.text(max_size=8), max_size=1))
+    return ["task=rnnsearch", "norm=prms", *free, *(f"{key}={value}" for key, value in drawn)]
+
+
+def show_status(_: object) -> None:
+    """Run the status command. Raises: Refused with its message."""
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as error:
+        try:
+            exit_status = status.main(["results"])
+        except SystemExit as end:
+            exit_status = int(end.code or 0)
+    assert exit_status in (0, 1, 2), f"exit status {exit_status}"
+    assert "Traceback" not in out.getvalue() + error.getvalue(), error.getvalue()
+    if exit_status:
+        raise Refused(error.getvalue().strip())
+
+
+RECORDS = copy_records("intel-xeon-2-cores", "cifar10/small/ln/seed0", "cifar10/small/rms/seed0")
+TIMINGS = copy_records("intel-xeon-2-cores", "cifar10/small/timing/steps3")
+CAMPAIGN = copy_records("quality", "campaigns/quality_cifar10")
+READERS = {
+    "words": Reader(lambda: None, words, config.job, (config.ConfigError,)),
+    "config of a run": Reader(RECORDS, files("config.yaml"), lambda _: config.read(run_folder() / record.CONFIG)),
+    "record of a run": Reader(
+        RECORDS, files("*.json*"), lambda _: [*map(record.read, Path("results").glob("*/*/*/*"))]
+    ),
+    "records": Reader(RECORDS, files("*.*"), lambda _: compare.load(Path("results")), ()),
+    "timing records": Reader(TIMINGS, files("*.json"), lambda _: timing_records.load(Path("results"), []), ()),
+    "checkpoint": Reader(
+        lambda: train(4), files("last.pt"), read_checkpoint, (checkpoint.CheckpointError,), right=True
+    ),
+    "continued run": Reader(lambda: train(4), files("*.*"), continue_run, (Refused, OSError), right=True, cost=10),
+    "campaign file": Reader(
+        copy_campaign_config, files("*.yaml"), lambda _: question.read("mine", config_dir="."), (config.ConfigError,)
+    ),
+    "campaign": Reader(CAMPAIGN, files("*.json"), show_status, (Refused,)),
+}
+
+
+def poor(message: str) -> str:
+    """Return what is wrong with the message of a refusal; "" if it is short."""
+    is_good = message.strip() and message.count("\n") < MOST_LINES and len(message) <= LONGEST_WITH_PATHS
+    return "" if is_good else f"a message of {len(message)} characters: {message:.1000}"
+
+
+def check(reader: Reader, examples: int, seed: int) -> Counter[str]:
+    """Give a reader damaged inputs, and return how many it refused and accepted. Raises: AssertionError, or others."""
+    counts: Counter[str] = Counter()
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory(prefix="rmsexp-fuzz-") as folder:
+        valid, place = Path(folder, "valid"), Path(folder, "input")
+
+        def fresh(source: Path) -> Path:
+            """Make the working folder a copy of a folder."""
+            os.chdir(folder)
+            shutil.rmtree(place, ignore_errors=True)
+            shutil.copytree(source, place)
+            os.chdir(place)
+            return place
+
+        @hypothesis.seed(seed)
+        @hypothesis.settings(
+            max_examples=max(1, examples // reader.cost),
+            deadline=None,
+            database=None,
+            report_multiple_bugs=False,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )
+        @hypothesis.given(st.data())
+        def read(data: st.DataObject) -> None:
+            given = reader.damage(data.draw, fresh(valid))
+            began = time.process_time()
+            try:
+                result = reader.read(given)
+            except reader.refuses as error:
+                problem = poor(str(error) if isinstance(error, Refused) else brief(error))
+                assert not problem, problem
+                counts["refused"] += 1
+            else:
+                changed = disturb.differences(expected, result) if reader.right else []
+                assert not changed, f"damage was accepted and changed the result: {changed}"
+                counts["accepted"] += 1
+            assert time.process_time() - began < CPU_SECONDS * reader.cost, "too much processor time"
+
+        try:
+            valid.mkdir()
+            os.chdir(valid)
+            reader.prepare()
+            fresh(valid)
+            expected = reader.read(None) if reader.right else None
+            read()
+        finally:
+            os.chdir(before)
+    return counts
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=600.0, help="time for all readers together (%(default)s)")
     parser.add_argument(
-        "--inputs", type=int, default=10**9, help="number of inputs per reader, fewer for slow ones (no limit)"
+        "--examples", type=int, default=200, help="number of inputs per reader, fewer for slow ones (200)"
     )
-    parser.add_argument("--reader", metavar="NAME", help="use only this reader, or those whose names contain NAME")
-    parser.add_argument("--seed", type=int, default=0, help="seed of all inputs (%(default)s)")
-    parser.add_argument("--number", type=int, help="read only this input, and show what happens")
-    parser.add_argument("--out", type=Path, help="folder for the inputs that are findings (default: a new one)")
-    add_option(parser, None)
+    parser.add_argument("--reader", choices=READERS, metavar="NAME", help=f"only one of {', '.join(READERS)}")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the inputs (0)")
     options = parser.parse_args(argv)
-    chosen = choose(options.reader)
-    if not chosen:
-        parser.error(f"no reader {options.reader}; readers: {', '.join(reader.name for reader in readers())}")
-    if options.number is not None:
-        if len(chosen) > 1:
-            parser.error(f"--number is of one reader; choose one with --reader: {', '.join(r.name for r in chosen)}")
-        workers.show(chosen[0], options.seed, options.number)
-        return 0
-    check = Check("fuzz", options.results)
-    out = (options.out or Path(tempfile.mkdtemp(prefix="rmsexp-findings-"))).absolute()
-    tallies, seconds, interrupted = [Tally(reader) for reader in chosen], options.seconds, False
-    start = time.monotonic()
-    try:
-        fuzz(tallies, options.seed, options.seconds, options.inputs, out)
-    except KeyboardInterrupt:
-        seconds, interrupted = time.monotonic() - start, True
-        print(f"interrupted after {seconds:.0f} s", file=sys.stderr)
-    print(table(counts(tallies)))
-    kinds = sum(len(tally.findings) for tally in tallies)
-    print(f"{kinds} kinds of findings" + (f", with their inputs in {out}" if kinds else ""))
-    found = {"seconds": seconds, "inputs": options.inputs, "kinds": kinds, "readers": counts(tallies)}
-    check.write(found | {"interrupted": interrupted})
-    if not kinds and not options.out:
-        shutil.rmtree(out)
-    return 130 if interrupted else 1 if kinds else 0
+    reserved = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (reserved + MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    findings = 0
+    for name in [options.reader] if options.reader else READERS:
+        try:
+            counts = check(READERS[name], options.examples, options.seed)
+        except Exception:
+            findings += 1
+            print(f"{name}: FINDING\n{traceback.format_exc()}", flush=True)
+        else:
+            print(f"{name}: {counts['refused']} refused, {counts['accepted']} accepted", flush=True)
+    return int(findings > 0)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Mutation testing: plant faults in the package, one at a time, and count how many the tests detect.
 
-    python scripts/mutants.py COVERAGE --durations JUNIT.xml [--seed 0] [--count 60] [--suite] [--list]
+    python scripts/mutants.py COVERAGE --durations JUNIT.xml [--seed 0] [--count 60] [--suite]
 
 COVERAGE is the data file that ``pytest --cov=rmsexp --cov-branch --cov-context=test`` writes; JUNIT.xml is written by
 its option ``--junitxml``. The seed determines which faults are drawn from the areas in ``AREAS``. Each fault is planted
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import itertools
 import json
 import os
 import random
@@ -28,8 +29,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -54,13 +56,13 @@ AREAS = {
 }
 # kinds of faults in C++: pattern and replacement
 CPP = ((r" \+ ", " - "), (r" - ", " + "), (r" < ", " <= "), (r" \* ", " + "), (r"\beps\b", "0"))
-# the files whose tests run C++ kernels, and those whose tests are about Triton kernels
-CPP_TESTS = re.compile(r".*tests/norms/(kernels/test_(?!build|triton)\w+|test_pointwise)\.py")
-TRITON_TESTS = re.compile(r".*tests/norms/kernels/test_triton\w*\.py")
 # the name, in files of tests/norms/kernels, of the test that runs its file once more, in Triton's interpreter; it takes
 # minutes, so that the JUnit file may lack it
 WHOLE = "test_under_the_interpreter"
-INTERPRETED = re.compile(rf".*tests/norms/kernels/test_\w+\.py::{WHOLE}")
+# the tests that run C++ kernels, and those of Triton kernels
+CPP_TESTS = re.compile(rf".*tests/norms/(kernels/test_(?!build|triton)\w+|test_pointwise)\.py::(?!{WHOLE}$).*")
+TRITON_TESTS = re.compile(rf".*tests/norms/kernels/(test_triton\w*\.py::.*|test_\w+\.py::{WHOLE})")
+NO_ARGUMENT = {ast.Starred, ast.Constant}  # what is never swapped with another argument
 # functions whose first two arguments are never swapped
 NOT_SWAPPED = {"isinstance", "issubclass", "zip", "getattr", "setattr", "hasattr", "range", "print", "super"}
 
@@ -73,11 +75,9 @@ class Mutant:
         area, kind: the area of the file (a key of ``AREAS``) and the kind of fault, such as "sign".
         file, line: where the fault is; ``file`` is relative to the repository.
         function: the qualified name of the function or class around it; the file's name for C++ and for other lines.
-        code: its line, without indentation.
-        number: 0 for the first fault of this kind in equal lines of the function, 1 for the second, and so on.
-        tests: the number of tests selected for it.
-        result: "" before it is tested, then a text that begins with "killed" or "survived".
-        test: the first test that failed.
+        code, number: its line, without indentation; 0 for the first fault of a kind in equal lines of the function, ….
+        tests, test: the number of tests selected for it, and the first that failed.
+        result: "" before it is tested, then a text that begins with "killed", "survived" or "gone".
     """
 
     area: str
@@ -103,18 +103,12 @@ class Mutant:
 
 def python_mutants(area: str, file: str, text: str) -> Iterator[Mutant]:
     """Yield every fault that can be planted in a Python file with this text."""
-    lines = [0]
-    for line in text.encode().splitlines(keepends=True):
-        lines.append(lines[-1] + len(line))
     source = text.encode()
-
-    def offset(line: int, column: int) -> int:
-        return lines[line - 1] + column
+    lines = [0, *itertools.accumulate(map(len, source.splitlines(keepends=True)))]
 
     def span(node: ast.expr) -> tuple[int, int]:
-        assert node.end_lineno is not None
-        assert node.end_col_offset is not None
-        return offset(node.lineno, node.col_offset), offset(node.end_lineno, node.end_col_offset)
+        end = lines[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
+        return lines[node.lineno - 1] + node.col_offset, end
 
     def mutant(kind: str, line: int, start: int, end: int, new: str) -> Mutant:
         return Mutant(area, kind, file, line, start, end, source[start:end].decode(), new)
@@ -144,13 +138,10 @@ def python_mutants(area: str, file: str, text: str) -> Iterator[Mutant]:
                 yield mutant("axis", value.lineno, *span(value), "0")
             case ast.Call(func=ast.Attribute(value=value, attr="detach"), args=[]):
                 yield mutant("detach", node.lineno, span(value)[1], span(node)[1], "")
-            case ast.Call(func=function, args=[first, second, *_]) if not any(
-                isinstance(argument, ast.Starred | ast.Constant) for argument in (first, second)
-            ):
+            case ast.Call(func=function, args=[first, second, *_]) if not {type(first), type(second)} & NO_ARGUMENT:
                 texts = [source[slice(*span(argument))].decode() for argument in (first, second)]
                 if texts[0] != texts[1] and ast.unparse(function) not in NOT_SWAPPED:
-                    between = source[span(first)[1] : span(second)[0]].decode()
-                    new = texts[1] + between + texts[0]
+                    new = texts[1] + source[span(first)[1] : span(second)[0]].decode() + texts[0]
                     yield mutant("swapped", node.lineno, span(first)[0], span(second)[1], new)
 
 
@@ -173,10 +164,9 @@ def faults(root: Path, area: str, pattern: str) -> Iterator[Mutant]:
         file = path.relative_to(root).as_posix()
         if not re.fullmatch(rf"rmsexp/{pattern}", file):
             continue
-        text = path.read_text()
-        lines, seen = text.splitlines(), Counter[tuple[object, ...]]()
-        names = functions(text) if path.suffix == ".py" else {}
-        for mutant in (python_mutants if path.suffix == ".py" else cpp_mutants)(area, file, text):
+        text, is_python, seen = path.read_text(), path.suffix == ".py", Counter[tuple[object, ...]]()
+        lines, names = text.splitlines(), functions(text) if is_python else {}
+        for mutant in (python_mutants if is_python else cpp_mutants)(area, file, text):
             mutant.function = names.get(mutant.line, path.stem)
             mutant.code = lines[mutant.line - 1].strip()
             mutant.number = seen[mutant.identity]
@@ -202,13 +192,13 @@ def functions(text: str) -> dict[int, str]:
 
 def again(root: Path, earlier: list[dict[str, Any]]) -> list[Mutant]:
     """Return the faults of an earlier output as they are in this tree; the result of one that is gone says so."""
-    here: dict[tuple[object, ...], list[Mutant]] = {}
+    here = defaultdict[tuple[object, ...], list[Mutant]](list)
     for mutant in faults(root, "", r"(\w+/)*\w+\.(py|cpp)"):
-        here.setdefault(mutant.identity, []).append(mutant)
+        here[mutant.identity].append(mutant)
     found = []
     for entry in earlier:
         old = Mutant(**entry | {"tests": 0, "result": "", "test": ""})
-        same = here.get(old.identity, [])
+        same = here[old.identity]
         of_name = [mutant for mutant in same if Path(mutant.file).name == Path(old.file).name]
         (mutant,) = of_name if len(of_name) == 1 else same if len(same) == 1 else [replace(old, result="gone")]
         found.append(replace(mutant, area=old.area))
@@ -221,13 +211,14 @@ def draw(root: Path, seed: int, count: int) -> list[Mutant]:
     shares = sum(share for share, _ in AREAS.values())
     drawn: list[Mutant] = []
     for area, (share, pattern) in AREAS.items():
-        kinds: dict[str, list[Mutant]] = {}
+        kinds = defaultdict[str, list[Mutant]](list)
         for candidate in faults(root, area, pattern):
-            kinds.setdefault(candidate.kind, []).append(candidate)
+            kinds[candidate.kind].append(candidate)
         for _ in range(round(count * share / shares)):
             kind = generator.choice(sorted(kinds))
             drawn.append(kinds[kind].pop(generator.randrange(len(kinds[kind]))))
-            kinds = {name: left for name, left in kinds.items() if left}
+            if not kinds[kind]:
+                del kinds[kind]
     return drawn
 
 
@@ -250,23 +241,17 @@ class Tests:
         Those of C++ and Triton kernels, which coverage does not measure, follow from the names of the tests.
         """
         if mutant.file.endswith(".cpp"):
-            tests = [test for test in self._seconds if CPP_TESTS.fullmatch(test.split("::")[0])]
-            tests = [test for test in tests if not INTERPRETED.fullmatch(test)]
+            tests = [test for test in self._seconds if CPP_TESTS.fullmatch(test)]
         elif "kernels/triton" in mutant.file or "kernels/cuda" in mutant.file:
-            whole = [f"{path.relative_to(self._root)}::{WHOLE}" for path in self._root.glob("tests/norms/kernels/*.py")]
-            known = [*self._seconds, *(test for test in whole if f"def {WHOLE}(" in self._text(test))]
-            tests = [
-                test
-                for test in dict.fromkeys(known)
-                if TRITON_TESTS.fullmatch(test.split("::")[0]) or INTERPRETED.fullmatch(test)
+            files = sorted(self._root.glob("tests/norms/kernels/*.py"))
+            whole = [
+                f"{path.relative_to(self._root)}::{WHOLE}" for path in files if f"def {WHOLE}(" in path.read_text()
             ]
+            tests = [test for test in dict.fromkeys([*self._seconds, *whole]) if TRITON_TESTS.fullmatch(test)]
         else:
             contexts = self._data.contexts_by_lineno(self._files.get(mutant.file, ""))
             tests = self._names(contexts.get(mutant.line, [])) or self._around(mutant, contexts)
         return sorted(tests, key=lambda test: self._seconds.get(test, 1.0))
-
-    def _text(self, test: str) -> str:
-        return (self._root / test.split("::")[0]).read_text()
 
     def _around(self, mutant: Mutant, contexts: dict[int, list[str]]) -> list[str]:
         """Return the tests of the innermost function or class around a line, or of the whole file.
@@ -278,8 +263,7 @@ class Tests:
         return self._names([context for line in lines for context in contexts.get(line, [])])
 
     @staticmethod
-    def _names(contexts: object) -> list[str]:
-        assert isinstance(contexts, list | set)
+    def _names(contexts: list[str]) -> list[str]:
         return sorted({context.rsplit("|", 1)[0] for context in contexts if "::" in context})
 
 
@@ -288,26 +272,28 @@ def pytest(root: Path, arguments: list[str], limit: float) -> tuple[int | None, 
 
     The status is 1 if a test failed, and ``NO_TESTS`` if none was run, because none was named or a name is unknown.
     """
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--durations=0", *arguments]
-    with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(
-            command, cwd=root, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *arguments]
+    with tempfile.TemporaryFile("w+") as output:  # not a pipe, which processes that tests have left could keep open
+        streams: dict[str, Any] = {"stdout": output, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(command, cwd=root, env=environment(root), start_new_session=True, **streams)
         try:
             status: int | None = process.wait(limit)
-        except BaseException as error:  # also Ctrl-C, which does not reach the session of the tests
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
+        except subprocess.TimeoutExpired:
             status = None
+        finally:  # also after Ctrl-C, which does not reach the session of the tests
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         output.seek(0)
         text = output.read()
     if status == UNKNOWN_NAME and "ERROR: not found" in text:
         status = NO_TESTS
     failed = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - |$)", text, re.M)
     return (1, failed.group(1)) if failed else (status, "")
+
+
+def environment(root: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(root)}
 
 
 def judge(mutant: Mutant, root: Path, tests: Tests, deselected: list[str], suite: bool) -> None:
@@ -317,80 +303,58 @@ def judge(mutant: Mutant, root: Path, tests: Tests, deselected: list[str], suite
     path.write_bytes(original[: mutant.start] + mutant.new.encode() + original[mutant.end :])
     skipped = [word for name in deselected for word in ("--deselect", name)]
     selected = [name for name in tests.of(mutant) if name not in deselected]
-    mutant.tests = len(selected)
+    mutant.tests, mutant.result = len(selected), "survived (no test)"
     try:
         if path.suffix == ".cpp":  # build the kernels first, because the 60 seconds are meant for the tests
             load = [sys.executable, "-c", "from rmsexp.norms import kernels; raise SystemExit(not kernels.load())"]
-            if subprocess.run(
-                load, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True
-            ).returncode:
+            if subprocess.run(load, cwd=root, env=environment(root), capture_output=True).returncode:
                 mutant.result, mutant.test = "killed", "the kernels cannot be built"
                 return
-        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-            file.write("\n".join(selected))
-            file.flush()
-            names = [f"@{file.name}"] if selected else []
-            mutant.result = "survived (no test)"
-            if selected:
-                status, mutant.test = pytest(root, [*skipped, *names], SECONDS)
-                survived = {None: "survived (60 s)", 0: "survived", NO_TESTS: "survived (no test)"}
-                mutant.result = survived.get(status, "killed")
-            if suite and mutant.result != "killed":  # the selected tests first, because they are most likely to fail
-                status, mutant.test = pytest(root, [*skipped, "-n", "2", *names], 3600)
-                if status in (0, NO_TESTS) and selected:
-                    status, mutant.test = pytest(root, [*skipped, "-n", "2"], 3600)
-                mutant.result = "survived the suite" if status in (0, NO_TESTS) else "killed by the suite"
+        if selected:
+            with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+                file.write("\n".join(selected))
+                file.flush()
+                status, mutant.test = pytest(root, [*skipped, f"@{file.name}"], SECONDS)
+            survived = {None: "survived (60 s)", 0: "survived", NO_TESTS: "survived (no test)"}
+            mutant.result = survived.get(status, "killed")
+        if suite and mutant.result != "killed":
+            status, mutant.test = pytest(root, [*skipped, "-n", "2"], 3600)
+            mutant.result = "survived the suite" if status in (0, NO_TESTS) else "killed by the suite"
     finally:
         path.write_bytes(original)
 
 
-def take_over(mutants: list[Mutant], output: Path) -> None:
-    """Copy the results of an earlier run of this command from its output file, if it exists, to ``mutants``."""
-    earlier = json.loads(output.read_text()) if output.exists() else []
-    results = {(entry["file"], entry["start"], entry["new"]): entry for entry in earlier}
-    for mutant in mutants:
-        for key, value in results.get((mutant.file, mutant.start, mutant.new), {}).items():
-            setattr(mutant, key, value)
+def take_over(mutants: list[Mutant], output: Path) -> list[Mutant]:
+    """Return the faults with the results that an earlier run of this command has written to ``output``."""
+    earlier = [Mutant(**entry) for entry in json.loads(output.read_text())] if output.exists() else []
+    results = {(old.file, old.start, old.new): old for old in earlier}
+    return [results.get((mutant.file, mutant.start, mutant.new), mutant) for mutant in mutants]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("coverage", type=Path, metavar="COVERAGE", help="data file of coverage")
-    parser.add_argument(
-        "--durations", type=Path, required=True, metavar="JUNIT.xml", help="report with durations of tests"
-    )
+    parser.add_argument("--durations", type=Path, required=True, metavar="JUNIT.xml", help="durations of tests")
     parser.add_argument("--seed", type=int, default=0, help="seed of the drawing of faults (0)")
     parser.add_argument("--count", type=int, default=60, help="number of faults (60)")
-    parser.add_argument(
-        "--tree",
-        type=Path,
-        default=Path(__file__).parents[1],
-        help="a checkout, whose HEAD is tested (default: this one)",
-    )
-    parser.add_argument(
-        "--deselect",
-        action="append",
-        default=[],
-        help="the name of a test not to run, because it fails without a fault, too; may be repeated",
-    )
+    here = Path(__file__).parents[1]
+    parser.add_argument("--tree", type=Path, default=here, help="a checkout, whose HEAD is tested (this one)")
+    parser.add_argument("--deselect", action="append", default=[], help="a test that fails without a fault; repeatable")
     parser.add_argument("--output", type=Path, default=Path("mutants.json"), help="file to write (mutants.json)")
     parser.add_argument("--again", type=Path, metavar="FILE", help="an earlier output, whose faults are planted again")
     parser.add_argument("--suite", action="store_true", help="run the whole suite for faults not detected otherwise")
-    parser.add_argument("--list", action="store_true", help="print the faults and plant none")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch, "tree")
         git = ["git", "-C", str(arguments.tree), "worktree"]
         subprocess.run([*git, "add", "--quiet", "--detach", str(root), "HEAD"], check=True)
         try:
-            if arguments.again:
-                mutants = again(root, json.loads(arguments.again.read_text()))
-            else:
-                mutants = draw(root, arguments.seed, arguments.count)
-            take_over(mutants, arguments.output)
+            earlier = json.loads(arguments.again.read_text()) if arguments.again else []
+            mutants = again(root, earlier) if arguments.again else draw(root, arguments.seed, arguments.count)
+            mutants = take_over(mutants, arguments.output)
             tests = Tests(arguments.coverage, arguments.durations, root)
             for number, mutant in enumerate(mutants, 1):
-                if not arguments.list and not mutant.result.startswith(("killed", "gone")):
+                if not mutant.result.startswith(("killed", "gone")):
                     judge(mutant, root, tests, arguments.deselect, arguments.suite)
                     arguments.output.write_text(json.dumps([asdict(row) for row in mutants], indent=1) + "\n")
                 change = f"{mutant.old.strip()} -> {mutant.new.strip()}".replace("\n", " ")
@@ -398,10 +362,8 @@ def main() -> None:
                 print(f"      {mutant.result} ({mutant.tests} tests) {mutant.test}", flush=True)
         finally:
             subprocess.run([*git, "remove", "--force", str(root)], check=True)
-    if not arguments.list:
-        killed = sum(mutant.result.startswith("killed") for mutant in mutants)
-        gone = sum(mutant.result == "gone" for mutant in mutants)
-        print(f"{killed} of {len(mutants)} detected" + f", {gone} gone with their code" * (gone > 0))
+    killed, gone = (sum(mutant.result.startswith(word) for mutant in mutants) for word in ("killed", "gone"))
+    print(f"{killed} of {len(mutants)} detected, {gone} gone with their code")
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def order(neighbours: int, alone: int) -> list[str]:
 
 
 def train(kind: str, words: list[str], cores: list[int]) -> dict[str, Any]:
-    """Do a run beside a neighbour of this kind; return what its record says about time, contention and machine.
+    """Do a run beside a neighbour of this kind; return what its record says about time and contention.
 
     Raises: ReportedError if the run fails.
     """
@@ -94,15 +94,7 @@ def train(kind: str, words: list[str], cores: list[int]) -> dict[str, Any]:
         files = record.RunFolder(path)
         session, rows = files.read_run()["sessions"][-1], files.read_metrics()[0]
     seconds = [row["seconds"]["train"] for row in rows if row["split"] == "train"]
-    return {
-        "kind": kind,
-        "contention": session["contention"],
-        "train_seconds": seconds[-1],
-        **session["git"],
-        "code": session["code"],
-        "machine": session["machine"]["id"],
-        "date": session["started"],
-    }
+    return {"contention": session["contention"], "train_seconds": seconds[-1], "date": session["started"]}
 
 
 @contextlib.contextmanager

@@ -20,9 +20,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 from check_record import Check, add_option, run
-from readme_blocks import table
 
+from rmsexp.report.tables import markup
 from rmsexp.rules.ratios import Interval, over_processes, paired_ratio
 
 TRUE, NOISE, PROCESSES = 0.9, 0.03, 6
@@ -73,17 +74,19 @@ def share(intervals: Sequence[Interval]) -> float:
 
 def markdown(lines: Sequence[Mapping[str, float]]) -> str:
     """Return the lines of a simulation as a Markdown table."""
-    return table(
-        [
-            {
-                "autocorrelation of rounds": f"{line['autocorrelation']:g}",
-                "rounds per process": f"{line['rounds']}",
-                "spread of processes": f"{line['spread']:.0%}".replace("%", " %"),
-                "interval over six processes": f"{100 * line['over_processes']:.1f} %",
-                "interval of one process": f"{100 * line['within_process']:.1f} %",
-            }
-            for line in lines
-        ]
+    return markup.markdown(
+        pd.DataFrame(
+            [
+                {
+                    "autocorrelation of rounds": f"{line['autocorrelation']:g}",
+                    "rounds per process": f"{line['rounds']}",
+                    "spread of processes": f"{line['spread']:.0%}".replace("%", " %"),
+                    "interval over six processes": f"{100 * line['over_processes']:.1f} %",
+                    "interval of one process": f"{100 * line['within_process']:.1f} %",
+                }
+                for line in lines
+            ]
+        )
     )
 
 

@@ -96,19 +96,7 @@ def run_trial(number: int, kind: str, share: float, budget: float, words: list[s
     work = partial(measure_slowed, share) if kind == SLOWED else steps.measure
     *_, content = processes.measure({"first": job, "second": job}, options, inform, work)
     _, row = timing_records.rows(content, "")
-    kept = (
-        "ratio",
-        "low",
-        "high",
-        "estimates",
-        "rounds",
-        "time_state",
-        "stopped",
-        "commit",
-        "dirty",
-        "code",
-        "machine",
-    )
+    kept = ("ratio", "low", "high", "estimates", "rounds", "time_state", "stopped")
     return {key: row[key] for key in kept} | {"date": row["started"]}
 
 

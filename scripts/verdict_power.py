@@ -15,7 +15,7 @@ The unit is the margin. With --results the numbers are written to a record, too.
 
 import argparse
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +34,6 @@ from rmsexp.rules.claims import Claim, Verdict
 from rmsexp.rules.pairs import pair, sign
 
 QUALITY = Path(__file__).parents[1] / "results/reference/quality"
-COVERED, WRONG = 0.88, 0.065  # targets: the smallest coverage, the largest share of wrong verdicts
 DIFFERENCES = {0.0: "0", 0.5: "½", 1.0: "1", 2.0: "2"}  # by which a is worse, with known rates
 SIDES = {0.0: "0", 1.0: "1", -1.0: "-1"}  # the same, tuned
 RULES = {"octaves": selection.OCTAVES, "quarters": selection.QUARTERS}
@@ -265,29 +264,6 @@ def tables(results: Mapping[str, Any]) -> list[str]:
     return [markup.markdown(pd.DataFrame(part)) for part in rows.values()]
 
 
-def findings(results: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the tables show, a sentence each, and whether the targets are met."""
-    near = [100 * math.sqrt(share * (1 - share) / results["campaigns"]) for share in (0.9, 0.05)]
-    yield f"Each share is from {results['campaigns']:,} campaigns."
-    yield f"Its standard error is {near[0]:.1f} percentage points near 90 %, and {near[1]:.1f} near 5 %."
-    for rule in RULES:
-        rows = [row for row in results["tuned"] if row["rule"] == rule]
-        coverage, wrong = [row["coverage"] for row in rows], [max(row["wrong"]) for row in rows]
-        yield f"With rates tuned by {rule}, the coverage is {_percent(min(coverage))} to {_percent(max(coverage))} %."
-        yield f"At most {_percent(max(wrong))} % of the campaigns of a cell have a wrong verdict."
-    yield f"The target for quarters, at least {100 * COVERED:g} %, is {_met(rows, [c >= COVERED for c in coverage])}."
-    yield f"That for wrong verdicts, at most {100 * WRONG:g} %, is {_met(rows, [share <= WRONG for share in wrong])}."
-    known = max(share for row in results["known"] for shares in row["wrong"].values() for share in shares)
-    met = "met" if known <= WRONG else "**missed**"
-    yield f"With known rates at most {_percent(known)} % of a cell have a wrong verdict, and this target is {met}."
-
-
-def _met(rows: Sequence[Mapping[str, Any]], met: Sequence[bool]) -> str:
-    those = [row for row, well in zip(rows, met, strict=True) if not well]
-    where = ", ".join(f"`{row['task']}` ({names.label(row['a'])}, {names.label(row['b'])})" for row in those)
-    return f"**missed** on {where}" if those else "met in every row"
-
-
 def _percent(*shares: float) -> str:
     return " / ".join(f"{100 * share:.1f}" for share in shares)
 
@@ -300,7 +276,7 @@ def main() -> None:
     arguments = parser.parse_args()
     check = Check("verdict_power", arguments.results)
     results = simulate(arguments.campaigns, arguments.seed)
-    print("\n\n".join([*tables(results), "\n".join(findings(results))]))
+    print("\n\n".join(tables(results)))
     check.write(results)
 
 

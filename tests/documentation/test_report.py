@@ -14,7 +14,7 @@ from rmsexp.report.plots import canvas
 
 REFERENCE = Path("results/reference")
 TEXTS = (".md", ".csv", ".tex")
-COMMAND = "python -m rmsexp.report results/reference --out results/reference/report"
+COMMAND = "make report"
 
 
 def texts(folder: Path) -> dict[str, str]:
@@ -30,4 +30,5 @@ def test_the_committed_report_is_of_the_committed_records(tmp_path: Path, monkey
     monkeypatch.setattr(canvas, "write", lambda *_: None)
     report.run(REFERENCE, out=tmp_path)
     written, committed = texts(tmp_path), texts(REFERENCE / "report")
-    assert [name for name in {**written, **committed} if written.get(name) != committed.get(name)] == [], COMMAND
+    assert "report.md" in committed
+    assert [name for name in committed if written.get(name) != committed[name]] == [], COMMAND

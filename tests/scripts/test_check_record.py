@@ -9,8 +9,6 @@ from pathlib import Path
 import check_record
 import pytest
 
-from rmsexp.train import provenance
-
 
 def test_a_check_writes_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["/home/x/scripts/words.py", "--results", "there", "norm=rms", "data.root=/data", "--results=there", "a b"]
@@ -31,32 +29,17 @@ def test_a_check_writes_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert first["session"]["contention"]["probes"]["number"] == 21
 
 
-def test_a_part_of_other_code_is_not_kept(tmp_path: Path) -> None:
-    parts = check_record.Parts("words", tmp_path, [{"number": number} for number in range(2)])
-    same = {"dirty": False, "code": provenance.code(), "machine": provenance.machine_id()}
-    parts.add(same)
-    with pytest.raises(
-        SystemExit, match=r"the code changed during the check, so .*words\.jsonl has 1 before it: restore"
-    ):
-        parts.add(same | {"code": "newer"})
-    with (tmp_path / "checks/words.jsonl").open("a") as file:
-        file.write('{"number": 1, "da')  # the disk was full
-    parts = check_record.Parts("words", tmp_path, [{"number": number} for number in range(2)])
-    assert parts.left == range(1, 2)
-    parts.add(same)
-    assert not check_record.Parts("words", tmp_path, [{"number": number} for number in range(2)]).left
+def test_the_same_command_goes_on_after_the_last_part(tmp_path: Path) -> None:
+    def parts(*numbers: int) -> check_record.Parts:
+        return check_record.Parts("words", tmp_path, [{"number": number} for number in numbers])
 
-
-@pytest.mark.parametrize("dirty", [[False, False, False], [True, False, False], [False, True, False]])
-def test_a_check_of_parts_is_from_a_changed_tree_if_one_of_them_is(
-    dirty: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(provenance, "git", lambda: {"commit": "abc", "dirty": False})
-    planned = [{"number": number} for number in range(3)]
-    for state in dirty:  # each in a process of its own, which goes on after the parts before
-        parts = check_record.Parts("words", tmp_path, planned)
-        parts.add({"dirty": state, "code": provenance.code(), "machine": provenance.machine_id()})
-    parts.write({"parts": parts.done})
+    parts(0, 1).add({"speed": 3})
+    assert parts(0, 1).left == range(1, 2)
+    with pytest.raises(SystemExit, match="another command"):
+        parts(5, 1)
+    last = parts(0, 1)
+    last.add({"speed": 4})
+    last.write({"parts": last.done})
     assert not list(tmp_path.rglob("*.jsonl"))
-    (record,) = tmp_path.rglob(check_record.FILE)
-    assert json.loads(record.read_text())["session"]["git"] == {"commit": "abc", "dirty": any(dirty)}
+    (path,) = tmp_path.rglob(check_record.FILE)
+    assert [part["speed"] for part in json.loads(path.read_text())["results"]["parts"]] == [3, 4]

@@ -56,10 +56,3 @@ def test_a_fault_is_found_again_in_code_that_has_moved(tmp_path: Path) -> None:
     assert (tmp_path / "after" / found.file).read_text()[found.start : found.end] == "-"
     (gone,) = mutants.again(tmp_path / "after", [asdict(fault) | {"code": "return y - x"}])
     assert gone.result == "gone"
-
-
-def test_the_tests_that_run_the_interpreter_have_the_name_by_which_they_are_selected() -> None:
-    folder = SCRIPTS.parent / "tests/norms/kernels"
-    for path in folder.glob("test_*.py"):
-        text = path.read_text()
-        assert ("assert_passes_in_the_interpreter(__file__)" in text) == ("def test_under_the_interpreter(" in text)

@@ -11,25 +11,12 @@ CAMPAIGNS = 200
 MOST_WRONG = 0.1  # the true share is at most 5 to 6 %; the standard deviation of the observed one is 1.6 %
 
 
-# wrong claims of superiority are most frequent at 0, and wrong ones of equivalence at the margin
-@pytest.mark.parametrize(
-    ("case", "equal"),
-    [
-        (Case("rates known"), 0.95),
-        pytest.param(Case("more spread", sd=0.85), 0.95, marks=pytest.mark.minutes),
-        pytest.param(Case("diverged", lost=2, few=8), 0, marks=pytest.mark.minutes),
-        pytest.param(Case("pairs", lost=1, lost_norms=("abc",)), 0.95, marks=pytest.mark.minutes),
-    ],
-)
-def test_few_verdicts_are_wrong_if_the_rates_are_known(case: Case, equal: float) -> None:
-    generator = np.random.default_rng(0)
+def test_few_verdicts_are_wrong_if_the_rates_are_known() -> None:
+    case, generator = Case("rates known"), np.random.default_rng(0)
     found = {by: [simulation.known(case, by, generator) for _ in range(CAMPAIGNS)] for by in simulation.DIFFERENCES}
     row = simulation.of_known(case, found)
     assert max(share for shares in row["wrong"].values() for share in shares) <= MOST_WRONG
-    assert row["supported"]["equivalence"][0] == pytest.approx(equal, abs=0.05)
-    mistaken = simulation.of_known(case, found | {0.0: found[2.0], 2.0: found[0.0]})["wrong"]
-    assert mistaken["superiority"][0] > 0.5
-    assert mistaken["equivalence"][3] == row["supported"]["equivalence"][0]
+    assert row["supported"]["equivalence"][0] == pytest.approx(0.95, abs=0.05)
 
 
 def test_the_curve_of_a_norm_goes_through_its_means_and_falls_beyond_them() -> None:
@@ -49,8 +36,6 @@ def test_the_interval_contains_the_difference_at_the_best_rates_with_quarters_on
     )
     assert octaves["coverage"] < 0.6 < 0.85 < quarters["coverage"]
     assert max(quarters["wrong"]) < MOST_WRONG < min(octaves["wrong"][1:])
-    assert 0 < octaves["half"][0] < quarters["half"][0] < quarters["half"][1] < 1.5
-    assert 8 <= octaves["runs"] < 9 < 14 <= quarters["runs"] < 16
 
 
 def test_the_norms_come_from_the_committed_campaigns() -> None:

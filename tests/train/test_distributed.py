@@ -86,13 +86,6 @@ def test_any_number_of_processes_gives_the_bits_of_one(data_root: Path) -> None:
     assert all("equal;" in line for line in lines)
 
 
-@pytest.mark.minutes
-def test_a_process_that_does_not_answer_ends_the_run_within_a_minute(data_root: Path) -> None:
-    """A stopped process does not close its connections, so the others notice it by its heartbeat."""
-    lines = equality("--hang", "--data-root", str(data_root)).splitlines()
-    assert lines[-1].startswith("a process that does not answer: ")
-
-
 def kill_process_0(results: Path, step: int, torchrun: subprocess.Popen[str]) -> None:
     """Send SIGKILL to process 0 of the only run in ``results`` after this step."""
     while torchrun.poll() is None:
