@@ -126,17 +126,6 @@ def test_eps_of_the_type(dtype: torch.dtype) -> None:
     assert_agree(pair("rms", 9, None, dtype), tiny * draw(4, 9).to(dtype), draw(4, 9, seed=7).to(dtype) * tiny)
 
 
-@pytest.mark.parametrize(("name", "changed"), [("ln", {"eps": 0.5}), ("prms", {"eps_inside": False, "p": 0.9})])
-def test_attributes_may_be_changed_after_a_first_use(name: str, changed: dict[str, Any]) -> None:
-    eager, fused = pair(name, 9)
-    before = fused(draw(4, 9))
-    for layer in (eager, fused):
-        for attribute, value in changed.items():
-            setattr(layer, attribute, value)
-    assert not torch.allclose(fused(draw(4, 9)), before)
-    assert_agree((eager, fused), draw(4, 9))
-
-
 def rows_or_maps(memory: str, dtype: torch.dtype) -> tuple[Tensor, dict[str, Any]]:
     """Return a 2-D input ("rows") or feature maps in a memory format, and the options that a layer needs for it."""
     if memory == "rows":
@@ -258,20 +247,6 @@ def test_zeros(name: str, dtype: torch.dtype) -> None:
         assert_agree(pair(name, 2, dtype=dtype, axes=(2, 3)), maps.contiguous(memory_format=memory))
 
 
-@every
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_values_that_are_not_finite_stay_in_their_rows(name: str, dtype: torch.dtype) -> None:
-    """A NaN or infinity in a row's first or last unit leaves other rows finite, and fused and eager norms agree."""
-    x = draw(13, 17).to(dtype)
-    values = [(value, unit) for value in (math.nan, math.inf, -math.inf) for unit in (0, 16)]
-    for row, (value, unit) in enumerate(values):
-        x[2 * row + 1, unit] = value
-    eager, fused = (results(layer, x) for layer in pair(name, 17, dtype=dtype))
-    close(fused[:2], eager[:2], equal_nan=True)
-    assert fused[0][[1, 3]].isnan().any(1).all()
-    assert all(result[::2].isfinite().all() for result in fused[:2])
-
-
 @formats
 @pytest.mark.parametrize("name", ["ln", "rms, gain and bias", "prms, outside"])
 def test_large_maps_are_accurate(name: str, memory: str) -> None:
@@ -289,28 +264,6 @@ def test_large_maps_are_accurate(name: str, memory: str) -> None:
 
 
 # --- derivatives
-
-
-def functional(layer: nn.Module) -> tuple[Callable[..., Tensor], list[Tensor]]:
-    """Return a layer as a function of its input and parameters, and a list of its parameters as leaves."""
-    names = [name for name, _ in layer.named_parameters()]
-
-    def output(x: Tensor, *parameters: Tensor) -> Tensor:
-        return torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), (x,))
-
-    return output, [parameter.detach().requires_grad_() for parameter in layer.parameters()]
-
-
-@every
-@pytest.mark.parametrize("memory", ["rows", *FORMATS])
-def test_gradcheck(name: str, memory: str) -> None:
-    """First derivatives (of the kernels) and second derivatives (of elementary operations) equal finite differences."""
-    x, options = draw(2, 5), dict[str, Any]()
-    if memory != "rows":
-        x, options = draw(2, 2, 2, 2).contiguous(memory_format=FORMATS[memory]), {"axes": (2, 3)}
-    output, parameters = functional(pair(name, x.shape[1], **options)[1])
-    assert torch.autograd.gradcheck(output, (x.requires_grad_(), *parameters))
-    assert torch.autograd.gradgradcheck(output, (x, *parameters))
 
 
 @pytest.mark.parametrize("name", ["ln", "ln, gain", "nonparametric_ln", "rms, bias"])

@@ -8,13 +8,11 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from helpers.fused_pairs import NORMS, PROPERTY, Pair, assert_autocast_widens, close, gradients, mask_of, pair
-from helpers.interpreter import run_python
 from helpers.sites import draw, fill
 from hypothesis import given
 from hypothesis import strategies as st
@@ -188,22 +186,6 @@ def test_on_the_meta_device(unit: str, masked: bool) -> None:
     assert gradient.shape == x.shape
 
 
-AGAIN = """
-import pickle, sys, torch
-for layer, x, y in pickle.load(open(sys.argv[1], "rb")):
-    assert torch.equal(layer(x), y)
-print("done")
-"""
-
-
-def test_pickled_layers_compute_the_same_in_a_new_process(tmp_path: Path) -> None:
-    layers = [(fill(norms.RMSNorm(H, impl="fused")), draw(BATCH, H))]
-    layers += [(pair_of(unit, "rms")[1], draw(BATCH, TIME, E)) for unit in UNITS]
-    (tmp_path / "layers").write_bytes(pickle.dumps([(layer, x, layer(x).detach()) for layer, x in layers]))
-    process = run_python("-c", AGAIN, str(tmp_path / "layers"), OMP_NUM_THREADS="1")
-    assert process.stdout == "done\n", process.stderr
-
-
 @units
 def test_pickled_layers_are_eager_where_there_are_no_kernels(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     eager, fused = pair_of(unit, "rms")
@@ -236,20 +218,6 @@ def test_threads(unit: str, reverse: bool) -> None:
 
 
 # --- under torch.compile and autocast
-
-
-@units
-def test_compiled_equals_eager_mode(unit: str) -> None:
-    _, fused = pair_of(unit, "rms")
-    torch._dynamo.reset()
-    compiled = torch.compile(fused, backend="aot_eager")
-    for batch in (BATCH, 3):
-        x = draw(batch, TIME, E).requires_grad_()
-        results = []
-        for layer in (compiled, fused):
-            states = layer(x, MASK[:batch], initial_of(fused, batch), reverse=True) * MASK[:batch].unsqueeze(-1)
-            results.append([states, *gradients(states, [x, *fused.parameters()])])
-        close(results[0], results[1])
 
 
 @pytest.mark.parametrize("name", ["ln", "prms"])
