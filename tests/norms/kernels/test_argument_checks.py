@@ -219,7 +219,7 @@ def call(name: str, arguments: Arguments) -> list[Tensor]:
 def test_tensors_that_do_not_fit(name: str) -> None:
     arguments = CASES[name]()
     call(name, arguments)
-    accepted, refused = [], 0
+    accepted, messages = [], []
     for what, changed in changes(arguments):
         if fits(name, what):
             call(name, changed)
@@ -227,10 +227,12 @@ def test_tensors_that_do_not_fit(name: str) -> None:
         try:
             call(name, changed)
             accepted.append(what)
-        except (ValueError, RuntimeError):  # torch raises NotImplementedError for a dtype or device
-            refused += 1
+        except NotImplementedError:
+            continue  # raised by torch for a dtype or device that the operator does not support
+        except (ValueError, RuntimeError) as error:
+            messages.append(str(error))
     assert not accepted
-    assert refused
+    assert max(map(len, messages)) < 300
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -291,32 +293,38 @@ def test_elementary_operations_refuse_these_forms_too(name: str, kind: int, insi
 # --- layers
 
 
-def layer(width: int, gain: tuple[int, ...] = (), **options: Any) -> norms.RMSNorm:
-    """Return a layer over ``width`` units, whose gain was replaced by one of another shape if ``gain`` is given."""
-    made = norms.RMSNorm(width, impl="fused", **options)
-    if gain:
-        made.weight = nn.Parameter(torch.ones(gain))
-    return made
+def layer(width: int, **options: Any) -> norms.RMSNorm:
+    return norms.RMSNorm(width, impl="fused", **options)
 
 
-def unit(kind: type[GRU] | type[LSTM]) -> nn.Module:
-    return fill(kind(norms.RMS(name="rms", impl="fused"), "u", 5, 8)).float()
+def with_gain(width: int, *shape: int) -> norms.RMSNorm:
+    """Return a layer over ``width`` units whose gain was replaced by one of another shape."""
+    replaced = layer(width)
+    replaced.weight = nn.Parameter(torch.ones(shape))
+    return replaced
 
 
-LAYERS: list[tuple[str, Callable[[], nn.Module], tuple[int, ...]]] = [  # what the error names, layer, shape of input
-    ("feature maps", lambda: layer(4, axes=(2, 3)), (1, 16, 2, 2)),
-    ("gain", lambda: layer(64, (3,)), (2, 64)),
-    ("gain", lambda: layer(4, (3, 4)), (2, 3, 4)),
-    ("height", lambda: layer(4, axes=(2, 3)), (2, 4, 2, 2, 3)),
-    ("device", lambda: layer(4, device="meta"), (2, 4)),
-    ("time", lambda: unit(GRU), (4, 5)),
-    ("time", lambda: unit(LSTM), (4, 5)),
-]
+LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {  # layer, shape of the input, message
+    "more channels than gains": (lambda: layer(4, axes=(2, 3)), (1, 16, 2, 2), "feature maps"),
+    "a gain of another size": (lambda: with_gain(64, 3), (2, 64), "gain"),
+    "a gain for each head": (lambda: with_gain(4, 3, 4), (2, 3, 4), "gain"),
+    "maps with five axes": (lambda: layer(4, axes=(2, 3)), (2, 4, 2, 2, 3), "height"),
+    "a layer on the meta device": (lambda: layer(4, device="meta"), (2, 4), "device"),
+    "a GRU's input without time": (
+        lambda: fill(GRU(norms.RMS(name="rms", impl="fused"), "u", 5, 8)).float(),
+        (4, 5),
+        "time",
+    ),
+    "an LSTM's input without time": (
+        lambda: fill(LSTM(norms.RMS(name="rms", impl="fused"), "u", 5, 8)).float(),
+        (4, 5),
+        "time",
+    ),
+}
 
 
-@pytest.mark.parametrize(("name", "make", "shape"), LAYERS)
-def test_layers_refuse_what_the_operators_refuse(
-    name: str, make: Callable[[], nn.Module], shape: tuple[int, ...]
-) -> None:
-    with pytest.raises(ValueError, match=name):
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_refuse_what_the_operators_refuse(name: str) -> None:
+    make, shape, message = LAYERS[name]
+    with pytest.raises(ValueError, match=message):
         make()(torch.ones(shape))

@@ -6,21 +6,18 @@ import os
 import shutil
 import signal
 import stat
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from helpers.processes import is_running, wait_until
-from helpers.sites import draw, fill
 
-from rmsexp import norms
-from rmsexp.models.recurrent import GRU
 from rmsexp.norms import kernels
 from rmsexp.norms.kernels import build, fakes
 from rmsexp.norms.kernels.forms import Kind
@@ -41,6 +38,7 @@ VERSION = 'if [ $what = version ]; then echo "compiler 1.0"; exit 0; fi\n'
 WRITE = 'echo "output of $*" > "$to"\n'
 SOURCES = sorted(path.name for path in build.SOURCES.glob("*.cpp"))
 PARTS = 3  # compiled at a time
+NOTICE = "notice: the fused kernels are not available, eager operations are used instead ({})"
 
 
 class Compiler:
@@ -109,12 +107,30 @@ def test_the_library_is_built_once_and_cached(
     assert cached_files(tmp_path) == ["lock", "rmsexp.so", "rmsexp.so.sha256"]
     assert [stat.S_IMODE(path.stat().st_mode) for path in (library, library.parent)] == [0o700, 0o700]
     assert library.read_text().startswith("output of")
-    assert len(capsys.readouterr().err.splitlines()) == 2
+    messages = capsys.readouterr().err.splitlines()
+    assert messages == [
+        "building the fused kernels (once; a minute or two)",
+        f"built the fused kernels: {library}",
+    ]
 
     assert load_uncached()
     assert loaded == [library, library]
     assert len(compiler.calls()) == PARTS + 1
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("loaded")
+def test_the_library_appears_when_it_is_complete(compiler: Compiler, tmp_path: Path) -> None:
+    """The library is linked in a temporary folder and moved to the cache when it is complete."""
+    compiler.set_body(
+        VERSION + WRITE + f'echo "$to" >> {tmp_path}/places; ls {tmp_path}/cache/* >> {tmp_path}/listed\n'
+    )
+    assert load_uncached()
+    places = [Path(place) for place in (tmp_path / "places").read_text().split()]
+    assert len(places) == PARTS + 1
+    assert len({place.parent for place in places}) == 1
+    assert not places[0].parent.exists()
+    assert "rmsexp.so" not in (tmp_path / "listed").read_text().split()
 
 
 @pytest.mark.parametrize("change", ["a source", "a header", "the compiler", "torch", "the number of a kind"])
@@ -149,13 +165,19 @@ def test_any_sources_can_be_compiled_as_one(tmp_path: Path) -> None:
     assert build._output(command) == ""  # an error of the compiler raises BuildError
 
 
-def test_one_of_several_concurrent_loads_builds(compiler: Compiler, loaded: list[Path]) -> None:
+def test_one_of_several_concurrent_loads_builds(
+    compiler: Compiler, loaded: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     compiler.set_body(VERSION + "sleep 0.05\n" + WRITE)
     with ThreadPoolExecutor(3) as pool:
         assert all(pool.map(lambda _: load_uncached(), range(3)))
     assert len(loaded) == 3
     assert len(set(loaded)) == 1
     assert len(compiler.calls()) == PARTS + 1
+    lines = capsys.readouterr().err.splitlines()
+    waiting = "waiting for another process that builds the fused kernels"
+    assert lines.count(waiting) <= 2
+    assert len([line for line in lines if line != waiting]) == 2
 
 
 @pytest.mark.usefixtures("compiler")
@@ -189,6 +211,12 @@ def cut(library: Path) -> None:
     os.truncate(library, library.stat().st_size // 2)
 
 
+def change_a_byte(library: Path) -> None:
+    content = bytearray(library.read_bytes())
+    content[5] ^= 1
+    library.write_bytes(content)
+
+
 def remove_the_digest(library: Path) -> None:
     library.with_name("rmsexp.so.sha256").unlink()
 
@@ -204,7 +232,9 @@ def give_away(library: Path) -> None:
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 
-@pytest.mark.parametrize("damage", [cut, remove_the_digest, let_others_write, pytest.param(give_away, marks=as_root)])
+@pytest.mark.parametrize(
+    "damage", [cut, change_a_byte, remove_the_digest, let_others_write, pytest.param(give_away, marks=as_root)]
+)
 def test_a_library_that_may_have_been_changed_is_built_again(
     compiler: Compiler, loaded: list[Path], damage: Callable[[Path], None]
 ) -> None:
@@ -235,37 +265,87 @@ def test_a_folder_to_which_others_can_write_is_not_used(
     change(second)
     capsys.readouterr()
     assert not load_uncached()
-    assert capsys.readouterr().err.count("\n") == 1
+    (notice,) = capsys.readouterr().err.splitlines()
+    assert "other users can change" in notice
+
+
+@pytest.mark.usefixtures("loaded", "compiler")
+def test_the_library_is_on_the_disk_before_it_gets_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = []
+    sync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(
+        os, "fsync", lambda number: (events.append(Path(f"/proc/self/fd/{number}").readlink().name), sync(number))
+    )
+    monkeypatch.setattr(Path, "replace", lambda path, to: (events.append(f"to {to.name}"), replace(path, to))[1])
+    assert load_uncached()
+    assert events.index("rmsexp.so") < events.index("to rmsexp.so") < events.index("to rmsexp.so.sha256")
 
 
 # --- interrupted builds
 
 
 @pytest.mark.usefixtures("loaded")
-def test_a_library_is_linked_elsewhere_and_a_failed_link_leaves_none(compiler: Compiler, tmp_path: Path) -> None:
-    listed = f"ls {tmp_path}/cache/* >> {tmp_path}/listed\n"
-    compiler.set_body(VERSION + WRITE + listed + "if [ $what = link ]; then exit 1; fi\n")
+def test_a_failed_link_leaves_no_library(compiler: Compiler, tmp_path: Path) -> None:
+    compiler.set_body(VERSION + WRITE + "if [ $what = link ]; then exit 1; fi\n")
     assert not load_uncached()
     assert cached_files(tmp_path) == ["lock"]
-    assert "rmsexp.so" not in (tmp_path / "listed").read_text().split()
     compiler.set_body(VERSION + WRITE)
     assert load_uncached()
     assert len(compiler.calls()) == 2 * (PARTS + 1)
 
 
 def test_a_signal_ends_the_compilers_and_what_they_started(compiler: Compiler, tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    compiler.set_body(VERSION + f"sleep 100 & echo $! >> {pids}; wait\n")
-
-    def interrupt() -> None:
+    compiler.set_body(VERSION + f"sleep 100 & echo $! >> {tmp_path}/pids; wait\n")
+    load = LOAD.format(str(tmp_path / "cache"))
+    with subprocess.Popen([sys.executable, "-c", load], stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        process.stderr.readline()  # "building the fused kernels"
+        pids = tmp_path / "pids"
         assert wait_until(lambda: pids.exists() and pids.read_text().strip() != "")
-        os.kill(os.getpid(), signal.SIGINT)
-
-    with ThreadPoolExecutor(1) as pool, pytest.raises(KeyboardInterrupt):  # noqa: PT012
-        pool.submit(interrupt)
-        load_uncached()
-    assert not any(is_running(int(pid)) for pid in pids.read_text().split())
+        process.send_signal(signal.SIGINT)
+    assert process.returncode in (-signal.SIGINT, 1)
+    started = pids.read_text().split()
+    assert started
+    assert not any(is_running(int(pid)) for pid in started)
     assert cached_files(tmp_path) == ["lock"]
+
+
+def test_a_signal_while_compilers_are_started_ends_those_that_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = ThreadPoolExecutor.submit
+
+    def interrupted(*arguments: Any) -> None:
+        submit(*arguments)
+        while not (tmp_path / "started").exists():
+            pass
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
+    command = f"touch {tmp_path}/started; sleep 2; touch {tmp_path}/ended"
+    with pytest.raises(KeyboardInterrupt):
+        build._run([["sh", "-c", command]] * 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["started"]
+
+
+LOAD = (
+    "from pathlib import Path; from rmsexp.system import cores; from rmsexp.norms.kernels import build; "
+    "build.CACHE = Path({!r}); "
+    f"cores.threads = lambda: {PARTS}; build.load()"
+)
+
+
+def test_a_process_killed_during_the_link_leaves_no_library(
+    compiler: Compiler, loaded: list[Path], tmp_path: Path
+) -> None:
+    compiler.set_body(VERSION + WRITE + "if [ $what = link ]; then kill -9 $PPID; fi\n")
+    killed = subprocess.run([sys.executable, "-c", LOAD.format(str(tmp_path / "cache"))], capture_output=True)
+    assert killed.returncode == -9
+    compiler.set_body(VERSION + WRITE)
+    assert load_uncached()
+    assert len(compiler.calls()) == 2 * (PARTS + 1)
+    assert "rmsexp.so" in cached_files(tmp_path)
+    assert loaded[0].parent.parent == tmp_path / "cache"
 
 
 # --- failed builds
@@ -294,21 +374,39 @@ def test_errors_of_the_system_are_one_line(
     damage(tmp_path)
     assert not load_uncached()
     lines = capsys.readouterr().err.splitlines()
-    assert sum("notice" in line for line in lines) == 1
+    notices = [line for line in lines if "notice" in line]
+    assert len(notices) == 1
+    assert notices[0].startswith(NOTICE.format("")[:-1])
     assert sum("building" in line for line in lines) <= 1  # a library that this torch cannot load is not built again
 
 
-def test_without_a_compiler_fused_is_eager_with_one_notice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(build, "_load", cache(load_uncached))
-    assert [kernels.load(), kernels.load()] == [False, False]
-    assert capsys.readouterr().err.count("\n") == 1
-    norm = norms.RMS(name="rms")
-    for make in (lambda impl: norms.LayerNorm(3, impl=impl), lambda impl: GRU(replace(norm, impl=impl), "a", 3, 4)):
-        eager, fused = (fill(make(impl)) for impl in ("eager", "fused"))
-        assert not fused.fused
-        x = draw(2, 5, 3)
-        assert torch.equal(fused(x), eager(x))
+WITHOUT_COMPILER = """
+import torch
+from rmsexp import norms
+from rmsexp.norms import kernels
+from rmsexp.models.recurrent import GRU, LSTM
+from helpers.sites import draw, fill
+
+assert [kernels.load(), kernels.load()] == [False, False]
+for build in (
+    lambda impl: norms.RMSNorm(3, p=0.5, impl=impl),
+    lambda impl: norms.LayerNorm(3, impl=impl),
+    lambda impl: GRU(norms.RMS(name="rms", impl=impl), "a", 3, 4),
+    lambda impl: LSTM(norms.LN(name="ln", impl=impl), "a", 3, 4),
+):
+    eager, fused = (fill(build(impl)) for impl in ("eager", "fused"))
+    x = draw(2, 5, 3)
+    assert torch.equal(fused(x), eager(x))
+print("done")
+"""
+
+
+def test_without_a_compiler_fused_is_eager_with_one_notice(tmp_path: Path) -> None:
+    empty = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
+    environment = {key: value for key, value in os.environ.items() if key != "CXX"} | empty
+    tests = Path(__file__).parents[2]  # contains the package "helpers"
+    process = subprocess.run(
+        [sys.executable, "-c", WITHOUT_COMPILER], env=environment, cwd=tests, capture_output=True, text=True
+    )
+    assert (process.returncode, process.stdout) == (0, "done\n"), process.stderr
+    assert process.stderr == NOTICE.format("no C++ compiler found; install g++ or set CXX") + "\n"

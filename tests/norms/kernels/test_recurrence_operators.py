@@ -130,28 +130,53 @@ def test_layouts_of_every_operand(operator: str, place: int) -> None:
     close(by_layout[1], by_layout[0])
 
 
-WRONG: list[tuple[str, int, Callable[[Tensor], Tensor]]] = [  # what the error names, place (-1: the mask), the change
-    ("h0", 1, lambda h0: torch.cat([h0, h0[:1]])),
-    ("h0", 1, lambda h0: h0[0]),
-    ("c0", 2, lambda c0: torch.cat([c0, c0[:1]])),
-    ("mask", -1, lambda mask: torch.cat([mask, mask[:1]])),
-    ("mask", -1, lambda mask: torch.cat([mask, mask[:, :1]], 1)),
-    ("mask", -1, lambda mask: mask[:, :1]),
-    ("mask", -1, lambda mask: mask[0]),
-    ("mask", -1, lambda mask: mask.unsqueeze(-1)),
-]
+WRONG: dict[
+    str, tuple[int, Callable[[Tensor], Tensor]]
+] = {  # place of an initial state, or -1 for the mask; the change
+    "h0 of another batch": (1, lambda h0: torch.cat([h0, h0[:1]])),
+    "h0 without a batch": (1, lambda h0: h0[0]),
+    "c0 of another batch": (2, lambda c0: torch.cat([c0, c0[:1]])),
+    "mask of another batch": (-1, lambda mask: torch.cat([mask, mask[:1]])),
+    "mask of another time": (-1, lambda mask: torch.cat([mask, mask[:, :1]], 1)),
+    "mask of one step": (-1, lambda mask: mask[:, :1]),
+    "mask without a batch": (-1, lambda mask: mask[0]),
+    "mask with another axis": (-1, lambda mask: mask.unsqueeze(-1)),
+}
+
+
+@pytest.mark.parametrize(
+    ("operator", "wrong"),
+    [*(("lstm", wrong) for wrong in WRONG), *(("gru", wrong) for wrong in WRONG if wrong[0] != "c")],
+)
+def test_states_and_masks_that_do_not_fit(operator: str, wrong: str) -> None:
+    place, change = WRONG[wrong]
+    _, tensors = OPERATORS[operator]("ln")
+    function, form = getattr(kernels, operator), step_form("ln", {"gru": 2, "lstm": 4}[operator] * N, N)
+    operands = [*tensors, SHORT]
+    operands[place] = change(operands[place])
+    with pytest.raises(ValueError, match=f"expected {wrong[:2] if place > 0 else 'mask'} of shape"):
+        function(*operands, form, 1e-2, reverse=False)
 
 
 @pytest.mark.parametrize("operator", ["gru", "lstm"])
-def test_states_and_masks_that_do_not_fit(operator: str) -> None:
+def test_a_state_and_a_mask_of_one_row_are_those_of_every_row(operator: str) -> None:
     _, tensors = OPERATORS[operator]("ln")
     function, form = getattr(kernels, operator), step_form("ln", {"gru": 2, "lstm": 4}[operator] * N, N)
-    for name, place, change in WRONG:
-        if name != "c0" or operator == "lstm":
-            operands = [*tensors, SHORT]
-            operands[place] = change(operands[place])
-            with pytest.raises(ValueError, match=name):
-                function(*operands, form, 1e-2, reverse=False)
+    states = {"gru": 1, "lstm": 2}[operator]
+    x, initial, others = tensors[0], [state[:1] for state in tensors[1 : 1 + states]], tensors[1 + states :]
+    by_size = [
+        function(
+            x,
+            *(state.expand(rows, -1) for state in initial),
+            *others,
+            SHORT[1:].expand(rows, -1),
+            form,
+            1e-2,
+            reverse=False,
+        )
+        for rows in (1, B)
+    ]
+    assert torch.equal(*by_size)
 
 
 def test_operators_pass_opcheck() -> None:
@@ -182,7 +207,7 @@ def transposed_in_memory(weight: Tensor) -> Tensor:
     return weight.t().contiguous().t()
 
 
-@pytest.mark.parametrize("layout", ["batch first", "time first and transposed weights"])
+@pytest.mark.parametrize("layout", ["batch first", "time first", "transposed weights"])
 def test_the_operators_of_the_decoder_pass_opcheck(layout: str) -> None:
     check, ops = torch.library.opcheck, torch.ops.rmsexp
     x, s0, keys, values, *others = (tensor.detach() for tensor in decoder_operands("ln")[1])
@@ -190,9 +215,10 @@ def test_the_operators_of_the_decoder_pass_opcheck(layout: str) -> None:
     check(ops.decoder_forward.default, (x, s0, keys, values, SOURCE, *others, *options))
     saved = ops.decoder_forward(x, s0, keys, values, SOURCE, *others, *options)
     w_first, w_between, _, *rest = others
-    sent = [draw(B, T, N), draw(B, T, A)]
-    if layout != "batch first":
+    if layout == "transposed weights":
         w_first, w_between, rest[0] = map(transposed_in_memory, (w_first, w_between, rest[0]))
+    sent = [draw(B, T, N), draw(B, T, A)]
+    if layout == "time first":
         sent = [draw(T, B, size).transpose(0, 1) for size in (N, A)]
     check(
         ops.decoder_backward.default,
