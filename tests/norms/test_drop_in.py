@@ -102,25 +102,3 @@ def test_a_negative_eps_is_computed_as_torch_does(ours: Any, torchs: Any, eps: f
         y = layer(leaf)
         results.append((y, *torch.autograd.grad(y.nan_to_num().sum(), leaf)))
     torch.testing.assert_close(results[0], results[1], equal_nan=True)
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_every_layer_is_made_on_a_device_and_without_initial_values(name: str) -> None:
-    layer = made(name, "eager", device="meta", dtype=torch.float64)
-    tensors = [*layer.parameters(), *layer.buffers()]
-    assert all(tensor.is_meta and tensor.dtype in (torch.float64, torch.int64) for tensor in tensors)
-    layer = layer.to_empty(device="cpu")
-    layer.reset_parameters()
-    expected = made(name, "eager", dtype=torch.float64)
-    torch.testing.assert_close(dict(layer.state_dict()), dict(expected.state_dict()))
-    layer = nn.utils.skip_init(type(expected), N)
-    assert {key: value.shape for key, value in layer.state_dict().items()} == {
-        key: value.shape for key, value in expected.state_dict().items() if key in layer.state_dict()
-    }
-
-
-def test_a_gain_per_head_is_refused_with_what_to_do(impl: str) -> None:
-    layer, x = norms.RMSNorm((N,), impl=impl), torch.ones(2, 4, N)
-    layer.weight = nn.Parameter(torch.ones(4, N))
-    with pytest.raises(ValueError, match=r"such as one per head, multiply the result"):
-        layer(x)

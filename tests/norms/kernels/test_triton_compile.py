@@ -10,7 +10,7 @@ from helpers.interpreter import run_python
 
 from rmsexp.norms.kernels.forms import Kind
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.minutes
 
 pytest.importorskip("triton", reason="Triton is installed where PyTorch has CUDA")
 
