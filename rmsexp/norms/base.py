@@ -84,8 +84,7 @@ class Normaliser(nn.Module):
         shift: Whether there is a shift, the parameter ``bias``; it starts at 0.
         maps: Whether the input is feature maps, with one gain and shift per channel.
         initial_gain: Initial value of the parameter ``weight``.
-        device: Device of gain and shift.
-        dtype: Dtype of gain and shift.
+        device, dtype: Those of parameters and buffers.
     """
 
     fusible = False  # whether the fused kernels compute this layer, or there is nothing to compute
@@ -175,10 +174,7 @@ class Normaliser(nn.Module):
         raise NotImplementedError(without_kernel(self))
 
     def broadcast(self, vector: Tensor | None) -> Tensor | None:
-        """Return the gain or the shift in a shape that broadcasts to the input; None, if there is none, as is.
-
-        Raises: ValueError if its shape is not that of the norm, for example because it was replaced.
-        """
+        """Return the gain or the shift, or None, in a shape that broadcasts to the input. Raises: ValueError."""
         if vector is None:
             return None
         if vector.shape != self.shape:
@@ -262,8 +258,7 @@ class Linear(nn.Module):
     The weight has shape ``(n_out, n_in)`` or ``(n_out, n_in, kernel_size, kernel_size)``. It is NaN until
     :func:`rmsexp.models.init.initialise` draws it, so that a model that was not initialised returns NaN.
 
-    Recurrences do not call :meth:`forward`. They compute :meth:`effective_weight` once per sequence, and then apply
-    this weight and ``norm`` to all time steps at once or to one after the other.
+    Recurrences do not call :meth:`forward`: they compute :meth:`effective_weight` once per sequence.
 
     Args:
         site: Name, width and properties of the site.
@@ -322,7 +317,7 @@ class Linear(nn.Module):
     def leaky_relu(self, x: Tensor, slope: float) -> Tensor:
         """Return ``leaky_relu(norm(W x + b))``, with norm and leaky ReLU in one operator if the norm supports this.
 
-        A site with ``data_init`` never uses that operator, because initialising from data needs the norm's output.
+        With ``data_init`` there are two, because initialising from data needs the norm's output.
         """
         if self.norm.fused and not self.site.data_init:
             return self.norm(self.map(x, self.effective_weight()), slope=slope)
@@ -424,11 +419,9 @@ class Norm:
         return self.plain(name, n_in, n_out, bias=bias)
 
     def check_effect(self, model: nn.Module) -> None:
-        """Check that ``impl``, and options for single kinds of layers, have an effect on a model built with this norm.
+        """Raise ValueError if ``impl``, or an option for one kind of layer, has no effect on a model with this norm.
 
         Otherwise a run would be recorded as another norm, or implementation, than the one that it equals.
-
-        Raises: ValueError.
         """
         for layer in model.modules():
             if self.impl == "fused" and isinstance(layer, Normaliser) and not layer.fusible:

@@ -134,8 +134,7 @@ class BatchNorm(Normaliser):
         maps: Whether the input is feature maps.
         initial_gain: Initial value of the gain.
         options: Gives ``momentum``, ``min_examples``, ``padding`` and ``eval``; None uses the defaults.
-        device: Device of parameters and running statistics.
-        dtype: Dtype of parameters and running statistics.
+        device, dtype: Those of parameters and buffers.
     """
 
     running_mean: Tensor

@@ -36,11 +36,9 @@ class DynamicTanh(FusedNormaliser):
         features: Number of features, the last axis of the input; with ``maps``, the number of channels.
         alpha: Initial value of ``alpha``, greater than 0.
         bias: Whether there is a shift, ``bias``.
-        impl: "eager" for elementary tensor operations, "fused" for one kernel. "eager" is used instead of "fused" if
-            the kernels cannot be built. It can be set later, too.
+        impl: As for :class:`rmsexp.norms.per_example.PerExampleNorm`.
         maps: Whether the input is feature maps.
-        device: Device of the parameters.
-        dtype: Dtype of the parameters.
+        device, dtype: Those of parameters and buffers.
 
     Raises: ValueError for other values of these arguments, and for input of another shape. TypeError for input that is
         not float32, float64, float16 or bfloat16.

@@ -18,8 +18,7 @@ class Gain(nn.Module):
     Args:
         features: Number of units.
         trainable: Whether the gain is trained.
-        device: Device of the gain.
-        dtype: Dtype of the gain.
+        device, dtype: Those of parameters and buffers.
     """
 
     def __init__(
@@ -57,8 +56,7 @@ class WeightNorm(Gain):
         eps: Added to the squared norm, at least 0; 0 in the paper.
         keep_scale: Whether :meth:`start_from` sets the gain, so that training starts from the weight that was drawn.
         inverse: Whether the weight is divided by the gain instead of multiplied.
-        device: Device of the gain.
-        dtype: Dtype of the gain.
+        device, dtype: Those of parameters and buffers.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Forward-mode derivatives and the transforms of ``torch.func``: right for every norm, refused by fused recurrences."""
+"""Forward-mode derivatives and the transforms of ``torch.func``: right for eager norms, refused by fused ones."""
 
 from __future__ import annotations
 
@@ -51,16 +51,23 @@ def functional(layer: nn.Module, **options: float) -> tuple[Callable[..., Tensor
     return output, tuple(parameter.detach() for parameter in layer.parameters())
 
 
-@pytest.mark.slow
 @every
-def test_derivatives_of_fused_norms_equal_finite_differences(name: str) -> None:
-    """This holds for both modes, for single and for batched tangents, and for second derivatives."""
-    layer, x = layer_and_input(name, "fused")
+def test_derivatives_equal_finite_differences(name: str) -> None:
+    """This holds for both modes, and for second derivatives."""
+    layer, x = layer_and_input(name, "eager")
     output, parameters = functional(layer, slope=0.1)
     leaves = [tensor.clone().requires_grad_() for tensor in (x, *parameters)]
-    options = {"check_forward_ad": True, "check_batched_grad": True, "check_batched_forward_grad": True}
-    assert torch.autograd.gradcheck(output, leaves, **options)
+    assert torch.autograd.gradcheck(output, leaves, check_forward_ad=True)
     assert torch.autograd.gradgradcheck(output, leaves, check_fwd_over_rev=True)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fused_kernels")
+@every
+def test_first_derivatives_of_fused_norms_equal_finite_differences(name: str) -> None:
+    layer, x = layer_and_input(name, "fused")
+    output, parameters = functional(layer, slope=0.1)
+    assert torch.autograd.gradcheck(output, [tensor.clone().requires_grad_() for tensor in (x, *parameters)])
 
 
 def loss_of(layer: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -85,20 +92,34 @@ TRANSFORMS: dict[str, Callable[[nn.Module, Tensor, Tensor], Any]] = {
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("fused_kernels")
 @pytest.mark.parametrize("name", ["ln", "rms, maps", "prms"])
 @pytest.mark.parametrize("transform", TRANSFORMS)
-def test_transforms_of_fused_norms_equal_those_of_eager_norms(name: str, transform: str) -> None:
-    results = []
-    for impl in ("eager", "fused"):
-        layer, x = layer_and_input(name, impl)
-        results.append(TRANSFORMS[transform](layer, x, draw(*x.shape, seed=5)))
-    close(results[1], results[0])
+def test_fused_norms_refuse_transforms(name: str, transform: str) -> None:
+    """A derivative that the fused norms cannot compute is an error, never zero; an eager norm computes it."""
+    layer, x = layer_and_input(name, "eager")
+    TRANSFORMS[transform](layer, x, draw(*x.shape, seed=5))
+    layer, x = layer_and_input(name, "fused")
+    with pytest.raises(RuntimeError, match=r"norm\.impl=eager"):
+        TRANSFORMS[transform](layer, x, draw(*x.shape, seed=5))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fused_kernels")
+@pytest.mark.parametrize("name", ["ln", "rms, maps", "prms"])
+def test_fused_norms_refuse_forward_mode_and_second_derivatives(name: str) -> None:
+    layer, x = layer_and_input(name, "fused")
+    with pytest.raises(RuntimeError, match=r"norm\.impl=eager"):
+        dual(layer, x)
+    leaf = x.clone().requires_grad_()
+    with pytest.raises(RuntimeError, match=r"norm\.impl=eager"):
+        torch.autograd.grad(layer(leaf).sum(), leaf, create_graph=True)
 
 
 @pytest.mark.parametrize("name", [name for name in LAYERS if name != "l2"])  # l2 has no parameters here
-def test_vmap_over_the_parameters_of_several_layers(name: str, impl: str) -> None:
+def test_vmap_over_the_parameters_of_several_layers(name: str) -> None:
     """An ensemble computed by vmap equals its members one by one, without a warning that vmap is slow."""
-    layer, x = layer_and_input(name, impl)
+    layer, x = layer_and_input(name, "eager")
     members = [fill(copy.deepcopy(layer), seed=seed) for seed in (1, 2, 3)]
     parameters, _ = func.stack_module_state(members)
     ensemble = func.vmap(lambda parameters: func.functional_call(layer, parameters, (x,)))

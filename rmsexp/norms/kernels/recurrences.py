@@ -9,8 +9,8 @@ Padding has no effect on results and gradients, even if values there are not fin
 they multiply values at padding by 0, which gives NaN if these are not finite. Results are deterministic for a fixed
 number of threads; with another number, gradients of parameters may differ by rounding errors.
 
-All functions raise ValueError for tensors whose shapes, dtypes or devices do not fit together. The operators check
-nothing: with other arguments they would read and write beyond the end of tensors.
+All functions raise ValueError for tensors whose shapes (``INPUTS``), dtypes or devices do not fit together. The
+operators check nothing: with other arguments they would read and write beyond the end of tensors.
 """
 
 from __future__ import annotations
@@ -104,15 +104,15 @@ def gru(
     *,
     reverse: bool,
 ) -> Tensor:
-    """Return the states ``(batch, time, H)`` of a GRU (:class:`rmsexp.models.recurrent.GRU`).
+    """Return the states ``(batch, time, hidden)`` of a GRU (:class:`rmsexp.models.recurrent.GRU`).
 
     Args:
-        x: Summed inputs from the input, before their norms, ``(batch, time, 3 H)``: reset gate, update gate, candidate.
-        h0: Initial state, ``(batch, H)``, or ``(1, H)`` if it is the same for all rows of the batch.
-        weight: Weight by which the state is multiplied, ``(3 H, H)``.
-        bias: Added to the summed inputs from the state, ``(3 H,)``; None for no bias.
-        affine: Gains and shifts, ``(2, 2, 3 H)``: ``affine[0]`` for ``x``, ``affine[1]`` for the state's summed inputs.
-        mask: Padding mask, ``(batch, time)``. Where it is false, the state does not change. None for no padding.
+        x: Summed inputs from the input, before their norms: reset gate, update gate, candidate.
+        h0: Initial state; ``(1, hidden)`` if it is the same for all rows of the batch.
+        weight: Weight by which the state is multiplied.
+        bias: Added to the summed inputs from the state; None for no bias.
+        affine: Gains and shifts: ``affine[0]`` for ``x``, ``affine[1]`` for the state's summed inputs.
+        mask: Padding mask. Where it is false, the state does not change. None for no padding.
         form: The norms of a step.
         eps: The eps of these norms.
         reverse: Whether positions are read from the last to the first. The states returned keep the order of ``x``.
@@ -134,18 +134,10 @@ def lstm(
     *,
     reverse: bool,
 ) -> Tensor:
-    """Return the hidden states ``(batch, time, H)`` of an LSTM (:class:`rmsexp.models.recurrent.LSTM`).
+    """Return the hidden states ``(batch, time, hidden)`` of an LSTM (:class:`rmsexp.models.recurrent.LSTM`).
 
-    Args:
-        x: Summed inputs from the input, before their norm, ``(batch, time, 4 H)``: input gate, forget gate, output
-            gate, candidate.
-        h0: Initial hidden state, ``(batch, H)`` or ``(1, H)``.
-        c0: Initial cell, ``(batch, H)`` or ``(1, H)``.
-        weight: Weight by which the hidden state is multiplied, ``(4 H, H)``.
-        affine: Gains and shifts, ``(2, 2, 4 H)``: ``affine[0]`` for ``x``, ``affine[1]`` for the state's summed inputs.
-        cell_affine: Gain and shift of the cell's norm, ``(2, H)``.
-
-    For the other arguments see :func:`gru`.
+    ``x``: input gate, forget gate, output gate, candidate. ``h0``, ``c0``: initial hidden state and cell.
+    ``cell_affine``: gain and shift of the cell's norm. For the other arguments see :func:`gru`.
     """
     states: Tensor = _run("lstm", (x, h0, c0, weight, affine, cell_affine, mask), form, eps, reverse=reverse)
     return states
@@ -169,29 +161,20 @@ def decoder(
     query_form: Form,
     eps: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return states ``(batch, time, H)`` and contexts ``(batch, time, A)`` of a conditional GRU with attention.
+    """Return states, ``(batch, time, hidden)``, and contexts, ``(batch, time, value)``, of a GRU with attention.
 
     At each time step, a first GRU updates the state from the previous token, attention reads the source with a query
     computed from that state, and a second GRU updates the state from the attention's context. The state after the
     second GRU is the one returned.
 
-    S source positions, C units of a key and of the query, A units of a value and of a context.
-
     Args:
-        x: Summed inputs from the previous tokens, before their norms, ``(batch, time, 3 H)``.
-        s0: Initial state, ``(batch, H)``.
-        keys: Keys of the source, ``(batch, S, C)``.
-        values: Values of the source, ``(batch, S, A)``.
-        mask: Padding mask of the source, ``(batch, S)``, false on padding.
-        w_first: Weight of the first GRU for its state, ``(3 H, H)``.
-        w_between: Weight for the state between the GRUs, ``(C + 3 H, H)``: C rows give the query, the others the summed
-            inputs of the second GRU from its state.
-        bias: Added to the summed inputs of the second GRU from its state, ``(3 H,)``; None for no bias.
-        w_context: Weight of the second GRU for the context, ``(3 H, A)``.
-        score: Vector that maps the attention's hidden layer to energies, ``(C,)``.
-        affine_first: Gains and shifts of the first GRU, ``(2, 2, 3 H)``.
-        affine_second: Gains and shifts of the second GRU, ``(2, 2, 3 H)``.
-        affine_query: Gain and shift of the query, ``(2, C)``.
+        x: Summed inputs from the previous tokens, before their norms.
+        mask: Padding mask of the source, false on padding.
+        w_first: Weight of the first GRU for its state.
+        w_between: Weight for the state between the GRUs: the first rows give the query, the last 3 H the summed inputs
+            of the second GRU from its state, to which ``bias`` is added.
+        w_context: Weight of the second GRU for the context.
+        score: Vector that maps the attention's hidden layer to energies.
         form: The norms of both GRUs.
         query_form: The norm of the query; the ``eps`` in it is not used.
         eps: The eps of all norms.

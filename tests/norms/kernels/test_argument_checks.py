@@ -195,15 +195,6 @@ def test_forms_that_the_kernels_cannot_compute(name: str) -> None:
             call(name, {**arguments, **change})
 
 
-@pytest.mark.parametrize(("kind", "inside"), [(9, True), (Kind.LAYER, False)])
-@pytest.mark.parametrize("name", ["normalise", "add_normalise"])
-def test_elementary_operations_refuse_these_forms_too(name: str, kind: int, inside: bool) -> None:
-    arguments = {**(norm_forward(rows(), maps=False, k=5) if name == "normalise" else add_norm_forward())}
-    x, *others = {**arguments, "kind": kind, "inside": inside}.values()
-    with pytest.raises(ValueError, match="norm"):
-        torch.func.jvp(lambda x: operator(name)(x, *others), (x,), (x,))
-
-
 # --- layers
 
 

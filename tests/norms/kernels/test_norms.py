@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -110,7 +108,7 @@ def test_maps_over_all_channels(name: str) -> None:
 
 @pytest.mark.parametrize("memory", ["rows", *FORMATS])
 def test_kind_none_leaves_the_values_as_they_are(memory: str) -> None:
-    """Only gain, shift and leaky ReLU are applied; derivatives of both orders and in both modes are right."""
+    """Only gain, shift and leaky ReLU are applied; derivatives are right."""
     x, options = (draw(6, 7), {}) if memory == "rows" else rows_or_maps(memory, torch.float64)
     x = x[:2, :3].contiguous(memory_format=FORMATS.get(memory, torch.contiguous_format))
     gain, shift, form = draw(3, seed=1), draw(3, seed=2), kernels.Form(kernels.Kind.NONE, 3)
@@ -121,8 +119,7 @@ def test_kind_none_leaves_the_values_as_they_are(memory: str) -> None:
 
     close([output(x, gain, shift)], [nn.functional.leaky_relu(torch.addcmul(wide[1], x, wide[0]), 0.1)])
     leaves = [tensor.requires_grad_() for tensor in (x, gain, shift)]
-    assert torch.autograd.gradcheck(output, leaves, check_forward_ad=True)
-    assert torch.autograd.gradgradcheck(output, leaves, check_fwd_over_rev=True)
+    assert torch.autograd.gradcheck(output, leaves)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
@@ -269,40 +266,13 @@ def test_large_maps_are_accurate(name: str, memory: str) -> None:
 
 @pytest.mark.parametrize("name", ["ln", "ln, gain", "nonparametric_ln", "rms, bias"])
 @pytest.mark.parametrize("constant", ["input", "parameters"])
-@pytest.mark.parametrize("create_graph", [False, True])
-def test_gradients_where_not_all_are_needed(name: str, constant: str, create_graph: bool) -> None:
+def test_gradients_where_not_all_are_needed(name: str, constant: str) -> None:
     gradients = []
     for layer in pair(name, 10):
         layer.requires_grad_(constant == "input")
         x = draw(4, 10).requires_grad_(constant == "parameters")
         y, leaves = layer(x), [tensor for tensor in (x, *layer.parameters()) if tensor.requires_grad]
         assert y.requires_grad == bool(leaves)
-        leaf_gradients = torch.autograd.grad(y.square().sum(), leaves, create_graph=create_graph) if leaves else ()
+        leaf_gradients = torch.autograd.grad(y.square().sum(), leaves) if leaves else ()
         gradients.append([y, *leaf_gradients])
-    close(gradients[1], gradients[0])
-
-
-@pytest.mark.parametrize("name", ["ln", "prms, outside"])
-def test_gradients_that_can_be_differentiated_where_inputs_depend_on_parameters(name: str) -> None:
-    """A norm that is applied twice has the same gradients with and without ``create_graph``."""
-    _, layer = pair(name, 10)
-    x = draw(4, 10).requires_grad_()
-    loss = layer(layer(x).tanh()).pow(3).sum()
-    leaves = [x, *layer.parameters()]
-    close(torch.autograd.grad(loss, leaves, create_graph=True), torch.autograd.grad(loss, leaves))
-
-
-@every
-def test_a_penalty_on_gradients_behind_a_leaky_relu(name: str) -> None:
-    """With a leaky ReLU in the fused operator, second derivatives equal those of an eager norm with nn.LeakyReLU."""
-    eager, fused = pair(name, 10)
-    slope, gradients = 0.1, []
-    activated: list[Callable[[Tensor], Tensor]] = [
-        nn.Sequential(eager, nn.LeakyReLU(slope)),
-        partial(fused, slope=slope),
-    ]
-    for layer, parameters in zip(activated, (eager.parameters(), fused.parameters()), strict=True):
-        x = draw(4, 10).requires_grad_()
-        (dx,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
-        gradients.append(torch.autograd.grad(dx.square().sum(), [x, *parameters], materialize_grads=True))
     close(gradients[1], gradients[0])

@@ -50,9 +50,7 @@ def _forward(
     width,  # C
     depth,  # A
     k,  # number of units in the statistic of the query
-    KIND: tl.constexpr,
-    EPS_INSIDE: tl.constexpr,
-    EPS: tl.constexpr,
+    NORM: tl.constexpr,
     BLOCK_POSITIONS: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
@@ -67,7 +65,7 @@ def _forward(
     context += row * context_stride
     positions = tl.arange(0, BLOCK_POSITIONS)[:, None]
     units = tl.arange(0, BLOCK_N)[None, :]
-    mean, scale = row_statistics(query, True, 1, width, k, KIND, EPS_INSIDE, EPS, DTYPE, 1, BLOCK_N)
+    mean, scale = row_statistics(query, True, 1, width, k, NORM, DTYPE, 1, BLOCK_N)
     save_statistics(statistics, QUERY, mean, scale)
     # alpha first holds the energies, score . tanh(keys + N(query)), and then their softmax.
     maxima = tl.full([BLOCK_POSITIONS, 1], float("-inf"), DTYPE)
@@ -141,9 +139,7 @@ def _backward(
     width,  # C
     depth,  # A
     k,  # number of units in the statistic of the query
-    KIND: tl.constexpr,
-    EPS_INSIDE: tl.constexpr,
-    EPS: tl.constexpr,
+    NORM: tl.constexpr,
     BLOCK_POSITIONS: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
@@ -199,7 +195,7 @@ def _backward(
         d_score = tl.sum(d_score, 0, keep_dims=True)
         tl.store(partials + unit, tl.load(partials + unit, in_row, other=0) + d_score, in_row)
         tl.store(dquery + unit, tl.sum(d_query, 0, keep_dims=True), in_row)
-    norm_backward(dquery, query, affine, partials + width, width, mean, scale, width, k, KIND, EPS_INSIDE, EPS, BLOCK_N)
+    norm_backward(dquery, query, affine, partials + width, width, statistics, QUERY, 0, width, k, NORM, BLOCK_N)
 
 
 def attention_forward(
@@ -259,4 +255,4 @@ def _options(keys: Tensor, values: Tensor, form: list[int], eps: float) -> dict[
     positions, units = min(16, triton.next_power_of_2(length)), min(256, triton.next_power_of_2(width))
     sizes = {"length": length, "width": width, "depth": values.shape[2], "k": k}
     blocks = {"BLOCK_POSITIONS": positions, "BLOCK_N": units, **launch_options(positions * units)}
-    return {**sizes, "KIND": kind, "EPS_INSIDE": bool(inside), "EPS": eps, **blocks}
+    return {**sizes, "NORM": (kind, bool(inside), eps), **blocks}

@@ -2,7 +2,7 @@
 
 Each program computes BLOCK_ROWS rows of n values, BLOCK_N of each at a time. The values of a row have different gains,
 the last axis or the channels of channels-last maps; or with PER_ROW they have one gain: a row is then a channel of an
-example, and row i is of channel ``i % channels``. Zhu et al. (2025); Chen et al. (2025).
+example, and row i is of channel ``i % channels``. The operators' arguments are described in ``cpp/pointwise.cpp``.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
@@ -137,10 +137,7 @@ def pointwise_forward(
     maps: bool,
     slope: float = 1.0,
 ) -> Tensor:
-    """Return ``leaky_relu(f(alpha * x + offset) * gain + shift)``.
-
-    A separate kernel applies the leaky ReLU. For the arguments see :func:`rmsexp.norms.kernels.pointwise.pointwise`.
-    """
+    """Return y. A separate kernel applies the leaky ReLU."""
     x = x if is_readable(x, maps) else x.contiguous()
     y = torch.empty_like(x)
     if x.numel():
@@ -165,11 +162,7 @@ def pointwise_backward(
     maps: bool,
     slope: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of x, of alpha and offset together, ``(2,)``, of gain, and of shift.
-
-    ``dy``: the gradient of the result. For the other arguments see :func:`rmsexp.norms.kernels.pointwise.pointwise`.
-    The gradients of parameters are float64 for float64 input, otherwise float32; that of a missing shift is empty.
-    """
+    """Return the gradients of x, of alpha and offset together, ``(2,)``, of gain, and of shift."""
     if slope != 1:
         y = pointwise_forward(x, alpha, offset, gain, shift, function, maps)
         dy = torch.where(y > 0, dy, dy * slope)

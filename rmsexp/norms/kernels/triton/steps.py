@@ -29,14 +29,11 @@ X, H, CELL = (tl.constexpr(norm) for norm in range(3))  # the same of an LSTM
 
 
 @triton.jit
-def _statistics_of(
-    a, statistics, NORM: tl.constexpr, n, k,
-    KIND: tl.constexpr, EPS_INSIDE: tl.constexpr, EPS: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
+def _statistics_of(a, statistics, PLACE: tl.constexpr, n, k, NORM: tl.constexpr, BLOCK_N: tl.constexpr):
     """Return mean and scale of a row ``a`` of n units, of which the first k count, and save them."""
     DTYPE: tl.constexpr = a.dtype.element_ty
-    mean, scale = row_statistics(a, True, 1, n, k, KIND, EPS_INSIDE, EPS, DTYPE, 1, BLOCK_N)
-    save_statistics(statistics, NORM, mean, scale)
+    mean, scale = row_statistics(a, True, 1, n, k, NORM, DTYPE, 1, BLOCK_N)
+    save_statistics(statistics, PLACE, mean, scale)
     return mean, scale
 
 
@@ -45,80 +42,6 @@ def _summed(ax, ah, affine, width, x_mean, x_scale, h_mean, h_scale, unit, in_ro
     """Return ``N(ax) + N(ah)`` for some units."""
     of_x = norm_output(ax, affine, width, x_mean, x_scale, unit, in_row)
     return of_x + norm_output(ah, affine + 2 * width, width, h_mean, h_scale, unit, in_row)
-
-
-@triton.jit
-def _gru_forward(
-    ax, ah, h, affine, gates, statistics, out, is_real, hidden, k_gates, k_inner,
-    KIND: tl.constexpr, EPS_INSIDE: tl.constexpr, EPS: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    both, width = 2 * hidden, 3 * hidden
-    xg_mean, xg_scale = _statistics_of(ax, statistics, X_GATES, both, k_gates, KIND, EPS_INSIDE, EPS, BLOCK_N)
-    xc_mean, xc_scale = _statistics_of(
-        ax + both, statistics, X_CANDIDATE, hidden, k_inner, KIND, EPS_INSIDE, EPS, BLOCK_N
-    )
-    hg_mean, hg_scale = _statistics_of(ah, statistics, H_GATES, both, k_gates, KIND, EPS_INSIDE, EPS, BLOCK_N)
-    hc_mean, hc_scale = _statistics_of(
-        ah + both, statistics, H_CANDIDATE, hidden, k_inner, KIND, EPS_INSIDE, EPS, BLOCK_N
-    )
-    for start in range(0, hidden, BLOCK_N):
-        unit = start + tl.arange(0, BLOCK_N)[None, :]
-        in_row = unit < hidden
-        state = tl.load(h + unit, in_row)
-        if is_real:
-            of_update, of_candidate = hidden + unit, both + unit
-            reset = tl.sigmoid(_summed(ax, ah, affine, width, xg_mean, xg_scale, hg_mean, hg_scale, unit, in_row))
-            update = tl.sigmoid(_summed(ax, ah, affine, width, xg_mean, xg_scale, hg_mean, hg_scale, of_update, in_row))
-            norm_x = norm_output(ax, affine, width, xc_mean, xc_scale, of_candidate, in_row)
-            norm_h = norm_output(ah, affine + 2 * width, width, hc_mean, hc_scale, of_candidate, in_row)
-            candidate = tanh(norm_x + reset * norm_h)
-            tl.store(gates + unit, reset, in_row)
-            tl.store(gates + of_update, update, in_row)
-            tl.store(gates + of_candidate, candidate, in_row)
-            state = update * state + (1 - update) * candidate
-        tl.store(out + unit, state, in_row)
-
-
-@triton.jit
-def _lstm_forward(
-    ax, ah, h, c, affine, cell_affine, gates, statistics, out, out_c, is_real, hidden, k_gates, k_inner,
-    KIND: tl.constexpr, EPS_INSIDE: tl.constexpr, EPS: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    width = 4 * hidden
-    x_mean, x_scale = _statistics_of(ax, statistics, X, width, k_gates, KIND, EPS_INSIDE, EPS, BLOCK_N)
-    h_mean, h_scale = _statistics_of(ah, statistics, H, width, k_gates, KIND, EPS_INSIDE, EPS, BLOCK_N)
-    if is_real:
-        for start in range(0, hidden, BLOCK_N):
-            unit = start + tl.arange(0, BLOCK_N)[None, :]
-            in_row = unit < hidden
-            of_forget, of_output, of_candidate = hidden + unit, 2 * hidden + unit, 3 * hidden + unit
-            input_gate = tl.sigmoid(_summed(ax, ah, affine, width, x_mean, x_scale, h_mean, h_scale, unit, in_row))
-            forget_gate = tl.sigmoid(
-                _summed(ax, ah, affine, width, x_mean, x_scale, h_mean, h_scale, of_forget, in_row)
-            )
-            output_gate = tl.sigmoid(
-                _summed(ax, ah, affine, width, x_mean, x_scale, h_mean, h_scale, of_output, in_row)
-            )
-            candidate = tanh(_summed(ax, ah, affine, width, x_mean, x_scale, h_mean, h_scale, of_candidate, in_row))
-            tl.store(gates + unit, input_gate, in_row)
-            tl.store(gates + of_forget, forget_gate, in_row)
-            tl.store(gates + of_output, output_gate, in_row)
-            tl.store(gates + of_candidate, candidate, in_row)
-            tl.store(out_c + unit, forget_gate * tl.load(c + unit, in_row) + input_gate * candidate, in_row)
-        tl.debug_barrier()
-        c_mean, c_scale = _statistics_of(out_c, statistics, CELL, hidden, k_inner, KIND, EPS_INSIDE, EPS, BLOCK_N)
-        for start in range(0, hidden, BLOCK_N):
-            unit = start + tl.arange(0, BLOCK_N)[None, :]
-            in_row = unit < hidden
-            cell_tanh = tanh(norm_output(out_c, cell_affine, hidden, c_mean, c_scale, unit, in_row))
-            tl.store(gates + 4 * hidden + unit, cell_tanh, in_row)
-            tl.store(out + unit, tl.load(gates + 2 * hidden + unit, in_row) * cell_tanh, in_row)
-    else:
-        for start in range(0, hidden, BLOCK_N):
-            unit = start + tl.arange(0, BLOCK_N)[None, :]
-            in_row = unit < hidden
-            tl.store(out_c + unit, tl.load(c + unit, in_row), in_row)
-            tl.store(out + unit, tl.load(h + unit, in_row), in_row)
 
 
 @triton.jit
@@ -147,9 +70,7 @@ def _forward(
     hidden,  # H
     k_gates,  # number of units that enter the statistics of the gates
     k_inner,  # number of units that enter the statistic of the candidate or of the cell
-    KIND: tl.constexpr,
-    EPS_INSIDE: tl.constexpr,
-    EPS: tl.constexpr,
+    NORM: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
@@ -166,127 +87,68 @@ def _forward(
             in_row = unit < 3 * hidden
             tl.store(ah + unit, tl.load(ah + unit, in_row) + tl.load(bias + unit, in_row), in_row)
         tl.debug_barrier()
-    if c is None:
-        _gru_forward(
-            ax, ah, h, affine, gates, statistics, out, is_real, hidden, k_gates, k_inner,
-            KIND, EPS_INSIDE, EPS, BLOCK_N,
-        )  # fmt: skip
+    if c is None:  # a GRU
+        both, width = 2 * hidden, 3 * hidden
+        xg_mean, xg_scale = _statistics_of(ax, statistics, X_GATES, both, k_gates, NORM, BLOCK_N)
+        xc_mean, xc_scale = _statistics_of(ax + both, statistics, X_CANDIDATE, hidden, k_inner, NORM, BLOCK_N)
+        hg_mean, hg_scale = _statistics_of(ah, statistics, H_GATES, both, k_gates, NORM, BLOCK_N)
+        hc_mean, hc_scale = _statistics_of(ah + both, statistics, H_CANDIDATE, hidden, k_inner, NORM, BLOCK_N)
+        for start in range(0, hidden, BLOCK_N):
+            unit = start + tl.arange(0, BLOCK_N)[None, :]
+            in_row = unit < hidden
+            state = tl.load(h + unit, in_row)
+            if is_real:
+                of_update, of_candidate = hidden + unit, both + unit
+                reset = tl.sigmoid(_summed(ax, ah, affine, width, xg_mean, xg_scale, hg_mean, hg_scale, unit, in_row))
+                update = tl.sigmoid(
+                    _summed(ax, ah, affine, width, xg_mean, xg_scale, hg_mean, hg_scale, of_update, in_row)
+                )
+                norm_x = norm_output(ax, affine, width, xc_mean, xc_scale, of_candidate, in_row)
+                norm_h = norm_output(ah, affine + 2 * width, width, hc_mean, hc_scale, of_candidate, in_row)
+                candidate = tanh(norm_x + reset * norm_h)
+                tl.store(gates + unit, reset, in_row)
+                tl.store(gates + of_update, update, in_row)
+                tl.store(gates + of_candidate, candidate, in_row)
+                state = update * state + (1 - update) * candidate
+            tl.store(out + unit, state, in_row)
     else:
-        _lstm_forward(
-            ax, ah, h, c + row * c_stride, affine, cell_affine, gates, statistics, out, out_c + row * out_c_stride,
-            is_real, hidden, k_gates, k_inner, KIND, EPS_INSIDE, EPS, BLOCK_N,
-        )  # fmt: skip
-
-
-@triton.jit
-def _part_backward(
-    gradient, a, affine, partials, statistics, NORM: tl.constexpr, first, n, k, width,
-    KIND: tl.constexpr, EPS_INSIDE: tl.constexpr, EPS: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    """Replace the gradient of a norm's output by that of its input, for the units of a row from ``first`` on."""
-    mean, scale = load_statistics(statistics, NORM)
-    norm_backward(
-        gradient + first, a + first, affine + first, partials + first, width, mean, scale, n, k,
-        KIND, EPS_INSIDE, EPS, BLOCK_N,
-    )  # fmt: skip
-
-
-@triton.jit
-def _gru_backward(
-    dout, dh, ax, ah, h, gates, statistics, affine, dax, dah, partials, hidden, k_gates, k_inner,
-    KIND: tl.constexpr, EPS_INSIDE: tl.constexpr, EPS: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    both, width = 2 * hidden, 3 * hidden
-    hc_mean, hc_scale = load_statistics(statistics, H_CANDIDATE)
-    h_affine, h_partials = affine + 2 * width, partials + 2 * width
-    for start in range(0, hidden, BLOCK_N):
-        unit = start + tl.arange(0, BLOCK_N)[None, :]
-        in_row = unit < hidden
-        of_update, of_candidate = hidden + unit, both + unit
-        reset = tl.load(gates + unit, in_row)
-        update = tl.load(gates + of_update, in_row)
-        candidate = tl.load(gates + of_candidate, in_row)
-        d = tl.load(dh + unit, in_row)
-        if dout is not None:
-            d += tl.load(dout + unit, in_row)
-        tl.store(dh + unit, d * update, in_row)
-        d_update = d * (tl.load(h + unit, in_row) - candidate) * update * (1 - update)
-        d_candidate = d * (1 - update) * (1 - candidate * candidate)
-        norm_h = norm_output(ah, h_affine, width, hc_mean, hc_scale, of_candidate, in_row)
-        d_reset = d_candidate * norm_h * reset * (1 - reset)
-        tl.store(dax + unit, d_reset, in_row)
-        tl.store(dax + of_update, d_update, in_row)
-        tl.store(dax + of_candidate, d_candidate, in_row)
-        tl.store(dah + unit, d_reset, in_row)
-        tl.store(dah + of_update, d_update, in_row)
-        tl.store(dah + of_candidate, d_candidate * reset, in_row)
-    _part_backward(
-        dax, ax, affine, partials, statistics, X_GATES, 0, both, k_gates, width, KIND, EPS_INSIDE, EPS, BLOCK_N
-    )
-    _part_backward(
-        dah, ah, h_affine, h_partials, statistics, H_GATES, 0, both, k_gates, width, KIND, EPS_INSIDE, EPS, BLOCK_N
-    )
-    _part_backward(
-        dax, ax, affine, partials, statistics, X_CANDIDATE, both, hidden, k_inner, width,
-        KIND, EPS_INSIDE, EPS, BLOCK_N,
-    )  # fmt: skip
-    _part_backward(
-        dah, ah, h_affine, h_partials, statistics, H_CANDIDATE, both, hidden, k_inner, width,
-        KIND, EPS_INSIDE, EPS, BLOCK_N,
-    )  # fmt: skip
-
-
-@triton.jit
-def _lstm_backward(
-    dout, dh, dc, ax, ah, c, out_c, gates, statistics, affine, cell_affine, dax, dah, partials, cell_partials, hidden,
-    k_gates, k_inner, KIND: tl.constexpr, EPS_INSIDE: tl.constexpr, EPS: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    width = 4 * hidden
-    # dax holds the gradient of N(out_c) until that of out_c has been computed
-    for start in range(0, hidden, BLOCK_N):
-        unit = start + tl.arange(0, BLOCK_N)[None, :]
-        in_row = unit < hidden
-        d = tl.load(dh + unit, in_row)
-        if dout is not None:
-            d += tl.load(dout + unit, in_row)
-            tl.store(dh + unit, d, in_row)
-        cell_tanh = tl.load(gates + 4 * hidden + unit, in_row)
-        output_gate = tl.load(gates + 2 * hidden + unit, in_row)
-        tl.store(dax + unit, d * output_gate * (1 - cell_tanh * cell_tanh), in_row)
-    _part_backward(
-        dax, out_c, cell_affine, cell_partials, statistics, CELL, 0, hidden, k_inner, hidden,
-        KIND, EPS_INSIDE, EPS, BLOCK_N,
-    )  # fmt: skip
-    tl.debug_barrier()
-    for start in range(0, hidden, BLOCK_N):
-        unit = start + tl.arange(0, BLOCK_N)[None, :]
-        in_row = unit < hidden
-        d = tl.load(dh + unit, in_row)
-        d_cell = tl.load(dc + unit, in_row) + tl.load(dax + unit, in_row)
-        input_gate = tl.load(gates + unit, in_row)
-        forget_gate = tl.load(gates + hidden + unit, in_row)
-        output_gate = tl.load(gates + 2 * hidden + unit, in_row)
-        candidate = tl.load(gates + 3 * hidden + unit, in_row)
-        cell_tanh = tl.load(gates + 4 * hidden + unit, in_row)
-        tl.store(dc + unit, d_cell * forget_gate, in_row)
-        d_input = d_cell * candidate * input_gate * (1 - input_gate)
-        d_forget = d_cell * tl.load(c + unit, in_row) * forget_gate * (1 - forget_gate)
-        d_output = d * cell_tanh * output_gate * (1 - output_gate)
-        d_candidate = d_cell * input_gate * (1 - candidate * candidate)
-        tl.store(dax + unit, d_input, in_row)
-        tl.store(dax + hidden + unit, d_forget, in_row)
-        tl.store(dax + 2 * hidden + unit, d_output, in_row)
-        tl.store(dax + 3 * hidden + unit, d_candidate, in_row)
-        tl.store(dah + unit, d_input, in_row)
-        tl.store(dah + hidden + unit, d_forget, in_row)
-        tl.store(dah + 2 * hidden + unit, d_output, in_row)
-        tl.store(dah + 3 * hidden + unit, d_candidate, in_row)
-        tl.store(dh + unit, tl.zeros([1, BLOCK_N], dh.dtype.element_ty), in_row)
-    _part_backward(dax, ax, affine, partials, statistics, X, 0, width, k_gates, width, KIND, EPS_INSIDE, EPS, BLOCK_N)
-    _part_backward(
-        dah, ah, affine + 2 * width, partials + 2 * width, statistics, H, 0, width, k_gates, width,
-        KIND, EPS_INSIDE, EPS, BLOCK_N,
-    )  # fmt: skip
+        c += row * c_stride
+        out_c += row * out_c_stride
+        width = 4 * hidden
+        x_mean, x_scale = _statistics_of(ax, statistics, X, width, k_gates, NORM, BLOCK_N)
+        h_mean, h_scale = _statistics_of(ah, statistics, H, width, k_gates, NORM, BLOCK_N)
+        if is_real:
+            for start in range(0, hidden, BLOCK_N):
+                unit = start + tl.arange(0, BLOCK_N)[None, :]
+                in_row = unit < hidden
+                of_forget, of_output, of_candidate = hidden + unit, 2 * hidden + unit, 3 * hidden + unit
+                input_gate = tl.sigmoid(_summed(ax, ah, affine, width, x_mean, x_scale, h_mean, h_scale, unit, in_row))
+                forget_gate = tl.sigmoid(
+                    _summed(ax, ah, affine, width, x_mean, x_scale, h_mean, h_scale, of_forget, in_row)
+                )
+                output_gate = tl.sigmoid(
+                    _summed(ax, ah, affine, width, x_mean, x_scale, h_mean, h_scale, of_output, in_row)
+                )
+                candidate = tanh(_summed(ax, ah, affine, width, x_mean, x_scale, h_mean, h_scale, of_candidate, in_row))
+                tl.store(gates + unit, input_gate, in_row)
+                tl.store(gates + of_forget, forget_gate, in_row)
+                tl.store(gates + of_output, output_gate, in_row)
+                tl.store(gates + of_candidate, candidate, in_row)
+                tl.store(out_c + unit, forget_gate * tl.load(c + unit, in_row) + input_gate * candidate, in_row)
+            tl.debug_barrier()
+            c_mean, c_scale = _statistics_of(out_c, statistics, CELL, hidden, k_inner, NORM, BLOCK_N)
+            for start in range(0, hidden, BLOCK_N):
+                unit = start + tl.arange(0, BLOCK_N)[None, :]
+                in_row = unit < hidden
+                cell_tanh = tanh(norm_output(out_c, cell_affine, hidden, c_mean, c_scale, unit, in_row))
+                tl.store(gates + 4 * hidden + unit, cell_tanh, in_row)
+                tl.store(out + unit, tl.load(gates + 2 * hidden + unit, in_row) * cell_tanh, in_row)
+        else:
+            for start in range(0, hidden, BLOCK_N):
+                unit = start + tl.arange(0, BLOCK_N)[None, :]
+                in_row = unit < hidden
+                tl.store(out_c + unit, tl.load(c + unit, in_row), in_row)
+                tl.store(out + unit, tl.load(h + unit, in_row), in_row)
 
 
 @triton.jit
@@ -326,9 +188,7 @@ def _backward(
     hidden,
     k_gates,
     k_inner,
-    KIND: tl.constexpr,
-    EPS_INSIDE: tl.constexpr,
-    EPS: tl.constexpr,
+    NORM: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
     """Compute the gradients of the inputs of :func:`_forward`, whose arguments have the same names here."""
@@ -344,17 +204,88 @@ def _backward(
     dah += row * dah_stride
     partials += row * partials_stride
     if True if mask is None else tl.load(mask + row * mask_stride):
-        if c is None:
-            _gru_backward(
-                dout, dh, ax, ah, h + row * h_stride, gates, statistics, affine, dax, dah, partials, hidden,
-                k_gates, k_inner, KIND, EPS_INSIDE, EPS, BLOCK_N,
-            )  # fmt: skip
+        if c is None:  # a GRU
+            h += row * h_stride
+            both, width = 2 * hidden, 3 * hidden
+            hc_mean, hc_scale = load_statistics(statistics, H_CANDIDATE)
+            h_affine, h_partials = affine + 2 * width, partials + 2 * width
+            for start in range(0, hidden, BLOCK_N):
+                unit = start + tl.arange(0, BLOCK_N)[None, :]
+                in_row = unit < hidden
+                of_update, of_candidate = hidden + unit, both + unit
+                reset = tl.load(gates + unit, in_row)
+                update = tl.load(gates + of_update, in_row)
+                candidate = tl.load(gates + of_candidate, in_row)
+                d = tl.load(dh + unit, in_row)
+                if dout is not None:
+                    d += tl.load(dout + unit, in_row)
+                tl.store(dh + unit, d * update, in_row)
+                d_update = d * (tl.load(h + unit, in_row) - candidate) * update * (1 - update)
+                d_candidate = d * (1 - update) * (1 - candidate * candidate)
+                norm_h = norm_output(ah, h_affine, width, hc_mean, hc_scale, of_candidate, in_row)
+                d_reset = d_candidate * norm_h * reset * (1 - reset)
+                tl.store(dax + unit, d_reset, in_row)
+                tl.store(dax + of_update, d_update, in_row)
+                tl.store(dax + of_candidate, d_candidate, in_row)
+                tl.store(dah + unit, d_reset, in_row)
+                tl.store(dah + of_update, d_update, in_row)
+                tl.store(dah + of_candidate, d_candidate * reset, in_row)
+            norm_backward(dax, ax, affine, partials, width, statistics, X_GATES, 0, both, k_gates, NORM, BLOCK_N)
+            norm_backward(dah, ah, h_affine, h_partials, width, statistics, H_GATES, 0, both, k_gates, NORM, BLOCK_N)
+            norm_backward(
+                dax, ax, affine, partials, width, statistics, X_CANDIDATE, both, hidden, k_inner, NORM, BLOCK_N
+            )
+            norm_backward(
+                dah, ah, h_affine, h_partials, width, statistics, H_CANDIDATE, both, hidden, k_inner, NORM, BLOCK_N
+            )
         else:
-            _lstm_backward(
-                dout, dh, dc + row * dc_stride, ax, ah, c + row * c_stride, out_c + row * out_c_stride, gates,
-                statistics, affine, cell_affine, dax, dah, partials, cell_partials + row * cell_partials_stride,
-                hidden, k_gates, k_inner, KIND, EPS_INSIDE, EPS, BLOCK_N,
-            )  # fmt: skip
+            dc += row * dc_stride
+            c += row * c_stride
+            out_c += row * out_c_stride
+            cell_partials += row * cell_partials_stride
+            width = 4 * hidden
+            h_affine, h_partials = affine + 2 * width, partials + 2 * width
+            # dax holds the gradient of N(out_c) until that of out_c has been computed
+            for start in range(0, hidden, BLOCK_N):
+                unit = start + tl.arange(0, BLOCK_N)[None, :]
+                in_row = unit < hidden
+                d = tl.load(dh + unit, in_row)
+                if dout is not None:
+                    d += tl.load(dout + unit, in_row)
+                    tl.store(dh + unit, d, in_row)
+                cell_tanh = tl.load(gates + 4 * hidden + unit, in_row)
+                output_gate = tl.load(gates + 2 * hidden + unit, in_row)
+                tl.store(dax + unit, d * output_gate * (1 - cell_tanh * cell_tanh), in_row)
+            norm_backward(
+                dax, out_c, cell_affine, cell_partials, hidden, statistics, CELL, 0, hidden, k_inner, NORM, BLOCK_N
+            )
+            tl.debug_barrier()
+            for start in range(0, hidden, BLOCK_N):
+                unit = start + tl.arange(0, BLOCK_N)[None, :]
+                in_row = unit < hidden
+                d = tl.load(dh + unit, in_row)
+                d_cell = tl.load(dc + unit, in_row) + tl.load(dax + unit, in_row)
+                input_gate = tl.load(gates + unit, in_row)
+                forget_gate = tl.load(gates + hidden + unit, in_row)
+                output_gate = tl.load(gates + 2 * hidden + unit, in_row)
+                candidate = tl.load(gates + 3 * hidden + unit, in_row)
+                cell_tanh = tl.load(gates + 4 * hidden + unit, in_row)
+                tl.store(dc + unit, d_cell * forget_gate, in_row)
+                d_input = d_cell * candidate * input_gate * (1 - input_gate)
+                d_forget = d_cell * tl.load(c + unit, in_row) * forget_gate * (1 - forget_gate)
+                d_output = d * cell_tanh * output_gate * (1 - output_gate)
+                d_candidate = d_cell * input_gate * (1 - candidate * candidate)
+                tl.store(dax + unit, d_input, in_row)
+                tl.store(dax + hidden + unit, d_forget, in_row)
+                tl.store(dax + 2 * hidden + unit, d_output, in_row)
+                tl.store(dax + 3 * hidden + unit, d_candidate, in_row)
+                tl.store(dah + unit, d_input, in_row)
+                tl.store(dah + hidden + unit, d_forget, in_row)
+                tl.store(dah + 2 * hidden + unit, d_output, in_row)
+                tl.store(dah + 3 * hidden + unit, d_candidate, in_row)
+                tl.store(dh + unit, tl.zeros([1, BLOCK_N], dh.dtype.element_ty), in_row)
+            norm_backward(dax, ax, affine, partials, width, statistics, X, 0, width, k_gates, NORM, BLOCK_N)
+            norm_backward(dah, ah, h_affine, h_partials, width, statistics, H, 0, width, k_gates, NORM, BLOCK_N)
     else:  # padding, whose output is the previous state
         if dout is not None:
             for start in range(0, hidden, BLOCK_N):
@@ -469,9 +400,7 @@ def _launch(kernel: Any, form: list[int], eps: float, blocks: int, arguments: di
         hidden=hidden,
         k_gates=k_gates,
         k_inner=k_inner,
-        KIND=kind,
-        EPS_INSIDE=bool(inside),
-        EPS=eps,
+        NORM=(kind, bool(inside), eps),
         BLOCK_N=units,
         **launch_options(units),
     )
