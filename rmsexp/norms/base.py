@@ -15,23 +15,22 @@ happens to activations), :meth:`Norm.reparametrisation` (what happens to weights
         c: float = 1.0
 
         def normaliser(self, site: Site) -> DynamicISRU:  # a subclass of Normaliser
-            return DynamicISRU(site.features, self.c, site.maps)
+            return DynamicISRU(site.features, self.c, site.feature_maps)
 
 Its config file, ``configs/norm/dyisru.yaml``, names the class under ``_target_`` and lists the options.
 ``notebooks/04_add_your_own_norm.ipynb`` is a complete example.
 
 Shapes of activations: ``(…, n)``, such as ``(batch, n)``, ``(batch, time, n)`` and, for queries and keys of attention,
-``(batch, time, heads, n)``; and feature maps ``(batch, channels, height, width)``, where ``site.maps`` is true.
+``(batch, time, heads, n)``; and feature maps ``(batch, channels, height, width)``, where ``site.feature_maps`` is true.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Proxy
 from torch.nn import functional as F
 
 from rmsexp.norms import kernels
@@ -54,7 +53,7 @@ class Site:
     Attributes:
         name: The site's name, for error messages.
         features: Number of features; for feature maps, number of channels.
-        maps: Whether the norm's input is feature maps.
+        feature_maps: Whether the norm's input is feature maps.
         shift: Whether the model asks for a shift, which is a bias after the norm. None leaves the choice to the norm.
             The norm may decide otherwise: RMSNorm by its option ``bias``; non-parametric LayerNorm never has a shift.
         then_bias: Whether the model itself adds a bias to the norm's output. Batch norm (``bn``) then has no shift.
@@ -65,7 +64,7 @@ class Site:
 
     name: str
     features: int
-    maps: bool = False
+    feature_maps: bool = False
     shift: bool | None = None
     then_bias: bool = False
     blocks: int = 1
@@ -78,7 +77,6 @@ class Normaliser(nn.Module):
     Keys of state dicts are those of torch's layers. As there, the state of a layer with a bias, such as LayerNorm's,
     does not load into a layer without one, nor the reverse ("Unexpected key", "Missing key"): make the layer with
     ``bias=True`` or ``bias=False`` as the state has it, or use ``strict=False``, which leaves the bias out.
-    ``torch.fx`` records each layer as one call.
 
     Args:
         shape: Shape of gain and shift.
@@ -86,13 +84,12 @@ class Normaliser(nn.Module):
         shift: Whether there is a shift, the parameter ``bias``; it starts at 0.
         maps: Whether the input is feature maps, with one gain and shift per channel.
         initial_gain: Initial value of the parameter ``weight``.
-        device: Device of gain and shift.
-        dtype: Dtype of gain and shift.
+        device, dtype: Those of parameters and buffers.
     """
 
+    fusible = False  # whether the fused kernels compute this layer, or there is nothing to compute
     fused = False  # whether `forward` computes by a kernel, which can also apply a leaky ReLU of a given `slope`
     gain_offset = 0.0  # the gain is this number plus the parameter `weight`
-    has_kernel = False  # whether the fused kernels compute this layer, or there is nothing to compute
     weight: nn.Parameter | None
     bias: nn.Parameter | None
 
@@ -135,8 +132,6 @@ class Normaliser(nn.Module):
 
     def check_input(self, x: Tensor) -> None:
         """Raise TypeError if the dtype of ``x`` is no key of ``EPS``, ValueError if its shape does not fit the norm."""
-        if isinstance(x, Proxy):  # torch.fx traces the forward method of a subclass: there are no values to check
-            return
         if x.dtype not in EPS:
             raise TypeError(f"{type(self).__name__} expects input in {', '.join(map(str, EPS))}; got {x.dtype}")
         shape, expected = x.shape, self.shape
@@ -146,22 +141,6 @@ class Normaliser(nn.Module):
                 raise ValueError(f"{type(self).__name__} expects feature maps {sizes}, got shape {tuple(shape)}")
         elif shape[-len(expected) :] != expected:
             raise ValueError(f"expected input whose shape ends with {expected}, got {tuple(shape)}")
-
-    def __prepare_scriptable__(self) -> nn.Module:
-        """Return the layer that torch.jit.script compiles in the place of this one, with the same parameters.
-
-        It takes this layer's place in the model, too. Raises: TypeError if torch has no such layer.
-        """
-        layer = None if self._forward_hooks or self._forward_pre_hooks else self.torch_layer()
-        if layer is None:
-            raise TypeError(f"torch.jit.script cannot compile this {type(self).__name__}; use torch.export")
-        layer.register_parameter("weight", self.weight)
-        layer.register_parameter("bias", self.bias)
-        return layer.train(self.training)
-
-    def torch_layer(self) -> nn.Module | None:
-        """Return a layer of torch.nn that computes the same, up to its parameters; None if there is no such layer."""
-        return None
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:
         """Return ``x`` normalised, with the same shape and dtype.
@@ -195,10 +174,7 @@ class Normaliser(nn.Module):
         raise NotImplementedError(without_kernel(self))
 
     def broadcast(self, vector: Tensor | None) -> Tensor | None:
-        """Return the gain or the shift in a shape that broadcasts to the input; None, if there is none, as is.
-
-        Raises: ValueError if its shape is not that of the norm, for example because it was replaced.
-        """
+        """Return the gain or the shift, or None, in a shape that broadcasts to the input. Raises: ValueError."""
         if vector is None:
             return None
         if vector.shape != self.shape:
@@ -212,10 +188,10 @@ class FusedNormaliser(Normaliser):
     """Base class of normalisers that a fused kernel can compute, unless it cannot be built.
 
     A subclass sets ``impl`` at the end of its constructor, and computes by the kernel where ``fused`` is true. It
-    overrides ``has_kernel`` if there are cases without a kernel.
+    overrides ``fusible`` if there are cases without a kernel.
     """
 
-    has_kernel = True
+    fusible = True
 
     @property
     def impl(self) -> str:
@@ -226,7 +202,7 @@ class FusedNormaliser(Normaliser):
     def impl(self, impl: str) -> None:
         checks.choice("impl", impl, IMPLS)
         self._impl = impl
-        self.fused = impl == "fused" and self.has_kernel and kernels.load()
+        self.fused = impl == "fused" and self.fusible and kernels.load()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled or copied layer, whose kernels may not be loaded, or not be available, in this process."""
@@ -237,7 +213,7 @@ class FusedNormaliser(Normaliser):
 class Identity(Normaliser):
     """The normaliser of norms that do not act on activations, such as weight normalisation: it returns its input."""
 
-    has_kernel = True
+    fusible = True
 
     def __init__(self) -> None:
         super().__init__(1, gain=False, shift=False)
@@ -247,20 +223,6 @@ class Identity(Normaliser):
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:  # noqa: ARG002
         return x
-
-
-def fx_leaf(layer: nn.Module, x: Any, *args: Any, **options: Any) -> Any:
-    """Return the result, in a graph that torch.fx traces, of calling ``layer``: one node, as for layers of torch.nn.
-
-    ``x``: the input, a proxy. Options that are None are left out.
-    """
-    tracer, options = x.tracer, {name: value for name, value in options.items() if value is not None}
-    path = tracer.path_of_module(layer)
-    if not path:  # the layer is all that is traced: the graph calls it as the submodule of a module
-        path, tracer.root = "layer", nn.Sequential()
-        tracer.root.add_module(path, layer)
-        tracer.root.train(layer.training)
-    return tracer.create_proxy("call_module", path, (x, *args), options)
 
 
 def without_kernel(layer: Normaliser) -> str:
@@ -296,8 +258,7 @@ class Linear(nn.Module):
     The weight has shape ``(n_out, n_in)`` or ``(n_out, n_in, kernel_size, kernel_size)``. It is NaN until
     :func:`rmsexp.models.init.initialise` draws it, so that a model that was not initialised returns NaN.
 
-    Recurrences do not call :meth:`forward`. They compute :meth:`effective_weight` once per sequence, and then apply
-    this weight and ``norm`` to all time steps at once or to one after the other.
+    Recurrences do not call :meth:`forward`: they compute :meth:`effective_weight` once per sequence.
 
     Args:
         site: Name, width and properties of the site.
@@ -351,14 +312,12 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:
         """Return ``norm(W x + b)``. For ``mask`` and ``steps`` see :meth:`Normaliser.forward`."""
-        if isinstance(x, Proxy):
-            return fx_leaf(self, x, mask=mask, steps=steps)
         return self.norm(self.map(x, self.effective_weight()), mask=mask, steps=steps)
 
     def leaky_relu(self, x: Tensor, slope: float) -> Tensor:
         """Return ``leaky_relu(norm(W x + b))``, with norm and leaky ReLU in one operator if the norm supports this.
 
-        A site with ``data_init`` never uses that operator, because initialising from data needs the norm's output.
+        With ``data_init`` there are two, because initialising from data needs the norm's output.
         """
         if self.norm.fused and not self.site.data_init:
             return self.norm(self.map(x, self.effective_weight()), slope=slope)
@@ -396,9 +355,9 @@ class Norm:
         impl: "eager" composes the norm of elementary tensor operations. As this holds for every norm, none has the
             advantage of a fused kernel. "fused" computes norms, and recurrences as a whole, by the kernels of
             :mod:`rmsexp.norms.kernels`, or as "eager" where these are not available.
-        impls: The values of ``impl`` that the norm's class supports.
-        fuses_recurrences: Whether whole recurrences have a fused form with this norm. Otherwise they run step by step,
-            with a fused kernel for each norm if ``impl`` is "fused".
+        fusible: Whether the norm's class supports ``impl="fused"``.
+        fusible_recurrences: Whether whole recurrences have a fused form with this norm. Otherwise they run step by
+            step, with a fused kernel for each norm if ``impl`` is "fused".
 
     Raises: ValueError for an ``impl`` that the norm does not support.
     """
@@ -406,18 +365,18 @@ class Norm:
     name: str
     impl: str = "eager"
 
-    impls: ClassVar[tuple[str, ...]] = ("eager",)
-    fuses_recurrences: ClassVar[bool] = True
+    fusible: ClassVar[bool] = False
+    fusible_recurrences: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         checks.choice("norm.impl", self.impl, IMPLS)
-        if self.impl not in self.impls:
-            raise ValueError(f"norm={self.name} has no {self.impl} form; use norm.impl={self.impls[0]}")
+        if self.impl == "fused" and not self.fusible:
+            raise ValueError(f"norm={self.name} has no fused form; use norm.impl=eager")
 
     @property
-    def effective_impl(self) -> str:
-        """The implementation that is used: ``impl``, or "eager" if the fused kernels cannot be built or loaded."""
-        return "fused" if self.impl == "fused" and kernels.load() else "eager"
+    def fused(self) -> bool:
+        """Whether the fused kernels compute this norm: ``impl`` is "fused", and they can be built and loaded."""
+        return self.impl == "fused" and kernels.load()
 
     def linear(
         self,
@@ -438,8 +397,8 @@ class Norm:
         ``bias`` is added before the norm, ``shift`` after it. If the norm does not act on activations, the layer has a
         single bias if either is true. See :class:`Site` and :class:`Linear` for the other arguments.
         """
-        maps = kernel_size is not None
-        site = Site(name, n_out, maps, shift=shift, then_bias=then_bias, blocks=blocks, data_init=data_init)
+        place = Site(name, n_out, kernel_size is not None)
+        site = replace(place, shift=shift, then_bias=then_bias, blocks=blocks, data_init=data_init)
         normaliser = self.normaliser(site)
         if isinstance(normaliser, Identity):  # a bias before the norm and a bias after it are then the same
             bias = bias or bool(shift)
@@ -460,14 +419,12 @@ class Norm:
         return self.plain(name, n_in, n_out, bias=bias)
 
     def check_effect(self, model: nn.Module) -> None:
-        """Check that ``impl``, and options for single kinds of layers, have an effect on a model built with this norm.
+        """Raise ValueError if ``impl``, or an option for one kind of layer, has no effect on a model with this norm.
 
         Otherwise a run would be recorded as another norm, or implementation, than the one that it equals.
-
-        Raises: ValueError.
         """
         for layer in model.modules():
-            if self.impl == "fused" and isinstance(layer, Normaliser) and not layer.has_kernel:
+            if self.impl == "fused" and isinstance(layer, Normaliser) and not layer.fusible:
                 raise ValueError(without_kernel(layer))
 
     def normaliser(self, site: Site) -> Normaliser:  # noqa: ARG002

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Proxy
 from torch.nn import functional as F
 
 from rmsexp.norms import kernels
@@ -23,7 +22,6 @@ from rmsexp.norms.base import (
     Site,
     affine,
     compute_dtype,
-    fx_leaf,
     without_kernel,
 )
 from rmsexp.system import checks
@@ -34,10 +32,8 @@ AXES = ((2, 3), (1, 2, 3))  # the normalised axes of feature maps: per channel o
 class PerExampleNorm(FusedNormaliser):
     """``y = value * scale * weight + bias``, where ``value, scale = standardise(x)`` over the last axes of ``x``.
 
-    A subclass defines :meth:`standardise`. If a fused kernel computes the same formula, it also sets ``kind`` to that
-    kernel's value of :class:`rmsexp.norms.kernels.Kind`. A subclass of such a norm that computes something else, by
-    its own ``standardise``, ``divisor`` or ``forward`` or those of a mixin, does not inherit ``kind``, so it has no
-    kernel.
+    A subclass defines :meth:`standardise`, and ``kind`` if a fused kernel computes the same formula. A subclass with a
+    ``standardise``, ``divisor`` or ``forward`` of its own, or of a mixin, has no kernel: it does not inherit ``kind``.
 
     For float16 and bfloat16 input, all is computed in float32, and the result is rounded to the dtype of the input.
 
@@ -48,18 +44,15 @@ class PerExampleNorm(FusedNormaliser):
             it may be negative; the result is NaN where a root would be of a negative number.
         gain: Whether there is a gain, ``weight``.
         shift: Whether there is a shift, ``bias``.
-        impl: "eager" for elementary tensor operations, "fused" for one kernel. "eager" is used instead of "fused" for
-            ``axes=(1, 2, 3)``, if the class has no ``kind``, and if the kernels cannot be built, for example without a
-            C++ compiler. It can be set later, too, but not inside a recurrence, which decides when it is built.
+        impl: "eager" for elementary tensor operations, "fused" for one kernel; "eager" is used where there is none. It
+            can be set later, too, but not inside a recurrence, which decides when it is built.
         axes: Only for feature maps, and required for them: ``(2, 3)`` for one statistic per channel of an example,
             ``(1, 2, 3)`` for one per example. Gain and shift have one value per channel.
         initial_gain: Initial value of ``weight``.
-        device: Device of ``weight`` and ``bias``.
-        dtype: Dtype of ``weight`` and ``bias``.
+        device, dtype: Those of parameters and buffers.
 
-    Raises: ValueError for other values of these arguments, and for input of another shape: without ``axes`` its last
-        axes must be ``normalized_shape``; with ``axes`` it must be feature maps of that many channels. TypeError for
-        input that is not float32, float64, float16 or bfloat16.
+    Raises: ValueError for other values of these arguments, and for input of another shape; TypeError for input that is
+        not float32, float64, float16 or bfloat16.
     """
 
     kind: ClassVar[int | None] = None  # a value of kernels.Kind
@@ -95,16 +88,11 @@ class PerExampleNorm(FusedNormaliser):
         super().__init__(
             shape, gain=gain, shift=shift, maps=maps, initial_gain=initial_gain, device=device, dtype=dtype
         )
-        self._forms: dict[torch.dtype, kernels.Form] = {}  # of rows, by dtype; to make one takes 3 % of a small norm
         self.normalized_shape = shape
         self.eps = eps
         self.dims = len(shape if axes is None else axes)  # number of normalised axes
         self._units = math.prod(shape)
         self.impl = impl
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        self.__dict__.get("_forms", {}).clear()  # they depend on eps, and on attributes of subclasses
 
     @property
     def axes(self) -> tuple[int, ...] | None:
@@ -112,7 +100,7 @@ class PerExampleNorm(FusedNormaliser):
         return tuple(range(4 - self.dims, 4)) if self.maps else None
 
     @property
-    def has_kernel(self) -> bool:  # type: ignore[override]
+    def fusible(self) -> bool:  # type: ignore[override]
         return self.kind is not None and self.axes != (1, 2, 3)
 
     def standardise(self, x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
@@ -130,16 +118,14 @@ class PerExampleNorm(FusedNormaliser):
     def forward(
         self,
         x: Tensor,
-        mask: Tensor | None = None,
-        steps: int | range | None = None,
+        mask: Tensor | None = None,  # noqa: ARG002
+        steps: int | range | None = None,  # noqa: ARG002
         slope: float = 1.0,
     ) -> Tensor:
         """Normalise ``x``, then apply a leaky ReLU of this ``slope``, in (0, 1]; a slope of 1 means no leaky ReLU.
 
         ``mask`` and ``steps`` have no effect.
         """
-        if isinstance(x, Proxy):
-            return fx_leaf(self, x, mask=mask, steps=steps, slope=slope)
         self.check_input(x)
         if slope != 1:
             checks.fraction("slope", slope)
@@ -157,10 +143,10 @@ class PerExampleNorm(FusedNormaliser):
         If the layer has hooks, the sum is computed first, because hooks get the input of the norm.
         """
         hooked = self._forward_pre_hooks or self._forward_hooks or self._backward_pre_hooks or self._backward_hooks
-        if isinstance(x, Proxy) or addend is None or hooked or not self._fuses_addition(x, addend):
+        if addend is None or hooked or not self._fuses_addition(x, addend):
             return super().add(x, addend, mask)
         self.check_input(x)
-        return kernels.add_normalise(x, addend, self.effective_gain, self.bias, self._form(x))
+        return kernels.add_normalise(x, addend, self.effective_gain, self.bias, self.form(self.units(x), x.dtype))
 
     def _fuses_addition(self, x: Tensor, addend: Tensor) -> bool:
         """Return whether one operator can compute both. Under autocast, the addend has lower precision than ``x``."""
@@ -179,7 +165,7 @@ class PerExampleNorm(FusedNormaliser):
         return height * width if self.dims == 2 else channels * height * width
 
     def _fused(self, x: Tensor, slope: float) -> Tensor:
-        form = self._form(x)
+        form = self.form(self.units(x), x.dtype)
         if self.maps or self.dims == 1:
             try:
                 return kernels.normalise(x, self.effective_gain, self.bias, form, maps=self.maps, slope=slope)
@@ -200,14 +186,6 @@ class PerExampleNorm(FusedNormaliser):
         if self.kind is None:
             raise NotImplementedError(without_kernel(self))
         return self.kind
-
-    def _form(self, x: Tensor) -> kernels.Form:
-        """Return the form for this input."""
-        if self.maps or torch.compiler.is_compiling():  # a compiled layer would be compiled again when forms change
-            return self.form(self.units(x), x.dtype)
-        if x.dtype not in self._forms:
-            self._forms[x.dtype] = self.form(self._units, x.dtype)
-        return self._forms[x.dtype]
 
     def _eps(self, dtype: torch.dtype) -> float:
         """Return the eps for input of this dtype."""
@@ -286,4 +264,4 @@ class PerExampleNormOptions(Norm):
 
     def axes_of(self, site: Site) -> tuple[int, ...] | None:
         """Return the argument ``axes`` of :class:`PerExampleNorm` for a site: None unless its input is feature maps."""
-        return tuple(self.axes) if site.maps else None
+        return tuple(self.axes) if site.feature_maps else None

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Proxy
 
-from rmsexp.norms.base import IMPLS, Norm, Site, fx_leaf
+from rmsexp.norms.base import Norm, Site
 from rmsexp.norms.batch import BatchNormOptions, MeanOnlyBatchNorm
 from rmsexp.system import checks
 
@@ -19,8 +18,7 @@ class Gain(nn.Module):
     Args:
         features: Number of units.
         trainable: Whether the gain is trained.
-        device: Device of the gain.
-        dtype: Dtype of the gain.
+        device, dtype: Those of parameters and buffers.
     """
 
     def __init__(
@@ -44,8 +42,6 @@ class Gain(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return the effective weight; ``weight`` is ``(features, …)``, one row per unit."""
-        if isinstance(weight, Proxy):
-            return fx_leaf(self, weight)
         return weight * self.gain.view(-1, *[1] * (weight.dim() - 1))
 
 
@@ -60,8 +56,7 @@ class WeightNorm(Gain):
         eps: Added to the squared norm, at least 0; 0 in the paper.
         keep_scale: Whether :meth:`start_from` sets the gain, so that training starts from the weight that was drawn.
         inverse: Whether the weight is divided by the gain instead of multiplied.
-        device: Device of the gain.
-        dtype: Dtype of the gain.
+        device, dtype: Those of parameters and buffers.
     """
 
     def __init__(
@@ -90,8 +85,6 @@ class WeightNorm(Gain):
             self.gain.copy_(1 / lengths if self.inverse else lengths)
 
     def forward(self, weight: Tensor) -> Tensor:
-        if isinstance(weight, Proxy):
-            return fx_leaf(self, weight)
         inverse_lengths = torch.rsqrt(self._squares(weight) + self.eps)
         scale = inverse_lengths / self.gain if self.inverse else self.gain * inverse_lengths
         return weight * scale.view(-1, *[1] * (weight.dim() - 1))
@@ -109,7 +102,7 @@ class NoNorm(Norm):
     sets and training does not change.
     """
 
-    impls = IMPLS
+    fusible = True
 
     def reparametrisation(self, site: Site) -> Gain | None:
         return Gain(site.features, trainable=False) if site.data_init else None
@@ -128,7 +121,7 @@ class WN(Norm):
     keep_scale: bool | None = None
     inverse_gain: bool | None = None
 
-    impls = IMPLS
+    fusible = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -152,7 +145,7 @@ class MeanOnlyBN(BatchNormOptions):
     keep_scale: bool | None = None
 
     def normaliser(self, site: Site) -> MeanOnlyBatchNorm:
-        return MeanOnlyBatchNorm(site.features, shift=site.shift is not False, maps=site.maps, options=self)
+        return MeanOnlyBatchNorm(site.features, shift=site.shift is not False, maps=site.feature_maps, options=self)
 
     def reparametrisation(self, site: Site) -> WeightNorm:
         return WeightNorm(site.features, keep_scale=bool(self.keep_scale))

@@ -47,7 +47,7 @@ class Identity(NamedTuple):
 
 def save(folder: Path, payload: Payload) -> None:
     """Write ``last.pt``; the checkpoint before it becomes ``previous.pt``."""
-    _make_room(folder, LAST, PREVIOUS)
+    folder.mkdir(parents=True, exist_ok=True)
     content = _bytes(payload)
     if (folder / LAST).exists():
         (folder / LAST).replace(folder / PREVIOUS)
@@ -57,16 +57,8 @@ def save(folder: Path, payload: Payload) -> None:
 
 def save_best(folder: Path, payload: Payload) -> None:
     """Write ``best.pt``."""
-    _make_room(folder, BEST)
-    write_atomic(folder / BEST, _bytes(payload))
-
-
-def _make_room(folder: Path, *names: str) -> None:
-    """Create the folder of checkpoints. A folder that has the name of one of these files is renamed, not deleted."""
     folder.mkdir(parents=True, exist_ok=True)
-    for path in (folder / name for name in names):
-        if path.is_dir():
-            move_aside(path)
+    write_atomic(folder / BEST, _bytes(payload))
 
 
 def load(folder: Path, identity: Identity, use: Callable[[Payload], T]) -> tuple[T | None, list[str]]:
@@ -95,19 +87,14 @@ def load(folder: Path, identity: Identity, use: Callable[[Payload], T]) -> tuple
         else:
             if warnings:
                 warnings = [f"{warnings[0]}; continuing from {path.name}"]
-                _rename_last(folder)
+                if (folder / DAMAGED).exists():
+                    move_aside(folder / DAMAGED)
+                (folder / LAST).replace(folder / DAMAGED)
             return result, warnings
     if warnings:
         advice = "start a new run with force=true, which keeps this one beside it"
         raise CheckpointError(f"{warnings[0]}, and no other checkpoint can be used; {advice}")
     return None, []
-
-
-def _rename_last(folder: Path) -> None:
-    """Rename ``last.pt`` to ``damaged.pt``; an earlier ``damaged.pt`` gets another name."""
-    if (folder / DAMAGED).exists():
-        move_aside(folder / DAMAGED)
-    (folder / LAST).replace(folder / DAMAGED)
 
 
 def read(path: Path, identity: Identity | None = None) -> Payload:

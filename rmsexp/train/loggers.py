@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from rmsexp.config import LoggerConfig, flatten
-from rmsexp.config.identity import ADDED, identity, shortened
+from rmsexp.config import LoggerConfig
+from rmsexp.config.identity import shortened
 from rmsexp.records.record import Row
 from rmsexp.system import atomic, clock
 from rmsexp.system.clock import TIMED
@@ -97,22 +96,18 @@ class SafeLogger:
 
 
 class TensorBoardLogger:
-    """Writes event files to ``<run>/tensorboard``: values, hyperparameters, and the layout of "Custom Scalars".
+    """Writes event files to ``<run>/tensorboard``.
 
     The wall time of a value is the beginning of the run plus the time in training, so that TensorBoard draws values
     against this time on its axes "relative" and "wall". What an earlier process wrote for later steps is dropped.
     """
 
     def __init__(self, run: Run) -> None:
-        from tensorboard.plugins.hparams.summary_v2 import hparams_pb
         from torch.utils.tensorboard import SummaryWriter
 
         self._began = clock.timestamp(run.facts["sessions"][0]["started"])
         purge_step = run.step + 1 if run.step else 0
         self._writer = SummaryWriter(str(run.folder / "tensorboard"), purge_step=purge_step)
-        self._writer.add_custom_scalars(_layout(run.facts["quantities"]))
-        hyperparameters = hparams_pb(_hyperparameters(run), start_time_secs=self._began)
-        self._writer._get_file_writer().add_summary(hyperparameters)  # add_hparams would begin another run
 
     def log(self, row: Row) -> None:
         for name, value in scalars(row).items():
@@ -120,29 +115,6 @@ class TensorBoardLogger:
 
     def close(self, status: str) -> None:  # noqa: ARG002
         self._writer.close()
-
-
-def _hyperparameters(run: Run) -> dict[str, bool | float | str]:
-    """Return the values of a run's identity except the seed: TensorBoard averages runs that have the same values."""
-    values = {key: run.facts[key] for key in ("task", "scale", "setting", "series")}
-    flat = flatten(run.config)
-    usual = {key: flat[key] for key in ADDED if flat.get(key) is not None}  # which the identity leaves out
-    for key, value in (identity(run.config) | usual).items():
-        values[key] = value if isinstance(value, bool | int | float | str) else str(value)
-    return values
-
-
-def _layout(quantities: list[Mapping[str, Any]]) -> dict[str, dict[str, list[Any]]]:
-    """Return TensorBoard's layout: a chart per metric of the task's quantities, with a line per split, and training.
-
-    TensorBoard takes the names in a layout as regular expressions.
-    """
-    shown: dict[str, list[Any]] = {}
-    for quantity in quantities:
-        names = shown.setdefault(quantity["label"], ["Multiline", []])[1]
-        names.append(re.escape(f"{quantity['split']}/{quantity['metric']}") + "$")
-    training = {"learning rate": "train/lr", "norm of the gradient": "train/grad_norm", "time, s": "train/time"}
-    return {"quantities": shown, "training": {title: ["Multiline", [f"{name}$"]] for title, name in training.items()}}
 
 
 class WandbLogger:

@@ -52,7 +52,7 @@ def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProce
     return subprocess.run(command, env={**os.environ, **environment}, cwd=folder, capture_output=True, text=True)
 
 
-def assert_passes_in_the_interpreter(file: str) -> None:
-    """Assert that the tests of a file pass in an interpreting process."""
-    process = run_python("-m", "pytest", "-p", "no:cacheprovider", file, TRITON_INTERPRET="1")
+def assert_passes_in_the_interpreter(*files: str) -> None:
+    """Assert that the tests of these files pass in an interpreting process."""
+    process = run_python("-m", "pytest", "-p", "no:cacheprovider", *files, TRITON_INTERPRET="1")
     assert process.returncode == 0, process.stdout[-8000:]

@@ -21,7 +21,6 @@ from rmsexp.norms import Linear
 from rmsexp.train.randomness import StreamNoise, stream
 
 SITES = [*(f"conv{number}" for number in range(1, 10)), "dense"]
-CHANNELS = [3, 96, 96, 96, 192, 192, 192, 192, 192, 192, 10]
 GLOROT_BOUNDS = [0.0821, 0.0589, 0.0589, 0.0481, 0.0417, 0.0417, 0.0417, 0.125, 0.125, 0.1723]
 DATA_INIT = ["none", "wn", "mean_only_bn"]  # the norms with model.data_init=true in task=cifar10
 
@@ -69,12 +68,7 @@ def shift_of(site: Linear) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("norm", "others", "fixed"),
-    [
-        *((norm, 2900, 0) for norm in ("ln", "rms", "prms", "l2", "bn", "wn", "mean_only_bn")),
-        ("none", 2900, 1450),
-        ("nonparametric_ln", 0, 0),
-    ],
+    ("norm", "others", "fixed"), [("ln", 2900, 0), ("mean_only_bn", 2900, 0), ("none", 2900, 1450)]
 )
 def test_parameters_as_in_the_paper(norm: str, others: int, fixed: int) -> None:
     model = build(norm)
@@ -84,20 +78,6 @@ def test_parameters_as_in_the_paper(norm: str, others: int, fixed: int) -> None:
     fixed_names = {name for name, p in model.named_parameters() if not p.requires_grad}
     assert sum(model.get_parameter(name).numel() for name in fixed_names) == fixed
     assert all(name.endswith("gain") for name in fixed_names)
-
-
-@pytest.mark.parametrize("norm", ["none", "ln"])
-def test_shapes(norm: str) -> None:
-    model = initialised(norm)
-    with outputs(model) as seen, torch.no_grad():
-        logits = model(images(2))
-    assert list(seen) == SITES
-    sides = [32, 32, 32, 16, 16, 16, 6, 6, 6]  # pooling: 32 to 16, 16 to 8; conv7 without padding: 8 to 6
-    expected = [(2, channels, side, side) for channels, side in zip(CHANNELS[1:], sides, strict=False)]
-    assert [tuple(output.shape) for output in seen.values()] == [*expected, (2, 10)]
-    assert logits.shape == (2, 10)
-    kernels = [model.get_submodule(name).weight.shape[2:] for name in SITES]
-    assert kernels == [(3, 3)] * 7 + [(1, 1)] * 2 + [()]
 
 
 def test_each_layer_by_hand() -> None:
@@ -139,51 +119,30 @@ def test_noise_on_the_input_and_after_each_pooling_only() -> None:
     ]
 
 
-@pytest.mark.parametrize("norm", ["rms", "bn"])
-def test_evaluation_draws_nothing(norm: str) -> None:
-    model, x = initialised(norm, width=0.1), images(4)
-    noisy = model(x, StreamNoise(0, "noise"))
-    model.eval()
-    state = torch.get_rng_state()
-    assert torch.equal(model(x), model(x))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert not torch.allclose(noisy, model(x))
-
-
-@pytest.mark.parametrize(("name", "bound"), [*zip(SITES, GLOROT_BOUNDS, strict=True)])
-def test_glorot_bounds(name: str, bound: float) -> None:
-    weight = initialised("rms").get_submodule(name).weight
-    assert weight.abs().max().item() == pytest.approx(bound, rel=0.01)
-    assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.03)
-    assert weight.mean().abs() < 4 * bound / math.sqrt(3 * weight.numel())
-
-
-@pytest.mark.parametrize("name", SITES)
-def test_normal_005(name: str) -> None:
-    weight = initialised("wn", init.normal(0.05)).get_submodule(name).weight
-    assert weight.std().item() == pytest.approx(0.05, rel=0.05)
-    assert weight.mean().abs() < 4 * 0.05 / math.sqrt(weight.numel())
-    assert weight.abs().max() > 0.05 * 3  # the largest value of a uniform distribution would be 0.087
+@pytest.mark.parametrize("initialiser", [init.glorot_uniform, init.normal(0.05)], ids=["glorot", "normal"])
+def test_initial_weights(initialiser: init.Initialiser) -> None:
+    """Glorot's weights are uniform, the others normal: their largest value would be 0.087 if they were uniform."""
+    model = initialised("rms", initialiser)
+    for name, bound in zip(SITES, GLOROT_BOUNDS, strict=True):
+        weight = model.get_submodule(name).weight
+        std = bound / math.sqrt(3) if initialiser is init.glorot_uniform else 0.05
+        assert weight.std().item() == pytest.approx(std, rel=0.05)
+        assert weight.mean().abs() < 4 * std / math.sqrt(weight.numel())
+        if initialiser is init.glorot_uniform:
+            assert weight.abs().max().item() == pytest.approx(bound, rel=0.01)
+        else:
+            assert weight.abs().max() > 0.05 * 3
 
 
 @pytest.mark.parametrize("norm", ["rms", "wn", "none"])
 def test_only_weights_are_nan_before_they_are_drawn(norm: str) -> None:
-    model = build(norm)
+    model = build(norm, width=0.1)
     undrawn = {name for name, p in model.named_parameters() if p.isnan().any()}
     assert undrawn == {f"{name}.weight" for name in SITES}
     before = {name: p.clone() for name, p in model.named_parameters() if name not in undrawn}
     init.initialise(model, init.glorot_uniform, lambda name: stream(0, name))
     assert not any(p.isnan().any() for p in model.parameters())
     assert all(torch.equal(model.get_parameter(name), value) for name, value in before.items())
-
-
-def test_a_weight_that_is_not_drawn_makes_the_result_nan() -> None:
-    model = build("rms", width=0.05)
-    for name in SITES:
-        if name != "conv5":
-            init.initialise(model.get_submodule(name), init.glorot_uniform, lambda name: stream(0, name))
-    assert model.conv5.weight.isnan().all()
-    assert model(images(1)).isnan().all()
 
 
 def test_each_weight_has_the_stream_of_its_name() -> None:
@@ -196,10 +155,10 @@ def test_each_weight_has_the_stream_of_its_name() -> None:
 
 
 @lru_cache
-def calibrated(norm: str, count: int = 16, copy_number: int = 0) -> ConvPool:  # noqa: ARG001
-    """Return a model initialised from ``count`` images. A new ``copy_number`` makes a new model, not from the cache."""
+def calibrated(norm: str) -> ConvPool:
+    """Return a model initialised from 16 images."""
     model = initialised(norm, init.normal(0.05), width=0.1, data_init=True)
-    x = images(count)
+    x = images(16)
     init.initialise_from_data(model, lambda: model(x, StreamNoise(0, "calibration")))
     return model
 
@@ -235,20 +194,6 @@ def test_what_initialising_from_data_changes(norm: str) -> None:
     assert not any(module._forward_hooks for module in after.modules())
 
 
-def test_mean_only_bn_has_the_gains_of_weight_norm() -> None:
-    """Centring does not change the standard deviation, so initialisation from data gives both norms the same gains."""
-    plain, centred = calibrated("wn"), calibrated("mean_only_bn")
-    for name in SITES:
-        torch.testing.assert_close(gain_of(plain.get_submodule(name)), gain_of(centred.get_submodule(name)))
-
-
-@pytest.mark.parametrize("norm", DATA_INIT)
-def test_initialising_from_data_is_deterministic(norm: str) -> None:
-    first, second, other = calibrated(norm), calibrated(norm, copy_number=1), calibrated(norm, count=8)
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
-    assert not all(torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters(), strict=True))
-
-
 def test_sites_without_data_init_keep_their_values() -> None:
     model = initialised("wn", width=0.1, data_init=False)
     before = {name: p.clone() for name, p in model.named_parameters()}
@@ -256,18 +201,15 @@ def test_sites_without_data_init_keep_their_values() -> None:
     assert all(torch.equal(model.get_parameter(name), value) for name, value in before.items())
 
 
-def test_initialising_from_data_needs_a_gain() -> None:
+def test_initialising_from_data_needs_a_gain_and_a_bias_after_the_norm() -> None:
+    """A bias before the norm is no substitute: after the norm it would not be a shift."""
     model = initialised("nonparametric_ln", width=0.1, data_init=True)
-    with pytest.raises(ValueError, match="conv1: initialising from data needs a norm with a gain"):
+    with pytest.raises(ValueError, match=r"^conv1: .* gain"):
         init.initialise_from_data(model, lambda: model(images(2)))
     assert not any(module._forward_hooks for module in model.modules())
-
-
-def test_initialising_from_data_needs_a_bias_after_the_norm() -> None:
-    """A bias before the norm is no substitute: after the norm it would not be a shift."""
     site = NORMS["rms"].linear("a", 3, 4, data_init=True)
     init.initialise(site, init.normal(1.0), lambda name: stream(0, name))
-    with pytest.raises(ValueError, match="a: initialising from data needs a bias after the norm"):
+    with pytest.raises(ValueError, match=r"^a: .* bias"):
         init.initialise_from_data(site, lambda: site(draw(8, 3).float()))
 
 
@@ -279,7 +221,7 @@ def test_initialising_from_data_refuses_units_without_a_standard_deviation(norm:
     init.initialise(site, init.normal(1.0), lambda name: stream(0, name))
     x = torch.full((8, 3), value)
     before = {name: parameter.clone() for name, parameter in site.named_parameters()}
-    with pytest.raises(ValueError, match="a: 4 of 4 units cannot be initialised from data, because their standard dev"):
+    with pytest.raises(ValueError, match=r"^a: 4 of 4"):
         init.initialise_from_data(site, lambda: site(x))
     assert all(torch.equal(site.get_parameter(name), value) for name, value in before.items())
     assert not site._forward_hooks

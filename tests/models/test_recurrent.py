@@ -1,4 +1,4 @@
-"""GRU and LSTM against values by hand, torch's layers and, for every norm, plain formulas; statistics of time steps."""
+"""GRU and LSTM against torch's layers and, for every norm, plain formulas; statistics of time steps, padding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 import torch
 from helpers.sites import EVERY, KINDS, NORMS, by_formula, close, draw, fill, weight_of, with_gain_and_shift
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from rmsexp import norms
 from rmsexp.models.attentive_reader import AttentiveReader, Batch
@@ -45,68 +44,6 @@ def gradients(result: Tensor, module: nn.Module, *others: Tensor) -> tuple[Tenso
     """Return the gradients of a weighted sum of the result with respect to the module's parameters and ``others``."""
     weighted = (result * draw(*result.shape, seed=30)).sum()
     return torch.autograd.grad(weighted, [*module.parameters(), *others], retain_graph=True)
-
-
-# --- sequences without time steps
-
-
-@UNITS
-@pytest.mark.parametrize("name", ["bn", "mean_only_bn"])
-@pytest.mark.parametrize("masked", [False, True])
-def test_batch_norm_in_training_of_sequences_without_time_steps(unit: Unit, name: str, masked: bool) -> None:
-    layer = make(NORMS[name], unit).train()
-    before = {name: value.clone() for name, value in layer.named_buffers()}
-    states = layer(draw(BATCH, 0, E), MASK[:, :0] if masked else None)
-    assert states.shape == (BATCH, 0, H)
-    close(dict(layer.named_buffers()), before)
-
-
-# --- by hand
-
-
-def by_hand(norm: norms.Norm, x: float, state: list[float]) -> Tensor:
-    gru = GRU(norm, "gru", 1, 2).double()
-    values = {
-        "gates_x.weight": [[0], [-7], [5], [4]],
-        "gates_x.bias": [1, 0, 0, 1],
-        "gates_h.weight": [[1, 0], [2, 0], [1, 2], [3, 2]],
-        "candidate_x.weight": [[6], [1]],
-        "candidate_x.bias": [1, 0],
-        "candidate_h.weight": [[0, 1], [-4, 1]],
-    }
-    for name, value in values.items():
-        gru.get_parameter(name).data = torch.tensor(value, dtype=torch.float64)
-    if gru.candidate_h.norm.weight is not None:
-        gru.candidate_h.norm.weight.data = torch.tensor([1.0, 2.0], dtype=torch.float64)
-    sequence, initial = (torch.tensor([value], dtype=torch.float64) for value in ([[x]], state))
-    return gru(sequence, initial=(initial,))[0, 0]
-
-
-def test_a_transition_by_hand() -> None:
-    """Weight times x plus bias is (1, -0.7, 0.5, 1.4) for the gates (r, r, u, u) and (1.6, 0.1) for the candidate.
-
-    Weight times h is (0.2, 0.4, 0.4, 0.8) for the gates and (0.1, -0.7) for the candidate.
-    """
-    r0, r1, u0, u1 = 0.7685247834990175, 0.425557483188341, 0.7109495026250039, 0.9002495108803148
-    assert torch.sigmoid(torch.tensor([1.2, -0.3, 0.9, 2.2])).tolist() == pytest.approx([r0, r1, u0, u1], rel=1e-6)
-    c0, c1 = torch.tanh(torch.tensor([1.6 + r0 * 0.1, 0.1 + r1 * -0.7])).tolist()
-    states = by_hand(NORMS["none"], 0.1, [0.2, 0.1]).tolist()
-    assert states == pytest.approx([u0 * 0.2 + (1 - u0) * c0, u1 * 0.1 + (1 - u1) * c1], rel=1e-6)
-    assert states == pytest.approx([0.41171558606022096, 0.07053900158373494], rel=1e-12)
-
-
-def test_a_transition_with_rmsnorm_by_hand() -> None:
-    """Weight times x plus bias is (1, -7, 5, 5) for the gates (r, r, u, u) and (7, 1) for the candidate.
-
-    Weight times h is (2, 4, 4, 8) and (1, -7). Each of these four vectors has an RMS of 5. Normalised, those of x are
-    (0.2, -1.4, 1, 1) and (1.4, 0.2), those of h (0.4, 0.8, 0.8, 1.6) and, with the gain (1, 2), (0.2, -2.8).
-    """
-    r0, r1, u0, u1 = 0.6456563062257954, 0.35434369377420455, 0.8581489350995123, 0.9308615796566533
-    assert torch.sigmoid(torch.tensor([0.6, -0.6, 1.8, 2.6])).tolist() == pytest.approx([r0, r1, u0, u1], rel=1e-6)
-    c0, c1 = torch.tanh(torch.tensor([1.4 + r0 * 0.2, 0.2 + r1 * -2.8])).tolist()
-    states = by_hand(norms.RMS(name="rms", eps=0.0), 1.0, [2.0, 1.0]).tolist()
-    assert states == pytest.approx([u0 * 2 + (1 - u0) * c0, u1 * 1 + (1 - u1) * c1], rel=1e-6)
-    assert states == pytest.approx([1.8454214634212223, 0.8852556475872541], rel=1e-12)
 
 
 # --- against torch
@@ -350,28 +287,7 @@ def test_the_default_state_is_zeros_and_the_default_mask_all_real(unit: Unit, na
         assert not torch.allclose(ours(x, initial=(*zeros[:i], part, *zeros[i + 1 :])), expected)
 
 
-@KINDS
-def test_a_sequence_continues_from_a_state(name: str) -> None:
-    """Reading a sequence in two calls, the second from the last state of the first, gives the states of one call.
-
-    The second call counts time steps from 0 again. This matters only to running statistics, which here have their
-    initial values at all steps.
-    """
-    gru, x = make(NORMS[name]).eval(), draw(BATCH, TIME, E)
-    whole = gru(x)
-    close(torch.cat([whole[:, :2], gru(x[:, 2:], initial=(whole[:, 1],))], 1), whole)
-
-
 # --- sites
-
-
-@pytest.mark.parametrize("bias_of_state", [False, True])
-@KINDS
-def test_biases_are_at_the_input_or_at_the_state(name: str, bias_of_state: bool) -> None:
-    gru = GRU(NORMS[name], "gru", E, H, bias_of_state=bias_of_state)
-    inside = {n for n, _ in gru.named_parameters() if n.count(".") == 1 and n.endswith(".bias")}
-    side = "h" if bias_of_state else "x"
-    assert inside == {f"gates_{side}.bias", f"candidate_{side}.bias"}
 
 
 PARTS = {
@@ -404,43 +320,6 @@ def test_the_lstm_has_one_bias_and_the_parameters_of_its_norms(name: str) -> Non
     shapes = {n: tuple(p.shape) for n, p in lstm.named_parameters() if not n.endswith("reparametrisation.gain")}
     maps = {"bias": (4 * H,), "gates_x.weight": (4 * H, E), "gates_h.weight": (4 * H, H)}
     assert shapes == maps | {n: (H,) if n.startswith("cell") else (4 * H,) for n in NORM_PARAMETERS[name]}
-
-
-def layer_norm(site: Any, x: Tensor, parts: int = 1) -> Tensor:
-    """Return a layer's output for ``x``, with LN over all features together or over each of ``parts`` equal parts."""
-    y = F.linear(x, site.weight, site.bias).unflatten(-1, (parts, -1))
-    return F.layer_norm(y, y.shape[-1:]).flatten(-2) * site.norm.weight + site.norm.bias
-
-
-@pytest.mark.parametrize(
-    ("parts", "reset_first", "equal"),
-    [(1, False, True), (2, False, False), (1, True, False)],
-    ids=["as documented", "each gate alone", "reset gate before the map"],
-)
-def test_gates_are_normalised_jointly_and_reset_acts_after_the_norm(parts: int, reset_first: bool, equal: bool) -> None:
-    gru, x, h = make(NORMS["ln"]), draw(BATCH, E), draw(BATCH, H, seed=2)
-    gates = layer_norm(gru.gates_x, x, parts) + layer_norm(gru.gates_h, h, parts)
-    reset, update = torch.sigmoid(gates).chunk(2, -1)
-    past = layer_norm(gru.candidate_h, reset * h) if reset_first else reset * layer_norm(gru.candidate_h, h)
-    candidate = torch.tanh(layer_norm(gru.candidate_x, x) + past)
-    expected = update * h + (1 - update) * candidate
-    assert torch.allclose(gru(x.unsqueeze(1), initial=(h,))[:, 0], expected, rtol=1e-10, atol=1e-10) == equal
-
-
-@pytest.mark.parametrize(("unit", "k"), [(GRU, 2), (LSTM, 4)])
-def test_the_partial_statistic_is_of_the_first_gate(unit: Unit, k: int) -> None:
-    """With p = 0.25 the RMS is over half of the reset gate in the GRU, and over all of the input gate in the LSTM."""
-    ours, x = make(NORMS["prms"], unit), draw(BATCH, 1, E)
-    norm, weight = ours.gates_x.norm, ours.gates_x.weight
-
-    def normalised() -> Tensor:
-        return norm(ours.gates_x.map(x, weight))
-
-    before = normalised()
-    weight.data[k:] *= 10
-    assert torch.equal(normalised()[..., :k], before[..., :k])
-    weight.data[:k] *= 10
-    assert not torch.isclose(normalised()[..., k:], 10 * before[..., k:]).any()
 
 
 # --- effective weights are computed once per sequence

@@ -52,7 +52,6 @@ def assert_compiles_whole(
 
 LAYERS: dict[str, Callable[..., nn.Module]] = {
     "ln": norms.LayerNorm,
-    "rms": norms.RMSNorm,
     "prms": partial(norms.RMSNorm, p=0.0625, eps_inside=False),
 }
 
@@ -62,14 +61,9 @@ def test_rows_of_changing_number(impl: str) -> None:
     assert_compiles_whole(lambda: LAYERS["prms"]((2, 6), impl=impl), [draw(n, 2, 6) for n in (3, 5, 8)], 2)
 
 
-@pytest.mark.parametrize("name", [name for name in LAYERS if name != "rms"])  # prms runs the same code, with p
+@pytest.mark.parametrize("name", some(LAYERS, ["prms"]))
 def test_maps_of_changing_size(name: str, impl: str) -> None:
     assert_compiles_whole(lambda: LAYERS[name](3, impl=impl, axes=(2, 3)), [draw(*shape) for shape in MAPS], 3)
-
-
-def test_maps_of_changing_size_normalised_over_all_channels() -> None:
-    inputs = [draw(*shape).contiguous(memory_format=torch.channels_last) for shape in MAPS]
-    assert_compiles_whole(lambda: LAYERS["prms"](3, impl="fused", axes=(1, 2, 3)), inputs, 3)
 
 
 def test_maps_of_changing_size_with_a_compiled_backward_pass() -> None:
@@ -88,7 +82,7 @@ BATCH_NORMS: dict[str, tuple[Callable[[], nn.Module], list[tuple[int, ...]], dic
 }
 
 
-@pytest.mark.parametrize("name", some(BATCH_NORMS, BATCH_NORMS.keys() - {"mean only, maps"}))
+@pytest.mark.parametrize("name", some(BATCH_NORMS, ["maps", "steps"]))
 def test_batch_norm_in_training(name: str) -> None:
     """The running statistics after compiled and uncompiled batches agree, too."""
     make, shapes, arguments = BATCH_NORMS[name]
@@ -99,12 +93,6 @@ def test_batch_norm_in_evaluation() -> None:
     layer = norms.BatchNorm(6, options=OPTIONS).double()
     layer(draw(7, 2, 6), steps=range(2))
     assert_compiles_whole(lambda: copy.deepcopy(layer).eval(), [draw(4, 3, 6)], 1, steps=range(3))
-
-
-def test_batch_norm_with_padding_included() -> None:
-    mask = torch.arange(3) < torch.tensor([[3], [3], [1], [2], [3], [1]])
-    layer = partial(norms.BatchNorm, 6, options=OPTIONS)
-    assert_compiles_whole(layer, [draw(6, 3, 6)], 1, mask=mask, steps=range(3))
 
 
 def test_batch_norm_that_excludes_padding_breaks_the_graph() -> None:

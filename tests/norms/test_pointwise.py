@@ -89,12 +89,6 @@ def test_the_implementation_can_be_set_later(name: str) -> None:
         layer.impl = "slow"
 
 
-@every
-def test_padding_and_time_steps_have_no_effect(name: str) -> None:
-    layer, x = fill(LAYERS[name](4)), draw(3, 2, 4)
-    assert torch.equal(layer(x, mask=torch.zeros(3, 2, dtype=torch.bool), steps=range(2)), layer(x))
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("fused_kernels")
 @every

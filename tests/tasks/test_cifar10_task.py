@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.stopping import evaluate_few_images
-from helpers.tasks import NORMS
 from helpers.tensors import digest
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -59,17 +58,6 @@ def test_norms_with_one_initialiser_start_from_the_same_weights(data_root: Path,
     assert all(other == first for other in rest)
     other_seed = weights(make(data_root, alike[0], "seed=1")[1])
     assert all(other_seed[name] != value for name, value in first.items())
-
-
-def test_initialisers_differ(data_root: Path) -> None:
-    assert not set(weights(make(data_root, "rms")[1]).values()) & set(weights(make(data_root, "bn")[1]).values())
-
-
-def test_weights_do_not_depend_on_the_memory_format(data_root: Path) -> None:
-    formats = ("contiguous", "channels_last")
-    models = [make(data_root, "wn", f"model.memory_format={name}")[1] for name in formats]
-    assert models[1].conv2.weight.is_contiguous(memory_format=torch.channels_last)
-    assert weights(models[0]) == weights(models[1])
 
 
 def test_batches_are_a_function_of_seed_and_step(data_root: Path) -> None:
@@ -137,24 +125,9 @@ def test_an_epoch_has_every_image_once_and_the_next_another_order(data_root: Pat
     assert set(epochs[0]) != set(epochs[1])  # other images are left over at the end
 
 
-def test_images_are_in_the_memory_format_of_the_model(data_root: Path) -> None:
-    for name, memory_format in cifar10.MEMORY_FORMATS.items():
-        task, model = make(data_root, "rms", f"model.memory_format={name}")
-        assert task.batches(0)[0][0].is_contiguous(memory_format=memory_format)
-        assert model.conv3.weight.is_contiguous(memory_format=memory_format)
-
-
-@pytest.mark.parametrize("batch_size", [TRAIN + 1, 10**6])
-def test_a_batch_larger_than_the_data_is_refused(data_root: Path, batch_size: int) -> None:
-    message = f"batch_size={batch_size} is more than the {TRAIN} training images"
-    with pytest.raises(ValueError, match=message):
-        make(data_root, "rms", f"batch_size={batch_size}")
-
-
-def test_a_batch_may_be_all_of_the_data(data_root: Path) -> None:
-    task, _ = make(data_root, "rms", f"batch_size={TRAIN}")
-    assert task.steps_per_epoch == 1
-    assert len(set(rows_of(task.batches(3)[0][0]))) == TRAIN
+def test_a_batch_larger_than_the_data_is_refused(data_root: Path) -> None:
+    with pytest.raises(ValueError, match=f"^batch_size={TRAIN + 1}"):
+        make(data_root, "rms", f"batch_size={TRAIN + 1}")
 
 
 # Objective and evaluation
@@ -176,7 +149,7 @@ def test_the_objective_by_hand(data_root: Path, norm: str) -> None:
     assert objective.loss.requires_grad
 
 
-@pytest.mark.parametrize(("norm", "batch"), [("rms", 1000), ("bn", 300), ("bn", 999)])
+@pytest.mark.parametrize(("norm", "batch"), [("rms", 1000), ("bn", 300)])
 def test_evaluation_counts_every_test_image_once(
     data_root: Path, monkeypatch: pytest.MonkeyPatch, norm: str, batch: int
 ) -> None:
@@ -204,7 +177,7 @@ def test_a_model_of_nan_has_the_worst_error(data_root: Path) -> None:
         assert task.evaluate(model.eval())["test"]["error"] == 1.0
 
 
-@pytest.mark.parametrize("norm", ["rms", "ln", "bn", "wn"])
+@pytest.mark.parametrize("norm", ["rms", "bn"])
 def test_memory_formats_compute_the_same(data_root: Path, norm: str) -> None:
     losses, gradients = [], []
     for name in cifar10.MEMORY_FORMATS:
@@ -221,7 +194,7 @@ def test_memory_formats_compute_the_same(data_root: Path, norm: str) -> None:
 # Initialisation and optimiser
 
 
-@pytest.mark.parametrize("norm", ["wn", "none", "mean_only_bn"])
+@pytest.mark.parametrize("norm", ["wn", "none"])
 def test_500_shuffled_images_with_noise_set_the_initial_scale(
     data_root: Path, monkeypatch: pytest.MonkeyPatch, norm: str
 ) -> None:
@@ -245,16 +218,6 @@ def test_500_shuffled_images_with_noise_set_the_initial_scale(
     assert digest(*model.parameters()) == digest(*again.parameters())
 
 
-@pytest.mark.parametrize("norm", ["rms", "ln", "bn"])
-def test_other_norms_are_not_initialised_from_data(data_root: Path, monkeypatch: pytest.MonkeyPatch, norm: str) -> None:
-    def forward(*_: object) -> None:
-        raise AssertionError("no forward pass is due")
-
-    monkeypatch.setattr(cifar10.ConvPool, "forward", forward)
-    _, model = make(data_root, norm)
-    assert not any(parameter.isnan().any() for parameter in model.parameters())
-
-
 def test_the_optimiser_leaves_the_fixed_scale_of_none_alone(data_root: Path) -> None:
     task, model = make(data_root, "none")
     before = copy.deepcopy(model)
@@ -270,43 +233,20 @@ def test_the_optimiser_leaves_the_fixed_scale_of_none_alone(data_root: Path) -> 
     assert all(torch.equal(p, before.get_parameter(n)) for n, p in model.named_parameters() if n.endswith("gain"))
 
 
-# Whole runs
+# A whole run
 
 
-def execute(root: Path, results: Path, *overrides: str) -> record.Record:
-    options = [f"data.root={root}", f"results={results}", "threads=1", "log_every=1", "eval_every=1000", "device=cpu"]
-    job = config.job([*SMALL, "max_steps=3", *options, *overrides])
+def test_bfloat16_trains_near_float32(data_root: Path, tmp_path: Path) -> None:
+    options = [f"data.root={data_root}", f"results={tmp_path}", "threads=1", "log_every=1", "eval_every=1000"]
+    job = config.job([*SMALL, "norm=bn", "max_steps=3", "precision=bfloat16", "device=cpu", *options])
     with pytest.MonkeyPatch.context() as patch:
         evaluate_few_images(patch)
-        outcome = runner.execute(job)
-    assert (outcome.status, outcome.step, outcome.error) == ("finished", 3, None)
-    return record.read(job.folder)
-
-
-@pytest.mark.parametrize("norm", NORMS)
-def test_every_norm_trains(data_root: Path, tmp_path: Path, norm: str) -> None:
-    read = execute(data_root, tmp_path, f"norm={norm}")
-    training = [row for row in read.metrics if row["split"] == "train"]
-    assert [row["step"] for row in training] == [1, 2, 3]
-    for row in training:
-        assert math.isfinite(row["loss"])
-        assert math.isfinite(row["grad_norm"])
-        assert row["grad_norm"] > 0
-    test = [row for row in read.metrics if row["split"] == "test"]
-    assert [row["step"] for row in test] == [0, 3]
-    assert test[0]["loss"] != test[1]["loss"]
-    assert read.run["norm"] == norm
-    assert read.run["dataset"]["builtin"] is True
-
-
-@pytest.mark.parametrize("norm", ["rms", "bn"])
-def test_bfloat16_trains_near_float32(data_root: Path, tmp_path: Path, norm: str) -> None:
-    read = execute(data_root, tmp_path, f"norm={norm}", "precision=bfloat16")
+        assert runner.execute(job).status == "finished"
+    read = record.read(job.folder)
     assert read.run["setting"] == "demo+batch_size=8+model.width=0.05+precision=bfloat16"
     losses = [row["loss"] for row in read.metrics if row["split"] == "train"]
-    assert len(losses) == 3
     assert all(math.isfinite(loss) for loss in losses)
-    task, model = make(data_root, norm)
+    task, model = make(data_root, "bn")
     exact = task.objective(model, task.batches(0)[0], StreamNoise(0, "noise", 0, 0)).loss.item()
     assert losses[0] == pytest.approx(exact, abs=0.05)
     assert losses[0] != exact

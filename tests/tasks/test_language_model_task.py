@@ -18,9 +18,8 @@ from rmsexp import config
 from rmsexp.config.score import INTERIM
 from rmsexp.models.language_model import Cache, LanguageModel
 from rmsexp.task import INTERIM as INTERIM_EXTENT
-from rmsexp.task import Extent, Target
+from rmsexp.task import Extent
 from rmsexp.tasks import language_model
-from rmsexp.tasks.language_model import Task
 from rmsexp.train.randomness import StreamNoise
 
 pytestmark = pytest.mark.usefixtures("small_synthetic_data")
@@ -78,7 +77,7 @@ def test_too_little_text_is_refused(context: int, size: int, tmp_path: Path) -> 
         path.write_bytes(b"x" * size)
     files = [f"data.{name}={path}" for name, path in paths.items()]
     words = ["data.name=files", *files, f"context={context}", f"batch_size={(size + 1) // context - 1}"]
-    with pytest.raises(ValueError, match=f"^the training text has {size} tokens, too few for a step: . sequences of"):
+    with pytest.raises(ValueError, match=f"{size} tokens"):
         make(*words)
     paths["train"].write_bytes(b"x" * (size + 1))
     task, _ = make(*words)
@@ -166,10 +165,6 @@ def test_with_a_large_vocabulary_an_evaluation_takes_fewer_sequences_at_once(mon
         assert metrics == pytest.approx(before[split], rel=1e-5)
 
 
-def test_the_best_model_is_that_with_the_fewest_bits_per_byte() -> None:
-    assert Task.target == Target("test", "bits_per_byte", "min", "valid")
-
-
 # --- generated text
 
 
@@ -236,17 +231,25 @@ def test_generated_subwords_are_text(tmp_path: Path) -> None:
 def test_logits_that_are_not_finite_give_no_text() -> None:
     task, model = make()
     model.embedding.data.fill_(math.nan)
-    with pytest.raises(ValueError, match=r"^the model's logits are not finite, so it cannot write text"):
+    with pytest.raises(ValueError, match="not finite"):
         task.generate(model, "The", 3, 0, 0)
 
 
 # --- settings
 
 
-@pytest.mark.parametrize("norm", ["none", "wn"])
-def test_qk_norm_is_refused_where_it_has_no_effect(norm: str) -> None:
-    with pytest.raises(ValueError, match=f"^model.qk_norm=true has no effect: norm={norm} does not act on"):
-        make(f"norm={norm}", "model.qk_norm=true")
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("model.qk_norm", ["norm=none", "model.qk_norm=true"]),
+        ("model.qk_norm", ["norm=wn", "model.qk_norm=true"]),
+        ("norm.eval", ["norm=bn", "norm.eval=batch"]),
+        ("norm.eval", ["norm=mean_only_bn", "norm.eval=batch"]),
+    ],
+)
+def test_what_has_no_effect_or_no_meaning_is_refused(key: str, words: list[str]) -> None:
+    with pytest.raises(ValueError, match=f"^{key}"):
+        make(*words)
 
 
 def test_dyt_and_derf_scale_the_embedding() -> None:
@@ -256,40 +259,25 @@ def test_dyt_and_derf_scale_the_embedding() -> None:
         assert (job.setting, job.series) == ("demo", norm)
 
 
-@pytest.mark.parametrize("norm", ["bn", "mean_only_bn"])
-def test_evaluation_with_statistics_of_the_batch_is_refused(norm: str) -> None:
-    with pytest.raises(ValueError, match=r"^norm.eval=batch is not possible: statistics of an evaluated batch include"):
-        make(f"norm={norm}", "norm.eval=batch")
+MISTAKES: list[tuple[str, list[str]]] = [  # the key that the error names, and words
+    ("context", ["context=1"]),
+    ("data.tokens", ["data.tokens=words"]),
+    ("data.name=files needs data.test", ["data.name=files", "data.train=a", "data.valid=b"]),
+    ("data.held_out", ["data.held_out=0"]),
+    ("data.held_out", ["data.held_out=20"]),
+    ("data.vocabulary", ["data.vocabulary=1"]),
+    ("data.vocabulary", ["data.vocabulary=300"]),
+    ("data.valid", ["data.valid=b"]),
+    ("schedule.warmup", ["schedule.warmup=9", "schedule.steps=9"]),
+    ("model.placement", ["model.placement=middle"]),
+    ("optim.weight_decay", ["optim.weight_decay=-1"]),
+    ("schedule.floor", ["schedule.floor=1"]),
+]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["context=1"], "context must be at least 2, got 1"),
-        (["data.tokens=words"], "data.tokens=words is not known"),
-        (
-            ["data.name=files", "data.train=a", "data.valid=b"],
-            "data.name=files needs data.test, the path of a text file",
-        ),
-        (["data.held_out=0"], "data.held_out must be at least 1, got 0"),
-        (
-            ["data.held_out=20"],
-            "data.held_out is an option of data.name=lambada or lambada_all, and data.name is sentences",
-        ),
-        (["data.vocabulary=1"], "data.vocabulary must be at least 2, got 1"),
-        (
-            ["data.vocabulary=300"],
-            "data.vocabulary is an option of data.tokens=sentencepiece, and data.tokens is bytes",
-        ),
-        (["data.valid=b"], "data.valid is read with data.name=files only; add data.name=files"),
-        (["schedule.warmup=9", "schedule.steps=9"], "schedule.warmup=9 must be less than schedule.steps=9"),
-        (["model.placement=middle"], "model.placement=middle is not known"),
-        (["optim.weight_decay=-1"], "optim.weight_decay must be a finite number of at least 0, got -1"),
-        (["schedule.floor=1"], r"schedule.floor must lie in \[0, 1\), got 1"),
-    ],
-)
-def test_mistakes_are_refused(words: list[str], message: str) -> None:
-    with pytest.raises(config.ConfigError, match=f"^{message}"):
+@pytest.mark.parametrize(("key", "words"), MISTAKES)
+def test_mistakes_are_refused(key: str, words: list[str]) -> None:
+    with pytest.raises(config.ConfigError, match=f"^{key}"):
         config.job([*TINY, *words])
 
 
@@ -301,27 +289,6 @@ def test_the_large_model() -> None:
         "bfloat16",
     )
     assert (cfg.context, cfg.batch_size, cfg.schedule.steps) == (1024, 128, 5000)
-    with torch.device("meta"):
-        model = LanguageModel(job.norm, cfg.data.vocabulary, cfg.model)
-    assert sum(parameter.numel() for parameter in model.parameters()) == 123_353_856
-
-
-def test_the_logits_of_a_micro_batch_fit_on_a_gpu() -> None:
-    """Less than 2 GiB in float32: the loss and its gradient need several such arrays."""
-    cfg = config.job(["task=language_model", "scale=large"]).config
-    sequences = math.ceil(cfg.batch_size / cfg.micro_batches)
-    assert sequences * cfg.context * cfg.data.vocabulary * 4 < 2 * 2**30
-
-
-def test_only_this_task_is_large_and_it_has_no_scale_of_the_paper() -> None:
-    for words, scales in (
-        (["task=cifar10", "scale=large"], "demo, medium, paper, small"),
-        (["task=language_model", "scale=paper"], "demo, large, medium, small"),
-    ):
-        with pytest.raises(config.ConfigError, match=rf"has no {words[1]} \(its scales are {scales}\)$"):
-            config.job(words)
-    assert config.papers_scale("language_model") == ""
-    assert config.papers_scale("cifar10") == "; the paper's setting is scale=paper"
 
 
 @pytest.mark.parametrize("norm", ["wn", "mean_only_bn"])

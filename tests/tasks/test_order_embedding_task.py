@@ -21,7 +21,6 @@ from rmsexp.data.captions import EOS, NAMES, PER_IMAGE, CaptionedImages, Caption
 from rmsexp.data.sequences import Sequences
 from rmsexp.data.synthetic import scenes
 from rmsexp.models.order_embedding import PENALTIES
-from rmsexp.task import Target
 from rmsexp.tasks import order_embedding
 from rmsexp.train.randomness import StreamNoise
 
@@ -252,10 +251,6 @@ def test_results_do_not_depend_on_the_evaluation_batch(
                 assert other[split][metric] == pytest.approx(value, **({"rel": 1e-7} if wide else inexact))
 
 
-def test_the_best_model_is_that_of_the_highest_recall_of_images_on_the_validation_set() -> None:
-    assert order_embedding.Task.target == Target("test", "image_recall", "max", "valid")
-
-
 # Notes
 
 
@@ -302,15 +297,8 @@ def test_the_bias_correction_reaches_the_first_step(correction: str, rate: float
 
 @pytest.mark.parametrize("size", [46, 47])
 def test_a_batch_of_all_images_or_more_is_refused(size: int) -> None:
-    with pytest.raises(ValueError, match=rf"^batch_size={size} must be less than the 46 training images$"):
+    with pytest.raises(ValueError, match=f"^batch_size={size}"):
         make("order_embedding", f"batch_size={size}")
-
-
-def test_an_option_of_other_data_is_refused() -> None:
-    """It would have no effect, but be part of the setting's name."""
-    message = "data.features is an option of data.name=flickr8k or coco, and data.name is scenes"
-    with pytest.raises(config.ConfigError, match=message):
-        config.job(["task=order_embedding", "norm=rms", "data.features=descriptor"])
 
 
 def test_the_papers_order_embedding() -> None:

@@ -41,17 +41,6 @@ def test_a_checkpoint_is_read_as_it_was_saved(tmp_path: Path) -> None:
         assert repr(torch.load(tmp_path / name, weights_only=True)) == repr(read)  # the digest does not disturb torch
 
 
-@pytest.mark.parametrize("name", [LAST, PREVIOUS, BEST])
-def test_a_folder_in_the_place_of_a_checkpoint_is_kept_under_another_name(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).mkdir()
-    for value in (1.0, 2.0):
-        checkpoint.save(tmp_path, payload(value))
-        checkpoint.save_best(tmp_path, payload(value))
-    assert (tmp_path / f"{name}.old0").is_dir()
-    for file, value in ((LAST, 2.0), (PREVIOUS, 1.0), (BEST, 2.0)):
-        assert repr(checkpoint.read(tmp_path / file, IDENTITY)) == repr(payload(value))
-
-
 def test_a_change_of_any_byte_is_noticed(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, payload())
     path = tmp_path / LAST

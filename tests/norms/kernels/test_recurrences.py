@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from helpers.fused_pairs import NORMS, PROPERTY, Pair, assert_autocast_widens, close, gradients, mask_of, pair
-from helpers.interpreter import run_python
 from helpers.sites import draw, fill
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +18,6 @@ from torch import Tensor, nn
 
 from rmsexp import norms
 from rmsexp.models.recurrent import GRU, LSTM
-from rmsexp.norms import kernels
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fused_kernels")]
 
@@ -161,20 +156,15 @@ def test_without_autograd(unit: str, context: Callable[[], Any]) -> None:
 
 
 @units
-def test_an_empty_batch(unit: str) -> None:
-    assert_agree(pair_of(unit, "rms"), draw(0, TIME, E).requires_grad_(), None, None, reverse=False)
-
-
-@units
 @directions
 @pytest.mark.parametrize("masked", [False, True])
-def test_sequences_without_positions(unit: str, masked: bool, reverse: bool) -> None:
-    eager, fused = pair_of(unit, "rms")
-    x, mask = draw(BATCH, 0, E), MASK[:, :0] if masked else None
-    results = [layer(x, mask, reverse=reverse) for layer in (eager, fused)]
-    assert results[0].shape == results[1].shape == (BATCH, 0, H)
-    for layer, states in zip((eager, fused), results, strict=True):
-        assert not any(gradient.any() for gradient in gradients(states, list(layer.parameters())))
+def test_batches_without_sequences_or_positions(unit: str, masked: bool, reverse: bool) -> None:
+    for batch, time in ((0, TIME), (BATCH, 0)):
+        x, mask = draw(batch, time, E), MASK[:batch, :time] if masked else None
+        for layer in pair_of(unit, "rms"):
+            states = layer(x, mask, reverse=reverse)
+            assert states.shape == (batch, time, H)
+            assert not any(gradient.any() for gradient in gradients(states, list(layer.parameters())))
 
 
 @units
@@ -186,34 +176,6 @@ def test_on_the_meta_device(unit: str, masked: bool) -> None:
     assert (states.shape, states.dtype, states.device.type) == ((BATCH, TIME, H), torch.float32, "meta")
     (gradient,) = torch.autograd.grad(states, x, torch.empty_like(states))
     assert gradient.shape == x.shape
-
-
-AGAIN = """
-import pickle, sys, torch
-for layer, x, y in pickle.load(open(sys.argv[1], "rb")):
-    assert torch.equal(layer(x), y)
-print("done")
-"""
-
-
-def test_pickled_layers_compute_the_same_in_a_new_process(tmp_path: Path) -> None:
-    layers = [(fill(norms.RMSNorm(H, impl="fused")), draw(BATCH, H))]
-    layers += [(pair_of(unit, "rms")[1], draw(BATCH, TIME, E)) for unit in UNITS]
-    (tmp_path / "layers").write_bytes(pickle.dumps([(layer, x, layer(x).detach()) for layer, x in layers]))
-    process = run_python("-c", AGAIN, str(tmp_path / "layers"), OMP_NUM_THREADS="1")
-    assert process.stdout == "done\n", process.stderr
-
-
-@units
-def test_pickled_layers_are_eager_where_there_are_no_kernels(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    eager, fused = pair_of(unit, "rms")
-    pickled, copied, x = pickle.dumps(fused), copy.deepcopy(fused), draw(BATCH, TIME, E)
-    assert copied.fused
-    monkeypatch.setattr(kernels, "load", lambda: False)
-    again = pickle.loads(pickled)
-    assert not again.fused
-    assert not again.gates_h.norm.fused
-    assert torch.equal(again(x), eager(x))
 
 
 @units
@@ -236,20 +198,6 @@ def test_threads(unit: str, reverse: bool) -> None:
 
 
 # --- under torch.compile and autocast
-
-
-@units
-def test_compiled_equals_eager_mode(unit: str) -> None:
-    _, fused = pair_of(unit, "rms")
-    torch._dynamo.reset()
-    compiled = torch.compile(fused, backend="aot_eager")
-    for batch in (BATCH, 3):
-        x = draw(batch, TIME, E).requires_grad_()
-        results = []
-        for layer in (compiled, fused):
-            states = layer(x, MASK[:batch], initial_of(fused, batch), reverse=True) * MASK[:batch].unsqueeze(-1)
-            results.append([states, *gradients(states, [x, *fused.parameters()])])
-        close(results[0], results[1])
 
 
 @pytest.mark.parametrize("name", ["ln", "prms"])

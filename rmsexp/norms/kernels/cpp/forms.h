@@ -34,16 +34,11 @@ struct Form {
   double divisor() const { return kind == kEuclid ? 1.0 : static_cast<double>(k); }
 };
 
-// Checks that there is such a kind of norm, with eps in this place.
-inline void check_kind(int64_t kind, bool inside) {
-  const bool known = kind == kNone || kind == kRms || kind == kLayer || kind == kEuclid;
-  TORCH_CHECK_VALUE(known, "unknown kind of norm: ", kind);
-  TORCH_CHECK_VALUE(kind != kLayer || inside, "expected the eps of layer norm inside the root");
-}
-
 // Checks that the kernels can compute the norm.
 inline void check(const Form& form) {
-  check_kind(form.kind, form.inside);
+  const bool known = form.kind == kNone || form.kind == kRms || form.kind == kLayer || form.kind == kEuclid;
+  TORCH_CHECK_VALUE(known, "unknown kind of norm: ", form.kind);
+  TORCH_CHECK_VALUE(form.kind != kLayer || form.inside, "expected the eps of layer norm inside the root");
   TORCH_CHECK_VALUE(1 <= form.k && form.k <= form.n, "expected from 1 to ", form.n,
                     " units in the statistic of a norm, got ", form.k);
   TORCH_CHECK_VALUE(form.kind != kLayer || form.k == form.n, "expected all ", form.n,

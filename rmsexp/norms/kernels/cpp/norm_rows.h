@@ -2,17 +2,22 @@
 // the positions of one channel of one example.
 //
 // `streaming` is for tensors that exceed the cache (vectors.h, exceeds_cache()): the next row is prefetched, and
-// results are written by the streaming store() of vectors.h.
+// results are written by the streaming store() of vectors.h. With `added`, the norm is of a sum, x + addend; there are
+// then no maps and no activation.
 #pragma once
+
+#include <vector>
 
 #include "norms.h"
 
 namespace rmsexp {
 namespace {
 
-template <typename T, bool streaming>
+template <typename T, bool streaming, bool added>
 void rows_forward(const Layout& layout, const Form& form,
                   const T* x,            // (rows, n)
+                  const T* addend,       // (rows, n), read with `added` only
+                  T* total,              // (rows, n), written with `added` only
                   const Wide<T>* gain,   // (n,), or (channels,) for maps, or null
                   const Wide<T>* shift,  // as gain
                   Wide<T> slope,
@@ -22,9 +27,17 @@ void rows_forward(const Layout& layout, const Form& form,
   using W = Wide<T>;
   const int64_t n = layout.n, channels = layout.channels;
   at::parallel_for(0, layout.rows, std::max<int64_t>(1, kElementsPerThread / n), [&](int64_t begin, int64_t end) {
+    // A streaming store removes its cache line, so that a row is first summed in a buffer, which stays in the cache.
+    std::vector<T> buffer(added && streaming ? n : 0);
     for (int64_t row = begin; row < end; ++row) {
-      const T* a = x + row * n;
-      T* target = y + row * n;
+      const T *a = x + row * n, *b = added ? addend + row * n : nullptr, *x_row = a;
+      T *target = y + row * n, *total_row = added ? total + row * n : nullptr;
+      if constexpr (added) {
+        T* sum = streaming ? buffer.data() : total_row;
+        for_each_vector<W>(
+            0, n, [&](int64_t j, auto count) { store(sum + j, load(x_row + j, count) + load(b + j, count), count); });
+        a = sum;
+      }
       const auto statistics = row_statistics(a, form);
       scale[row] = statistics.scale;
       if (form.kind == kLayer) mean[row] = statistics.mean;
@@ -34,8 +47,13 @@ void rows_forward(const Layout& layout, const Form& form,
       const Vec<W> channel_shift(channels && shift ? shift[channel] : W(0));
       const auto write = [&](auto unit_gains, auto unit_shifts, auto activated) {
         for_each_vector<W>(0, n, [&](int64_t j, auto count) {
-          if constexpr (streaming) __builtin_prefetch(a + n + j);
-          auto value = load(a + j, count) - centre;
+          if constexpr (streaming) __builtin_prefetch(x_row + n + j);
+          auto value = load(a + j, count);
+          if constexpr (added && streaming) {
+            __builtin_prefetch(b + n + j);
+            store<streaming>(total_row + j, value, count);
+          }
+          value = value - centre;
           if constexpr (unit_gains) {
             value = value * factor * load(gain + j, count);
           } else {
@@ -55,13 +73,14 @@ void rows_forward(const Layout& layout, const Form& form,
 // With d the gradient of the loss with respect to normalised * gain + shift:
 //
 //   dgain = sum over rows of d * normalised, dshift = sum over rows of d (for maps: over rows and positions)
-//   g = d * gain, from which dx follows as in forms.h, correction()
+//   g = d * gain, from which dx follows as in forms.h, correction(); with `added`, dtotal is added to it
 //
 // A first pass over a row computes the sums, a second pass writes dx.
-template <typename T, bool streaming>
+template <typename T, bool streaming, bool added>
 void rows_backward(const Layout& layout, const Form& form,
+                   const T* dtotal,       // (rows, n), read with `added` only
                    const T* dy,           // (rows, n)
-                   const T* x,            // (rows, n)
+                   const T* x,            // (rows, n): what was normalised
                    const Wide<T>* gain,   // (n,), or (channels,) for maps, or null
                    const Wide<T>* shift,  // as gain
                    Wide<T> slope,
@@ -78,7 +97,7 @@ void rows_backward(const Layout& layout, const Form& form,
     W* dgain_sum = dgain ? dgain + slot * width : nullptr;
     W* dshift_sum = dshift ? dshift + slot * width : nullptr;
     for (int64_t row = begin; row < end; ++row) {
-      const T *a = x + row * n, *dy_row = dy + row * n;
+      const T *a = x + row * n, *dy_row = dy + row * n, *direct = added ? dtotal + row * n : nullptr;
       T* target = dx + row * n;
       const Vec<W> centre(form.kind == kLayer ? mean[row] : W(0)), factor(scale[row]);
       const int64_t channel = channels ? row % channels : 0;
@@ -128,6 +147,7 @@ void rows_backward(const Layout& layout, const Form& form,
           if constexpr (streaming) {
             __builtin_prefetch(a + n + j);
             __builtin_prefetch(dy_row + n + j);
+            if constexpr (added) __builtin_prefetch(direct + n + j);
           }
           const auto normalised = (load(a + j, count) - centre) * factor;
           auto gradient = incoming(j, count, normalised);
@@ -137,7 +157,12 @@ void rows_backward(const Layout& layout, const Form& form,
             gradient = gradient * channel_gain;
           }
           if constexpr (in_statistic) gradient = gradient - mean_gradient - normalised * projection;
-          store<streaming>(target + j, factor * gradient, count);
+          if constexpr (added) {
+            gradient = at::vec::fmadd(factor, gradient, load(direct + j, count));
+          } else {
+            gradient = factor * gradient;
+          }
+          store<streaming>(target + j, gradient, count);
         });
       };
       write(0, form.k, std::true_type{});

@@ -6,32 +6,14 @@
 // et al. (2016), Eq. 3.
 #pragma once
 
-#include "checks.h"
 #include "forms.h"
+#include "operators.h"
 
 namespace rmsexp {
 
 using NormOutputs = std::tuple<Tensor, Tensor, Tensor>;
 
-// Returns y, mean and scale. Mean and scale have shape (rows,), or (batch * channels,) for maps. They are float32 if x
-// is float16 or bfloat16. The mean is empty except for layer norm.
-NormOutputs normalise_forward(const Tensor& input,          // (..., n), or maps (batch, channels, height, width)
-                              const OptionalTensor& gain,   // (n,) or (channels,)
-                              const OptionalTensor& shift,  // as gain
-                              bool maps, int64_t kind,
-                              int64_t k,  // number of units in a statistic; not read for layer norm
-                              bool inside, double eps, double slope);
-
-// Returns the gradients of x, gain and shift. Those of gain and shift have the dtype of the statistics. The gradient of
-// a missing gain or shift is empty.
-NormOutputs normalise_backward(const Tensor& gradient,  // gradient of y, with the shape of y
-                               const Tensor& input, const OptionalTensor& gain,
-                               const Tensor& mean,   // (rows,) or (batch * channels,), or empty
-                               const Tensor& scale,  // (rows,) or (batch * channels,)
-                               const OptionalTensor& shift, bool maps, int64_t kind, int64_t k, bool inside, double eps,
-                               double slope);
-
-// Checks the arguments that both operators take, except the form. Sizes may be symbolic.
+// Checks the arguments of the operator normalise, except the form. Sizes may be symbolic.
 void check_arguments(const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift, bool maps, double slope);
 
 namespace {

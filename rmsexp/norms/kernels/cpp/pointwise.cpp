@@ -1,7 +1,11 @@
-// The operators pointwise_forward and pointwise_backward on CPU (pointwise.h).
+// Pointwise functions that take the place of a norm, with autograd, as norms.cpp defines normalise.
+//
+// y = activation(f(alpha * x + offset) * gain + shift), with f = tanh (DyT, Zhu et al. 2025) or f = erf (Derf, Chen et
+// al. 2025). alpha and offset are numbers; without an offset it is 0. Gain and shift belong to the units of the last
+// axis, or with `maps` to the channels. The activation is a leaky ReLU with `slope` in (0, 1]; 1 means no activation.
+#include <c10/util/string_view.h>
 
-#include "pointwise.h"
-
+#include "derivatives.h"
 #include "norm_tensors.h"
 #include "norms.h"
 
@@ -181,6 +185,7 @@ struct Arguments {
 
 }  // namespace
 
+// Checks the arguments of the operator pointwise. Sizes may be symbolic.
 void check_pointwise(const Tensor& x, const Tensor& alpha, const OptionalTensor& offset, const Tensor& gain,
                      const OptionalTensor& shift, c10::string_view function, bool maps, double slope) {
   check_arguments(x, gain, shift, maps, slope);
@@ -189,9 +194,9 @@ void check_pointwise(const Tensor& x, const Tensor& alpha, const OptionalTensor&
   TORCH_CHECK_VALUE(function == "tanh" || function == "erf", "expected the function tanh or erf, got ", function);
 }
 
+// Returns y. Alpha and offset: (1,). Function: "tanh" or "erf".
 Tensor pointwise_forward(const Tensor& input, const Tensor& alpha, const OptionalTensor& offset, const Tensor& gain,
                          const OptionalTensor& shift, c10::string_view function, bool maps, double slope) {
-  check_pointwise(input, alpha, offset, gain, shift, function, maps, slope);
   const Arguments a(input, alpha, offset, gain, shift, maps, slope);
   Tensor y = uninitialised_like(a.x);
   if (!a.rows) return y;
@@ -204,12 +209,12 @@ Tensor pointwise_forward(const Tensor& input, const Tensor& alpha, const Optiona
   return y;
 }
 
+// Returns the gradients of x; of alpha and offset, together (2,); of gain; and of shift, empty if there is none. The
+// gradients of parameters are float32 if x is float16 or bfloat16.
 std::tuple<Tensor, Tensor, Tensor, Tensor> pointwise_backward(const Tensor& gradient, const Tensor& input,
                                                               const Tensor& alpha, const OptionalTensor& offset,
                                                               const Tensor& gain, const OptionalTensor& shift,
                                                               c10::string_view function, bool maps, double slope) {
-  check_pointwise(input, alpha, offset, gain, shift, function, maps, slope);
-  check("dy", gradient, input.sizes(), input);
   const Arguments a(input, alpha, offset, gain, shift, maps, slope);
   const Tensor dy = with_layout(gradient, a.x);
   const int64_t slots = a.x.numel() <= kElementsPerThread ? 1 : at::get_num_threads();
@@ -232,6 +237,77 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> pointwise_backward(const Tensor& grad
 
 }  // namespace rmsexp
 
+namespace rmsexp::pointwise {
+namespace {
+
+using torch::autograd::AutogradContext;
+
+using Forward = Tensor(const Tensor&, const Tensor&, const OptionalTensor&, const Tensor&, const OptionalTensor&,
+                       c10::string_view, bool, double);
+using Backward = std::tuple<Tensor, Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&,
+                                                            const OptionalTensor&, const Tensor&, const OptionalTensor&,
+                                                            c10::string_view, bool, double);
+
+Tensor without_autograd(const Tensor& x, const Tensor& alpha, const OptionalTensor& offset, const Tensor& gain,
+                        const OptionalTensor& shift, c10::string_view function, bool maps, double slope) {
+  check_pointwise(x, alpha, offset, gain, shift, function, maps, slope);
+  static const auto op = find_operator<Forward>("rmsexp::pointwise_forward");
+  return op.call(x, alpha, offset, gain, shift, function, maps, slope);
+}
+
+// The tensors saved for the backward pass. Offset and shift are undefined if there is none.
+struct SavedPointwise {
+  Tensor x, alpha, offset, gain, shift;
+  auto fields() { return std::tie(x, alpha, offset, gain, shift); }
+};
+
+class Pointwise : public torch::autograd::Function<Pointwise> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& alpha, const OptionalTensor& offset,
+                        const Tensor& gain, const OptionalTensor& shift, c10::string_view function, bool maps,
+                        double slope) {
+    at::AutoDispatchBelowADInplaceOrView below;
+    const SavedPointwise saved{x, alpha, offset.value_or(Tensor()), gain, shift.value_or(Tensor())};
+    ctx->save_for_backward(to_list(saved));
+    ctx->saved_data["function"] = std::string(function);
+    ctx->saved_data["maps"] = maps;
+    ctx->saved_data["slope"] = slope;
+    return without_autograd(x, alpha, offset, gain, shift, function, maps, slope);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    refuse_second_derivatives();
+    static const auto op = find_operator<Backward>("rmsexp::pointwise_backward");
+    const auto saved = from_list<SavedPointwise>(ctx->get_saved_variables());
+    const auto& [x, alpha, offset, gain, shift] = saved;
+    const std::string function = ctx->saved_data["function"].toStringRef();
+    const bool maps = ctx->saved_data["maps"].toBool();
+    const double slope = ctx->saved_data["slope"].toDouble();
+    variable_list result(8);  // one gradient for each argument of forward
+    at::AutoDispatchBelowADInplaceOrView below;
+    const auto [dx, dscalars, dgain, dshift] =
+        op.call(gradients[0], x, alpha, optional(offset), gain, optional(shift), function, maps, slope);
+    result[0] = dx;
+    result[1] = dscalars.narrow(0, 0, 1).to(alpha.scalar_type());
+    if (offset.defined()) result[2] = dscalars.narrow(0, 1, 1).to(offset.scalar_type());
+    result[3] = dgain.to(gain.scalar_type());
+    if (shift.defined()) result[4] = dshift.to(shift.scalar_type());
+    return result;
+  }
+};
+
+Tensor with_autograd(const Tensor& x, const Tensor& alpha, const OptionalTensor& offset, const Tensor& gain,
+                     const OptionalTensor& shift, c10::string_view function, bool maps, double slope) {
+  if (needs_gradients(x, alpha, offset, gain, shift)) {
+    return Pointwise::apply(x, alpha, offset, gain, shift, function, maps, slope);
+  }
+  at::AutoDispatchBelowADInplaceOrView below;
+  return without_autograd(x, alpha, offset, gain, shift, function, maps, slope);
+}
+
+}  // namespace
+}  // namespace rmsexp::pointwise
+
 TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
   m.def(
       "pointwise_forward(Tensor x, Tensor alpha, Tensor? offset, Tensor gain, Tensor? shift, str function, bool maps, "
@@ -239,9 +315,16 @@ TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
   m.def(
       "pointwise_backward(Tensor dy, Tensor x, Tensor alpha, Tensor? offset, Tensor gain, Tensor? shift, "
       "str function, bool maps, float slope=1.0) -> (Tensor dx, Tensor dscalars, Tensor dgain, Tensor dshift)");
+  m.def(
+      "pointwise(Tensor x, Tensor alpha, Tensor? offset, Tensor gain, Tensor? shift, str function, bool maps, "
+      "float slope=1.0) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(rmsexp, CPU, m) {
   m.impl("pointwise_forward", rmsexp::pointwise_forward);
   m.impl("pointwise_backward", rmsexp::pointwise_backward);
 }
+
+TORCH_LIBRARY_IMPL(rmsexp, CompositeExplicitAutograd, m) { m.impl("pointwise", rmsexp::pointwise::without_autograd); }
+
+TORCH_LIBRARY_IMPL(rmsexp, Autograd, m) { m.impl("pointwise", rmsexp::pointwise::with_autograd); }

@@ -2,7 +2,7 @@
 
 A *row* is a set of n units that share a statistic; for maps, it is the positions of one channel of one example. Each
 program computes BLOCK_ROWS rows, BLOCK_N units of each at a time. The same kernels compute the sum of two tensors and a
-norm of the sum over its last axis. Zhang & Sennrich (2019); Ba et al. (2016).
+norm of the sum over its last axis. The arguments of the operators are described in ``cpp/norms.cpp``.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rmsexp.norms.kernels.forms import Form, Kind, is_channels_last, is_readable, wide
-from rmsexp.norms.kernels.triton.checks import check, check_contiguous, check_form, check_parameter
-from rmsexp.norms.kernels.triton.rows import LAYER, launch_options, row_gradient_terms, row_statistics
+from rmsexp.norms.kernels.triton.rows import LAYER, check_form, launch_options, row_gradient_terms, row_statistics
 
 
 @triton.jit
@@ -35,9 +34,7 @@ def _forward(
     n,  # number of units of a row
     k,  # number of units that enter the statistic
     MAPS: tl.constexpr,
-    KIND: tl.constexpr,
-    EPS_INSIDE: tl.constexpr,
-    EPS: tl.constexpr,
+    NORM: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
@@ -58,10 +55,8 @@ def _forward(
             tl.store(total + offset, value, in_row)
         tl.debug_barrier()  # other threads wrote the total that is read from here on
         x = total
-    row_mean, row_scale = row_statistics(
-        x + row_begin, row_exists, unit_stride, n, k, KIND, EPS_INSIDE, EPS, DTYPE, BLOCK_ROWS, BLOCK_N
-    )
-    if KIND == LAYER:
+    row_mean, row_scale = row_statistics(x + row_begin, row_exists, unit_stride, n, k, NORM, DTYPE, BLOCK_ROWS, BLOCK_N)
+    if NORM[0] == LAYER:
         tl.store(mean + row, row_mean, row_exists)
     tl.store(scale + row, row_scale, row_exists)
     for start in range(0, n, BLOCK_N):
@@ -95,9 +90,7 @@ def _backward(
     n,  # number of units of a row
     k,  # number of units that enter the statistic
     MAPS: tl.constexpr,
-    KIND: tl.constexpr,
-    EPS_INSIDE: tl.constexpr,
-    EPS: tl.constexpr,
+    NORM: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
@@ -114,7 +107,7 @@ def _backward(
     row_begin = row // unit_stride * n * unit_stride + row % unit_stride
     part = tl.program_id(0).to(tl.int64) * n  # this program's row of dgain and dshift, unless MAPS
     row_mean = tl.zeros([BLOCK_ROWS, 1], DTYPE)
-    if KIND == LAYER:
+    if NORM[0] == LAYER:
         row_mean = tl.load(mean + row, row_exists, other=0)
     row_scale = tl.load(scale + row, row_exists, other=1)
     sums_g = tl.zeros([BLOCK_ROWS, BLOCK_N], DTYPE)
@@ -145,7 +138,7 @@ def _backward(
             row_gain = tl.load(gain + row % channels, row_exists, other=0)
             sum_g *= row_gain
             sum_gy *= row_gain
-    mean_g, slope = row_gradient_terms(sum_g, sum_gy, row_scale, n, k, KIND, EPS_INSIDE, EPS)
+    mean_g, slope = row_gradient_terms(sum_g, sum_gy, row_scale, n, k, NORM)
     for start in range(0, n, BLOCK_N):
         unit = start + tl.arange(0, BLOCK_N)[None, :]
         in_row = row_exists & (unit < n)
@@ -192,18 +185,6 @@ def block_options(layout: Layout) -> dict[str, int]:
     return {"BLOCK_ROWS": rows, "BLOCK_N": units, **launch_options(rows * units)}
 
 
-def check_arguments(x: Tensor, gain: Tensor | None, shift: Tensor | None, maps: bool, slope: float) -> None:
-    """Check the arguments that both operators take, except the form. Raises: ValueError."""
-    if x.ndim != 4 if maps else x.ndim < 1:
-        expected = "(batch, channels, height, width)" if maps else "(…, units)"
-        raise ValueError(f"expected x of shape {expected}, got {list(x.shape)}")
-    width = x.shape[1 if maps else -1]
-    check_parameter("gain", gain, width, x.device)
-    check_parameter("shift", shift, width, x.device)
-    if not 0 < slope <= 1:
-        raise ValueError(f"expected a slope in (0, 1], got {slope}")
-
-
 def wide_parameter(vector: Tensor | None, x: Tensor) -> Tensor | None:
     return None if vector is None else vector.to(wide(x)).contiguous()
 
@@ -238,7 +219,7 @@ def _launch_forward(
         tensors = (x, addend, total, wide_parameter(gain, x), wide_parameter(shift, x), y, mean, scale)
         kind, k, inside, eps = _checked(form, layout.n)
         grid = (triton.cdiv(layout.rows, options["BLOCK_ROWS"]),)
-        _forward[grid](*tensors, *layout, k, maps, kind, inside, eps, **options)
+        _forward[grid](*tensors, *layout, k, maps, (kind, inside, eps), **options)
     return total, y, mean, scale
 
 
@@ -259,9 +240,6 @@ def _launch_backward(
     layout = layout_of(x, maps)
     if x.numel():
         form = _checked(form, layout.n)
-    check_contiguous(
-        scale, scale=(scale, (layout.rows,)), mean=(mean, (layout.rows if form.kind == Kind.LAYER else 0,))
-    )
     options = block_options(layout)
     programs = triton.cdiv(layout.rows, options["BLOCK_ROWS"])
     examples = layout.rows // layout.channels if x.numel() else 0
@@ -271,7 +249,7 @@ def _launch_backward(
     if x.numel():
         kind, k, inside, eps = form
         tensors = (dy, dtotal, x, wide_parameter(gain, x), mean, scale, dx, dgain, dshift)
-        _backward[(programs,)](*tensors, *layout, k, maps, kind, inside, eps, **options)
+        _backward[(programs,)](*tensors, *layout, k, maps, (kind, inside, eps), **options)
     empty = scale.new_empty(0)
     return dx, empty if dgain is None else dgain.sum(0), empty if dshift is None else dshift.sum(0)
 
@@ -287,23 +265,7 @@ def normalise_forward(
     eps: float,
     slope: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ``y = leaky_relu((x - mean) * scale * gain + shift)``, mean and scale.
-
-    Args:
-        x: ``(…, features)``, normalised over the last axis, or with ``maps`` ``(batch, features, height, width)``,
-            normalised over the last two. float16 and bfloat16 are computed in float32.
-        gain: ``(features,)``, or None for 1.
-        shift: ``(features,)``, or None for 0.
-        maps: Whether ``x`` is feature maps.
-        kind: The norm, with ``k``, ``inside`` and ``eps``: see :class:`rmsexp.norms.kernels.forms.Form`.
-        slope: Slope of the leaky ReLU, which a separate kernel applies; 1 means no leaky ReLU.
-
-    Returns:
-        y: Result with the shape and dtype of ``x``.
-        mean: ``(rows,)`` in memory order, float64 for float64 input, otherwise float32; empty except for layer norm.
-        scale: ``(rows,)`` in memory order, in the dtype of mean.
-    """
-    check_arguments(x, gain, shift, maps, slope)
+    """Return y, mean and scale. A separate kernel applies the leaky ReLU."""
     _, y, mean, scale = _launch_forward(x, None, gain, shift, maps, Form(kind, k, inside, eps))
     return y if slope == 1 else F.leaky_relu(y, slope), mean, scale
 
@@ -322,18 +284,7 @@ def normalise_backward(
     eps: float,
     slope: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x, gain and shift.
-
-    Args:
-        dy: Gradient of y.
-        mean: The mean that :func:`normalise_forward` returned.
-        scale: The scale that :func:`normalise_forward` returned.
-
-    For the other arguments see :func:`normalise_forward`. The gradients of gain and shift are ``(features,)``, in the
-    dtype of ``scale``, or empty if gain or shift is None.
-    """
-    check_arguments(x, gain, shift, maps, slope)
-    check("dy", dy, x.shape, x.dtype, x.device)
+    """Return the gradients of x, gain and shift."""
     if slope != 1:
         y, _, _ = normalise_forward(x, gain, shift, maps, kind, k, inside, eps)
         dy = torch.where(y > 0, dy, dy * slope)
@@ -350,14 +301,7 @@ def add_normalise_forward(
     inside: bool,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return ``total = x + addend``, ``y = (total - mean) * scale * gain + shift``, mean and scale.
-
-    ``addend`` has the shape of ``x``, and its dtype or one of lower precision. For the other arguments, mean and scale
-    see :func:`rmsexp.norms.kernels.triton.norms.normalise_forward`.
-    """
-    check_arguments(x, gain, shift, False, 1.0)
-    narrower = addend.is_floating_point() and torch.promote_types(x.dtype, addend.dtype) == x.dtype
-    check("addend", addend, x.shape, addend.dtype if narrower else x.dtype, x.device)
+    """Return total, y, mean and scale."""
     total, y, mean, scale = _launch_forward(x, addend, gain, shift, False, Form(kind, k, inside, eps))
     assert total is not None
     return total, y, mean, scale
@@ -376,16 +320,5 @@ def add_normalise_backward(
     inside: bool,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradient of x, which is that of addend, too, and the gradients of gain and shift.
-
-    Args:
-        dtotal: Gradient of ``total``.
-        dy: Gradient of ``y``.
-        total: The sum that :func:`add_normalise_forward` returned.
-
-    For the other arguments and results see :func:`rmsexp.norms.kernels.triton.norms.normalise_backward`.
-    """
-    check_arguments(total, gain, shift, False, 1.0)
-    for name, gradient in (("dtotal", dtotal), ("dy", dy)):
-        check(name, gradient, total.shape, total.dtype, total.device)
+    """Return the gradient of x, which is that of addend, too, and the gradients of gain and shift."""
     return _launch_backward(dy, dtotal, total, gain, mean, scale, shift, False, Form(kind, k, inside, eps))

@@ -1,7 +1,7 @@
 """Code that all Triton kernels share: norms of single rows, and launch options.
 
-Every norm computes ``y = (a - mean) * scale`` over the n units of a row ``a``. The kind of norm is a compile-time
-constant, one of :class:`rmsexp.norms.kernels.forms.Kind`:
+Every norm computes ``y = (a - mean) * scale`` over the n units of a row ``a``. The compile-time constant ``NORM`` has
+its kind, one of :class:`rmsexp.norms.kernels.forms.Kind`, whether eps is inside the root, and eps:
 
 - NONE: mean = 0, scale = 1.
 - RMS: mean = 0, s = the mean of the squares of the first k units.
@@ -30,9 +30,7 @@ def row_statistics(
     unit_stride,  # distance between consecutive units of a row, in elements
     n,  # number of units of a row
     k,  # number of units, the first ones, that enter the statistic
-    KIND: tl.constexpr,
-    EPS_INSIDE: tl.constexpr,
-    EPS: tl.constexpr,
+    NORM: tl.constexpr,
     DTYPE: tl.constexpr,  # dtype of the statistics
     BLOCK_ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -40,10 +38,10 @@ def row_statistics(
     """Return mean and scale of each row, two tensors (BLOCK_ROWS, 1)."""
     units = tl.arange(0, BLOCK_N)[None, :]
     mean = tl.zeros([BLOCK_ROWS, 1], DTYPE)
-    if KIND == NONE:
+    if NORM[0] == NONE:
         scale = mean + 1
     else:
-        if KIND == LAYER:
+        if NORM[0] == LAYER:
             sums = tl.zeros([BLOCK_ROWS, BLOCK_N], DTYPE)
             for start in range(0, n, BLOCK_N):
                 unit = start + units
@@ -56,8 +54,8 @@ def row_statistics(
             value = tl.load(a + unit.to(tl.int64) * unit_stride, in_row, other=0).to(DTYPE)
             centred = tl.where(in_row, value - mean, 0)
             squares += centred * centred
-        mean_square = tl.sum(squares, 1, keep_dims=True) / (1 if KIND == EUCLID else k)
-        scale = 1 / tl.sqrt(mean_square + EPS) if EPS_INSIDE else 1 / (tl.sqrt(mean_square) + EPS)
+        mean_square = tl.sum(squares, 1, keep_dims=True) / (1 if NORM[0] == EUCLID else k)
+        scale = 1 / tl.sqrt(mean_square + NORM[2]) if NORM[1] else 1 / (tl.sqrt(mean_square) + NORM[2])
     return mean, scale
 
 
@@ -68,9 +66,7 @@ def row_gradient_terms(
     scale,  # (rows, 1)
     n,  # number of units of a row
     k,  # number of units that enter the statistic
-    KIND: tl.constexpr,
-    EPS_INSIDE: tl.constexpr,
-    EPS: tl.constexpr,
+    NORM: tl.constexpr,
 ):
     """Return the terms ``mean_g`` and ``slope``, (rows, 1), in the gradient of the loss with respect to a row ``a``.
 
@@ -86,12 +82,12 @@ def row_gradient_terms(
     """
     mean_g = tl.zeros_like(sum_g)
     slope = tl.zeros_like(sum_g)
-    if KIND != NONE:
-        slope = sum_gy / (1 if KIND == EUCLID else k)
-        if KIND == LAYER:
+    if NORM[0] != NONE:
+        slope = sum_gy / (1 if NORM[0] == EUCLID else k)
+        if NORM[0] == LAYER:
             mean_g = sum_g / n
-        elif not EPS_INSIDE:
-            root = 1 / scale - EPS
+        elif not NORM[1]:
+            root = 1 / scale - NORM[2]
             slope = tl.where(root > 0, slope / tl.where(root > 0, scale * root, 1), 0)
     return mean_g, slope
 
@@ -113,18 +109,18 @@ def tanh(x):
 
 
 @triton.jit
-def save_statistics(statistics, NORM: tl.constexpr, mean, scale):
-    """Write the mean and scale, (1, 1), of norm number NORM to ``statistics``, one row of shape (norms, 2)."""
+def save_statistics(statistics, PLACE: tl.constexpr, mean, scale):
+    """Write the mean and scale, (1, 1), of norm number PLACE to ``statistics``, one row of shape (norms, 2)."""
     zero = tl.zeros([1, 1], tl.int32)
-    tl.store(statistics + 2 * NORM + zero, mean)
-    tl.store(statistics + 2 * NORM + zero + 1, scale)
+    tl.store(statistics + 2 * PLACE + zero, mean)
+    tl.store(statistics + 2 * PLACE + zero + 1, scale)
 
 
 @triton.jit
-def load_statistics(statistics, NORM: tl.constexpr):
-    """Return the mean and scale, (1, 1), that :func:`save_statistics` wrote for norm number NORM."""
+def load_statistics(statistics, PLACE: tl.constexpr):
+    """Return the mean and scale, (1, 1), that :func:`save_statistics` wrote for norm number PLACE."""
     zero = tl.zeros([1, 1], tl.int32)
-    return tl.load(statistics + 2 * NORM + zero), tl.load(statistics + 2 * NORM + zero + 1)
+    return tl.load(statistics + 2 * PLACE + zero), tl.load(statistics + 2 * PLACE + zero + 1)
 
 
 @triton.jit
@@ -144,18 +140,17 @@ def norm_output(
 
 @triton.jit
 def norm_backward(
-    gradient,  # (n,), on entry: gradient of the output; on return: gradient of a
-    a,  # (n,): the row that was normalised
-    affine,  # pointer to the gain, (n,); the shift begins `width` elements after it
+    gradient,  # on entry: gradient of the norm's output; on return: gradient of a
+    a,  # the row that was normalised
+    affine,  # pointer to the gain; the shift begins `width` elements after it
     partials,  # accumulated in place: gradient of the gain; that of the shift begins `width` elements after it
     width,
-    mean,  # (1, 1)
-    scale,  # (1, 1)
-    n,  # number of units of the row
+    statistics,
+    PLACE: tl.constexpr,  # the norm's number in the statistics
+    first,  # the first unit of the row that the norm covers
+    n,  # number of units that it covers
     k,  # number of units that enter the statistic
-    KIND: tl.constexpr,
-    EPS_INSIDE: tl.constexpr,
-    EPS: tl.constexpr,
+    NORM: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
     """Compute the gradients of a row, and of gain and shift, from the gradient d of the output ``y * gain + shift``.
@@ -163,6 +158,11 @@ def norm_backward(
     y is the normalised row. The gradient of gain is ``d * y``, that of shift is ``d``; both are added to ``partials``.
     The gradient of the row is the formula in :func:`row_gradient_terms` with ``g = d * gain``.
     """
+    mean, scale = load_statistics(statistics, PLACE)
+    gradient += first
+    a += first
+    affine += first
+    partials += first
     DTYPE: tl.constexpr = a.dtype.element_ty
     units = tl.arange(0, BLOCK_N)[None, :]
     sums_g = tl.zeros([1, BLOCK_N], DTYPE)
@@ -180,16 +180,30 @@ def norm_backward(
         sums_gy += g * normalised
     sum_g = tl.sum(sums_g, 1, keep_dims=True)
     sum_gy = tl.sum(sums_gy, 1, keep_dims=True)
-    mean_g, slope = row_gradient_terms(sum_g, sum_gy, scale, n, k, KIND, EPS_INSIDE, EPS)
+    mean_g, slope = row_gradient_terms(sum_g, sum_gy, scale, n, k, NORM)
     tl.debug_barrier()  # every thread has read the gradient before it is overwritten
     for start in range(0, n, BLOCK_N):
         unit = start + units
         in_row = unit < n
         g = tl.load(gradient + unit, in_row, other=0) * tl.load(affine + unit, in_row, other=0)
-        if KIND != NONE:  # else an infinite input would give infinity times a slope of 0
+        if NORM[0] != NONE:  # else an infinite input would give infinity times a slope of 0
             normalised = (tl.load(a + unit, in_row, other=0) - mean) * scale
             g = scale * (g - mean_g - tl.where(unit < k, normalised * slope, 0))
         tl.store(gradient + unit, g, in_row)
+
+
+def check_form(kind: int, n: int, k: int, inside: bool) -> None:
+    """Check that the kernels can compute the norm of ``n`` units with ``k`` units in its statistic.
+
+    ``inside``: whether its eps is inside the root. Raises: ValueError.
+    """
+    if kind not in (Kind.NONE, Kind.RMS, Kind.LAYER, Kind.EUCLID):
+        raise ValueError(f"unknown kind of norm: {kind}")
+    if kind == Kind.LAYER and not inside:
+        raise ValueError("expected the eps of layer norm inside the root")
+    if not 1 <= k <= n or (kind == Kind.LAYER and k != n):
+        least = n if kind == Kind.LAYER else 1
+        raise ValueError(f"expected from {least} to {n} units in the statistic of a norm, got {k}")
 
 
 def launch_options(block_size: int) -> dict[str, int]:
