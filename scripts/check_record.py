@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import torch
 from rmsexp.train.probe import probe
 
+from rmsexp.measure.probes import ProbedContention, probe
 from rmsexp.records.frames.timing_records import new_folder
 from rmsexp.system import atomic
 from rmsexp.system.command_line import entry_point, inform, recorded
