@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from rmsexp.train.probe import probe
 
 from rmsexp.measure.probes import ProbedContention, probe
 from rmsexp.records.frames.timing_records import new_folder
