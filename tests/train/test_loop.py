@@ -11,10 +11,9 @@ import pytest
 from helpers.slopes import IDENTITY, slopes_trainer
 from torch import nn
 
-from rmsexp.records.record import RunFolder
 from rmsexp.train import checkpoint
 from rmsexp.train.evaluations import Every
-from rmsexp.train.loop import _drop_metrics, restore
+from rmsexp.train.loop import restore
 
 SLOPES = [[[1.0, 2.0, 3.0]], [[3.0, 2.0, 1.0]], [[1.0, 0.0, 0.0]], [[0.0, 1.0, 0.0]]]
 
@@ -95,13 +94,3 @@ def test_the_values_of_a_step_do_not_hold_its_graph(tmp_path: Path) -> None:
     """The values that wait for the next training row would otherwise keep the activations of all steps in memory."""
     trainer, _ = slopes_trainer(SLOPES, tmp_path, nn.Linear(3, 1))
     assert not trainer._update(0, trainer.task.batches(0)).values.requires_grad
-
-
-def test_a_folder_in_the_place_of_the_metrics_is_kept_under_another_name(tmp_path: Path) -> None:
-    (folder := RunFolder(tmp_path)).metrics_path.mkdir()
-    lines: list[str] = []
-    _drop_metrics(folder, 0, lines.append)
-    (line,) = lines
-    assert line.endswith("its metrics are kept as metrics.jsonl.old0")
-    assert (tmp_path / "metrics.jsonl.old0").is_dir()
-    assert not folder.metrics_path.exists()
