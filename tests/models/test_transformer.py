@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
-from helpers.sites import KINDS, NORMS, close, draw, fill, start_of, without_gradient
+from helpers.sites import KINDS, NORMS, close, draw, fill, without_gradient
 from helpers.translation_models import (
     ALONE,
     EVEN,
@@ -133,19 +133,6 @@ def test_initial_values_at_base_sizes() -> None:
     assert model.embedding_bias.abs().max().item() == pytest.approx(0.0765, rel=0.02)
     assert model.embedding_bias.abs().max() < 0.07655
     assert model.embedding_bias.std().item() == pytest.approx(0.0765 / math.sqrt(3), rel=0.05)
-
-
-@KINDS
-def test_all_norms_start_from_the_same_weights(name: str) -> None:
-    first, other, reseeded = (initialised("none"), initialised(name), initialised(name, seed=1))
-    drawn = {key: value for key, value in first.named_parameters() if not key.endswith(".bias")}
-    assert len(drawn) == 3 + 2 * (4 + 8)
-    for key, value in drawn.items():
-        assert torch.equal(other.get_parameter(key), value)
-        assert not torch.isclose(reseeded.get_parameter(key), value).all()
-    for key, value in other.named_parameters():
-        if key not in drawn:
-            assert (value == start_of(key)).all(), key
 
 
 # --- layers against torch's
