@@ -70,7 +70,7 @@ class Extent:
     test: bool = True
 
     @property
-    def valid(self) -> str:
+    def split(self) -> str:
         """Return the name of the validation split in the results: "interim" if only a part of it is evaluated."""
         return "valid" if self.examples is None else score.INTERIM
 
@@ -187,7 +187,7 @@ class Task(Protocol):
     def evaluate(self, model: nn.Module, extent: Extent = WHOLE) -> dict[str, dict[str, float]]:
         """Return the metrics of each evaluated split, by name. The caller puts the model into evaluation mode.
 
-        The splits of ``target`` are among them, and their metrics have ``target.metric``. ``extent.valid`` is the name
+        The splits of ``target`` are among them, and their metrics have ``target.metric``. ``extent.split`` is the name
         of the validation split, whose first ``extent.examples`` examples are evaluated.
         """
 

@@ -13,11 +13,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Proxy
 from torch.nn import functional as F
 
 from rmsexp.norms import Linear, Norm, Normaliser, kernels
-from rmsexp.norms.base import fx_leaf
 
 State = tuple[Tensor, ...]  # (batch, hidden_size) each; the first is the hidden state, which is the output
 Part = tuple[Tensor, ...]  # the terms of a step that depend on the input alone, for one time step or for all
@@ -42,7 +40,7 @@ class Recurrence(nn.Module, ABC, Generic[W]):
     def __init__(self, norm: Norm, hidden_size: int) -> None:
         super().__init__()
         self.hidden_size = hidden_size
-        self.fused = norm.effective_impl == "fused" and norm.fuses_recurrences
+        self.fused = norm.fused and norm.fusible_recurrences
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled or copied layer, whose operator may not be loaded, or not be available, in this process."""
@@ -58,8 +56,6 @@ class Recurrence(nn.Module, ABC, Generic[W]):
         ``initial`` is the state before the first step; None means zeros. With ``reverse`` each sequence is read from
         its last real position to its first; the output on padding is then undefined.
         """
-        if isinstance(x, Proxy):
-            return fx_leaf(self, x, mask=mask, initial=initial, reverse=reverse)
         if self.fused:
             return self.run_fused(x, mask, self.zeros(x) if initial is None else initial, reverse=reverse)
         order = reversal(mask, x) if reverse else None
@@ -276,9 +272,10 @@ def impl_of(norm: Norm, model: nn.Module) -> str:
 
     "eager", "fused", or "fused norms": norms are fused, but recurrences run step by step.
     """
-    impl = norm.effective_impl
+    if not norm.fused:
+        return "eager"
     by_step = any(isinstance(module, Recurrence) and not module.fused for module in model.modules())
-    return "fused norms" if impl == "fused" and by_step else impl
+    return "fused norms" if by_step else "fused"
 
 
 def gain_and_shift(norm: Normaliser, features: int, like: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,23 +15,22 @@ happens to activations), :meth:`Norm.reparametrisation` (what happens to weights
         c: float = 1.0
 
         def normaliser(self, site: Site) -> DynamicISRU:  # a subclass of Normaliser
-            return DynamicISRU(site.features, self.c, site.maps)
+            return DynamicISRU(site.features, self.c, site.feature_maps)
 
 Its config file, ``configs/norm/dyisru.yaml``, names the class under ``_target_`` and lists the options.
 ``notebooks/04_add_your_own_norm.ipynb`` is a complete example.
 
 Shapes of activations: ``(…, n)``, such as ``(batch, n)``, ``(batch, time, n)`` and, for queries and keys of attention,
-``(batch, time, heads, n)``; and feature maps ``(batch, channels, height, width)``, where ``site.maps`` is true.
+``(batch, time, heads, n)``; and feature maps ``(batch, channels, height, width)``, where ``site.feature_maps`` is true.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Proxy
 from torch.nn import functional as F
 
 from rmsexp.norms import kernels
@@ -54,7 +53,7 @@ class Site:
     Attributes:
         name: The site's name, for error messages.
         features: Number of features; for feature maps, number of channels.
-        maps: Whether the norm's input is feature maps.
+        feature_maps: Whether the norm's input is feature maps.
         shift: Whether the model asks for a shift, which is a bias after the norm. None leaves the choice to the norm.
             The norm may decide otherwise: RMSNorm by its option ``bias``; non-parametric LayerNorm never has a shift.
         then_bias: Whether the model itself adds a bias to the norm's output. Batch norm (``bn``) then has no shift.
@@ -65,7 +64,7 @@ class Site:
 
     name: str
     features: int
-    maps: bool = False
+    feature_maps: bool = False
     shift: bool | None = None
     then_bias: bool = False
     blocks: int = 1
@@ -78,7 +77,6 @@ class Normaliser(nn.Module):
     Keys of state dicts are those of torch's layers. As there, the state of a layer with a bias, such as LayerNorm's,
     does not load into a layer without one, nor the reverse ("Unexpected key", "Missing key"): make the layer with
     ``bias=True`` or ``bias=False`` as the state has it, or use ``strict=False``, which leaves the bias out.
-    ``torch.fx`` records each layer as one call.
 
     Args:
         shape: Shape of gain and shift.
@@ -90,9 +88,9 @@ class Normaliser(nn.Module):
         dtype: Dtype of gain and shift.
     """
 
+    fusible = False  # whether the fused kernels compute this layer, or there is nothing to compute
     fused = False  # whether `forward` computes by a kernel, which can also apply a leaky ReLU of a given `slope`
     gain_offset = 0.0  # the gain is this number plus the parameter `weight`
-    has_kernel = False  # whether the fused kernels compute this layer, or there is nothing to compute
     weight: nn.Parameter | None
     bias: nn.Parameter | None
 
@@ -135,8 +133,6 @@ class Normaliser(nn.Module):
 
     def check_input(self, x: Tensor) -> None:
         """Raise TypeError if the dtype of ``x`` is no key of ``EPS``, ValueError if its shape does not fit the norm."""
-        if isinstance(x, Proxy):  # torch.fx traces the forward method of a subclass: there are no values to check
-            return
         if x.dtype not in EPS:
             raise TypeError(f"{type(self).__name__} expects input in {', '.join(map(str, EPS))}; got {x.dtype}")
         shape, expected = x.shape, self.shape
@@ -146,22 +142,6 @@ class Normaliser(nn.Module):
                 raise ValueError(f"{type(self).__name__} expects feature maps {sizes}, got shape {tuple(shape)}")
         elif shape[-len(expected) :] != expected:
             raise ValueError(f"expected input whose shape ends with {expected}, got {tuple(shape)}")
-
-    def __prepare_scriptable__(self) -> nn.Module:
-        """Return the layer that torch.jit.script compiles in the place of this one, with the same parameters.
-
-        It takes this layer's place in the model, too. Raises: TypeError if torch has no such layer.
-        """
-        layer = None if self._forward_hooks or self._forward_pre_hooks else self.torch_layer()
-        if layer is None:
-            raise TypeError(f"torch.jit.script cannot compile this {type(self).__name__}; use torch.export")
-        layer.register_parameter("weight", self.weight)
-        layer.register_parameter("bias", self.bias)
-        return layer.train(self.training)
-
-    def torch_layer(self) -> nn.Module | None:
-        """Return a layer of torch.nn that computes the same, up to its parameters; None if there is no such layer."""
-        return None
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:
         """Return ``x`` normalised, with the same shape and dtype.
@@ -212,10 +192,10 @@ class FusedNormaliser(Normaliser):
     """Base class of normalisers that a fused kernel can compute, unless it cannot be built.
 
     A subclass sets ``impl`` at the end of its constructor, and computes by the kernel where ``fused`` is true. It
-    overrides ``has_kernel`` if there are cases without a kernel.
+    overrides ``fusible`` if there are cases without a kernel.
     """
 
-    has_kernel = True
+    fusible = True
 
     @property
     def impl(self) -> str:
@@ -226,7 +206,7 @@ class FusedNormaliser(Normaliser):
     def impl(self, impl: str) -> None:
         checks.choice("impl", impl, IMPLS)
         self._impl = impl
-        self.fused = impl == "fused" and self.has_kernel and kernels.load()
+        self.fused = impl == "fused" and self.fusible and kernels.load()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled or copied layer, whose kernels may not be loaded, or not be available, in this process."""
@@ -237,7 +217,7 @@ class FusedNormaliser(Normaliser):
 class Identity(Normaliser):
     """The normaliser of norms that do not act on activations, such as weight normalisation: it returns its input."""
 
-    has_kernel = True
+    fusible = True
 
     def __init__(self) -> None:
         super().__init__(1, gain=False, shift=False)
@@ -247,20 +227,6 @@ class Identity(Normaliser):
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:  # noqa: ARG002
         return x
-
-
-def fx_leaf(layer: nn.Module, x: Any, *args: Any, **options: Any) -> Any:
-    """Return the result, in a graph that torch.fx traces, of calling ``layer``: one node, as for layers of torch.nn.
-
-    ``x``: the input, a proxy. Options that are None are left out.
-    """
-    tracer, options = x.tracer, {name: value for name, value in options.items() if value is not None}
-    path = tracer.path_of_module(layer)
-    if not path:  # the layer is all that is traced: the graph calls it as the submodule of a module
-        path, tracer.root = "layer", nn.Sequential()
-        tracer.root.add_module(path, layer)
-        tracer.root.train(layer.training)
-    return tracer.create_proxy("call_module", path, (x, *args), options)
 
 
 def without_kernel(layer: Normaliser) -> str:
@@ -351,8 +317,6 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:
         """Return ``norm(W x + b)``. For ``mask`` and ``steps`` see :meth:`Normaliser.forward`."""
-        if isinstance(x, Proxy):
-            return fx_leaf(self, x, mask=mask, steps=steps)
         return self.norm(self.map(x, self.effective_weight()), mask=mask, steps=steps)
 
     def leaky_relu(self, x: Tensor, slope: float) -> Tensor:
@@ -396,9 +360,9 @@ class Norm:
         impl: "eager" composes the norm of elementary tensor operations. As this holds for every norm, none has the
             advantage of a fused kernel. "fused" computes norms, and recurrences as a whole, by the kernels of
             :mod:`rmsexp.norms.kernels`, or as "eager" where these are not available.
-        impls: The values of ``impl`` that the norm's class supports.
-        fuses_recurrences: Whether whole recurrences have a fused form with this norm. Otherwise they run step by step,
-            with a fused kernel for each norm if ``impl`` is "fused".
+        fusible: Whether the norm's class supports ``impl="fused"``.
+        fusible_recurrences: Whether whole recurrences have a fused form with this norm. Otherwise they run step by
+            step, with a fused kernel for each norm if ``impl`` is "fused".
 
     Raises: ValueError for an ``impl`` that the norm does not support.
     """
@@ -406,18 +370,18 @@ class Norm:
     name: str
     impl: str = "eager"
 
-    impls: ClassVar[tuple[str, ...]] = ("eager",)
-    fuses_recurrences: ClassVar[bool] = True
+    fusible: ClassVar[bool] = False
+    fusible_recurrences: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         checks.choice("norm.impl", self.impl, IMPLS)
-        if self.impl not in self.impls:
-            raise ValueError(f"norm={self.name} has no {self.impl} form; use norm.impl={self.impls[0]}")
+        if self.impl == "fused" and not self.fusible:
+            raise ValueError(f"norm={self.name} has no fused form; use norm.impl=eager")
 
     @property
-    def effective_impl(self) -> str:
-        """The implementation that is used: ``impl``, or "eager" if the fused kernels cannot be built or loaded."""
-        return "fused" if self.impl == "fused" and kernels.load() else "eager"
+    def fused(self) -> bool:
+        """Whether the fused kernels compute this norm: ``impl`` is "fused", and they can be built and loaded."""
+        return self.impl == "fused" and kernels.load()
 
     def linear(
         self,
@@ -438,8 +402,8 @@ class Norm:
         ``bias`` is added before the norm, ``shift`` after it. If the norm does not act on activations, the layer has a
         single bias if either is true. See :class:`Site` and :class:`Linear` for the other arguments.
         """
-        maps = kernel_size is not None
-        site = Site(name, n_out, maps, shift=shift, then_bias=then_bias, blocks=blocks, data_init=data_init)
+        place = Site(name, n_out, kernel_size is not None)
+        site = replace(place, shift=shift, then_bias=then_bias, blocks=blocks, data_init=data_init)
         normaliser = self.normaliser(site)
         if isinstance(normaliser, Identity):  # a bias before the norm and a bias after it are then the same
             bias = bias or bool(shift)
@@ -467,7 +431,7 @@ class Norm:
         Raises: ValueError.
         """
         for layer in model.modules():
-            if self.impl == "fused" and isinstance(layer, Normaliser) and not layer.has_kernel:
+            if self.impl == "fused" and isinstance(layer, Normaliser) and not layer.fusible:
                 raise ValueError(without_kernel(layer))
 
     def normaliser(self, site: Site) -> Normaliser:  # noqa: ARG002

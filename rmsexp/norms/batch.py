@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Proxy
 
-from rmsexp.norms.base import Linear, Norm, Normaliser, Site, affine, compute_dtype, fx_leaf
+from rmsexp.norms.base import Linear, Norm, Normaliser, Site, affine, compute_dtype
 from rmsexp.system import checks
 
 STATISTICS = ("running", "batch")
@@ -95,7 +94,7 @@ class BN(BatchNormOptions):
             )
         shift = site.shift is not False and not site.then_bias  # no shift if the model adds its own bias afterwards
         return BatchNorm(
-            site.features, self.eps, shift=shift, maps=site.maps, initial_gain=self.initial_gain, options=self
+            site.features, self.eps, shift=shift, maps=site.feature_maps, initial_gain=self.initial_gain, options=self
         )
 
 
@@ -175,8 +174,6 @@ class BatchNorm(Normaliser):
         torch.compile traces this method whole, except with a mask whose padding is excluded: how many examples a
         statistic has is then known only after the mask was read.
         """
-        if isinstance(x, Proxy):
-            return fx_leaf(self, x, mask=mask, steps=steps)
         self.check_input(x)
         if mask is not None and mask.dim() < x.dim() - 1:  # (batch, time) for queries (batch, time, heads, n)
             mask = mask.view(*mask.shape, *[1] * (x.dim() - 1 - mask.dim())).expand(x.shape[:-1])

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rmsexp.norms import kernels
-from rmsexp.norms.base import IMPLS, Site
+from rmsexp.norms.base import Site
 from rmsexp.norms.per_example import PerExampleNorm, PerExampleNormOptions
 
 
@@ -17,8 +17,7 @@ class LayerNorm(PerExampleNorm):
     """``y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias``, with the biased variance (Ba et al. 2016, Eq. 3).
 
     It can replace ``torch.nn.LayerNorm``. That class is always one fused kernel, whereas this class composes elementary
-    tensor operations, as all norms of this package do, unless ``impl`` is "fused". ``torch.jit.script`` puts
-    ``torch.nn.LayerNorm`` in its place, unless it normalises feature maps.
+    tensor operations, as all norms of this package do, unless ``impl`` is "fused".
 
     Args:
         normalized_shape: Shape of the last axes of the input, over which mean and variance are taken. With ``axes``,
@@ -56,10 +55,6 @@ class LayerNorm(PerExampleNorm):
             dtype=dtype,
         )
 
-    def torch_layer(self) -> nn.LayerNorm | None:
-        plain = type(self) is LayerNorm and not self.maps
-        return nn.LayerNorm(list(self.normalized_shape), self.eps or 0.0, elementwise_affine=False) if plain else None
-
     def standardise(self, x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
         centred = x - x.mean(axes, keepdim=True)
         return centred, torch.rsqrt(centred.square().mean(axes, keepdim=True) + eps)
@@ -69,7 +64,7 @@ class LayerNorm(PerExampleNorm):
 class LN(PerExampleNormOptions):
     """Options of LayerNorm. See :class:`PerExampleNormOptions`."""
 
-    impls = IMPLS
+    fusible = True
 
     def normaliser(self, site: Site) -> LayerNorm:
         shift = site.shift is not False
@@ -80,7 +75,7 @@ class LN(PerExampleNormOptions):
 class NonparametricLN(PerExampleNormOptions):
     """Options of LayerNorm without gain and shift. See :class:`PerExampleNormOptions`."""
 
-    impls = IMPLS
+    fusible = True
 
     def normaliser(self, site: Site) -> LayerNorm:
         return LayerNorm(site.features, self.eps, elementwise_affine=False, impl=self.impl, axes=self.axes_of(site))

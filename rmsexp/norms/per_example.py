@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Proxy
 from torch.nn import functional as F
 
 from rmsexp.norms import kernels
@@ -23,7 +22,6 @@ from rmsexp.norms.base import (
     Site,
     affine,
     compute_dtype,
-    fx_leaf,
     without_kernel,
 )
 from rmsexp.system import checks
@@ -112,7 +110,7 @@ class PerExampleNorm(FusedNormaliser):
         return tuple(range(4 - self.dims, 4)) if self.maps else None
 
     @property
-    def has_kernel(self) -> bool:  # type: ignore[override]
+    def fusible(self) -> bool:  # type: ignore[override]
         return self.kind is not None and self.axes != (1, 2, 3)
 
     def standardise(self, x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
@@ -130,16 +128,14 @@ class PerExampleNorm(FusedNormaliser):
     def forward(
         self,
         x: Tensor,
-        mask: Tensor | None = None,
-        steps: int | range | None = None,
+        mask: Tensor | None = None,  # noqa: ARG002
+        steps: int | range | None = None,  # noqa: ARG002
         slope: float = 1.0,
     ) -> Tensor:
         """Normalise ``x``, then apply a leaky ReLU of this ``slope``, in (0, 1]; a slope of 1 means no leaky ReLU.
 
         ``mask`` and ``steps`` have no effect.
         """
-        if isinstance(x, Proxy):
-            return fx_leaf(self, x, mask=mask, steps=steps, slope=slope)
         self.check_input(x)
         if slope != 1:
             checks.fraction("slope", slope)
@@ -157,7 +153,7 @@ class PerExampleNorm(FusedNormaliser):
         If the layer has hooks, the sum is computed first, because hooks get the input of the norm.
         """
         hooked = self._forward_pre_hooks or self._forward_hooks or self._backward_pre_hooks or self._backward_hooks
-        if isinstance(x, Proxy) or addend is None or hooked or not self._fuses_addition(x, addend):
+        if addend is None or hooked or not self._fuses_addition(x, addend):
             return super().add(x, addend, mask)
         self.check_input(x)
         return kernels.add_normalise(x, addend, self.effective_gain, self.bias, self._form(x))
@@ -286,4 +282,4 @@ class PerExampleNormOptions(Norm):
 
     def axes_of(self, site: Site) -> tuple[int, ...] | None:
         """Return the argument ``axes`` of :class:`PerExampleNorm` for a site: None unless its input is feature maps."""
-        return tuple(self.axes) if site.maps else None
+        return tuple(self.axes) if site.feature_maps else None

@@ -17,11 +17,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Proxy
 from torch.nn import functional as F
 
 from rmsexp.norms import kernels
-from rmsexp.norms.base import IMPLS, FusedNormaliser, Norm, Site, compute_dtype, fx_leaf
+from rmsexp.norms.base import FusedNormaliser, Norm, Site, compute_dtype
 from rmsexp.system import checks
 
 ALPHA = 0.5  # initial value of alpha in both papers
@@ -53,7 +52,7 @@ class DynamicTanh(FusedNormaliser):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls.has_kernel = cls.forward is DynamicTanh.forward and cls.function in ("tanh", "erf")
+        cls.fusible = cls.forward is DynamicTanh.forward and cls.function in ("tanh", "erf")
 
     def __init__(
         self,
@@ -83,16 +82,14 @@ class DynamicTanh(FusedNormaliser):
     def forward(
         self,
         x: Tensor,
-        mask: Tensor | None = None,
-        steps: int | range | None = None,
+        mask: Tensor | None = None,  # noqa: ARG002
+        steps: int | range | None = None,  # noqa: ARG002
         slope: float = 1.0,
     ) -> Tensor:
         """Return the result, after a leaky ReLU of this ``slope``, in (0, 1]; a slope of 1 means no leaky ReLU.
 
         ``mask`` and ``steps`` have no effect.
         """
-        if isinstance(x, Proxy):
-            return fx_leaf(self, x, mask=mask, steps=steps, slope=slope)
         self.check_input(x)
         if slope != 1:
             checks.fraction("slope", slope)
@@ -135,8 +132,8 @@ class DyT(Norm):
 
     alpha: float = ALPHA
 
-    impls = IMPLS
-    fuses_recurrences = False
+    fusible = True
+    fusible_recurrences = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -146,7 +143,7 @@ class DyT(Norm):
         return self._layer(site, DynamicTanh)
 
     def _layer(self, site: Site, layer: type[DynamicTanh]) -> DynamicTanh:
-        return layer(site.features, self.alpha, site.shift is not False, impl=self.impl, maps=site.maps)
+        return layer(site.features, self.alpha, site.shift is not False, impl=self.impl, maps=site.feature_maps)
 
 
 @dataclass(frozen=True, kw_only=True)

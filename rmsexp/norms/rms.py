@@ -21,10 +21,10 @@ from fractions import Fraction
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rmsexp.norms import kernels
-from rmsexp.norms.base import IMPLS, Site
+from rmsexp.norms.base import Site
 from rmsexp.norms.per_example import PerExampleNorm, PerExampleNormOptions, first_units
 from rmsexp.system import checks
 
@@ -38,8 +38,7 @@ class RMSNorm(PerExampleNorm):
     default of ``eps`` is None, as in that class, so that results stay the same up to rounding. In experiments, the
     options of the norm (:class:`RMS`) give ``eps=1e-5``, so that RMSNorm and LayerNorm are compared at the same eps.
 
-    State dicts of the authors' class, with the keys ``scale`` and ``offset``, can be loaded, too. ``torch.jit.script``
-    puts ``torch.nn.RMSNorm`` in its place if the options are those of that class, and refuses others.
+    State dicts of the authors' class, with the keys ``scale`` and ``offset``, can be loaded, too.
 
     With ``p < 1`` it is the paper's pRMSNorm: the mean is over the first ``k = ceil(n * p)`` of the n normalised units,
     in row-major order of the normalised axes.
@@ -117,11 +116,6 @@ class RMSNorm(PerExampleNorm):
     def form(self, n: int, dtype: torch.dtype = torch.float32) -> kernels.Form:
         return kernels.Form(self._kind(), self.k(n), self.eps_inside, self._eps(dtype))
 
-    def torch_layer(self) -> nn.RMSNorm | None:
-        is_default = self.p == 1 and self.eps_inside and not self.gain_offset and self.bias is None
-        plain = type(self) is RMSNorm and is_default and not self.maps
-        return nn.RMSNorm(list(self.normalized_shape), self.eps, elementwise_affine=False) if plain else None
-
     def divisor(self, k: int) -> int:
         """Return the number by which the sum of ``k`` squares is divided to give the statistic."""
         return k
@@ -187,7 +181,7 @@ class RMS(PerExampleNormOptions):
     weight_offset: bool = False
     bias: bool | None = None
 
-    impls = IMPLS
+    fusible = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Proxy
 
-from rmsexp.norms.base import IMPLS, Norm, Site, fx_leaf
+from rmsexp.norms.base import Norm, Site
 from rmsexp.norms.batch import BatchNormOptions, MeanOnlyBatchNorm
 from rmsexp.system import checks
 
@@ -44,8 +43,6 @@ class Gain(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return the effective weight; ``weight`` is ``(features, …)``, one row per unit."""
-        if isinstance(weight, Proxy):
-            return fx_leaf(self, weight)
         return weight * self.gain.view(-1, *[1] * (weight.dim() - 1))
 
 
@@ -90,8 +87,6 @@ class WeightNorm(Gain):
             self.gain.copy_(1 / lengths if self.inverse else lengths)
 
     def forward(self, weight: Tensor) -> Tensor:
-        if isinstance(weight, Proxy):
-            return fx_leaf(self, weight)
         inverse_lengths = torch.rsqrt(self._squares(weight) + self.eps)
         scale = inverse_lengths / self.gain if self.inverse else self.gain * inverse_lengths
         return weight * scale.view(-1, *[1] * (weight.dim() - 1))
@@ -109,7 +104,7 @@ class NoNorm(Norm):
     sets and training does not change.
     """
 
-    impls = IMPLS
+    fusible = True
 
     def reparametrisation(self, site: Site) -> Gain | None:
         return Gain(site.features, trainable=False) if site.data_init else None
@@ -128,7 +123,7 @@ class WN(Norm):
     keep_scale: bool | None = None
     inverse_gain: bool | None = None
 
-    impls = IMPLS
+    fusible = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -152,7 +147,7 @@ class MeanOnlyBN(BatchNormOptions):
     keep_scale: bool | None = None
 
     def normaliser(self, site: Site) -> MeanOnlyBatchNorm:
-        return MeanOnlyBatchNorm(site.features, shift=site.shift is not False, maps=site.maps, options=self)
+        return MeanOnlyBatchNorm(site.features, shift=site.shift is not False, maps=site.feature_maps, options=self)
 
     def reparametrisation(self, site: Site) -> WeightNorm:
         return WeightNorm(site.features, keep_scale=bool(self.keep_scale))

@@ -248,7 +248,7 @@ class Task:
         """
         results = {}
         held_out = {name: split for name, split in self._held_out().items() if extent.test or name == "valid"}
-        held_out = {extent.valid: held_out.pop("valid").first(extent.examples)} | held_out
+        held_out = {extent.split: held_out.pop("valid").first(extent.examples)} | held_out
         for name, split in held_out.items():
             results[name] = self._scores(model, split)
             with other_statistics(model) as other:

@@ -179,7 +179,7 @@ class Task:
         data = self._images
         splits = {}
         if data.valid_x is not None and data.valid_y is not None:
-            splits[extent.valid] = data.valid_x, data.valid_y[: extent.examples]
+            splits[extent.split] = data.valid_x, data.valid_y[: extent.examples]
         if extent.test:
             splits["test"] = (data.test_x, data.test_y)
         return {name: self._scores(model, *split) for name, split in splits.items()}

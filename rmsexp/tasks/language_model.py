@@ -185,7 +185,7 @@ class Task:
 
         A split is read in sequences of ``context`` tokens, each without what is before it; ``extent`` counts these.
         """
-        names = {extent.valid: "valid"} | ({"test": "test"} if extent.test else {})
+        names = {extent.split: "valid"} | ({"test": "test"} if extent.test else {})
         return {name: self._scores(model, self._tokens.splits[split], extent.examples) for name, split in names.items()}
 
     def generate(self, model: nn.Module, prompt: str, count: int, temperature: float, seed: int) -> str:

@@ -234,7 +234,7 @@ class Task:
     def evaluate(self, model: nn.Module, extent: Extent = WHOLE) -> dict[str, dict[str, float]]:
         assert isinstance(model, OrderEmbedding)
         results, valid = {}, self._splits["valid"]
-        splits = {extent.valid: valid if extent.examples is None else _first(valid, extent.examples)}
+        splits = {extent.split: valid if extent.examples is None else _first(valid, extent.examples)}
         if extent.test:
             splits["test"] = self._splits["test"]
         for name, split in splits.items():

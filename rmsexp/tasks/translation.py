@@ -269,7 +269,7 @@ class TranslationTask(ABC):
 
     def evaluate(self, model: Any, extent: Extent = WHOLE) -> dict[str, dict[str, float]]:
         decoding = self.config.decoding
-        held_out = {extent.valid: self.text.held_out["valid"].first(extent.examples)}
+        held_out = {extent.split: self.text.held_out["valid"].first(extent.examples)}
         beams = {"valid": decoding.valid_beam, INTERIM: 1}
         if extent.test:
             held_out |= {name: self.text.held_out[name] for name in self.config.data.tests}

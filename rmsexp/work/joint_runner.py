@@ -43,11 +43,10 @@ def _follow(job: config.Job, group: Group) -> Outcome:
     """Take part in the run of process 0, which has the record. The outcome is "finished" if that does not begin it."""
     try:
         with group.interrupt.install():
-            if not group.begins():
+            if not group.share(False):  # process 0 says whether the run begins
                 return Outcome("finished", 0, already=True)
             return _take_part(job, group)
     except Interrupted as stop:
-        group.wait_for_end()
         return Outcome("interrupted", 0, str(stop), stop.signum)
     except Exception as error:
         if not isinstance(error, runner.EXPECTED):
@@ -57,7 +56,7 @@ def _follow(job: config.Job, group: Group) -> Outcome:
 
 def _take_part(job: config.Job, group: Group) -> Outcome:
     cfg = job.config
-    with group.turn():
+    with group.preparing():
         task = tasks.make(job, group.device)
         task.prepare(lambda _: None)
     model = tasks.build(task, job)

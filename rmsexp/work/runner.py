@@ -29,7 +29,7 @@ from rmsexp.train import loggers, provenance
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.device import compile_model, lacks_gpu, set_up_device
 from rmsexp.train.distributed.group import Group
-from rmsexp.train.distributed.joint import OneProcess, processes_of, share_start, stepper_of
+from rmsexp.train.distributed.joint import Processes, share_start, stepper_of
 from rmsexp.train.failures import Failures
 from rmsexp.train.interrupt import Interrupted
 from rmsexp.train.loop import Diverged, Trainer, restore
@@ -128,7 +128,7 @@ def _is_repeated(files: record.RunFolder, group: Group | None) -> bool:
     A requeued job may give commands that it had not reached before; the sessions of their runs are of other jobs.
     """
     if not process.is_requeued():
-        return processes_of(group).is_restarted
+        return Processes(group).is_restarted
     try:
         sessions = files.read_run()["sessions"]
     except (OSError, ValueError):
@@ -158,7 +158,7 @@ def _run_and_report(job: config.Job, past: Past, around: Around) -> Outcome:
     Write the outcome to ``status.json``. It is left as it was if the run is refused, if another process may have taken
     it over, or if a finished run, which is to get more steps, fails or is stopped before the first of them.
     """
-    files, processes = past.files, processes_of(around.group)
+    files, processes = past.files, Processes(around.group)
     writer = Writer(files, name_of(job), past.step, past.checkpoint)
     had_ended = past.status is not None and past.status["status"] in record.ENDED
     before = read_regular(files.status_path) if files.status_path.exists() else None
@@ -194,7 +194,7 @@ def _run_and_report(job: config.Job, past: Past, around: Around) -> Outcome:
     return outcome
 
 
-def _run(job: config.Job, past: Past, writer: Writer, processes: OneProcess, around: Around) -> Outcome:
+def _run(job: config.Job, past: Past, writer: Writer, processes: Processes, around: Around) -> Outcome:
     """Load the data, make the model, restore the newest undamaged checkpoint if there is one, and train."""
     cfg, failures, group = job.config, Failures(), processes.group
     loggers.check(cfg.logger)

@@ -48,7 +48,7 @@ def test_inputs_of_equal_shape_get_gradients_of_their_own() -> None:
 
 
 def test_inputs_have_the_order_of_axes_of_the_training_step() -> None:
-    norm = config.job(["norm=rms"]).norm.normaliser(Site("a", 4, maps=True))
+    norm = config.job(["norm=rms"]).norm.normaliser(Site("a", 4, feature_maps=True))
     x = torch.ones(2, 4, 3, 3).contiguous(memory_format=torch.channels_last)
     with replay.record_calls(norm) as calls:
         norm(x)

@@ -200,7 +200,7 @@ def test_prms_equals_its_formula(
 ) -> None:
     norm = norms.PRMS(name="prms", p=p, k_rounding=k_rounding, eps_inside=inside, eps=1e-2, axes=list(axes or (2, 3)))
     features = size[-1] if axes is None else size[1]
-    layer = perturbed(norm.normaliser(norms.Site("a", features, maps=axes is not None)))
+    layer = perturbed(norm.normaliser(norms.Site("a", features, feature_maps=axes is not None)))
     x, dims = draw(*size), len(axes or (1,))
     n = math.prod(size[-dims:])
     gain = layer.weight.detach().view(-1, *[1] * (2 if axes else 0))
@@ -233,7 +233,7 @@ def test_l2_equals_rms_over_root_n(eps: float) -> None:
 @pytest.mark.parametrize("joint", [False, True], ids=["per-channel", "all-channels"])
 def test_maps_equal_a_loop_over_channels(norm: norms.Norm, joint: bool) -> None:
     norm = type(norm)(name=norm.name, eps=norm.eps, axes=[1, 2, 3] if joint else [2, 3])
-    layer = perturbed(norm.normaliser(norms.Site("a", 3, maps=True, shift=True)))
+    layer = perturbed(norm.normaliser(norms.Site("a", 3, feature_maps=True, shift=True)))
     x = 1 + draw(2, 3, 4, 5)
     expected = torch.empty_like(x)
     for i in range(2):

@@ -1,21 +1,17 @@
-"""The layers in the place of torch's own: tracing, scripting, state dicts, arguments."""
+"""The layers in the place of torch's own: state dicts, arguments."""
 
 from __future__ import annotations
 
-import copy
-import pickle
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from helpers.sites import NORMS, fill
 from helpers.sites import draw as draw_float64
 from torch import Tensor, nn
 
 from rmsexp import norms
-from rmsexp.models.recurrent import GRU, LSTM
 
 N = 8
 LAYERS: dict[str, Callable[..., nn.Module]] = {
@@ -41,57 +37,6 @@ def made(name: str, impl: str, **options: Any) -> nn.Module:
 
 def draw(*shape: int) -> Tensor:
     return draw_float64(*shape).float()
-
-
-# --- torch.fx
-
-
-def check_traced(model: nn.Module, x: Tensor) -> torch.fx.GraphModule:
-    """Check that the traced model, its copy and its pickle compute what the model does, and train its parameters."""
-    traced = torch.fx.symbolic_trace(model)
-    assert traced.training == model.training
-    assert {id(p) for p in traced.parameters()} == {id(p) for p in model.parameters()}
-    for each in (traced, copy.deepcopy(traced), pickle.loads(pickle.dumps(traced))):
-        torch.testing.assert_close(each(x), model(x))
-    return traced
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_torch_fx_records_a_layer_as_one_call(name: str, impl: str) -> None:
-    layer, x = made(name, impl), draw(N, N)
-    traced = check_traced(nn.Sequential(nn.Linear(N, N), layer), x)
-    assert [(node.op, node.target) for node in traced.graph.nodes][1:3] == [("call_module", "0"), ("call_module", "1")]
-    check_traced(made(name, impl).eval(), x)  # the layer alone
-
-
-@pytest.mark.parametrize("unit", [GRU, LSTM])
-@pytest.mark.parametrize("name", ["rms", "ln", "bn", "wn", "none"])
-def test_torch_fx_traces_sites_and_recurrences(name: str, unit: Any) -> None:
-    x = draw(3, 5, N)
-    for model in (unit(NORMS[name], "unit", N, N), NORMS[name].linear("site", N, N)):
-        check_traced(nn.Sequential(nn.Linear(N, N), fill(model).float()).eval(), x)
-
-
-# --- torch.jit
-
-
-@pytest.mark.filterwarnings(r"ignore:.torch.jit.script.* is deprecated")
-@pairs
-def test_torch_jit_compiles_torch_s_layer(ours: Any, torchs: Any, impl: str) -> None:
-    model, x = nn.Sequential(nn.Linear(N, N), ours(N, 1e-3, impl=impl)), draw(3, N)
-    parameters = dict(model.named_parameters())
-    expected = model(x)
-    scripted = torch.jit.script(model)
-    torch.testing.assert_close(scripted(x), expected)
-    assert all(parameter is parameters[name] for name, parameter in model.named_parameters())
-    assert type(ours(N).torch_layer()) is torchs
-
-
-@pytest.mark.filterwarnings(r"ignore:.torch.jit.script.* is deprecated")
-@pytest.mark.parametrize("name", [name for name in LAYERS if name not in ("rms", "ln", "wn")])
-def test_torch_jit_refuses_layers_that_torch_lacks(name: str, impl: str) -> None:
-    with pytest.raises(TypeError, match=r"torch.jit.script cannot compile this \w+; use torch.export"):
-        torch.jit.script(nn.Sequential(made(name, impl)))
 
 
 # --- state dicts

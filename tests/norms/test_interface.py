@@ -221,7 +221,7 @@ class DynamicISRU(norms.Normaliser):
     """``y = gain * x / sqrt(x^2 + c^2) + shift`` with a learned scalar c (Stollenwerk 2025)."""
 
     def __init__(self, site: norms.Site, c: float) -> None:
-        super().__init__(site.features, gain=True, shift=site.shift is not False, maps=site.maps)
+        super().__init__(site.features, gain=True, shift=site.shift is not False, maps=site.feature_maps)
         self.c = nn.Parameter(torch.tensor(c))
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:  # noqa: ARG002

@@ -151,7 +151,7 @@ def test_fused_norms_without_a_kernel_are_refused() -> None:
         def forward(self, x: Tensor, *arguments: Any, **options: Any) -> Tensor:
             return super().forward(x, *arguments, **options) / 2
 
-    assert norms.DynamicErf.has_kernel
+    assert norms.DynamicErf.fusible
     assert not Halved(4, impl="fused").fused
     eager, fused = Mine(name="mine"), Mine(name="mine", impl="fused")
     eager.check_effect(eager.linear("layer", 3, 4))

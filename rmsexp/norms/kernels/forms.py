@@ -1,4 +1,4 @@
-"""Descriptions of norms for the kernels, tensors saved for backward passes, and checks of memory layouts."""
+"""Descriptions of norms for the kernels, and checks of memory layouts."""
 
 from __future__ import annotations
 
@@ -41,49 +41,6 @@ class StepForm(NamedTuple):
     gates: int
     inner: int
     inside: bool
-
-
-class SavedGRU(NamedTuple):
-    """The tensors that ``gru_forward`` returns and ``gru_backward`` reads.
-
-    T time steps, B rows of the batch, H hidden units. ``statistics`` holds mean and scale of each norm of a step.
-    Gates at padding positions are uninitialised.
-    """
-
-    states: Tensor  # (T + 1, B, H), with the initial state
-    products: Tensor  # (T, B, 3 H), weight times the state, plus the bias
-    gates: Tensor  # (T, B, 3 H), reset, update, candidate
-    statistics: Tensor  # (T, B, 8), four norms
-
-
-class SavedLSTM(NamedTuple):
-    """The tensors that ``lstm_forward`` returns and ``lstm_backward`` reads. For shapes see :class:`SavedGRU`."""
-
-    hidden: Tensor  # (T + 1, B, H), with the initial state
-    cells: Tensor  # (T + 1, B, H), with the initial cell
-    products: Tensor  # (T, B, 4 H), weight times the hidden state
-    gates: Tensor  # (T, B, 5 H), input gate, forget gate, output gate, candidate, tanh of the normalised new cell
-    statistics: Tensor  # (T, B, 6), three norms
-
-
-class SavedDecoder(NamedTuple):
-    """The tensors that ``decoder_forward`` returns and ``decoder_backward`` reads.
-
-    S source positions, C units of a key, A units of a value; for T, B, H and statistics see :class:`SavedGRU`.
-    """
-
-    states: Tensor  # (T + 1, B, H), with the initial state
-    contexts: Tensor  # (T, B, A), results of the attention
-    between: Tensor  # (T, B, H), states between the first and the second GRU
-    first_products: Tensor  # (T, B, 3 H), w_first times the state before the step
-    joint_products: Tensor  # (T, B, C + 3 H), w_between times the state between the GRUs; the last 3 H with the bias
-    context_products: Tensor  # (T, B, 3 H), w_context times the context, for the second GRU
-    first_gates: Tensor  # (T, B, 3 H), reset, update, candidate
-    first_statistics: Tensor  # (T, B, 8)
-    second_gates: Tensor  # (T, B, 3 H), reset, update, candidate
-    second_statistics: Tensor  # (T, B, 8)
-    query_statistics: Tensor  # (T, B, 2)
-    attention: Tensor  # (T, B, S), attention weights
 
 
 def is_readable(x: Tensor, maps: bool = False) -> bool:

@@ -9,20 +9,87 @@ Padding has no effect on results and gradients, even if values there are not fin
 they multiply values at padding by 0, which gives NaN if these are not finite. Results are deterministic for a fixed
 number of threads; with another number, gradients of parameters may differ by rounding errors.
 
-All functions raise ValueError for tensors whose shapes, dtypes or devices do not fit together.
+All functions raise ValueError for tensors whose shapes, dtypes or devices do not fit together. The operators check
+nothing: with other arguments they would read and write beyond the end of tensors.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rmsexp.norms.kernels.forms import Form, SavedDecoder, SavedGRU, SavedLSTM, StepForm
+from rmsexp.norms.kernels.forms import Form, StepForm
 
 Optional = Tensor | None
+Sizes = dict[str, int]
+
+# The inputs of the operators, in their order, with their shapes. `key` and `value`: units of a key and of a value;
+# `position`: positions of the source; the others are plain.
+INPUTS = {
+    "gru": {
+        "x": "batch time 3*hidden",
+        "h0": "batch hidden",
+        "weight": "3*hidden hidden",
+        "affine": "2 2 3*hidden",
+        "bias": "3*hidden",
+        "mask": "batch time",
+    },
+    "lstm": {
+        "x": "batch time 4*hidden",
+        "h0": "batch hidden",
+        "c0": "batch hidden",
+        "weight": "4*hidden hidden",
+        "affine": "2 2 4*hidden",
+        "cell_affine": "2 hidden",
+        "mask": "batch time",
+    },
+    "decoder": {
+        "x": "batch time 3*hidden",
+        "s0": "batch hidden",
+        "keys": "batch position key",
+        "values": "batch position value",
+        "w_first": "3*hidden hidden",
+        "w_between": "key+3*hidden hidden",
+        "w_context": "3*hidden value",
+        "score": "key",
+        "affine_first": "2 2 3*hidden",
+        "affine_second": "2 2 3*hidden",
+        "affine_query": "2 key",
+        "bias": "3*hidden",
+        "mask": "batch position",
+    },
+}
+# The tensors that a forward operator returns and its backward operator reads, as cpp/recurrences.cpp and
+# cpp/decoder.cpp describe them. The first are the states, with the initial one.
+SAVED = {
+    "gru": ("time+1 batch hidden", "time batch 3*hidden", "time batch 3*hidden", "time batch 8"),
+    "lstm": (
+        "time+1 batch hidden",
+        "time+1 batch hidden",
+        "time batch 4*hidden",
+        "time batch 5*hidden",
+        "time batch 6",
+    ),
+    "decoder": (
+        "time+1 batch hidden",
+        "time batch value",
+        "time batch hidden",
+        "time batch 3*hidden",
+        "time batch key+3*hidden",
+        "time batch 3*hidden",
+        "time batch 3*hidden",
+        "time batch 8",
+        "time batch 3*hidden",
+        "time batch 8",
+        "time batch 2",
+        "time batch position",
+    ),
+}
 
 
 def gru(
@@ -50,10 +117,8 @@ def gru(
         eps: The eps of these norms.
         reverse: Whether positions are read from the last to the first. The states returned keep the order of ``x``.
     """
-    initial, mask = _broadcast(x, mask, h0=h0)
-    tensors = _wide(x, initial, weight, bias, affine)
-    states: Tensor = _GRU.apply(*tensors, mask, reverse, form, eps)
-    return _narrow(states, x)
+    states: Tensor = _run("gru", (x, h0, weight, affine, bias, mask), form, eps, reverse=reverse)
+    return states
 
 
 def lstm(
@@ -82,10 +147,8 @@ def lstm(
 
     For the other arguments see :func:`gru`.
     """
-    *initial, mask = _broadcast(x, mask, h0=h0, c0=c0)
-    tensors = _wide(x, *initial, weight, affine, cell_affine)
-    states: Tensor = _LSTM.apply(*tensors, mask, reverse, form, eps)
-    return _narrow(states, x)
+    states: Tensor = _run("lstm", (x, h0, c0, weight, affine, cell_affine, mask), form, eps, reverse=reverse)
+    return states
 
 
 def decoder(
@@ -133,46 +196,72 @@ def decoder(
         query_form: The norm of the query; the ``eps`` in it is not used.
         eps: The eps of all norms.
     """
-    tensors = _wide(x, s0, keys, values)
-    weights = _wide(w_first, w_between, w_context, score, affine_first, affine_second, affine_query, bias)
-    query = [query_form.kind, query_form.k, int(query_form.inside)]
-    states, contexts = _Decoder.apply(*tensors, mask.contiguous(), *weights, form, query, eps)
-    return _narrow(states, x), _narrow(contexts, x)
+    affine = (affine_first, affine_second, affine_query)
+    inputs = (x, s0, keys, values, w_first, w_between, w_context, score, *affine, bias, mask)
+    forms = (*form, query_form.kind, query_form.k, query_form.inside)
+    states, contexts = _run("decoder", inputs, forms, eps, reverse=False)
+    return states, contexts
 
 
-def _broadcast(x: Tensor, mask: Optional, **states: Tensor) -> tuple[Optional, ...]:
-    """Return the states and last the mask, each broadcast from a batch of one to the batch size of ``x``.
-
-    Raises: ValueError, which names the argument, if a shape does not fit to that of ``x``.
-    """
-    batch = x.shape[0]
-    for name, state in states.items():
-        if state.dim() != 2 or state.shape[0] not in (1, batch):
-            raise ValueError(f"expected {name} of shape ({batch}, units) or (1, units), got {tuple(state.shape)}")
-    if mask is not None and (mask.shape[1:] != x.shape[1:2] or mask.shape[0] not in (1, batch)):
-        expected = f"({batch}, time) or (1, time), with the time of x, {tuple(x.shape)}"
-        raise ValueError(f"expected mask of shape {expected}; got {tuple(mask.shape)}")
-    return *(state.expand(batch, -1) for state in states.values()), None if mask is None else mask.expand(x.shape[:2])
-
-
-def _wide(*tensors: Optional) -> tuple[Optional, ...]:
-    """Return the tensors, with float16 and bfloat16 cast to float32."""
-    return tuple(
-        tensor.float() if tensor is not None and tensor.dtype in (torch.float16, torch.bfloat16) else tensor
-        for tensor in tensors
-    )
-
-
-def _narrow(result: Tensor, x: Tensor) -> Tensor:
-    """Return the result in the dtype of ``x``, except under autocast, where the result is returned unchanged."""
+def _run(cell: str, inputs: Sequence[Optional], form: Sequence[int], eps: float, *, reverse: bool) -> Any:
+    """Return the results of an operator for these inputs, in the dtype of ``x``; under autocast, in float32."""
+    x = inputs[0]
+    assert x is not None
+    named = dict(zip(INPUTS[cell], inputs, strict=True))
+    for name in ("h0", "c0", "mask"):  # which may be the same for all rows of the batch
+        tensor = named.get(name)
+        if tensor is not None and tensor.dim() == 2 and tensor.shape[0] == 1:
+            named[name] = tensor.expand(x.shape[0], -1)
+    wide = {name: _wide(tensor) for name, tensor in named.items()}
+    check(cell, wide)
+    results = _Sequence.apply(cell, reverse, list(map(int, form)), eps, *wide.values())
     device = x.device.type
-    autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    return result if autocast else result.to(x.dtype)
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return results
+    return tuple(result.to(x.dtype) for result in results) if isinstance(results, tuple) else results.to(x.dtype)
 
 
-def _refuse_second_derivative() -> None:
-    if torch.is_grad_enabled():  # true in a backward pass only with create_graph=True
-        raise RuntimeError("the fused recurrences have no second derivatives; use norm.impl=eager")
+def _wide(tensor: Optional) -> Optional:
+    """Return the tensor, in float32 if it is float16 or bfloat16."""
+    return tensor.float() if tensor is not None and tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def check(cell: str, inputs: Mapping[str, Optional]) -> None:
+    """Check shapes, dtypes and devices of an operator's inputs. Raises: ValueError."""
+    sizes, like = sizes_of(cell, inputs), inputs["x"]
+    assert like is not None
+    for name, tensor in inputs.items():
+        if tensor is None:
+            continue
+        expected = INPUTS[cell][name]
+        if len(tensor.shape) != len(expected.split()) or tuple(tensor.shape) != shape(expected, sizes):
+            wanted = ", ".join(expected.split())
+            raise ValueError(f"expected {name} of shape ({wanted}), with {sizes}; got {tuple(tensor.shape)}")
+        dtype = torch.bool if name == "mask" else like.dtype
+        if tensor.dtype != dtype or tensor.device != like.device:
+            got = f"{tensor.dtype} on {tensor.device}"
+            raise ValueError(f"expected {name} of dtype {dtype} on device {like.device}, got {got}")
+
+
+def sizes_of(cell: str, inputs: Mapping[str, Optional]) -> Sizes:
+    """Return the sizes of the axes that an operator's inputs name, such as "batch"."""
+    sizes: Sizes = {}
+    for name, tensor in inputs.items():
+        for axis, size in zip(INPUTS[cell][name].split(), () if tensor is None else tensor.shape, strict=False):
+            if axis.isalpha():
+                sizes.setdefault(axis, size)
+    return sizes
+
+
+def shape(axes: str, sizes: Sizes) -> tuple[int, ...]:
+    """Return the shape that a string such as "time+1 batch 3*hidden" describes."""
+    return tuple(
+        sum(
+            math.prod(int(factor) if factor.isdigit() else sizes.get(factor, -1) for factor in term.split("*"))
+            for term in axis.split("+")
+        )
+        for axis in axes.split()
+    )
 
 
 def _without_autocast(device: torch.device) -> AbstractContextManager[Any]:
@@ -185,120 +274,29 @@ def _without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     return torch.autocast(device.type, enabled=False)
 
 
-def _positions(states: Tensor, *, reverse: bool) -> Tensor:
-    """Return the states, ``(time + 1, batch, H)``, without the initial one, as ``(batch, time, H)``.
-
-    The initial state is the first, or with ``reverse`` the last.
-    """
-    return (states[:-1] if reverse else states[1:]).transpose(0, 1)
-
-
-class _GRU(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        h0: Tensor,
-        weight: Tensor,
-        bias: Optional,
-        affine: Tensor,
-        mask: Optional,
-        reverse: bool,
-        form: StepForm,
-        eps: float,
-    ) -> Tensor:
-        affine, bias = affine.contiguous(), None if bias is None else bias.contiguous()
-        with _without_autocast(x.device):
-            saved = SavedGRU(*torch.ops.rmsexp.gru_forward(x, h0, weight, bias, affine, mask, reverse, form, eps))
-        ctx.save_for_backward(x, weight, affine, mask, *saved)
-        ctx.biased, ctx.options = bias is not None, (reverse, form, eps)
-        return _positions(saved.states, reverse=reverse)
+class _Sequence(torch.autograd.Function):
+    """An operator over whole sequences, ``cell``: a key of ``INPUTS``. ``inputs``: those, in this order."""
 
     @staticmethod
-    def backward(ctx: Any, dout: Tensor) -> tuple[Optional, ...]:
-        _refuse_second_derivative()
-        x, weight, affine, mask, *saved = ctx.saved_tensors
+    def forward(ctx: Any, cell: str, reverse: bool, form: list[int], eps: float, *inputs: Optional) -> Any:
+        x, *others = inputs
+        assert x is not None
+        tensors = [x, *(None if tensor is None else tensor.contiguous() for tensor in others)]
         with _without_autocast(x.device):
-            dx, dh0, dweight, dbias, daffine = torch.ops.rmsexp.gru_backward(
-                dout, x, weight, ctx.biased, affine, mask, *ctx.options, saved
-            )
-        return dx, dh0, dweight, dbias if ctx.biased else None, daffine, None, None, None, None
-
-
-class _LSTM(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        h0: Tensor,
-        c0: Tensor,
-        weight: Tensor,
-        affine: Tensor,
-        cell_affine: Tensor,
-        mask: Optional,
-        reverse: bool,
-        form: StepForm,
-        eps: float,
-    ) -> Tensor:
-        affine, cell_affine = affine.contiguous(), cell_affine.contiguous()
-        with _without_autocast(x.device):
-            tensors = (x, h0, c0, weight, affine, cell_affine, mask)
-            saved = SavedLSTM(*torch.ops.rmsexp.lstm_forward(*tensors, reverse, form, eps))
-        ctx.save_for_backward(x, weight, affine, cell_affine, mask, *saved)
-        ctx.options = (reverse, form, eps)
-        return _positions(saved.hidden, reverse=reverse)
+            saved = getattr(torch.ops.rmsexp, f"{cell}_forward")(tensors, reverse, form, eps)
+        ctx.save_for_backward(*tensors, *saved)
+        ctx.cell, ctx.options = cell, (reverse, form, eps)
+        # the initial state is the first, or with `reverse` the last
+        states = (saved[0][:-1] if reverse else saved[0][1:]).transpose(0, 1)
+        return (states, saved[1].transpose(0, 1)) if cell == "decoder" else states
 
     @staticmethod
-    def backward(ctx: Any, dout: Tensor) -> tuple[Optional, ...]:
-        _refuse_second_derivative()
-        x, weight, affine, cell_affine, mask, *saved = ctx.saved_tensors
-        with _without_autocast(x.device):
-            gradients = torch.ops.rmsexp.lstm_backward(dout, x, weight, affine, cell_affine, mask, *ctx.options, saved)
-        return *gradients, None, None, None, None
-
-
-class _Decoder(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        s0: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        mask: Tensor,
-        w_first: Tensor,
-        w_between: Tensor,
-        w_context: Tensor,
-        score: Tensor,
-        affine_first: Tensor,
-        affine_second: Tensor,
-        affine_query: Tensor,
-        bias: Optional,
-        form: StepForm,
-        query_form: list[int],
-        eps: float,
-    ) -> tuple[Tensor, Tensor]:
-        keys, values, w_context, score = (part.contiguous() for part in (keys, values, w_context, score))
-        affine = [part.contiguous() for part in (affine_first, affine_second, affine_query)]
-        bias = None if bias is None else bias.contiguous()
-        with _without_autocast(x.device):
-            tensors = (x, s0, keys, values, mask, w_first, w_between, bias, w_context, score, *affine)
-            saved = SavedDecoder(*torch.ops.rmsexp.decoder_forward(*tensors, form, query_form, eps))
-        ctx.save_for_backward(x, keys, values, mask, w_first, w_between, w_context, score, *affine, *saved)
-        ctx.biased, ctx.options = bias is not None, (form, query_form, eps)
-        return _positions(saved.states, reverse=False), saved.contexts.transpose(0, 1)
-
-    @staticmethod
-    def backward(ctx: Any, dstates: Tensor, dcontexts: Tensor) -> tuple[Optional, ...]:
-        _refuse_second_derivative()
-        x, keys, values, mask, w_first, w_between, w_context, score, *others = ctx.saved_tensors
-        affine, saved = others[:3], others[3:]
-        with _without_autocast(x.device):
-            dx, ds0, dkeys, dvalues, dw_first, dw_between, dbias, dw_context, dscore, *daffine = (
-                torch.ops.rmsexp.decoder_backward(
-                    *(dstates, dcontexts, x, keys, values, mask, w_first, w_between, ctx.biased, w_context, score),
-                    *(*affine, *ctx.options, saved),
-                )
-            )
-        weights = (dw_first, dw_between, dw_context, dscore, *daffine)
-        return dx, ds0, dkeys, dvalues, None, *weights, dbias if ctx.biased else None, None, None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Optional, ...]:
+        if torch.is_grad_enabled():  # true in a backward pass only with create_graph=True
+            raise RuntimeError("the fused recurrences have no second derivatives; use norm.impl=eager")
+        count = len(INPUTS[ctx.cell])
+        tensors, saved = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        with _without_autocast(tensors[0].device):
+            results = getattr(torch.ops.rmsexp, f"{ctx.cell}_backward")(gradients, tensors, saved, *ctx.options)
+        present = [None if tensor is None else result for tensor, result in zip(tensors, results, strict=False)]
+        return None, None, None, None, *present, None  # none for the mask

@@ -22,53 +22,55 @@ from torch.utils._pytree import tree_map_only
 from rmsexp.system import process
 from rmsexp.system.clock import Stopwatch, span
 from rmsexp.system.command_line import ReportedError
-from rmsexp.train.distributed.heartbeat import Heartbeat, try_to_save
 from rmsexp.train.interrupt import Interrupt, Interrupted
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store  # torch.distributed does not export it to type checkers
 
 T = TypeVar("T")
-END_SECONDS = 20.0  # that process 0 has for saving after a signal; torchrun grants 30
-POLL_SECONDS = 0.2  # between two looks at what another process has announced
+POLL_SECONDS = 0.2  # between two looks at torchrun's store
 
 
 class LostError(ReportedError, RuntimeError):
-    """Another process of the run has ended, or does not answer."""
+    """Another process of the run has ended, or does not answer within ``distributed.timeout``."""
+
+
+@contextmanager
+def _waiting(
+    problem: str = "the run has lost a process", advice: str = "repeat the command to continue"
+) -> Iterator[None]:
+    """Raise LostError in place of an error of the communication inside the context."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = "no message within distributed.timeout" if "Timed out" in str(error) else str(error).partition("\n")[0]
+        raise LostError(f"{problem} ({reason:.120}); {advice}") from error
 
 
 class Group:
-    """The processes of a run. ``rank``: the number of this one; ``size``: their number; ``hosts``: where they run.
+    """The processes of a run. ``rank``: the number of this one; ``size``: their number.
 
-    ``is_restarted``: whether torchrun has started one of them before. It counts this per host, so all are asked.
-    ``stop``: the number of the signal with which all processes stop after the present step, or None.
+    Of several items this process takes those in the slice ``chosen``. ``facts``: what the record of the run says of the
+    processes. ``is_restarted``: whether torchrun has started one of them before. It counts this per host, so all are
+    asked. ``stop``: the number of the signal with which all processes stop after the present step, or None.
     """
 
     def __init__(self, store: Store, device: torch.device) -> None:
         self.rank, self.size = process.rank_and_size()
+        self.chosen = slice(self.rank, None, self.size)
         self.device, self.backend = device, str(dist.get_backend())
         self.interrupt = Interrupt(joint=True)
         self.stop: int | None = None
-        self._store, self._heartbeat = store, Heartbeat(store.clone(), self.rank, self.size)
+        self._store, self._has_announced = store, False
         self.pids = self.gather((platform.node(), os.getpid()))
-        self.hosts = sorted({host for host, _ in self.pids})
+        hosts = sorted({host for host, _ in self.pids})
+        self.facts = {"world_size": self.size, "backend": self.backend, "hosts": hosts}
         self.is_restarted = any(self.gather(process.is_restarted()))
-        self._heartbeat.start()
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Return what the record of the run says of its processes."""
-        return {"world_size": self.size, "backend": self.backend, "hosts": self.hosts}
-
-    @property
-    def chosen(self) -> slice:
-        """Return which ones of several items this process takes."""
-        return slice(self.rank, None, self.size)
 
     def gather(self, value: T) -> list[T]:
         """Return the values of all processes, by rank. Tensors arrive on the CPU."""
         gathered: list[Any] = [None] * self.size
-        with self._waiting():
+        with _waiting():
             dist.all_gather_object(gathered, tree_map_only(Tensor, Tensor.cpu, value))
         return gathered
 
@@ -80,37 +82,32 @@ class Group:
     def share(self, value: T) -> T:
         """Return the value of process 0."""
         shared = [value]
-        with self._waiting():
+        with _waiting():
             dist.broadcast_object_list(shared, src=0)
         return shared[0]
 
     def send(self, tensor: Tensor, rank: int) -> None:
-        with self._waiting():
+        with _waiting():
             dist.send(tensor, rank)
 
     def receive(self, tensor: Tensor, rank: int) -> None:
-        with self._waiting():
+        with _waiting():
             dist.recv(tensor, rank)
 
     def broadcast(self, tensor: Tensor, rank: int) -> None:
         """Set the tensor to that of process ``rank``."""
-        with self._waiting():
+        with _waiting():
             dist.broadcast(tensor, rank)
 
     def sum(self, tensor: Tensor) -> None:
         """Replace the tensor by its sum over all processes, in an order that depends on their number."""
-        with self._waiting():
+        with _waiting():
             dist.all_reduce(tensor)
 
     def barrier(self) -> None:
         """Wait until all processes are here."""
-        with self._waiting():
+        with _waiting():
             dist.barrier()
-
-    def require_alive(self) -> None:
-        """Raise LostError if another process of the run is known to be lost."""
-        with self._waiting():
-            pass
 
     def require_equal(self, facts: Mapping[str, Any]) -> None:
         """Raise ReportedError if one of these facts differs between the processes, with its name."""
@@ -120,81 +117,25 @@ class Group:
                     values = f"{value!s:.20} in process {self.rank}, {others[name]!s:.20} in process {rank}"
                     raise ReportedError(f"the processes of the run differ in {name} ({values}); make them equal")
 
-    @contextmanager
-    def guarded(self, on_loss: Callable[[], None]) -> Iterator[None]:
-        """Call ``on_loss`` before this process ends because another one is lost in the context (:class:`Heartbeat`)."""
-        self._heartbeat.on_loss = on_loss
-        try:
-            yield
-        except LostError:
-            self._heartbeat.stop()  # which ends a process that does not wait for others for a while
-            try_to_save(on_loss)
-            raise
-        finally:
-            self._heartbeat.on_loss = None
-
-    def leave(self) -> None:
-        """Tell the others that this process leaves the run, and as process 0 that it has ended; not if one is lost."""
-        if self.rank == 0 and self._heartbeat.lost is None:
-            with suppress(RuntimeError):  # torchrun, which keeps the store, may have ended
-                self.announce(begins=False)
-                self._store.set("ended", "True")
-        self._heartbeat.stop()
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Let process 0 do what is in the context first, then one process of each other host, then the others.
-
-        Data are thus prepared once if the hosts share the folder of the data, and else once on each host. All wait for
-        the last one, for as long as it takes: ``distributed.timeout`` begins afterwards.
-        """
-        hosts, local = int(os.environ.get("GROUP_WORLD_SIZE", "1")), process.local_rank()
-        before = 0 if self.rank == 0 else 1 if local == 0 else hosts
-        self._poll(lambda: self._store.add("prepared", 0) >= before)
-        yield
-        if local == 0:
-            self._store.add("prepared", 1)
-        self._store.add("ready", 1)
-        self._poll(lambda: self._store.add("ready", 0) >= self.size)
-
-    def _poll(self, is_done: Callable[[], bool]) -> None:
-        """Wait until ``is_done()``. Raises: LostError if a process is lost, or has left the run before."""
-        with self._waiting():
-            while not is_done():
-                if self._heartbeat.left() and not is_done():
-                    raise RuntimeError("a process has left the run")
-                Event().wait(POLL_SECONDS)
-
     def announce(self, begins: bool) -> None:
-        """As process 0, say whether the run begins. Only the first announcement counts."""
-        self._store.compare_set("begins", "", str(begins))
-
-    def begins(self) -> bool:
-        """Wait until process 0 has said whether the run begins, and return it."""
-        self._poll(lambda: self._store.check(["begins"]))
-        return self._store.get("begins") == b"True"
-
-    def wait_for_end(self) -> None:
-        """Wait, for a while, until process 0 has ended the run: torchrun ends the others when one of them has ended."""
-        watch = Stopwatch()
-        while not self._store.check(["ended"]) and watch.seconds < END_SECONDS:
-            Event().wait(POLL_SECONDS)
+        """As process 0, tell the others, which wait in :meth:`share`, whether the run begins; only once."""
+        if not self._has_announced:
+            self._has_announced = True
+            self.share(begins)
 
     @contextmanager
-    def _waiting(self) -> Iterator[None]:
-        """Raise LostError in place of an error of the communication inside the context."""
-        try:
-            with self._heartbeat.waiting():
-                yield
-        except RuntimeError as error:
-            if self._heartbeat.lost is not None:
-                reason = self._heartbeat.lost
-            elif "Timed out" in str(error):
-                reason = "no message within distributed.timeout"
-            else:
-                ended = ", ".join(map(str, self._heartbeat.silent() or self._heartbeat.left()))
-                reason = f"process {ended} has ended" if ended else "another process has ended"
-            raise LostError(f"the run has lost a process ({reason}); repeat the command to continue") from error
+    def preparing(self) -> Iterator[None]:
+        """Prepare data inside the context; at its end wait for the other processes, for as long as it takes.
+
+        ``distributed.timeout`` begins afterwards. If a process fails here, torchrun ends the others.
+        """
+        if self.rank == 0:
+            self.announce(begins=True)
+        yield
+        self._store.add("ready", 1)
+        with _waiting():
+            while self._store.add("ready", 0) < self.size:
+                Event().wait(POLL_SECONDS)
 
 
 _group: Group | None = None  # the processes of the present run
@@ -214,18 +155,16 @@ def joined(device: Callable[[], torch.device], timeout: float) -> Iterator[Group
     shared, rank, size = next(rendezvous("env://", timeout=span(timeout)))
     store = meet(shared, rank, size, timeout)
     backend = "nccl" if chosen.type == "cuda" else "gloo"
-    try:
+    interface = "NCCL_SOCKET_IFNAME" if backend == "nccl" else "GLOO_SOCKET_IFNAME"
+    with _waiting("the processes cannot connect", f"{interface} names the network to use"):
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=span(timeout))
-    except RuntimeError as error:
-        interface = "NCCL_SOCKET_IFNAME" if backend == "nccl" else "GLOO_SOCKET_IFNAME"
-        reason = str(error).partition("\n")[0]
-        raise LostError(f"the processes cannot connect ({reason}); {interface} names the network to use") from error
     try:
         _group = Group(store, chosen)
         yield _group
     finally:
-        if _group is not None:
-            _group.leave()
+        if _group is not None and rank == 0:
+            with suppress(LostError):
+                _group.announce(begins=False)
         _group = None
         dist.destroy_process_group()
 
@@ -259,7 +198,7 @@ def each(function: Callable[[Any], T], items: Iterable[Any]) -> list[T]:
 
     Tensors in the results of several processes are on the CPU.
 
-    Raises: Interrupted if one of several processes has got a signal; LostError before the next item if one is lost.
+    Raises: Interrupted if one of several processes has got a signal.
     """
     group = _group
     if group is None:
@@ -269,13 +208,11 @@ def each(function: Callable[[Any], T], items: Iterable[Any]) -> list[T]:
         stop = group.interrupt.received
         if stop is not None:
             break
-        group.require_alive()
         results.append(function(item))
-    gathered = group.gather((stop, results))
-    for signum, _ in gathered:
+    for signum in group.gather(stop):
         if signum is not None:
             raise Interrupted(signum)
-    return [gathered[index % group.size][1][index // group.size] for index in range(len(items))]
+    return group.interleaved(results, len(items))
 
 
 def means(sums: Callable[[Any], Mapping[str, float]], items: Iterable[Any], count: int) -> dict[str, float]:

@@ -15,16 +15,17 @@ from rmsexp.train.distributed.group import Group
 from rmsexp.train.step import Sums
 
 T = TypeVar("T")
-# On a GPU, signals are read about every READ_SECONDS, but at least every MOST_STEPS, because the host must wait for the
-# GPU to read them. torchrun kills a process 30 seconds after its signal.
-READ_SECONDS, MOST_STEPS = 1.0, 16
 
 
 class JointSums(Sums):
-    """Sums over the micro-batches of all processes.
+    """Sums over the micro-batches of all processes: each adds up its own, then one reduction those of the processes.
 
     All that is added up is in one float32 vector: for each signal of ``STOPPING`` the number of processes that have got
-    it, the numbers of predictions and of examples, the values, and the gradients of all parameters.
+    it, the numbers of predictions and of examples, for each parameter the number of gradients, the values, and the
+    gradients of all parameters. DistributedDataParallel forms its buckets anew after the first step of each start, so
+    from three processes on a continued run would differ from an undisturbed one.
+
+    In each step the host reads the numbers, for which it waits for a GPU.
     """
 
     shared = True
@@ -32,20 +33,7 @@ class JointSums(Sums):
     def __init__(self, group: Group, model: nn.Module) -> None:
         self._group = group
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._present = [False] * len(self._parameters)  # whether each parameter has had a gradient in this process
-        self._used: list[bool] | None = None  # whether it has one in any process, agreed upon in the first step
-        self._steps = 0
-        self.interval = 1  # in steps: how often signals are read
-        self.set_interval(0.0)
-
-    def set_interval(self, seconds: float) -> None:
-        """Choose how often signals are read. ``seconds``: what a step takes, the same number in all processes."""
-        if self._group.device.type != "cpu":
-            self.interval = max(1, int(READ_SECONDS / max(seconds, READ_SECONDS / MOST_STEPS)))
-
-    def begin(self, number: int) -> None:
-        super().begin(number)
-        self._steps += 1
+        self._is_first = True  # whether this is the first step
 
     def numbered(self, own: Sequence[T]) -> Iterable[tuple[int, T]]:
         return zip(range(self.number)[self._group.chosen], own, strict=True)
@@ -56,32 +44,37 @@ class JointSums(Sums):
         return tree_map_only(Tensor, lambda tensor: tensor.to(device), gathered)
 
     def finish(self) -> None:
-        if self._used is None:
-            self.metrics = self._group.share(self.metrics)
-        flat = self._total()
-        if self._used is None:
-            self._used = [any(column) for column in zip(*self._group.gather(self._present), strict=True)]
-        if any(present and not used for present, used in zip(self._present, self._used, strict=True)):
-            raise RuntimeError("a parameter that had no gradient in the first step has one now")
-        sizes = [len(process.STOPPING), 2, len(self.metrics) + 1, *(p.numel() for p in self._parameters)]
-        signals, counts, values, *gradients = flat.split(sizes)
-        for parameter, used, gradient in zip(self._parameters, self._used, gradients, strict=True):
-            parameter.grad = torch.empty_like(parameter).copy_(gradient.view_as(parameter)) if used else None
+        if self._is_first:  # a process without a micro-batch does not know the names
+            self.metrics, self._is_first = self._group.share(self.metrics), False
+        sizes = self._sizes()
+        signals, counts, present, values, *gradients = self._total(sum(sizes)).split(sizes)
+        used = present.tolist()
+        for parameter, is_used, gradient in zip(self._parameters, used, gradients, strict=True):
+            parameter.grad = torch.empty_like(parameter).copy_(gradient.view_as(parameter)) if is_used else None
         self.values, (self.count, self.examples) = values, counts.clone().unbind()
-        if self._steps % self.interval == 0:
-            received = [number for number, count in zip(process.STOPPING, signals.tolist(), strict=True) if count]
-            self._group.stop = received[0] if received else None
+        received = [number for number, count in zip(process.STOPPING, signals.tolist(), strict=True) if count]
+        self._group.stop = received[0] if received else None
 
-    def _total(self) -> Tensor:
-        """Return the sum of all processes' vectors."""
-        raise NotImplementedError
+    def _total(self, size: int) -> Tensor:  # noqa: ARG002
+        """Return the sum of all processes' vectors, each of this size."""
+        values = self.values
+        if values is None:  # without a micro-batch in this step
+            values = torch.zeros(len(self.metrics) + 1, device=self._group.device)
+        vector = self._vector(values, self.count, self.examples)
+        self._group.sum(vector)
+        return vector
+
+    def _sizes(self) -> list[int]:
+        """Return the sizes of the parts of the vector."""
+        of_parameters = [parameter.numel() for parameter in self._parameters]
+        return [len(process.STOPPING), 2, len(self._parameters), len(self.metrics) + 1, *of_parameters]
 
     def _vector(self, values: Tensor, count: float | Tensor, examples: float | Tensor) -> Tensor:
         """Return the vector of this process with its present gradients, which it removes from the parameters."""
-        got = self._group.interrupt.received
-        head = values.new_tensor([*(float(number == got) for number in process.STOPPING), count, examples])
-        self._present = [was or p.grad is not None for was, p in zip(self._present, self._parameters, strict=True)]
+        signals = [float(number == self._group.interrupt.received) for number in process.STOPPING]
+        present = [float(parameter.grad is not None) for parameter in self._parameters]
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
+        head = values.new_tensor([*signals, count, examples, *present])
         vector = torch.cat([head, values, *(gradient.flatten() for gradient in gradients)])
         for parameter in self._parameters:
             parameter.grad = None
@@ -110,30 +103,12 @@ class OrderedSums(JointSums):
         else:
             self._vector_of_last = own
 
-    def _total(self) -> Tensor:
+    def _total(self, size: int) -> Tensor:
         total, self._vector_of_last = self._vector_of_last, None
         if total is None:
-            length = len(process.STOPPING) + 3 + len(self.metrics) + sum(p.numel() for p in self._parameters)
-            total = torch.empty(length, device=self._group.device)
+            total = torch.empty(size, device=self._group.device)
         self._group.broadcast(total, (self.number - 1) % self._group.size)
         return total
 
 
-class FastSums(JointSums):
-    """Sums that each process first computes for its own micro-batches; then one reduction adds up the processes' sums.
-
-    This is what DistributedDataParallel does, but it reduces several buckets, which it forms anew after the first step.
-    From three processes on, the order in which a number is added depends on its place in a bucket, so a continued run
-    would differ from an undisturbed one. The vector here is the same in each step.
-    """
-
-    def _total(self) -> Tensor:
-        values = self.values
-        if values is None:  # without a micro-batch in this step
-            values = torch.zeros(len(self.metrics) + 1, device=self._group.device)
-        vector = self._vector(values, self.count, self.examples)
-        self._group.sum(vector)
-        return vector
-
-
-KINDS: dict[str, type[JointSums]] = {"ordered": OrderedSums, "fast": FastSums}
+KINDS: dict[str, type[JointSums]] = {"ordered": OrderedSums, "fast": JointSums}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -12,11 +11,9 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from helpers.processes import is_running, wait_until
 
 from rmsexp.norms import kernels
 from rmsexp.norms.kernels import build, fakes
@@ -29,7 +26,7 @@ ARGUMENTS = """#!/bin/sh
 echo "$*" >> "$(dirname "$0")/log"
 what=link
 for word in "$@"; do
-  case "$word" in --version) what=version ;; -c) what=compile ;; esac
+  case "$word" in -dM) what=version ;; -c) what=compile ;; esac
   if [ "$last" = -o ]; then to=$word; fi
   last=$word
 done
@@ -54,7 +51,7 @@ class Compiler:
 
     def calls(self, *, version: bool = False) -> list[list[str]]:
         calls = [line.split() for line in self._log.read_text().splitlines()] if self._log.exists() else []
-        return [call for call in calls if ("--version" in call) == version]
+        return [call for call in calls if ("-dM" in call) == version]
 
 
 @pytest.fixture
@@ -104,8 +101,8 @@ def test_the_library_is_built_once_and_cached(
     assert all("-c" in call for call in compiled)
     assert "-shared" in linked
     (library,) = loaded
-    assert cached_files(tmp_path) == ["lock", "rmsexp.so", "rmsexp.so.sha256"]
-    assert [stat.S_IMODE(path.stat().st_mode) for path in (library, library.parent)] == [0o700, 0o700]
+    assert cached_files(tmp_path) == ["lock", "rmsexp.so"]
+    assert stat.S_IMODE(library.parent.stat().st_mode) == 0o700
     assert library.read_text().startswith("output of")
     messages = capsys.readouterr().err.splitlines()
     assert messages == [
@@ -162,7 +159,7 @@ def test_any_sources_can_be_compiled_as_one(tmp_path: Path) -> None:
     headers = Path(torch.__file__).parent / "include"
     options = [*build.FLAGS.split(), *build._definitions(), f"-I{build.SOURCES}", f"-I{headers}"]
     command = [*compiler, *options, f"-I{headers}/torch/csrc/api/include", "-fsyntax-only", f"{tmp_path}/all.cpp"]
-    assert build._output(command) == ""  # an error of the compiler raises BuildError
+    assert build._output(command) == ""  # an error of the compiler raises OSError
 
 
 def test_one_of_several_concurrent_loads_builds(
@@ -204,21 +201,7 @@ def test_cxx_may_be_a_command_of_several_words(
         assert all(call[:2] == ["g++", "-m64"] for call in compiler.calls(version=version))
 
 
-# --- damaged libraries, and libraries that others can change
-
-
-def cut(library: Path) -> None:
-    os.truncate(library, library.stat().st_size // 2)
-
-
-def change_a_byte(library: Path) -> None:
-    content = bytearray(library.read_bytes())
-    content[5] ^= 1
-    library.write_bytes(content)
-
-
-def remove_the_digest(library: Path) -> None:
-    library.with_name("rmsexp.so.sha256").unlink()
+# --- folders that others can change
 
 
 def let_others_write(library: Path) -> None:
@@ -230,25 +213,6 @@ def give_away(library: Path) -> None:
 
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-
-
-@pytest.mark.parametrize(
-    "damage", [cut, change_a_byte, remove_the_digest, let_others_write, pytest.param(give_away, marks=as_root)]
-)
-def test_a_library_that_may_have_been_changed_is_built_again(
-    compiler: Compiler, loaded: list[Path], damage: Callable[[Path], None]
-) -> None:
-    """Such a library is not loaded: a truncated one would end the process by SIGBUS."""
-    assert load_uncached()
-    (library,) = loaded
-    content = library.read_bytes()
-    damage(library)
-    assert load_uncached()
-    assert loaded == [library, library]
-    assert library.read_bytes() == content
-    assert len(compiler.calls()) == 2 * (PARTS + 1)
-    assert load_uncached()
-    assert len(compiler.calls()) == 2 * (PARTS + 1)
 
 
 @pytest.mark.usefixtures("compiler")
@@ -278,7 +242,7 @@ def test_the_library_is_on_the_disk_before_it_gets_its_name(monkeypatch: pytest.
     )
     monkeypatch.setattr(Path, "replace", lambda path, to: (events.append(f"to {to.name}"), replace(path, to))[1])
     assert load_uncached()
-    assert events.index("rmsexp.so") < events.index("to rmsexp.so") < events.index("to rmsexp.so.sha256")
+    assert events.index("rmsexp.so") < events.index("to rmsexp.so")
 
 
 # --- interrupted builds
@@ -292,40 +256,6 @@ def test_a_failed_link_leaves_no_library(compiler: Compiler, tmp_path: Path) -> 
     compiler.set_body(VERSION + WRITE)
     assert load_uncached()
     assert len(compiler.calls()) == 2 * (PARTS + 1)
-
-
-def test_a_signal_ends_the_compilers_and_what_they_started(compiler: Compiler, tmp_path: Path) -> None:
-    compiler.set_body(VERSION + f"sleep 100 & echo $! >> {tmp_path}/pids; wait\n")
-    load = LOAD.format(str(tmp_path / "cache"))
-    with subprocess.Popen([sys.executable, "-c", load], stderr=subprocess.PIPE) as process:
-        assert process.stderr is not None
-        process.stderr.readline()  # "building the fused kernels"
-        pids = tmp_path / "pids"
-        assert wait_until(lambda: pids.exists() and pids.read_text().strip() != "")
-        process.send_signal(signal.SIGINT)
-    assert process.returncode in (-signal.SIGINT, 1)
-    started = pids.read_text().split()
-    assert started
-    assert not any(is_running(int(pid)) for pid in started)
-    assert cached_files(tmp_path) == ["lock"]
-
-
-def test_a_signal_while_compilers_are_started_ends_those_that_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    submit = ThreadPoolExecutor.submit
-
-    def interrupted(*arguments: Any) -> None:
-        submit(*arguments)
-        while not (tmp_path / "started").exists():
-            pass
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
-    command = f"touch {tmp_path}/started; sleep 2; touch {tmp_path}/ended"
-    with pytest.raises(KeyboardInterrupt):
-        build._run([["sh", "-c", command]] * 2)
-    assert [path.name for path in tmp_path.iterdir()] == ["started"]
 
 
 LOAD = (
@@ -409,4 +339,4 @@ def test_without_a_compiler_fused_is_eager_with_one_notice(tmp_path: Path) -> No
         [sys.executable, "-c", WITHOUT_COMPILER], env=environment, cwd=tests, capture_output=True, text=True
     )
     assert (process.returncode, process.stdout) == (0, "done\n"), process.stderr
-    assert process.stderr == NOTICE.format("no C++ compiler found; install g++ or set CXX") + "\n"
+    assert process.stderr == NOTICE.format("the C++ compiler g++ is not found; install g++ or set CXX") + "\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from helpers.sites import draw
 from torch import Tensor
 
 from rmsexp.norms import kernels
+from rmsexp.norms.kernels.recurrences import INPUTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fused_kernels")]
 
@@ -179,48 +179,32 @@ def test_a_state_and_a_mask_of_one_row_are_those_of_every_row(operator: str) -> 
     assert torch.equal(*by_size)
 
 
-def test_operators_pass_opcheck() -> None:
+@operators
+@pytest.mark.parametrize("layout", ["batch first", "time first", "transposed weights"])
+def test_operators_pass_opcheck(operator: str, layout: str) -> None:
     """opcheck tests schemas, autograd registration, and the shapes and strides of fake results.
 
-    The mask is true everywhere: for padding, some saved values stay uninitialised, and opcheck compares all values.
+    The mask of time steps is true everywhere: for padding, some saved values stay uninitialised, and opcheck compares
+    all values.
     """
-    check, ops = torch.library.opcheck, torch.ops.rmsexp
-    real = torch.ones_like(SHORT)
-    x, h0, weight, bias, affine = (tensor.detach() for tensor in gru_operands("ln")[1])
-    options: tuple[Any, ...] = (real, False, step_form("ln", 2 * N, N), 1e-2)
-    check(ops.gru_forward.default, (x, h0, weight, bias, affine, *options))
-    saved = ops.gru_forward(x, h0, weight, bias, affine, *options)
-    dout = draw(B, T, N)
-    for each in (weight, transposed_in_memory(weight)):
-        check(ops.gru_backward.default, (dout, x, each, True, affine, *options, saved))
-
-    x, h0, c0, weight, *affines = (tensor.detach() for tensor in lstm_operands("ln")[1])
-    options = (real, True, step_form("ln", 4 * N, N), 1e-2)
-    check(ops.lstm_forward.default, (x, h0, c0, weight, *affines, *options))
-    saved = ops.lstm_forward(x, h0, c0, weight, *affines, *options)
-    for each in (weight, transposed_in_memory(weight)):
-        check(ops.lstm_backward.default, (dout, x, each, *affines, *options, saved))
-
-
-def transposed_in_memory(weight: Tensor) -> Tensor:
-    """Return an equal tensor whose columns are contiguous."""
-    return weight.t().contiguous().t()
-
-
-@pytest.mark.parametrize("layout", ["batch first", "time first", "transposed weights"])
-def test_the_operators_of_the_decoder_pass_opcheck(layout: str) -> None:
-    check, ops = torch.library.opcheck, torch.ops.rmsexp
-    x, s0, keys, values, *others = (tensor.detach() for tensor in decoder_operands("ln")[1])
-    options = (step_form("ln", 2 * N, N), [kernels.Kind.LAYER, C, 1], 1e-2)
-    check(ops.decoder_forward.default, (x, s0, keys, values, SOURCE, *others, *options))
-    saved = ops.decoder_forward(x, s0, keys, values, SOURCE, *others, *options)
-    w_first, w_between, _, *rest = others
+    cell, reverse = operator.split(",")[0], operator.endswith("reverse")
+    tensors = [tensor.detach() for tensor in OPERATORS[operator]("ln")[1]]
+    forms = {"gru": step_form("ln", 2 * N, N), "lstm": step_form("ln", 4 * N, N)}
+    options = (reverse, [*forms.get(cell, (*forms["gru"], kernels.Kind.LAYER, C, 1))], 1e-2)
+    sent = [draw(B, T, N)] + [draw(B, T, A)] * (cell == "decoder")
+    if cell == "decoder":
+        x, s0, keys, values, w_first, w_between, bias, *others = tensors
+        inputs = [x, s0, keys, values, w_first, w_between, *others, bias, SOURCE]
+    elif cell == "gru":
+        x, h0, weight, bias, affine = tensors
+        inputs = [x, h0, weight, affine, bias, torch.ones_like(SHORT)]
+    else:
+        inputs = [*tensors, torch.ones_like(SHORT)]
     if layout == "transposed weights":
-        w_first, w_between, rest[0] = map(transposed_in_memory, (w_first, w_between, rest[0]))
-    sent = [draw(B, T, N), draw(B, T, A)]
-    if layout == "time first":
-        sent = [draw(T, B, size).transpose(0, 1) for size in (N, A)]
-    check(
-        ops.decoder_backward.default,
-        (*sent, x, keys, values, SOURCE, w_first, w_between, True, *rest, *options, saved),
-    )
+        weights = [place for place, name in enumerate(INPUTS[cell]) if name.startswith("w")]
+        inputs = [tensor.t().contiguous().t() if place in weights else tensor for place, tensor in enumerate(inputs)]
+    elif layout == "time first":
+        sent = [gradient.transpose(0, 1).contiguous().transpose(0, 1) for gradient in sent]
+    forward, backward = (getattr(torch.ops.rmsexp, f"{cell}_{which}").default for which in ("forward", "backward"))
+    torch.library.opcheck(forward, (inputs, *options))
+    torch.library.opcheck(backward, (sent, inputs, forward(inputs, *options), *options))

@@ -48,7 +48,7 @@ def test_kernels_compile_for_cuda_without_atomics(tmp_path: Path) -> None:
     """Kernels extend the number of the program to 64 bits before they compute with it: a tensor may have 2^31 rows."""
     process = run_python("-c", COMPILE, TRITON_CACHE_DIR=str(tmp_path))
     assert process.returncode == 0, process.stderr[-4000:]
-    modules = ["norms", "norms", "pointwise", "pointwise", "norms", "gru", "lstm", "attention"]
+    modules = ["norms", "norms", "pointwise", "pointwise", "norms", "steps", "steps", "attention"]
     names = [f"rmsexp.norms.kernels.triton.{module} {name}" for module in modules for name in ("_forward", "_backward")]
     assert process.stdout.splitlines() == [f"{name} True False arith.extsi" for name in names]
 

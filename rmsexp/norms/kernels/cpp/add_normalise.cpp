@@ -38,10 +38,9 @@ struct SavedSum {
   auto fields() { return std::tie(total, gain, shift, mean, scale); }
 };
 
-OptionalTensor optional(const Tensor& tensor) { return tensor.defined() ? OptionalTensor(tensor) : std::nullopt; }
-
 AddNormOutputs call_forward(const Tensor& x, const Tensor& addend, const OptionalTensor& gain,
                             const OptionalTensor& shift, const AddOptions& o) {
+  check_addition(x, addend, gain, shift);
   static const auto op = find_operator<Forward>("rmsexp::add_normalise_forward");
   return op.call(x, addend, gain, shift, o.kind, o.k, o.inside, o.eps);
 }

@@ -19,7 +19,6 @@ void check_addition(const Tensor& x, const Tensor& addend, const OptionalTensor&
 
 AddNormOutputs add_normalise_forward(const Tensor& input, const Tensor& other, const OptionalTensor& gain,
                                      const OptionalTensor& shift, int64_t kind, int64_t k, bool inside, double eps) {
-  check_addition(input, other, gain, shift);
   const Tensor x = readable(input, false), addend = with_layout(as_type(other, x.scalar_type()), x);
   const Tensor g = parameter(gain, x), b = parameter(shift, x);
   const int64_t n = x.size(-1), rows = n == 0 ? 0 : x.numel() / n;
@@ -41,15 +40,10 @@ AddNormOutputs add_normalise_forward(const Tensor& input, const Tensor& other, c
 NormOutputs add_normalise_backward(const Tensor& total_gradient, const Tensor& gradient, const Tensor& input,
                                    const OptionalTensor& gain, const Tensor& mean, const Tensor& scale,
                                    const OptionalTensor& shift, int64_t kind, int64_t k, bool inside, double eps) {
-  check_arguments(input, gain, shift, /*maps=*/false, /*slope=*/1);
-  check("dtotal", total_gradient, input.sizes(), input);
-  check("dy", gradient, input.sizes(), input);
   const Tensor total = readable(input, false), dtotal = with_layout(total_gradient, total);
   const Tensor dy = with_layout(gradient, total), g = parameter(gain, total), b = parameter(shift, total);
   const int64_t n = total.size(-1), rows = n == 0 ? 0 : total.numel() / n;
   const Form form = form_of(total, n, kind, k, inside, eps);
-  check_contiguous("scale", scale, {rows}, scale);
-  check_contiguous("mean", mean, {kind == kLayer ? rows : 0}, scale);
   const int64_t slots = total.numel() <= kElementsPerThread ? 1 : at::get_num_threads();
   Tensor dx = uninitialised_like(total);
   Tensor dgain = gradient_slots(g, slots, n, scale), dshift = gradient_slots(b, slots, n, scale);

@@ -27,7 +27,7 @@ NormOutputs add_normalise_backward(const Tensor& dtotal,  // gradient of total, 
                                    const Tensor& scale, const OptionalTensor& shift, int64_t kind, int64_t k,
                                    bool inside, double eps);
 
-// Checks the arguments of the forward operator, except the form. Sizes may be symbolic.
+// Checks the arguments of the operator add_normalise, except the form. Sizes may be symbolic.
 void check_addition(const Tensor& x, const Tensor& addend, const OptionalTensor& gain, const OptionalTensor& shift);
 
 }  // namespace rmsexp

@@ -99,21 +99,6 @@ void query_backward(const NormedRow<T>& query, const Affine<T>& daffine, T* dq, 
   gradient_of_row(dq, query.a, query.statistics, correction(sums, query.statistics.scale, form), form);
 }
 
-// Checks the arguments that the forward and the backward operator share.
-void check_attention(const Tensor& keys, const Tensor& query, const Tensor& values, const Tensor& mask,
-                     const Tensor& score, const Tensor& affine, const Tensor& statistics, const Tensor& alpha) {
-  const int64_t rows = keys.size(0), S = keys.size(1), C = keys.size(-1), A = values.size(-1);
-  check_rows("keys", keys, {rows, S, C}, keys);
-  check_rows("query", query, {rows, C}, keys);
-  check_rows("values", values, {rows, S, A}, keys);
-  check_mask(mask, {rows, S}, keys);
-  TORCH_CHECK_VALUE(mask.is_contiguous(), "expected a contiguous mask");
-  check_contiguous("score", score, {C}, keys);
-  check_contiguous("affine", affine, {2, C}, keys);
-  check_rows("statistics", statistics, {rows, kWidth<Statistics>}, keys);
-  check_rows("alpha", alpha, {rows, S}, keys);
-}
-
 }  // namespace
 
 void attention_forward(const Tensor& keys, const Tensor& query, const Tensor& values, const Tensor& mask,
@@ -121,8 +106,6 @@ void attention_forward(const Tensor& keys, const Tensor& query, const Tensor& va
                        const Tensor& statistics, const Tensor& alpha, const Tensor& context) {
   const int64_t rows = keys.size(0), S = keys.size(1), C = keys.size(-1), A = values.size(-1);
   const Form norm = query_form(form, eps, C);
-  check_attention(keys, query, values, mask, score, affine, statistics, alpha);
-  check_rows("context", context, {rows, A}, keys);
   AT_DISPATCH_FLOATING_TYPES(keys.scalar_type(), "attention_forward", [&] {
     using T = scalar_t;
     const Rows<T> key_rows(keys), query_rows(query), value_rows(values);
@@ -149,11 +132,6 @@ void attention_backward(const Tensor& dcontext, const Tensor& keys, const Tensor
                         const Tensor& dquery, const Tensor& partials) {
   const int64_t rows = keys.size(0), S = keys.size(1), C = keys.size(-1), A = values.size(-1);
   const Form norm = query_form(form, eps, C);
-  check_attention(keys, query, values, mask, score, affine, statistics, alpha);
-  check_rows("dcontext", dcontext, {rows, A}, keys);
-  check_rows("dkeys", dkeys, {rows, S, C}, keys);
-  check_rows("dquery", dquery, {rows, C}, keys);
-  check_partials("partials", partials, {3, C}, keys);
   AT_DISPATCH_FLOATING_TYPES(keys.scalar_type(), "attention_backward", [&] {
     using T = scalar_t;
     const Rows<T> key_rows(keys), query_rows(query), value_rows(values), statistics_rows(statistics), alpha_rows(alpha);

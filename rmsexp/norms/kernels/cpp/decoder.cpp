@@ -10,6 +10,27 @@
 namespace rmsexp {
 namespace {
 
+struct DecoderInputs {
+  Tensor x;              // (B, T, 3H): summed inputs from the previous tokens
+  Tensor s0;             // (B, H)
+  Tensor keys;           // (B, S, C)
+  Tensor values;         // (B, S, A)
+  Tensor w_first;        // (3H, H): maps the state, for the first GRU
+  Tensor w_between;      // (C + 3H, H): maps the state between the GRUs
+  Tensor w_context;      // (3H, A): maps the context, for the second GRU
+  Tensor score;          // (C,)
+  Tensor affine_first;   // (2, 2, 3H): as in steps.h
+  Tensor affine_second;  // (2, 2, 3H): as in steps.h
+  Tensor affine_query;   // (2, C): gain and shift of the query
+  Tensor bias;           // (3H,): bias of the second GRU
+  Tensor mask;           // (B, S)
+
+  auto fields() {
+    return std::tie(x, s0, keys, values, w_first, w_between, w_context, score, affine_first, affine_second,
+                    affine_query, bias, mask);
+  }
+};
+
 // In joint_products, the first C units are the query. The other 3H are the second GRU's summed inputs from the state,
 // with the bias.
 struct SavedDecoder {
@@ -32,77 +53,22 @@ struct SavedDecoder {
   }
 };
 
-void check_saved(const SavedDecoder& saved, const Tensor& x, int64_t H, int64_t S, int64_t C, int64_t A) {
-  const int64_t B = x.size(0), T = x.size(1);
-  const auto check_steps = [&](const char* name, const Tensor& tensor, int64_t width) {
-    check_contiguous(name, tensor, {T, B, width}, x);
-  };
-  check_contiguous("states", saved.states, {T + 1, B, H}, x);
-  check_steps("contexts", saved.contexts, A);
-  check_steps("between", saved.between, H);
-  check_steps("first_products", saved.first_products, 3 * H);
-  check_steps("joint_products", saved.joint_products, C + 3 * H);
-  check_steps("context_products", saved.context_products, 3 * H);
-  check_steps("first_gates", saved.first_gates, 3 * H);
-  check_steps("first_statistics", saved.first_statistics, kWidth<GruStatistics>);
-  check_steps("second_gates", saved.second_gates, 3 * H);
-  check_steps("second_statistics", saved.second_statistics, kWidth<GruStatistics>);
-  check_steps("query_statistics", saved.query_statistics, kWidth<Statistics>);
-  check_steps("attention", saved.attention, S);
-}
-
 Tensor query_part(const Tensor& joint, int64_t C) { return joint.narrow(-1, 0, C); }
 Tensor gru_part(const Tensor& joint, int64_t C) { return joint.narrow(-1, C, joint.size(-1) - C); }
 
-// Checks the arguments that decoder_forward and decoder_backward share; H is the number of units of a state.
-void check_decoder(const Tensor& x, const Tensor& keys, const Tensor& values, const Tensor& mask, const Tensor& w_first,
-                   const Tensor& w_between, const Tensor& w_context, const Tensor& score, const Tensor& affine_first,
-                   const Tensor& affine_second, const Tensor& affine_query, at::IntArrayRef form,
-                   at::IntArrayRef form_of_query, double eps, int64_t H) {
-  const int64_t C = keys.size(-1), A = values.size(-1);
-  GruForms(form, eps, H);
-  query_form(form_of_query, eps, C);
-  check_sequence(x, 3 * H, std::nullopt);
-  TORCH_CHECK_VALUE(keys.dim() == 3, "expected keys of shape (batch, positions, units), got ", keys.sizes());
-  const int64_t B = x.size(0), S = keys.size(1);
-  check_contiguous("keys", keys, {B, S, C}, x);
-  check_contiguous("values", values, {B, S, A}, x);
-  check_mask(mask, {B, S}, x);
-  check("w_first", w_first, {3 * H, H}, x);
-  check("w_between", w_between, {C + 3 * H, H}, x);
-  check("w_context", w_context, {3 * H, A}, x);
-  check_contiguous("score", score, {C}, x);
-  check_contiguous("affine_first", affine_first, {2, 2, 3 * H}, x);
-  check_contiguous("affine_second", affine_second, {2, 2, 3 * H}, x);
-  check_contiguous("affine_query", affine_query, {2, C}, x);
-}
-
-TensorList decoder_forward(const Tensor& input,          // (B, T, 3H): summed inputs from the previous tokens
-                           const Tensor& s0,             // (B, H)
-                           const Tensor& keys,           // (B, S, C)
-                           const Tensor& values,         // (B, S, A)
-                           const Tensor& mask,           // (B, S)
-                           const Tensor& w_first,        // (3H, H): maps the state, for the first GRU
-                           const Tensor& w_between,      // (C + 3H, H): maps the state between the GRUs
-                           const OptionalTensor& bias,   // (3H,): bias of the second GRU
-                           const Tensor& w_context,      // (3H, A): maps the context, for the second GRU
-                           const Tensor& score,          // (C,)
-                           const Tensor& affine_first,   // (2, 2, 3H): as in steps.h
-                           const Tensor& affine_second,  // (2, 2, 3H): as in steps.h
-                           const Tensor& affine_query,   // (2, C): gain and shift of the query
-                           at::IntArrayRef form, at::IntArrayRef query_form, double eps) {
+// The first four integers of `forms` are the form of the GRUs, the other three that of the query (steps.h).
+TensorList decoder_forward(const Inputs& inputs, bool /*reverse*/, at::IntArrayRef forms, double eps) {
   at::AutoDispatchBelowADInplaceOrView below;  // autograd need not record: decoder_backward computes the gradients
   static const auto attend = find_operator<decltype(attention_forward)>("rmsexp::attention_forward");
-  const int64_t H = s0.size(-1);
-  check_decoder(input, keys, values, mask, w_first, w_between, w_context, score, affine_first, affine_second,
-                affine_query, form, query_form, eps, H);
-  const int64_t B = input.size(0), T = input.size(1), S = keys.size(1), C = keys.size(2), A = values.size(2);
-  check("s0", s0, {B, H}, input);
-  if (bias.has_value()) check_contiguous("bias", *bias, {3 * H}, input);
-  const Tensor x = with_contiguous_rows(input);
-  const Tensor first = transposed(w_first), between = transposed(w_between), of_context = transposed(w_context);
+  const auto in = from_list<DecoderInputs>(inputs);
+  const auto form = forms.slice(0, 4), query_form = forms.slice(4);
+  const int64_t H = in.s0.size(-1), B = in.x.size(0), T = in.x.size(1);
+  const int64_t S = in.keys.size(1), C = in.keys.size(2), A = in.values.size(2);
+  const Tensor x = with_contiguous_rows(in.x);
+  const Tensor first = transposed(in.w_first), between = transposed(in.w_between);
+  const Tensor of_context = transposed(in.w_context);
   const auto empty = [&](int64_t width) { return at::empty({T, B, width}, x.options()); };
-  const States s = empty_states(s0, T, false);
+  const States s = empty_states(in.s0, T, false);
   const SavedDecoder saved{.states = s.all,
                            .contexts = empty(A),
                            .between = empty(H),
@@ -118,95 +84,70 @@ TensorList decoder_forward(const Tensor& input,          // (B, T, 3H): summed i
   for (int64_t t = 0; t < T; ++t) {
     Tensor ah = saved.first_products[t], joint = saved.joint_products[t], ax = saved.context_products[t];
     at::mm_out(ah, s.before(t), first);
-    gru_forward_step().call(x.select(1, t), ah, s.before(t), std::nullopt, std::nullopt, affine_first, form, eps,
+    gru_forward_step().call(x.select(1, t), ah, s.before(t), std::nullopt, std::nullopt, in.affine_first, form, eps,
                             saved.first_gates[t], saved.first_statistics[t], saved.between[t]);
     at::mm_out(joint, saved.between[t], between);
-    attend.call(keys, query_part(joint, C), values, mask, score, affine_query, query_form, eps,
+    attend.call(in.keys, query_part(joint, C), in.values, in.mask, in.score, in.affine_query, query_form, eps,
                 saved.query_statistics[t], saved.attention[t], saved.contexts[t]);
     at::mm_out(ax, saved.contexts[t], of_context);
-    gru_forward_step().call(ax, gru_part(joint, C), saved.between[t], std::nullopt, bias, affine_second, form, eps,
-                            saved.second_gates[t], saved.second_statistics[t], s.after(t));
+    gru_forward_step().call(ax, gru_part(joint, C), saved.between[t], std::nullopt, optional(in.bias), in.affine_second,
+                            form, eps, saved.second_gates[t], saved.second_statistics[t], s.after(t));
   }
   return to_list(saved);
 }
 
-// Returns the gradients of the tensors that decoder_forward takes, except the mask, in the order of its arguments. The
-// gradient of bias is empty if there is no bias.
-TensorList decoder_backward(const Tensor& gradient,          // (B, T, H): gradient of the states
-                            const Tensor& context_gradient,  // (B, T, A): gradient of the contexts
-                            const Tensor& input, const Tensor& keys, const Tensor& values, const Tensor& mask,
-                            const Tensor& w_first, const Tensor& w_between, bool biased, const Tensor& w_context,
-                            const Tensor& score, const Tensor& affine_first, const Tensor& affine_second,
-                            const Tensor& affine_query, at::IntArrayRef form, at::IntArrayRef query_form, double eps,
-                            at::TensorList saved_list) {
+// `gradients` are those of the states, (B, T, H), and of the contexts, (B, T, A).
+TensorList decoder_backward(at::TensorList gradients, const Inputs& inputs, at::TensorList saved_list, bool /*reverse*/,
+                            at::IntArrayRef forms, double eps) {
   at::AutoDispatchBelowADInplaceOrView below;
   static const auto attend_backward = find_operator<decltype(attention_backward)>("rmsexp::attention_backward");
-  const int64_t H = w_first.size(-1);
-  check_decoder(input, keys, values, mask, w_first, w_between, w_context, score, affine_first, affine_second,
-                affine_query, form, query_form, eps, H);
+  const auto in = from_list<DecoderInputs>(inputs);
   const auto saved = from_list<SavedDecoder>(saved_list);
-  const int64_t C = keys.size(2), A = values.size(2);
-  check_saved(saved, input, H, keys.size(1), C, A);
-  check("dstates", gradient, {input.size(0), input.size(1), H}, input);
-  check("dcontexts", context_gradient, {input.size(0), input.size(1), A}, input);
-  const Tensor x = with_contiguous_rows(input), dout = with_contiguous_rows(gradient);
+  const auto form = forms.slice(0, 4), query_form = forms.slice(4);
+  const int64_t C = in.keys.size(2);
+  const Tensor x = with_contiguous_rows(in.x), dout = with_contiguous_rows(gradients[0]);
   const States s{saved.states, false};
-  const Tensor dx = empty_gradient(x), dah = at::empty_like(saved.first_products),
-               djoint = at::empty_like(saved.joint_products);
-  const Tensor dax = at::empty_like(saved.context_products), dkeys = at::zeros_like(keys);
-  const Tensor dcontexts = context_gradient.transpose(0, 1).clone(at::MemoryFormat::Contiguous);
-  const Tensor first_partials = zero_partials(s.initial(), affine_first.sizes());
-  const Tensor second_partials = zero_partials(s.initial(), affine_second.sizes());
+  const Tensor dx = empty_gradient(x), dah = at::empty_like(saved.first_products);
+  const Tensor djoint = at::empty_like(saved.joint_products), dax = at::empty_like(saved.context_products);
+  const Tensor dkeys = at::zeros_like(in.keys);
+  const Tensor dcontexts = gradients[1].transpose(0, 1).clone(at::MemoryFormat::Contiguous);
+  const Tensor first_partials = zero_partials(s.initial(), in.affine_first.sizes());
+  const Tensor second_partials = zero_partials(s.initial(), in.affine_second.sizes());
   const Tensor attention_partials = zero_partials(s.initial(), {3, C});  // gradients of score, gain and shift
   Tensor ds = at::zeros_like(s.initial());
   for (int64_t t = s.steps() - 1; t >= 0; --t) {
     const Tensor joint = saved.joint_products[t], djoint_t = djoint[t];
     gru_backward_step().call(dout.select(1, t), ds, saved.context_products[t], gru_part(joint, C), saved.between[t],
-                             saved.second_gates[t], saved.second_statistics[t], std::nullopt, affine_second, form, eps,
-                             dax[t], gru_part(djoint_t, C), second_partials);
-    dcontexts[t].addmm_(dax[t], w_context);
-    attend_backward.call(dcontexts[t], keys, query_part(joint, C), values, mask, score, affine_query,
+                             saved.second_gates[t], saved.second_statistics[t], std::nullopt, in.affine_second, form,
+                             eps, dax[t], gru_part(djoint_t, C), second_partials);
+    dcontexts[t].addmm_(dax[t], in.w_context);
+    attend_backward.call(dcontexts[t], in.keys, query_part(joint, C), in.values, in.mask, in.score, in.affine_query,
                          saved.query_statistics[t], saved.attention[t], query_form, eps, dkeys, query_part(djoint_t, C),
                          attention_partials);
-    ds.addmm_(djoint_t, w_between);
+    ds.addmm_(djoint_t, in.w_between);
     gru_backward_step().call(std::nullopt, ds, x.select(1, t), saved.first_products[t], s.before(t),
-                             saved.first_gates[t], saved.first_statistics[t], std::nullopt, affine_first, form, eps,
+                             saved.first_gates[t], saved.first_statistics[t], std::nullopt, in.affine_first, form, eps,
                              dx.select(1, t), dah[t], first_partials);
-    ds.addmm_(dah[t], w_first);
+    ds.addmm_(dah[t], in.w_first);
   }
-  const Tensor dvalues = at::bmm(saved.attention.permute({1, 2, 0}), dcontexts.transpose(0, 1));
-  const Tensor dbias = biased ? gru_part(djoint, C).sum(at::IntArrayRef{0, 1}) : at::empty({0}, x.options());
   const Tensor dattention = attention_partials.sum(0);
   return {dx,
           ds,
           dkeys,
-          dvalues,
+          at::bmm(saved.attention.permute({1, 2, 0}), dcontexts.transpose(0, 1)),
           weight_gradient(dah, s.before()),
           weight_gradient(djoint, saved.between),
-          dbias,
           weight_gradient(dax, saved.contexts),
           dattention[0].clone(),
           first_partials.sum(0),
           second_partials.sum(0),
-          dattention.narrow(0, 1, 2).clone()};
+          dattention.narrow(0, 1, 2).clone(),
+          in.bias.defined() ? gru_part(djoint, C).sum(at::IntArrayRef{0, 1}) : at::empty({0}, x.options())};
 }
 
 }  // namespace
 }  // namespace rmsexp
 
 TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
-  m.def(
-      "decoder_forward(Tensor x, Tensor s0, Tensor keys, Tensor values, Tensor mask, Tensor w_first, Tensor w_between, "
-      "Tensor? bias, Tensor w_context, Tensor score, Tensor affine_first, Tensor affine_second, Tensor affine_query, "
-      "int[] form, int[] query_form, float eps) -> Tensor[]");
-  m.def(
-      "decoder_backward(Tensor dstates, Tensor dcontexts, Tensor x, Tensor keys, Tensor values, Tensor mask, "
-      "Tensor w_first, Tensor w_between, bool biased, Tensor w_context, Tensor score, Tensor affine_first, "
-      "Tensor affine_second, Tensor affine_query, int[] form, int[] query_form, float eps, Tensor[] saved) -> "
-      "Tensor[]");
-}
-
-TORCH_LIBRARY_IMPL(rmsexp, CompositeExplicitAutograd, m) {
-  m.impl("decoder_forward", rmsexp::decoder_forward);
-  m.impl("decoder_backward", rmsexp::decoder_backward);
+  rmsexp::define_sequence(m, "decoder", rmsexp::decoder_forward, rmsexp::decoder_backward);
 }

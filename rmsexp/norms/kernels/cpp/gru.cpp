@@ -70,19 +70,6 @@ void row_backward(const NormedStep<T>& step, const GruForms& forms, const T* h, 
   h_candidate.finish(forms.candidate);
 }
 
-// Checks the arguments that the forward and the backward operator share.
-void check_step(const Tensor& ax, const Tensor& ah, const Tensor& h, const Tensor& gates, const Tensor& statistics,
-                const OptionalTensor& mask, const Tensor& affine) {
-  const int64_t rows = h.size(0), hidden = h.size(-1), width = 3 * hidden;
-  check_rows("h", h, {rows, hidden}, h);
-  check_rows("ax", ax, {rows, width}, h);
-  check_rows("ah", ah, {rows, width}, h);
-  check_rows("gates", gates, {rows, width}, h);
-  check_rows("statistics", statistics, {rows, kWidth<GruStatistics>}, h);
-  if (mask.has_value()) check_mask(*mask, {rows}, h);
-  check_contiguous("affine", affine, {2, 2, width}, h);
-}
-
 }  // namespace
 
 void gru_gates_forward(const Tensor& ax, const Tensor& ah, const Tensor& h, const OptionalTensor& mask,
@@ -90,9 +77,6 @@ void gru_gates_forward(const Tensor& ax, const Tensor& ah, const Tensor& h, cons
                        const Tensor& gates, const Tensor& statistics, const Tensor& out) {
   const int64_t rows = h.size(0), hidden = h.size(-1), width = 3 * hidden;
   const GruForms forms(form, eps, hidden);
-  check_step(ax, ah, h, gates, statistics, mask, affine);
-  check_rows("out", out, {rows, hidden}, h);
-  if (bias.has_value()) check_contiguous("bias", *bias, {width}, h);
   const RowMask real(mask);
   AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "gru_gates_forward", [&] {
     using T = scalar_t;
@@ -127,12 +111,6 @@ void gru_gates_backward(const OptionalTensor& dout, const Tensor& dh, const Tens
                         const Tensor& partials) {
   const int64_t rows = h.size(0), hidden = h.size(-1), width = 3 * hidden;
   const GruForms forms(form, eps, hidden);
-  check_step(ax, ah, h, gates, statistics, mask, affine);
-  if (dout.has_value()) check_rows("dout", *dout, {rows, hidden}, h);
-  check_rows("dh", dh, {rows, hidden}, h);
-  check_rows("dax", dax, {rows, width}, h);
-  check_rows("dah", dah, {rows, width}, h);
-  check_partials("partials", partials, {2, 2, width}, h);
   const RowMask real(mask);
   AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "gru_gates_backward", [&] {
     using T = scalar_t;

@@ -78,21 +78,6 @@ void row_backward(NormBackward<T> x, NormBackward<T> h, NormBackward<T> cell, co
   h.finish(forms.gates);
 }
 
-// Checks the arguments that the forward and the backward operator share.
-void check_step(const Tensor& ax, const Tensor& ah, const Tensor& c, const Tensor& out_c, const Tensor& gates,
-                const Tensor& statistics, const OptionalTensor& mask, const Tensor& affine, const Tensor& cell_affine) {
-  const int64_t rows = c.size(0), hidden = c.size(-1), width = 4 * hidden;
-  check_rows("c", c, {rows, hidden}, c);
-  check_rows("ax", ax, {rows, width}, c);
-  check_rows("ah", ah, {rows, width}, c);
-  check_rows("out_c", out_c, {rows, hidden}, c);
-  check_rows("gates", gates, {rows, 5 * hidden}, c);
-  check_rows("statistics", statistics, {rows, kWidth<LstmStatistics>}, c);
-  if (mask.has_value()) check_mask(*mask, {rows}, c);
-  check_contiguous("affine", affine, {2, 2, width}, c);
-  check_contiguous("cell_affine", cell_affine, {2, hidden}, c);
-}
-
 }  // namespace
 
 void lstm_gates_forward(const Tensor& ax, const Tensor& ah, const Tensor& h, const Tensor& c,
@@ -101,9 +86,6 @@ void lstm_gates_forward(const Tensor& ax, const Tensor& ah, const Tensor& h, con
                         const Tensor& out_h, const Tensor& out_c) {
   const int64_t rows = c.size(0), hidden = c.size(-1), width = 4 * hidden;
   const LstmForms forms(form, eps, hidden);
-  check_step(ax, ah, c, out_c, gates, statistics, mask, affine, cell_affine);
-  check_rows("h", h, {rows, hidden}, c);
-  check_rows("out_h", out_h, {rows, hidden}, c);
   const RowMask real(mask);
   AT_DISPATCH_FLOATING_TYPES(c.scalar_type(), "lstm_gates_forward", [&] {
     using T = scalar_t;
@@ -136,14 +118,6 @@ void lstm_gates_backward(const OptionalTensor& dout, const Tensor& dh, const Ten
                          const Tensor& dah, const Tensor& partials, const Tensor& cell_partials) {
   const int64_t rows = c.size(0), hidden = c.size(-1), width = 4 * hidden;
   const LstmForms forms(form, eps, hidden);
-  check_step(ax, ah, c, out_c, gates, statistics, mask, affine, cell_affine);
-  if (dout.has_value()) check_rows("dout", *dout, {rows, hidden}, c);
-  check_rows("dh", dh, {rows, hidden}, c);
-  check_rows("dc", dc, {rows, hidden}, c);
-  check_rows("dax", dax, {rows, width}, c);
-  check_rows("dah", dah, {rows, width}, c);
-  check_partials("partials", partials, {2, 2, width}, c);
-  check_partials("cell_partials", cell_partials, {2, hidden}, c);
   const RowMask real(mask);
   AT_DISPATCH_FLOATING_TYPES(c.scalar_type(), "lstm_gates_backward", [&] {
     using T = scalar_t;

@@ -42,13 +42,13 @@ struct SavedNorm {
 };
 
 NormOutputs call_forward(const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift, const Options& o) {
+  check_arguments(x, gain, shift, o.maps, o.slope);
   static const auto op = find_operator<Forward>("rmsexp::normalise_forward");
   return op.call(x, gain, shift, o.maps, o.kind, o.k, o.inside, o.eps, o.slope);
 }
 
 NormOutputs call_backward(const Tensor& dy, const SavedNorm& saved, const Options& o) {
   static const auto op = find_operator<Backward>("rmsexp::normalise_backward");
-  const auto optional = [](const Tensor& tensor) { return tensor.defined() ? OptionalTensor(tensor) : std::nullopt; };
   return op.call(dy, saved.x, optional(saved.gain), saved.mean, saved.scale, optional(saved.shift), o.maps, o.kind, o.k,
                  o.inside, o.eps, o.slope);
 }

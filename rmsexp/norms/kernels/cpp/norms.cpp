@@ -43,7 +43,6 @@ void check_arguments(const Tensor& x, const OptionalTensor& gain, const Optional
 
 NormOutputs normalise_forward(const Tensor& input, const OptionalTensor& gain, const OptionalTensor& shift, bool maps,
                               int64_t kind, int64_t k, bool inside, double eps, double slope) {
-  check_arguments(input, gain, shift, maps, slope);
   const Tensor x = readable(input, maps), g = parameter(gain, x), b = parameter(shift, x);
   const Layout layout = layout_of(x, maps);
   const Form form = form_of(x, layout.n, kind, k, inside, eps);
@@ -66,15 +65,11 @@ NormOutputs normalise_forward(const Tensor& input, const OptionalTensor& gain, c
 NormOutputs normalise_backward(const Tensor& gradient, const Tensor& input, const OptionalTensor& gain,
                                const Tensor& mean, const Tensor& scale, const OptionalTensor& shift, bool maps,
                                int64_t kind, int64_t k, bool inside, double eps, double slope) {
-  check_arguments(input, gain, shift, maps, slope);
-  check("dy", gradient, input.sizes(), input);
   const Tensor x = readable(input, maps), dy = with_layout(gradient, x);
   const Tensor g = parameter(gain, x), b = parameter(shift, x);
   const Layout layout = layout_of(x, maps);
   const Form form = form_of(x, layout.n, kind, k, inside, eps);
-  const int64_t count = number_of_statistics(layout), width = maps ? layout.channels : layout.n;
-  check_contiguous("scale", scale, {count}, scale);
-  check_contiguous("mean", mean, {kind == kLayer ? count : 0}, scale);
+  const int64_t width = maps ? layout.channels : layout.n;
   const int64_t slots = x.numel() <= kElementsPerThread ? 1 : at::get_num_threads();
   Tensor dx = uninitialised_like(x);
   Tensor dgain = gradient_slots(g, slots, width, scale), dshift = gradient_slots(b, slots, width, scale);

@@ -6,8 +6,8 @@
 // et al. (2016), Eq. 3.
 #pragma once
 
-#include "checks.h"
 #include "forms.h"
+#include "operators.h"
 
 namespace rmsexp {
 
@@ -31,7 +31,7 @@ NormOutputs normalise_backward(const Tensor& gradient,  // gradient of y, with t
                                const OptionalTensor& shift, bool maps, int64_t kind, int64_t k, bool inside, double eps,
                                double slope);
 
-// Checks the arguments that both operators take, except the form. Sizes may be symbolic.
+// Checks the arguments of the operator normalise, except the form. Sizes may be symbolic.
 void check_arguments(const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift, bool maps, double slope);
 
 namespace {

@@ -1,6 +1,7 @@
-// Helpers to define operators: find another operator; convert dtypes, and between a list of saved tensors and a struct.
+// Helpers to define operators: find another operator; convert dtypes, and between lists of tensors and structs.
 #pragma once
 
+#include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
@@ -20,27 +21,33 @@ auto find_operator(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<F>();
 }
 
+// An undefined tensor stands for none in structs; operators take std::nullopt for it.
+inline OptionalTensor optional(const Tensor& tensor) { return tensor.defined() ? OptionalTensor(tensor) : std::nullopt; }
+
 // Returns `tensor` in another dtype. Unlike Tensor::to, this does not call the dispatcher if nothing is to be done.
 inline Tensor as_type(const Tensor& tensor, at::ScalarType type) {
   return tensor.scalar_type() == type ? tensor : tensor.to(type);
 }
 
-// The tensors that a forward pass saves for the backward pass are a struct in this code, and a list in the signatures
-// of the operators. The struct's fields() returns the tensors in the order of the list.
-template <typename Saved>
-std::vector<Tensor> to_list(Saved saved) {
-  return std::apply([](const auto&... tensor) { return std::vector<Tensor>{tensor...}; }, saved.fields());
+// Tensors that belong together, such as those that a forward pass saves for the backward pass, are a struct in this code
+// and a list in the signatures of the operators. The struct's fields() returns the tensors in the order of the list.
+template <typename Struct>
+std::vector<Tensor> to_list(Struct tensors) {
+  return std::apply([](const auto&... tensor) { return std::vector<Tensor>{tensor...}; }, tensors.fields());
 }
 
-template <typename Saved>
-Saved from_list(at::TensorList list) {
-  Saved saved;
-  auto fields = saved.fields();
+inline Tensor element(at::TensorList list, size_t i) { return list[i]; }
+inline Tensor element(const c10::List<OptionalTensor>& list, size_t i) { return list.get(i).value_or(Tensor()); }
+
+template <typename Struct, typename List>
+Struct from_list(const List& list) {
+  Struct tensors;
+  auto fields = tensors.fields();
   constexpr size_t size = std::tuple_size_v<decltype(fields)>;
-  TORCH_CHECK(list.size() == size, "expected ", size, " saved tensors, got ", list.size());
+  TORCH_CHECK_VALUE(list.size() == size, "expected ", size, " tensors, got ", list.size());
   size_t i = 0;
-  std::apply([&](auto&... tensor) { ((tensor = list[i++]), ...); }, fields);
-  return saved;
+  std::apply([&](auto&... tensor) { ((tensor = element(list, i++)), ...); }, fields);
+  return tensors;
 }
 
 }  // namespace rmsexp

@@ -191,7 +191,6 @@ void check_pointwise(const Tensor& x, const Tensor& alpha, const OptionalTensor&
 
 Tensor pointwise_forward(const Tensor& input, const Tensor& alpha, const OptionalTensor& offset, const Tensor& gain,
                          const OptionalTensor& shift, c10::string_view function, bool maps, double slope) {
-  check_pointwise(input, alpha, offset, gain, shift, function, maps, slope);
   const Arguments a(input, alpha, offset, gain, shift, maps, slope);
   Tensor y = uninitialised_like(a.x);
   if (!a.rows) return y;
@@ -208,8 +207,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> pointwise_backward(const Tensor& grad
                                                               const Tensor& alpha, const OptionalTensor& offset,
                                                               const Tensor& gain, const OptionalTensor& shift,
                                                               c10::string_view function, bool maps, double slope) {
-  check_pointwise(input, alpha, offset, gain, shift, function, maps, slope);
-  check("dy", gradient, input.sizes(), input);
   const Arguments a(input, alpha, offset, gain, shift, maps, slope);
   const Tensor dy = with_layout(gradient, a.x);
   const int64_t slots = a.x.numel() <= kElementsPerThread ? 1 : at::get_num_threads();

@@ -7,7 +7,7 @@
 
 #include <c10/util/string_view.h>
 
-#include "checks.h"
+#include "operators.h"
 
 namespace rmsexp {
 
@@ -28,7 +28,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> pointwise_backward(const Tensor& grad
                                                               const OptionalTensor& shift, c10::string_view function,
                                                               bool maps, double slope);
 
-// Checks the arguments that both operators take. Sizes may be symbolic.
+// Checks the arguments of the operator pointwise. Sizes may be symbolic.
 void check_pointwise(const Tensor& x, const Tensor& alpha, const OptionalTensor& offset, const Tensor& gain,
                      const OptionalTensor& shift, c10::string_view function, bool maps, double slope);
 

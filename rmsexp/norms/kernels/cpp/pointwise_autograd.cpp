@@ -19,6 +19,7 @@ using Backward = std::tuple<Tensor, Tensor, Tensor, Tensor>(const Tensor&, const
 
 Tensor without_autograd(const Tensor& x, const Tensor& alpha, const OptionalTensor& offset, const Tensor& gain,
                         const OptionalTensor& shift, c10::string_view function, bool maps, double slope) {
+  check_pointwise(x, alpha, offset, gain, shift, function, maps, slope);
   static const auto op = find_operator<Forward>("rmsexp::pointwise_forward");
   return op.call(x, alpha, offset, gain, shift, function, maps, slope);
 }
@@ -73,7 +74,6 @@ class Pointwise : public torch::autograd::Function<Pointwise> {
       return result;
     }
     at::AutoDispatchBelowADInplaceOrView below;
-    const auto optional = [](const Tensor& tensor) { return tensor.defined() ? OptionalTensor(tensor) : std::nullopt; };
     const auto [dx, dscalars, dgain, dshift] =
         op.call(gradients[0], x, alpha, optional(offset), gain, optional(shift), function, maps, slope);
     result[0] = dx;

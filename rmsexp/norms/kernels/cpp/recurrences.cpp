@@ -10,6 +10,11 @@
 namespace rmsexp {
 namespace {
 
+struct GruInputs {
+  Tensor x, h0, weight, affine, bias, mask;
+  auto fields() { return std::tie(x, h0, weight, affine, bias, mask); }
+};
+
 struct SavedGru {
   Tensor states;      // (T + 1, B, H), with the initial state
   Tensor products;    // (T, B, 3H): weight times the state, plus the bias
@@ -19,24 +24,10 @@ struct SavedGru {
   auto fields() { return std::tie(states, products, gates, statistics); }
 };
 
-// Checks the arguments that gru_forward and gru_backward share; H is the number of units of a state.
-void check_gru(const Tensor& x, const Tensor& weight, const Tensor& affine, const OptionalTensor& mask,
-               at::IntArrayRef form, double eps, int64_t H) {
-  GruForms(form, eps, H);
-  check_sequence(x, 3 * H, mask);
-  check("weight", weight, {3 * H, H}, x);
-  check_contiguous("affine", affine, {2, 2, 3 * H}, x);
-}
-
-TensorList gru_forward(const Tensor& input, const Tensor& h0, const Tensor& weight, const OptionalTensor& bias,
-                       const Tensor& affine, const OptionalTensor& mask, bool reverse, at::IntArrayRef form,
-                       double eps) {
+TensorList gru_forward(const Inputs& inputs, bool reverse, at::IntArrayRef form, double eps) {
   at::AutoDispatchBelowADInplaceOrView below;  // autograd need not record: gru_backward computes the gradients
-  const int64_t H = h0.size(-1);
-  check_gru(input, weight, affine, mask, form, eps, H);
-  const int64_t B = input.size(0), T = input.size(1);
-  check("h0", h0, {B, H}, input);
-  if (bias.has_value()) check_contiguous("bias", *bias, {3 * H}, input);
+  const auto [input, h0, weight, affine, bias, mask] = from_list<GruInputs>(inputs);
+  const int64_t B = input.size(0), T = input.size(1), H = h0.size(-1);
   const Tensor x = with_contiguous_rows(input), w = transposed(weight);
   const auto empty = [&](int64_t width) { return at::empty({T, B, width}, x.options()); };
   const States h = empty_states(h0, T, reverse);
@@ -45,27 +36,18 @@ TensorList gru_forward(const Tensor& input, const Tensor& h0, const Tensor& weig
     const int64_t t = h.position(step);
     Tensor ah = saved.products[t];
     at::mm_out(ah, h.before(t), w);
-    gru_forward_step().call(x.select(1, t), ah, h.before(t), mask_at(mask, t), bias, affine, form, eps, saved.gates[t],
-                            saved.statistics[t], h.after(t));
+    gru_forward_step().call(x.select(1, t), ah, h.before(t), mask_at(mask, t), optional(bias), affine, form, eps,
+                            saved.gates[t], saved.statistics[t], h.after(t));
   }
   return to_list(saved);
 }
 
-// Returns the gradients of x, h0, weight, bias (empty if there is no bias) and affine.
-TensorList gru_backward(const Tensor& gradient, const Tensor& input, const Tensor& weight, bool biased,
-                        const Tensor& affine, const OptionalTensor& mask, bool reverse, at::IntArrayRef form,
-                        double eps, at::TensorList saved_list) {
+TensorList gru_backward(at::TensorList gradients, const Inputs& inputs, at::TensorList saved_list, bool reverse,
+                        at::IntArrayRef form, double eps) {
   at::AutoDispatchBelowADInplaceOrView below;
-  const int64_t H = weight.size(-1);
-  check_gru(input, weight, affine, mask, form, eps, H);
-  const int64_t B = input.size(0), T = input.size(1);
-  check("dout", gradient, {B, T, H}, input);
+  const auto [input, h0, weight, affine, bias, mask] = from_list<GruInputs>(inputs);
   const auto saved = from_list<SavedGru>(saved_list);
-  check_contiguous("states", saved.states, {T + 1, B, H}, input);
-  check_contiguous("products", saved.products, {T, B, 3 * H}, input);
-  check_contiguous("gates", saved.gates, {T, B, 3 * H}, input);
-  check_contiguous("statistics", saved.statistics, {T, B, kWidth<GruStatistics>}, input);
-  const Tensor x = with_contiguous_rows(input), dout = with_contiguous_rows(gradient);
+  const Tensor x = with_contiguous_rows(input), dout = with_contiguous_rows(gradients[0]);
   const States h{saved.states, reverse};
   const Tensor dx = empty_gradient(x), dah = at::empty_like(saved.products);
   const Tensor partials = zero_partials(h.initial(), affine.sizes());
@@ -77,9 +59,14 @@ TensorList gru_backward(const Tensor& gradient, const Tensor& input, const Tenso
                              partials);
     dh.addmm_(dah[t], weight);
   }
-  const Tensor dbias = biased ? dah.sum(at::IntArrayRef{0, 1}) : at::empty({0}, x.options());
-  return {dx, dh, weight_gradient(dah, h.before()), dbias, partials.sum(0)};
+  const Tensor dbias = bias.defined() ? dah.sum(at::IntArrayRef{0, 1}) : at::empty({0}, x.options());
+  return {dx, dh, weight_gradient(dah, h.before()), partials.sum(0), dbias};
 }
+
+struct LstmInputs {
+  Tensor x, h0, c0, weight, affine, cell_affine, mask;
+  auto fields() { return std::tie(x, h0, c0, weight, affine, cell_affine, mask); }
+};
 
 struct SavedLstm {
   Tensor hidden;      // (T + 1, B, H), with the initial state
@@ -91,26 +78,11 @@ struct SavedLstm {
   auto fields() { return std::tie(hidden, cells, products, gates, statistics); }
 };
 
-// Checks the arguments that lstm_forward and lstm_backward share; H is the number of units of a state.
-void check_lstm(const Tensor& x, const Tensor& weight, const Tensor& affine, const Tensor& cell_affine,
-                const OptionalTensor& mask, at::IntArrayRef form, double eps, int64_t H) {
-  LstmForms(form, eps, H);
-  check_sequence(x, 4 * H, mask);
-  check("weight", weight, {4 * H, H}, x);
-  check_contiguous("affine", affine, {2, 2, 4 * H}, x);
-  check_contiguous("cell_affine", cell_affine, {2, H}, x);
-}
-
-TensorList lstm_forward(const Tensor& input, const Tensor& h0, const Tensor& c0, const Tensor& weight,
-                        const Tensor& affine, const Tensor& cell_affine, const OptionalTensor& mask, bool reverse,
-                        at::IntArrayRef form, double eps) {
+TensorList lstm_forward(const Inputs& inputs, bool reverse, at::IntArrayRef form, double eps) {
   at::AutoDispatchBelowADInplaceOrView below;
   static const auto forward_step = find_operator<decltype(lstm_gates_forward)>("rmsexp::lstm_gates_forward");
-  const int64_t H = h0.size(-1);
-  check_lstm(input, weight, affine, cell_affine, mask, form, eps, H);
-  const int64_t B = input.size(0), T = input.size(1);
-  check("h0", h0, {B, H}, input);
-  check("c0", c0, {B, H}, input);
+  const auto [input, h0, c0, weight, affine, cell_affine, mask] = from_list<LstmInputs>(inputs);
+  const int64_t B = input.size(0), T = input.size(1), H = h0.size(-1);
   const Tensor x = with_contiguous_rows(input), w = transposed(weight);
   const auto empty = [&](int64_t width) { return at::empty({T, B, width}, x.options()); };
   const States h = empty_states(h0, T, reverse), c = empty_states(c0, T, reverse);
@@ -125,23 +97,13 @@ TensorList lstm_forward(const Tensor& input, const Tensor& h0, const Tensor& c0,
   return to_list(saved);
 }
 
-// Returns the gradients of x, h0, c0, weight, affine and cell_affine.
-TensorList lstm_backward(const Tensor& gradient, const Tensor& input, const Tensor& weight, const Tensor& affine,
-                         const Tensor& cell_affine, const OptionalTensor& mask, bool reverse, at::IntArrayRef form,
-                         double eps, at::TensorList saved_list) {
+TensorList lstm_backward(at::TensorList gradients, const Inputs& inputs, at::TensorList saved_list, bool reverse,
+                         at::IntArrayRef form, double eps) {
   at::AutoDispatchBelowADInplaceOrView below;
   static const auto backward_step = find_operator<decltype(lstm_gates_backward)>("rmsexp::lstm_gates_backward");
-  const int64_t H = weight.size(-1);
-  check_lstm(input, weight, affine, cell_affine, mask, form, eps, H);
-  const int64_t B = input.size(0), T = input.size(1);
-  check("dout", gradient, {B, T, H}, input);
+  const auto [input, h0, c0, weight, affine, cell_affine, mask] = from_list<LstmInputs>(inputs);
   const auto saved = from_list<SavedLstm>(saved_list);
-  check_contiguous("hidden", saved.hidden, {T + 1, B, H}, input);
-  check_contiguous("cells", saved.cells, {T + 1, B, H}, input);
-  check_contiguous("products", saved.products, {T, B, 4 * H}, input);
-  check_contiguous("gates", saved.gates, {T, B, 5 * H}, input);
-  check_contiguous("statistics", saved.statistics, {T, B, kWidth<LstmStatistics>}, input);
-  const Tensor x = with_contiguous_rows(input), dout = with_contiguous_rows(gradient);
+  const Tensor x = with_contiguous_rows(input), dout = with_contiguous_rows(gradients[0]);
   const States h{saved.hidden, reverse}, c{saved.cells, reverse};
   const Tensor dx = empty_gradient(x), dah = at::empty_like(saved.products);
   const Tensor partials = zero_partials(h.initial(), affine.sizes());
@@ -161,23 +123,6 @@ TensorList lstm_backward(const Tensor& gradient, const Tensor& input, const Tens
 }  // namespace rmsexp
 
 TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
-  m.def(
-      "gru_forward(Tensor x, Tensor h0, Tensor weight, Tensor? bias, Tensor affine, Tensor? mask, bool reverse, "
-      "int[] form, float eps) -> Tensor[]");
-  m.def(
-      "gru_backward(Tensor dout, Tensor x, Tensor weight, bool biased, Tensor affine, Tensor? mask, bool reverse, "
-      "int[] form, float eps, Tensor[] saved) -> Tensor[]");
-  m.def(
-      "lstm_forward(Tensor x, Tensor h0, Tensor c0, Tensor weight, Tensor affine, Tensor cell_affine, Tensor? mask, "
-      "bool reverse, int[] form, float eps) -> Tensor[]");
-  m.def(
-      "lstm_backward(Tensor dout, Tensor x, Tensor weight, Tensor affine, Tensor cell_affine, Tensor? mask, "
-      "bool reverse, int[] form, float eps, Tensor[] saved) -> Tensor[]");
-}
-
-TORCH_LIBRARY_IMPL(rmsexp, CompositeExplicitAutograd, m) {
-  m.impl("gru_forward", rmsexp::gru_forward);
-  m.impl("gru_backward", rmsexp::gru_backward);
-  m.impl("lstm_forward", rmsexp::lstm_forward);
-  m.impl("lstm_backward", rmsexp::lstm_backward);
+  rmsexp::define_sequence(m, "gru", rmsexp::gru_forward, rmsexp::gru_backward);
+  rmsexp::define_sequence(m, "lstm", rmsexp::lstm_forward, rmsexp::lstm_backward);
 }

@@ -3,6 +3,11 @@
 //
 // Shapes: B rows of a batch, T time steps, H units of a state. The first axes of saved tensors are (T, B); positions
 // along T are in the order of the sequence, also if it is read in reverse.
+//
+// All these operators have the same arguments. `inputs` are the tensors of kernels/recurrences.py, which has checked
+// them, as a struct here. All but x are contiguous; a missing bias or mask is undefined. A forward operator returns the
+// tensors that its backward operator takes as `saved`. That returns the gradients of the inputs in their order, except
+// that of the mask; if there is no bias, its gradient is empty.
 #pragma once
 
 #include <ATen/ops/empty.h>
@@ -11,21 +16,31 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <string>
+
 #include "steps.h"
 
 namespace rmsexp {
 
 using TensorList = std::vector<Tensor>;
+using Inputs = c10::List<OptionalTensor>;
+using SequenceForward = TensorList(const Inputs& inputs, bool reverse, at::IntArrayRef form, double eps);
+using SequenceBackward = TensorList(at::TensorList gradients, const Inputs& inputs, at::TensorList saved, bool reverse,
+                                    at::IntArrayRef form, double eps);
 
-// Checks the summed inputs of a sequence, (B, T, width), and their mask.
-inline void check_sequence(const Tensor& x, int64_t width, const OptionalTensor& mask) {
-  TORCH_CHECK_VALUE(x.dim() == 3 && x.size(2) == width, "expected x of shape (batch, time, ", width, "), got ",
-                    x.sizes());
-  if (mask.has_value()) check_mask(*mask, {x.size(0), x.size(1)}, x);
+// Defines the operators <name>_forward and <name>_backward, for every device.
+inline void define_sequence(torch::Library& m, const std::string& name, SequenceForward forward,
+                            SequenceBackward backward) {
+  const std::string options = "bool reverse, int[] form, float eps) -> Tensor[]";
+  const std::string names[] = {name + "_forward", name + "_backward"};
+  m.def((names[0] + "(Tensor?[] inputs, " + options).c_str());
+  m.def((names[1] + "(Tensor[] gradients, Tensor?[] inputs, Tensor[] saved, " + options).c_str());
+  m.impl(names[0].c_str(), torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, forward));
+  m.impl(names[1].c_str(), torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, backward));
 }
 
-inline OptionalTensor mask_at(const OptionalTensor& mask, int64_t t) {
-  return mask.has_value() ? OptionalTensor(mask->select(1, t)) : std::nullopt;
+inline OptionalTensor mask_at(const Tensor& mask, int64_t t) {
+  return mask.defined() ? OptionalTensor(mask.select(1, t)) : std::nullopt;
 }
 
 inline Tensor with_contiguous_rows(const Tensor& x) { return x.stride(-1) == 1 ? x : x.contiguous(); }

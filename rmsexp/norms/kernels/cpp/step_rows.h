@@ -41,17 +41,6 @@ struct RowMask {
   bool is_real(int64_t row) const { return data == nullptr || data[row * stride]; }
 };
 
-// Checks the sums that the threads add to: one of shape `sizes` for each thread.
-inline void check_partials(const char* name, const Tensor& partials, std::initializer_list<int64_t> sizes,
-                           const Tensor& like) {
-  const int64_t threads = at::get_num_threads();
-  TORCH_CHECK_VALUE(partials.dim() > 0 && partials.size(0) >= threads, "expected ", name, " with at least ", threads,
-                    " parts, one for each thread, got ", partials.sizes());
-  c10::SmallVector<int64_t, 4> all{partials.size(0)};
-  all.append(sizes);
-  check_rows(name, partials, all, like);
-}
-
 constexpr int64_t kUnitsPerThread = 4096;  // with fewer units per thread, another thread saves no time
 
 // Returns the grain size of at::parallel_for, in rows, for rows of `width` units.

@@ -1,4 +1,5 @@
-// The operators of one time step, which have an implementation for each device, and the statistics that they save.
+// The operators of one time step, which have an implementation for each device, and the statistics that they save. Only
+// the operators over whole sequences call them, whose arguments kernels/recurrences.py has checked.
 //
 // Shapes: B rows of a batch, H units of a state, S source positions, C units of a key, A units of a value. The last
 // axis of every matrix is contiguous. N is the norm that `form` and `eps` describe, with the gain and shift in
@@ -8,8 +9,8 @@
 // no two threads add to the same sum; the gradient is the sum of the parts.
 #pragma once
 
-#include "checks.h"
 #include "forms.h"
+#include "operators.h"
 
 namespace rmsexp {
 

@@ -14,8 +14,6 @@ from torch import Tensor
 from torch.library import Library
 
 from rmsexp.norms.kernels.triton.attention import attention_backward, attention_forward
-from rmsexp.norms.kernels.triton.gru import gru_gates_backward, gru_gates_forward
-from rmsexp.norms.kernels.triton.lstm import lstm_gates_backward, lstm_gates_forward
 from rmsexp.norms.kernels.triton.norms import (
     add_normalise_backward,
     add_normalise_forward,
@@ -23,6 +21,12 @@ from rmsexp.norms.kernels.triton.norms import (
     normalise_forward,
 )
 from rmsexp.norms.kernels.triton.pointwise import pointwise_backward, pointwise_forward
+from rmsexp.norms.kernels.triton.steps import (
+    gru_gates_backward,
+    gru_gates_forward,
+    lstm_gates_backward,
+    lstm_gates_forward,
+)
 
 OPERATORS = (
     normalise_forward,

@@ -2,16 +2,19 @@
 
 Shapes: B rows of the batch, one per program; S source positions; C features of keys and query; A features of values.
 Tensors are float32 or float64 and contiguous, except that the rows of the batch may have any stride. ``mask``, (B, S),
-is a padding mask, true where a position is not padding. Keys and values at padding positions are not read.
+is a padding mask, true where a position is not padding. Keys and values at padding positions are not read. The
+formulas, and the operators' arguments, are in ``cpp/steps.h``.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
+
+from typing import Any
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from rmsexp.norms.kernels.triton.checks import check_contiguous, check_form, check_mask, check_rows
 from rmsexp.norms.kernels.triton.rows import (
+    check_form,
     launch_options,
     load_statistics,
     norm_backward,
@@ -144,16 +147,6 @@ def _backward(
     BLOCK_POSITIONS: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Compute the gradients of the loss with respect to the inputs of :func:`_forward`, except values.
-
-    With t = tanh(keys + N(query)) and energies ``e_s = score . t_s``, the gradients with respect to these are:
-
-    - alpha_s:   dcontext . values_s
-    - e_s:       de_s = alpha_s * (dalpha_s - sum over r of alpha_r * dalpha_r)
-    - keys_s:    de_s * score * (1 - t_s^2)
-    - N(query):  the sum over s of the gradients of keys_s
-    - score:     the sum of de_s * t_s over s
-    """
     DTYPE: tl.constexpr = keys.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
     dcontext += row * dcontext_stride
@@ -222,31 +215,11 @@ def attention_forward(
     alpha: Tensor,
     context: Tensor,
 ) -> None:
-    """Compute ``alpha = softmax(score . tanh(keys + N(query)))`` and ``context = alpha . values``.
-
-    The softmax is over the source positions that are not padding.
-
-    Args:
-        keys: ``(B, S, C)``.
-        query: ``(B, C)``, before its norm.
-        values: ``(B, S, A)``.
-        mask: ``(B, S)``, true where a position is not padding.
-        score: ``(C,)``.
-        affine: ``(2, C)``: gain and shift of the query.
-        form: Kind of norm, number of units in the statistic, and 1 if eps is inside the root, otherwise 0.
-        eps: Added to the statistic.
-        statistics: ``(B, 2)``, written: mean and scale of the query.
-        alpha: ``(B, S)``, written; 0 where a position is padding.
-        context: ``(B, A)``, written.
-    """
-    _check_arguments(keys, query, values, mask, score, affine, statistics, alpha, form)
-    check_rows(keys, context=(context, (keys.shape[0], values.shape[2])))
+    """Compute ``alpha = softmax(score . tanh(keys + N(query)))`` and ``context = alpha . values``."""
+    rows = {"keys": keys, "query": query, "values": values, "mask": mask, "statistics": statistics}
+    rows |= {"alpha": alpha, "context": context}
     _forward[(keys.shape[0],)](
-        *(keys, query, values, mask, score, affine, statistics, alpha, context),
-        **row_strides(keys=keys, query=query, values=values, mask=mask),
-        **row_strides(statistics=statistics, alpha=alpha, context=context),
-        **_norm_arguments(form, eps),
-        **_size_arguments(keys, values),
+        **rows, **row_strides(**rows), score=score, affine=affine, **_options(keys, values, form, eps)
     )
 
 
@@ -270,58 +243,20 @@ def attention_backward(
 
     The tanh is computed again: saving it in the forward pass would take as much memory as the keys for every target
     position.
-
-    Args:
-        dcontext: Gradient of ``context``, ``(B, A)``.
-        dkeys: Gradient of ``keys``, ``(B, S, C)``, accumulated in place.
-        dquery: Gradient of ``query``, ``(B, C)``, written.
-        partials: ``(B, 3, C)``, accumulated in place: gradients of score, gain and shift for each row of the batch.
-
-    For the other arguments see :func:`attention_forward`.
     """
-    _check_arguments(keys, query, values, mask, score, affine, statistics, alpha, form)
-    rows, _, width = keys.shape
-    check_rows(keys, dcontext=(dcontext, (rows, values.shape[2])), dkeys=(dkeys, tuple(keys.shape)))
-    check_rows(keys, dquery=(dquery, (rows, width)), partials=(partials, (rows, 3, width)))
-    dalpha = alpha.new_empty(alpha.shape)
+    rows = {"dcontext": dcontext, "keys": keys, "query": query, "values": values, "mask": mask}
+    rows |= {"statistics": statistics, "alpha": alpha, "dalpha": alpha.new_empty(alpha.shape)}
+    rows |= {"dkeys": dkeys, "dquery": dquery, "partials": partials}
     _backward[(keys.shape[0],)](
-        *(dcontext, keys, query, values, mask, score, affine, statistics, alpha, dalpha, dkeys, dquery, partials),
-        **row_strides(dcontext=dcontext, keys=keys, query=query, values=values, mask=mask, statistics=statistics),
-        **row_strides(alpha=alpha, dalpha=dalpha, dkeys=dkeys, dquery=dquery, partials=partials),
-        **_norm_arguments(form, eps),
-        **_size_arguments(keys, values),
+        **rows, **row_strides(**rows), score=score, affine=affine, **_options(keys, values, form, eps)
     )
 
 
-def _check_arguments(
-    keys: Tensor,
-    query: Tensor,
-    values: Tensor,
-    mask: Tensor,
-    score: Tensor,
-    affine: Tensor,
-    statistics: Tensor,
-    alpha: Tensor,
-    form: list[int],
-) -> None:
-    """Check the arguments that both operators take. Raises: ValueError."""
-    rows, length, width = *keys.shape[:2], keys.shape[-1]
-    kind, k, inside = form
+def _options(keys: Tensor, values: Tensor, form: list[int], eps: float) -> dict[str, Any]:
+    """Return the kernels' arguments other than tensors. Raises: ValueError for a norm that they cannot compute."""
+    (_, length, width), (kind, k, inside) = keys.shape, form
     check_form(kind, width, k, bool(inside))
-    check_rows(keys, keys=(keys, (rows, length, width)), values=(values, (rows, length, values.shape[-1])))
-    check_rows(keys, query=(query, (rows, width)), statistics=(statistics, (rows, 2)), alpha=(alpha, (rows, length)))
-    check_contiguous(keys, score=(score, (width,)), affine=(affine, (2, width)))
-    check_mask(mask, (rows, length), keys.device)
-
-
-def _norm_arguments(form: list[int], eps: float) -> dict[str, float]:
-    kind, k, inside = form
-    return {"k": k, "KIND": kind, "EPS_INSIDE": bool(inside), "EPS": eps}
-
-
-def _size_arguments(keys: Tensor, values: Tensor) -> dict[str, int]:
-    """Return the kernel arguments that depend only on the shapes of keys and values."""
-    _, length, width = keys.shape
     positions, units = min(16, triton.next_power_of_2(length)), min(256, triton.next_power_of_2(width))
-    sizes = {"length": length, "width": width, "depth": values.shape[2]}
-    return {**sizes, "BLOCK_POSITIONS": positions, "BLOCK_N": units, **launch_options(positions * units)}
+    sizes = {"length": length, "width": width, "depth": values.shape[2], "k": k}
+    blocks = {"BLOCK_POSITIONS": positions, "BLOCK_N": units, **launch_options(positions * units)}
+    return {**sizes, "KIND": kind, "EPS_INSIDE": bool(inside), "EPS": eps, **blocks}

@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rmsexp.norms.kernels.forms import Form, Kind, is_channels_last, is_readable, wide
-from rmsexp.norms.kernels.triton.checks import check, check_contiguous, check_form, check_parameter
-from rmsexp.norms.kernels.triton.rows import LAYER, launch_options, row_gradient_terms, row_statistics
+from rmsexp.norms.kernels.triton.rows import LAYER, check_form, launch_options, row_gradient_terms, row_statistics
 
 
 @triton.jit
@@ -192,18 +191,6 @@ def block_options(layout: Layout) -> dict[str, int]:
     return {"BLOCK_ROWS": rows, "BLOCK_N": units, **launch_options(rows * units)}
 
 
-def check_arguments(x: Tensor, gain: Tensor | None, shift: Tensor | None, maps: bool, slope: float) -> None:
-    """Check the arguments that both operators take, except the form. Raises: ValueError."""
-    if x.ndim != 4 if maps else x.ndim < 1:
-        expected = "(batch, channels, height, width)" if maps else "(…, units)"
-        raise ValueError(f"expected x of shape {expected}, got {list(x.shape)}")
-    width = x.shape[1 if maps else -1]
-    check_parameter("gain", gain, width, x.device)
-    check_parameter("shift", shift, width, x.device)
-    if not 0 < slope <= 1:
-        raise ValueError(f"expected a slope in (0, 1], got {slope}")
-
-
 def wide_parameter(vector: Tensor | None, x: Tensor) -> Tensor | None:
     return None if vector is None else vector.to(wide(x)).contiguous()
 
@@ -259,9 +246,6 @@ def _launch_backward(
     layout = layout_of(x, maps)
     if x.numel():
         form = _checked(form, layout.n)
-    check_contiguous(
-        scale, scale=(scale, (layout.rows,)), mean=(mean, (layout.rows if form.kind == Kind.LAYER else 0,))
-    )
     options = block_options(layout)
     programs = triton.cdiv(layout.rows, options["BLOCK_ROWS"])
     examples = layout.rows // layout.channels if x.numel() else 0
@@ -303,7 +287,6 @@ def normalise_forward(
         mean: ``(rows,)`` in memory order, float64 for float64 input, otherwise float32; empty except for layer norm.
         scale: ``(rows,)`` in memory order, in the dtype of mean.
     """
-    check_arguments(x, gain, shift, maps, slope)
     _, y, mean, scale = _launch_forward(x, None, gain, shift, maps, Form(kind, k, inside, eps))
     return y if slope == 1 else F.leaky_relu(y, slope), mean, scale
 
@@ -332,8 +315,6 @@ def normalise_backward(
     For the other arguments see :func:`normalise_forward`. The gradients of gain and shift are ``(features,)``, in the
     dtype of ``scale``, or empty if gain or shift is None.
     """
-    check_arguments(x, gain, shift, maps, slope)
-    check("dy", dy, x.shape, x.dtype, x.device)
     if slope != 1:
         y, _, _ = normalise_forward(x, gain, shift, maps, kind, k, inside, eps)
         dy = torch.where(y > 0, dy, dy * slope)
@@ -355,9 +336,6 @@ def add_normalise_forward(
     ``addend`` has the shape of ``x``, and its dtype or one of lower precision. For the other arguments, mean and scale
     see :func:`rmsexp.norms.kernels.triton.norms.normalise_forward`.
     """
-    check_arguments(x, gain, shift, False, 1.0)
-    narrower = addend.is_floating_point() and torch.promote_types(x.dtype, addend.dtype) == x.dtype
-    check("addend", addend, x.shape, addend.dtype if narrower else x.dtype, x.device)
     total, y, mean, scale = _launch_forward(x, addend, gain, shift, False, Form(kind, k, inside, eps))
     assert total is not None
     return total, y, mean, scale
@@ -385,7 +363,4 @@ def add_normalise_backward(
 
     For the other arguments and results see :func:`rmsexp.norms.kernels.triton.norms.normalise_backward`.
     """
-    check_arguments(total, gain, shift, False, 1.0)
-    for name, gradient in (("dtotal", dtotal), ("dy", dy)):
-        check(name, gradient, total.shape, total.dtype, total.device)
     return _launch_backward(dy, dtotal, total, gain, mean, scale, shift, False, Form(kind, k, inside, eps))
