@@ -307,20 +307,6 @@ def test_selected_rows_continue_their_hypotheses(name: str) -> None:
     assert_select_reorders(model.eval())
 
 
-# --- the fused kernels
-
-
-@pytest.mark.usefixtures("fused_kernels")
-@PRE
-def test_every_residual_sum_before_a_norm_is_one_operator(pre_norm: bool) -> None:
-    """Two sums for each layer of the encoder, and three for each of the decoder."""
-    model = make(norms.LN(name="ln", impl="fused"), pre_norm=pre_norm)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        model(batch_of(pairs(RAGGED)), StreamNoise(0))
-    names = [event.name for event in profile.events()]
-    assert names.count("rmsexp::add_normalise_forward") == 2 * 2 + 2 * 3
-
-
 # --- dropout
 
 
