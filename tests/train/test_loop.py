@@ -63,6 +63,16 @@ def test_the_best_model_of_a_step_that_is_dropped_is_replaced(tmp_path: Path) ->
     assert (payload["step"], payload["loss"], trainer.state.best) == (4, 2.5, 2.5)
 
 
+def test_the_best_model_of_the_last_checkpoint_stays_until_a_better_one(tmp_path: Path) -> None:
+    for slopes, losses in ((SLOPES[:2], [3.0, 2.0, 1.0]), (SLOPES, [2.0, 2.0])):  # the second run continues the first
+        trainer, files = slopes_trainer(slopes, tmp_path, nn.Linear(3, 1))
+        trainer.settings = dataclasses.replace(trainer.settings, evaluations=Every(1), checkpoint_every=2)
+        trainer.task.evaluate = lambda *_, losses=losses: {"test": {"loss": losses.pop(0)}}
+        trainer.run()
+        payload = checkpoint.read(files.checkpoints / checkpoint.BEST)
+        assert (payload["step"], payload["loss"]) == (2, 1.0)
+
+
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"damaged")])
 def test_a_best_model_that_cannot_be_used_is_named_and_replaced_by_a_better_one(
     damage: Callable[[Path], object], tmp_path: Path
