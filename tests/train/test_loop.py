@@ -32,6 +32,7 @@ def test_the_speed_shown_is_that_of_this_process(tmp_path: Path) -> None:
     slopes_trainer(SLOPES, tmp_path, nn.Linear(3, 1), display=display)[0].run()
     assert len(speeds) == 4  # of steps and predictions, in two rows
     assert all(speed > 0.01 for speed in speeds)
+    assert speeds[::2] == speeds[1::2]  # each step makes one prediction
 
 
 def test_a_complete_run_takes_no_further_step(tmp_path: Path) -> None:

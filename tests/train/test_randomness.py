@@ -80,6 +80,8 @@ def test_noise_is_the_same_in_every_layout_and_keeps_it(kind: str, shape: tuple[
 
 def test_gaussian_noise_has_mean_0_and_the_given_deviation() -> None:
     noise = StreamNoise(0, "noise").gaussian(torch.full((100, 100), 3.0), 0.15) - 3
+    drawn = torch.empty(100, 100).normal_(0, 0.15, generator=stream(0, "noise"))
+    torch.testing.assert_close(noise, drawn, rtol=0, atol=1e-6)
     assert noise.mean().item() == pytest.approx(0, abs=0.005)
     assert noise.std().item() == pytest.approx(0.15, rel=0.02)
 
