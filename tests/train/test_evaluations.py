@@ -54,7 +54,7 @@ def test_a_scored_run_that_ends_early_or_late_is_evaluated_whole_at_its_end() ->
 
 def test_an_interim_evaluation_never_covers_test_splits() -> None:
     assert not INTERIM.test
-    assert (INTERIM.valid, WHOLE.valid) == ("interim", "valid")
+    assert (INTERIM.split, WHOLE.split) == ("interim", "valid")
 
 
 @pytest.mark.parametrize(("evaluation", "kind"), [("null", Every), ("scored", Scored), ("validation", Scored)])

@@ -23,9 +23,9 @@ def test_the_speed_shown_is_that_of_this_process(tmp_path: Path) -> None:
     first, _ = slopes_trainer(SLOPES[:2], tmp_path, nn.Linear(3, 1))
     first.clock.seconds["train"] = 1e6
     first.run()
-    speeds: list[float] = []
+    speeds, left = list[float](), list[float]()
     display = SimpleNamespace(
-        update=lambda _, rates, __: speeds.extend(rates.values()),
+        update=lambda _, rates, seconds: (speeds.extend(rates.values()), left.append(seconds)),
         report_evaluation=lambda _: None,
         report=lambda _: None,
     )
@@ -33,6 +33,7 @@ def test_the_speed_shown_is_that_of_this_process(tmp_path: Path) -> None:
     assert len(speeds) == 4  # of steps and predictions, in two rows
     assert all(speed > 0.01 for speed in speeds)
     assert speeds[::2] == speeds[1::2]  # each step makes one prediction
+    assert left[-1] == 0
 
 
 def test_a_complete_run_takes_no_further_step(tmp_path: Path) -> None:
