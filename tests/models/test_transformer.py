@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
-from helpers.sites import KINDS, NORMS, close, draw, fill, start_of, without_gradient
+from helpers.sites import KINDS, NORMS, close, draw, fill, without_gradient
 from helpers.translation_models import (
     ALONE,
     EVEN,
@@ -133,19 +133,6 @@ def test_initial_values_at_base_sizes() -> None:
     assert model.embedding_bias.abs().max().item() == pytest.approx(0.0765, rel=0.02)
     assert model.embedding_bias.abs().max() < 0.07655
     assert model.embedding_bias.std().item() == pytest.approx(0.0765 / math.sqrt(3), rel=0.05)
-
-
-@KINDS
-def test_all_norms_start_from_the_same_weights(name: str) -> None:
-    first, other, reseeded = (initialised("none"), initialised(name), initialised(name, seed=1))
-    drawn = {key: value for key, value in first.named_parameters() if not key.endswith(".bias")}
-    assert len(drawn) == 3 + 2 * (4 + 8)
-    for key, value in drawn.items():
-        assert torch.equal(other.get_parameter(key), value)
-        assert not torch.isclose(reseeded.get_parameter(key), value).all()
-    for key, value in other.named_parameters():
-        if key not in drawn:
-            assert (value == start_of(key)).all(), key
 
 
 # --- layers against torch's
@@ -318,20 +305,6 @@ def test_selected_rows_continue_their_hypotheses(name: str) -> None:
     model = make(NORMS[name])
     learn_statistics(model)
     assert_select_reorders(model.eval())
-
-
-# --- the fused kernels
-
-
-@pytest.mark.usefixtures("fused_kernels")
-@PRE
-def test_every_residual_sum_before_a_norm_is_one_operator(pre_norm: bool) -> None:
-    """Two sums for each layer of the encoder, and three for each of the decoder."""
-    model = make(norms.LN(name="ln", impl="fused"), pre_norm=pre_norm)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        model(batch_of(pairs(RAGGED)), StreamNoise(0))
-    names = [event.name for event in profile.events()]
-    assert names.count("rmsexp::add_normalise_forward") == 2 * 2 + 2 * 3
 
 
 # --- dropout

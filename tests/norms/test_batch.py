@@ -41,59 +41,8 @@ def trained(batches: int = 3, **options: object) -> norms.BatchNorm:
     return layer
 
 
-def step_by_step(layer: norms.BatchNorm, x: Tensor, mask: Tensor | None) -> Tensor:
-    columns = [layer(x[:, t], mask=None if mask is None else mask[:, t], steps=t) for t in range(x.shape[1])]
-    return torch.stack(columns, dim=1)
-
-
 def formula(layer: norms.BatchNorm, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
     return (x - mean) / (var + layer.eps).sqrt() * layer.weight + layer.bias
-
-
-@pytest.mark.parametrize("family", [norms.BN, norms.MeanOnlyBN])
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("mode", ["train", "eval"])
-def test_all_steps_at_once_equal_the_steps_one_by_one(
-    family: type[norms.BN | norms.MeanOnlyBN], masked: bool, mode: str
-) -> None:
-    whole, single = layer_of(family), layer_of(family)
-    mask = mask_of() if masked else None
-    for seed in range(3):
-        if seed == 2 and mode == "eval":
-            whole.eval(), single.eval()
-        x = draw(BATCH, TIME, N, seed=seed)
-        x_whole, x_single = x.clone().requires_grad_(), x.clone().requires_grad_()
-        y, expected = whole(x_whole, mask=mask, steps=range(TIME)), step_by_step(single, x_single, mask)
-        close(y, expected)
-        for result in (y, expected):
-            result.backward(draw(BATCH, TIME, N, seed=9))
-        close(x_whole.grad, x_single.grad)
-    for name, value in whole.state_dict().items():
-        close(value, single.state_dict()[name])
-    assert whole.running_mean.shape == (TIME, N)
-
-
-def test_some_steps_change_only_their_running_statistics() -> None:
-    layer = layer_of()
-    x = draw(BATCH, 2, N)
-    layer(x, steps=range(2, 4))
-    assert layer.count.tolist() == [0, 0, 1, 1]
-    close(layer.running_mean[2:], x.mean(0))
-    close(layer.running_mean[:2], torch.zeros(2, N, dtype=torch.float64))
-
-
-@pytest.mark.parametrize("steps", [None, range(TIME)], ids=["joint", "per-step"])
-@pytest.mark.parametrize("padding", ["exclude", "include"])
-def test_padding_enters_statistics_only_if_included(steps: range | None, padding: str) -> None:
-    mask, x = mask_of(), draw(BATCH, TIME, N)
-    other_padding = torch.where(mask.unsqueeze(-1), x, 50 * draw(BATCH, TIME, N, seed=5))
-    layers = [layer_of(padding=padding) for _ in range(2)]
-    inputs = (x, other_padding)
-    outputs = [layer(values, mask=mask, steps=steps)[mask] for layer, values in zip(layers, inputs, strict=True)]
-    assert torch.equal(*outputs) == (padding == "exclude")
-    assert torch.equal(layers[0].running_var, layers[1].running_var) == (padding == "exclude")
-    if padding == "include":
-        close(outputs[0], layer_of()(x, steps=steps)[mask])
 
 
 def test_joint_statistics_exclude_padding() -> None:
@@ -112,17 +61,6 @@ def test_a_mask_of_positions_masks_all_heads() -> None:
     close(y, formula(layer, x, valid.mean(0), valid.var(0, unbiased=False)))
 
 
-def test_running_statistics_of_a_step_are_set_to_its_first_batch() -> None:
-    layer, first, second = layer_of(), draw(BATCH, N, seed=1), draw(BATCH, N, seed=2)
-    layer(first, steps=0)
-    close(layer.running_mean[0], first.mean(0))
-    close(layer.running_var[0], first.var(0))
-    layer(second, steps=0)
-    for running, statistic in ((layer.running_mean, torch.mean), (layer.running_var, torch.var)):
-        torch.testing.assert_close(running[0], 0.9 * statistic(first, 0) + 0.1 * statistic(second, 0))
-    assert layer.count.tolist() == [2]
-
-
 @pytest.mark.parametrize("mode", ["train", "batch"])
 def test_a_step_with_few_examples_uses_running_statistics(mode: str) -> None:
     """Time steps 3 and 4 have 3 and 2 examples, fewer than the minimum of 4. They use step 2's running statistics."""
@@ -138,13 +76,6 @@ def test_a_step_with_few_examples_uses_running_statistics(mode: str) -> None:
     close(layer.running_mean[3:], torch.zeros(2, N, dtype=torch.float64))
 
 
-def test_a_first_step_with_few_examples_uses_mean_zero_and_variance_one() -> None:
-    layer, x = layer_of(), draw(MIN_EXAMPLES - 1, N)
-    unit = torch.ones(N, dtype=torch.float64)
-    close(layer(x, steps=0), formula(layer, x, 0 * unit, unit))
-    assert layer.count.tolist() == [0]
-
-
 @pytest.mark.parametrize(("step", "source"), [(0, 0), (2, 2), (3, 2), (4, 2), (11, 2)])
 def test_a_step_without_statistics_uses_those_of_the_last_step_before(step: int, source: int) -> None:
     layer, x = trained().eval(), draw(2, N)
@@ -153,23 +84,6 @@ def test_a_step_without_statistics_uses_those_of_the_last_step_before(step: int,
     close(layer(x, steps=step), expected)
     close(layer(x.unsqueeze(1), steps=range(step, step + 1)).squeeze(1), expected)
     assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
-
-
-@pytest.mark.parametrize("steps", [None, range(TIME)], ids=["joint", "per-step"])
-def test_evaluation_does_not_depend_on_batch_or_padding(steps: range | None) -> None:
-    layer = layer_of()
-    for seed in range(2):
-        layer(draw(BATCH, TIME, N, seed=seed), mask=mask_of(), steps=steps)
-    layer.eval()
-    lengths = torch.arange(32) % TIME + 1
-    x, mask = draw(32, TIME, N, seed=4), mask_of(lengths)
-    batch = layer(x, mask=mask, steps=steps)
-    longer = torch.cat([x, draw(32, 4, N, seed=6)], dim=1)
-    padded = layer(longer, mask=mask_of(lengths, TIME + 4), steps=steps and range(TIME + 4))
-    for i, length in enumerate(lengths.tolist()):
-        single = layer(x[i : i + 1, :length], steps=steps and range(length))[0]
-        close(single, batch[i, :length])
-        close(single, padded[i, :length])
 
 
 @pytest.mark.parametrize(("chosen", "other"), [("running", "batch"), ("batch", "running")])

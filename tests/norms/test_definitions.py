@@ -1,22 +1,17 @@
-"""Every norm against an independent definition: torch's modules, published code, loops, and the paper's Table 1."""
+"""Every norm against an independent definition: torch's modules, published code and loops."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from rmsexp import norms
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
-PROPERTY = settings(derandomize=True, deadline=None, max_examples=30)
 
 
 def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -249,62 +244,3 @@ def test_maps_equal_a_loop_over_channels(norm: norms.Norm, joint: bool) -> None:
             expected[i, c] = (x[i, c] - mean) / scale.sqrt() * layer.weight[c].detach() + layer.bias[c].detach()
     torch.testing.assert_close(layer(x), expected)
     torch.testing.assert_close(layer(x.contiguous(memory_format=torch.channels_last)), expected)
-
-
-# --- invariances (the paper's Table 1)
-
-FAMILIES: list[norms.Norm] = [
-    norms.BN(name="bn", eps=0),
-    norms.WN(name="wn"),
-    norms.LN(name="ln", eps=0),
-    norms.RMS(name="rms", eps=0),
-    norms.PRMS(name="prms", eps=0, p=0.25),
-]
-FACTOR_PER_UNIT = torch.linspace(0.5, 3, 8, dtype=torch.float64).unsqueeze(1)
-FACTOR_OF_ONE_CASE = torch.ones(16, 1, dtype=torch.float64).index_fill(0, torch.tensor(3), 4.0)
-# each row: how weight and input are changed, and the norms whose output stays the same
-TABLE_1: dict[str, tuple[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], set[str]]] = {
-    "weight matrix re-scaling": (lambda w, x: (2.5 * w, x), {"bn", "wn", "ln", "rms", "prms"}),
-    "weight matrix re-centring": (lambda w, x: (w + draw(1, 6, seed=7), x), {"ln"}),
-    "weight vector re-scaling": (lambda w, x: (FACTOR_PER_UNIT * w, x), {"bn", "wn"}),
-    "data set re-scaling": (lambda w, x: (w, 2.5 * x), {"bn", "ln", "rms", "prms"}),
-    "data set re-centring": (lambda w, x: (w, x + draw(6, seed=8)), {"bn"}),
-    "single case re-scaling": (lambda w, x: (w, FACTOR_OF_ONE_CASE * x), {"ln", "rms", "prms"}),
-}
-
-
-@pytest.mark.parametrize("row", TABLE_1)
-@pytest.mark.parametrize("norm", FAMILIES, ids=lambda norm: norm.name)
-def test_invariances(norm: norms.Norm, row: str) -> None:
-    change, invariant = TABLE_1[row]
-    site = perturbed(norm.linear("a", 6, 8, bias=False, shift=True))
-    x = draw(16, 6, seed=9)
-    before = torch.tanh(site(x))
-    site.weight.data, x = change(site.weight.data, x)
-    difference = (torch.tanh(site(x)) - before).norm() / before.norm()
-    assert difference < 1e-12 if norm.name in invariant else difference > 1e-2
-
-
-# --- properties
-
-VALUES = st.floats(0.01, 100) | st.floats(-100, -0.01)
-ROWS = arrays.arrays("float64", arrays.array_shapes(min_dims=2, max_dims=2, min_side=2, max_side=9), elements=VALUES)
-DELTA = st.floats(1e-3, 1e3)
-
-
-@PROPERTY
-@given(ROWS.map(torch.from_numpy), DELTA, st.sampled_from(["rms", "prms", "l2", "ln"]))
-def test_scale_invariance(x: Tensor, delta: float, name: str) -> None:
-    assume(name != "ln" or bool((x.std(-1) > 1e-2).all()))
-    family = {"rms": norms.RMS, "prms": norms.PRMS, "l2": norms.L2, "ln": norms.LN}[name]
-    layer = family(name=name, eps=0).value("a", x.shape[-1]).double()
-    torch.testing.assert_close(layer(delta * x), layer(x), rtol=1e-9, atol=1e-9)
-
-
-@PROPERTY
-@given(ROWS.map(torch.from_numpy))
-def test_rms_equals_ln_on_rows_of_zero_mean(x: Tensor) -> None:
-    centred = x - x.mean(-1, keepdim=True)
-    n = x.shape[-1]
-    rms, ln = norms.RMSNorm(n, 1e-5).double(), norms.LayerNorm(n, 1e-5).double()
-    torch.testing.assert_close(rms(centred), ln(centred), rtol=1e-9, atol=1e-9)

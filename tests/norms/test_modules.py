@@ -268,6 +268,7 @@ def test_sizes_may_be_integers_of_numpy() -> None:
         layer = norms.RMSNorm(shape)
         assert layer.weight.shape == tuple(layer.normalized_shape)
         assert all(type(size) is int for size in layer.normalized_shape)
+    assert norms.RMSNorm((2, 0)).weight.shape == (2, 0)
 
 
 @pytest.mark.parametrize("p", [0.3, 1.0])

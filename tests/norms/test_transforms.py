@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -117,18 +115,6 @@ def test_fused_norms_refuse_forward_mode_and_second_derivatives(name: str) -> No
     leaf = x.clone().requires_grad_()
     with pytest.raises(RuntimeError, match=r"norm\.impl=eager"):
         torch.autograd.grad(layer(leaf).sum(), leaf, create_graph=True)
-
-
-@pytest.mark.parametrize("name", [name for name in LAYERS if name != "l2"])  # l2 has no parameters here
-def test_vmap_over_the_parameters_of_several_layers(name: str) -> None:
-    """An ensemble computed by vmap equals its members one by one, without a warning that vmap is slow."""
-    layer, x = layer_and_input(name, "eager")
-    members = [fill(copy.deepcopy(layer), seed=seed) for seed in (1, 2, 3)]
-    parameters, _ = func.stack_module_state(members)
-    ensemble = func.vmap(lambda parameters: func.functional_call(layer, parameters, (x,)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        close(ensemble(parameters), torch.stack([member(x) for member in members]))
 
 
 # --- recurrences

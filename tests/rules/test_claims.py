@@ -100,7 +100,6 @@ def test_norms_that_have_both_learnt_nothing_decide_nothing(untrained: float, tr
     a, b = runs(0.5)
     found = verdict(claim("equivalence", untrained=untrained), a, b)
     assert found.outcome == ("supported" if trains else "inconclusive")
-    assert found.reason.startswith("the 90 % interval" if trains else "neither norm is better than a model that has")
     low = [-value for value in a], [-value for value in b]
     assert verdict(claim("equivalence", untrained=-untrained), *low, mode="min").outcome == found.outcome
     assert verdict(claim("superiority", untrained=untrained), a, b).outcome == (
@@ -118,12 +117,6 @@ def test_the_better_direction_of_the_metric_counts() -> None:
     assert verdict(claim("superiority"), b, a, "min").outcome == "supported"
 
 
-def test_the_reason_names_interval_and_bound() -> None:
-    assert verdict(claim("equivalence"), *runs(0)).reason == "the 90 % interval lies wholly within ±1"
-    assert verdict(claim("noninferiority"), *runs(-2)).reason == "the 90 % interval lies wholly below -1"
-    assert verdict(claim("superiority"), *runs(0)).reason == "the 90 % interval lies neither above nor below 0"
-
-
 def test_equal_differences() -> None:
     same = [1.0, 2.0, 3.0]
     assert verdict(claim("equivalence"), same, same).outcome == "supported"
@@ -137,7 +130,6 @@ def test_fewer_than_two_pairs_are_inconclusive() -> None:
     for test in claims.TESTS:
         found = verdict(claim(test), [5.0], [5.0])
         assert (found.outcome, found.p, math.isnan(found.low)) == ("inconclusive", 1, True)
-        assert found.reason == "1 finished pairs; an interval needs 2"
         assert verdict(claim(test), [NAN, NAN], [NAN, NAN]).outcome == "inconclusive"
 
 
@@ -146,7 +138,6 @@ def test_a_claim_with_missing_runs_is_not_tested() -> None:
     del a[2]
     found = decide([claim("superiority")], {"a": a, "b": b}, "max", range(8))[0]
     assert (found.outcome, found.p, found.missing) == ("inconclusive", 1, 1)
-    assert found.reason == "1 of 8 pairs are not finished; the claim is tested when all are"
     first_two = decide([claim("superiority", seeds=2)], {"a": a, "b": b}, "max", range(8))[0]
     assert (first_two.outcome, first_two.seeds) == ("supported", (0, 1))
     assert decide([claim("superiority")], {"a": a}, "max", range(8))[0].missing == 8
@@ -162,7 +153,6 @@ def test_a_pair_that_diverged_on_both_sides_does_not_count(test: str) -> None:
     rest = verdict(claim(test), a[:3] + a[4:], b[:3] + b[4:])
     assert (found.outcome, found.p, found.low, found.high) == (rest.outcome, rest.p, rest.low, rest.high)
     assert (found.pairs, found.diverged_both, found.seeds) == (7, 1, (0, 1, 2, 4, 5, 6, 7))
-    assert found.reason.endswith("; pairs of which both runs diverged (does not count): 1")
 
 
 @pytest.mark.parametrize("difference", [0, 5, -5])
@@ -171,7 +161,6 @@ def test_equivalence_is_inconclusive_if_only_one_run_of_a_pair_diverged(side: st
     found = verdict(claim("equivalence"), *runs(difference, **{side: NAN}))
     assert (found.outcome, found.p, found.low, found.high) == ("inconclusive", 1, -math.inf, math.inf)
     assert (found.diverged_a, found.diverged_b) == (int(side == "a3"), int(side == "b3"))
-    assert f"pairs of which only {side[0]} diverged: 1" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -194,17 +183,13 @@ def test_superiority_with_diverged_runs_is_decided_by_ranks() -> None:
     assert math.isnan(found.low)
     assert found.seeds == tuple(range(8))
     assert found.difference == pytest.approx(20, abs=0.1)  # of the finished pairs
-    assert found.reason.startswith("exact sign-flip test of ranks with diverged runs last, p 0.00391 at level 0.05")
     assert verdict(claim("superiority"), *runs(-20, b3=NAN)).outcome == "refuted"  # one of eight changes little
     assert verdict(claim("superiority"), *runs(-20, b1=NAN, b2=NAN, b3=NAN)).outcome == "inconclusive"
     assert verdict(claim("superiority"), *runs(-20, a3=NAN)).outcome == "refuted"
+    always = verdict(claim("superiority"), runs(0)[0], [NAN] * 8)
+    assert (always.outcome, always.p, math.isnan(always.difference)) == ("supported", 1 / 256, True)
     both = verdict(claim("superiority"), *runs(20, b3=NAN, a4=NAN, b4=NAN))
     assert (both.p, both.pairs, both.diverged_both) == (1 / 128, 7, 1)
-
-
-def test_a_norm_that_always_diverges_is_worse_than_one_that_trains() -> None:
-    found = verdict(claim("superiority"), runs(0)[0], [NAN] * 8)
-    assert (found.outcome, found.p, math.isnan(found.difference)) == ("supported", 1 / 256, True)
 
 
 def test_claims_of_a_family_are_corrected_together() -> None:
@@ -246,7 +231,7 @@ def test_outcome_and_interval_agree_in_random_families() -> None:
 
 def test_a_claim_on_every_task() -> None:
     good, bad, unsure = (verdict(claim("equivalence"), *runs(difference)) for difference in (0, 3, 1))
-    assert claims.every([good, good]) == ("supported", good.p, "2 of 2 verdicts supported, 0 refuted")
+    assert claims.every([good, good])[:2] == ("supported", good.p)
     assert claims.every([good, unsure])[:2] == ("inconclusive", unsure.p)
     assert claims.every([unsure, bad]).outcome == "refuted"
     with pytest.raises(ValueError, match="at least one verdict"):
@@ -254,16 +239,16 @@ def test_a_claim_on_every_task() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("name", "changes"),
     [
-        ({"test": "equivalent"}, "test=equivalent is not known; did you mean equivalence"),
-        ({"b": "a"}, "compares a with itself"),
-        ({"margin": None}, "needs a margin"),
-        ({"margin": 0.0}, "must be a finite number greater than 0"),
-        ({"test": "superiority"}, "must not have a margin"),
-        ({"seeds": 1}, "at least 2"),
+        ("test", {"test": "equivalent"}),
+        ("itself", {"b": "a"}),
+        ("margin", {"margin": None}),
+        ("margin|finite", {"margin": 0.0}),
+        ("margin", {"test": "superiority"}),
+        ("at least 2", {"seeds": 1}),
     ],
 )
-def test_a_claim_that_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_a_claim_that_does_not_fit_is_refused(name: str, changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=name):
         claim(**{"test": "equivalence", "margin": 1.0} | changes)

@@ -319,19 +319,6 @@ def test_a_batch_larger_than_the_data_is_refused() -> None:
         make("attentive_reader", "batch_size=75")
 
 
-def test_the_papers_reader() -> None:
-    job = config.job(["task=attentive_reader", "scale=paper", "norm=rms"])
-    cfg, model, optim = job.config, job.config.model, job.config.optim
-    assert (model.width, model.dropout, cfg.batch_size, cfg.data.name, cfg.data.sentences) == (240, 0.5, 64, "top4", 4)
-    assert (optim.lr, optim.beta1, optim.beta2, optim.eps) == (8e-5, 0.9, 0.999, 1e-8)
-    assert (optim.clip, optim.clipping) == (10, "by_root")
-    assert (cfg.schedule.steps, cfg.eval_every, job.norm.eps) == (300_000, 1000, 1e-5)
-    assert [cfg.schedule.at(step)["lr"] for step in (0, 299_999)] == [1, 1]
-    bn = config.job(["task=attentive_reader", "scale=paper", "norm=bn"]).norm
-    assert (bn.initial_gain, bn.eps, bn.everywhere) == (0.1, 1e-5, False)
-    assert (bn.padding, bn.eval) == ("include", "batch")
-
-
 def test_the_published_statistics_of_batch_norm_are_the_default_at_the_papers_scale_only() -> None:
     def statistics(*words: str) -> tuple[str, str]:
         norm = config.job(["norm=bn", *words]).norm

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from helpers.stopping import evaluate_few_images
+from helpers.tasks import assert_batches_follow_from_seed_and_step, task_and_model
 from helpers.tensors import digest
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp import config
-from rmsexp.norms import Linear
 from rmsexp.records import record
 from rmsexp.tasks import cifar10
 from rmsexp.train.randomness import StreamNoise, permutation
@@ -36,11 +37,6 @@ def make(root: Path, norm: str = "rms", *overrides: str) -> tuple[cifar10.Task, 
     return task, model
 
 
-def weights(model: nn.Module) -> dict[str, str]:
-    """Return the digest of each layer's weight, before any weight normalisation."""
-    return {name: digest(m.weight) for name, m in model.named_modules() if isinstance(m, Linear)}
-
-
 def rows_of(images: Tensor) -> list[bytes]:
     """Return some pixels of each image, as bytes, by which it can be identified."""
     return [image.tobytes() for image in images[:, :, 16, 12:20].contiguous().numpy()]
@@ -49,31 +45,11 @@ def rows_of(images: Tensor) -> list[bytes]:
 # Runs with the same seed
 
 
-@pytest.mark.parametrize(
-    "alike", [("rms", "ln", "prms", "none", "l2", "nonparametric_ln"), ("bn", "wn", "mean_only_bn")], ids=lambda x: x[0]
-)
-def test_norms_with_one_initialiser_start_from_the_same_weights(data_root: Path, alike: tuple[str, ...]) -> None:
-    first, *rest = (weights(make(data_root, norm)[1]) for norm in alike)
-    assert len(set(first.values())) == 10
-    assert all(other == first for other in rest)
-    other_seed = weights(make(data_root, alike[0], "seed=1")[1])
-    assert all(other_seed[name] != value for name, value in first.items())
-
-
-def test_batches_are_a_function_of_seed_and_step(data_root: Path) -> None:
-    steps = [0, 1, 623, 624, 625, 626, 1249, 1250, 1875]  # an epoch has 625 batches
-
-    def batches(norm: str, order: list[int], *overrides: str) -> dict[int, str]:
-        task, _ = make(data_root, norm, *overrides)
-        return {step: digest(*task.batches(step)[0]) for step in order}
-
-    expected = batches("rms", steps)
-    assert len(set(expected.values())) == len(steps)
-    for norm in ("ln", "bn", "none"):
-        assert batches(norm, steps) == expected
-    assert batches("rms", [1250, 0, 625, 1875, 626, 1, 625, 624, 1249, 623]) == expected
-    assert batches("rms", steps, "model.memory_format=contiguous") == expected
-    assert not set(batches("rms", steps, "seed=1").values()) & set(expected.values())
+def test_batches_follow_from_seed_and_step(data_root: Path) -> None:
+    words = ("task=cifar10", f"data.root={data_root}", *SMALL)
+    assert_batches_follow_from_seed_and_step(partial(task_and_model, *words))
+    task, other = (make(data_root, "rms", f"model.memory_format={name}")[0] for name in cifar10.MEMORY_FORMATS)
+    assert digest(*task.batches(3)[0]) == digest(*other.batches(3)[0])
 
 
 @pytest.mark.parametrize("step", [0, 7])

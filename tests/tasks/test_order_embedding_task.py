@@ -15,12 +15,12 @@ from helpers.reading_and_retrieval import make
 from helpers.tasks import assert_batches_follow_from_seed_and_step, shake, steps_of, train
 from torch import Tensor
 
-from rmsexp import config
 from rmsexp.data import Source
 from rmsexp.data.captions import EOS, NAMES, PER_IMAGE, CaptionedImages, Captions
 from rmsexp.data.sequences import Sequences
 from rmsexp.data.synthetic import scenes
-from rmsexp.models.order_embedding import PENALTIES
+from rmsexp.metrics.retrieval import retrieval
+from rmsexp.models.order_embedding import PENALTIES, ranking_loss
 from rmsexp.tasks import order_embedding
 from rmsexp.train.randomness import StreamNoise
 
@@ -115,60 +115,13 @@ def test_the_objective_is_the_sum_of_hinges_and_the_loss_is_per_pair(penalty: st
     objective = task.objective(model, batch, StreamNoise(0))
     with torch.no_grad():
         captions, images = model.captions(batch.tokens, batch.mask), model.images(batch.features)
-    expected = plain_loss(plain_penalties(captions, images, penalty), 0.3)
+    expected = ranking_loss(PENALTIES[penalty](captions, images), 0.3).item()
     assert objective.loss.item() == pytest.approx(expected, rel=1e-5)
     assert (objective.sums["loss"].item(), objective.count) == (objective.loss.item(), 9)
     assert (captions < 0).any() == (images < 0).any() == (penalty == "cosine")
 
 
 # Evaluation
-
-
-def plain_penalties(captions: Tensor, images: Tensor, penalty: str) -> Tensor:
-    apart = captions[:, None] - images[None]
-    if penalty == "order":
-        return torch.where(apart > 0, apart**2, 0.0).sum(-1)
-    return apart.square().sum(-1) / 2 - 1  # the negative cosine, because the vectors have length 1
-
-
-def plain_loss(penalties: Tensor, margin: float) -> float:
-    total, n = 0.0, len(penalties)
-    for right in range(n):
-        for wrong in set(range(n)) - {right}:
-            total += max(0.0, margin + float(penalties[right, right] - penalties[right, wrong]))
-            total += max(0.0, margin + float(penalties[right, right] - penalties[wrong, right]))
-    return total
-
-
-def plain_ranks(penalties: Tensor) -> tuple[list[int], list[float]]:
-    """Return the rank of each caption's image and the expected rank of each image's best caption.
-
-    Captions may have equal penalties; images must not.
-    """
-    assert all(row.unique().numel() == row.numel() for row in penalties)
-    image_ranks = [1 + int((row < row[i // PER_IMAGE]).sum()) for i, row in enumerate(penalties)]
-    caption_ranks = []
-    for i, column in enumerate(penalties.T):
-        matching = column[PER_IMAGE * i : PER_IMAGE * (i + 1)]
-        best = matching.min()
-        right = int((matching == best).sum())
-        wrong = int((column == best).sum()) - right
-        caption_ranks.append(1 + int((column < best).sum()) + wrong / (right + 1))
-    return image_ranks, caption_ranks
-
-
-def summary(folds: list[Tensor]) -> dict[str, float]:
-    """Return the metrics, averaged over folds; ``folds`` has one matrix of penalties per fold."""
-    values: dict[str, list[float]] = {}
-    for fold in folds:
-        for name, ranks in zip(("image", "caption"), plain_ranks(fold), strict=True):
-            recalls = {k: sum(rank <= k for rank in ranks) / len(ranks) for k in (1, 5, 10)}
-            row = {f"r{k}": recall for k, recall in recalls.items()}
-            row |= {"recall": sum(recalls.values()) / 3, "mean_rank": sum(ranks) / len(ranks)}
-            row |= {"median_rank": float(math.floor(np.median(ranks)))}
-            for key, value in row.items():
-                values.setdefault(f"{name}_{key}", []).append(value)
-    return {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
 
 
 @torch.enable_grad()
@@ -214,15 +167,20 @@ def test_evaluation_by_hand(
     for name, folds, batches in (("valid", [range(sizes[0])], parts[0]), ("test", sizes[1], parts[1])):
         split = source[name]
         captions, images = embedded(model, CaptionedImages(split.features.astype(float), split.captions))
-        penalties = plain_penalties(captions, images, task.config.penalty)
-        cut = [penalties[PER_IMAGE * fold.start : PER_IMAGE * fold.stop, fold.start : fold.stop] for fold in folds]
+        penalty = PENALTIES[task.config.penalty]
+        penalties = penalty(captions, images)
+        metrics = [
+            retrieval(captions[PER_IMAGE * fold.start : PER_IMAGE * fold.stop], images[fold.start : fold.stop], penalty)
+            for fold in folds
+        ]
+        means = {key: sum(fold[key] for fold in metrics) / len(metrics) for key in metrics[0]}
         total, start = 0.0, 0
         for size in batches:
             for caption in range(PER_IMAGE):
                 rows = torch.arange(start, start + size)
-                total += plain_loss(penalties[PER_IMAGE * rows + caption][:, rows], task.config.margin)
+                total += ranking_loss(penalties[PER_IMAGE * rows + caption][:, rows], task.config.margin).item()
             start += size
-        expected = {"loss": total / (PER_IMAGE * start), **summary(cut)}
+        expected = {"loss": total / (PER_IMAGE * start), **means}
         assert results[name] == pytest.approx(expected, rel=1e-5)
         assert 0 < results[name]["image_recall"] < 1
 
@@ -299,15 +257,3 @@ def test_the_bias_correction_reaches_the_first_step(correction: str, rate: float
 def test_a_batch_of_all_images_or_more_is_refused(size: int) -> None:
     with pytest.raises(ValueError, match=f"^batch_size={size}"):
         make("order_embedding", f"batch_size={size}")
-
-
-def test_the_papers_order_embedding() -> None:
-    job = config.job(["task=order_embedding", "scale=paper", "norm=rms"])
-    cfg, optim = job.config, job.config.optim
-    assert (cfg.model.embedding, cfg.model.hidden, cfg.batch_size) == (300, 1024, 128)
-    assert (cfg.penalty, cfg.margin, job.norm.eps) == ("order", 0.05, 1e-5)
-    assert (optim.lr, optim.beta1, optim.beta2, optim.eps) == (1e-3, 0.9, 0.999, 1e-8)
-    assert (optim.clip, optim.clipping, optim.bias_correction) == (2, "per_tensor", "published")
-    assert (cfg.data.name, cfg.data.valid_images, cfg.data.fold) == ("coco_release", 1000, 1000)
-    assert (cfg.schedule.steps, cfg.eval_every) == (100 * ((113_287 - 1) // 128), 300)
-    assert [cfg.schedule.at(step)["lr"] for step in (0, 88_499)] == [1, 1]

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from helpers import language_models, reading_and_retrieval, translation_tasks
+from helpers.tasks import task_and_model
+from torch import Tensor
 
 from rmsexp import config, tasks
 from rmsexp.records.frames import quantities
@@ -141,3 +144,36 @@ def test_the_chance_level_may_depend_on_the_data(name: str, tmp_path: Path) -> N
         assert 7.9 < task.target.chance < 8.1
     else:
         assert 0 < task.target.chance < 1
+
+
+# --- initial weights
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS)
+def test_all_norms_start_from_the_same_weights_which_the_seed_decides(
+    task: str,
+    data_root: Path,
+    text_root: Path,
+    small_synthetic_data: None,  # noqa: ARG001
+) -> None:
+    """Norms that CIFAR-10 initialises in another way are bn, wn and mean_only_bn, see its config."""
+    words = {
+        "cifar10": ["task=cifar10", "model.width=0.05", f"data.root={data_root}"],
+        "language_model": list(language_models.TINY),
+        **{name: [*translation_tasks.tiny(name), f"data.root={text_root}"] for name in translation_tasks.TASKS},
+        **{name: reading_and_retrieval.tiny(name) for name in reading_and_retrieval.TASKS},
+    }[task]
+
+    def weights(norm: str, seed: int) -> dict[str, Tensor]:
+        _, model = task_and_model(*words, f"norm={norm}", f"seed={seed}")
+        parameters = {key: value for key, value in model.named_parameters() if not key.endswith((".gain", ".bias"))}
+        return {key: value for key, value in parameters.items() if ".norm." not in key and ".cell." not in key}
+
+    first, reseeded = weights("rms", 0), weights("rms", 1)
+    drawn = {key: value for key, value in first.items() if not (value == value.flatten()[0]).all()}
+    assert len(drawn) > 5
+    assert all(not torch.equal(reseeded[key], value) for key, value in drawn.items())
+    for norm in ("none", "ln", "prms") if task == "cifar10" else ("none", "ln", "bn", "wn", "dyt"):
+        others = weights(norm, 0)
+        assert all(torch.equal(others[key], value) for key, value in drawn.items())

@@ -148,19 +148,6 @@ def test_a_bound_that_no_micro_batch_fills_half_is_refused(text_root: Path) -> N
         make(text_root, "transformer", "batching=toolkit", "tokens=100000")
 
 
-# Initial weights
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_the_seed_decides_all_random_initial_weights(text_root: Path, name: str) -> None:
-    """Two seeds give different values to all parameters that are not constant; one seed gives the same values twice."""
-    first, again, other = (dict(make(text_root, name, f"seed={seed}")[1].named_parameters()) for seed in (0, 0, 1))
-    drawn = {key for key, value in first.items() if not (value == value.flatten()[0]).all()}
-    assert all(torch.equal(first[key], again[key]) for key in first)
-    assert {key for key in first if not torch.equal(first[key], other[key])} == drawn
-    assert len(drawn) > 10
-
-
 # Evaluation
 
 
@@ -253,20 +240,6 @@ def test_results_do_not_depend_on_batch_and_padding(text_root: Path, name: str, 
 # The paper's setting
 
 
-def test_the_papers_rnnsearch() -> None:
-    cfg = config.job(["task=rnnsearch", "scale=paper", "norm=rms"]).config
-    assert (cfg.model.embedding, cfg.model.hidden, cfg.batch_size, cfg.pool) == (512, 1024, 80, 20)
-    assert (cfg.label_smoothing, cfg.model.init_center, cfg.model.dropout) == (0.1, 0.0, 0.0)
-    optim = cfg.optim
-    assert (optim.lr, optim.beta1, optim.beta2, optim.eps, optim.clip) == (1e-4, 0.9, 0.999, 1e-8, 1.0)
-    assert [cfg.schedule.at(step)["lr"] for step in (0, 10**6)] == [1, 1]
-    assert (cfg.decoding.beam, cfg.decoding.normalisation, cfg.decoding.max_length) == (12, "length", 200)
-    assert cfg.decoding.search is None
-    assert (cfg.decoding.valid_beam, cfg.model.tied, cfg.model.variant) == (12, False, "nematus_tf")
-    assert (cfg.data.max_length, cfg.data.overlong) == (80, "drop")
-    assert_paper_data(cfg)
-
-
 def test_the_papers_rnnsearch_in_theano() -> None:
     """The variant changes the defaults of other keys, and these can still be set."""
     words = ["task=rnnsearch", "scale=paper", "norm=wn", "model.variant=nematus_theano"]
@@ -283,25 +256,8 @@ def test_the_papers_rnnsearch_in_theano() -> None:
 
 
 def test_the_papers_transformer() -> None:
-    job = config.job(["task=transformer", "scale=paper", "norm=rms"])
-    cfg, model = job.config, job.config.model
-    assert (model.width, model.heads, model.layers, model.inner, model.pre_norm) == (512, 8, 6, 2048, False)
-    assert (model.dropout, model.attention_dropout, model.relu_dropout, cfg.label_smoothing) == (0.1,) * 4
-    assert (cfg.tokens, cfg.accumulate, cfg.pool, job.norm.eps) == (6250, 4, 60_000, 1e-8)
-    assert (cfg.optim.beta1, cfg.optim.beta2, cfg.optim.eps, cfg.optim.clip) == (0.9, 0.98, 1e-8, None)
+    cfg = config.job(["task=transformer", "scale=paper", "norm=rms"]).config
     for step in (1, 2000, 4000, 300_000):
         expected = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
         assert cfg.optim.lr * cfg.schedule.at(step - 1)["lr"] == pytest.approx(expected)
-    decoding = cfg.decoding
-    assert (decoding.beam, decoding.normalisation, decoding.alpha, decoding.beyond_source) == (4, "gnmt", 0.6, 50)
-    assert decoding.forbid_empty
-    assert (decoding.search, cfg.batching) == ("toolkit", "toolkit")
-    assert [decoding.options(beam).search for beam in (4, 1)] == ["toolkit", None]
-    assert (cfg.data.max_length, cfg.data.overlong, cfg.schedule.steps) == (256, "cut", 300_000)
-    assert_paper_data(cfg)
-
-
-def assert_paper_data(cfg: Any) -> None:
-    data = cfg.data
-    assert (data.name, data.source, data.target, data.tests) == ("wmt14", "en", "de", ["test", "test2017"])
-    assert (data.subwords, data.vocabulary, data.threshold) == ("moses_bpe", 32_000, 50)
+    assert [cfg.decoding.options(beam).search for beam in (4, 1)] == ["toolkit", None]

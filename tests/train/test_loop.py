@@ -11,10 +11,9 @@ import pytest
 from helpers.slopes import IDENTITY, slopes_trainer
 from torch import nn
 
-from rmsexp.records.record import RunFolder
 from rmsexp.train import checkpoint
 from rmsexp.train.evaluations import Every
-from rmsexp.train.loop import _drop_metrics, restore
+from rmsexp.train.loop import restore
 
 SLOPES = [[[1.0, 2.0, 3.0]], [[3.0, 2.0, 1.0]], [[1.0, 0.0, 0.0]], [[0.0, 1.0, 0.0]]]
 
@@ -33,6 +32,7 @@ def test_the_speed_shown_is_that_of_this_process(tmp_path: Path) -> None:
     slopes_trainer(SLOPES, tmp_path, nn.Linear(3, 1), display=display)[0].run()
     assert len(speeds) == 4  # of steps and predictions, in two rows
     assert all(speed > 0.01 for speed in speeds)
+    assert speeds[::2] == speeds[1::2]  # each step makes one prediction
 
 
 def test_a_complete_run_takes_no_further_step(tmp_path: Path) -> None:
@@ -64,6 +64,16 @@ def test_the_best_model_of_a_step_that_is_dropped_is_replaced(tmp_path: Path) ->
     assert (payload["step"], payload["loss"], trainer.state.best) == (4, 2.5, 2.5)
 
 
+def test_the_best_model_of_the_last_checkpoint_stays_until_a_better_one(tmp_path: Path) -> None:
+    for slopes, losses in ((SLOPES[:2], [3.0, 2.0, 1.0]), (SLOPES, [2.0, 2.0])):  # the second run continues the first
+        trainer, files = slopes_trainer(slopes, tmp_path, nn.Linear(3, 1))
+        trainer.settings = dataclasses.replace(trainer.settings, evaluations=Every(1), checkpoint_every=2)
+        trainer.task.evaluate = lambda *_, losses=losses: {"test": {"loss": losses.pop(0)}}
+        trainer.run()
+        payload = checkpoint.read(files.checkpoints / checkpoint.BEST)
+        assert (payload["step"], payload["loss"]) == (2, 1.0)
+
+
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"damaged")])
 def test_a_best_model_that_cannot_be_used_is_named_and_replaced_by_a_better_one(
     damage: Callable[[Path], object], tmp_path: Path
@@ -77,12 +87,12 @@ def test_a_best_model_that_cannot_be_used_is_named_and_replaced_by_a_better_one(
 
     trainer, _ = slopes_trainer(SLOPES, tmp_path, nn.Linear(3, 1))
     warnings: list[str] = []
-    restore(trainer._stepper, files, IDENTITY, None, warnings.append)
+    restore(trainer._stepper, files, IDENTITY, 3, warnings.append)
+    assert len(warnings) == 2  # also that the checkpoint is older than step 3
+    warnings.clear()
+    restore(trainer._stepper, files, IDENTITY, 2, warnings.append)
     (warning,) = warnings
     assert warning.startswith(f"{best} is ")
-    assert warning.endswith(
-        "; unless a later evaluation is better, only the last model can be used (--checkpoint last)"
-    )
     losses = [2.0, 0.5]  # at step 3 and 4
     trainer.settings = dataclasses.replace(trainer.settings, evaluations=Every(1))
     trainer.task.evaluate = lambda *_: {"test": {"loss": losses.pop(0)}}
@@ -95,13 +105,3 @@ def test_the_values_of_a_step_do_not_hold_its_graph(tmp_path: Path) -> None:
     """The values that wait for the next training row would otherwise keep the activations of all steps in memory."""
     trainer, _ = slopes_trainer(SLOPES, tmp_path, nn.Linear(3, 1))
     assert not trainer._update(0, trainer.task.batches(0)).values.requires_grad
-
-
-def test_a_folder_in_the_place_of_the_metrics_is_kept_under_another_name(tmp_path: Path) -> None:
-    (folder := RunFolder(tmp_path)).metrics_path.mkdir()
-    lines: list[str] = []
-    _drop_metrics(folder, 0, lines.append)
-    (line,) = lines
-    assert line.endswith("its metrics are kept as metrics.jsonl.old0")
-    assert (tmp_path / "metrics.jsonl.old0").is_dir()
-    assert not folder.metrics_path.exists()

@@ -123,13 +123,6 @@ def test_a_stopped_run_continues_with_its_scale(
     assert record.RunFolder(folder).read_run()["precision"] == "float16"
 
 
-def test_rows_of_other_precisions_have_no_scale(words: dict[str, list[str]], tmp_path: Path) -> None:
-    job = config.job([*words["order_embedding"], "max_steps=1", f"results={tmp_path}"])
-    assert runner.execute(job).status == "finished"
-    rows, _ = record.RunFolder(job.folder).read_metrics()
-    assert not {"loss_scale", "skipped_steps"} & {key for row in rows for key in row}
-
-
 def test_a_gradient_that_no_scale_makes_finite_ends_the_run(
     words: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

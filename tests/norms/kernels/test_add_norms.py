@@ -15,7 +15,6 @@ from helpers.interpreter import INTERPRETED, assert_passes_in_the_interpreter
 from helpers.sites import draw, fill
 from helpers.tensors import opcheck
 from torch import Tensor, func, nn
-from torch._dynamo.testing import CompileCounterWithBackend
 
 from rmsexp import norms
 from rmsexp.norms import kernels
@@ -172,21 +171,6 @@ def test_values_that_are_not_finite(name: str) -> None:
         assert not fused[2][1].isfinite().all()
 
 
-@only_cpp
-@some
-def test_threads(name: str) -> None:
-    """Results but the gradients of gain and shift are bit-identical for different numbers of threads."""
-    layer, x, addend = make(name, 100, dtype=torch.float32), draw(700, 100).float(), draw(700, 100, seed=2).float()
-    by_threads = []
-    for threads in (1, 2, 3):
-        torch.set_num_threads(threads)
-        first, repeated = (results(add, layer, x, addend) for _ in range(2))
-        assert all(map(torch.equal, first, repeated))
-        by_threads.append(first)
-    for others in by_threads[1:]:
-        assert all(map(torch.equal, others[:4], by_threads[0][:4]))
-
-
 # --- derivatives
 
 
@@ -253,19 +237,6 @@ def test_operators_pass_opcheck(layout: str) -> None:
     check(ops.add_normalise_forward.default, (x, addend, gain, gain, *form))
     total, y, mean, scale = ops.add_normalise_forward(x, addend, gain, gain, *form)
     check(ops.add_normalise_backward.default, (y, addend, total, gain, mean, scale, gain, *form))
-
-
-@only_cpp
-def test_compiled_whole_and_once_for_every_batch_size() -> None:
-    torch._dynamo.reset()
-    layer, counter, counts = make("ln", 10), CompileCounterWithBackend("aot_eager"), list[int]()
-    compiled = torch.compile(Addition(layer), fullgraph=True, dynamic=True, backend=counter)
-    for size in ((4, 3, 10), (7, 2, 10), (5, 9, 10)):
-        x, addend = (draw(*size, seed=seed) for seed in (1, 2))
-        fused = results(lambda _, x, addend: compiled(x, addend), layer, x, addend)
-        torch.testing.assert_close(fused, results(add, layer, x, addend), rtol=1e-10, atol=1e-10)
-        counts.append(counter.frame_count)
-    assert counts[0] == counts[-1]
 
 
 # --- an addend of lower precision

@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.sites import draw, fill
 
+from rmsexp import norms
+from rmsexp.models.recurrent import GRU
 from rmsexp.norms import kernels
 from rmsexp.norms.kernels import build, fakes
 from rmsexp.norms.kernels.forms import Kind
@@ -35,7 +39,6 @@ VERSION = 'if [ $what = version ]; then echo "compiler 1.0"; exit 0; fi\n'
 WRITE = 'echo "output of $*" > "$to"\n'
 SOURCES = sorted(path.name for path in build.SOURCES.glob("*.cpp"))
 PARTS = 3  # compiled at a time
-NOTICE = "notice: the fused kernels are not available, eager operations are used instead ({})"
 
 
 class Compiler:
@@ -104,30 +107,12 @@ def test_the_library_is_built_once_and_cached(
     assert cached_files(tmp_path) == ["lock", "rmsexp.so"]
     assert stat.S_IMODE(library.parent.stat().st_mode) == 0o700
     assert library.read_text().startswith("output of")
-    messages = capsys.readouterr().err.splitlines()
-    assert messages == [
-        "building the fused kernels (once; a minute or two)",
-        f"built the fused kernels: {library}",
-    ]
+    assert len(capsys.readouterr().err.splitlines()) == 2
 
     assert load_uncached()
     assert loaded == [library, library]
     assert len(compiler.calls()) == PARTS + 1
     assert capsys.readouterr().err == ""
-
-
-@pytest.mark.usefixtures("loaded")
-def test_the_library_appears_when_it_is_complete(compiler: Compiler, tmp_path: Path) -> None:
-    """The library is linked in a temporary folder and moved to the cache when it is complete."""
-    compiler.set_body(
-        VERSION + WRITE + f'echo "$to" >> {tmp_path}/places; ls {tmp_path}/cache/* >> {tmp_path}/listed\n'
-    )
-    assert load_uncached()
-    places = [Path(place) for place in (tmp_path / "places").read_text().split()]
-    assert len(places) == PARTS + 1
-    assert len({place.parent for place in places}) == 1
-    assert not places[0].parent.exists()
-    assert "rmsexp.so" not in (tmp_path / "listed").read_text().split()
 
 
 @pytest.mark.parametrize("change", ["a source", "a header", "the compiler", "torch", "the number of a kind"])
@@ -162,19 +147,13 @@ def test_any_sources_can_be_compiled_as_one(tmp_path: Path) -> None:
     assert build._output(command) == ""  # an error of the compiler raises OSError
 
 
-def test_one_of_several_concurrent_loads_builds(
-    compiler: Compiler, loaded: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_of_several_concurrent_loads_builds(compiler: Compiler, loaded: list[Path]) -> None:
     compiler.set_body(VERSION + "sleep 0.05\n" + WRITE)
     with ThreadPoolExecutor(3) as pool:
         assert all(pool.map(lambda _: load_uncached(), range(3)))
     assert len(loaded) == 3
     assert len(set(loaded)) == 1
     assert len(compiler.calls()) == PARTS + 1
-    lines = capsys.readouterr().err.splitlines()
-    waiting = "waiting for another process that builds the fused kernels"
-    assert lines.count(waiting) <= 2
-    assert len([line for line in lines if line != waiting]) == 2
 
 
 @pytest.mark.usefixtures("compiler")
@@ -229,53 +208,22 @@ def test_a_folder_to_which_others_can_write_is_not_used(
     change(second)
     capsys.readouterr()
     assert not load_uncached()
-    (notice,) = capsys.readouterr().err.splitlines()
-    assert "other users can change" in notice
-
-
-@pytest.mark.usefixtures("loaded", "compiler")
-def test_the_library_is_on_the_disk_before_it_gets_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    events = []
-    sync, replace = os.fsync, Path.replace
-    monkeypatch.setattr(
-        os, "fsync", lambda number: (events.append(Path(f"/proc/self/fd/{number}").readlink().name), sync(number))
-    )
-    monkeypatch.setattr(Path, "replace", lambda path, to: (events.append(f"to {to.name}"), replace(path, to))[1])
-    assert load_uncached()
-    assert events.index("rmsexp.so") < events.index("to rmsexp.so")
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 # --- interrupted builds
 
 
 @pytest.mark.usefixtures("loaded")
-def test_a_failed_link_leaves_no_library(compiler: Compiler, tmp_path: Path) -> None:
-    compiler.set_body(VERSION + WRITE + "if [ $what = link ]; then exit 1; fi\n")
+def test_a_library_is_linked_elsewhere_and_a_failed_link_leaves_none(compiler: Compiler, tmp_path: Path) -> None:
+    listed = f"ls {tmp_path}/cache/* >> {tmp_path}/listed\n"
+    compiler.set_body(VERSION + WRITE + listed + "if [ $what = link ]; then exit 1; fi\n")
     assert not load_uncached()
     assert cached_files(tmp_path) == ["lock"]
+    assert "rmsexp.so" not in (tmp_path / "listed").read_text().split()
     compiler.set_body(VERSION + WRITE)
     assert load_uncached()
     assert len(compiler.calls()) == 2 * (PARTS + 1)
-
-
-LOAD = (
-    "from pathlib import Path; from rmsexp.system import cores; from rmsexp.norms.kernels import build; "
-    "build.CACHE = Path({!r}); "
-    f"cores.threads = lambda: {PARTS}; build.load()"
-)
-
-
-def test_a_process_killed_during_the_link_leaves_no_library(
-    compiler: Compiler, loaded: list[Path], tmp_path: Path
-) -> None:
-    compiler.set_body(VERSION + WRITE + "if [ $what = link ]; then kill -9 $PPID; fi\n")
-    killed = subprocess.run([sys.executable, "-c", LOAD.format(str(tmp_path / "cache"))], capture_output=True)
-    assert killed.returncode == -9
-    compiler.set_body(VERSION + WRITE)
-    assert load_uncached()
-    assert len(compiler.calls()) == 2 * (PARTS + 1)
-    assert "rmsexp.so" in cached_files(tmp_path)
-    assert loaded[0].parent.parent == tmp_path / "cache"
 
 
 # --- failed builds
@@ -304,39 +252,21 @@ def test_errors_of_the_system_are_one_line(
     damage(tmp_path)
     assert not load_uncached()
     lines = capsys.readouterr().err.splitlines()
-    notices = [line for line in lines if "notice" in line]
-    assert len(notices) == 1
-    assert notices[0].startswith(NOTICE.format("")[:-1])
+    assert sum("notice" in line for line in lines) == 1
     assert sum("building" in line for line in lines) <= 1  # a library that this torch cannot load is not built again
 
 
-WITHOUT_COMPILER = """
-import torch
-from rmsexp import norms
-from rmsexp.norms import kernels
-from rmsexp.models.recurrent import GRU, LSTM
-from helpers.sites import draw, fill
-
-assert [kernels.load(), kernels.load()] == [False, False]
-for build in (
-    lambda impl: norms.RMSNorm(3, p=0.5, impl=impl),
-    lambda impl: norms.LayerNorm(3, impl=impl),
-    lambda impl: GRU(norms.RMS(name="rms", impl=impl), "a", 3, 4),
-    lambda impl: LSTM(norms.LN(name="ln", impl=impl), "a", 3, 4),
-):
-    eager, fused = (fill(build(impl)) for impl in ("eager", "fused"))
-    x = draw(2, 5, 3)
-    assert torch.equal(fused(x), eager(x))
-print("done")
-"""
-
-
-def test_without_a_compiler_fused_is_eager_with_one_notice(tmp_path: Path) -> None:
-    empty = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
-    environment = {key: value for key, value in os.environ.items() if key != "CXX"} | empty
-    tests = Path(__file__).parents[2]  # contains the package "helpers"
-    process = subprocess.run(
-        [sys.executable, "-c", WITHOUT_COMPILER], env=environment, cwd=tests, capture_output=True, text=True
-    )
-    assert (process.returncode, process.stdout) == (0, "done\n"), process.stderr
-    assert process.stderr == NOTICE.format("the C++ compiler g++ is not found; install g++ or set CXX") + "\n"
+def test_without_a_compiler_fused_is_eager_with_one_notice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(build, "_load", cache(load_uncached))
+    assert [kernels.load(), kernels.load()] == [False, False]
+    assert capsys.readouterr().err.count("\n") == 1
+    norm = norms.RMS(name="rms")
+    for make in (lambda impl: norms.LayerNorm(3, impl=impl), lambda impl: GRU(replace(norm, impl=impl), "a", 3, 4)):
+        eager, fused = (fill(make(impl)) for impl in ("eager", "fused"))
+        assert not fused.fused
+        x = draw(2, 5, 3)
+        assert torch.equal(fused(x), eager(x))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.fused_pairs import NORMS, PROPERTY, Pair, assert_autocast_widens, close, gradients, pair
+from helpers.sites import draw
 from helpers.tasks import task_and_model
 from helpers.translation_models import RAGGED, SOURCES, TARGETS, assert_steps_are_forward, batch_of, pairs
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from rmsexp import config
 from rmsexp.models.rnnsearch import RNNSearch
+from rmsexp.models.translation import DecoderState
 from rmsexp.train.randomness import StreamNoise
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fused_kernels")]
@@ -73,6 +75,18 @@ def test_rnnsearch_with_a_constant_source_side() -> None:
         logits = model(batch)
         results.append([logits, *gradients(logits, [p for p in model.parameters() if p.requires_grad])])
     close(results[1], results[0])
+
+
+def test_rnnsearch_does_not_read_the_source_s_padding() -> None:
+    """The eager form multiplies the values of padding by attention weights of 0, which gives NaN."""
+    _, fused = rnnsearch_pair("rms")
+    batch, results = batch_of(pairs(RAGGED)), []
+    start, previous = fused.encode(batch.source, batch.source_mask), draw(len(batch.source), 3, 5)
+    *parts, mask = start.memory
+    for fill in (0.0, float("nan")):
+        memory = (*(part.masked_fill(~mask.unsqueeze(-1), fill) for part in parts), mask)
+        results.append(fused._decode_fused(previous, DecoderState(memory, start.history), fused._weights()))
+    assert all(map(torch.equal, *results))
 
 
 def test_rnnsearch_under_autocast() -> None:

@@ -245,6 +245,20 @@ def test_zeros(name: str, dtype: torch.dtype) -> None:
         assert_agree(pair(name, 2, dtype=dtype, axes=(2, 3)), maps.contiguous(memory_format=memory))
 
 
+@every
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_values_that_are_not_finite_stay_in_their_rows(name: str, dtype: torch.dtype) -> None:
+    """A NaN or infinity in a row's first or last unit leaves other rows finite, and fused and eager norms agree."""
+    x = draw(13, 17).to(dtype)
+    values = [(value, unit) for value in (math.nan, math.inf, -math.inf) for unit in (0, 16)]
+    for row, (value, unit) in enumerate(values):
+        x[2 * row + 1, unit] = value
+    eager, fused = (results(layer, x) for layer in pair(name, 17, dtype=dtype))
+    close(fused[:2], eager[:2], equal_nan=True)
+    assert fused[0][[1, 3]].isnan().any(1).all()
+    assert all(result[::2].isfinite().all() for result in fused[:2])
+
+
 @formats
 @pytest.mark.parametrize("name", ["ln", "rms, gain and bias", "prms, outside"])
 def test_large_maps_are_accurate(name: str, memory: str) -> None:

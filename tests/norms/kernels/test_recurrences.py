@@ -113,22 +113,6 @@ def test_any_lengths_sizes_and_initial_states(
 
 
 @units
-@pytest.mark.parametrize("layout", ["time first", "every other unit", "expanded"])
-def test_layouts_of_input_and_gradient(unit: str, layout: str) -> None:
-    make: Callable[[], Tensor] = {
-        "time first": lambda: draw(TIME, BATCH, E).transpose(0, 1),
-        "every other unit": lambda: draw(BATCH, TIME, 2 * E)[..., ::2],
-        "expanded": lambda: draw(1, 1, E).expand(BATCH, TIME, E),
-    }[layout]
-    results = []
-    for layer in pair_of(unit, "ln", sizes=(E, E)):
-        x = make().requires_grad_()
-        states = layer(x, MASK)
-        results.append([states, *torch.autograd.grad(states, [x, *layer.parameters()], make())])
-    close(results[1], results[0])
-
-
-@units
 @pytest.mark.parametrize("constant", ["input", "parameters"])
 def test_constants_get_no_gradient(unit: str, constant: str) -> None:
     layers, x = pair_of(unit, "rms"), draw(BATCH, TIME, E)

@@ -44,8 +44,8 @@ if RUNS:
 
 @pytest.mark.skipif(INTERPRETED, reason="this process already runs the interpreter")
 def test_under_the_interpreter() -> None:
-    """One process runs the tests of both files."""
-    assert_passes_in_the_interpreter(__file__, str(Path(__file__).with_name("test_triton_recurrences.py")))
+    """The process runs test_triton_recurrences.py, too."""
+    assert_passes_in_the_interpreter(__file__)
 
 
 @pytest.fixture(autouse=True)
