@@ -74,9 +74,8 @@ class Site:
 class Normaliser(nn.Module):
     """Base class of the modules that normalise activations.
 
-    Keys of state dicts are those of torch's layers. As there, the state of a layer with a bias, such as LayerNorm's,
-    does not load into a layer without one, nor the reverse ("Unexpected key", "Missing key"): make the layer with
-    ``bias=True`` or ``bias=False`` as the state has it, or use ``strict=False``, which leaves the bias out.
+    Keys of state dicts are those of torch's layers. The state of a layer with a bias, such as LayerNorm's, loads into a
+    layer without one only with ``strict=False``, which leaves the bias out.
 
     Args:
         shape: Shape of gain and shift.

@@ -240,9 +240,7 @@ class BatchNorm(Normaliser):
         return x - mean, var
 
     def _centre_by_batch(self, x: Tensor, mask: Tensor | None, span: range | None) -> tuple[Tensor, Tensor]:
-        """Return ``x`` minus the batch's mean, and the batch's biased variance.
-
-        Mean-only batch norm does not use the variance, so that it is not computed, but ones.
+        """Return ``x`` minus the batch's mean, and the batch's biased variance, or ones for mean-only batch norm.
 
         For time steps with fewer examples than ``min_examples``, and for a batch without examples, mean and variance
         are the running ones. In training, the running statistics are updated.

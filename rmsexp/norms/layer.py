@@ -16,8 +16,7 @@ from rmsexp.norms.per_example import PerExampleNorm, PerExampleNormOptions
 class LayerNorm(PerExampleNorm):
     """``y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias``, with the biased variance (Ba et al. 2016, Eq. 3).
 
-    It can replace ``torch.nn.LayerNorm``. That class is always one fused kernel, whereas this class composes elementary
-    tensor operations, as all norms of this package do, unless ``impl`` is "fused".
+    It can replace ``torch.nn.LayerNorm``, which is always one fused kernel; this class is one if ``impl`` is "fused".
 
     Args:
         normalized_shape: Shape of the last axes of the input, over which mean and variance are taken. With ``axes``,

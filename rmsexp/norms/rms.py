@@ -34,11 +34,9 @@ ROUNDING = ("ceil", "floor")
 class RMSNorm(PerExampleNorm):
     """``y = x / sqrt(mean(x^2) + eps) * weight (+ bias)``, RMSNorm (Zhang & Sennrich 2019, Eq. 4).
 
-    It can replace ``torch.nn.RMSNorm``: the arguments of that class mean the same here and have the same defaults. The
-    default of ``eps`` is None, as in that class, so that results stay the same up to rounding. In experiments, the
-    options of the norm (:class:`RMS`) give ``eps=1e-5``, so that RMSNorm and LayerNorm are compared at the same eps.
-
-    State dicts of the authors' class, with the keys ``scale`` and ``offset``, can be loaded, too.
+    It can replace ``torch.nn.RMSNorm``: the arguments of that class mean the same here and have the same defaults, such
+    as ``eps=None``. In experiments, :class:`RMS` gives ``eps=1e-5``, as for LayerNorm. State dicts of the authors'
+    class, with the keys ``scale`` and ``offset``, can be loaded, too.
 
     With ``p < 1`` it is the paper's pRMSNorm: the mean is over the first ``k = ceil(n * p)`` of the n normalised units,
     in row-major order of the normalised axes.

@@ -50,8 +50,8 @@ _libraries: list[Library] = []  # kept, because deleting a Library removes the i
 def register(key: str) -> None:
     """Register each function in ``OPERATORS`` as the implementation of the operator of its name.
 
-    ``key``: the dispatch key for which the implementation is used, such as "CUDA". The operators must have been defined
-    before, as :func:`rmsexp.norms.kernels.load` does.
+    ``key``: a dispatch key such as "CUDA". The operators must have been defined, as by
+    :func:`rmsexp.norms.kernels.load`.
     """
     library = Library("rmsexp", "IMPL", key)
     for operator in OPERATORS:
