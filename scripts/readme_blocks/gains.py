@@ -17,9 +17,7 @@ LAST = score.EVALUATIONS // 5  # number of evaluations in the last fifth
 
 def last_fifth(evidence: Evidence) -> str:
     """A row per decided campaign: its margins, and the mean and the largest gain of the final runs of each norm."""
-    decided = sorted(
-        (answer for answer in evidence.campaigns if not answer.undecided), key=lambda one: one.name
-    )
+    decided = sorted((answer for answer in evidence.campaigns if not answer.undecided), key=lambda one: one.name)
     if not decided:
         return NONE
     norms = names.in_order(norm for answer in decided for norm in answer.norms)
