@@ -78,7 +78,7 @@ MISTAKES: list[tuple[list[str], dict[str, Any], str]] = [
     (["norms=" + "[" * 2000], {}, "too long"),
     ([], {"norms": None}, "norms"),
     ([], {"question": None}, "question"),
-    ([], {"claims": [OTHER]}, "claims[0]"),
+    ([], {"claims": [EQUAL, OTHER]}, "claims name none"),
     ([], {"claims": [EQUAL | {"margn": 1}]}, "claims[0].margn"),
     ([], {"claims": [{"claim": "x", "test": "equivalence", "a": "rms"}]}, "claims[0] has no b"),
     ([], {"claims": [EQUAL | {"margin": None}]}, "margin"),
