@@ -56,7 +56,7 @@ def test_a_run_does_without_what_only_linux_has(main: Main, tmp_path: Path, monk
     done = main(*tiny("order_embedding"), "threads=null")
     assert done.status == 0
     (run,) = compare.load(tmp_path / "results").runs.to_dict("records")
-    assert (run["status"], run["time_state"]) == ("finished", "unknown")
+    assert (run["status"], run["time_state"]) == ("finished", "contended")
     assert not memory.keeps_freed()
     assert machine.caches() is None
 

@@ -9,7 +9,7 @@ import pytest
 from helpers.campaigns import Campaign
 from helpers.records import write_timing as write_record
 
-from rmsexp.campaign import answers
+from rmsexp.campaign import results as campaign_results
 from rmsexp.compare import load
 from rmsexp.records.frames import timing_records
 from rmsexp.report import campaign_times
@@ -19,7 +19,7 @@ from rmsexp.system import atomic, readers
 
 def times_of(root: Path) -> Timed | None:
     """Return the times of the only campaign in a folder."""
-    (state,) = answers.load(root, [])
+    (state,) = campaign_results.load_all(root, [])
     return campaign_times.timed(state, load(root), timing_records.load(root))
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from helpers.campaigns import BETTER, EQUAL, STEPS, Campaign, three, write_timing
 
-from rmsexp.campaign import answers
 from rmsexp.campaign import results as campaign_results
-from rmsexp.campaign.answers import Answer
+from rmsexp.campaign.results import Campaign as Held
 from rmsexp.compare import load
 from rmsexp.records.frames import timing_records
 from rmsexp.report import campaign_times
@@ -28,15 +27,15 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def states(root: Path) -> list[Answer]:
-    return answers.load(root, [])
+def states(root: Path) -> list[Held]:
+    return campaign_results.load_all(root, [])
 
 
-def looks(states: list[Answer]) -> dict[str, style.Look]:
-    return style.looks(norm for state in states for norm in state.campaign.every_arm)
+def looks(states: list[Held]) -> dict[str, style.Look]:
+    return style.looks(norm for state in states for norm in state.every_arm)
 
 
-def test_differences_with_intervals_and_margins(states: list[Answer]) -> None:
+def test_differences_with_intervals_and_margins(states: list[Held]) -> None:
     cifar, retrieval = verdicts.differences(states, looks(states))  # the third campaign is not decided
     assert (cifar.title, cifar.x.title, cifar.line) == ("cifar10", "advantage in test error (points)", 0)
     equal, better = cifar.marks
@@ -58,7 +57,7 @@ def test_differences_with_intervals_and_margins(states: list[Answer]) -> None:
 @pytest.mark.parametrize("no_norm", [17.75, 19.5])  # 1.1 and 2.3 margins worse than RMSNorm
 def test_the_whole_interval_of_a_difference_in_the_panel_is_drawn(no_norm: float, tmp_path: Path) -> None:
     Campaign(level={"none": no_norm, "ln": 16.0, "rms": 16.1}, claims=(EQUAL, BETTER | {"seeds": 4})).write(tmp_path)
-    (state,) = answers.load(tmp_path, [])
+    (state,) = campaign_results.load_all(tmp_path, [])
     (panel,) = verdicts.differences([state], LOOKS)
     assert panel.x.range is not None
     for mark, verdict in zip(panel.marks, state.verdicts, strict=True):
@@ -68,11 +67,11 @@ def test_the_whole_interval_of_a_difference_in_the_panel_is_drawn(no_norm: float
 
 def test_a_difference_without_interval_is_hollow(tmp_path: Path) -> None:
     Campaign(claims=[BETTER], diverged={("none", 1)}).write(tmp_path)
-    ((mark,),) = (panel.marks for panel in verdicts.differences(answers.load(tmp_path, []), LOOKS))
+    ((mark,),) = (panel.marks for panel in verdicts.differences(campaign_results.load_all(tmp_path, []), LOOKS))
     assert (mark.kind, mark.low) == ("hollow", ())
 
 
-def test_quality_against_the_rate(states: list[Answer]) -> None:
+def test_quality_against_the_rate(states: list[Held]) -> None:
     panel = verdicts.rates(states, looks(states))[0]
     assert list(panel.x.ticks or ()) == [0.001, 0.002, 0.004, 0.008]
     points, line, ring = (mark for mark in panel.marks if mark.label.startswith("LayerNorm"))
@@ -88,7 +87,7 @@ def test_diverged_runs_are_crosses_at_the_worse_edge(tmp_path: Path) -> None:
     for job in campaign_results.load(path).jobs:
         if job.stage == "tune" and job.rate == 0.008 and job.norm != "ln":
             (tmp_path / job.folder / "status.json").write_text('{"status": "diverged", "step": 9, "error": null}')
-    (panel,) = verdicts.rates(answers.load(tmp_path, []), LOOKS)
+    (panel,) = verdicts.rates(campaign_results.load_all(tmp_path, []), LOOKS)
     none, rms = (mark for mark in panel.marks if mark.kind == "cross")
     assert (none.x, none.look, rms.x, rms.look) == ([0.008], LOOKS["none"], [0.008], LOOKS["rms"])
     highest = max(y for mark in panel.marks if mark.kind == "points" for y in mark.y)
@@ -96,14 +95,14 @@ def test_diverged_runs_are_crosses_at_the_worse_edge(tmp_path: Path) -> None:
     assert panel.y.range[1] > none.y[0] > rms.y[0] > highest - 0.5
 
 
-def test_quality_at_equal_time(root: Path, states: list[Answer]) -> None:
+def test_quality_at_equal_time(root: Path, states: list[Held]) -> None:
     records, timings = load(root), timing_records.load(root)
     found = [campaign_times.timed(state, records, timings) for state in states]
     assert [times is not None for times in found] == [True, False, False]
     timed = found[0]
     assert timed is not None
     assert timed.seconds == pytest.approx({"ln": 0.12, "rms": 0.11, "none": 0.10})
-    (panel,) = verdicts.equal_time(states, records, {str(states[0].campaign.path): timed}, looks(states))
+    (panel,) = verdicts.equal_time(states, records, {str(states[0].path): timed}, looks(states))
     ends = {mark.series: mark.x[-1] for mark in panel.marks}
     assert ends == pytest.approx({"ln": 0.12 * STEPS, "rms": 0.11 * STEPS, "none": 0.10 * STEPS})
     assert panel.y.title == "valid, 256 examples: error (%)"
@@ -111,5 +110,5 @@ def test_quality_at_equal_time(root: Path, states: list[Answer]) -> None:
     clock = "interleaved, fused, 1 thread, AMD EPYC, torch 2.15.0, one process, not replicated, only 4 rounds"
     assert panel.note == f"{clock}; small; 2026-11-22"
     without = timed._replace(seconds={norm: seconds for norm, seconds in timed.seconds.items() if norm != "rms"})
-    (panel,) = verdicts.equal_time(states, records, {str(states[0].campaign.path): without}, looks(states))
+    (panel,) = verdicts.equal_time(states, records, {str(states[0].path): without}, looks(states))
     assert panel.note.endswith("; RMSNorm has no time")
