@@ -43,8 +43,8 @@ void check_arguments(const Tensor& x, const OptionalTensor& gain, const Optional
 }
 
 // Returns y, mean and scale. Mean and scale have shape (rows,), or (batch * channels,) for maps. They are float32 if x
-// is float16 or bfloat16. The mean is empty except for layer norm. Gain and shift: (n,), or (channels,) for maps. k: the
-// number of units in a statistic; not read for layer norm.
+// is float16 or bfloat16. The mean is empty except for layer norm. Gain and shift: (n,), or (channels,) for maps. k:
+// the number of units in a statistic; not read for layer norm.
 NormOutputs normalise_forward(const Tensor& input, const OptionalTensor& gain, const OptionalTensor& shift, bool maps,
                               int64_t kind, int64_t k, bool inside, double eps, double slope) {
   const Tensor x = readable(input, maps), g = parameter(gain, x), b = parameter(shift, x);

@@ -22,15 +22,18 @@ auto find_operator(const char* name) {
 }
 
 // An undefined tensor stands for none in structs; operators take std::nullopt for it.
-inline OptionalTensor optional(const Tensor& tensor) { return tensor.defined() ? OptionalTensor(tensor) : std::nullopt; }
+inline OptionalTensor optional(const Tensor& tensor) {
+  return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
+}
 
 // Returns `tensor` in another dtype. Unlike Tensor::to, this does not call the dispatcher if nothing is to be done.
 inline Tensor as_type(const Tensor& tensor, at::ScalarType type) {
   return tensor.scalar_type() == type ? tensor : tensor.to(type);
 }
 
-// Tensors that belong together, such as those that a forward pass saves for the backward pass, are a struct in this code
-// and a list in the signatures of the operators. The struct's fields() returns the tensors in the order of the list.
+// Tensors that belong together, such as those that a forward pass saves for the backward pass, are a struct in this
+// code and a list in the signatures of the operators. The struct's fields() returns the tensors in the order of the
+// list.
 template <typename Struct>
 std::vector<Tensor> to_list(Struct tensors) {
   return std::apply([](const auto&... tensor) { return std::vector<Tensor>{tensor...}; }, tensors.fields());
