@@ -131,7 +131,7 @@ def test_colours_follow_the_system(opened: Callable[..., Page], address: str) ->
     assert page.evaluate(line) == style.LOOKS["wn"].colour
     page.emulate_media(color_scheme="dark")
     assert page.evaluate("() => getComputedStyle(document.body).backgroundColor") == rgb(style.DARK)
-    assert page.evaluate(line) == style.LOOKS["wn"].on_dark
+    page.wait_for_function(f"color => ({line})() === color", arg=style.LOOKS["wn"].on_dark)  # it is drawn again
     assert page.evaluate("() => document.querySelector('.plot .xtitle').style.fill") != "rgb(28, 30, 33)"
 
 
