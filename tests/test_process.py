@@ -67,6 +67,23 @@ def test_ctrl_c_is_one_line_and_status_130(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr() == ("", "rmsexp: interrupted\n")
 
 
+def test_ctrl_c_in_a_command_can_be_caught(tmp_path: Path) -> None:
+    """As by a sweep, which says how far it has come. While the package is imported, Ctrl-C ends the process."""
+    (tmp_path / "rmsexp_command.py").write_text(
+        "import os, signal, sys; import rmsexp; from rmsexp.system import command_line, process\n"
+        "signal.signal(signal.SIGINT, process.end_during_imports)\n"
+        "@command_line.entry_point\n"
+        "def main(argv=None):\n"
+        "    try: os.kill(os.getpid(), signal.SIGINT); signal.pause()\n"
+        "    except KeyboardInterrupt: print('stopped'); raise\n"
+        "sys.exit(main())\n"
+    )
+    command = [sys.executable, str(tmp_path / "rmsexp_command.py")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "stopped\n", "rmsexp: interrupted\n")
+
+
 def test_ctrl_c_while_a_command_imports_its_modules_is_one_line(tmp_path: Path) -> None:
     """In place of pandas, the command imports a module that sends the signal."""
     (tmp_path / "pandas.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")

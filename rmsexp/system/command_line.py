@@ -131,6 +131,7 @@ def entry_point(main: Main) -> Main:
     @functools.wraps(main)
     def run(argv: Sequence[str] | None = None) -> int:
         process.open_output()
+        process.raise_on_ctrl_c()
         try:
             status = main(argv)
             sys.stdout.flush()

@@ -154,6 +154,12 @@ def ending_on_signals() -> Iterator[None]:
         yield
 
 
+def raise_on_ctrl_c() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt from now on, if it is :func:`end_during_imports` that handles it."""
+    if signal.getsignal(signal.SIGINT) is end_during_imports:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def end_during_imports(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
     """Handle Ctrl-C while the modules of a command are imported: end the process without a traceback."""
     os.write(2, b"rmsexp: interrupted\n")
