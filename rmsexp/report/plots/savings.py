@@ -91,10 +91,10 @@ def chart(rows: pd.DataFrame, impl: str) -> Chart:
 def published(task: str, norms: Sequence[str], heights: Sequence[float]) -> list[Mark]:
     """Return the marks of the paper's savings on a task, in percent, in the rows of these norms."""
     marks = []
-    for row in paper.savings(task).to_dict("records"):
+    for row in paper.select(task, "saving_vs_ln").to_dict("records"):
         at = [height for norm, height in zip(norms, heights, strict=True) if norm.lower() == row["norm"]]
         if at:
-            marks.append(Mark("hollow", style.PAPERS, [100 * row["saving"]], at, label=f"paper, {row['framework']}"))
+            marks.append(Mark("hollow", style.PAPERS, [100 * row["value"]], at, label=f"paper, {row['framework']}"))
     return marks
 
 

@@ -10,7 +10,6 @@ import pandas as pd
 from rmsexp.records.frames.names import label
 from rmsexp.records.frames.timing_records import PARTS, labels, saving
 from rmsexp.report import paper
-from rmsexp.report.paper import matching
 from rmsexp.report.tables import formats
 
 
@@ -20,12 +19,11 @@ def readable(timings: pd.DataFrame) -> pd.DataFrame:
     ``timings``: rows of :func:`rmsexp.records.frames.timing_records.load`.
     """
     task, reference = timings["task"].iloc[0], timings["reference"].iloc[0]
-    published = paper.savings(task)
+    published = paper.select(task, "saving_vs_ln")  # of whole training steps with eager norms, against LayerNorm
     rows = []
-    for name, comparable, row in zip(
-        labels(timings), matching.comparable_savings(timings), timings.to_dict("records"), strict=True
-    ):
-        paper_savings = published.loc[(published["norm"] == row["series"]) & comparable, "saving"]
+    for name, row in zip(labels(timings), timings.to_dict("records"), strict=True):
+        comparable = (row["kind"], reference, row["impl"]) == ("steps", "ln", "eager")
+        paper_savings = published.loc[(published["norm"] == row["series"]) & comparable, "value"]
         rows.append(
             {
                 "norm": name,
