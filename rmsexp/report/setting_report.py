@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 
@@ -39,18 +38,6 @@ TABLES: tuple[Callable[[Setting], Iterator[Table]], ...] = (
 )
 
 
-class WrittenReport(NamedTuple):
-    """The report of a setting.
-
-    ``drawing`` ends when its figures are written, and returns a line for each that cannot be drawn; None: nothing is
-    written. ``files``: the paths of its files.
-    """
-
-    report: SettingReport
-    drawing: Future[list[str]] | None
-    files: list[Path]
-
-
 def families(settings: Mapping[Path, Records]) -> dict[Path, dict[Path, Records]]:
     """Return, for each setting, those that differ from it at most in the learning rate, including itself, by folder.
 
@@ -76,8 +63,10 @@ def write(
     timings: pd.DataFrame,
     pool: Executor,
     to: Path,
-) -> WrittenReport:
+) -> tuple[SettingReport, Future[list[str]] | None]:
     """Write the report of one setting into the folder ``to``.
+
+    Return it, and what draws its figures: a line for each that cannot be drawn. Nothing is drawn without tables.
 
     A line for each missing config file is added to the ``problems`` of the setting's records. If its runs cannot be
     compared, it has no family, and the report has timings alone. Without timings, nothing is written then.
@@ -99,7 +88,7 @@ def write(
     own = (task, setting) if records.runs.empty else records.names
     timings = timings[(timings["task"] == own[0]) & (timings["setting"] == own[1])]  # not those copied from elsewhere
     if not comparable and timings.empty:
-        return WrittenReport(SettingReport(task, setting, str(folder.parents[1]), to, records), None, [])
+        return SettingReport(task, setting, str(folder.parents[1]), to, records), None
     to.mkdir(parents=True, exist_ok=True)
     data = Setting(folder, records, family, timings)
     tables = [table for make in (TABLES if comparable else (savings.tables,)) for table in make(data)]
@@ -127,8 +116,7 @@ def write(
     texts |= {"report.md": markdown.setting(report, to), "tables.tex": markdown.latex(report)}
     for name, text in texts.items():
         atomic.write_atomic(to / name, text)
-    files = [to / name for name in (*texts, *(f"{name}.png" for name in charts))]
-    return WrittenReport(report, pool.submit(_draw, charts, folder, to), files)
+    return report, pool.submit(_draw, charts, folder, to)
 
 
 def _about_paper(task: str, tables: Iterable[Table]) -> list[str]:
