@@ -111,7 +111,8 @@ def _metric(campaign: Campaign) -> str:
 def _marks(campaigns: Sequence[Campaign], numbers: pd.DataFrame) -> list[str]:
     """Return what the marks of outcomes mean: of remarks on campaigns, and of verdicts for the chosen rates only."""
     remarks = [f"* {campaign.name}: {remark}" for campaign in campaigns for remark in campaign.all_remarks()]
-    return remarks + [f"† {text}" for text in verdicts.notes_on_rates(numbers)]
+    is_marked = any(map(verdicts.note_on_rates, numbers.to_dict("records")))
+    return remarks + [f"† {verdicts.CHOSEN_RATES}"] * is_marked
 
 
 def is_tuning(folder: Path, records: Records, campaigns: Sequence[Campaign]) -> bool:

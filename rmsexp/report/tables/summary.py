@@ -123,7 +123,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     compared = f", mean of the last {score.SCORED} evaluations" if first["scored"] else f" at step {step}"
     metric = " ".join(map(names.metric_label, first["metric"].split()))
     shown = []
-    for row in _rows(table):
+    for row in table.to_dict("records"):
         steps = f"{row['steps_min']}" if row["steps_min"] == row["steps_max"] else "{steps_min} to {steps_max}"
         cells = {"norm": row["label"], "runs": row["status"], "steps": steps.format_map(row)}
         cells[f"{metric}{compared}"] = _quality(row, "final")
@@ -138,11 +138,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(shown)
 
 
-def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    return [dict(zip(map(str, table.columns), values, strict=True)) for values in table.itertuples(index=False)]
-
-
-def _quality(row: dict[str, Any], name: str) -> str:
+def _quality(row: dict[Any, Any], name: str) -> str:
     """Return the mean with, where known, interval, standard deviation and median, and the runs left out of the mean."""
     metric = row["metric"].split()[-1]
     factor, _ = names.scale_and_unit(metric)
@@ -159,7 +155,7 @@ def _quality(row: dict[str, Any], name: str) -> str:
     return formats.quality(row[name], metric, row[f"{name}_interval"], remarks)
 
 
-def _excluded(row: dict[str, Any]) -> str:
+def _excluded(row: dict[Any, Any]) -> str:
     """Return the time states of a series none of whose runs has a clear time, and otherwise nothing."""
     return "" if "clear" in row["time_state"] else row["time_state"]
 
@@ -187,7 +183,8 @@ def for_terminal(table: pd.DataFrame) -> TerminalTable:
     text = text[[name for name in text if not str(name).endswith(RATE)]]  # progress lines have shown them
     text = text.rename(columns={TIMES: "s per 1k steps"})
     text["s per 1k steps"] = [
-        " ".join(filter(None, (formats.number(row["seconds_per_1k_steps"]), _excluded(row)))) for row in _rows(table)
+        " ".join(filter(None, (formats.number(row["seconds_per_1k_steps"]), _excluded(row))))
+        for row in table.to_dict("records")
     ]
     columns = TerminalTable(*map(str, text), caption="\n".join(remarks(table)), caption_justify="left")
     for row in text.to_numpy().tolist():

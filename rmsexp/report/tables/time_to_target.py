@@ -31,23 +31,21 @@ class Level(NamedTuple):
         metric: the name of the metric.
         mode: "min" or "max", the better direction.
         value: the value of the metric; a fraction if the metric is shown in percent.
-        source: how it was chosen, in words.
-        evaluations: the fewest and the most evaluations of a run that neither diverged nor failed.
+        title: the title of the table, such as "Steps until valid error is 21.30 % (90 % of the way to …)".
     """
 
     split: str
     metric: str
     mode: str
     value: float
-    source: str
-    evaluations: tuple[int, int]
+    title: str
 
 
 def tables(setting: Setting) -> Iterator[Table]:
     """Yield the table of the steps until the level, if there is one."""
     if goal := level(setting.records):
         numbers = table(setting.records, goal)
-        yield Table("target", title(goal), numbers, readable(numbers))
+        yield Table("target", goal.title, numbers, readable(numbers))
 
 
 def level(records: Records) -> Level | None:
@@ -69,10 +67,15 @@ def level(records: Records) -> Level | None:
     leader = str(plain_ln or (means.idxmax() if target.mode == "min" else means.idxmin()))
     by_step = rows[rows["series"] == leader].groupby("step")["value"].mean()
     start, end = float(by_step[by_step.index.min()]), float(means.loc[leader])
-    source = f"{SHARE * 100:.0f} % of the way to {names.label(leader)}'s mean at step {step}"
-    counts = rows.groupby("folder").size()
     value = start + SHARE * (end - start)
-    return Level(split, target.metric, target.mode, value, source, (int(counts.min()), int(counts.max())))
+    metric = f"{names.split_label(split, target.metric)} {names.metric_label(target.metric)}"
+    counts = rows.groupby("folder").size()
+    evaluations = " to ".join(dict.fromkeys([f"{counts.min()}", f"{counts.max()}"]))
+    title = (
+        f"Steps until {metric} is {formats.quality(value, target.metric)} ({SHARE * 100:.0f} % of the way to "
+        f"{names.label(leader)}'s mean at step {step}; {evaluations} evaluations per run)"
+    )
+    return Level(split, target.metric, target.mode, value, title)
 
 
 def table(records: Records, goal: Level) -> pd.DataFrame:
@@ -98,15 +101,6 @@ def table(records: Records, goal: Level) -> pd.DataFrame:
         median = survival.median(until, own["reached"].to_numpy(bool))
         found.append([series, len(own), int(own["reached"].sum()), int(own["lost"].sum()), *median])
     return pd.DataFrame(found, columns=COLUMNS)
-
-
-def title(goal: Level) -> str:
-    """Return the table's title, such as "Steps until valid error is 21.30 % (90 % of the way…; 20 evaluations…)"."""
-    value = formats.quality(goal.value, goal.metric)
-    few, many = goal.evaluations
-    count = f"{few} evaluations per run" if few == many else f"{few} to {many} evaluations per run"
-    metric = f"{names.split_label(goal.split, goal.metric)} {names.metric_label(goal.metric)}"
-    return f"Steps until {metric} is {value} ({goal.source}; {count})"
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
