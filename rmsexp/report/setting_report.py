@@ -113,7 +113,7 @@ def write(
         summary=numbers.get("summary", pd.DataFrame()),
     )
     texts = {f"{table.name}.csv": markup.csv(table.numbers) for table in tables}
-    texts |= {"report.md": markdown.setting(report, to), "tables.tex": markdown.latex(report)}
+    texts |= {"report.md": markdown.setting(report, to), "tables.tex": markdown.latex(report.captioned)}
     for name, text in texts.items():
         atomic.write_atomic(to / name, text)
     return report, pool.submit(_draw, charts, folder, to)

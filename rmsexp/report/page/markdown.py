@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
+
+import pandas as pd
 
 from rmsexp.report.page.answer import Answer
 from rmsexp.report.page.contents import CampaignReport, SettingReport
@@ -76,15 +78,6 @@ def _link(path: Path, folder: Path) -> str:
     return quote(Path(os.path.relpath(path, folder)).as_posix())
 
 
-def verdicts_latex(report: CampaignReport) -> str:
-    """Return the tables of the campaigns as LaTeX."""
-    tables = {"Claims and tasks": report.matrix, "Verdicts": report.verdicts} | report.tables
-    return "\n".join(markup.latex(table, title) for title, table in tables.items())
-
-
-def latex(report: SettingReport) -> str:
-    """Return all tables of a setting as LaTeX; each caption names the task, the setting and the table."""
-    tables = [
-        markup.latex(table, f"{report.task}, {report.setting}: {title}") for title, table in report.tables.items()
-    ]
-    return "\n".join(tables)
+def latex(tables: Mapping[str, pd.DataFrame]) -> str:
+    """Return tables as LaTeX. ``tables``: by caption."""
+    return "\n".join(markup.latex(table, caption) for caption, table in tables.items())

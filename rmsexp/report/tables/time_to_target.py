@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -105,15 +105,12 @@ def table(records: Records, goal: Level) -> pd.DataFrame:
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
     """Return the table as text."""
-    return pd.DataFrame([_row(row) for row in table.to_dict("records")])
-
-
-def _row(row: dict[Any, Any]) -> dict[str, str]:
-    median, low, high = (NEVER if math.isinf(row[key]) else formats.without_exponent(row[key]) for key in COLUMNS[-3:])
-    interval = "" if math.isnan(row["steps_low"]) else f" ({low} to {high})"
-    diverged = f", {row['diverged']} diverged" if row["diverged"] else ""
-    return {
-        "norm": names.label(row["series"]),
-        "runs that reached it": f"{row['reached']} of {row['runs']}{diverged}",
-        "steps, Kaplan-Meier median (95 % interval)": f"{median}{interval}",
-    }
+    rows = []
+    for row in table.to_dict("records"):
+        ends = [formats.without_exponent(row[key]) if math.isfinite(row[key]) else NEVER for key in COLUMNS[-3:]]
+        interval = "" if math.isnan(row["steps_low"]) else " ({1} to {2})".format(*ends)
+        diverged = f", {row['diverged']} diverged" if row["diverged"] else ""
+        cells = {"norm": names.label(row["series"])}
+        cells["runs that reached it"] = f"{row['reached']} of {row['runs']}{diverged}"
+        rows.append(cells | {"steps, Kaplan-Meier median (95 % interval)": f"{ends[0]}{interval}"})
+    return pd.DataFrame(rows)

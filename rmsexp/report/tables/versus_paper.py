@@ -81,10 +81,7 @@ def _means(records: Records, split: str) -> pd.DataFrame:
 
 
 def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
-    """Return the table as text, without differences if none of the paper's numbers was measured on our data.
-
-    Columns of the best evaluation that have no value, such as those of runs with a score, are left out, too.
-    """
+    """Return the table as text, without empty columns: differences on other data, and the best of runs with a score."""
     points = " (points)" if names.scale_and_unit(target.metric)[1] else ""
     last = statistics.final_label(target)
     rows = [
@@ -100,13 +97,8 @@ def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
         for row in table.to_dict("records")
     ]
     cells = pd.DataFrame(rows)
-    empty = {
-        "minus paper": table["final_difference"].isna().all(),
-        "best on": table["best"].isna().all(),
-        "best minus": table["best_difference"].isna().all(),
-    }
-    unused = [name for part, is_empty in empty.items() if is_empty for name in cells if part in str(name)]
-    return cells.drop(columns=unused)
+    empty = [name for name in cells if name != last and (cells[name] == formats.NO_VALUE).all()]
+    return cells.drop(columns=empty)
 
 
 def _mean(row: dict[Any, Any], name: str, metric: str) -> str:
