@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -66,10 +67,9 @@ def _p(folder: Path, series: str) -> float:
     if series == WHOLE:
         return 1.0
     _, separator, value = series.partition("+p=")
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError):
         return float(value if separator else read_yaml(folder / record.CONFIG)["norm"]["p"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return math.nan
+    return math.nan
 
 
 def readable(table: pd.DataFrame, records: Records) -> pd.DataFrame:

@@ -108,23 +108,24 @@ def _two_sided(differences: Array) -> float:
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
     """Return the table as text. Differences of fractions are in percentage points; a missing test has its reason."""
-    return pd.DataFrame([_row(row) for row in table.to_dict("records")])
-
-
-def _row(row: dict[Any, Any]) -> dict[str, str]:
-    factor, unit = names.scale_and_unit(row["metric"])
-    difference = formats.difference(row["difference"], row["metric"], "+.3g")
-    interval = row["interval"] if math.isnan(row["adjusted_interval"]) else row["adjusted_interval"]
-    if not math.isnan(interval):
-        difference += f" ± {interval * factor:.2g}"
-    few, lost = row["n"] < MIN_SEEDS, row["diverged"] + row["ln_diverged"]
-    reason = f"fewer than {MIN_SEEDS} common seeds" if few else "diverged" if lost else "all differences are equal"
-    p = f"no test ({reason})" if math.isnan(row["p"]) else f"{row['adjusted_p']:.3g}"
-    points = " (percentage points)" if unit else ""
-    return {
-        "norm": names.label(row["series"]),
-        "seeds at which both have a value": f"{row['n']} of {row['seeds']}",
-        "diverged: norm / LayerNorm / both": " / ".join(str(row[count]) for count in COUNTS),
-        f"{names.metric_label(row['metric'])} minus LayerNorm's{points}, mean ± 95 % interval, Bonferroni": difference,
-        "p, paired t-test, Bonferroni": p,
-    }
+    rows = []
+    for row in table.to_dict("records"):
+        factor, unit = names.scale_and_unit(row["metric"])
+        difference = formats.difference(row["difference"], row["metric"], "+.3g")
+        interval = row["interval"] if math.isnan(row["adjusted_interval"]) else row["adjusted_interval"]
+        if not math.isnan(interval):
+            difference += f" ± {interval * factor:.2g}"
+        few, lost = row["n"] < MIN_SEEDS, row["diverged"] + row["ln_diverged"]
+        reason = f"fewer than {MIN_SEEDS} common seeds" if few else "diverged" if lost else "all differences are equal"
+        metric = f"{names.metric_label(row['metric'])} minus LayerNorm's{' (percentage points)' if unit else ''}"
+        cells = {
+            "norm": names.label(row["series"]),
+            "seeds at which both have a value": f"{row['n']} of {row['seeds']}",
+            "diverged: norm / LayerNorm / both": " / ".join(str(row[count]) for count in COUNTS),
+            f"{metric}, mean ± 95 % interval, Bonferroni": difference,
+            "p, paired t-test, Bonferroni": (
+                f"no test ({reason})" if math.isnan(row["p"]) else f"{row['adjusted_p']:.3g}"
+            ),
+        }
+        rows.append(cells)
+    return pd.DataFrame(rows)

@@ -54,7 +54,8 @@ def table(records: Records) -> pd.DataFrame:
     parts = [_means(records, name).merge(published[split == name], on="norm") for name in evaluated]
     rows = pd.concat(parts) if parts else pd.DataFrame(columns=[*MEANS, *published.columns])
     ours = records.runs["dataset"].dropna()
-    same = [len(ours) > 0 and ours.str.startswith(DATA.get(data, "no such data")).all() for data in rows["data"]]
+    of_data = {data: len(ours) > 0 and all(name.startswith(prefix) for name in ours) for data, prefix in DATA.items()}
+    same = rows["data"].map(of_data).fillna(False).astype(bool)
     for name in ("final", "best"):
         rows[f"{name}_difference"] = (rows[name] - rows["paper"]).where(same)
     order = {series: place for place, series in enumerate(names.in_order(rows["series"]))}
