@@ -54,10 +54,11 @@ def write(
     charts = _charts(campaigns, records, table, times)
     for name, chart in charts.items():
         canvas.write(canvas.draw(chart), folder / name)
-    tuned = {
-        f"Tuning of {campaign.rate}, by {_metric(campaign)}: {campaign.name}": campaign_rates.readable(campaign)
-        for campaign in campaigns
-    }
+    tuned = {}
+    for campaign in campaigns:
+        split, metric = campaign.tuned_by
+        title = f"Tuning of {campaign.rate}, by {split} {names.metric_label(metric)}: {campaign.name}"
+        tuned[title] = campaign_rates.readable(campaign)
     notes = _marks(campaigns, table)
     decided = [campaign for campaign in campaigns if not campaign.undecided]
     if untimed := [campaign.name for campaign in decided if str(campaign.path) not in times]:
@@ -101,11 +102,6 @@ def _charts(
         for name, (title, caption, panels) in drawn.items()
         if panels
     }
-
-
-def _metric(campaign: Campaign) -> str:
-    split, metric = campaign.tuned_by
-    return f"{split} {names.metric_label(metric)}"
 
 
 def _marks(campaigns: Sequence[Campaign], numbers: pd.DataFrame) -> list[str]:

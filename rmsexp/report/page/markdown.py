@@ -62,7 +62,8 @@ def setting(report: SettingReport, to: Path, level: int = 1) -> str:
     """
     heading = "#" * level
     parts = [f"{heading} {report.task}, {report.setting} ({report.root})", *report.sentences]
-    parts += [f"![{title}]({_link(Path(path), to)})" for title, path in report.figures.items()]
+    for title, path in report.figures.items():
+        parts.append(f"![{title}]({quote(os.path.relpath(path, to))})")
     for title, table in report.tables.items():
         parts += [f"{heading}# {title}", markup.markdown(table)]
     parts.append(_list([*report.notes, *report.records.problems]))
@@ -71,11 +72,6 @@ def setting(report: SettingReport, to: Path, level: int = 1) -> str:
 
 def _list(lines: Sequence[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
-
-
-def _link(path: Path, folder: Path) -> str:
-    """Return a link to ``path``, relative to ``folder`` and quoted, because names may contain special characters."""
-    return quote(Path(os.path.relpath(path, folder)).as_posix())
 
 
 def latex(tables: Mapping[str, pd.DataFrame]) -> str:
