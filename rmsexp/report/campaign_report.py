@@ -87,20 +87,30 @@ def _charts(
     looks = style.looks(names.in_order(norm for campaign in campaigns for norm in campaign.every_arm))
     ranges = RANGES * any(campaign.tolerance is not None for campaign in campaigns)
     differences = "; ".join([DIFFERENCES, *_marks(campaigns, table)])
+    decided = [campaign for campaign in campaigns if not campaign.undecided]
+    timed = [(campaign, times[str(campaign.path)]) for campaign in decided if str(campaign.path) in times]
     drawn = {
         "differences": ("Differences and margins", differences, verdict_panels.differences(campaigns, looks)),
-        "rates": ("Quality against the tuned rate", RATES + ranges, verdict_panels.rates(campaigns, looks)),
-        "ladder": ("Differences along the ladder", LADDER, verdict_panels.ladders(campaigns, looks)),
+        "rates": (
+            "Quality against the tuned rate",
+            RATES + ranges,
+            [verdict_panels.rates(campaign, looks) for campaign in campaigns],
+        ),
+        "ladder": (
+            "Differences along the ladder",
+            LADDER,
+            [verdict_panels.ladder(campaign, looks) for campaign in decided if campaign.ladder],
+        ),
         "equal_time": (
             "Quality at equal time",
             EQUAL_TIME,
-            verdict_panels.equal_time(campaigns, records, times, looks),
+            [verdict_panels.equal_time(campaign, records, own, looks) for campaign, own in timed],
         ),
     }
     return {
         name: Chart(title, [caption], panels, legend(panels))
-        for name, (title, caption, panels) in drawn.items()
-        if panels
+        for name, (title, caption, every_panel) in drawn.items()
+        if (panels := [panel for panel in every_panel if panel.marks or panel.texts])
     }
 
 
