@@ -110,7 +110,6 @@ from rmsexp.commands import bench
 bench.parse(["norms"])
 assert "torch" not in sys.modules, "bench"
 import rmsexp.report
-from rmsexp.analysis import init_center, p_sweep
 from rmsexp.commands import analysis
 from rmsexp.campaign import results as campaign_results
 (state,) = campaign_results.load_all(pathlib.Path({str(tmp_path)!r}), [])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from rich import box
 from rich import table as rich_table
 
-from rmsexp.report import Records, load
 from rmsexp.report.plots import canvas
 from rmsexp.report.tables import markup
 from rmsexp.system import atomic
@@ -86,19 +85,3 @@ def captioned(title: str, caption: str, width: float, height: float) -> Figure:
     figure.suptitle(title, x=0.01, ha="left", size=14, weight="bold")
     figure.supxlabel(textwrap.fill(caption, int(width * 14)), x=0.01, ha="left", size=8.5, color="#444444")
     return figure
-
-
-def settings(results: Path) -> Iterator[tuple[Path, Records]]:
-    """Yield the folder, relative to ``results``, and the records of each setting in which a run names a target metric.
-
-    The folder is ``Path()`` if the setting is ``results`` itself or contains ``results``. Analyses write the setting's
-    files to the same relative folder of their output folder.
-    """
-    for folder, records in load(results).settings().items():
-        if records.runs["target_metric"].notna().any():
-            yield folder.relative_to(results) if folder.is_relative_to(results) else Path(), records
-
-
-def built_in(records: Records) -> str:
-    """Return the suffix of a title: " (built-in data)" if a run used such data, otherwise an empty string."""
-    return " (built-in data)" if records.runs["builtin"].eq(True).any() else ""

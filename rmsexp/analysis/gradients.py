@@ -145,9 +145,8 @@ def draw_grid(table: pd.DataFrame) -> Figure:
             look = {"color": looks[series].colour, "linewidth": WIDTHS[SERIES.index(series)]}
             dashes = looks[series].dash
             axes.loglog(rows["delta"], rows["size"], label=names.label(series), linestyle=dashes, **look)
-        axes.set_title(
-            f"dL/d{variable}, {changed} times delta (RMSNorm: {_power(EXPECTED[changed, variable])})", size=9.5
-        )
+        power = "1/delta" if EXPECTED[changed, variable] == -1 else "constant"
+        axes.set_title(f"dL/d{variable}, {changed} times delta (RMSNorm: {power})", size=9.5)
         canvas.add_grid(axes)
     for axes in grid[-1]:
         axes.set_xlabel("delta")
@@ -155,7 +154,3 @@ def draw_grid(table: pd.DataFrame) -> Figure:
         axes.set_ylabel("norm of the gradient, relative")
     figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=9)
     return figure
-
-
-def _power(exponent: int) -> str:
-    return "1/delta" if exponent == -1 else "constant"

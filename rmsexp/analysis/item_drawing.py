@@ -9,34 +9,123 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from rmsexp.analysis import item_kinds
+import pandas as pd
+
+from rmsexp.analysis import hidden_stats, invariance
 from rmsexp.campaign.item_file import Found, Group, Item, Part
 from rmsexp.campaign.items import Items
 from rmsexp.campaign.timing import Timing
 from rmsexp.records import record
-from rmsexp.records.frames import comparable, timing_records
+from rmsexp.records.frames import comparable, names, timing_records
 from rmsexp.records.frames.load import load
-from rmsexp.report.plots import canvas
+from rmsexp.report.plots import canvas, paper_figures
+from rmsexp.report.tables import formats, markup
 from rmsexp.report.tables import items as item_tables
-from rmsexp.report.tables import markup
+from rmsexp.report.tables.form import Table
+from rmsexp.report.tables.items import OURS, PAPER
 from rmsexp.system import atomic
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MAPPING = "both"  # of those that Table 5 may be about, which the paper does not say: gates and candidate together
+
+
+class Drawn(NamedTuple):
+    """What an item shows: a table or a figure, and further lines below it."""
+
+    table: Table | None = None
+    figure: Figure | None = None
+    notes: Sequence[str] = ()
+
+
+def _drawn(item: Item, parts: Sequence[Part], sources: Sequence[str]) -> Drawn:
+    """Draw an item by its kind; no figure if no run of its only group has ended."""
+    if item.draw == "table":
+        return Drawn(item_tables.table(item, parts))
+    if item.draw == "invariance":
+        return _invariance(item)
+    (part,) = parts
+    if item.draw == "hidden_stats":
+        return _hidden_stats(item, part)
+    if part.found is None or part.found.records.runs.empty:
+        return Drawn()
+    draw = paper_figures.curves if item.draw == "curves" else paper_figures.against_p
+    return Drawn(figure=draw(item, part.found, sources))
+
+
+def _invariance(item: Item) -> Drawn:
+    """Draw Table 1: computed, without runs."""
+    table = invariance.measure().dropna(subset="paper")
+    cells: dict[str, dict[str, str]] = {}
+    for row in table.to_dict("records"):
+        of_norm = cells.setdefault(row["norm"], {"Norm": names.label(row["norm"])})
+        marks = [invariance.TICK if value else invariance.CROSS for value in (row["invariant"], row["paper"])]
+        of_norm[row["transformation"]] = " / ".join(marks)
+    different = int((table["invariant"] != table["paper"].astype(bool)).sum())
+    note = f"{len(table) - different} of {len(table)} entries agree; invariant: a relative change below "
+    return Drawn(
+        Table(item.name, item.title, table, pd.DataFrame(cells.values())),
+        notes=[f"{note}{invariance.THRESHOLD:g} (eps = 0, double precision, mean of {invariance.DRAWS} draws)"],
+    )
+
+
+def _hidden_stats(item: Item, part: Part) -> Drawn:
+    """Draw Table 5, from the best checkpoint of each run, as the mean over seeds."""
+    found = part.found
+    assert found is not None
+    measured, notes = _measured(found)
+    published = hidden_stats.published_table().assign(row="")
+    rows, numbers = [], []
+    for row, norm in part.group.norms.items():
+        ours = measured[(measured["series"] == found.series[row]) & (measured["mapping"] == MAPPING)]
+        for mark, statistic in (("M", "mean"), ("S", "std")):
+            cells = {"Model": row if mark == "M" else "", "": mark}
+            for half, table in ((OURS, ours), (PAPER, published[published["norm"] == norm])):
+                values = table.groupby("position")[statistic].mean()
+                for position in published["position"].unique():
+                    value = float(values.get(position, float("nan")))
+                    text = formats.NO_VALUE if pd.isna(value) else f"{round(value, 2) + 0.0:.2f}"
+                    cells[f"{position.upper()}, {half}"] = text
+            rows.append(cells)
+        numbers.append(ours.assign(row=row))
+    return Drawn(
+        Table(item.name, item.title, pd.concat(numbers, ignore_index=True), pd.DataFrame(rows)),
+        notes=[f"mapping: {MAPPING} (gates and candidate), with gain and bias, of the decoder's first GRU", *notes],
+    )
+
+
+def _measured(found: Found) -> tuple[pd.DataFrame, list[str]]:
+    """Return the statistics of all runs that have a checkpoint, and a line for each other run."""
+    tables, notes = [], []
+    for run in found.records.runs.to_dict("records"):
+        try:
+            (table,) = hidden_stats.tables_of([Path(run["folder"])])
+        except (ValueError, OSError) as error:
+            notes.append(f"without {run['folder']}: {error}")
+            continue
+        positions = table.values["position"].astype(str)
+        tables.append(table.values.assign(series=run["series"], seed=run["seed"], position=positions))
+    empty = pd.DataFrame(columns=["series", "seed", "mapping", "position", "vectors", "mean", "std"])
+    return pd.concat(tables) if tables else empty, notes
 
 
 def write(asked: Items, item: Item) -> Path:
     """Draw an item, write its files, and return that of its text."""
     parts = [_part(asked, item, group) for group in item.groups]
     sources = item_tables.sources(asked.scale, parts)
-    drawn = item_kinds.DRAWINGS[item.draw](item, parts, sources)
+    drawn = _drawn(item, parts, sources)
     notes = [*sources, *item_tables.notes(item, parts), *drawn.notes]
     stem = asked.page(item.name).with_suffix("")
     asked.folder.mkdir(parents=True, exist_ok=True)
     blocks = [f"# {item.title}", item.caption]
-    if drawn.sheet is not None:
-        blocks.append(markup.markdown(item_tables.with_single_headings(drawn.sheet.text)))
-        atomic.write_atomic(stem.with_suffix(".csv"), markup.csv(drawn.sheet.numbers))
+    if drawn.table is not None:
+        blocks.append(markup.markdown(drawn.table.readable))
+        atomic.write_atomic(stem.with_suffix(".csv"), markup.csv(drawn.table.numbers))
         caption = f"{item.title} of the paper. {item.caption} {' '.join(sources)}"
-        atomic.write_atomic(stem.with_suffix(".tex"), markup.latex(drawn.sheet.text, caption))
+        atomic.write_atomic(stem.with_suffix(".tex"), markup.latex(drawn.table.readable, caption))
     if drawn.figure is not None:
         canvas.write(drawn.figure, stem)
         blocks.append(f"![{item.title}]({item.name}.png)")

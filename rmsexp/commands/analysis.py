@@ -2,8 +2,6 @@
 
 invariance     Table 1: which changes of weights or data leave the output of which norm unchanged
 gradients      section 4.2: how gradients scale with weights and data, and how this adapts the learning rate
-p_sweep        Figure 3: quality and time of pRMSNorm against p, from records of runs
-init_center    Figure 4: validation BLEU with initial weights not centred on 0, from records of task=rnnsearch
 hidden_stats   Table 5: mean and sd of the decoder's hidden-to-hidden map by target position, from task=rnnsearch runs
 
 If a result contradicts the paper, a message names it and the exit status is 1.
@@ -39,8 +37,6 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="analysis", required=True, metavar="NAME")
     for name in ("invariance", "gradients"):
         commands.add_parser(name)
-    for name in ("p_sweep", "init_center"):
-        commands.add_parser(name).add_argument("results", type=Path, metavar="RESULTS", help="folder of results")
     hidden_stats = commands.add_parser("hidden_stats")
     hidden_stats.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folder")
     add_own_classes(hidden_stats)
@@ -52,11 +48,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _analyse(arguments: argparse.Namespace) -> Finding:
-    """Run the analysis. Its module alone is imported, because analyses that only read records do not need torch."""
+    """Run the analysis. Its module alone is imported, because the help needs no torch."""
+    analyse = import_module(f"rmsexp.analysis.{arguments.analysis}").analyse
     if arguments.analysis == "hidden_stats":
         classes.load_own(arguments.config_dir, arguments.norm_class)
-    inputs = [getattr(arguments, name) for name in ("results", "runs") if name in arguments]
-    finding: Finding = import_module(f"rmsexp.analysis.{arguments.analysis}").analyse(*inputs)
+        finding: Finding = analyse(arguments.runs)
+    else:
+        finding = analyse()
     return finding
 
 

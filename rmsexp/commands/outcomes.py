@@ -112,7 +112,7 @@ def show_settings(jobs: Sequence[config.Job]) -> None:
         curves = draw(job)
         if curves is not None:
             records = load(job.setting_folder)
-            console.print(summary.for_terminal(summary.table(records, job.config.task, job.setting)))
+            console.print(summary.for_terminal(summary.table(records)))
             console.print(f"curves  {curves}", soft_wrap=True)
 
 

@@ -97,8 +97,8 @@ def _run(results: Path, task: str | None, setting: str | None, out: Path, pool: 
             written.append(setting_report.write(folder, settings[folder], family, timings, pool, place))
         except Exception as error:  # the other settings are reported
             problems += [*settings[folder].problems, f"{folder}: this setting is not reported: {error!r}"]
-    problems += [line for result in written if result.drawing for line in result.drawing.result()]
-    reports = [result.report for result in written]
+    problems += [line for _, drawing in written if drawing for line in drawing.result()]
+    reports = [report for report, _ in written]
     problems += [problem for report in reports for problem in report.records.problems]
     try:
         verdicts = campaign_report.write(campaigns, records, timings, len(tuning), out) if campaigns else None

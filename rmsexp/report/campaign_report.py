@@ -54,10 +54,11 @@ def write(
     charts = _charts(campaigns, records, table, times)
     for name, chart in charts.items():
         canvas.write(canvas.draw(chart), folder / name)
-    tuned = {
-        f"Tuning of {campaign.rate}, by {_metric(campaign)}: {campaign.name}": campaign_rates.readable(campaign)
-        for campaign in campaigns
-    }
+    tuned = {}
+    for campaign in campaigns:
+        split, metric = campaign.tuned_by
+        title = f"Tuning of {campaign.rate}, by {split} {names.metric_label(metric)}: {campaign.name}"
+        tuned[title] = campaign_rates.readable(campaign)
     notes = _marks(campaigns, table)
     decided = [campaign for campaign in campaigns if not campaign.undecided]
     if untimed := [campaign.name for campaign in decided if str(campaign.path) not in times]:
@@ -86,32 +87,38 @@ def _charts(
     looks = style.looks(names.in_order(norm for campaign in campaigns for norm in campaign.every_arm))
     ranges = RANGES * any(campaign.tolerance is not None for campaign in campaigns)
     differences = "; ".join([DIFFERENCES, *_marks(campaigns, table)])
+    decided = [campaign for campaign in campaigns if not campaign.undecided]
+    timed = [(campaign, times[str(campaign.path)]) for campaign in decided if str(campaign.path) in times]
     drawn = {
         "differences": ("Differences and margins", differences, verdict_panels.differences(campaigns, looks)),
-        "rates": ("Quality against the tuned rate", RATES + ranges, verdict_panels.rates(campaigns, looks)),
-        "ladder": ("Differences along the ladder", LADDER, verdict_panels.ladders(campaigns, looks)),
+        "rates": (
+            "Quality against the tuned rate",
+            RATES + ranges,
+            [verdict_panels.rates(campaign, looks) for campaign in campaigns],
+        ),
+        "ladder": (
+            "Differences along the ladder",
+            LADDER,
+            [verdict_panels.ladder(campaign, looks) for campaign in decided if campaign.ladder],
+        ),
         "equal_time": (
             "Quality at equal time",
             EQUAL_TIME,
-            verdict_panels.equal_time(campaigns, records, times, looks),
+            [verdict_panels.equal_time(campaign, records, own, looks) for campaign, own in timed],
         ),
     }
     return {
         name: Chart(title, [caption], panels, legend(panels))
-        for name, (title, caption, panels) in drawn.items()
-        if panels
+        for name, (title, caption, every_panel) in drawn.items()
+        if (panels := [panel for panel in every_panel if panel.marks or panel.texts])
     }
-
-
-def _metric(campaign: Campaign) -> str:
-    split, metric = campaign.tuned_by
-    return f"{split} {names.metric_label(metric)}"
 
 
 def _marks(campaigns: Sequence[Campaign], numbers: pd.DataFrame) -> list[str]:
     """Return what the marks of outcomes mean: of remarks on campaigns, and of verdicts for the chosen rates only."""
     remarks = [f"* {campaign.name}: {remark}" for campaign in campaigns for remark in campaign.all_remarks()]
-    return remarks + [f"† {text}" for text in verdicts.notes_on_rates(numbers)]
+    is_marked = any(map(verdicts.note_on_rates, numbers.to_dict("records")))
+    return remarks + [f"† {verdicts.CHOSEN_RATES}"] * is_marked
 
 
 def is_tuning(folder: Path, records: Records, campaigns: Sequence[Campaign]) -> bool:

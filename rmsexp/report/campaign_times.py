@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.results import Campaign
 from rmsexp.records.frames import comparable, names
 from rmsexp.records.frames.comparable import Comparison
@@ -17,10 +16,7 @@ NOT_OF_A_STEP = ("evaluation=", "optim.lr=", "schedule.")  # options of runs tha
 
 
 class Timed(NamedTuple):
-    """Seconds per step by norm of a campaign, and where they come from.
-
-    ``source``: the clock, setting and date of the timing records, and why these times are not exact, if they are not.
-    """
+    """Seconds per step by norm of a campaign; ``source``: which timing records they are from, and why not exact."""
 
     seconds: dict[str, float]
     source: str
@@ -37,9 +33,9 @@ def timed(campaign: Campaign, records: Records, timings: pd.DataFrame) -> Timed 
     A norm with an option of the model, such as ``rms+model.qk_norm=true``, has no times: the timing records of its
     series are of the model without this option.
     """
-    final = [job for job in _final(campaign) if "+model." not in job.norm]
-    series = {job.norm: names.without_impl(job.folder.split("/")[2]) for job in final}
-    runs = records.runs[records.runs["folder"].isin([str(campaign.root / job.folder) for job in _final(campaign)])]
+    final = [job for job in campaign.jobs if job.stage == "final"]
+    series = {job.norm: names.without_impl(job.folder.split("/")[2]) for job in final if "+model." not in job.norm}
+    runs = records.runs[records.runs["folder"].isin([str(campaign.root / job.folder) for job in final])]
     wanted = timings["series"].map(names.without_impl).isin(list(series.values()))
     own = timings[wanted & (timings["task"] == campaign.task) & timings["scale"].isin(runs["scale"])]
     baseline = BASELINE if BASELINE in series.values() else next(iter(series.values()), BASELINE)
@@ -75,7 +71,3 @@ def timed(campaign: Campaign, records: Records, timings: pd.DataFrame) -> Timed 
 def _of_a_step(setting: str) -> frozenset[str]:
     """Return the options of a setting that change the time of a step, and its scale."""
     return frozenset(option for option in setting.split("+") if not option.startswith(NOT_OF_A_STEP))
-
-
-def _final(campaign: Campaign) -> list[Job]:
-    return [job for job in campaign.jobs if job.stage == "final"]

@@ -7,10 +7,14 @@ from pathlib import Path
 from rmsexp.records.frames import quantities, statistics
 from rmsexp.records.frames.caveats import caveats
 from rmsexp.records.frames.load import Records
+from rmsexp.report.page import markdown
+from rmsexp.report.page.contents import SettingReport
 from rmsexp.report.plots import canvas, setting_curves
 from rmsexp.report.tables import markup
 from rmsexp.report.tables import summary as summary_table
 from rmsexp.system import atomic
+
+APART = "Times are of separate runs, and do not compare norms: python -m rmsexp.timing measures what a norm costs."
 
 
 class NoMetricsError(ValueError):
@@ -30,10 +34,18 @@ def draw(records: Records, folder: Path) -> Path:
     """
     check(records)
     folder.mkdir(parents=True, exist_ok=True)
-    table = summary_table.table(records, *records.names)
-    text = summary_table.to_markdown(table, ", ".join(records.names), [*caveats(records), *records.problems])
+    table = summary_table.table(records)
+    report = SettingReport(
+        *records.names,
+        root=str(folder.parents[2]),
+        folder=folder,
+        records=records,
+        tables={"Summary": summary_table.readable(table)},
+        sentences=[APART],
+        notes=caveats(records),
+    )
     atomic.write_atomic(folder / "summary.csv", markup.csv(table))
-    atomic.write_atomic(folder / "summary.md", text)
+    atomic.write_atomic(folder / "summary.md", markdown.setting(report, folder))
     canvas.write(setting_curves.draw(records, quantities.recorded(records)), folder / "curves")
     return folder
 

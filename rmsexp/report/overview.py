@@ -53,18 +53,17 @@ def write(
         shown = {path for name in answer.about(numbers)["campaign"] for path in campaigns.settings[name]}
     others = [report for report in reports if report.path not in shown]
     first = answer.answer(others, numbers, saved["eager"], saved["fused"], charts.get(SAVINGS["eager"]))
-    latex = [] if campaigns is None else [markdown.verdicts_latex(campaigns)]
+    of_campaigns: list[CampaignReport | SettingReport] = [] if campaigns is None else [campaigns]
     texts = {
         "report.html": html.page(reports, campaigns, first, problems),
         "report.md": markdown.overview(reports, campaigns, first, problems, savings, folder),
         "summary.csv": markup.csv(summary(reports)),
-        "tables.tex": "\n".join([*latex, *map(markdown.latex, reports)]),
+        "tables.tex": "\n".join(markdown.latex(report.captioned) for report in [*of_campaigns, *reports]),
     }
     for name, text in texts.items():
         atomic.write_atomic(folder / name, text)
-    figures = [] if campaigns is None else [folder / f"{name}.png" for name in campaigns.charts]
-    verdicts = [] if campaigns is None else [folder / "verdicts.csv", folder / "rates.csv", *figures]
-    return [folder / name for name in texts] + verdicts + savings
+    verdicts = ["verdicts.csv", "rates.csv", *(f"{name}.png" for name in campaigns.charts)] if campaigns else []
+    return [folder / name for name in (*texts, *verdicts)] + savings
 
 
 def summary(reports: Sequence[SettingReport]) -> pd.DataFrame:

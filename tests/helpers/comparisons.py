@@ -36,7 +36,7 @@ def write_setting(tmp_path: Path) -> Path:
 
 def summary(results: Path, setting: str = "demo") -> pd.DataFrame:
     """Return the summary of a setting of CIFAR-10, indexed by series."""
-    return summary_table.table(load(results), "cifar10", setting).set_index("series")
+    return summary_table.table(load(results).select("cifar10", setting)).set_index("series")
 
 
 def write_rows(folder: Path, rows: list[record.Row]) -> None:

@@ -19,7 +19,6 @@ from rmsexp.rules.ratios import FEWEST_ROUNDS
 NORM, REFERENCE = "rms", "ln"
 QUALITY, TIME = "RMSNorm better by (interval)", "time of a step saved, eager norms (95 % interval)"
 DIVERGED = {"diverged": "RMSNorm alone", "ln_diverged": "LayerNorm alone", "both_diverged": "both"}
-TOO_WIDE = f"wider than {100 * WIDEST:.0f} percentage points"
 
 
 class Answer(NamedTuple):
@@ -67,11 +66,13 @@ def answer(
     sentences = [f"Quality: {'; '.join(each)}."]
     if not each:
         sentences = ["Quality: no campaign has decided yet whether RMSNorm matches LayerNorm."]
-    if eager.empty:
-        sentences.append("Time: no training steps of eager RMSNorm and LayerNorm were timed interleaved.")
+    if eager["too_wide"].all():  # also without rows
+        sentences.append(
+            "Time: no interleaved timing of training steps compares eager RMSNorm with LayerNorm precisely enough."
+        )
     else:
         sentences.append(f"Time: {_savings('eager', eager)}")
-        sentences += [] if fused.empty else [_savings("Fused", fused)]
+        sentences += [] if fused["too_wide"].all() else [_savings("Fused", fused)]
     return Answer(sentences, pd.DataFrame(rows), chart)
 
 
@@ -155,32 +156,25 @@ def _saved(savings: pd.DataFrame, task: str, setting: str | None = None) -> str:
     for row in rows[~rows["too_wide"]].to_dict("records"):
         single = [timing_records.replication(1)] if row["processes"] == 1 else []
         few = [f"only {row['rounds']:.0f} rounds"] if row["rounds"] < FEWEST_ROUNDS else []
-        texts.append(
-            ", ".join([formats.saving(*timing_records.saving(row)), row["setting"], clock(row), *single, *few])
-        )
-    if len(rows) and not texts:
-        return f"interval{'s' * (len(rows) > 1)} {TOO_WIDE}"
+        parts = [formats.saving(*timing_records.saving(row)), row["setting"], clock(row), *single, *few]
+        texts.append(", ".join(parts))
     return "; ".join(texts) or formats.NO_VALUE
 
 
 def _savings(impl: str, rows: pd.DataFrame) -> str:
     """Return a sentence on what RMSNorm saves. ``impl``: the implementation, as the first word of the sentence."""
     wide, rows = rows[rows["too_wide"]], rows[~rows["too_wide"]]
-    if rows.empty:
-        return f"{impl} RMSNorm was timed, but all intervals are {TOO_WIDE}."
     saved, has_interval = 100 * (1 - rows["ratio"]), rows["high"].notna()
     amount = " to ".join(dict.fromkeys(f"{value:z.1f}" for value in (saved.min(), saved.max())))
-    text = f"{impl} RMSNorm saves {amount} % of a training step of {impl.lower()} LayerNorm, "
-    text += f"on {_counted(rows['task'].nunique(), 'task')}"
     above, total = int((wide["high"] < 1).sum()), int(has_interval.sum()) + len(wide)
-    if total:
-        text += f"; in {int((rows['high'] < 1).sum()) + above} of {total} timings the whole interval is above 0"
-    text += "."
+    text = (
+        f"{impl} RMSNorm saves {amount} % of a training step of {impl.lower()} LayerNorm, on "
+        f"{_counted(rows['task'].nunique(), 'task')}; in {int((rows['high'] < 1).sum()) + above} of {total} timings "
+        "the whole interval is above 0."
+    )
     if single := int((has_interval & (rows["processes"] == 1)).sum()):
         text += f" In {single} of them one process measured, so the interval may be too narrow."
-    if bare := int((~has_interval).sum()):
-        text += f" In {bare} of all {len(rows)} timings no process timed both norms, so there is no interval."
     if len(wide):
-        text += f" Left out of the range: {_counted(len(wide), 'interval')} {TOO_WIDE}, {above or 'none'} of them "
-        text += "wholly above 0."
+        text += f" Left out of the range: {_counted(len(wide), 'interval')} wider than {100 * WIDEST:.0f} percentage "
+        text += f"points, {above or 'none'} of them wholly above 0."
     return text

@@ -48,6 +48,11 @@ class SettingReport:
         """The folder of the setting."""
         return Path(self.root, self.task, self.setting)
 
+    @property
+    def captioned(self) -> dict[str, pd.DataFrame]:
+        """The tables by captions that name the task and the setting."""
+        return {f"{self.task}, {self.setting}: {title}": table for title, table in self.tables.items()}
+
 
 @dataclass(frozen=True)
 class CampaignReport:
@@ -72,3 +77,8 @@ class CampaignReport:
     charts: dict[str, Chart]
     notes: list[str]
     settings: dict[str, set[Path]]
+
+    @property
+    def captioned(self) -> dict[str, pd.DataFrame]:
+        """All tables by their captions."""
+        return {"Claims and tasks": self.matrix, "Verdicts": self.verdicts} | self.tables

@@ -22,7 +22,7 @@ from rmsexp.report.page.answer import Answer
 from rmsexp.report.page.contents import CampaignReport, SettingReport
 from rmsexp.report.page.markdown import ANSWER
 from rmsexp.report.plots import ranges, setting_curves, style
-from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel, Values
+from rmsexp.report.plots.chart import Axis, Chart, Mark, Values
 
 DASH_UNIT = 2  # pixels per unit of the dash lengths in ``style``
 
@@ -78,21 +78,20 @@ def _setting(report: SettingReport, name: str) -> dict[str, Any]:
 
 def _panels(chart: Chart) -> list[dict[str, Any]]:
     """Return the panels of a chart as JSON. What Plotly draws is escaped, since it renders some HTML tags."""
-    return [_panel(panel) for panel in chart.panels]
-
-
-def _panel(panel: Panel) -> dict[str, Any]:
-    return {
-        "title": panel.title,
-        "note": panel.note,
-        "x": _axis(panel.x),
-        "y": _axis(panel.y),
-        "line": panel.line,
-        "height": panel.height,
-        "marks": [_mark(mark) for mark in panel.marks],
-        "shades": [_numbers(shade) for shade in panel.shades],
-        "texts": [(text.y, _lines("\n".join(text.lines))) for text in panel.texts],
-    }
+    return [
+        {
+            "title": panel.title,
+            "note": panel.note,
+            "x": _axis(panel.x),
+            "y": _axis(panel.y),
+            "line": panel.line,
+            "height": panel.height,
+            "marks": [_mark(mark) for mark in panel.marks],
+            "shades": [_numbers(shade) for shade in panel.shades],
+            "texts": [(text.y, _lines("\n".join(text.lines))) for text in panel.texts],
+        }
+        for panel in chart.panels
+    ]
 
 
 def _axis(axis: Axis) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
+
+import pandas as pd
 
 from rmsexp.report.page.answer import Answer
 from rmsexp.report.page.contents import CampaignReport, SettingReport
@@ -60,7 +62,8 @@ def setting(report: SettingReport, to: Path, level: int = 1) -> str:
     """
     heading = "#" * level
     parts = [f"{heading} {report.task}, {report.setting} ({report.root})", *report.sentences]
-    parts += [f"![{title}]({_link(Path(path), to)})" for title, path in report.figures.items()]
+    for title, path in report.figures.items():
+        parts.append(f"![{title}]({quote(os.path.relpath(path, to))})")
     for title, table in report.tables.items():
         parts += [f"{heading}# {title}", markup.markdown(table)]
     parts.append(_list([*report.notes, *report.records.problems]))
@@ -71,20 +74,6 @@ def _list(lines: Sequence[str]) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _link(path: Path, folder: Path) -> str:
-    """Return a link to ``path``, relative to ``folder`` and quoted, because names may contain special characters."""
-    return quote(Path(os.path.relpath(path, folder)).as_posix())
-
-
-def verdicts_latex(report: CampaignReport) -> str:
-    """Return the tables of the campaigns as LaTeX."""
-    tables = {"Claims and tasks": report.matrix, "Verdicts": report.verdicts} | report.tables
-    return "\n".join(markup.latex(table, title) for title, table in tables.items())
-
-
-def latex(report: SettingReport) -> str:
-    """Return all tables of a setting as LaTeX; each caption names the task, the setting and the table."""
-    tables = [
-        markup.latex(table, f"{report.task}, {report.setting}: {title}") for title, table in report.tables.items()
-    ]
-    return "\n".join(tables)
+def latex(tables: Mapping[str, pd.DataFrame]) -> str:
+    """Return tables as LaTeX. ``tables``: by caption."""
+    return "\n".join(markup.latex(table, caption) for caption, table in tables.items())

@@ -1,8 +1,8 @@
 """The numbers and curves of the paper (Zhang & Sennrich 2019), in the names and units of our records.
 
 ``numbers.csv`` has one row per number in the paper's tables and text, including numbers that it cites; its column
-``note`` says where a number is doubtful. ``curves.csv`` has points read from the vector drawings of the figures.
-:mod:`rmsexp.report.paper.matching` says with which of our results these numbers and curves are comparable.
+``note`` says where a number is doubtful. ``curves.csv`` has points read from the vector drawings of the figures: a row
+per step, and the minutes of each norm at it.
 """
 
 from __future__ import annotations
@@ -38,11 +38,6 @@ def select(task: str, metric: str) -> pd.DataFrame:
     return table[(table["task"] == task) & (table["metric"] == metric)].reset_index(drop=True)
 
 
-def savings(task: str) -> pd.DataFrame:
-    """Return the paper's savings on a task, fractions of LN's time: ``framework``, ``norm``, ``saving``, ``table``."""
-    return select(task, "saving_vs_ln").rename(columns={"value": "saving"})[["framework", "norm", "saving", "table"]]
-
-
 def remarks(rows: pd.DataFrame) -> list[str]:
     """Return what is noted about some rows of :func:`numbers`: a line for each table and remark.
 
@@ -62,8 +57,15 @@ def remarks(rows: pd.DataFrame) -> list[str]:
 def curves() -> pd.DataFrame:
     """Return the points of all curves.
 
-    Columns: ``figure``, ``task``, ``norm``, ``x``, ``x_unit`` ("step" or "minutes"), ``metric``, ``y``.
+    Columns: ``figure``, ``metric``, ``norm``, ``x_unit`` ("step" or "minutes"), ``x``, ``y``.
 
     The frame is cached: do not change it.
     """
-    return pd.read_csv(HERE / "curves.csv")
+    stored = pd.read_csv(HERE / "curves.csv")
+    axes = [(norm, "step", "step") for norm in ("none", "ln", "rms")]
+    axes += [(norm, "minutes", f"{norm}_minutes") for norm in ("none", "ln")]
+    parts = [
+        stored[["figure", "metric"]].assign(norm=norm, x_unit=unit, x=stored[column], y=stored[norm])
+        for norm, unit, column in axes
+    ]
+    return pd.concat(parts).dropna().reset_index(drop=True)

@@ -150,11 +150,6 @@ def rows(labels: Sequence[str], marks: Sequence[Mark], x: Axis, line: float, tit
     return Panel(x, y, marks, title, line=line, height=0.3 + (0.16 + 0.14 * lines) * len(labels))
 
 
-def ends(marks: Sequence[Mark]) -> list[float]:
-    """Return all values of x, and the ends of all intervals of x."""
-    return [value for mark in marks for value in (*mark.x, *mark.low, *mark.high)]
-
-
 def padded(values: Iterable[float], share: float = 0.06) -> tuple[float, float]:
     """Return a range with the finite values and this ``share`` of its length around them; (0, 1) without a value."""
     finite = [value for value in values if np.isfinite(value)]

@@ -8,7 +8,7 @@ from rmsexp.records.frames import names, quantities, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report.plots import style
 from rmsexp.report.plots.chart import Axis, Chart, Kind, Mark, Panel, padded
-from rmsexp.report.tables.p_sweep import EAGER, PARTIAL, WHOLE, compared, left_out
+from rmsexp.report.tables.p_sweep import PARTIAL, WHOLE, compared
 from rmsexp.rules.quantities import Quantity
 
 LOOKS = {WHOLE: style.LOOKS[WHOLE]._replace(dash=style.VARIANTS[1]), PARTIAL: style.LOOKS[PARTIAL]}
@@ -31,12 +31,10 @@ def chart(table: pd.DataFrame, records: Records, title: str) -> Chart:
     seeds = [values.notna().groupby(norms).sum() for values in (*(table[quantity.name] for quantity in shown), clear)]
     counts = [" to ".join(dict.fromkeys([f"{each.min()}", f"{each.max()}"])) for each in seeds]
     lost = int(table["status"].isin(statistics.LOST).sum())
-    impls = sorted(set(table["impl"]) - {EAGER})
     caption = [
-        f"{READING}; hollow: time excluded" + (f"; norms: {impls[0]}" if impls else ""),
+        f"{READING}; hollow: time excluded; norms: {table['impl'].iloc[0]}",
         f"seeds per mean: {', '.join(counts[:-1])} in quality, {counts[-1]} in time",
-        *([f"runs that diverged or failed, whose quality is not drawn: {lost}"] if lost else []),
-        *filter(None, [left_out(records, table)]),
+        f"runs that diverged or failed, whose quality is not drawn: {lost}",
     ]
     panels = [quality(table, quantity, records) for quantity in shown]
     time = _panel(table, table["seconds_per_1k_steps"], clear, "seconds per 1k steps")

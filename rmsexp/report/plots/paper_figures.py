@@ -12,7 +12,6 @@ from rmsexp.campaign.item_file import Found, Item
 from rmsexp.records.frames import names, quantities, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report import paper
-from rmsexp.report.paper import matching
 from rmsexp.report.plots import canvas, p_sweep, ranges, setting_curves, style
 from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel
 from rmsexp.report.plots.setting_curves import X
@@ -20,6 +19,7 @@ from rmsexp.report.plots.style import Look
 from rmsexp.report.tables import p_sweep as p_table
 from rmsexp.rules.quantities import Quantity
 
+CURVE_SPLITS = {"loss": "train", "bleu": "valid"}  # metric of the paper's curves -> its split
 FEWEST = 2  # the paper's unit of steps is used if runs have at least so many of them
 UNITS: dict[X, str] = {"step": "step", "time": "minutes"}  # of the paper's x axes
 
@@ -50,12 +50,11 @@ def curves(item: Item, found: Found, sources: Sequence[str]) -> Figure:
 def against_p(item: Item, found: Found, sources: Sequence[str]) -> Figure:
     """Return an item's figure, with a panel for each of its panels, against p. Arguments are as in :func:`curves`."""
     records = found.records
-    table = p_table.table(records, *records.names)
+    table = p_table.table(records)
     panels = [
         replace(p_sweep.quality(table, _quantity(panel, records), records), title=panel.title) for panel in item.panels
     ]
-    left_out = filter(None, [p_table.left_out(records, table)])
-    return canvas.draw(Chart(item.title, [item.caption, *sources, p_sweep.READING, *left_out], panels, p_sweep.LEGEND))
+    return canvas.draw(Chart(item.title, [item.caption, *sources, p_sweep.READING], panels, p_sweep.LEGEND))
 
 
 def _quantity(panel: item_file.Panel, records: Records) -> Quantity:
@@ -86,16 +85,15 @@ def of_paper(figure: str, quantity: Quantity, x: X, looks: Mapping[str, Look], p
     """Return a panel with the curves of a figure of the paper; None if they are not known.
 
     Args:
-        figure: the name of the figure in the paper, such as "Figure 1", of which "Figure 1a" is a part.
+        figure: the name of the figure in the paper, such as "Figure 1".
         quantity: what the curves show.
         x: against what.
         looks: the looks of the series that are drawn.
         per: the number of steps that the axis counts as one.
     """
     points = paper.curves()
-    is_split = points["metric"].map(matching.CURVE_SPLITS) == quantity.split
-    points = points[is_split & (points["metric"] == quantity.metric) & (points["x_unit"] == UNITS.get(x))]
-    points = points[points["figure"].str.startswith(figure)]
+    is_shown = (points["figure"] == figure) & (points["metric"] == quantity.metric) & (points["x_unit"] == UNITS.get(x))
+    points = points[is_shown & (CURVE_SPLITS.get(quantity.metric) == quantity.split)]
     marks = []
     for series, look in looks.items():
         rows = points[points["norm"] == series]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -12,7 +11,7 @@ from rmsexp.records.frames import comparable, timing_records
 from rmsexp.records.frames.names import in_order, label, without_impl
 from rmsexp.report import paper
 from rmsexp.report.plots import style
-from rmsexp.report.plots.chart import Axis, Chart, Mark, ends, interval, padded
+from rmsexp.report.plots.chart import Axis, Chart, Mark, interval, padded
 from rmsexp.report.plots.chart import rows as panel_of_rows
 from rmsexp.rules.ratios import FEWEST_ROUNDS
 
@@ -67,8 +66,10 @@ def chart(rows: pd.DataFrame, impl: str) -> Chart:
         task, setting, series = map(str, names_of_row)
         y = -float(len(labels))
         labels.append(textwrap.fill(f"{task}, {setting}: {label(series)}", 26))
-        if impl == "eager":
-            marks += published(task, [series], [y])
+        for of_paper in paper.select(task, "saving_vs_ln").to_dict("records") if impl == "eager" else []:
+            if of_paper["norm"] == series.lower():
+                text = f"paper, {of_paper['framework']}"
+                marks.append(Mark("hollow", style.PAPERS, [100 * of_paper["value"]], [y], label=text))
         step = min(APART, SPREAD / max(1, len(line) - 1))
         for place, row in enumerate(line.sort_values("clock").to_dict("records")):
             marker, symbol = MACHINES[clocks.index(row["clock"]) % len(MACHINES)]
@@ -77,25 +78,17 @@ def chart(rows: pd.DataFrame, impl: str) -> Chart:
             height = y + step * ((len(line) - 1) / 2 - place)
             text = f"{label(series)}, {row['clock']}"
             marks.append(interval(look, height, (saving, low, high), text, series, single=row["processes"] == 1))
-    x = Axis("time saved per step (%)", padded([0.0, *ends(marks)]))
+    x = Axis(
+        "time saved per step (%)", padded([0.0, *(end for mark in marks for end in (*mark.x, *mark.low, *mark.high))])
+    )
     machines = [
         (style.OTHER_LOOKS[-1]._replace(marker=marker, symbol=symbol, dash=""), textwrap.fill(name, 34))
         for name, (marker, symbol) in zip(clocks, MACHINES, strict=False)
     ]
-    of_paper = [(style.PAPERS, "paper, each framework")] * (impl == "eager")
-    legend = [*((look._replace(marker=""), label(series)) for series, look in looks.items()), *machines, *of_paper]
+    published = [(style.PAPERS, "paper, each framework")] * (impl == "eager")
+    legend = [*((look._replace(marker=""), label(series)) for series, look in looks.items()), *machines, *published]
     title = f"Time saved relative to LayerNorm, {impl} norms"
     return Chart(title, _caption(table, int(rows["too_wide"].sum())), [panel_of_rows(labels, marks, x, 0)], legend)
-
-
-def published(task: str, norms: Sequence[str], heights: Sequence[float]) -> list[Mark]:
-    """Return the marks of the paper's savings on a task, in percent, in the rows of these norms."""
-    marks = []
-    for row in paper.savings(task).to_dict("records"):
-        at = [height for norm, height in zip(norms, heights, strict=True) if norm.lower() == row["norm"]]
-        if at:
-            marks.append(Mark("hollow", style.PAPERS, [100 * row["saving"]], at, label=f"paper, {row['framework']}"))
-    return marks
 
 
 def _caption(table: pd.DataFrame, too_wide: int) -> list[str]:

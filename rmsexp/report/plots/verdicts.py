@@ -82,16 +82,11 @@ def _difference(row: dict[Any, Any], y: float, ends: tuple[float, float], look: 
     return interval(look, y, (row["difference"], low, high), label)
 
 
-def rates(campaigns: Sequence[Campaign], looks: Looks) -> list[Panel]:
-    """Return a panel per campaign with runs at several rates: the score against the rate, for each norm.
+def rates(campaign: Campaign, looks: Looks) -> Panel:
+    """Return the score of each norm of a campaign against its rate.
 
     The score is that on validation examples; for claims about stable ranges that of the claims, with the ranges.
     """
-    panels = [_rates(campaign, looks) for campaign in campaigns]
-    return [panel for panel in panels if panel.marks]
-
-
-def _rates(campaign: Campaign, looks: Looks) -> Panel:
     found = {norm: _by_rate(campaign, norm) for norm in campaign.every_arm}
     values = [value for by_rate in found.values() for scores in by_rate.values() for value in scores]
     low, high = padded(values)
@@ -138,12 +133,8 @@ def _rate_marks(campaign: Campaign, norm: str, points: dict[float, list[float]],
     return [mark for mark in marks if len(mark.x)]
 
 
-def ladders(campaigns: Sequence[Campaign], looks: Looks) -> list[Panel]:
-    """Return a panel per decided campaign with a ladder: differences of scores against the size, with 90 % bands."""
-    return [_ladder(campaign, looks) for campaign in campaigns if campaign.ladder and not campaign.undecided]
-
-
-def _ladder(campaign: Campaign, looks: Looks) -> Panel:
+def ladder(campaign: Campaign, looks: Looks) -> Panel:
+    """Return the differences of scores of a decided campaign with a ladder against the size, with 90 % bands."""
     scores, marks = campaign.scores, []
     for claim in campaign.claims:
         arms = zip(campaign.arms[claim.a], campaign.arms[claim.b], strict=True)
@@ -163,25 +154,11 @@ def _ladder(campaign: Campaign, looks: Looks) -> Panel:
     return Panel(Axis(next(iter(campaign.ladder)), x_range, log=True, ticks=campaign.sizes), y, marks, _title(campaign))
 
 
-def equal_time(campaigns: Sequence[Campaign], records: Records, timed: dict[str, Timed], looks: Looks) -> list[Panel]:
-    """Return a panel per decided campaign with times: the interim evaluations against steps x seconds per step.
+def equal_time(campaign: Campaign, records: Records, timed: Timed, looks: Looks) -> Panel:
+    """Return the interim evaluations of a campaign against steps x seconds per step.
 
-    Args:
-        campaigns: those of the campaigns.
-        records: all runs.
-        timed: the seconds per step of the norms of a campaign, by the path of its file. Others are left out.
-        looks: the look of each norm.
+    Its note has the source of the times, and what is left out. ``records``: all runs.
     """
-    panels = [
-        _equal_time(campaign, records, timed[str(campaign.path)], looks)
-        for campaign in campaigns
-        if str(campaign.path) in timed and not campaign.undecided
-    ]
-    return [panel for panel in panels if panel.marks]
-
-
-def _equal_time(campaign: Campaign, records: Records, timed: Timed, looks: Looks) -> Panel:
-    """Return the panel of a campaign. Its note has the source of the times, and what is left out."""
     metric = campaign.score.metric
     means = {norm: mean for norm in timed.seconds if len(mean := _interim(campaign, records, norm))}
     longest = max((mean["x"].max() * timed.seconds[norm] for norm, mean in means.items()), default=0.0)

@@ -38,16 +38,13 @@ def figure_1(records: Records) -> list[str]:
     points = curves(rows, "step", "loss")
     smoothed = {folder: (step, _smoothed(step, loss, end * WINDOW)) for folder, (step, loss) in points.items()}
     level = _loss_at(baseline_runs, smoothed, end)
-    if np.isnan(level):  # one ended before another's first row
-        return []
     parts = []
     for series in names.in_order(others["series"]):
-        own = others[others["series"] == series]
-        if np.isnan(loss := _loss_at(own, smoothed, end)):
-            last = min(float(smoothed[folder][0][-1]) for folder in averaged(own, timed=False)[0]["folder"])
-            parts.append(f"{_name(series)} is at its end before that step (step {last:.0f})")
-        else:
+        loss = _loss_at(others[others["series"] == series], smoothed, end)
+        if not np.isnan(loss):  # it ended before that step
             parts.append(f"{_name(series)} is at {four_digits(loss)} after the same steps")
+    if np.isnan(level) or not parts:  # of two runs, one ended before the other's first row
+        return []
     reached = f"When {_name(baseline)} reaches training loss {four_digits(level)} (at step {end:.0f})"
     return [f"{reached}, {'; '.join(parts)}.", _method(records, baseline, pd.concat([baseline_runs, others]))]
 
@@ -75,7 +72,7 @@ def _loss_at(runs: pd.DataFrame, smoothed: dict[str, tuple[Array, Array]], step:
 
 
 def _method(records: Records, baseline: str, used: pd.DataFrame) -> str:
-    """Return a sentence on how losses were obtained, which runs are left out, and other caveats.
+    """Return a sentence on how losses were obtained, and from how many seeds.
 
     ``used``: the runs of the baseline and of the norms compared with it.
     """
@@ -88,12 +85,6 @@ def _method(records: Records, baseline: str, used: pd.DataFrame) -> str:
         begun = BASELINE in set(map(names.without_impl, records.runs["series"]))
         reason = "diverged, failed or was not started" if begun else "is missing"
         remarks.append(f"{_name(SECOND)} is the baseline, since {_name(BASELINE)} {reason}")
-    missing = names.in_order(records.runs.loc[~records.runs["series"].isin(used["series"]), "series"])
-    if missing:
-        remarks.append(
-            f"without {', '.join(map(names.label, missing))} (diverged, failed, not started or of another impl or "
-            "precision)"
-        )
     seeds = (
         f"{names.label(series)} {len(averaged(used[used['series'] == series], timed=False)[0])}"
         for series in names.in_order(used["series"])

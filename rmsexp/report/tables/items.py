@@ -14,10 +14,11 @@ from rmsexp.records.frames import caveats, comparable, names, statistics, timing
 from rmsexp.records.frames.load import Records
 from rmsexp.report import paper
 from rmsexp.report.tables import formats
+from rmsexp.report.tables.form import Table
 
 OURS, PAPER = "here", "paper"  # the two halves of a table
-Heading = tuple[str, str, str]  # of a column: the half or "", what stands over it and its neighbours, and its own
 COLUMNS = ["label", "row", "series", "column", "here", "here_sd", "number", "saving", "low", "high"]
+COLUMNS += ["paper", "paper_sd", "paper_saving"]
 PRINTED_AS_DASH = "printed as a dash"  # how the note of a paper's number begins that the paper does not print
 WITH_SAVING = ("rms", "prms")  # norms whose times have the saving against LayerNorm in brackets, as in the paper
 LISTED = 3  # a note names at most this many runs, and then says how many more there are
@@ -26,19 +27,6 @@ TIME_NOTE = (
     "their ratio, which was measured interleaved; ± is the standard deviation over processes, of LayerNorm's "
     "time, and of another norm's ratio times LayerNorm's mean time; in brackets: the saving"
 )
-
-
-class Sheet(NamedTuple):
-    """A table.
-
-    Attributes:
-        numbers: a row per cell, for the CSV file.
-        text: the cells as text. Headings have up to three levels: "", ``OURS`` or ``PAPER``; the paper's heading over
-            several columns; and the paper's heading. Levels that are empty in all columns are left out.
-    """
-
-    numbers: pd.DataFrame
-    text: pd.DataFrame
 
 
 class Value(NamedTuple):
@@ -61,51 +49,30 @@ class Value(NamedTuple):
     remark: str = formats.NO_VALUE
 
 
-def sheet(item: Item, parts: Sequence[Part]) -> Sheet:
-    """Return an item's table. Its rows are those of the groups, in the paper's order.
+def table(item: Item, parts: Sequence[Part]) -> Table:
+    """Return an item's table: our half and the paper's, with the rows and columns of the paper. A number is a cell.
 
     Metrics that are fractions are shown in percent. A time is the mean over the processes of a timing, with the saving
     against LayerNorm in brackets.
     """
-    numbers, text = [], []
+    numbers, text = list[dict[str, Any]](), list[dict[str, str]]()
     labels = any(part.group.label for part in parts)
     for part in parts:
         for place, (row, norm) in enumerate(part.group.norms.items()):
-            cells: dict[Heading, str] = {("", "", ""): part.group.label if place == 0 else ""} if labels else {}
-            cells["", "", "Model"] = row
             series = norm if part.found is None else part.found.series[row]
+            halves: dict[str, dict[str, str]] = {OURS: {}, PAPER: {}}
             for column in item.columns:
                 found = Value() if part.found is None else value(part.found, series, column)
                 published = _published(item, part.group, norm, column)
-                cells |= {(OURS, column.over, column.heading): _text(found, column, norm)}
-                cells |= {(PAPER, column.over, column.heading): _text(published, column, norm)}
+                for half, shown in ((OURS, found), (PAPER, published)):
+                    halves[half][f"{column.name}, {half}"] = _text(shown, column, norm)
                 entry: dict[str, Any] = {"label": part.group.label, "row": row, "series": series}
                 entry |= {"column": column.name, "here": found.mean, "here_sd": found.sd} | found._asdict()
                 entry |= {"paper": published.mean, "paper_sd": published.sd, "paper_saving": published.saving}
                 numbers.append(entry)
-            text.append(cells)
-    return Sheet(pd.DataFrame(numbers)[[*COLUMNS, "paper", "paper_sd", "paper_saving"]], in_halves(text))
-
-
-def in_halves(rows: Sequence[dict[Heading, str]]) -> pd.DataFrame:
-    """Return the text of a :class:`Sheet` from its rows: the names of the rows first, then our half, then the paper's.
-
-    ``rows``: the cells by their headings, which are the same in all rows.
-    """
-    order = [key for half in ("", OURS, PAPER) for key in rows[0] if key[0] == half]
-    headings = pd.MultiIndex.from_tuples(order)
-    unused = [level for level in range(headings.nlevels - 1) if not any(headings.get_level_values(level))]
-    return pd.DataFrame([[row[key] for key in order] for row in rows], columns=headings.droplevel(unused))
-
-
-def with_single_headings(text: pd.DataFrame) -> pd.DataFrame:
-    """Return the cells of a :class:`Sheet` with headings of one level, such as "Test14, paper"."""
-    if text.columns.nlevels == 1:
-        return text
-    headings = [
-        " ".join(filter(None, levels[1:])) + f", {levels[0]}" * bool(levels[0]) for levels in text.columns.tolist()
-    ]
-    return text.set_axis(headings, axis=1)
+            first = {"": part.group.label if place == 0 else ""} if labels else {}
+            text.append(first | {"Model": row} | halves[OURS] | halves[PAPER])
+    return Table(item.name, item.title, pd.DataFrame(numbers)[COLUMNS], pd.DataFrame(text))
 
 
 def value(found: Found, series: str, column: Column) -> Value:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,15 +100,10 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
 
 
 def _rate(setting: Path, folders: pd.Index) -> float:
-    """Return the rate in the configs of runs of one series, else in the name of their setting; NaN if neither has it.
-
-    The configs come first, because the name of a setting may be cut.
-    """
+    """Return the rate in a config of a series' runs; else, as this name may be cut, that in its setting's, or NaN."""
     for folder in folders:
-        try:
+        with suppress(OSError, ValueError, KeyError, TypeError):
             return float(read_yaml(Path(folder) / record.CONFIG)["optim"]["lr"])
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
     match = RATE.search(setting.name)
     return float(match[1]) if match else math.nan
 

@@ -51,8 +51,6 @@ def latex(table: pd.DataFrame, caption: str) -> str:
 
     A table that is wider than the line is made as wide as it. Tables with check marks also need the package amssymb.
     """
-    text = table.to_latex(
-        index=False, escape=True, caption=caption.translate(SPECIAL), position="ht", multicolumn_format="c"
-    )
+    text = table.to_latex(index=False, escape=True, caption=caption.translate(SPECIAL), position="ht")
     text = text.replace(r"\begin{tabular}", FIT + r"\begin{tabular}").replace(r"\end{tabular}", r"\end{tabular}}")
     return str(text.translate(SYMBOLS))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -26,10 +27,9 @@ def tables(setting: Setting) -> Iterator[Table]:
     """Yield the table of a setting in which pRMSNorm was trained with several values of p."""
     records = setting.records
     if sum(names.norm_of(series) == PARTIAL for series in set(records.runs["series"])) > 1:
-        numbers = table(records, *records.names)
-        if has_several(numbers):
-            title = "; ".join(filter(None, ["The fraction of units p", left_out(records, numbers)]))
-            yield Table("p", title, numbers, readable(numbers, records))
+        numbers = table(records)
+        if numbers.loc[numbers["series"] != WHOLE, "p"].nunique() > 1:
+            yield Table("p", "The fraction of units p", numbers, readable(numbers, records))
 
 
 def compared(records: Records) -> list[Quantity]:
@@ -40,20 +40,19 @@ def compared(records: Records) -> list[Quantity]:
     return [quantity for quantity in found if quantity.metric != "loss"] or found
 
 
-def table(records: Records, task: str, setting: str) -> pd.DataFrame:
-    """Return one row per run of RMSNorm (p = 1) and of pRMSNorm, sorted by p, series and seed.
+def table(records: Records) -> pd.DataFrame:
+    """Return one row per run of RMSNorm (p = 1) and of pRMSNorm in a setting, sorted by p, series and seed.
 
-    Norms of which an option other than p was changed are left out, and so are runs with unknown p. If there are runs
-    with eager and with fused norms, the table has those that are more, or with equal numbers the eager ones. Columns:
-    ``IDENTITY``, of which ``series`` is without the implementation and p is a fraction; the name of each quantity that
-    is :func:`compared`, which is its unscaled value at the common step or, if the runs get one, their score, and NaN
-    for runs that diverged or failed; and ``TIME``, of which the seconds are the median over the run.
+    Norms of which an option other than p was changed are left out, and so are runs with unknown p, and those of the
+    implementation with fewer runs. Columns: ``IDENTITY``, of which ``series`` is without the implementation and p is a
+    fraction; the name of each quantity that is :func:`compared`, which is its unscaled value at the common step or, if
+    the runs get one, their score, and NaN for runs that diverged or failed; and ``TIME``, of which the seconds are the
+    median over the run.
     """
-    records = records.select(task, setting)
-    runs = _candidates(records)
-    counts = runs["impl"].value_counts()
-    table = runs[runs["impl"] == min(counts.index, key=lambda impl: (-counts[impl], impl), default=None)]
-    table = table.set_index("folder")
+    plain = records.runs["series"].map(names.without_impl)
+    runs = records.runs.assign(series=plain, impl=records.runs["impl"].fillna("unknown"))
+    runs = runs[(plain == WHOLE) | plain.str.fullmatch(rf"{PARTIAL}(\+p=[^+]*)*")]
+    table = runs[runs["impl"] == runs["impl"].mode().iloc[0]].set_index("folder")
     table["p"] = [_p(Path(str(folder)), series) for folder, series in table["series"].items()]
     step, shown = statistics.common_step(records), compared(records)
     for quantity in shown:
@@ -63,37 +62,14 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     return table.dropna(subset="p").sort_values(["p", "series", "seed"])[columns].reset_index(drop=True)
 
 
-def _candidates(records: Records) -> pd.DataFrame:
-    """Return the runs of RMSNorm and of pRMSNorm that differ in p alone, with ``series`` without the implementation."""
-    plain = records.runs["series"].map(names.without_impl)
-    runs = records.runs.assign(series=plain, impl=records.runs["impl"].fillna("unknown"))
-    return runs[(plain == WHOLE) | plain.str.fullmatch(rf"{PARTIAL}(\+p=[^+]*)*")]
-
-
-def has_several(table: pd.DataFrame) -> bool:
-    """Return whether pRMSNorm was trained with several values of p. ``table``: the result of :func:`table`."""
-    return bool(table.loc[table["series"] != WHOLE, "p"].nunique() > 1)
-
-
-def left_out(records: Records, table: pd.DataFrame) -> str:
-    """Return how many runs :func:`table` leaves out: of other implementations, or with unknown p; "" if none."""
-    runs = _candidates(records)
-    others = runs["impl"][~runs["impl"].isin(table["impl"])]
-    unknown = len(runs) - len(others) - len(table)
-    reasons = {f"with norm.impl={', '.join(sorted(set(others)))}": len(others), "whose p is unknown": unknown}
-    parts = [f"{count} run{'s' * (count > 1)} {reason}" for reason, count in reasons.items() if count]
-    return f"left out: {', '.join(parts)}" if parts else ""
-
-
 def _p(folder: Path, series: str) -> float:
     """Return p: 1 for RMSNorm; for pRMSNorm from the name of the series, else from the run's config, else NaN."""
     if series == WHOLE:
         return 1.0
     _, separator, value = series.partition("+p=")
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError):
         return float(value if separator else read_yaml(folder / record.CONFIG)["norm"]["p"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return math.nan
+    return math.nan
 
 
 def readable(table: pd.DataFrame, records: Records) -> pd.DataFrame:

@@ -62,14 +62,12 @@ def readable(table: pd.DataFrame, records: Records) -> pd.DataFrame:
 
     A mean that leaves runs out is followed by "2 of 3 runs".
     """
-    shown = quantities.recorded(records)
-    return pd.DataFrame(
-        {"norm": names.label(row["series"])} | {quantities.title(one): _text(row, one) for one in shown}
-        for row in table.to_dict("records")
-    )
-
-
-def _text(row: dict[Any, Any], quantity: Quantity) -> str:
-    mean, interval, count = (row[f"{quantity.name}{part}"] for part in ("", "_interval", "_n"))
-    remarks = [f"{count} of {row['runs']} runs"] if count != row["runs"] else []
-    return formats.quality(mean * quantity.factor, "", interval * quantity.factor, remarks)
+    rows = []
+    for row in table.to_dict("records"):
+        cells = {"norm": names.label(row["series"])}
+        for one in quantities.recorded(records):
+            mean, interval, count = (row[f"{one.name}{part}"] for part in ("", "_interval", "_n"))
+            remarks = [f"{count} of {row['runs']} runs"] if count != row["runs"] else []
+            cells[quantities.title(one)] = formats.quality(mean * one.factor, "", interval * one.factor, remarks)
+        rows.append(cells)
+    return pd.DataFrame(rows)

@@ -19,7 +19,7 @@ from rmsexp.report.tables import formats
 from rmsexp.report.tables.form import Setting, Table
 from rmsexp.rules import pairs, significance
 from rmsexp.rules.claims import ALPHA
-from rmsexp.rules.pairs import Array, Pairs
+from rmsexp.rules.pairs import Array
 
 MIN_SEEDS = 3  # fewest common seeds for an interval and a test
 EQUAL = 1e-9  # differences are equal up to rounding if sd / |mean| is not larger
@@ -31,7 +31,7 @@ def tables(setting: Setting) -> Iterator[Table]:
     """Yield the table of the differences, if there are any."""
     numbers = table(setting.records)
     if len(numbers):
-        yield Table("paired", title(setting.records, numbers), numbers, readable(numbers))
+        yield Table("paired", "Against LayerNorm, seed by seed", numbers, readable(numbers))
 
 
 def table(records: Records) -> pd.DataFrame:
@@ -43,9 +43,9 @@ def table(records: Records) -> pd.DataFrame:
     ``adjusted_interval``, the same with Bonferroni's correction for all series of the table; ``diverged``,
     ``ln_diverged``, ``both_diverged``, the numbers of common seeds at which only this run, only LN's, or both diverged.
 
-    If only one run of a pair diverged, p is that of the exact sign-flip test of ranks, diverged runs last, and there is
-    no interval. Interval and p are NaN below three pairs; p is also NaN if all differences are equal. A series has no
-    row if its runs and those of LN are near chance (:func:`rmsexp.records.frames.statistics.near_chance`).
+    Interval and p are NaN below three pairs; p is also NaN if all differences are equal, and both are NaN if only one
+    run of a pair diverged. A series has no row if its runs and those of LN are near chance
+    (:func:`rmsexp.records.frames.statistics.near_chance`).
     """
     target, step = statistics.target(records), statistics.common_step(records)
     runs = records.runs.set_index("folder").assign(value=statistics.headline_metric(records, step))
@@ -58,34 +58,16 @@ def table(records: Records) -> pd.DataFrame:
             runs["series"].map(names.precision_of) == names.precision_of(series)
         )
         reference = runs[runs["series"].map(names.is_plain_ln) & same]
-        if untrained.issuperset({series, *reference["series"]}):
-            continue
-        if series not in set(reference["series"]) and not reference.empty:
+        is_trained = not untrained.issuperset({series, *reference["series"]})
+        if is_trained and series not in set(reference["series"]) and not reference.empty:
             seeds = len({*series_runs["seed"], *reference["seed"]})
             row: dict[str, Any] = {"series": series, "metric": target.metric, "seeds": seeds}
             rows.append(row | _difference(series_runs, reference, target.mode))
     tested = [row for row in rows if not math.isnan(row["p"])]
     for row in tested:
         row["adjusted_p"] = min(1.0, len(tested) * row["p"])
-        known = not math.isnan(row["interval"])
-        row["adjusted_interval"] = _half(row["differences"], ALPHA / len(tested)) if known else math.nan
+        row["adjusted_interval"] = _half(row["differences"], ALPHA / len(tested))
     return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def title(records: Records, table: pd.DataFrame) -> str:
-    """Return the title of the :func:`table`, with the series that have no row."""
-    others = [series for series in names.in_order(records.runs["series"]) if not names.is_plain_ln(series)]
-    lost = [series for series in others if series not in set(table["series"])]
-    untrained = statistics.near_chance(records, statistics.headline_metric(records, statistics.common_step(records)))
-    known = any(map(names.is_plain_ln, untrained))
-    reasons = {
-        "near chance, as LayerNorm, so too short to decide": [one for one in lost if known and one in untrained],
-        "no LayerNorm of the same implementation and precision": [
-            one for one in lost if not (known and one in untrained)
-        ],
-    }
-    notes = "; ".join(f"without {', '.join(map(names.label, left))}: {why}" for why, left in reasons.items() if left)
-    return f"Against LayerNorm, seed by seed{f' ({notes})' if notes else ''}"
 
 
 def _difference(runs: pd.DataFrame, reference: pd.DataFrame, mode: str) -> dict[str, Any]:
@@ -93,13 +75,12 @@ def _difference(runs: pd.DataFrame, reference: pd.DataFrame, mode: str) -> dict[
     common = sorted(set(scores) & set(reference_scores))
     found = pairs.pair(scores, reference_scores, common, mode)
     differences = pairs.sign(mode) * found.differences
-    by_ranks = bool(found.diverged_a or found.diverged_b)
-    tested = len(found.scores) >= MIN_SEEDS
+    tested = len(differences) >= MIN_SEEDS and not (found.diverged_a or found.diverged_b)
     return {
         "n": len(differences),
         "difference": float(np.mean(differences)) if len(differences) else math.nan,
-        "interval": _half(differences, ALPHA) if tested and not by_ranks else math.nan,
-        "p": _two_sided(found, by_ranks) if tested else math.nan,
+        "interval": _half(differences, ALPHA) if tested else math.nan,
+        "p": _two_sided(differences) if tested else math.nan,
         "adjusted_p": math.nan,
         "adjusted_interval": math.nan,
         "differences": differences,
@@ -118,37 +99,33 @@ def _half(differences: Array, level: float) -> float:
     return (high - low) / 2
 
 
-def _two_sided(found: Pairs, by_ranks: bool) -> float:
+def _two_sided(differences: Array) -> float:
     """Return twice the smaller one of the two one-sided p-values; NaN if all differences are equal up to rounding."""
-    differences = found.differences
-    if by_ranks:
-        one_sided = [significance.p_of_ranks(scores) for scores in (found.scores, found.scores[:, ::-1])]
-    elif np.std(differences, ddof=1) <= EQUAL * abs(np.mean(differences)):
+    if np.std(differences, ddof=1) <= EQUAL * abs(np.mean(differences)):
         return math.nan
-    else:
-        one_sided = [significance.p_between(signed, 0, math.inf) for signed in (differences, -differences)]
-    return min(1.0, 2 * min(one_sided))
+    return min(1.0, 2 * min(significance.p_between(signed, 0, math.inf) for signed in (differences, -differences)))
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
     """Return the table as text. Differences of fractions are in percentage points; a missing test has its reason."""
-    return pd.DataFrame([_row(row) for row in table.to_dict("records")])
-
-
-def _row(row: dict[Any, Any]) -> dict[str, str]:
-    factor, unit = names.scale_and_unit(row["metric"])
-    difference = formats.difference(row["difference"], row["metric"], "+.3g")
-    interval = row["interval"] if math.isnan(row["adjusted_interval"]) else row["adjusted_interval"]
-    if not math.isnan(interval):
-        difference += f" ± {interval * factor:.2g}"
-    one_sided = row["diverged"] + row["ln_diverged"]
-    reason = f"fewer than {MIN_SEEDS} common seeds" if row["n"] + one_sided < MIN_SEEDS else "all differences are equal"
-    p = f"no test ({reason})" if math.isnan(row["p"]) else f"{row['adjusted_p']:.3g}{' (ranks)' if one_sided else ''}"
-    points = " (percentage points)" if unit else ""
-    return {
-        "norm": names.label(row["series"]),
-        "seeds at which both have a value": f"{row['n']} of {row['seeds']}",
-        "diverged: norm / LayerNorm / both": " / ".join(str(row[count]) for count in COUNTS),
-        f"{names.metric_label(row['metric'])} minus LayerNorm's{points}, mean ± 95 % interval, Bonferroni": difference,
-        "p, paired t-test, Bonferroni": p,
-    }
+    rows = []
+    for row in table.to_dict("records"):
+        factor, unit = names.scale_and_unit(row["metric"])
+        difference = formats.difference(row["difference"], row["metric"], "+.3g")
+        interval = row["interval"] if math.isnan(row["adjusted_interval"]) else row["adjusted_interval"]
+        if not math.isnan(interval):
+            difference += f" ± {interval * factor:.2g}"
+        few, lost = row["n"] < MIN_SEEDS, row["diverged"] + row["ln_diverged"]
+        reason = f"fewer than {MIN_SEEDS} common seeds" if few else "diverged" if lost else "all differences are equal"
+        metric = f"{names.metric_label(row['metric'])} minus LayerNorm's{' (percentage points)' if unit else ''}"
+        cells = {
+            "norm": names.label(row["series"]),
+            "seeds at which both have a value": f"{row['n']} of {row['seeds']}",
+            "diverged: norm / LayerNorm / both": " / ".join(str(row[count]) for count in COUNTS),
+            f"{metric}, mean ± 95 % interval, Bonferroni": difference,
+            "p, paired t-test, Bonferroni": (
+                f"no test ({reason})" if math.isnan(row["p"]) else f"{row['adjusted_p']:.3g}"
+            ),
+        }
+        rows.append(cells)
+    return pd.DataFrame(rows)

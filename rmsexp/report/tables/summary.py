@@ -12,7 +12,7 @@ from rich.table import Table as TerminalTable
 from rmsexp.config import score
 from rmsexp.records.frames import names, speed, statistics
 from rmsexp.records.frames.load import Records
-from rmsexp.report.tables import formats, markup
+from rmsexp.report.tables import formats
 from rmsexp.report.tables.form import Setting, Table
 from rmsexp.system import clock
 
@@ -22,13 +22,13 @@ TIMES, RATE = "seconds per 1k steps, median (quartiles)", " per second"
 
 def tables(setting: Setting) -> Iterator[Table]:
     """Yield the summary, as text without times and rates: those are compared in tables of interleaved timings alone."""
-    numbers = table(setting.records, *setting.records.names)
+    numbers = table(setting.records)
     cells = readable(numbers)
     shown = [name for name in cells if name != TIMES and not str(name).endswith(RATE)]
     yield Table("summary", "Summary", numbers, cells[shown])
 
 
-def table(records: Records, task: str, setting: str) -> pd.DataFrame:
+def table(records: Records) -> pd.DataFrame:
     """Return one row per series of a setting, in fractions (not percent) and seconds.
 
     ``seeds``, ``diverged``, ``failed``: numbers of runs; ``final``: mean of ``metric`` at ``compared_at_step`` or, if
@@ -41,7 +41,6 @@ def table(records: Records, task: str, setting: str) -> pd.DataFrame:
     ``predictions_per_second``: of what ``predictions`` names, at this speed, absent if no run has recorded their
     number; ``near_chance``: whether ``final`` is near that of a model that has learnt nothing, absent if none is.
     """
-    records = records.select(task, setting)
     step, target = statistics.common_step(records), statistics.target(records)
     final, best = statistics.final_metric(records, step), statistics.best_metric(records, step)
     seconds = records.metrics.groupby("folder", observed=True)[SECONDS].last()
@@ -124,7 +123,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     compared = f", mean of the last {score.SCORED} evaluations" if first["scored"] else f" at step {step}"
     metric = " ".join(map(names.metric_label, first["metric"].split()))
     shown = []
-    for row in _rows(table):
+    for row in table.to_dict("records"):
         steps = f"{row['steps_min']}" if row["steps_min"] == row["steps_max"] else "{steps_min} to {steps_max}"
         cells = {"norm": row["label"], "runs": row["status"], "steps": steps.format_map(row)}
         cells[f"{metric}{compared}"] = _quality(row, "final")
@@ -139,11 +138,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(shown)
 
 
-def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    return [dict(zip(map(str, table.columns), values, strict=True)) for values in table.itertuples(index=False)]
-
-
-def _quality(row: dict[str, Any], name: str) -> str:
+def _quality(row: dict[Any, Any], name: str) -> str:
     """Return the mean with, where known, interval, standard deviation and median, and the runs left out of the mean."""
     metric = row["metric"].split()[-1]
     factor, _ = names.scale_and_unit(metric)
@@ -160,25 +155,9 @@ def _quality(row: dict[str, Any], name: str) -> str:
     return formats.quality(row[name], metric, row[f"{name}_interval"], remarks)
 
 
-def _excluded(row: dict[str, Any]) -> str:
+def _excluded(row: dict[Any, Any]) -> str:
     """Return the time states of a series none of whose runs has a clear time, and otherwise nothing."""
     return "" if "clear" in row["time_state"] else row["time_state"]
-
-
-def to_markdown(table: pd.DataFrame, title: str, caveats: list[str]) -> str:
-    """Return a Markdown text: title, readable summary, seconds in each bucket of the clock, and caveats as a list."""
-    buckets = table[["label", *SECONDS]].round(2).rename(columns={f"seconds_{name}": name for name in clock.BUCKETS})
-    cells = buckets.rename(columns={"label": "norm"}).astype(object).where(buckets.notna().to_numpy(), formats.NO_VALUE)
-    parts = [
-        f"# {title}",
-        markup.markdown(readable(table)),
-        "Times are of separate runs, and do not compare norms: python -m rmsexp.timing measures what a norm costs.",
-        "Seconds in each bucket of the clock, mean over the runs whose time is clear, or over all if none is. The time "
-        "axis of every curve is data + train:",
-        markup.markdown(cells),
-        "\n".join(f"- {line}" for line in caveats),
-    ]
-    return markup.document(parts)
 
 
 def remarks(table: pd.DataFrame) -> list[str]:
@@ -204,7 +183,8 @@ def for_terminal(table: pd.DataFrame) -> TerminalTable:
     text = text[[name for name in text if not str(name).endswith(RATE)]]  # progress lines have shown them
     text = text.rename(columns={TIMES: "s per 1k steps"})
     text["s per 1k steps"] = [
-        " ".join(filter(None, (formats.number(row["seconds_per_1k_steps"]), _excluded(row)))) for row in _rows(table)
+        " ".join(filter(None, (formats.number(row["seconds_per_1k_steps"]), _excluded(row))))
+        for row in table.to_dict("records")
     ]
     columns = TerminalTable(*map(str, text), caption="\n".join(remarks(table)), caption_justify="left")
     for row in text.to_numpy().tolist():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -31,23 +31,21 @@ class Level(NamedTuple):
         metric: the name of the metric.
         mode: "min" or "max", the better direction.
         value: the value of the metric; a fraction if the metric is shown in percent.
-        source: how it was chosen, in words.
-        evaluations: the fewest and the most evaluations of a run that neither diverged nor failed.
+        title: the title of the table, such as "Steps until valid error is 21.30 % (90 % of the way to …)".
     """
 
     split: str
     metric: str
     mode: str
     value: float
-    source: str
-    evaluations: tuple[int, int]
+    title: str
 
 
 def tables(setting: Setting) -> Iterator[Table]:
     """Yield the table of the steps until the level, if there is one."""
     if goal := level(setting.records):
         numbers = table(setting.records, goal)
-        yield Table("target", title(goal), numbers, readable(numbers))
+        yield Table("target", goal.title, numbers, readable(numbers))
 
 
 def level(records: Records) -> Level | None:
@@ -69,10 +67,15 @@ def level(records: Records) -> Level | None:
     leader = str(plain_ln or (means.idxmax() if target.mode == "min" else means.idxmin()))
     by_step = rows[rows["series"] == leader].groupby("step")["value"].mean()
     start, end = float(by_step[by_step.index.min()]), float(means.loc[leader])
-    source = f"{SHARE * 100:.0f} % of the way to {names.label(leader)}'s mean at step {step}"
-    counts = rows.groupby("folder").size()
     value = start + SHARE * (end - start)
-    return Level(split, target.metric, target.mode, value, source, (int(counts.min()), int(counts.max())))
+    metric = f"{names.split_label(split, target.metric)} {names.metric_label(target.metric)}"
+    counts = rows.groupby("folder").size()
+    evaluations = " to ".join(dict.fromkeys([f"{counts.min()}", f"{counts.max()}"]))
+    title = (
+        f"Steps until {metric} is {formats.quality(value, target.metric)} ({SHARE * 100:.0f} % of the way to "
+        f"{names.label(leader)}'s mean at step {step}; {evaluations} evaluations per run)"
+    )
+    return Level(split, target.metric, target.mode, value, title)
 
 
 def table(records: Records, goal: Level) -> pd.DataFrame:
@@ -100,26 +103,14 @@ def table(records: Records, goal: Level) -> pd.DataFrame:
     return pd.DataFrame(found, columns=COLUMNS)
 
 
-def title(goal: Level) -> str:
-    """Return the table's title, such as "Steps until valid error is 21.30 % (90 % of the way…; 20 evaluations…)"."""
-    value = formats.quality(goal.value, goal.metric)
-    few, many = goal.evaluations
-    count = f"{few} evaluations per run" if few == many else f"{few} to {many} evaluations per run"
-    metric = f"{names.split_label(goal.split, goal.metric)} {names.metric_label(goal.metric)}"
-    return f"Steps until {metric} is {value} ({goal.source}; {count})"
-
-
 def readable(table: pd.DataFrame) -> pd.DataFrame:
     """Return the table as text."""
-    return pd.DataFrame([_row(row) for row in table.to_dict("records")])
-
-
-def _row(row: dict[Any, Any]) -> dict[str, str]:
-    median, low, high = (NEVER if math.isinf(row[key]) else formats.without_exponent(row[key]) for key in COLUMNS[-3:])
-    interval = "" if math.isnan(row["steps_low"]) else f" ({low} to {high})"
-    diverged = f", {row['diverged']} diverged" if row["diverged"] else ""
-    return {
-        "norm": names.label(row["series"]),
-        "runs that reached it": f"{row['reached']} of {row['runs']}{diverged}",
-        "steps, Kaplan-Meier median (95 % interval)": f"{median}{interval}",
-    }
+    rows = []
+    for row in table.to_dict("records"):
+        ends = [formats.without_exponent(row[key]) if math.isfinite(row[key]) else NEVER for key in COLUMNS[-3:]]
+        interval = "" if math.isnan(row["steps_low"]) else " ({1} to {2})".format(*ends)
+        diverged = f", {row['diverged']} diverged" if row["diverged"] else ""
+        cells = {"norm": names.label(row["series"])}
+        cells["runs that reached it"] = f"{row['reached']} of {row['runs']}{diverged}"
+        rows.append(cells | {"steps, Kaplan-Meier median (95 % interval)": f"{ends[0]}{interval}"})
+    return pd.DataFrame(rows)

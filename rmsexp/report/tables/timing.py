@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any
-
 import pandas as pd
 
 from rmsexp.records.frames.names import label
 from rmsexp.records.frames.timing_records import PARTS, labels, saving
 from rmsexp.report import paper
-from rmsexp.report.paper import matching
 from rmsexp.report.tables import formats
 
 
@@ -20,41 +16,29 @@ def readable(timings: pd.DataFrame) -> pd.DataFrame:
     ``timings``: rows of :func:`rmsexp.records.frames.timing_records.load`.
     """
     task, reference = timings["task"].iloc[0], timings["reference"].iloc[0]
-    published = paper.savings(task)
+    published = paper.select(task, "saving_vs_ln")  # of whole training steps with eager norms, against LayerNorm
     rows = []
-    for name, comparable, row in zip(
-        labels(timings), matching.comparable_savings(timings), timings.to_dict("records"), strict=True
-    ):
-        paper_savings = published.loc[(published["norm"] == row["series"]) & comparable, "saving"]
-        rows.append(
-            {
-                "norm": name,
-                "ms per step, median (quartiles)": formats.median_and_range(
-                    row["median_seconds_per_1k_steps"], row["q25"], row["q75"]
-                ),
-                f"saving vs {label(reference)} (95 % interval)": _saving(row),
-                "saving in each process": _in_each_process(row),
-                "paper": " / ".join(map(formats.saving, paper_savings)),
-                "forward / backward / update, ms": _parts(row),
-                "memory that a step adds, at most, MB": _megabytes(row["peak_bytes"]),
-            }
-        )
+    for name, row in zip(labels(timings), timings.to_dict("records"), strict=True):
+        comparable = (row["kind"], reference, row["impl"]) == ("steps", "ln", "eager")
+        paper_savings = published.loc[(published["norm"] == row["series"]) & comparable, "value"]
+        is_reference = row["series"] == reference
+        ratios = ", ".join(f"{100 * (1 - ratio):z.1f}" for ratio in row["estimates"])
+        cells = {
+            "norm": name,
+            "ms per step, median (quartiles)": formats.median_and_range(
+                row["median_seconds_per_1k_steps"], row["q25"], row["q75"]
+            ),
+            f"saving vs {label(reference)} (95 % interval)": (
+                "reference" if is_reference else formats.saving(*saving(row))
+            ),
+            "saving in each process": "" if is_reference else f"{ratios} %",
+            "paper": " / ".join(map(formats.saving, paper_savings)),
+            "forward / backward / update, ms": " / ".join(
+                f"{row[part]:.4g}" for part in PARTS if not pd.isna(row[part])
+            ),
+            "memory that a step adds, at most, MB": (
+                "" if pd.isna(row["peak_bytes"]) else f"{row['peak_bytes'] / 1e6:.0f}"
+            ),
+        }
+        rows.append(cells)
     return pd.DataFrame(rows)
-
-
-def _megabytes(count: float) -> str:
-    return "" if pd.isna(count) else f"{count / 1e6:.0f}"
-
-
-def _saving(row: dict[Hashable, Any]) -> str:
-    return "reference" if row["series"] == row["reference"] else formats.saving(*saving(row))
-
-
-def _in_each_process(row: dict[Hashable, Any]) -> str:
-    if row["series"] == row["reference"]:
-        return ""
-    return f"{', '.join(f'{100 * (1 - ratio):z.1f}' for ratio in row['estimates'])} %"
-
-
-def _parts(row: dict[Hashable, Any]) -> str:
-    return " / ".join(f"{row[part]:.4g}" for part in PARTS if not pd.isna(row[part]))

@@ -78,16 +78,15 @@ def _decided(campaign: Campaign, verdict: claims.Verdict) -> dict[str, Any]:
     return row | {"reason": "; ".join(filter(None, (verdict.reason, _power(verdict))))}
 
 
-def marked(row: Mapping[Any, Any]) -> str:
-    """Return the outcome of a row, with "*" if it has remarks and "†" if it holds at the chosen rates only."""
-    return f"{row['outcome']}{'*' * bool(row['remarks'])}{'†' * bool(note_on_rates(row))}"
-
-
 def qualified(row: Mapping[Any, Any]) -> str:
-    """Return the marked outcome of a row with what limits it in words, such as "supported, still improving"."""
+    """Return the outcome of a row with what limits it, such as "supported*†, still improving".
+
+    "*" stands for its remarks, and "†" for :func:`note_on_rates`.
+    """
     if row["outcome"] == UNDECIDED:
         return UNDECIDED
-    return ", ".join([marked(row), *_limits(row)])
+    marks = "*" * bool(row["remarks"]) + "†" * bool(note_on_rates(row))
+    return ", ".join([f"{row['outcome']}{marks}", *_limits(row)])
 
 
 def _limits(row: Mapping[Any, Any]) -> list[str]:
@@ -109,11 +108,6 @@ def note_on_rates(row: Mapping[Any, Any]) -> str:
     return CHOSEN_RATES * (decided and math.isnan(row["rates"]))
 
 
-def notes_on_rates(table: pd.DataFrame) -> list[str]:
-    """Return what "†" means in the rows of :func:`table`; nothing if no row has it."""
-    return list(dict.fromkeys(filter(None, map(note_on_rates, table.to_dict("records")))))
-
-
 def _power(verdict: claims.Verdict) -> str:
     """Return the power of an inconclusive test with a margin, as text; "" for others."""
     chance = seeds.power_of(verdict)
@@ -132,7 +126,7 @@ def unit(campaign: Campaign) -> str:
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
     """Return the table as text."""
-    return pd.DataFrame([_readable(row) for row in table.to_dict("records")])
+    return pd.DataFrame(map(_readable, table.to_dict("records")))
 
 
 def _readable(row: dict[Any, Any]) -> dict[str, str]:
@@ -142,7 +136,8 @@ def _readable(row: dict[Any, Any]) -> dict[str, str]:
         for key, name in (("diverged_a", row["a"]), ("diverged_b", row["b"]), ("diverged_both", "both"))
         if decided and row[key]
     ]
-    uncertainty = " / ".join(_number(row[key]) for key in ("uncertainty_a", "uncertainty_b"))
+    known = (row[key] for key in ("uncertainty_a", "uncertainty_b"))
+    uncertainty = " / ".join(formats.NO_VALUE if math.isnan(value) else f"{value:.2g}" for value in known)
     in_family = isinstance(row["family"], str)
     return {
         "claim": row["claim"],
@@ -199,10 +194,6 @@ def _interval(row: Mapping[Any, Any]) -> str:
     return f"{ends} ({100 * row['level']:.3g} %)"
 
 
-def _number(value: float) -> str:
-    return formats.NO_VALUE if math.isnan(value) else f"{value:.2g}"
-
-
 def _difference(row: Mapping[Any, Any]) -> str:
     """Return a difference with its 90 % interval, such as "+0.11 (-0.03 to +0.25) points"."""
     if math.isnan(row["difference"]):
@@ -235,7 +226,8 @@ def matrix(campaigns: Sequence[Campaign]) -> pd.DataFrame:
         same = numbers[numbers["claim"] == claim]
         row = {"claim": str(claim)}
         for task in tasks:
-            cells = [_cell(entry, len(same[same["task"] == task]) > 1) for entry in _of(same, task)]
+            of_task = same[same["task"] == task].to_dict("records")
+            cells = [_cell(entry, len(of_task) > 1) for entry in of_task]
             row[task] = "; ".join(cells) or formats.NO_VALUE
         if len(tasks) > 1:
             row[EVERY] = _every(campaigns, str(claim), same) if same["task"].nunique() > 1 else formats.NO_VALUE
@@ -253,10 +245,6 @@ def newest(numbers: pd.DataFrame, campaigns: Sequence[Campaign]) -> pd.DataFrame
     }
     keys = zip(numbers["campaign"], numbers["task"], numbers["claim"], strict=True)
     return numbers[np.array([key not in superseded for key in keys], dtype=bool)]
-
-
-def _of(numbers: pd.DataFrame, task: str) -> list[dict[Any, Any]]:
-    return numbers[numbers["task"] == task].to_dict("records")
 
 
 def _cell(row: dict[Any, Any], several: bool) -> str:

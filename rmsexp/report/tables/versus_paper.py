@@ -10,11 +10,20 @@ import pandas as pd
 from rmsexp.records.frames import names, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report import paper
-from rmsexp.report.paper import matching
 from rmsexp.report.tables import formats
 from rmsexp.report.tables.form import Setting, Table
 
 PAPER = "paper, its own setting"
+# The paper's name of a data set -> the split of our records. All other numbers belong to the target's split.
+SPLITS = {"newstest2017": "test2017", "CNN top4": "valid"}
+# The paper's name of a data set -> the beginning of the name of the same data in our records.
+DATA = {
+    "CIFAR-10": "CIFAR-10",
+    "CNN top4": "CNN top4",
+    "COCO, 5 folds of 1k": "COCO",
+    "newstest2014": "WMT14 en-de",
+    "newstest2017": "WMT14 en-de",
+}
 MEANS = ["series", "seeds", "final", "final_n", "best", "best_n"]
 COLUMNS = [*MEANS, "paper", "final_difference", "best_difference"]
 
@@ -40,11 +49,13 @@ def table(records: Records) -> pd.DataFrame:
     target = statistics.target(records)
     published = paper.select(records.names[0], target.metric).rename(columns={"value": "paper"}).drop(columns="task")
     # of the task: target.split is the validation split for runs that never evaluate test
-    split = matching.split_of(published, records.runs["target_split"].dropna().iloc[0])
+    split = published["data"].map(SPLITS).fillna(records.runs["target_split"].dropna().iloc[0])
     evaluated = [name for name in split.unique() if len(statistics.evaluations(records, name, target.metric))]
     parts = [_means(records, name).merge(published[split == name], on="norm") for name in evaluated]
     rows = pd.concat(parts) if parts else pd.DataFrame(columns=[*MEANS, *published.columns])
-    same = matching.is_same_data(rows, records.runs["dataset"].dropna().unique())
+    ours = records.runs["dataset"].dropna()
+    of_data = {data: len(ours) > 0 and all(name.startswith(prefix) for name in ours) for data, prefix in DATA.items()}
+    same = rows["data"].map(of_data).fillna(False).astype(bool)
     for name in ("final", "best"):
         rows[f"{name}_difference"] = (rows[name] - rows["paper"]).where(same)
     order = {series: place for place, series in enumerate(names.in_order(rows["series"]))}
@@ -71,10 +82,7 @@ def _means(records: Records, split: str) -> pd.DataFrame:
 
 
 def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
-    """Return the table as text, without differences if none of the paper's numbers was measured on our data.
-
-    Columns of the best evaluation that have no value, such as those of runs with a score, are left out, too.
-    """
+    """Return the table as text, without empty columns: differences on other data, and the best of runs with a score."""
     points = " (points)" if names.scale_and_unit(target.metric)[1] else ""
     last = statistics.final_label(target)
     rows = [
@@ -90,13 +98,8 @@ def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:
         for row in table.to_dict("records")
     ]
     cells = pd.DataFrame(rows)
-    empty = {
-        "minus paper": table["final_difference"].isna().all(),
-        "best on": table["best"].isna().all(),
-        "best minus": table["best_difference"].isna().all(),
-    }
-    unused = [name for part, is_empty in empty.items() if is_empty for name in cells if part in str(name)]
-    return cells.drop(columns=unused)
+    empty = [name for name in cells if name != last and (cells[name] == formats.NO_VALUE).all()]
+    return cells.drop(columns=empty)
 
 
 def _mean(row: dict[Any, Any], name: str, metric: str) -> str:

@@ -36,7 +36,7 @@ def test_the_runs_of_an_item_compose(name: str) -> None:
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_shows_all_numbers_of_the_paper(name: str) -> None:
     item = items.read(name)
-    cells = item_tables.sheet(item, [Part(group, None) for group in item.groups]).numbers
+    cells = item_tables.table(item, [Part(group, None) for group in item.groups]).numbers
     numbers = paper.numbers()
     numbers = numbers[(numbers["table"] == item.title) & ~numbers["metric"].isin(DERIVED)]
     is_saving = numbers["metric"] == "saving_vs_ln"

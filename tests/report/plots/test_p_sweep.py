@@ -17,7 +17,7 @@ from rmsexp.report.tables import p_sweep as p_table
 
 def chart(root: Path) -> Chart:
     records = load(root)
-    return p_sweep.chart(p_table.table(records, "cifar10", "demo"), records, "title")
+    return p_sweep.chart(p_table.table(records), records, "title")
 
 
 def test_quality_and_time_against_p_are_drawn(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_quality_and_time_against_p_are_drawn(tmp_path: Path) -> None:
     quality, time = chart(tmp_path).panels
     assert (quality.y.title, time.y.title) == ("test error (%), last", "seconds per 1k steps")
     (mean,) = marks_of(quality, "prms", "line")
-    table = p_table.table(load(tmp_path), "cifar10", "demo")
+    table = p_table.table(load(tmp_path))
     expected = table[table["series"] != "rms"].groupby("p")["test_error"].mean() * 100
     assert list(mean.x) == [10, 50]
     assert list(mean.y) == pytest.approx(expected.tolist())
@@ -40,7 +40,7 @@ def test_means_of_three_seeds_have_intervals_and_the_caption_counts_seeds(tmp_pa
     for seed in range(4):
         write_run(tmp_path, "prms+p=0.5", seed, status="diverged" if seed == 3 else "finished")
         write_run(tmp_path, "rms", seed)
-    found, table = chart(tmp_path), p_table.table(load(tmp_path), "cifar10", "demo")
+    found, table = chart(tmp_path), p_table.table(load(tmp_path))
     for series, name in (("rms", "rms"), ("prms", "prms+p=0.5")):
         values = table.loc[table["series"] == name, "test_error"].dropna() * 100
         (mean,) = marks_of(found.panels[0], series, "line")

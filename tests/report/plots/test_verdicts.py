@@ -72,7 +72,7 @@ def test_a_difference_without_interval_is_hollow(tmp_path: Path) -> None:
 
 
 def test_quality_against_the_rate(states: list[Held]) -> None:
-    panel = verdicts.rates(states, looks(states))[0]
+    panel = verdicts.rates(states[0], looks(states))
     assert list(panel.x.ticks or ()) == [0.001, 0.002, 0.004, 0.008]
     points, line, ring = (mark for mark in panel.marks if mark.label.startswith("LayerNorm"))
     assert line.x == [0.001, 0.002, 0.002828, 0.003364, 0.004, 0.004757, 0.005657, 0.008]
@@ -87,7 +87,7 @@ def test_diverged_runs_are_crosses_at_the_worse_edge(tmp_path: Path) -> None:
     for job in campaign_results.load(path).jobs:
         if job.stage == "tune" and job.rate == 0.008 and job.norm != "ln":
             (tmp_path / job.folder / "status.json").write_text('{"status": "diverged", "step": 9, "error": null}')
-    (panel,) = verdicts.rates(campaign_results.load_all(tmp_path, []), LOOKS)
+    (panel,) = (verdicts.rates(state, LOOKS) for state in campaign_results.load_all(tmp_path, []))
     none, rms = (mark for mark in panel.marks if mark.kind == "cross")
     assert (none.x, none.look, rms.x, rms.look) == ([0.008], LOOKS["none"], [0.008], LOOKS["rms"])
     highest = max(y for mark in panel.marks if mark.kind == "points" for y in mark.y)
@@ -102,7 +102,7 @@ def test_quality_at_equal_time(root: Path, states: list[Held]) -> None:
     timed = found[0]
     assert timed is not None
     assert timed.seconds == pytest.approx({"ln": 0.12, "rms": 0.11, "none": 0.10})
-    (panel,) = verdicts.equal_time(states, records, {str(states[0].path): timed}, looks(states))
+    panel = verdicts.equal_time(states[0], records, timed, looks(states))
     ends = {mark.series: mark.x[-1] for mark in panel.marks}
     assert ends == pytest.approx({"ln": 0.12 * STEPS, "rms": 0.11 * STEPS, "none": 0.10 * STEPS})
     assert panel.y.title == "valid, 256 examples: error (%)"
@@ -110,5 +110,5 @@ def test_quality_at_equal_time(root: Path, states: list[Held]) -> None:
     clock = "interleaved, fused, 1 thread, AMD EPYC, torch 2.15.0, one process, not replicated, only 4 rounds"
     assert panel.note == f"{clock}; small; 2026-11-22"
     without = timed._replace(seconds={norm: seconds for norm, seconds in timed.seconds.items() if norm != "rms"})
-    (panel,) = verdicts.equal_time(states, records, {str(states[0].path): without}, looks(states))
+    panel = verdicts.equal_time(states[0], records, without, looks(states))
     assert panel.note.endswith("; RMSNorm has no time")

@@ -32,7 +32,7 @@ def test_csv_markdown_and_terminal_show_the_same_numbers(drawn: Path) -> None:
 
 def of_ln(root: Path) -> tuple[pd.Series, str]:
     """Return the row of LN, as numbers, and its quality as text."""
-    table = summary_table.table(setting(root), "cifar10", "demo")
+    table = summary_table.table(setting(root))
     return table.iloc[0], summary_table.readable(table).iloc[0, 3]
 
 
@@ -49,7 +49,7 @@ def test_predictions_per_second_are_those_of_a_step_over_its_time(tmp_path: Path
         if series == "rms":
             (folder / record.METRICS).write_text("".join(json.dumps(row) + "\n" for row in rows))
             atomic.write_json(folder / record.RUN, readers.read_json(folder / record.RUN) | {"predictions": "tokens"})
-    table = summary_table.table(setting(tmp_path), "cifar10", "demo").set_index("series")
+    table = summary_table.table(setting(tmp_path)).set_index("series")
     expected = 32_000 / table.loc["rms", "seconds_per_1k_steps"]
     assert table.loc["rms", "predictions_per_second"] == pytest.approx(expected)
     shown = summary_table.readable(table.reset_index())["tokens per second"]

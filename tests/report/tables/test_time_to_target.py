@@ -11,7 +11,7 @@ from helpers.comparisons import setting, write_errors
 from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import time_to_target
 
-LEVEL = time_to_target.Level("test", "error", "min", 0.5, "for the test", (2, 3))
+LEVEL = time_to_target.Level("test", "error", "min", 0.5, "for the test")
 
 
 def table_of(records: Records, series: str) -> dict[str, float]:
@@ -28,8 +28,8 @@ def test_steps_to_a_level(tmp_path: Path) -> None:
     goal = time_to_target.level(setting(tmp_path))
     assert goal is not None
     assert goal.value == pytest.approx(0.9 - 0.9 * 0.5)
-    assert time_to_target.title(goal).startswith("Steps until test error is 45.00 % (90 % of the way to LayerNorm's")
-    assert "; 4 evaluations per run)" in time_to_target.title(goal)
+    assert goal.title.startswith("Steps until test error is 45.00 % (90 % of the way to LayerNorm's")
+    assert "; 4 evaluations per run)" in goal.title
     table = time_to_target.table(setting(tmp_path), goal).set_index("series")
     assert table["reached"].to_dict() == {"ln": 1, "rms": 2, "wn": 0}
     assert table["steps"].to_dict() == {"ln": 200, "rms": 200, "wn": math.inf}
