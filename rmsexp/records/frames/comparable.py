@@ -238,7 +238,7 @@ def clock(comparison: Comparison) -> str:
 
 
 def precision(name: object) -> str:
-    """Return the precision to be added to a heading, such as ", float16"; "" for float32."""
+    """Return the precision to be added to a heading, such as ", bfloat16"; "" for float32."""
     return "" if name == names.FLOAT32 else f", {name}"
 
 
