@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rmsexp.task import CoupledTask, MicroBatches, Objective, Schedule, Task, checked
 from rmsexp.train import evaluations
-from rmsexp.train.evaluations import Evaluations
+from rmsexp.train.evaluations import Every, Scored
 from rmsexp.train.optim import CLIPPING
 from rmsexp.train.randomness import StreamNoise
 from rmsexp.train.running import RunningStatistics
@@ -34,7 +34,7 @@ class Settings:
     clipping: str
     max_steps: int
     log_every: int
-    evaluations: Evaluations
+    evaluations: Every | Scored
     checkpoint_every: int
     precision: str
     device: torch.device
