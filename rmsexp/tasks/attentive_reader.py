@@ -198,11 +198,8 @@ class Task:
         if self.config.batch_size > size:
             raise ValueError(f"batch_size={self.config.batch_size} is more than the {size} training examples")
         self._epoch = lru_cache(maxsize=2)(self._plan)
-        chance = "; ".join(f"{name} {self._chance(split):.2%}" for name, split in self._held_out().items())
         self.notes[record.WORDS] = digest_of_words(self._cloze.words)
-        self.target = replace(self.target, chance=self._chance(self._held_out()[self.target.split]))
-        self.notes["chance"] = f"error of naming an entity of the passage at random: {chance}"
-        report(self.notes["chance"])
+        self.target = replace(self.target, chance=self._chance(self._cloze.splits[self.target.split]))
 
     def build(self, norm: Norm) -> nn.Module:
         options = self.config.model
