@@ -40,8 +40,8 @@ def restore(
 ) -> tuple[State, Clock]:
     """Load the newest undamaged checkpoint of a run into the stepper's model and optimiser; drop later metrics.
 
-    Without a checkpoint, initialise the model and drop all metrics. If the best model so far is of a later step, whose
-    metrics are dropped, the next evaluation replaces it.
+    Without a checkpoint, initialise the model and drop all metrics. If the best model so far cannot be used, or is of a
+    later step, whose metrics are dropped, the next evaluation replaces it.
 
     ``identity``: that of the run's checkpoints. ``saved_step``: the step of the last checkpoint according to the run's
     status; 0: there is none; None: not known. ``warn``: gets messages about checkpoints that are damaged or missing.
@@ -68,23 +68,13 @@ def restore(
     state, clock = restored
     if state.step < (saved_step or 0) and not warnings:
         warn(f"{files.checkpoints} lacks the last checkpoint, of step {saved_step}; continuing from an older one")
-    _check_best(files, identity, state, warn)
-    return state, clock
-
-
-def _check_best(
-    files: record.RunFolder, identity: checkpoint.Identity, state: State, warn: Callable[[str], None]
-) -> None:
-    """Let the next evaluation replace the best model if it is of a later step. Warn if it is unusable."""
-    if state.best is None:
-        return
     try:
-        step = checkpoint.read(files.checkpoints / checkpoint.BEST, identity).get("step")
-    except checkpoint.CheckpointError as error:
-        warn(f"{error}; unless a later evaluation is better, only the last model can be used (--checkpoint last)")
-        return
-    if isinstance(step, int) and step > state.step:
-        state.best = None  # with another eval_every, no evaluation might be better, and the file would stay
+        best_step = 0 if state.best is None else checkpoint.read(files.checkpoints / checkpoint.BEST, identity)["step"]
+    except checkpoint.CheckpointError:
+        best_step = math.inf
+    if best_step > state.step:
+        state.best = None
+    return state, clock
 
 
 def _drop_metrics(files: record.RunFolder, saved_step: int | None, warn: Callable[[str], None]) -> None:
@@ -311,14 +301,10 @@ class Trainer:
         epoch = round(state.step / self.task.steps_per_epoch, 6)
         progress = {"step": state.step, "epoch": epoch, "examples": state.examples, "split": split}
         seconds = {name: round(seconds, 6) for name, seconds in self.clock.seconds.items()}
-        return progress | _finite(metrics) | {"seconds": seconds}
+        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}  # JSON has no NaN
+        return progress | finite | {"seconds": seconds}
 
     def _record(self, rows: list[record.Row], files: Mapping[str, str] = {}) -> None:
         """Write rows of metrics, and files of the task by name."""
         if self._writer is not None:
             self.state.metrics_bytes = self._writer.append(rows, files)
-
-
-def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """Replace values that are not finite by None, since JSON has no NaN."""
-    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
