@@ -198,16 +198,12 @@ def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) ->
     chosen = tuple(item_file.read(each, config_dir) for each in names)
     asked = Items(name, typed, chosen, options, config_dir)
     for item in chosen:
-        refuse_managed(asked.words, [*MANAGED, *_own_keys(item)], f"the item {item.name}")
+        norms = [norm for group in item.groups for norm in group.norms.values()]
+        own = [word.partition("=")[0] for norm in norms for word in config.norm_words(norm)]
+        own += [key for group in item.groups for key in flatten(group.runs)]
+        refuse_managed(asked.words, [*MANAGED, *own], f"the item {item.name}")
     asked.runs(chosen)  # composed now, so that a mistake is reported before anything is done
     return asked
-
-
-def _own_keys(item: Item) -> list[str]:
-    """Return the keys of runs that an item sets itself."""
-    norms = [norm for group in item.groups for norm in group.norms.values()]
-    of_norms = [word.partition("=")[0] for norm in norms for word in config.norm_words(norm)]
-    return [*of_norms, *(key for group in item.groups for key in flatten(group.runs))]
 
 
 # What a command asks for: the runs of a campaign, which are tuned and decide its claims, or those of items, which are

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rmsexp.campaign import campaign_file
 from rmsexp.campaign.campaign_file import NO_GIT, moment
-from rmsexp.config.identity import identity
 from rmsexp.config.schema import flatten
 from rmsexp.records import record
 from rmsexp.records.frames.load import DAMAGE
@@ -59,7 +58,6 @@ def on_campaign(campaign: Campaign) -> list[str]:
     if len(data := {result.data for result in judged}) > 1:
         listed = ", ".join(sorted(digest[:SHORT] for digest in data))
         lines.append(f"its tuning and final runs used different data, with the digests {listed}")
-    lines += _recipes(campaign)
     if lost := campaign.problems:
         lines.append(f"the records of {len(lost)} of its runs do not count: {lost[0]}")
     return lines
@@ -75,7 +73,7 @@ def on_claim(campaign: Campaign, claim: Claim) -> list[str]:
         for norm in norms
         if (found := campaign.ranges.get(norm)) is not None and found.at_least
     ]
-    return [*differing_models(campaign, claim), *at_edge]
+    return [*_differing_models(campaign, claim), *at_edge]
 
 
 def _registration(campaign: Campaign, began: Sequence[float]) -> list[str]:
@@ -97,19 +95,13 @@ def _registration(campaign: Campaign, began: Sequence[float]) -> list[str]:
         return [*lines, f"its {campaign_file.REGISTRATION} is missing, so its rules may have changed since"]
     now: dict[str, Any] = {key: list(getattr(campaign, key)) for key in ("norms", "grid", "tuned_by", "score")}
     now |= {"claims": [asdict(claim) for claim in campaign.claims]}
-    differ = [] if changed else campaign_file.changed_keys({key: stored.rules.get(key) for key in now}, now)
-    registered = campaign.registered
-    if (registered.digest, registered.commit, registered.date) != (stored.digest, stored.commit, stored.date):
-        differ.append("the registration")
-    if campaign_file.digest(stored.rules) != stored.digest:
-        differ.append("digest")
-    if differ:
-        files = f"{campaign_file.FILE} and {campaign_file.REGISTRATION}"
-        lines.append(f"{files} differ in {', '.join(differ)}, so one was changed by hand")
+    differ = not changed and campaign_file.changed_keys({key: stored.rules.get(key) for key in now}, now)
+    if differ or campaign.registered[:3] != stored[:3] or campaign_file.digest(stored.rules) != stored.digest:
+        lines.append(f"{campaign_file.FILE} and {campaign_file.REGISTRATION} differ, so one was changed by hand")
     return lines
 
 
-def differing_models(campaign: Campaign, claim: Claim) -> list[str]:
+def _differing_models(campaign: Campaign, claim: Claim) -> list[str]:
     """Return the options of the model that differ between the norms of a claim and are not in their names."""
     ours, theirs = _model_options(campaign, claim.a), _model_options(campaign, claim.b)
     if ours is None or theirs is None:
@@ -130,27 +122,6 @@ def _model_options(campaign: Campaign, norm: str) -> dict[str, Any] | None:
                 values = flatten(read_yaml(campaign.root / job.folder / record.CONFIG))
                 return {key: value for key, value in values.items() if key.startswith("model.")}
     return None
-
-
-def _recipes(campaign: Campaign) -> list[str]:
-    """Return which values differ among the configs of the tuning and final runs, except rates and evaluations.
-
-    The keys of a ladder and those that tuning runs have of their own may differ, too.
-    Norms may have options of their own and of the model, so these are compared among the runs of a norm only.
-    """
-    found: dict[tuple[str, str], list[Any]] = {}  # the values by norm, or "all norms", and key
-    left_out = {campaign.rate, "evaluation", *campaign.ladder, *campaign.tuning_runs}
-    for job in (job for job, result in campaign.results.items() if result.ended and job.stage != "pilot"):
-        with suppress(*DAMAGE):  # which is reported when the run is loaded
-            for key, value in identity(read_yaml(campaign.root / job.folder / record.CONFIG)).items():
-                values = found.setdefault((job.norm if key.startswith(("norm.", "model.")) else "all norms", key), [])
-                if key not in left_out and value not in values:
-                    values.append(value)
-    return [
-        f"the tuning and final runs of {norm} have several recipes: {key} is {' or '.join(map(str, values))}"
-        for (norm, key), values in sorted(found.items())
-        if len(values) > 1
-    ]
 
 
 # --- how much a verdict says

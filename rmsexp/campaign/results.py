@@ -148,10 +148,8 @@ class Campaign(CampaignFile):
             others = Counter(result.status for result in final if not result.ended and result.status != "missing")
             return ", ".join([f"{ended} of {len(final)} final runs", *(f"{n} {name}" for name, n in others.items())])
         if not final and not self._lost:
-            tune = [self.results[job] for job in self.jobs if job.stage == "tune"]
-            return (
-                f"no final runs, {sum(result.ended for result in tune)} of the {len(tune)} tuning runs planned so far"
-            )
+            tune = [self.results[job].ended for job in self.jobs if job.stage == "tune"]
+            return f"no final runs, {sum(tune)} of the {len(tune)} tuning runs planned so far"
         if final and self.seeds.needed is None:
             return f"{ended} final runs, but the number of seeds is not chosen"
         return ""
@@ -286,14 +284,9 @@ class Campaign(CampaignFile):
         ``count``: the number of seeds of norms that no claim limits to fewer.
         """
         if self.tolerance is not None:
-            looked = range(self.seeds.min_seeds)
-            return [
-                (norm, rate, seed)
-                for norm in self.norms
-                for rate, seed in measures.runs_of_range(
-                    self.by_rate[norm], self.grid, looked, self.mode, self.tolerance
-                )
-            ]
+            rules = self.grid, range(self.seeds.min_seeds), self.mode, self.tolerance
+            ranges = {norm: measures.runs_of_range(self.by_rate[norm], *rules) for norm in self.norms}
+            return [(norm, rate, seed) for norm, runs in ranges.items() for rate, seed in runs]
         return [
             (arm, rate, seed)
             for norm, arms in self.arms.items()

@@ -24,7 +24,7 @@ from rmsexp.system.command_line import escaped
 
 LARGEST_SEED = 2**63 - 1  # tables of runs hold seeds as integers of 64 bits
 REDUCE = ("ordered", "fast")
-PRECISIONS = ("float32", "bfloat16", "float16")
+PRECISIONS = ("float32", "bfloat16")
 SEVERAL = re.compile(r"\d+(\.{2,3}|[-:])\d+|[\d.e]+([,;: ]+[\d.e]+)+")  # values that may be meant for several runs
 MOST_THREADS = 1024  # many thousands of threads crash PyTorch
 

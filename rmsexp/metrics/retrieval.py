@@ -12,7 +12,6 @@ Deviation: order-embedding, rank of a match that ties with others
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -61,23 +60,6 @@ def retrieval(
 
     results = each(metrics, range(0, len(images) - size + 1, size))
     return {name: float(np.mean([result[name] for result in results])) for name in results[0]}
-
-
-def chance(images: int, per_image: int) -> dict[str, float]:
-    """Return the metrics that are expected if ``images`` images and their captions are ranked at random.
-
-    The keys are those of :func:`retrieval`, without the median ranks.
-    """
-    captions = images * per_image
-    counts = [min(cutoff, captions) for cutoff in CUTOFFS]
-    misses = [math.comb(captions - per_image, count) / math.comb(captions, count) for count in counts]
-    shares = {"image": [min(1.0, cutoff / images) for cutoff in CUTOFFS], "caption": [1 - miss for miss in misses]}
-    result = {}
-    for name, recalls in shares.items():
-        result[f"{name}_recall"] = sum(recalls) / len(recalls)
-        result |= {f"{name}_r{cutoff}": recall for cutoff, recall in zip(CUTOFFS, recalls, strict=True)}
-    # The expected minimum of k ranks among n is (n + 1) / (k + 1).
-    return result | {"image_mean_rank": (images + 1) / 2, "caption_mean_rank": (captions + 1) / (per_image + 1)}
 
 
 def penalties(captions: Tensor, images: Tensor, penalty: Penalty) -> Tensor:

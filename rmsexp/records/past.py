@@ -15,7 +15,6 @@ from rmsexp.system.readers import read_yaml
 T = TypeVar("T")
 ANEW = "start a new run with force=true, which keeps this one beside it"
 TOKENS = (record.SUBWORDS, record.WORDS)  # what gives the ids in the data their meaning
-OTHER_TOKENS = "was trained with other {} than those that are now in data.root"
 # What must be as it was when the run began: how it differs, and what else can be done than to start a new run.
 DIFFERENCES = {
     "run": ("holds the run {before:.200}", "give the folder its old name back, or "),

@@ -21,7 +21,7 @@ LONGEST_SECONDS = 1e12  # a longer time in a record is damaged
 UNKNOWN = "unknown"  # the state of a run whose status.json is missing or damaged
 NOT_STARTED = "not started"  # the state of a run without a folder, of a campaign or of a sweep
 STATES = ("running", "failed", UNKNOWN, "diverged", "interrupted", "finished")  # in the order in which they are shown
-TAILS = (1 << 12, 1 << 16, 1 << 22)  # bytes of the end of the metrics that are searched for an evaluation, in turn
+TAIL = 1 << 16  # bytes of the end of the metrics that are searched for an evaluation
 
 
 class Evaluation(NamedTuple):
@@ -91,11 +91,7 @@ def read_run(folder: Path) -> Run:
     ended = state in record.ENDED
     target = content(files.read_run, missing=ended).get("target") or {}
     steps = step if state == "finished" else content(read_yaml, files.config_path, missing=False).get("max_steps")
-    rows, evaluation = list[record.Row](), None
-    for length in TAILS:
-        rows = content(files.read_last_rows, length, missing=False) or []
-        if (evaluation := _last_evaluation(rows, target)) is not None:
-            break
+    rows = content(files.read_last_rows, TAIL, missing=False) or []
     recorded = status.get("metrics") if ended else None
     if ended and not (recorded is not None and recorded["bytes"] == 0):  # as of a run that diverged at its first step
         size = content(lambda: files.metrics_path.stat().st_size, missing=True)
@@ -109,7 +105,7 @@ def read_run(folder: Path) -> Run:
         state,
         max(step, last) if state == "running" else step,
         steps if type(steps) is int and 0 <= steps <= MOST else None,
-        evaluation,
+        _last_evaluation(rows, target),
         seconds,
         seconds / last if seconds is not None and last > 0 else None,
         status.get("error"),

@@ -220,15 +220,9 @@ def every(verdicts: Sequence[Verdict]) -> Joint:
     if not verdicts:
         raise ValueError("a claim on every task needs at least one verdict")
     outcomes = [verdict.outcome for verdict in verdicts]
+    outcome = REFUTED if REFUTED in outcomes else SUPPORTED if set(outcomes) == {SUPPORTED} else INCONCLUSIVE
     reason = f"{outcomes.count(SUPPORTED)} of {len(outcomes)} verdicts supported, {outcomes.count(REFUTED)} refuted"
-    return Joint(joint_outcome(outcomes), max(verdict.p for verdict in verdicts), reason)
-
-
-def joint_outcome(outcomes: Sequence[str]) -> str:
-    """Return the outcome of :func:`every` from those of its verdicts."""
-    if REFUTED in outcomes:
-        return REFUTED
-    return SUPPORTED if set(outcomes) == {SUPPORTED} else INCONCLUSIVE
+    return Joint(outcome, max(verdict.p for verdict in verdicts), reason)
 
 
 def ruled_out(claim: Claim, pairs: Pairs) -> bool:

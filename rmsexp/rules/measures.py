@@ -16,7 +16,7 @@ scores.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -116,13 +116,9 @@ def widths(scores: Rates, seeds: Sequence[int], mode: str, tolerance: float) -> 
         return dict.fromkeys(seeds, math.nan)
     found, n = {}, len(seeds)
     for seed in seeds:
-        rest = {rate: _without(of_rate, seed) for rate, of_rate in scores.items()}
+        # without the seed, except at rates where it is the only one
+        rest = {rate: {k: v for k, v in of_rate.items() if k != seed} or of_rate for rate, of_rate in scores.items()}
         without = stable_range(rest, mode, tolerance)
         assert without is not None  # the best rate has no diverged seed
         found[seed] = n * whole.width - (n - 1) * without.width
     return found
-
-
-def _without(scores: Seeds, seed: int) -> Mapping[int, float]:
-    """Return scores at a rate without those of a seed, unless it is the only one."""
-    return {other: score for other, score in scores.items() if other != seed} or scores

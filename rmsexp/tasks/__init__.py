@@ -56,24 +56,12 @@ def build(task: Task, job: config.Job) -> nn.Module:
     """
     model = task.build(job.norm)
     job.norm.check_effect(model)
-    _check_batches(job, model)
-    return model
-
-
-def _check_batches(job: config.Job, model: nn.Module) -> None:
-    """Check that a batch norm in a recurrence can have statistics of a micro-batch.
-
-    A micro-batch with fewer examples than the norm needs at a time step would be normalised by the running statistics,
-    which then never change.
-
-    Raises: ValueError.
-    """
-    norm, (key, parts) = job.norm, job.config.parts
-    size = getattr(job.config, "batch_size", None)
-    if not isinstance(norm, BatchNormOptions) or size is None or size // parts >= norm.min_examples:
-        return
-    if any(isinstance(layer, Recurrence) for layer in model.modules()):
+    norm, (key, parts), size = job.norm, job.config.parts, getattr(job.config, "batch_size", None)
+    is_recurrent = any(isinstance(layer, Recurrence) for layer in model.modules())
+    # a smaller micro-batch would be normalised by the running statistics, which then never change
+    if isinstance(norm, BatchNormOptions) and is_recurrent and size is not None and size // parts < norm.min_examples:
         raise ValueError(
             f"in recurrences norm={norm.name} needs norm.min_examples={norm.min_examples} examples in each "
             f"micro-batch, and batch_size={size} with {key}={parts} gives {size // parts}; change one of these"
         )
+    return model

@@ -198,11 +198,8 @@ class Task:
         if self.config.batch_size > size:
             raise ValueError(f"batch_size={self.config.batch_size} is more than the {size} training examples")
         self._epoch = lru_cache(maxsize=2)(self._plan)
-        chance = "; ".join(f"{name} {self._chance(split):.2%}" for name, split in self._held_out().items())
         self.notes[record.WORDS] = digest_of_words(self._cloze.words)
-        self.target = replace(self.target, chance=self._chance(self._held_out()[self.target.split]))
-        self.notes["chance"] = f"error of naming an entity of the passage at random: {chance}"
-        report(self.notes["chance"])
+        self.target = replace(self.target, chance=self._chance(self._cloze.splits[self.target.split]))
 
     def build(self, norm: Norm) -> nn.Module:
         options = self.config.model
@@ -246,9 +243,10 @@ class Task:
         With batch norm there are also the metrics with the statistics that ``norm.eval`` does not select:
         ``loss_batch`` and ``error_batch`` if it is "running", ``loss_running`` and ``error_running`` if it is "batch".
         """
-        results = {}
-        held_out = {name: split for name, split in self._held_out().items() if extent.test or name == "valid"}
-        held_out = {extent.split: held_out.pop("valid").first(extent.examples)} | held_out
+        results, splits = {}, self._cloze.splits
+        held_out = {extent.split: splits["valid"].first(extent.examples)}
+        if extent.test and "test" in splits:
+            held_out["test"] = splits["test"]
         for name, split in held_out.items():
             results[name] = self._scores(model, split)
             with other_statistics(model) as other:
@@ -276,9 +274,6 @@ class Task:
             return {name: value.item() for name, value in _sums(model(batch), batch.answer)[0].items()}
 
         return means(sums, range(0, len(split), size), len(split))
-
-    def _held_out(self) -> dict[str, Examples]:
-        return {name: split for name, split in self._cloze.splits.items() if name != "train"}
 
     def _chance(self, split: Examples) -> float:
         """Return the expected error of answering with an entity of the passage, drawn uniformly."""

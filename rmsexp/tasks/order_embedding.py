@@ -20,7 +20,7 @@ from rmsexp.data.captions import EOS, PER_IMAGE, CaptionedImages, Captions
 from rmsexp.data.files import digest_of_words
 from rmsexp.data.image_features import KINDS
 from rmsexp.data.synthetic import scenes
-from rmsexp.metrics.retrieval import chance, retrieval
+from rmsexp.metrics.retrieval import retrieval
 from rmsexp.models import init
 from rmsexp.models.order_embedding import PENALTIES, OrderEmbedding, ranking_loss
 from rmsexp.norms import Norm
@@ -174,17 +174,15 @@ class Task:
         if self.config.batch_size >= size:
             raise ValueError(f"batch_size={self.config.batch_size} must be less than the {size} training images")
         self._order = lru_cache(maxsize=2)(lambda epoch: permutation(size, self.config.seed, "order", epoch).numpy())
-        ranked = {"valid": len(self._splits["valid"]), "test": len(self._splits["test"])}
-        ranked["test"] = min(data.fold or ranked["test"], ranked["test"])
+        images = len(self._splits["test"])
+        ranked = min(data.fold or images, images)
         self.notes = {
             record.WORDS: digest_of_words(self.words),
-            "retrieval": "; ".join(f"{name}: {_chance(images)}" for name, images in ranked.items()),
             "loss": "the sum of the hinge terms of a batch, divided by the number of its matching pairs",
         }
-        self.target = replace(self.target, chance=min(1.0, 16 / 3 / ranked[self.target.split]))  # of R@1, R@5 and R@10
-        report(self.notes["retrieval"])
-        if left_out := len(self._splits["test"]) % ranked["test"]:
-            report(f"the last {left_out:,} test images do not fill a fold of {ranked['test']:,} and are not ranked")
+        self.target = replace(self.target, chance=min(1.0, 16 / 3 / ranked))  # of R@1, R@5 and R@10
+        if left_out := images % ranked:
+            report(f"the last {left_out:,} test images do not fill a fold of {ranked:,} and are not ranked")
 
     def build(self, norm: Norm) -> nn.Module:
         refuse_batch_statistics(
@@ -290,10 +288,3 @@ class Task:
 def _first(split: CaptionedImages, images: int) -> CaptionedImages:
     """Return the first ``images`` images of a split, with their captions."""
     return CaptionedImages(split.features[:images], split.captions.first(PER_IMAGE * images))
-
-
-def _chance(images: int) -> str:
-    """Return a sentence with the mean recalls of a random ranking."""
-    expected = chance(images, PER_IMAGE)
-    recalls = " and ".join(f"{expected[f'{kind}_recall']:.2%} of {kind}s" for kind in ("image", "caption"))
-    return f"with {images:,} images a random ranking has a mean recall of {recalls}"

@@ -93,16 +93,8 @@ class Task(TranslationTask):
 
     def prepare(self, report: Callable[[str], None]) -> None:
         super().prepare(report)
-        if self.config.batching is None:
-            return
-        used, pairs = sum(map(len, self._epoch(0))), len(self.text.train.source)
-        if not used:
-            raise ValueError(
-                f"tokens={self.config.tokens}: batching=toolkit leaves out micro-batches with fewer than half as many "
-                f"tokens, so none of the {pairs:,} training pairs is used; set a smaller number"
-            )
-        if used < pairs:
-            report(f"batching=toolkit leaves out {pairs - used:,} of {pairs:,} training pairs")
+        if not self._epoch(0):
+            raise ValueError(f"tokens={self.config.tokens} is too large: no micro-batch of this text is half full")
 
     def plan(self, epoch: int) -> list[np.ndarray]:
         """Return the micro-batches of an epoch, as indices of training pairs.

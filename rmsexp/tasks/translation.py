@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,13 +25,12 @@ from rmsexp.data.synthetic import phrases
 from rmsexp.metrics import bleu
 from rmsexp.metrics.beam_search import SearchOptions, beam_search
 from rmsexp.models.cross_entropy import token_losses
-from rmsexp.models.translation import FIRST, Batch, DecoderState
-from rmsexp.norms import Norm
+from rmsexp.models.translation import FIRST, Batch
 from rmsexp.records import record
 from rmsexp.rules.quantities import Quantity, loss
 from rmsexp.system import checks
 from rmsexp.system.languages import language
-from rmsexp.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Noise, Objective, Target
+from rmsexp.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Target
 from rmsexp.train.distributed.group import each
 from rmsexp.train.optim import TensorFlowAdamConfig
 
@@ -66,11 +65,9 @@ class DataConfig(config.DataConfig):
         checks.choice("data.name", self.name, tuple(SOURCES))
         self.text_options()  # checks the options of the tokenisation
         languages = language(self.source, "data.source"), language(self.target, "data.target")
-        others = self.tests[1:]
-        if self.tests[:1] != ["test"] or len(set(self.tests)) < len(self.tests):
-            raise ValueError("data.tests must begin with test and name each set once, as in [test,test2017]")
-        if wrong := [name for name in others if not name.startswith("test")]:
-            raise ValueError(f"data.tests: {wrong[0]} is not a test set; names of test sets begin with test")
+        repeated = len(set(self.tests)) < len(self.tests)
+        if self.tests[:1] != ["test"] or repeated or not all(name.startswith("test") for name in self.tests):
+            raise ValueError("data.tests must begin with test and name each test set once, as in [test,test2017]")
         if self.name == "phrases" and languages != ("en", "de"):
             raise ValueError(
                 f"data.source={self.source} data.target={self.target}: "
@@ -101,26 +98,12 @@ class DataConfig(config.DataConfig):
         )
 
 
-def _multi30k(data: DataConfig) -> parallel.Corpus:
-    return parallel.multi30k(data.root_folder, data.source, data.target)
-
-
-def _wmt14(data: DataConfig) -> parallel.Corpus:
-    return parallel.wmt14(data.root_folder, data.source, data.target)
-
-
-def _files(data: DataConfig) -> parallel.Corpus:
-    return parallel.files(data.own_files, data.source, data.target)
-
-
 SOURCES: dict[str, Callable[[DataConfig], parallel.Corpus]] = {
     "phrases": lambda _: phrases.phrases(),
-    "multi30k": _multi30k,
-    "wmt14": _wmt14,
-    "files": _files,
+    "multi30k": lambda data: parallel.multi30k(data.root_folder, data.source, data.target),
+    "wmt14": lambda data: parallel.wmt14(data.root_folder, data.source, data.target),
+    "files": lambda data: parallel.files(data.own_files, data.source, data.target),
 }
-
-
 LONGEST_TRANSLATION = 10_000  # tokens; the search keeps memory for as many
 LONGEST_LINE = 2_000  # tokens of a line to translate; the memory of attention grows with its square
 
@@ -147,11 +130,6 @@ class DecodingConfig:
 
     def __post_init__(self) -> None:
         SearchOptions(self.beam, self.normalisation, self.alpha, self.forbid_empty, self.search)  # checks its options
-        if self.normalisation == "length" and self.alpha != 1.0:
-            raise ValueError(
-                f"decoding.alpha={self.alpha} is an option of decoding.normalisation=gnmt, and "
-                "decoding.normalisation is length; set decoding.alpha=1.0"
-            )
         checks.at_least("decoding.valid_beam", self.valid_beam, 1, checks.LARGEST_BEAM)
         checks.at_least("decoding.batch_size", self.batch_size, 1)
         if self.max_length is None and self.beyond_source is None:
@@ -189,18 +167,12 @@ class Config(config.RunConfig):
         checks.probability("label_smoothing", self.label_smoothing)
 
 
-class Model(Protocol):
-    """A translation model: ``forward`` in training, ``encode`` and ``step`` in decoding."""
-
-    def __call__(self, batch: Batch, noise: Noise | None = None) -> Tensor: ...
-
-    def encode(self, source: Tensor, mask: Tensor) -> DecoderState: ...
-
-    def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]: ...
-
-
 class TranslationTask(ABC):
-    """Base class of both translation tasks. :class:`rmsexp.task.Task` describes the attributes and methods."""
+    """Base class of both translation tasks. :class:`rmsexp.task.Task` describes the attributes and methods.
+
+    A model takes a :class:`Batch` and :class:`rmsexp.task.Noise` in training. In decoding ``encode`` takes source
+    tokens and their mask and returns a state, and ``step`` takes tokens and the state and returns logits and the next.
+    """
 
     target = Target(split="test", metric="bleu", mode="max", selection="valid", chance=0.0)
     predictions = "target tokens"
@@ -243,15 +215,6 @@ class TranslationTask(ABC):
     @abstractmethod
     def weight(self, indices: np.ndarray) -> int:
         """Return the weight of a micro-batch (see :class:`rmsexp.task.MicroBatches`)."""
-
-    @abstractmethod
-    def build(self, norm: Norm) -> nn.Module: ...
-
-    @abstractmethod
-    def initialise(self, model: nn.Module) -> None: ...
-
-    @abstractmethod
-    def objective(self, model: Any, batch: Batch, noise: Noise) -> Objective: ...
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         optim: TensorFlowAdamConfig = self.config.optim
@@ -312,7 +275,7 @@ class TranslationTask(ABC):
         return [order[start : start + size] for start in range(0, len(order), size)]
 
     @torch.no_grad()
-    def _search(self, model: Model, sources: Sequence[np.ndarray], beam: int) -> list[str]:
+    def _search(self, model: Any, sources: Sequence[np.ndarray], beam: int) -> list[str]:
         """Return detokenised translations, one for each tokenised source and in the same order.
 
         Sources of similar length are decoded in one batch. Sources that consist of EOS alone have empty translations.
@@ -330,7 +293,7 @@ class TranslationTask(ABC):
         translations = dict(zip(order, itertools.chain.from_iterable(batches), strict=True))
         return self.text.target.decode([translations.get(i, []) for i in range(len(sources))])
 
-    def _cross_entropy(self, model: Model, held_out: translation.HeldOut) -> float:
+    def _cross_entropy(self, model: Any, held_out: translation.HeldOut) -> float:
         """Return the cross-entropy of :meth:`held_out_batches` without label smoothing, in nats per target token.
 
         It is NaN if there are no such pairs, as may happen in an interim evaluation.

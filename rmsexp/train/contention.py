@@ -83,7 +83,9 @@ class Contention:
     def watch(self) -> Iterator[None]:
         """Add up the times inside the context. If the files in /proc cannot be read, the state becomes unknown.
 
-        The process must not have been suspended inside, either: the clock would have run on.
+        Note also whether the process was suspended inside, as the clock would have run on: by SIGCONT, which ends a
+        suspension. It does not count if an exception ends the context, because SLURM sends SIGCONT with the SIGTERM
+        that ends a job. A frozen container gets no signal.
         """
         try:
             threads, machine = _schedstat(self._processes), _machine()
@@ -91,9 +93,13 @@ class Contention:
             self._readable = False
             yield
             return
+        # of a signal with a handler that Python did not install, which it cannot restore, there is no notice
+        numbers = [signal.SIGCONT] if signal.getsignal(signal.SIGCONT) is not None else []
+        continued: list[int] = []
         try:
-            with self._noting_suspension():
+            with process.handling(lambda number, _: continued.append(number), numbers):
                 yield
+            self._suspended |= bool(continued)
         finally:  # the run may be interrupted inside
             for thread, (ran, waited) in _schedstat(self._processes).items():
                 before = threads.get(thread, (0, 0))
@@ -102,20 +108,6 @@ class Contention:
             stolen, ticks = _machine()
             self._stolen += stolen - machine[0]
             self._ticks += ticks - machine[1]
-
-    @contextmanager
-    def _noting_suspension(self) -> Iterator[None]:
-        """Note whether the process is suspended and continued in the context: by SIGCONT, which ends a suspension.
-
-        It does not count if an exception ends the context, because SLURM sends SIGCONT with the SIGTERM that ends a
-        job. A frozen container gets no signal.
-        """
-        # Python cannot restore a handler that it did not install; getsignal is then None
-        numbers = [signal.SIGCONT] if signal.getsignal(signal.SIGCONT) is not None else []
-        continued: list[int] = []
-        with process.handling(lambda number, _: continued.append(number), numbers):
-            yield
-        self._suspended |= bool(continued)
 
     def report(self) -> dict[str, Any]:
         """Return ``state`` (clear, contended or unknown), ``waited``, ``steal``, ``shared`` and ``based_on``.

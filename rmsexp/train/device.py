@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 
 import torch
@@ -9,14 +10,14 @@ from torch import nn
 
 from rmsexp.config import RunConfig
 from rmsexp.system import cores, process
-from rmsexp.train import memory
 
 CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"  # torch reads it at a process's first matrix product on the GPU
 DETERMINISTIC_CUBLAS = (":4096:8", ":16:8")  # its values with which the results of cuBLAS do not differ between runs
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from glibc's malloc.h
 
 
 def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
-    """Set threads, determinism on CUDA, and the reuse of memory (:mod:`.memory`); return the config's device.
+    """Set threads, determinism on CUDA, and the reuse of memory (:func:`keep_freed`); return the config's device.
 
     ``n_jobs``: the number of runs that share the CPU cores. It divides the number of threads unless the config sets
     ``threads``. Each process that torchrun started on this machine gets a GPU of its own.
@@ -27,7 +28,7 @@ def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
     name = cfg.device if cfg.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     if lacks_gpu(cfg):
         raise ValueError("device=cuda, but torch sees no CUDA device here; use device=cpu or device=auto")
-    memory.keep_freed()
+    keep_freed()
     torch.set_num_threads(cfg.threads or cores.threads(n_jobs))
     if name == "cuda":
         value = os.environ.setdefault(CUBLAS_VARIABLE, DETERMINISTIC_CUBLAS[0])
@@ -48,6 +49,18 @@ def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
         torch.cuda.set_device(rank)
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device(name)
+
+
+def keep_freed() -> None:
+    """Make this process keep the memory that it frees, for reuse in the next step. Without glibc this does nothing.
+
+    By default glibc returns large blocks to the system. The next step allocates new ones, which the kernel fills with
+    zeros page by page when they are first touched: thousands of page faults in every step.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # take all memory from the heap, and never shrink the heap
+        mallopt(M_MMAP_MAX, 0)
+        mallopt(M_TRIM_THRESHOLD, -1)
 
 
 def lacks_gpu(cfg: RunConfig) -> bool:

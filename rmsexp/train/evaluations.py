@@ -4,32 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from rmsexp.config import score
 from rmsexp.task import INTERIM, WHOLE, Extent
 
 
-class Evaluations(Protocol):
-    """The evaluations of a run. Steps count from 0; an evaluation at step s comes after s steps."""
-
-    def after(self, step: int) -> int:
-        """Return the first step after ``step`` at which there is an evaluation."""
-
-    def at(self, step: int, last: bool) -> Sequence[Extent]:
-        """Return what is evaluated at a step, perhaps nothing. ``last``: whether it is the last step of the run."""
-
-
 @dataclass(frozen=True)
 class Every:
-    """An evaluation of all held-out splits every ``every`` steps, and at the end."""
+    """An evaluation of all held-out splits every ``every`` steps, and at the end.
+
+    Steps count from 0; an evaluation at step s comes after s steps.
+    """
 
     every: int
 
     def after(self, step: int) -> int:
+        """Return the first step after ``step`` at which there is an evaluation."""
         return (step // self.every + 1) * self.every
 
     def at(self, step: int, last: bool) -> Sequence[Extent]:
+        """Return what is evaluated at a step, perhaps nothing. ``last``: whether it is the last step of the run."""
         return [WHOLE] if last or step % self.every == 0 else []
 
 
@@ -53,7 +48,7 @@ class Scored:
         return [INTERIM] if step in points else []
 
 
-def of(config: Any) -> Evaluations:
+def of(config: Any) -> Every | Scored:
     """Return the evaluations that ``evaluation``, ``eval_every`` and ``schedule.steps`` of a task's config describe."""
     if config.evaluation is None:
         return Every(config.eval_every)

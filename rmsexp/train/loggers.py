@@ -6,12 +6,11 @@ Loggers do not change the results of a run: a logger that fails is switched off,
 from __future__ import annotations
 
 import functools
-import importlib.util
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rmsexp.config import LoggerConfig
 from rmsexp.config.identity import shortened
@@ -22,14 +21,6 @@ from rmsexp.system.regular_file import read_regular
 from rmsexp.train.failures import Failures
 
 LONGEST_NAME, LONGEST_TAG = 128, 64  # largest number of characters of a name and a tag in Weights & Biases
-
-
-class Logger(Protocol):
-    def log(self, row: Row) -> None:
-        """Write a row of metrics."""
-
-    def close(self, status: str) -> None:
-        """Close the logger at the end of the process. ``status``: the run's final status."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +40,7 @@ class Run:
     step: int
 
 
-def check(options: LoggerConfig) -> None:
-    """Raise ValueError if a config chooses TensorBoard and it is not installed."""
-    if options.tensorboard is not None and importlib.util.find_spec("tensorboard") is None:
-        raise ValueError("logger=tensorboard needs TensorBoard: pip install 'rmsexp[tensorboard]'")
-
-
-def make(options: LoggerConfig, run: Run, failures: Failures) -> list[Logger]:
+def make(options: LoggerConfig, run: Run, failures: Failures) -> list[SafeLogger]:
     """Return the loggers that a config chooses.
 
     ``failures``: gets the error of a logger that fails, which is then switched off.
@@ -82,15 +67,17 @@ def time(row: Row) -> float:
 class SafeLogger:
     """Passes rows on to a logger until the logger fails. ``start``: returns the logger."""
 
-    def __init__(self, name: str, failures: Failures, start: Callable[[], Logger]) -> None:
+    def __init__(self, name: str, failures: Failures, start: Callable[[], Any]) -> None:
         self._name, self._failures = name, failures
         self._logger = failures.attempt(name, start)
 
     def log(self, row: Row) -> None:
+        """Write a row of metrics."""
         if self._logger is not None:
             self._failures.attempt(self._name, self._logger.log, row)
 
     def close(self, status: str) -> None:
+        """Close the logger at the end of the process. ``status``: the run's final status."""
         if self._logger is not None:
             self._failures.attempt(self._name, self._logger.close, status)
 
@@ -121,14 +108,17 @@ class WandbLogger:
     """Writes to Weights & Biases, with files in ``<run>/wandb``.
 
     The runs of a setting are a group. The step is that of the run; ``time``, the seconds in training, is the default
-    axis of all values. Of steps that a continued run takes again, Weights & Biases keeps the earlier values. If a
-    run was stopped in an evaluation, this is repeated and logged at the first step that Weights & Biases accepts.
+    axis of all values. A continued run keeps its id, which is in a file. Of steps that it takes again, Weights & Biases
+    keeps the earlier values, and may lack those of an evaluation in which the run was stopped.
     """
 
     def __init__(self, run: Run, mode: str, project: str) -> None:
         import wandb
 
-        facts, self._first_step = run.facts, run.step
+        facts, path = run.facts, run.folder / "wandb" / "id"
+        if run.step == 0 or not path.exists():  # random, so that runs of the same name never meet
+            path.parent.mkdir(exist_ok=True)
+            atomic.write_atomic(path, uuid.uuid4().hex)
         setting, series = f"{facts['task']}/{facts['setting']}", f"{facts['series']}-seed{facts['seed']}"
         tags = dict.fromkeys(str(facts[key])[:LONGEST_TAG] for key in ("task", "scale", "norm", "impl"))
         self._run = wandb.init(
@@ -138,7 +128,7 @@ class WandbLogger:
             name=shortened(f"{setting}/{series}".replace("/", "-"), LONGEST_NAME),
             group=shortened(setting, LONGEST_NAME),
             tags=list(tags),
-            id=_id(run),
+            id=read_regular(path).decode(),
             resume="allow",
             config={**run.config, "setting": facts["setting"], "series": facts["series"]},
             settings=wandb.Settings(silent=True, console="off"),
@@ -147,26 +137,11 @@ class WandbLogger:
         self._run.define_metric("*", step_metric="time", step_sync=False)
 
     def log(self, row: Row) -> None:
-        step = row["step"]
-        if step == self._first_step:  # of which an earlier process may have logged the training row
-            step = max(step, self._run.starting_step)
-        self._run.log(scalars(row) | {"time": time(row)}, step=step)
+        self._run.log(scalars(row) | {"time": time(row)}, step=row["step"])
 
     def close(self, status: str) -> None:
         self._run.summary["status"] = status
         self._run.finish(exit_code=1 if status == "failed" else 0)
-
-
-def _id(run: Run) -> str:
-    """Return the id of a run in Weights & Biases: a continued run keeps it, and a run that begins gets a random one.
-
-    So runs of the same name never meet, such as those of two machines, or one that was begun anew. A file has the id.
-    """
-    path = run.folder / "wandb" / "id"
-    if run.step == 0 or not path.exists():
-        path.parent.mkdir(exist_ok=True)
-        atomic.write_atomic(path, uuid.uuid4().hex)
-    return read_regular(path).decode()
 
 
 KINDS = {"wandb": WandbLogger, "tensorboard": TensorBoardLogger}

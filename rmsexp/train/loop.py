@@ -18,21 +18,16 @@ from rmsexp.train import checkpoint
 from rmsexp.train.contention import Contention
 from rmsexp.train.interrupt import Interrupt, Interrupted
 from rmsexp.train.progress import ProgressDisplay
-from rmsexp.train.state import State, clock_seconds
+from rmsexp.train.state import State
 from rmsexp.train.step import WARMUP_STEPS, Stepper, StepResult, autocast, synchronise
 from rmsexp.train.writer import Writer
 
-SMALLEST_SCALE = 2.0**-24  # the least positive number of float16: with a smaller scale a gradient itself is not finite
-
 
 class Diverged(Exception):
-    """The training objective is not finite, or with float16 a gradient, however small the loss is scaled.
+    """The training objective is not finite. ``step``: the first step, counted from 0, in which this happened."""
 
-    ``step``: the first step, counted from 0, in which this happened. ``what``: what is not finite.
-    """
-
-    def __init__(self, step: int, what: str) -> None:
-        super().__init__(f"{what} of step {step} is not finite")
+    def __init__(self, step: int) -> None:
+        super().__init__(f"the training objective of step {step} is not finite")
         self.step = step
 
 
@@ -45,8 +40,8 @@ def restore(
 ) -> tuple[State, Clock]:
     """Load the newest undamaged checkpoint of a run into the stepper's model and optimiser; drop later metrics.
 
-    Without a checkpoint, initialise the model and drop all metrics. If the best model so far is of a later step, whose
-    metrics are dropped, the next evaluation replaces it.
+    Without a checkpoint, initialise the model and drop all metrics. If the best model so far cannot be used, or is of a
+    later step, whose metrics are dropped, the next evaluation replaces it.
 
     ``identity``: that of the run's checkpoints. ``saved_step``: the step of the last checkpoint according to the run's
     status; 0: there is none; None: not known. ``warn``: gets messages about checkpoints that are damaged or missing.
@@ -56,10 +51,9 @@ def restore(
     """
 
     def use(payload: checkpoint.Payload) -> tuple[State, Clock]:
-        state, clock = State.of(payload["state"]), Clock(clock_seconds(payload["clock"]))
+        state, clock = State.of(payload["state"]), Clock(payload["clock"])
         stepper.model.load_state_dict(payload["model"])
         stepper.optimizer.load_state_dict(payload["optimizer"])
-        stepper.scaler.load_state_dict(payload["scaler"])
         files.cut_metrics(state.metrics_bytes)
         return state, clock
 
@@ -74,23 +68,13 @@ def restore(
     state, clock = restored
     if state.step < (saved_step or 0) and not warnings:
         warn(f"{files.checkpoints} lacks the last checkpoint, of step {saved_step}; continuing from an older one")
-    _check_best(files, identity, state, warn)
-    return state, clock
-
-
-def _check_best(
-    files: record.RunFolder, identity: checkpoint.Identity, state: State, warn: Callable[[str], None]
-) -> None:
-    """Let the next evaluation replace the best model if it is of a later step. Warn if it is unusable."""
-    if state.best is None:
-        return
     try:
-        step = checkpoint.read(files.checkpoints / checkpoint.BEST, identity).get("step")
-    except checkpoint.CheckpointError as error:
-        warn(f"{error}; unless a later evaluation is better, only the last model can be used (--checkpoint last)")
-        return
-    if isinstance(step, int) and step > state.step:
-        state.best = None  # with another eval_every, no evaluation might be better, and the file would stay
+        best_step = 0 if state.best is None else checkpoint.read(files.checkpoints / checkpoint.BEST, identity)["step"]
+    except checkpoint.CheckpointError:
+        best_step = math.inf
+    if best_step > state.step:
+        state.best = None
+    return state, clock
 
 
 def _drop_metrics(files: record.RunFolder, saved_step: int | None, warn: Callable[[str], None]) -> None:
@@ -133,7 +117,6 @@ class Trainer:
         self._display, self._pause = display, pause
         self._first_step, self._first_seconds, self._predictions = state.step, clock.time, 0
         self._first_spent = self._spent()
-        self._scale = stepper.scaler.get_scale()  # after the last step whose values were fetched
         self._recent: list[StepResult] = []  # of the steps since the last edge, with values on the device
 
     def run(self) -> None:
@@ -178,7 +161,7 @@ class Trainer:
         if self.state.step >= self.settings.max_steps:
             return
         model = {name: value.clone() for name, value in self.model.state_dict().items()}
-        optimizer, scaler = copy.deepcopy(self.optimizer.state_dict()), self._stepper.scaler.state_dict()
+        optimizer = copy.deepcopy(self.optimizer.state_dict())
         try:
             for _ in range(WARMUP_STEPS):
                 self._update(self.state.step, self._batches(self.state.step))
@@ -188,7 +171,6 @@ class Trainer:
                 self.model.load_state_dict(model)
                 self.optimizer.load_state_dict(optimizer)
                 self.optimizer.zero_grad()
-                self._stepper.scaler.load_state_dict(scaler)
 
     def _train_to(self, edge: int) -> None:
         """Train up to step ``edge``, or up to a pause; then fetch the values of these steps.
@@ -222,8 +204,8 @@ class Trainer:
     def _collect(self) -> None:
         """Fetch the values of the steps since the last call from the device, and add them to the pending ones.
 
-        Raises: Diverged at the first step whose objective, or with float16 gradient, is not finite, after logging the
-        steps before it. The seconds in their row include all steps up to the present one.
+        Raises: Diverged at the first step whose objective is not finite, after logging the steps before it. The seconds
+        in their row include all steps up to the present one.
         """
         if not self._recent:
             return
@@ -232,13 +214,11 @@ class Trainer:
         first = self.state.step - len(values)
         with self._interrupt.deferred():
             for step, (row, result) in enumerate(zip(values, self._recent, strict=True), first):
-                if not math.isfinite(row[0]) or result.scale < SMALLEST_SCALE:
+                if not math.isfinite(row[0]):
                     self.state.step = step
                     if self.state.pending:
                         self._log()
-                    raise Diverged(step, "a gradient" if math.isfinite(row[0]) else "the training objective")
-                self.state.skipped += result.skipped
-                self._scale = result.scale
+                    raise Diverged(step)
                 predictions = int(result.predictions)
                 self.state.pending.append([*row, predictions])
                 self.state.examples += int(result.examples)
@@ -252,16 +232,13 @@ class Trainer:
             objective, *sums, grad_norm, count = (sum(column) for column in zip(*state.pending, strict=True))
             steps = len(state.pending)
             metrics = {name: total / count for name, total in zip(state.metrics, sums, strict=True)}
-            rate = self._stepper.rates(state.step - 1)["lr"]
             means = {
                 "objective": objective / steps,
-                "lr": rate,
+                "lr": self._stepper.rates(state.step - 1)["lr"],
                 "grad_norm": grad_norm / steps,
                 "predictions": int(count),
             }
-            is_scaled = self._stepper.scaler.is_enabled()
-            scaling = {"loss_scale": self._scale, "skipped_steps": state.skipped} if is_scaled else {}
-            row = self._row("train", metrics | means | scaling)
+            row = self._row("train", metrics | means)
             self._record([row])
             state.pending = []
             seconds = self.clock.time - self._first_seconds
@@ -314,7 +291,6 @@ class Trainer:
             payload = {
                 "model": self.model.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
-                "scaler": self._stepper.scaler.state_dict(),
                 "clock": dict(self.clock.seconds),
                 "state": dataclasses.asdict(self.state),
             }
@@ -325,14 +301,10 @@ class Trainer:
         epoch = round(state.step / self.task.steps_per_epoch, 6)
         progress = {"step": state.step, "epoch": epoch, "examples": state.examples, "split": split}
         seconds = {name: round(seconds, 6) for name, seconds in self.clock.seconds.items()}
-        return progress | _finite(metrics) | {"seconds": seconds}
+        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}  # JSON has no NaN
+        return progress | finite | {"seconds": seconds}
 
     def _record(self, rows: list[record.Row], files: Mapping[str, str] = {}) -> None:
         """Write rows of metrics, and files of the task by name."""
         if self._writer is not None:
             self.state.metrics_bytes = self._writer.append(rows, files)
-
-
-def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """Replace values that are not finite by None, since JSON has no NaN."""
-    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}

@@ -108,7 +108,6 @@ class TensorFlowAdam(torch.optim.Adam):
     ) -> None:
         super().__init__(params, lr, (beta1, beta2), eps, fused=True)
         self._eps, self._swapped = eps, swapped
-        self._step_supports_amp_scaling = False  # else GradScaler also calls step, which counts t, to skip an update
 
     def step(self, closure: Any = None) -> Any:
         rates = [group["lr"] for group in self.param_groups]

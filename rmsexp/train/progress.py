@@ -64,7 +64,12 @@ class ProgressDisplay:
         self._console = Console(file=sys.stderr, quiet=quiet)
         # a live display takes over the standard streams, and with a quiet console nothing of them would be shown
         shows_bar = self._console.is_terminal and not quiet and parent_process() is None
-        self._bar = self._show(_Bar, label, steps, self._console) if shows_bar else None
+        text = "{task.description}", "{task.completed:.0f}/{task.total:.0f}", "{task.fields[text]}"
+        columns = TextColumn(text[0]), BarColumn(), TextColumn(text[1]), TextColumn(text[2])
+        self._bar = Progress(*columns, console=self._console) if shows_bar else None
+        if self._bar is not None:
+            self._task = self._bar.add_task(label, total=steps, text="")
+            self._show(self._bar.start)
 
     def update(self, row: Row, rates: Mapping[str, float], left: float) -> None:
         """Show a training row.
@@ -77,7 +82,7 @@ class ProgressDisplay:
         speed = ", ".join(f"{rate:,.{0 if rate >= 100 else 1}f} {name}/s" for name, rate in rates.items())
         text = f"loss {loss_text}  {speed}  {duration(left)} left"
         if self._bar is not None:
-            self._show(self._bar.update, step, text)
+            self._show(self._bar.update, self._task, completed=step, text=text)
         else:
             self.report(f"{self._label}  step {step}/{self._steps}  {text}")
 
@@ -106,22 +111,3 @@ class ProgressDisplay:
 
     def _show(self, action: Any, *arguments: Any, **options: Any) -> Any:
         return self._failures.attempt("the progress display", action, *arguments, **options)
-
-
-class _Bar:
-    def __init__(self, label: str, steps: int, console: Console) -> None:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[text]}"),
-        )
-        self._progress = Progress(*columns, console=console)
-        self._task = self._progress.add_task(label, total=steps, text="")
-        self._progress.start()
-
-    def update(self, step: int, text: str) -> None:
-        self._progress.update(self._task, completed=step, text=text)
-
-    def stop(self) -> None:
-        self._progress.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 import subprocess
 import sys
@@ -20,7 +19,6 @@ from rmsexp.config.schema import flatten
 from rmsexp.records import record
 from rmsexp.system import machine, process
 from rmsexp.system.clock import now
-from rmsexp.train import memory
 
 PACKAGE = Path(__file__).parent.parent
 LIBRARIES = ("rmsexp", "torch", "torchvision", "numpy", "hydra-core")
@@ -29,7 +27,7 @@ SOURCES = (".py", ".cpp", ".h")  # suffixes of source files
 # notebooks may change while runs go on.
 DECISIVE_PATHS = (".", *(f":/{path}" for path in ("configs", "scripts", "pyproject.toml", "constraints.txt")))
 # Keys of a session whose change may change results or times.
-DECISIVE = ("code", "versions", "device", "device_type", "threads", "memory_kept")
+DECISIVE = ("code", "versions", "device", "device_type", "threads")
 
 
 def session(device: torch.device, from_step: int) -> dict[str, Any]:
@@ -43,24 +41,20 @@ def session(device: torch.device, from_step: int) -> dict[str, Any]:
         "device": machine.processor() if device.type == "cpu" else torch.cuda.get_device_name(device),
         "device_type": device.type,
         "threads": torch.get_num_threads(),
-        "memory_kept": memory.keeps_freed(),
-        "host_cores": os.cpu_count(),
         "machine": machine.identity(torch.backends.cpu.get_cpu_capability()),
         "slurm_job": process.slurm_job(),
     }
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return the keys among ``DECISIVE`` that differ between two sessions or that ``before`` lacks.
+    """Return the keys among ``DECISIVE`` that differ between two sessions, or that ``before`` lacks, and others.
 
-    ``machine`` is one of them if the ids differ. Older records lack it.
-    ``world_size`` is the number of processes, which sessions of one process lack. ``own_code`` is one of the keys, too,
-    and ``impl``, the implementation of the norms, which older records lack.
+    Others are ``impl``, the implementation of the norms, and ``machine``, which older records lack; ``world_size``, the
+    number of processes, and ``own_code``, which sessions lack that have one process, or no modules of the user.
     """
+    lacked = {"impl": after.get("impl"), "world_size": 1, record.OWN_CODE: ""}
     changes = [key for key in DECISIVE if before.get(key) != after[key]]
-    changes += ["impl"] * ("impl" in before and before["impl"] != after["impl"])
-    changes += ["world_size"] * (before.get("world_size", 1) != after.get("world_size", 1))
-    changes += [record.OWN_CODE] * (before.get(record.OWN_CODE, "") != after.get(record.OWN_CODE, ""))
+    changes += [key for key, value in lacked.items() if before.get(key, value) != after.get(key, value)]
     is_other = "machine" in before and before["machine"]["id"] != after["machine"]["id"]
     return changes + ["machine"] * is_other
 
@@ -124,8 +118,6 @@ def git() -> dict[str, Any]:
 def workload(job: Job) -> str:
     """Return a digest of what a job trains: of its config, and of the user's own modules that the config names.
 
-    Timings of one version of the package's code (:func:`code`) with the same workload may be
-    pooled.
+    Timings of one version of the package's code (:func:`code`) with the same workload may be pooled.
     """
-    own = own_modules(job.resolved)
-    return hashlib.sha256(f"{digest(job.resolved)} {own}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{digest(job.resolved)} {own_modules(job.resolved)}".encode()).hexdigest()[:16]

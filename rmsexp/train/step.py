@@ -13,13 +13,12 @@ from torch import Tensor, nn
 
 from rmsexp.task import CoupledTask, MicroBatches, Objective, Schedule, Task, checked
 from rmsexp.train import evaluations
-from rmsexp.train.evaluations import Evaluations
+from rmsexp.train.evaluations import Every, Scored
 from rmsexp.train.optim import CLIPPING
 from rmsexp.train.randomness import StreamNoise
 from rmsexp.train.running import RunningStatistics
 
 WARMUP_STEPS = 3  # number of steps before training or timing that are excluded from the measured times
-AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 T = TypeVar("T")
 Part = Callable[[str], AbstractContextManager[object]]  # from the name of a part to a context in which the part runs
@@ -35,7 +34,7 @@ class Settings:
     clipping: str
     max_steps: int
     log_every: int
-    evaluations: Evaluations
+    evaluations: Every | Scored
     checkpoint_every: int
     precision: str
     device: torch.device
@@ -55,16 +54,13 @@ class StepResult(NamedTuple):
 
     ``values``, on the device, ``(len(metrics) + 2,)``: the objective, the sum of each metric in ``metrics``, and the
     norm of the gradient before clipping. ``predictions``: the number of predictions in each sum. ``examples``: the
-    number of training examples. ``skipped``: whether the parameters stay as they were, because a gradient is not finite
-    with ``precision=float16``. ``scale``: the factor of the loss in the next step (:attr:`Stepper.scaler`).
+    number of training examples.
     """
 
     values: Tensor
     metrics: list[str]
     predictions: int | Tensor
     examples: int | Tensor
-    skipped: bool
-    scale: float
 
 
 class Sums:
@@ -108,11 +104,6 @@ class Stepper:
     """A model with its task, optimiser and schedule, and the training step.
 
     ``sums``: adds up the micro-batches; by default, those of this process alone.
-
-    ``scaler``: with ``precision=float16`` it multiplies the loss by a factor, so that small gradients do not become
-    zero, and divides the gradients by it before clipping. A step with a gradient that is not finite changes no
-    parameter and halves the factor; 2,000 steps without such a gradient double it. With other precisions it does
-    nothing. Source: Micikevicius et al., "Mixed precision training" (2018), section 3.2.
     """
 
     def __init__(
@@ -127,9 +118,6 @@ class Stepper:
         self.task, self.model, self.optimizer = task, model, optimizer
         self.schedule, self.settings, self.sums = schedule, settings, sums or Sums()
         self._statistics = RunningStatistics(model)
-        device = settings.device
-        self.scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "float16")
-        self.scaler.scale(torch.ones((), device=device))  # makes its tensors, also in a process without micro-batches
 
     def take(self, step: int, batches: MicroBatches, part: Part = nullcontext) -> StepResult:
         """Do one training step on its micro-batches; the parts forward, backward and update run in ``part(name)``.
@@ -151,31 +139,24 @@ class Stepper:
             assert sums.values is not None
             if self._statistics.modules:
                 self._statistics.update(sums.all(self._statistics.release()))
-            norm, skipped = self._update()
+            norm = self._update()
         values = torch.cat([sums.values, norm.reshape(1)])
-        scale = self.scaler.get_scale()
-        return StepResult(values, list(sums.metrics), sums.count, sums.examples, skipped, scale)
+        return StepResult(values, list(sums.metrics), sums.count, sums.examples)
 
     def rates(self, step: int) -> dict[str, float]:
         """Return the learning rate, ``lr``, and what else the schedule sets at a step, counted from 0."""
         rates = self.schedule.at(step)
         return rates | {"lr": self.settings.lr * rates["lr"]}
 
-    def _update(self) -> tuple[Tensor, bool]:
-        """Update the parameters and remove the gradients; return the gradient's norm and whether this was skipped.
-
-        With ``precision=float16`` the host waits for a GPU here.
-        """
-        self.scaler.unscale_(self.optimizer)
+    def _update(self) -> Tensor:
+        """Update the parameters and remove the gradients; return the norm of the gradient before clipping."""
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         if self.settings.clip is not None:
             CLIPPING[self.settings.clipping](gradients, self.settings.clip, norm)
-        before = self.scaler.get_scale()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        self.optimizer.step()
         self.optimizer.zero_grad()
-        return norm, self.scaler.get_scale() < before
+        return norm
 
     def _separate(self, step: int, batches: MicroBatches, part: Part) -> None:
         """Add up the gradients and the values of micro-batches, each of which has its own objective."""
@@ -183,11 +164,12 @@ class Stepper:
         for micro, batch in self.sums.numbered(batches):
             with part("forward"):
                 with self._computing(), self._statistics.held(held):
-                    objective = self.task.objective(self.model, batch, self._noise(step, micro))
+                    noise = StreamNoise(self.settings.seed, "noise", step, micro, device=self.settings.device)
+                    objective = self.task.objective(self.model, batch, noise)
                 checked(objective, Objective, "objective")
                 loss = objective.loss / (sum(weights) / weights[micro])
             with part("backward"):
-                self.scaler.scale(loss).backward()
+                loss.backward()
             self.sums.add(micro, _values(loss, objective), objective, self.task.examples(batch))
 
     def _coupled(self, batches: MicroBatches, part: Part) -> None:
@@ -203,7 +185,7 @@ class Stepper:
             with self._computing():
                 objective = task.coupled(*joined)
         with part("backward"):
-            of_rows = torch.autograd.grad(self.scaler.scale(objective.loss), joined)
+            of_rows = torch.autograd.grad(objective.loss, joined)
             gradients = [torch.split(gradient, list(batches.weights)) for gradient in of_rows]
             values = _values(objective.loss, objective)
             for micro, tensors in self.sums.numbered(embedded):
@@ -211,9 +193,6 @@ class Stepper:
                 if micro > 0:  # the values are those of the whole batch
                     values, objective = torch.zeros_like(values), dataclasses.replace(objective, count=0)
                 self.sums.add(micro, values, objective, batches.weights[micro])
-
-    def _noise(self, step: int, micro: int) -> StreamNoise:
-        return StreamNoise(self.settings.seed, "noise", step, micro, device=self.settings.device)
 
     def _computing(self) -> AbstractContextManager[object]:
         return autocast(self.settings.precision, self.settings.device)
@@ -225,8 +204,8 @@ def _values(loss: Tensor, objective: Objective) -> Tensor:
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """Return a context in which the model computes in float32, or with autocast to a format of 16 bits."""
-    return nullcontext() if precision == "float32" else torch.autocast(device.type, dtype=AUTOCAST[precision])
+    """Return a context in which the model computes in float32, or with autocast to bfloat16."""
+    return nullcontext() if precision == "float32" else torch.autocast(device.type, dtype=torch.bfloat16)
 
 
 def synchronise(device: torch.device) -> None:

@@ -25,7 +25,7 @@ from rmsexp.system.machine_lock import Pause
 from rmsexp.system.readers import yaml_text
 from rmsexp.system.regular_file import read_regular
 from rmsexp.task import Task
-from rmsexp.train import loggers, provenance
+from rmsexp.train import provenance
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.device import compile_model, set_up_device
 from rmsexp.train.distributed.group import Group
@@ -191,7 +191,6 @@ def _run_and_report(job: config.Job, past: Past, around: Around) -> Outcome:
 def _run(job: config.Job, past: Past, writer: Writer, processes: Processes, around: Around) -> Outcome:
     """Load the data, make the model, restore the newest undamaged checkpoint if there is one, and train."""
     cfg, failures, group = job.config, Failures(), processes.group
-    loggers.check(cfg.logger)
     device = set_up_device(cfg, around.n_jobs)
     shown = ProgressDisplay(f"{job.series} seed{cfg.seed}", cfg.max_steps, failures, around.quiet)
     with logged(past.files.log_path, failures), closing(shown) as display:

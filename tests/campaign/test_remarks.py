@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from helpers.campaigns import loaded
 
 from rmsexp.campaign import results as campaign_results
@@ -41,9 +40,9 @@ def final(campaign: Campaign, number: int = 0) -> Path:
     [
         ("campaign.json", lambda stored: stored.update(registered=None), "not registered"),
         ("campaign.json", lambda stored: stored["registered"].update(changed="claims"), "has changed since .* claims$"),
-        ("campaign.json", lambda stored: stored["claims"][0].update(margin=3.0), "differ in claims, so"),
-        ("campaign.json", lambda stored: stored["registered"].update(date="2026"), "differ in the registration, so"),
-        ("registered.json", lambda stored: stored["rules"]["grid"].pop(), "differ in grid, digest, so"),
+        ("campaign.json", lambda stored: stored["claims"][0].update(margin=3.0), "differ, so"),
+        ("campaign.json", lambda stored: stored["registered"].update(date="2026"), "differ, so"),
+        ("registered.json", lambda stored: stored["rules"]["grid"].pop(), "differ, so"),
         ("registered.json", lambda stored: stored.pop("rules"), "has no rules"),
     ],
 )
@@ -110,19 +109,3 @@ def test_records_that_do_not_count_are_named(tmp_path: Path) -> None:
     assert campaign_results.load(campaign.path).undecided == "23 of 24 final runs"
     (line,) = remarks(campaign)
     assert str(final(campaign)) in line
-
-
-def test_several_recipes_are_named(tmp_path: Path) -> None:
-    """A recipe that was changed between tuning and the final runs, or is another one for a norm, is no longer one."""
-    campaign = loaded(tmp_path)
-    for job in campaign.jobs:
-        rate = {"optim": {"lr": job.rate}, "evaluation": "validation" if job.stage == "tune" else "scored"}
-        own = {"norm": {"name": job.norm}, "model": {"width": 2.0 if (job.norm, job.stage) == ("ln", "final") else 1}}
-        text = yaml.safe_dump(rate | own | {"seed": job.seed, "batch_size": 64 if job.norm == "rms" else 32})
-        (tmp_path / job.folder / record.CONFIG).write_text(text)
-    assert remarks(campaign) == [
-        "the tuning and final runs of all norms have several recipes: batch_size is 32 or 64",
-        "the tuning and final runs of ln have several recipes: model.width is 1 or 2.0",
-    ]
-    (tmp_path / campaign.jobs[0].folder / record.CONFIG).write_text("{")
-    assert campaign_results.load(campaign.path).results[campaign.jobs[0]].status == "finished"

@@ -18,7 +18,6 @@ from helpers.tasks import Main
 
 from rmsexp import compare
 from rmsexp.system import cores, machine, process
-from rmsexp.train import memory
 
 
 @pytest.fixture
@@ -50,14 +49,12 @@ def no_linux(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_linux", "small_synthetic_data")
-def test_a_run_does_without_what_only_linux_has(main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_keeps_freed", False)
+def test_a_run_does_without_what_only_linux_has(main: Main, tmp_path: Path) -> None:
     assert cores.threads() >= 1
     done = main(*tiny("order_embedding"), "threads=null")
     assert done.status == 0
     (run,) = compare.load(tmp_path / "results").runs.to_dict("records")
     assert (run["status"], run["time_state"]) == ("finished", "contended")
-    assert not memory.keeps_freed()
     assert machine.caches() is None
 
 

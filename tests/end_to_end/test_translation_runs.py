@@ -97,7 +97,6 @@ def test_training_in_bfloat16_has_similar_losses_to_float32(main: Main, tmp_path
         (["task=rnnsearch", "decoding.max_length=0"], "decoding.max_length must be at least 1, got 0"),
         (["task=rnnsearch", "decoding.max_length=20000"], "decoding.max_length must be at most 10000, got 20000"),
         (["task=transformer", "decoding.alpha=1000"], "decoding.alpha must be at most 10, got 1000.0"),
-        (["task=rnnsearch", "decoding.alpha=0.6"], "decoding.alpha=0.6 is an option of decoding.normalisation=gnmt"),
         (["task=rnnsearch", "decoding.normalisation=lenght"], "did you mean length? (one of length, gnmt)"),
         (["task=rnnsearch", "data.name=multi30"], "data.name=multi30 is not known; did you mean multi30k?"),
         (["task=rnnsearch", "data.tests=test"], "data.tests must be a list, in brackets: data.tests=[test]"),
@@ -122,8 +121,8 @@ def test_a_mistake_is_reported_in_one_line(main: Main, tmp_path: Path, words: li
         (["data.name=files"], "data.name=files needs data.train, the path of its two files without the language"),
         (["data.name=files", "data.train=a", "data.valid=b"], "data.name=files needs data.test"),
         (["data.tests=[test,test2018]"], "data.tests: phrases has no test2018 (it has test)"),
-        (["data.tests=[test,train]"], "data.tests: train is not a test set"),
-        (["data.tests=[test,valid]"], "data.tests: valid is not a test set"),  # because valid selects the best model
+        (["data.tests=[test,train]"], "data.tests must begin with test"),
+        (["data.tests=[test,valid]"], "data.tests must begin with test"),  # because valid selects the best model
         (["data.tests=[test,test]"], "data.tests"),
         (["data.name=multi30k", "data.source=fr"], "data.source=fr data.target=de: Multi30k needs en for one"),
         (["data.source=de", "data.target=en"], "data.source"),  # the synthetic text is from English to German

@@ -18,7 +18,6 @@ SESSION = {
     "device": "cpu",
     "device_type": "cpu",
     "threads": 1,
-    "memory_kept": True,
     "code": "0123",
     "git": {"commit": "abcd", "dirty": False},
     "versions": {"torch": "2.15.0"},

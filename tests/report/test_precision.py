@@ -4,51 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-from helpers.comparisons import setting, summary
 from helpers.records import load_timings, write_run, write_timing
 
 from rmsexp.compare import load
 from rmsexp.records.frames import comparable
-from rmsexp.records.frames.caveats import caveats, warnings
 from rmsexp.report.plots import savings as savings_plot
-from rmsexp.report.plots import setting_curves
-from rmsexp.rules.quantities import loss
 
-HALF = {"precision": "float16"}
-
-
-@pytest.fixture
-def mixed(tmp_path: Path) -> Path:
-    """Return results of one setting with two precisions, as after a change of the recipe."""
-    for seed in (0, 1):
-        write_run(tmp_path, "ln", seed)
-        write_run(tmp_path, "rms", seed, **(HALF if seed else {}))
-    return tmp_path
+HALF = {"precision": "bfloat16"}
 
 
 def test_the_precision_is_recorded_or_that_of_the_settings_name(tmp_path: Path) -> None:
     write_run(tmp_path, "ln")
     write_run(tmp_path, "ln", setting="demo+batch_size=8+precision=bfloat16+reduce=fast")
-    write_run(tmp_path, "ln", setting="large", precision="float16")
+    write_run(tmp_path, "ln", setting="large", precision="bfloat16")
     runs = load(tmp_path).runs
     assert dict(zip(runs["setting"].str[:5], runs["precision"], strict=True)) == {
         "demo": "float32",
         "demo+": "bfloat16",
-        "large": "float16",
+        "large": "bfloat16",
     }
     assert set(runs["series"]) == {"ln"}  # the figures and tables of a setting share a precision
-
-
-def test_runs_of_two_precisions_are_two_series(mixed: Path) -> None:
-    records = setting(mixed)
-    assert sorted(records.runs["series"]) == ["ln", "ln", "rms", "rms+precision=float16"]
-    assert set(summary(mixed)["seeds"]) == {1, 2}
-    chart = setting_curves.chart(records, [loss("train")])
-    assert {mark.series for mark in chart.panels[0].marks} == {"ln", "rms", "rms+precision=float16"}
-    assert "RMSNorm precision=float16 (1 seed)" in [text for _, text in chart.legend]
-    assert "precision float16, float32" in "; ".join(caveats(records))
-    assert "precision mixed" in warnings(records)
 
 
 def test_timing_records_of_two_precisions_are_in_different_tables(tmp_path: Path) -> None:
@@ -57,7 +32,7 @@ def test_timing_records_of_two_precisions_are_in_different_tables(tmp_path: Path
     clocks = sorted(comparable.clock(found) for found in comparable.comparisons(load_timings(tmp_path)))
     assert [clock[:38] for clock in clocks] == [
         "interleaved, eager, 1 thread, AMD EPYC",
-        "interleaved, eager, float16, 1 thread,",
+        "interleaved, eager, bfloat16, 1 thread",
     ]
     chart = savings_plot.chart(savings_plot.rows(load_timings(tmp_path), "eager"), "eager")
-    assert {"AMD EPYC, 1 thread, float16", "AMD EPYC, 1 thread"} < {text for _, text in chart.legend}
+    assert {"AMD EPYC, 1 thread, bfloat16", "AMD EPYC, 1 thread"} < {text for _, text in chart.legend}

@@ -287,8 +287,7 @@ def test_chance_is_a_random_entity_of_the_passage() -> None:
     task, _ = make("attentive_reader")
     valid, entities = task._cloze.splits["valid"], set(task._cloze.entities.tolist())
     correct = sum(Fraction(1, len(entities & set(valid.passages[i].tolist()))) for i in range(VALID))
-    expected = f"error of naming an entity of the passage at random: valid {float(1 - correct / VALID):.2%}"
-    assert task.notes["chance"] == expected
+    assert task.target.chance == pytest.approx(float(1 - correct / VALID))
 
 
 def test_chance_with_answers_outside_the_passage_and_with_a_test_split(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,11 +300,8 @@ def test_chance_with_answers_outside_the_passage_and_with_a_test_split(monkeypat
     ]
     splits = {"train": examples(rows), "valid": examples(rows), "test": examples(rows[:1])}
     monkeypatch.setitem(attentive_reader.SOURCES, "stories", source(**splits))
-    messages: list[str] = []
     task, model = make("attentive_reader", "batch_size=4")
-    task.prepare(messages.append)
-    assert task.notes["chance"].endswith(f": valid {1 - (1 / 2 + 1 / 3) / 4:.2%}; test 50.00%")
-    assert messages == [task.notes["chance"]]
+    assert task.target.chance == pytest.approx(1 - (1 / 2 + 1 / 3) / 4)
     results = task.evaluate(model.eval())
     assert list(results) == ["valid", "test"]
     assert all(math.isfinite(metrics["loss"]) for metrics in results.values())

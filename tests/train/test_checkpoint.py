@@ -15,7 +15,7 @@ import torch
 from rmsexp.system.command_line import ReportedError
 from rmsexp.train import checkpoint
 from rmsexp.train.checkpoint import BEST, DAMAGED, LAST, PREVIOUS, CheckpointError, Identity
-from rmsexp.train.state import State, clock_seconds
+from rmsexp.train.state import State
 
 IDENTITY = Identity(0, "config", "data")
 OTHERS = {
@@ -173,47 +173,13 @@ def test_without_checkpoints_nothing_is_returned(tmp_path: Path) -> None:
     assert checkpoint.load(tmp_path, IDENTITY, dict) == (None, [])
 
 
-PROGRESS = {"step": 4, "examples": 32, "evaluated": 4, "best": 0.5}
-STATE = PROGRESS | {
-    "metrics": ["loss"],
-    "pending": [[1.0, 2.0, 0.5, 8]],
-    "metrics_bytes": 9,
-    "skipped": 1,
-}
+STATE = dataclasses.asdict(State(4, 32, 4, 0.5, [[1.0, 2.0, 0.5, 8]], ["loss"], 9))
 
 
 def test_the_state_of_a_checkpoint_is_read_as_it_was_saved() -> None:
-    assert dataclasses.asdict(State.of(STATE)) == STATE
-    assert dataclasses.asdict(State.of(STATE | {"metrics_digest": "of an earlier version"})) == STATE
-    assert State.of(dataclasses.asdict(State())) == State()
+    assert dataclasses.asdict(State.of(STATE | {"skipped": 0})) == STATE  # a value of an earlier version
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        *(("step", value) for value in (-5, 10**9, 4.0, "4", None, True)),
-        *(("examples", value) for value in (-1, 3, "x")),
-        *(("evaluated", value) for value in (-2, 5, None)),
-        *(("best", value) for value in (float("nan"), "x", [])),
-        *(("metrics", value) for value in ("loss", [1], None)),
-        *(("pending", value) for value in ("x", None, [1.0], [[1.0]], [["x"] * 4], [[1.0] * 4] * 5)),
-        *(("metrics_bytes", value) for value in (-1, 1.5)),
-        *(("skipped", value) for value in (None, -1, 1.0, 5)),
-    ],
-)
-def test_a_state_that_no_run_can_have_is_refused_by_name(key: str, value: Any) -> None:
-    named = "examples" if (key, value) == ("step", 10**9) else key  # there are fewer examples than steps
-    with pytest.raises(ValueError, match=rf"its (state\.)?{named}(\[\d+\])* is "):
-        State.of(STATE | {key: value})
-
-
-@pytest.mark.parametrize("key", STATE)
-def test_a_state_that_lacks_a_value_is_refused(key: str) -> None:
-    with pytest.raises(ValueError, match=key):
-        State.of({name: value for name, value in STATE.items() if name != key})
-
-
-@pytest.mark.parametrize("values", [None, {"train": "1"}, {"train": -1.0}, {"train": float("nan")}])
-def test_a_clock_without_seconds_is_refused(values: Any) -> None:
-    with pytest.raises(ValueError, match="clock"):
-        clock_seconds(values)
+def test_a_state_that_lacks_a_value_is_refused() -> None:
+    with pytest.raises(KeyError, match="metrics"):
+        State.of({name: value for name, value in STATE.items() if name != "metrics"})

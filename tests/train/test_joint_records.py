@@ -41,8 +41,7 @@ def started(notes: Mapping[str, str] = {}, **resolved: Any) -> list[torch.Tensor
         optimizer.step()
 
         task = SimpleNamespace(notes=notes if group.rank == 2 else {})
-        scaler = torch.amp.GradScaler(enabled=False)
-        stepper: Any = SimpleNamespace(task=task, model=model, optimizer=optimizer, scaler=scaler)
+        stepper: Any = SimpleNamespace(task=task, model=model, optimizer=optimizer)
         first = (State(step=7), Clock()) if group.rank == 0 else None
         config = EVERY | resolved if group.rank == 2 else EVERY
         impl = resolved.get("impl", "fused") if group.rank == 2 else "fused"
@@ -145,7 +144,7 @@ def test_the_contention_is_that_of_the_most_disturbed_process(
 
 def test_processes_exchange_their_contention_when_a_run_diverges(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(self: Any) -> None:  # noqa: ARG001
-        raise Diverged(3, "the training objective")
+        raise Diverged(3)
 
     monkeypatch.setattr(Trainer, "run", run)
     exchanged: list[bool] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -27,8 +26,8 @@ pytestmark = pytest.mark.slow
 class WandbRun:
     """What W&B gets of one process. Like W&B, it drops values of steps before its own."""
 
-    def __init__(self, starting_step: int, options: Mapping[str, Any]) -> None:
-        self.starting_step = self.step = starting_step
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.step = 0
         self.options, self.axes, self.exit_code = options, list[tuple[str, str | None]](), None
         self.history: dict[int, dict[str, float]] = {}
         self.summary: dict[str, str] = {}
@@ -51,7 +50,7 @@ def wandb() -> Iterator[list[WandbRun]]:
     processes: list[WandbRun] = []
 
     def init(**options: Any) -> WandbRun:
-        processes.append(WandbRun(0, options))
+        processes.append(WandbRun(options))
         return processes[-1]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -151,9 +150,11 @@ def test_wandb_names_the_run_its_group_and_tags(runs: dict[str, Path], wandb: li
     assert tuple(options["config"][key] for key in ("task", "setting", "series", "batch_size")) == setting
 
 
-def test_a_continued_run_keeps_its_id_and_one_begun_anew_gets_another(tmp_path: Path) -> None:
-    first, again = (loggers._id(logged_run(tmp_path, step)) for step in (0, 3))
-    assert first == again != loggers._id(logged_run(tmp_path, 0))
+def test_a_continued_run_keeps_its_id_and_one_begun_anew_gets_another(tmp_path: Path, wandb: list[WandbRun]) -> None:
+    for step in (0, 3, 0):
+        loggers.WandbLogger(logged_run(tmp_path, step), "online", "x")
+    first, again, anew = (process.options["id"] for process in wandb[-3:])
+    assert first == again != anew
 
 
 @pytest.mark.minutes
@@ -183,21 +184,8 @@ def test_loggers_do_not_change_results(runs: dict[str, Path]) -> None:
 
 def logged_run(folder: Path, step: int) -> loggers.Run:
     """Return a run that begins or continues at a step, for loggers."""
-    facts = dict.fromkeys(("task", "scale", "setting", "series"), "x") | {"quantities": []}
+    facts = dict.fromkeys(("task", "scale", "norm", "impl", "setting", "series", "seed"), "x")
     return loggers.Run(folder, {}, facts | {"sessions": [{"started": "2026-11-23T00:00:00+00:00"}]}, step)
-
-
-def test_wandb_takes_the_evaluation_in_which_a_run_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run was stopped in its evaluation at step 8, whose training row had been logged, so that W&B is at step 9."""
-    resumed = WandbRun(9, {})
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **_: resumed, Settings=dict))
-    run = logged_run(tmp_path, 8)
-    facts = dict.fromkeys(("norm", "impl", "seed"), "x") | dict(run.facts)
-    logger = loggers.WandbLogger(dataclasses.replace(run, facts=facts), "online", "x")
-    for step, split in ((8, "valid"), (8, "test"), (10, "train")):
-        logger.log(make_row(step, 1.0, split))
-    names = {step: [name for name in values if name.endswith("loss")] for step, values in resumed.history.items()}
-    assert names == {9: ["valid/loss", "test/loss"], 10: ["train/loss"]}
 
 
 @pytest.mark.parametrize("resumed", [0, 3])

@@ -181,23 +181,17 @@ def rank(records: pd.DataFrame) -> tuple[object, ...]:
 
 
 def _is_same(one: Row, other: Row) -> bool:
-    """Return whether two records are one, or of the same known code, and of the same models on the same data."""
+    """Return whether two records are of the same code, and of the same models on the same data."""
     ours, theirs = one["workloads"], other["workloads"]
-    known_of_both = bool(ours) == bool(theirs)
-    same_work = known_of_both and all(ours[series] == theirs[series] for series in ours.keys() & theirs.keys())
-    same_code: bool = pd.notna(one["code"]) and one["code"] == other["code"]
-    return one["folder"] == other["folder"] or (same_code and one["data"] == other["data"] and same_work)
+    same_work = all(ours[series] == theirs[series] for series in ours.keys() & theirs.keys())
+    return bool(one["code"] == other["code"] and one["data"] == other["data"] and same_work)
 
 
 def _reason(record: Row, newest: Row) -> str:
     """Return why a record is not pooled with the ``newest`` of the best."""
-    if pd.isna(record["code"]) or record["code"] != newest["code"]:  # two of unknown code may differ
+    if record["code"] != newest["code"]:
         return OTHER_CODE
-    words = (
-        timing_records.replication(1),
-        f"fewer than {FEWEST_ROUNDS} rounds",
-        str(record["time_state"]),
-    )
+    words = timing_records.replication(1), f"fewer than {FEWEST_ROUNDS} rounds", str(record["time_state"])
     both = zip(words, record["quality"], newest["quality"], strict=True)
     return next((word for word, own, best in both if own < best), OTHER_WORK)
 
@@ -238,7 +232,7 @@ def clock(comparison: Comparison) -> str:
 
 
 def precision(name: object) -> str:
-    """Return the precision to be added to a heading, such as ", float16"; "" for float32."""
+    """Return the precision to be added to a heading, such as ", bfloat16"; "" for float32."""
     return "" if name == names.FLOAT32 else f", {name}"
 
 
@@ -260,8 +254,7 @@ def replication(comparison: Comparison) -> str:
 
 def commit(record: Row) -> str:
     """Return the commit of a timing record, and whether there were uncommitted changes."""
-    changes = " with uncommitted changes" if record["dirty"] is True else ""
-    return f"{str(record['commit'])[:7] if pd.notna(record['commit']) else 'unknown commit'}{changes}"
+    return f"{str(record['commit'])[:7]}{' with uncommitted changes' * (record['dirty'] is True)}"
 
 
 def notes(comparison: Comparison) -> list[str]:

@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from rmsexp.records import record
-from rmsexp.records.frames.names import FLOAT32, PRECISION, norm_of, precision_of
+from rmsexp.records.frames.names import norm_of, precision_of
 from rmsexp.records.frames.time_states import run_state, trained
 from rmsexp.records.record import number as number
 from rmsexp.rules.quantities import Quantity
@@ -47,9 +47,7 @@ class Records:
             ``dirty``: whether there were uncommitted changes. ``started``: when the last session began.
             ``quantities``: those that the task names, a tuple, or None in older records. ``predictions``: what the loss
             is averaged over, such as tokens; None in older records. ``chance``: the target metric of a model that has
-            learnt nothing; NaN if it is not known. ``precision``: in which runs
-            compute; if the runs of a setting differ in it, it is part of the ``series`` of those without float32, such
-            as ln+precision=float16, so that they are neither averaged nor compared with the others.
+            learnt nothing; NaN if it is not known. ``precision``: in which runs compute.
         metrics: one row per readable line of ``metrics.jsonl``, columns ``METRIC_COLUMNS`` and one column per metric.
             ``time`` is the sum of the seconds in the clock's buckets data and train since the run began.
         problems: lines of text, each of which names a file or folder and what is wrong with it.
@@ -102,8 +100,7 @@ class Records:
 def load(root: str | Path) -> Records:
     """Load every run below ``root``.
 
-    Copies of runs that lie in the folder of another run are left out, so that no run counts twice, and none counts as a
-    run of another setting.
+    Copies of runs that lie in the folder of another run are left out, so that no run counts twice.
     """
     found: list[str] = []
     folders = list(record.find_runs(Path(root)))
@@ -116,45 +113,20 @@ def load(root: str | Path) -> Records:
     metrics = _metrics(runs, [rows for (_, rows), is_kept in zip(read, kept, strict=True) if is_kept], problems)
     reached = metrics.groupby("folder", observed=True)["step"].max().reindex(runs["folder"]).to_numpy(float)
     runs["step"] = np.fmax(runs["step"].to_numpy(float), reached).astype(int)
-    return Records(_labelled(runs), metrics, problems + list(copies.values()))
-
-
-def _labelled(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs with their precision in ``series`` where the runs of a setting differ in it."""
-    mixed = runs["precision"].groupby(_setting_folders(runs)).transform("nunique") > 1
-    changed = mixed & (runs["precision"] != FLOAT32)
-    labels = runs["series"] + PRECISION + runs["precision"].astype(str)
-    return runs.assign(series=runs["series"].where(~changed, labels))
-
-
-def _setting_folders(runs: pd.DataFrame) -> pd.Series:
-    return runs["folder"].map(lambda folder: str(Path(folder).absolute().parents[1]))
+    return Records(runs, metrics, problems + list(copies.values()))
 
 
 def _copies(runs: pd.DataFrame) -> dict[str, str]:
-    """Return a line of text for each run that is left out, by its folder.
+    """Return a line for each run that is left out, by its folder: its ``run.json`` names another series or seed.
 
-    A run whose folder is not named as its ``run.json`` says is left out if the setting's folder has a run of the same
-    name besides it, or runs of the setting that the folder names. A renamed folder of a setting is read as it is.
+    A renamed folder of a setting is read as it is.
     """
-    setting, names, places = _setting_folders(runs), [], []
+    copies = {}
     for run in runs.to_dict("records"):
-        places.append(Path(run["folder"]).absolute().parts[-4:])
-        known = run["seed"] != -1  # else the names are those of the folders
-        names.append((run["task"], run["setting"], run["series"], f"seed{run['seed']}") if known else places[-1])
-    pairs = list(zip(names, places, strict=True))
-    in_place = pd.Series([name == place for name, place in pairs], index=runs.index, dtype=bool)
-    foreign = pd.Series([name[:2] != place[:2] for name, place in pairs], index=runs.index, dtype=bool)
-    foreign &= in_place.groupby(setting).transform("any").astype(bool)
-    found = pd.DataFrame({"setting": setting, "name": names, "renamed": ~in_place}).sort_values(
-        "renamed", kind="stable"
-    )
-    repeated = found.duplicated(["setting", "name"])
-    return {
-        folder: f"{Path(folder, record.RUN)} describes the run {'/'.join(name)}, so this copy is left out"
-        for folder, name, is_copy in zip(runs["folder"], names, repeated.sort_index() | foreign, strict=True)
-        if is_copy
-    }
+        path, name = Path(run["folder"], record.RUN), f"{run['series']}/seed{run['seed']}"
+        if run["seed"] != -1 and path.absolute().parts[-3:-1] != tuple(name.split("/")):
+            copies[run["folder"]] = f"{path} describes the run {name}, so this copy is left out"
+    return copies
 
 
 def _read(folder: Path, problems: list[str]) -> tuple[dict[str, Any], list[record.Row]]:

@@ -32,14 +32,11 @@ METRICS = {"bleu": "BLEU", "chrf": "chrF", "image_recall": "image recall@1,5,10"
 METRICS |= {f"{kind}_r{k}": f"{kind} recall@{k}" for kind in ("image", "caption") for k in (1, 5, 10)}
 
 
-FLOAT32, PRECISION = "float32", "+precision="  # the usual precision, and what names another one in a setting or series
+FLOAT32, PRECISION = "float32", "+precision="  # the usual precision, and what names another one in a setting
 
 
 def precision_of(name: str) -> str:
-    """Return the precision that the name of a setting or series states, such as "float16" for "ln+precision=float16".
-
-    It is float32 for a name without one.
-    """
+    """Return the precision that the name of a setting states, such as "large+precision=bfloat16", or float32."""
     return name.partition(PRECISION)[2].partition("+")[0] or FLOAT32
 
 
@@ -61,11 +58,8 @@ def without_impl(series: str) -> str:
 
 
 def is_plain_ln(series: str) -> bool:
-    """Return whether a series is LN with no changed option, except perhaps ``impl`` and the precision.
-
-    Differences and savings are relative to these.
-    """
-    return without_impl(series).removesuffix(f"{PRECISION}{precision_of(series)}") == "ln"
+    """Return whether a series is LN with no changed option, except perhaps ``impl``: the baseline of differences."""
+    return without_impl(series) == "ln"
 
 
 def in_order(series: Iterable[str]) -> list[str]:

@@ -8,7 +8,6 @@ computed here. A series is a norm with the options that were changed.
 from __future__ import annotations
 
 import itertools
-import json
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
@@ -123,19 +122,13 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
     ``time_state``, ``disturbed``: see :mod:`rmsexp.records.frames.time_states`. ``data``: the digest of the data set.
     ``workload``: :func:`rmsexp.train.provenance.workload`; None in older records.
 
-    Copies of a record are left out, and records that cannot be read, and folders whose names are not UTF-8; if
-    ``problems`` is given, a line for each is added to it.
+    Records that cannot be read are left out; if ``problems`` is given, a line for each is added to it.
     """
     left_out = [] if problems is None else problems
     loaded: list[dict[str, Any]] = []
-    read: dict[str, Path] = {}  # by the content of a record
     for path in record.find(Path(root), f"timing/*/{FILE}"):
         try:
-            stored = read_typed(path, TimingContent)
-            original = read.setdefault(json.dumps(stored), path)
-            if original != path:
-                raise ValueError(f"it is a copy of {original}")
-            loaded += rows(stored, str(path.parent))
+            loaded += rows(read_typed(path, TimingContent), str(path.parent))
         except (OSError, ValueError, KeyError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else str(error).removeprefix(f"{path}: ")
             left_out.append(f"{path}: timing record ignored: {reason}")

@@ -46,7 +46,7 @@ def share_start(
     resolved: Mapping[str, Any],
     impl: str,
 ) -> tuple[State, Clock]:
-    """Return the start of process 0, whose model, optimiser and scale of the loss are set on all processes.
+    """Return the start of process 0, whose model and optimiser are set on all processes.
 
     ``start``: what :func:`rmsexp.train.loop.restore` returned in process 0; None in the others. The other arguments,
     such as ``impl``, the implementation of the norms, are those of this process.
@@ -57,7 +57,7 @@ def share_start(
     facts |= {"impl": impl, record.OWN_CODE: provenance.own_modules(resolved)} | {key: resolved[key] for key in EDGES}
     facts |= {key: stepper.task.notes.get(key) for key in (record.SUBWORDS, record.WORDS)}
     group.require_equal(identity._asdict() | facts)
-    parts: list[Any] = [stepper.model, stepper.optimizer, stepper.scaler]
+    parts: list[Any] = [stepper.model, stepper.optimizer]
     states = [] if start is None else tree_map_only(Tensor, Tensor.cpu, [part.state_dict() for part in parts])
     states, start = group.share((states, start))
     assert start is not None
