@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import Executor, Future
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -26,14 +25,9 @@ from rmsexp.system import atomic
 
 
 class WrittenReport(NamedTuple):
-    """The report of a setting.
-
-    ``drawing`` ends when its figures are written, and returns a line for each that cannot be drawn; None: nothing is
-    written. ``files``: the paths of its files.
-    """
+    """The report of a setting. ``files``: the paths of its files."""
 
     report: SettingReport
-    drawing: Future[list[str]] | None
     files: list[Path]
 
 
@@ -56,21 +50,19 @@ def write(
     records: Records,
     family: dict[Path, Records],
     timings: pd.DataFrame,
-    pool: Executor,
     to: Path,
 ) -> WrittenReport:
     """Write the report of one setting into the folder ``to``.
 
-    A line for each missing config file is added to the ``problems`` of the setting's records. If its runs cannot be
-    compared (see :func:`rmsexp.report.comparison.check`), the reason is added there, too, and the report has timings
-    alone. Without timings, nothing is written then.
+    A line for each missing config file, and for each figure that cannot be drawn, is added to the ``problems`` of the
+    setting's records. If its runs cannot be compared (see :func:`rmsexp.report.comparison.check`), the reason is added
+    there, too, and the report has timings alone. Without timings, nothing is written then.
 
     Args:
         folder: the folder of the setting.
         records: the records of the setting.
         family: those of the settings that differ from it at most in the learning rate (:func:`families`).
         timings: all timing records (:func:`rmsexp.records.frames.timing_records.load`).
-        pool: the executor that writes the figures, perhaps after this function has returned.
         to: the folder of the report, which is made if it is missing.
     """
     task, setting = folder.parent.name, folder.name
@@ -91,7 +83,7 @@ def write(
             records.problems.append(f"{path}: timing record ignored: it is of {', '.join(names_of_record)}")
     timings = timings[(timings["task"] == own[0]) & (timings["setting"] == own[1])]
     if not comparable and timings.empty:
-        return WrittenReport(SettingReport(task, setting, str(folder.parents[1]), to, records), None, [])
+        return WrittenReport(SettingReport(task, setting, str(folder.parents[1]), to, records), [])
     to.mkdir(parents=True, exist_ok=True)
     tables = registry.tables(Setting(folder, records, family, timings), comparable=comparable)
     numbers, charts = {table.name: table.numbers for table in tables}, dict[str, Chart]()
@@ -119,11 +111,12 @@ def write(
     for name, text in texts.items():
         atomic.write_atomic(to / name, text)
     files = [to / name for name in (*texts, *(f"{name}.png" for name in charts))]
-    return WrittenReport(report, pool.submit(_draw, charts, folder, to), files)
+    records.problems.extend(_draw(charts, folder, to))
+    return WrittenReport(report, files)
 
 
 def _draw(charts: Mapping[str, Chart], folder: Path, to: Path) -> list[str]:
-    """Write the figures of a setting as PNG, which takes most of the time of a report.
+    """Write the figures of a setting as PNG.
 
     Return a line for each that cannot be drawn, with the ``folder`` of the setting.
     """

@@ -288,10 +288,3 @@ def test_runs_that_were_moved_aside_are_ignored(tmp_path: Path) -> None:
     shutil.copytree(folder, folder.with_name("seed0.old1"))
     (folder.with_name("seed0.old1") / record.RUN).unlink()
     assert len(compare.load(tmp_path).runs) == 1
-
-
-def test_many_settings_are_drawn_by_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "FEW_RUNS", 0)
-    write_run(tmp_path, "rms")
-    report.run(tmp_path, None, None)
-    assert (tmp_path / "report/cifar10/demo/curves.png").exists()
