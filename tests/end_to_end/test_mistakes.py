@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers.command_bench import Bench
+from helpers.tasks import Main
 
 from rmsexp import config
 from rmsexp.config import words as words_module
@@ -77,6 +78,12 @@ scale=huge -> scale=huge
 norm=layernorme -> did you mean layernorm?
 norm=null -> norm takes one of
 norm=prms norm.p=0 -> norm.p
+norm=[] -> norm takes one of
+threads=100000 -> threads
+seed=9223372036854775808 -> seed
+optim.lr=1e39 -> optim.lr
+model.width=1e9 -> model.width
+optim.clipping=by_root -> optim.clip
 norm.epps=1 -> did you mean norm.eps?
 norm.axes=2 -> norm.axes
 norm=bn norm.impl=fused -> norm.impl=eager
@@ -142,6 +149,46 @@ def test_a_mistake_is_reported_in_one_line(line: str, bench: Bench, tmp_path: Pa
     words, named = line.split(" -> ")
     bench(*(outside if word == "DIR" else word for word in words.split())).assert_refused(named)
     assert not bench.results.exists()
+
+
+MISTAKES_IN_TASKS = """
+transformer model.heads=3 -> model.heads
+transformer model.width=15 model.heads=5 -> model.width
+transformer tokens=0 -> tokens
+transformer model.dropout=1 -> model.dropout
+transformer model.layers=100000000 -> model.layers
+transformer decoding.alpha=1000 -> decoding.alpha
+rnnsearch tokens=100 -> tokens
+rnnsearch label_smoothing=1 -> label_smoothing
+rnnsearch decoding.max_length=null -> decoding.max_length
+rnnsearch decoding.beam=1000000000 -> decoding.beam
+rnnsearch decoding.alpha=0.6 -> decoding.normalisation
+rnnsearch model.init_center=nan -> model.init_center
+rnnsearch data.name=multi30 -> did you mean multi30k?
+rnnsearch data.tests=test -> data.tests
+rnnsearch data.tests=[test2017] -> data.tests
+rnnsearch data.threshold=5 -> data.threshold
+rnnsearch data.vocabulary=1 -> data.vocabulary
+rnnsearch data.overlong=keep -> data.overlong
+attentive_reader model.width=1 -> model.width
+attentive_reader optim.clipping=globl -> did you mean global?
+attentive_reader data.sentences=null -> data.sentences
+attentive_reader data.entities=9 -> data.entities
+order_embedding penalty=cosin -> did you mean cosine?
+order_embedding margin=0 -> margin
+order_embedding batch_size=1 -> batch_size
+order_embedding data.features=vgg -> data.features
+order_embedding data.fold=0 -> data.fold
+order_embedding optim.bias_correction=none -> optim.bias_correction
+order_embedding model.dropout=0.5 -> model.dropout
+"""
+
+
+@pytest.mark.parametrize("line", MISTAKES_IN_TASKS.strip().splitlines())
+def test_a_mistake_in_the_options_of_a_task_is_reported_in_one_line(line: str, main: Main, tmp_path: Path) -> None:
+    words, named = line.split(" -> ")
+    main(*f"task={words}".split()).assert_refused(named)
+    assert not (tmp_path / "results").exists()
 
 
 def test_a_word_that_is_too_long_is_refused(bench: Bench) -> None:
