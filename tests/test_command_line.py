@@ -109,44 +109,6 @@ def test_help_shows_the_docstring_of_the_command(command: str, monkeypatch: pyte
     assert " ".join(expected) in " ".join(written.getvalue().decode("ascii").split())
 
 
-# --- options
-
-
-def test_options_may_be_written_as_keys() -> None:
-    parser = command_line.Parser()
-    parser.add_argument("--seconds", type=float)
-    parser.add_argument("--out-folder")
-    parser.add_argument("--shapes", nargs="+")
-    parser.add_argument("--fast", action="store_true")
-    parser.add_argument("words", nargs="*")
-    arguments = parser.parse_intermixed_args(["seconds=1", "out_folder=a=b", "fast=1", "lr=3", "shapes=[1x2,3x4]"])
-    assert vars(arguments) == {
-        "seconds": 1.0,
-        "out_folder": "a=b",
-        "shapes": ["1x2", "3x4"],
-        "fast": False,
-        "words": ["fast=1", "lr=3"],
-    }
-
-
-def test_the_value_of_an_option_may_look_like_a_key() -> None:
-    parser = command_line.Parser()
-    parser.add_argument("--prompt")
-    parser.add_argument("--seed", type=int, default=0)
-    assert vars(parser.parse_args(["--prompt", "seed=5", "seed=1"])) == {"prompt": "seed=5", "seed": 1}
-
-
-@pytest.mark.parametrize("words", [["--lr", "3"], ["--lr=3"], ["x=1", "--lr", "3"]])
-def test_a_value_written_as_an_option_is_answered_with_what_to_write(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    parser = command_line.Parser()
-    parser.add_argument("words", nargs="*")
-    with pytest.raises(SystemExit):
-        parser.parse_intermixed_args(words)
-    assert "write lr=" in capsys.readouterr().err
-
-
 def test_a_command_is_typed_with_this_interpreter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert command_line.command("rmsexp", "a b") == "python -m rmsexp 'a b'"
     monkeypatch.setenv("PATH", str(tmp_path))  # the environment is not active

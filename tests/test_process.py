@@ -115,7 +115,7 @@ from multiprocessing import get_context
 from rmsexp.system import process
 
 if __name__ == "__main__":
-    pool = ProcessPoolExecutor(1, get_context("forkserver"), process.follow_parent)
+    pool = ProcessPoolExecutor(1, get_context("spawn"), process.follow_parent)
     print(pool.submit(os.getpid).result(), flush=True)
     os.kill(os.getpid(), 9)
 """

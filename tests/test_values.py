@@ -90,19 +90,6 @@ def test_committed_results_keep_their_folder_and_config(run: Path) -> None:
     assert not changed.keys() & recorded.keys()
 
 
-@pytest.mark.parametrize(
-    ("word", "setting", "series"),
-    [
-        ("optim.lr=1", "demo+optim.lr=1.0", "rms"),
-        ("deterministic=on", "demo", "rms"),
-        ("norm.eps=1", "demo", "rms+eps=1.0"),
-    ],
-)
-def test_folders_are_named_by_values_and_not_by_their_spelling(word: str, setting: str, series: str) -> None:
-    job = config.job([word])
-    assert (job.setting, job.series) == (setting, series)
-
-
 @pytest.mark.parametrize("content", [{}, {"norm": 1}, {"norm": {}}, {"norm": {"_target_": "os.system"}, "task": "x"}])
 def test_a_damaged_recorded_config_is_compared_as_it_is(content: dict[str, object]) -> None:
     assert config.respelled(content) == content
@@ -122,12 +109,6 @@ def test_a_missing_element_of_a_list_is_refused() -> None:
         config.job(["norm.axes=[2,???]"])
 
 
-@pytest.mark.parametrize("word", ["timing.budget=???", "norms=???", "timing.reference=???"])
-def test_a_missing_option_of_timing_is_refused(word: str) -> None:
-    with pytest.raises(config.ConfigError, match=f"^{word.partition('=')[0]} has no value"):
-        timing.parse([word])
-
-
 def test_a_config_file_can_leave_a_value_to_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "norm").mkdir()
     (tmp_path / "norm/own.yaml").write_text("_target_: rmsexp.norms.RMS\nname: own\nimpl: eager\neps: ???\n")
@@ -139,54 +120,11 @@ def test_a_config_file_can_leave_a_value_to_the_command_line(tmp_path: Path) -> 
 # --- limits
 
 
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("threads=100000", "threads must be at most 1024, got 100000"),
-        ("seed=9223372036854775808", "seed must be at most 9223372036854775807, got 9223372036854775808"),
-        ("max_steps=10000000000000", "max_steps must be at most 1000000000000, got 10000000000000"),
-        ("batch_size=10000000000000", "batch_size must be at most 1000000000000"),
-        ("schedule.period=1000000000000000000000", "schedule.period must be at most 1000000000000"),
-        ("optim.lr=1e39", "optim.lr must be at most 3e+38, got 1e+39"),
-        ("model.noise=1e308", "model.noise must be at most 3e+38, got 1e+308"),
-        ("model.width=1e9", "model.width must be at most 10000, got 1000000000.0"),
-        ("task=rnnsearch model.hidden=10000000", "model.hidden must be at most 1000000, got 10000000"),
-        ("task=rnnsearch model.init_center=nan", "model.init_center must be a finite number, got nan"),
-        ("task=rnnsearch decoding.beam=1000000000", "decoding.beam must be at most 1000"),
-        ("task=rnnsearch decoding.beyond_source=1000000000000000000000", "decoding.beyond_source must be at most"),
-        ("task=rnnsearch data.vocabulary=1", "data.vocabulary must be at least 4, got 1"),
-        ("task=transformer model.layers=100000000", "model.layers must be at most 10000"),
-        ("task=attentive_reader model.width=100000000000", "model.width must be at most 1000000"),
-        ("task=order_embedding model.embedding=1000000000000000", "model.embedding must be at most 1000000"),
-    ],
-)
-def test_a_value_that_works_on_no_machine_is_refused(word: str, message: str) -> None:
-    with pytest.raises(config.ConfigError) as error:
-        config.job(word.split())
-    assert str(error.value).startswith(message)
-
-
-@pytest.mark.parametrize(
-    "value", ["9" * 100_000, "[" * 5000, "[" * 300 + "]" * 300, "{a:" * 300 + "1" + "}" * 300, "(" * 200, "x" * 4000]
-)
+@pytest.mark.parametrize("value", ["9" * 100_000, "[" * 300 + "]" * 300])
 @pytest.mark.parametrize("key", ["seed", "timing.reference"])
 def test_a_word_that_is_too_long_is_refused(key: str, value: str) -> None:
     with pytest.raises(config.ConfigError, match="at most 4000 characters and 100 brackets"):
         timing.parse([f"{key}={value}"])
-
-
-def test_a_number_of_4000_digits_is_refused() -> None:
-    with pytest.raises(config.ConfigError, match="seed must be at most"):
-        config.job([f"seed={'9' * 3900}"])
-
-
-@pytest.mark.parametrize(
-    ("words", "key"),
-    [(["norms=[[ln]]"], "norms"), (["impl=[[eager]]"], "impl"), (["norms=[ln]", "norm.axes=[[2,3]]"], "norm.axes")],
-)
-def test_a_list_in_a_list_is_refused(words: list[str], key: str) -> None:
-    with pytest.raises(config.ConfigError, match=f"^{key} must be a list of single values"):
-        timing.parse(words)
 
 
 @pytest.mark.parametrize("target", ["..", ".", "''", "rmsexp.norms.", "a" + ".a" * 1000, "rmsexp.norms.base.Norm.name"])

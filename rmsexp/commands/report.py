@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import pandas as pd
@@ -21,13 +19,11 @@ from rmsexp.records import record
 from rmsexp.records.frames import timing_records
 from rmsexp.records.frames.load import Records, load
 from rmsexp.report import campaign_report, overview, setting_report
-from rmsexp.system import cores, process
 from rmsexp.system.checks import nearest
 from rmsexp.system.command_line import Parser, command, entry_point, value_word
 
 OVERVIEW = "report"
 COMMITTED = ("results", record.REFERENCE)  # the end of the path of committed records
-FEW_RUNS = 100  # up to this many runs, one thread is faster than several processes, which take time to start
 
 
 def run(results: Path, task: str | None = None, setting: str | None = None, out: Path | None = None) -> list[Path]:
@@ -49,11 +45,7 @@ def run(results: Path, task: str | None = None, setting: str | None = None, out:
     print(f"reading {results}", flush=True)
     if line := record.left_out(results, "rmsexp.report"):
         print(line, flush=True)
-    pool = _pool(len(runs))
-    try:
-        return _run(results, task, setting, out or report_folder(results), pool)
-    finally:
-        pool.shutdown(cancel_futures=True)  # after an error or Ctrl-C, do not draw the figures that have not been begun
+    return _run(results, task, setting, out or report_folder(results))
 
 
 def report_folder(results: Path) -> Path:
@@ -74,7 +66,7 @@ def _place(folder: Path, results: Path, out: Path) -> Path:
     return out / (root.relative_to(results) if root.is_relative_to(results) else "") / folder.parent.name / folder.name
 
 
-def _run(results: Path, task: str | None, setting: str | None, out: Path, pool: Executor) -> list[Path]:
+def _run(results: Path, task: str | None, setting: str | None, out: Path) -> list[Path]:
     problems = list[str]()
     records, timings = load(results), timing_records.load(results, problems)
     settings = _settings(records, timings)
@@ -90,15 +82,13 @@ def _run(results: Path, task: str | None, setting: str | None, out: Path, pool: 
     problems += [problem for path in tuning for problem in settings[path].problems]
     selected = [path for path in selected if path not in tuning]
     families = setting_report.families(settings)
-    written = []
+    reports = []
     for folder in selected:
         family, place = families.get(folder, {}), _place(folder, results, out)
         try:
-            written.append(setting_report.write(folder, settings[folder], family, timings, pool, place))
+            reports.append(setting_report.write(folder, settings[folder], family, timings, place))
         except Exception as error:  # the other settings are reported
             problems += [*settings[folder].problems, f"{folder}: this setting is not reported: {error!r}"]
-    problems += [line for _, drawing in written if drawing for line in drawing.result()]
-    reports = [report for report, _ in written]
     problems += [problem for report in reports for problem in report.records.problems]
     try:
         verdicts = campaign_report.write(campaigns, records, timings, len(tuning), out) if campaigns else None
@@ -137,15 +127,6 @@ def _select(settings: dict[Path, Records], results: Path, task: str | None, sett
     if not selected:
         raise ValueError(f"{results} has no setting {setting} of task {task}")
     return selected
-
-
-def _pool(runs: int) -> Executor:
-    """Return an executor for drawing figures: one thread for few runs, else a process per core."""
-    if runs <= FEW_RUNS:
-        return ThreadPoolExecutor(1)
-    context = get_context("forkserver")
-    context.set_forkserver_preload(["rmsexp.report.setting_report"])  # imported once for all processes
-    return ProcessPoolExecutor(cores.threads(), context, process.follow_parent)
 
 
 @entry_point

@@ -9,7 +9,7 @@ import sys
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -49,8 +49,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = arguments.config_dir
     if arguments.shell_completion:
         return launch.launch(run, ["--shell-completion", *config_dir_words(folder), *arguments.overrides])
-    if warning := words.repeated(arguments.overrides):
-        report(warning)
     overrides = words.overrides(arguments.overrides, folder)
     if arguments.help or arguments.hydra_help or arguments.cfg or arguments.info:
         return _print(arguments, overrides)
@@ -72,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if not status:
                 print(f"result  {config.expanded(jobs[0].config.results) / SEARCH_RESULT}")
             return status
-        return _sweep(jobs, sweep.words, folder)
+        return _sweep(jobs, sweep, folder)
     except lock.RunLockedError as error:
         report(error)
         return 1
@@ -126,8 +124,8 @@ def _print(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
     return launch.launch(run, [*options, *config_dir_words(folder), *([] if arguments.help else overrides)])
 
 
-def _sweep(jobs: Sequence[config.Job], swept: Sequence[str], config_dir: str | None) -> int:
-    """Do the runs of a sweep with Hydra's sweeper and launcher. ``swept``: the words for Hydra.
+def _sweep(jobs: Sequence[config.Job], sweep: words.Sweep, config_dir: str | None) -> int:
+    """Do the runs of a sweep with Hydra's sweeper and launcher.
 
     List the runs that did not finish, and return the exit status.
 
@@ -140,9 +138,9 @@ def _sweep(jobs: Sequence[config.Job], swept: Sequence[str], config_dir: str | N
             f"the sweep would do the run {folder} {count} times; give each value once, and sweep only over keys that "
             "make different runs"
         )
-    shared = _shared(swept, config_dir, len(jobs))
+    shared = _shared(sweep.launcher, len(jobs))
     _move_aside(jobs)
-    begun = [word for word in swept if not word.startswith("force=")]  # the runs are new ones without it
+    begun = [word for word in sweep.words or [] if not word.startswith("force=")]  # the runs are new ones without it
     stopped = f"; {jobs[0].again} to continue"
     try:
         with process.ending_on_signals(), warnings.catch_warnings():
@@ -181,14 +179,14 @@ def _move_aside(jobs: Sequence[config.Job]) -> None:
             runner.set_aside(folder)
 
 
-def _shared(swept: Sequence[str], config_dir: str | None, runs: int) -> list[str]:
+def _shared(launcher: Mapping[str, Any], runs: int) -> list[str]:
     """Return the override that limits joblib's parallel runs to those there are; each gets its share of the cores."""
-    launcher = config.compose(words.not_swept(swept), config_dir, hydra=True).hydra.launcher
     if not launcher.get("n_jobs"):  # another launcher; joblib refuses 0 by itself
         return []
     import joblib
 
-    at_once = launcher.n_jobs if launcher.n_jobs > 0 else max(1, joblib.cpu_count() + 1 + launcher.n_jobs)
+    jobs = launcher["n_jobs"]
+    at_once = jobs if jobs > 0 else max(1, joblib.cpu_count() + 1 + jobs)
     return [f"hydra.launcher.n_jobs={min(at_once, runs)}"]
 
 

@@ -9,12 +9,10 @@ finished runs are not checked against their digests; rmsexp.report does that.
 from __future__ import annotations
 
 import io
-import json
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -39,11 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "results", type=Path, nargs="?", default=Path("results"), help="root folder of all records; default: results"
     )
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--watch", action="store_true", help="show this until Ctrl-C, again every 2 seconds")
-    form.add_argument(
-        "--json", action="store_true", help="print a JSON document; docs/campaign-reference.md explains its keys"
-    )
+    parser.add_argument("--watch", action="store_true", help="show this until Ctrl-C, again every 2 seconds")
     arguments = parser.parse_args(argv)
     results, console = results_folder(arguments.results), Console(highlight=False)
     if arguments.watch:
@@ -51,9 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error("--watch needs a terminal; leave it out")
         _watch(results, console)
     overview = progress.read(results)
-    if arguments.json:
-        print(json.dumps(document(overview), indent=2))
-    elif console.is_terminal:
+    if console.is_terminal:
         console.print(Group(*_blocks(overview)))
     else:
         print(plain(overview))
@@ -74,36 +66,6 @@ def plain(overview: Overview) -> str:
     with console.capture() as capture:
         console.print(Group(*_blocks(overview)))
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
-
-
-def document(overview: Overview) -> dict[str, Any]:
-    """Return the content of the JSON document. docs/campaign-reference.md explains its keys."""
-    return {
-        "format": 1,
-        "results": str(overview.results),
-        "counts": Counter(run.state for run in overview.runs),
-        "campaigns": [_campaign_document(campaign) for campaign in overview.campaigns],
-        "runs": [_run_document(overview.results, run) for run in overview.runs],
-        "problems": overview.problems,
-    }
-
-
-def _campaign_document(campaign: CampaignState) -> dict[str, Any]:
-    stages = [
-        {"stage": stage.name, "states": stage.states, "left": stage.left, "coming": stage.coming}
-        for stage in campaign.progress.stages
-    ]
-    left = {"seconds_left": campaign.progress.seconds_left, "next": campaign.next}
-    return {"name": campaign.name, "question": campaign.question, **left, "stages": stages}
-
-
-def _run_document(results: Path, run: Run) -> dict[str, Any]:
-    keys = ("state", "step", "steps", "seconds", "seconds_per_step", "seconds_left", "error")
-    evaluation = run.evaluation._asdict() if run.evaluation is not None else None
-    return {"folder": _below(results, run.folder), **{key: getattr(run, key) for key in keys}, "evaluation": evaluation}
-
-
-# --- tables
 
 
 def _blocks(overview: Overview) -> Iterator[RenderableType]:

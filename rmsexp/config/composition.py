@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import os
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -120,7 +118,7 @@ def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: b
     of_files = tuple(word for word, override in zip(overrides, parsed, strict=True) if override not in values)
     composed = copy.deepcopy(_compose(of_files, config_dir, state_of_own_files(config_dir), hydra))
     for override in values:
-        _set(composed, override, config_dir)
+        _set(composed, override)
     return composed
 
 
@@ -130,7 +128,7 @@ def _sets_value(override: Override) -> bool:
     return key not in GROUPS and "/" not in key and override.package is None and not override.is_hydra_override()
 
 
-def _set(composed: DictConfig, override: Override, config_dir: str | None) -> None:
+def _set(composed: DictConfig, override: Override) -> None:
     """Set a value; + and ++ add one that the config lacks. Raises: ConfigError if it cannot be set."""
     key, word, value = override.key_or_group, override.input_line, override.value()
     if override.is_sweep_override():
@@ -140,29 +138,10 @@ def _set(composed: DictConfig, override: Override, config_dir: str | None) -> No
             raise ConfigError(f"{word}: {key} has a value, which {key}=… changes")
         OmegaConf.update(composed, key, value, force_add=override.is_add() or override.is_force_add())
     except (ConfigAttributeError, ConfigKeyError):
-        raise ConfigError(f"{key} is not known{_hint(key, composed, config_dir)}") from None
+        known = [name for name in flatten(OmegaConf.to_container(composed)) if not name.startswith("hydra.")]
+        raise ConfigError(f"{key} is not known{right_key(key, [*known, *GROUPS])}") from None
     except OmegaConfBaseException as error:
         raise ConfigError(" ".join(f"{word}: {error}".split())) from None
-
-
-def _hint(key: str, composed: DictConfig, config_dir: str | None) -> str:
-    """Return what to write in place of a key that the config lacks."""
-    known = [name for name in flatten(OmegaConf.to_container(composed)) if not name.startswith("hydra.")]
-    group, _, option = key.rpartition(".")
-    if group == "norm":
-        norms = [name for name, path in sorted(_files("norm", config_dir).items()) if _has_option(path, option)]
-        if norms:
-            return f" with norm={composed.norm.name} (norms that have it: {', '.join(norms)})"
-    if not group:
-        return right_key(key, [*known, *GROUPS])
-    beside = [name for name in known if name.rpartition(".")[0] == group]
-    return right_key(key, known) or f" (one of {', '.join(beside)})" * bool(beside)
-
-
-def _has_option(norm: Path, option: str) -> bool:
-    with suppress(YAMLError):  # of a norm of the user's own that was not chosen
-        return option in OmegaConf.load(norm)
-    return False
 
 
 def state_of_own_files(config_dir: str | None) -> OwnFiles:
@@ -222,7 +201,7 @@ def _failure(error: Exception, config_dir: str | None) -> str:
     if group.startswith("recipe/"):
         task, scales = Path(group).name, ", ".join(options(group, config_dir))
         known = f"its scales are {scales}" if scales else f"write {group}/{name}.yaml beside its config"
-        return f"task={task} has no scale={name}{own_folder(group, name, config_dir)} ({known})"
+        return f"task={task} has no scale={name} ({known})"
     if name in EXTRAS:
         return f"{group}={name} is not installed: pip install 'rmsexp[{EXTRAS[name]}]'"
     return f"{group}={name} is not known{nearest(name, ['basic', *EXTRAS])}"
@@ -291,24 +270,9 @@ def file(group: str, name: str, config_dir: str | None = None) -> Path:
 
 def unknown(group: str, name: str, known: Sequence[str], config_dir: str | None) -> str:
     """Return the message about a choice of a config group that is none of the known ones."""
-    hint = own_folder(group, name, config_dir) or nearest(name, [*known, *(ALIASES if group == "norm" else ())])
+    hint = nearest(name, [*known, *(ALIASES if group == "norm" else ())])
     own = "" if config_dir else "; your own: --config-dir DIR"
     return f"{group}{'=' if group in GROUPS else ' '}{name} is not known{hint}{own} (one of {', '.join(known)})"
-
-
-def own_folder(group: str, name: str, config_dir: str | None) -> str:
-    """Return "; add --config-dir DIR, …" for an unknown choice that a folder of own configs here has, or "".
-
-    Such folders are looked for in the current folder, and beside ``config_dir``.
-    """
-    if not re.fullmatch(r"[\w.+-]+", name):
-        return ""
-    for parent in (Path(), *([Path(config_dir), Path(config_dir).parent] if config_dir else [])):
-        with suppress(OSError):
-            for folder in (parent, *sorted(path for path in parent.iterdir() if path.is_dir())):
-                if os.access(folder / group / f"{name}.yaml", os.R_OK):
-                    return f"; add --config-dir {folder}, which has {group}/{name}.yaml"
-    return ""
 
 
 def papers_scale(task: str) -> str:
@@ -342,7 +306,6 @@ def _check_choice(override: Override, config_dir: str | None) -> None:
     if group not in GROUPS:
         return
     if group in ("task", "norm", "scale") and not isinstance(value, str):  # exactly one choice
-        several = f"; for several -m {group}={','.join(map(str, value))}" if isinstance(value, list) else ""
-        raise ConfigError(f"{group} takes one of {', '.join(options(group, config_dir))}{several}")
+        raise ConfigError(f"{group} takes one of {', '.join(options(group, config_dir))}")
     for name in value if isinstance(value, list) else [] if value is None else [value]:
         file(group, str(name), config_dir)

@@ -5,7 +5,6 @@ A task's schema is the class ``Config`` in its module; a norm's is the class tha
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,7 +24,6 @@ from rmsexp.system.command_line import escaped
 LARGEST_SEED = 2**63 - 1  # tables of runs hold seeds as integers of 64 bits
 REDUCE = ("ordered", "fast")
 PRECISIONS = ("float32", "bfloat16")
-SEVERAL = re.compile(r"\d+(\.{2,3}|[-:])\d+|[\d.e]+([,;: ]+[\d.e]+)+")  # values that may be meant for several runs
 MOST_THREADS = 1024  # many thousands of threads crash PyTorch
 
 
@@ -284,11 +282,11 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
     """
     typed = _structured(schema)
     for name, value in typed.items_ex(resolve=False):
-        if isinstance(value, DictConfig) and not isinstance(content.get(name, value), DictConfig):
+        given = content.get(name, value)
+        if isinstance(value, DictConfig) and not isinstance(given, DictConfig):
             keys = ", ".join(f"{prefix}{name}.{key}" for key in map(str, value))
-            other = {"model": "; another task has another model", "data": "; data.name chooses the data"}
-            raise ConfigError(f"{prefix}{name} is a group of keys; set a single key ({keys}){other.get(name, '')}")
-        if isinstance(value, ListConfig) and isinstance(content.get(name), DictConfig):
+            raise ConfigError(f"{prefix}{name} is a group of keys; set a single key ({keys})")
+        if isinstance(value, ListConfig) and not isinstance(given, ListConfig | None):
             raise ConfigError(f"{prefix}{name} must be a list, in brackets: {prefix}{name}=[…]")
     try:
         merged: DictConfig = OmegaConf.merge(typed, content)  # type: ignore[assignment]
@@ -297,16 +295,9 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
         known = {f"{prefix}{name}" for config in (typed, content) for name in flatten(OmegaConf.to_container(config))}
         raise ConfigError(f"{key} is not known{right_key(key, sorted(known - {key}))}") from None
     except OmegaConfBaseException as error:
-        place = error.full_key or ""
-        if not place and "Cannot merge" in str(error):
+        if not error.full_key and "Cannot merge" in str(error):
             raise ConfigError("a list stands where keys belong, or keys where a list does") from None
-        key, given = f"{prefix}{place}", OmegaConf.select(content, place)
-        is_list = isinstance(OmegaConf.select(typed, place), ListConfig) or "is not a ListConfig" in str(error)
-        if is_list and isinstance(given, str | int | float):
-            raise ConfigError(f"{key} must be a list, in brackets: {key}=[{given}]") from None
-        several = isinstance(given, ListConfig) or (isinstance(given, str) and SEVERAL.fullmatch(given))
-        hint = f"; for several runs write -m {key}=0,1,2 or -m {key}=range(0,3)" if several else ""
-        raise ConfigError(f"{key}: {_first_line(error)}{hint}") from None
+        raise ConfigError(f"{prefix}{error.full_key}: {_first_line(error)}") from None
     except OverflowError:
         values = flatten(_container(content)).items()
         key = next(name for name, value in values if isinstance(value, int) and abs(value) > sys.float_info.max)

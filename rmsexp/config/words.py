@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from hydra.core.override_parser.types import Glob, IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException
@@ -36,15 +36,6 @@ def overrides(words: Sequence[str], config_dir: str | None = None) -> list[str]:
         if key in WITHOUT_EFFECT:
             raise ConfigError(f"{word} has no effect: results=DIR sets the folder of results, and -m makes a sweep")
     return [_with_names(composition.expand_home(word), known) for word in words]
-
-
-def repeated(words: Sequence[str]) -> str:
-    """Return a warning about a key that is given several times in a row, as the shell makes of seed={0,1,2}, or ""."""
-    for key, same in itertools.groupby(words, lambda word: word.partition("=")[0]):
-        if len(values := list(dict.fromkeys(word.partition("=")[2] for word in same))) > 1:
-            every = f"for a run with each, write -m {key}={','.join(values)}"
-            return f"{key} is given {len(values)} times, of which {key}={values[-1]} counts; {every}"
-    return ""
 
 
 def override(key: str, value: object) -> str:
@@ -84,12 +75,13 @@ class Sweep(NamedTuple):
     """The runs of a command line: the overrides of each, and the words for Hydra.
 
     ``words``: None if it is a single run. ``searches``: whether Hydra's sweeper chooses the values itself, as Optuna's
-    does; the only run is then one with the first value of each key.
+    does; the only run is then one with the first value of each key. ``launcher``: the options of Hydra's launcher.
     """
 
     runs: list[list[str]]
     words: list[str] | None
-    searches: bool = False
+    searches: bool
+    launcher: Mapping[str, Any]
 
 
 def expand(overrides: Sequence[str], multirun: bool, config_dir: str | None) -> Sweep:
@@ -125,10 +117,10 @@ def expand(overrides: Sequence[str], multirun: bool, config_dir: str | None) -> 
     points = [[choices[0] for choices in axes.values()]] if searches else itertools.product(*axes.values())
     runs = [[word for word in point if not composition.is_for_sweeps(word)] for point in points]
     if not multirun:
-        return Sweep(runs, None)
+        return Sweep(runs, None, searches, hydra.launcher)
     if searches:
-        return Sweep(runs, list(overrides), searches)
-    return Sweep(runs, [*map(_for_hydra, ordered), "hydra.sweeper.params=null"])
+        return Sweep(runs, list(overrides), searches, hydra.launcher)
+    return Sweep(runs, [*map(_for_hydra, ordered), "hydra.sweeper.params=null"], searches, hydra.launcher)
 
 
 def _for_hydra(word: str) -> str:
@@ -142,12 +134,6 @@ def _for_hydra(word: str) -> str:
     if kept or composition.is_for_sweeps(word) or word.startswith(("~", "results=")):
         return word
     return f"{override.get_key_element()}=choice({override.get_value_element_as_str()})"
-
-
-def not_swept(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides that have one value."""
-    parsed = composition.parse(overrides)
-    return [override.input_line for override in parsed if not override.is_sweep_override() and override.input_line]
 
 
 def _choices(override: Override, config_dir: str | None, searches: bool = False) -> list[str]:

@@ -2,7 +2,6 @@
 
 - ``results.csv``: log of CIFAR-10, written by train.py of TimSalimans/weight_norm;
 - ``stats_<model>.pkl``: log of the attentive reader, written by attentive_reader.py of cooijmanstim/Attentive_reader;
-- ``<model>.npz`` with ``<model>.pkl``: order-embedding, written by train.py of ivendrov/order-embedding;
 - ``top4``: CNN questions whose passages are shortened to four sentences, as pickles.
 
 Python 2 programs wrote these files. Logs are converted to rows of metrics (see
@@ -20,9 +19,8 @@ from __future__ import annotations
 import io
 import math
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,6 @@ import numpy as np
 
 from rmsexp.data import DataError, Source
 from rmsexp.data.cache import key
-from rmsexp.data.captions import EOS, UNK
 from rmsexp.data.cloze import ENTITY, RESERVED, Cloze, Examples, entities, stored
 from rmsexp.data.cloze import UNK as UNKNOWN_WORD
 from rmsexp.data.files import digest_of, missing, read_bytes
@@ -133,52 +130,6 @@ def reader_rows(path: Path) -> list[Row]:
         if steps["train"] != steps["valid"] or not rows:
             raise ValueError("its lists are empty or differ in length")
     return sorted(rows, key=lambda row: row["step"])
-
-
-@dataclass(frozen=True)
-class OrderModel:
-    """A trained order-embedding model.
-
-    ``arrays`` maps the name of each parameter to its values. Names are as stored, except that the prefix of the GRU's
-    parameters is replaced by ``gru_``: ``gru_W``, ``gru_U`` and so on. Weight matrices have the shape (in, out).
-    ``words`` maps the words of the model's vocabulary to ids. ``options`` are the training options.
-    """
-
-    arrays: Mapping[str, np.ndarray]
-    words: Mapping[str, int]
-    options: Mapping[str, Any]
-
-    def ids(self, words: list[str]) -> np.ndarray:
-        """Return the model's id of each word of our vocabulary ``words``, int64 of shape (word,).
-
-        ``words`` is a list by id that begins with the names of EOS and UNK; these two keep their ids. A word that the
-        model does not know, or whose id has no row in ``Wemb``, gets the id UNK.
-        """
-        ids = [EOS, UNK, *(self.words.get(word, UNK) for word in words[UNK + 1 :])]
-        return np.where(np.array(ids) < len(self.arrays["Wemb"]), ids, UNK)
-
-
-def order_model(path: Path) -> OrderModel:
-    """Return the model whose parameters are in ``path``, such as order.npz; words and options are read from order.pkl.
-
-    Raises: DataError if a file cannot be read or does not have the expected content.
-    """
-    with _checked(path) as content, np.load(io.BytesIO(content), allow_pickle=False) as file:
-        arrays = {name: np.asarray(file[name]) for name in file}
-        encoder = next((name.removesuffix("Ux") for name in arrays if name.endswith("_Ux")), None)
-        if encoder is None or any(name not in arrays or arrays[name].ndim != 2 for name in ("Wemb", "ff_image_W")):
-            raise ValueError(f"it needs matrices Wemb, ff_image_W and ..._Ux, and has {', '.join(arrays)}")
-        if wrong := [name for name in arrays if arrays[name].dtype.kind != "f" or not np.isfinite(arrays[name]).all()]:
-            raise ValueError(f"{wrong[0]} is not an array of finite floats")
-    with _checked(path.with_suffix(".pkl")) as content:
-        stored = _unpickled(content)
-        options, words = dict(stored["options"]), dict(stored["worddict"])
-        if not all(type(index) is int and index > UNK for index in words.values()):
-            raise ValueError(f"an id in 'worddict' is not an integer above {UNK}")
-    renamed = {
-        f"gru_{name.removeprefix(encoder)}" if name.startswith(encoder) else name: arrays[name] for name in arrays
-    }
-    return OrderModel(renamed, words, options)
 
 
 def top4(root: Path) -> Source[Cloze]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Executor, Future
 from pathlib import Path
 
 import pandas as pd
@@ -61,22 +60,19 @@ def write(
     records: Records,
     family: dict[Path, Records],
     timings: pd.DataFrame,
-    pool: Executor,
     to: Path,
-) -> tuple[SettingReport, Future[list[str]] | None]:
+) -> SettingReport:
     """Write the report of one setting into the folder ``to``.
 
-    Return it, and what draws its figures: a line for each that cannot be drawn. Nothing is drawn without tables.
-
-    A line for each missing config file is added to the ``problems`` of the setting's records. If its runs cannot be
-    compared, it has no family, and the report has timings alone. Without timings, nothing is written then.
+    Return it. A line for each missing config file, and for each figure that cannot be drawn, is added to the
+    ``problems`` of the setting's records. If its runs cannot be compared, it has no family, and the report has timings
+    alone. Without timings, nothing is written then.
 
     Args:
         folder: the folder of the setting.
         records: the records of the setting.
         family: those of the settings that differ from it at most in the learning rate (:func:`families`).
         timings: all timing records (:func:`rmsexp.records.frames.timing_records.load`).
-        pool: the executor that writes the figures, perhaps after this function has returned.
         to: the folder of the report, which is made if it is missing.
     """
     task, setting = folder.parent.name, folder.name
@@ -88,7 +84,7 @@ def write(
     own = (task, setting) if records.runs.empty else records.names
     timings = timings[(timings["task"] == own[0]) & (timings["setting"] == own[1])]  # not those copied from elsewhere
     if not comparable and timings.empty:
-        return SettingReport(task, setting, str(folder.parents[1]), to, records), None
+        return SettingReport(task, setting, str(folder.parents[1]), to, records)
     to.mkdir(parents=True, exist_ok=True)
     data = Setting(folder, records, family, timings)
     tables = [table for make in (TABLES if comparable else (savings.tables,)) for table in make(data)]
@@ -116,7 +112,8 @@ def write(
     texts |= {"report.md": markdown.setting(report, to), "tables.tex": markdown.latex(report.captioned)}
     for name, text in texts.items():
         atomic.write_atomic(to / name, text)
-    return report, pool.submit(_draw, charts, folder, to)
+    records.problems.extend(_draw(charts, folder, to))
+    return report
 
 
 def _about_paper(task: str, tables: Iterable[Table]) -> list[str]:
@@ -131,7 +128,7 @@ def _about_paper(task: str, tables: Iterable[Table]) -> list[str]:
 
 
 def _draw(charts: Mapping[str, Chart], folder: Path, to: Path) -> list[str]:
-    """Write the figures of a setting as PNG, which takes most of the time of a report.
+    """Write the figures of a setting as PNG.
 
     Return a line for each that cannot be drawn, with the ``folder`` of the setting.
     """

@@ -51,43 +51,13 @@ REPORTED = (ReportedError, ValueError, OSError)  # errors that are reported by t
 class Parser(argparse.ArgumentParser):
     """A command-line parser that reports a mistake without the usage, and exits with status 2.
 
-    Its description, the docstring of the command's module, is shown as it is. An option with a value may be written
-    ``--seconds 1`` or ``seconds=1``; a list is ``shapes=[64x240,64x960]``.
+    Its description, the docstring of the command's module, is shown as it is.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        return super().parse_known_args(self._as_flags(args), namespace)
-
-    def parse_known_intermixed_args(self, args: Any = None, namespace: Any = None) -> Any:
-        return super().parse_known_intermixed_args(self._as_flags(args), namespace)
-
-    def _as_flags(self, args: Sequence[str] | None) -> list[str]:
-        """Return the words with options in the place of KEY=VALUE."""
-        words, flags = sys.argv[1:] if args is None else list(args), list[str]()
-        for before, word in zip(("", *words), words, strict=False):
-            option = self._option_string_actions.get(before)
-            is_value = option is not None and option.nargs is None  # such as the text after --prompt
-            flags += [word] if is_value else self._flags(word)
-        return flags
-
-    def _flags(self, word: str) -> list[str]:
-        """Return a word as it is, or if it is KEY=VALUE with the name of an option, that option."""
-        key, is_value, value = word.partition("=")
-        flag = f"--{key.replace('_', '-')}"
-        option = self._option_string_actions.get(flag)
-        if not is_value or option is None or option.nargs == 0:
-            return [word]
-        if option.nargs == "+":
-            return [flag, *value.removeprefix("[").removesuffix("]").split(",")]
-        return [f"{flag}={value}"]
-
     def error(self, message: str) -> NoReturn:
-        unknown = re.match(r"unrecognized arguments: --([A-Za-z][\w.]*)", message)
-        if unknown is not None and any(action.nargs == "*" for action in self._get_positional_actions()):
-            message += f"; a value of the config has no dashes: write {unknown[1]}=VALUE"
         report(message)
         self.exit(2)
 

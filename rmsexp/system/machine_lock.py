@@ -34,8 +34,6 @@ LONGEST_COMMAND = 100  # characters of the command of a process that measures, i
 
 Report = Callable[[str], None]
 
-_this_thread = threading.local()  # its attribute ``measures`` is there while this thread measures
-
 
 @contextmanager
 def measuring(report: Report) -> Iterator[None]:
@@ -45,8 +43,6 @@ def measuring(report: Report) -> Iterator[None]:
     for temporary files cannot have locks. Then the context runs without them.
     """
     with ExitStack() as stack:
-        _this_thread.measures = True
-        stack.callback(delattr, _this_thread, "measures")
         try:
             own = stack.enter_context(_open(MEASURING))
             _wait(own, fcntl.LOCK_EX, lambda: report(f"waiting for {_owner(own)}"), PATIENCE)
@@ -63,10 +59,7 @@ def measuring(report: Report) -> Iterator[None]:
 
 @contextmanager
 def working(report: Report) -> Iterator[Pause]:
-    """Inside the context, this process is a campaign worker; the trainer of its run gets the :class:`Pause`.
-
-    It does not pause while its own thread measures, as a script does that times the trials of a plan.
-    """
+    """Inside the context, this process is a campaign worker; the trainer of its run gets the :class:`Pause`."""
     pause = Pause()
     try:
         pause.wait(report)
@@ -91,7 +84,7 @@ class Pause:
 
     def wait(self, report: Report) -> None:
         """Let others measure until nobody does. Without locks, never pause again."""
-        if self._off or hasattr(_this_thread, "measures"):
+        if self._off:
             return
         self.close()
         try:

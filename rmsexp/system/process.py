@@ -6,12 +6,12 @@ This module imports only the standard library.
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
@@ -181,9 +181,7 @@ def start_worker(worker: BaseProcess) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_following = threading.Lock()  # locked once follow_parent has been called
-
-
+@cache
 def follow_parent() -> None:
     """In a worker process, send this process SIGTERM when its parent process has ended.
 
@@ -193,7 +191,7 @@ def follow_parent() -> None:
     from multiprocessing import parent_process
 
     parent = parent_process()
-    if parent is not None and parent.pid is not None and _following.acquire(blocking=False):
+    if parent is not None and parent.pid is not None:
         for number in {signal.SIGINT, signal.SIGHUP} & set(stopping_signals()):
             signal.signal(number, lambda *_: None)
         threading.Thread(target=_follow, args=(parent.pid,), daemon=True).start()
@@ -201,11 +199,6 @@ def follow_parent() -> None:
 
 
 def _follow(parent: int) -> None:
-    try:
-        ended = select.poll()
-        ended.register(os.pidfd_open(parent), select.POLLIN)
-        ended.poll()
-    except (OSError, AttributeError):  # the process has ended already, or this is no Linux, or one older than 5.3
-        while os.getppid() == parent:
-            threading.Event().wait(1)
+    while os.getppid() == parent:
+        threading.Event().wait(1)
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -21,7 +21,6 @@ from rmsexp.report.page.contents import SettingReport
 pytestmark = pytest.mark.slow
 
 SERIES = ("none", "ln", "rms", "prms", "prms+p=0.5")
-FILES = (record.CONFIG, record.RUN, record.METRICS, record.STATUS)
 
 
 def write_setting(root: Path, seeds: int = 3, series: Sequence[str] = SERIES, **run: object) -> Path:
@@ -178,46 +177,6 @@ def test_without_runs_the_error_shows_a_command_that_trains_some(
     assert f"python -m rmsexp -m norm=ln,rms results={tmp_path / 'nothing'}" in error
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-20])
-
-
-@pytest.mark.parametrize(
-    ("name", "damage"),
-    [
-        *((name, Path.unlink) for name in (record.CONFIG, record.RUN)),
-        # tests of compare/records/load.py have these, too
-        *(
-            pytest.param(name, damage, marks=pytest.mark.minutes)
-            for name, damage in (
-                *((name, Path.unlink) for name in FILES if name not in (record.CONFIG, record.RUN)),
-                *((record.METRICS, cut), (record.RUN, cut)),
-            )
-        ),
-    ],
-)
-def test_a_damaged_run_is_listed_and_the_others_are_reported(
-    name: str,
-    damage: Callable[[Path], None],
-    tmp_path: Path,
-    pages: list[SettingReport],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    write_setting(tmp_path, seeds=2, series=SERIES[1:3])
-    path = tmp_path / "cifar10/demo/rms/seed0" / name
-    damage(path)
-    report.run(tmp_path, None, None)
-    assert str(path) in capsys.readouterr().err
-    assert str(path) in (tmp_path / "report/report.md").read_text()
-    (page,) = pages
-    (problem,) = page.records.problems
-    assert problem.startswith(str(path))
-    table = pd.read_csv(tmp_path / "report/summary.csv").set_index("series")
-    assert table["seeds"].to_dict() == dict.fromkeys(SERIES[1:3], 2)
-    assert table["final"].notna().all()
-    assert table["impl"].eq("eager").all()
-
-
 def test_a_setting_without_any_run_json_is_listed_as_a_problem(tmp_path: Path, pages: list[SettingReport]) -> None:
     for name in ("whole", "damaged"):
         write_setting(tmp_path / name, seeds=1, series=SERIES[1:3])
@@ -262,13 +221,6 @@ def test_a_setting_of_timings_alone_has_a_section(tmp_path: Path, pages: list[Se
     assert "### Time of the norm layers in a step alone, and savings relative to LayerNorm (interleaved" in text
 
 
-def test_the_page_of_timings_alone_is_complete(tmp_path: Path) -> None:
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8})
-    first, *_ = report.run(tmp_path)
-    assert "Timing records" in first.read_text()
-    assert (tmp_path / "report/cifar10/demo/saving.csv").exists()
-
-
 @pytest.mark.parametrize(
     ("inside", "folder"),
     [("cifar10/demo", ""), ("cifar10", "demo"), ("cifar10/demo", "rms"), ("cifar10/demo/rms", "..")],
@@ -280,17 +232,3 @@ def test_a_setting_can_be_reported_from_inside_its_folder(
     monkeypatch.chdir(tmp_path / inside)
     report.run(Path(folder), None, None)
     assert [(page.task, page.setting, page.root) for page in pages] == [("cifar10", "demo", str(tmp_path))]
-
-
-def test_runs_that_were_moved_aside_are_ignored(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, "rms")
-    shutil.copytree(folder, folder.with_name("seed0.old1"))
-    (folder.with_name("seed0.old1") / record.RUN).unlink()
-    assert len(compare.load(tmp_path).runs) == 1
-
-
-def test_many_settings_are_drawn_by_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "FEW_RUNS", 0)
-    write_run(tmp_path, "rms")
-    report.run(tmp_path, None, None)
-    assert (tmp_path / "report/cifar10/demo/curves.png").exists()

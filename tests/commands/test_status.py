@@ -1,9 +1,8 @@
-"""``python -m rmsexp.status``: plain lines, a terminal of 80 columns, the JSON document, and ``--watch``."""
+"""``python -m rmsexp.status``: plain lines, a terminal of 80 columns, and ``--watch``."""
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import pty
 import re
@@ -83,36 +82,6 @@ def test_plain_lines_show_all_states(results: Path, capsys: pytest.CaptureFixtur
         assert status.main([str(results)]) == 0
     names = {"error": last_error(results, "ln", 1), "diverged": last_error(results, "wn", 0)}
     assert capsys.readouterr().out == PLAIN.format(root=results, left="1:54", **names)
-
-
-def test_the_json_document_has_the_documented_keys(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status.main([str(results), "--json"]) == 0
-    stored = json.loads(capsys.readouterr().out)
-    text = (
-        (Path(__file__).parents[2] / "docs/campaign-reference.md").read_text().partition("Keys of the JSON document")[2]
-    )
-    rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
-    assert list(stored) == list(rows)
-    for name in ("campaigns", "runs"):
-        assert all(f"`{key}`" in rows[name] for entry in stored[name] for key in entry)
-    assert all(f"`{key}`" in rows["campaigns"] for key in stored["campaigns"][0]["stages"][0])
-    assert stored["counts"] == {"interrupted": 1, "finished": 2, "diverged": 1, "failed": 1}
-    assert stored["runs"][0] | {"seconds": None, "seconds_per_step": None} == {
-        "folder": "cifar10/demo/ln/seed0",
-        "state": "finished",
-        "step": 40,
-        "steps": 40,
-        "seconds": None,
-        "seconds_per_step": None,
-        "seconds_left": 0.0,
-        "error": None,
-        "evaluation": {
-            "step": 40,
-            "split": "test",
-            "metric": "error",
-            "value": pytest.approx(float(last_error(results, "ln", 0)), abs=1e-4),
-        },
-    }
 
 
 def test_without_runs_only_their_number_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,6 @@ import platform
 import re
 import shlex
 import shutil
-import sys
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,12 +15,9 @@ import pytest
 import torch
 import yaml
 from helpers.command_bench import SETTING, TINY, Bench, assert_same_end
-from helpers.tasks import Ended
 
 import rmsexp
 from rmsexp import compare, config
-from rmsexp.commands import prepare
-from rmsexp.data import DataError
 from rmsexp.records import record
 from rmsexp.system import clock
 
@@ -205,22 +201,6 @@ def test_continuing_with_changed_code_warns_and_is_recorded(bench: Bench, undist
     assert_same_end(bench, undisturbed)
 
 
-def test_a_damaged_file_of_the_record_is_named_and_written_again_once_it_is_removed(
-    bench: Bench, undisturbed: Path
-) -> None:
-    """test_damaged_records.py has the other files."""
-    bench()
-    path = bench.folder() / record.STATUS
-    path.write_text("{")
-    done = bench("max_steps=8")
-    assert (done.status, done.out) == (1, "")
-    (line,) = done.err.splitlines()
-    assert line.startswith(f"rmsexp: {path} is not JSON")
-    path.unlink()
-    assert bench("max_steps=8").status == 0
-    assert_same_end(bench, undisturbed)
-
-
 # --- a norm from outside the package
 
 README = Path(__file__).parents[2] / "README.md"
@@ -271,20 +251,3 @@ def test_run_from_python(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(RuntimeError, match="torch sees no CUDA device"):
         rmsexp.run(overrides=[*options, "device=cuda"])
-
-
-def test_prepare(data_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def run_prepare(*words: str) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["prepare", f"data.root={data_root}", *words])
-        return Ended(prepare.main(), *capsys.readouterr())
-
-    done = run_prepare("task=cifar10")
-    assert done.status == 0
-    assert done.out.startswith("ready: shapes, digest ")
-    assert run_prepare("task=foo").status == 2
-
-    def raise_data_error(_: Path) -> NoReturn:
-        raise DataError("not there")
-
-    monkeypatch.setitem(sys.modules["rmsexp.tasks.cifar10"].SOURCES, "cifar10", raise_data_error)
-    assert run_prepare("scale=small") == Ended(1, "", "rmsexp: not there\n")

@@ -63,7 +63,6 @@ def test_other_words_belong_to_runs(words: list[str], monkeypatch: pytest.Monkey
         ("timings", "; did you mean timing?"),
         ("raport", "; did you mean report?"),
         ("rms", "; did you mean norm=rms?"),
-        ("norm", "; did you mean norm=rms?"),
         ("transformer", "; did you mean task=transformer?"),
         ("xyz", ""),
         ("", ""),

@@ -27,8 +27,12 @@ NOT_FUSED = {"bn", "mean_only_bn"}
 BY_STEP = {"rnnsearch", "attentive_reader", "order_embedding"}  # tasks with recurrences
 
 TABLE = [pytest.param(task, impl, VARIANTS, marks=pytest.mark.minutes) for impl in ("eager", "fused") for task in TASKS]
-# Without the mark: norms of each kind on a task with a recurrence, and on the language model.
+# Without the mark: some norms of each kind on each task, and fused kernels on two.
 SOME = [
+    ("rnnsearch", "eager", [["norm=rms"], ["norm=bn"]]),
+    ("transformer", "eager", [["norm=ln"], ["norm=wn"]]),
+    ("attentive_reader", "eager", [["norm=bn"], ["norm=wn"]]),
+    ("order_embedding", "eager", [["norm=none"], ["norm=rms"]]),
     ("order_embedding", "fused", [["norm=dyt"], ["norm=bn"]]),
     ("language_model", "fused", [["norm=derf"], ["norm=prms"], ["norm=rms", "norm.gain=false"], ["norm=bn"]]),
     ("language_model", "eager", [["norm=wn"], ["norm=mean_only_bn"]]),
@@ -43,8 +47,14 @@ def cell(done: Ended, folder: Path) -> str:
         return done.err.strip().splitlines()[-1]
     (path,) = record.find_runs(folder)
     run = record.read(path)
-    losses = [row["loss"] for row in run.metrics if row["split"] == "train"]
-    assert all(math.isfinite(loss) for loss in losses)
+    assert run.status["status"] == "finished"
+    rows = {split: [row for row in run.metrics if row["split"] == split] for split in ("train", "valid", "test")}
+    losses = [row["loss"] for row in rows["train"]]
+    assert all(math.isfinite(row["loss"]) and row["grad_norm"] > 0 for row in rows["train"])
+    for held_out in (rows["valid"], rows["test"]):
+        assert [row["step"] for row in held_out] in ([0, 10], [])
+        assert all(value is not None for row in held_out for value in row.values())
+    assert run.run["dataset"]["builtin"]
     return f"{losses[-1]:.3f} ({run.run['impl']})"
 
 

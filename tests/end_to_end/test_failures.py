@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
-import pickle
 import socket
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
 import pytest
 import torch
 from helpers.command_bench import Bench, assert_same_end, at_step, not_finite_at
@@ -64,38 +61,6 @@ def test_missing_data_without_network_are_reported_with_the_command_to_get_them(
     assert all(part in done.err for part in (where, command, "scale=demo"))
     assert "Traceback" not in done.err
     assert (status["status"], status["error"]) == ("failed", done.err.removeprefix("rmsexp: ").rstrip("\n"))
-
-
-def cifar10_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Write a training and a test file of two images each, with digests as expected, and return their folder."""
-    folder = root / "cifar10" / CIFAR10.base_folder
-    folder.mkdir(parents=True)
-    images = pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 1]}, protocol=2)
-    names = pickle.dumps({"label_names": list("0123456789")})
-    for name, content in (("data_batch_1", images), ("test_batch", images), ("batches.meta", names)):
-        (folder / name).write_bytes(content)
-    digest = hashlib.md5(images).hexdigest()
-    monkeypatch.setattr(CIFAR10, "train_list", [["data_batch_1", digest]])
-    monkeypatch.setattr(CIFAR10, "test_list", [["test_batch", digest]])
-    monkeypatch.setattr(CIFAR10, "meta", CIFAR10.meta | {"md5": hashlib.md5(names).hexdigest()})
-    return folder
-
-
-def test_truncated_data_are_reported_as_damaged(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = cifar10_files(tmp_path, monkeypatch) / "data_batch_1"
-    path.write_bytes(path.read_bytes()[:-100])
-    done, status = run_on_cifar10(bench, tmp_path)
-    assert (done.status, status["status"]) == (1, "failed")
-    assert f"CIFAR-10 is not in {tmp_path / 'cifar10'}, or damaged" in done.err
-    assert "Traceback" not in done.err
-
-
-def test_a_batch_larger_than_the_training_set_is_refused(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cifar10_files(tmp_path, monkeypatch)
-    done, _ = run_on_cifar10(bench, tmp_path)
-    assert (done.status, done.err) == (1, "rmsexp: batch_size=8 is more than the 2 training images\n")
 
 
 def test_an_unexpected_error_writes_its_traceback_to_a_file(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,24 +124,6 @@ def test_a_finished_run_says_that_the_code_of_the_users_norm_has_changed(
 
 
 # --- damaged checkpoints, a full disk
-
-
-def damage(path: Path) -> None:
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
-
-
-def test_a_run_with_only_damaged_checkpoints_fails(bench: Bench) -> None:
-    bench()
-    for name in ("last.pt", "previous.pt"):
-        damage(bench.folder() / record.CHECKPOINTS / name)
-    done = bench("max_steps=8")
-    assert done.status == 1
-    assert "last.pt is damaged" in done.err
-    assert "start a new run with force=true" in done.err
-    assert "Traceback" not in done.err
-    assert len(bench.rows()) == 5
-    assert bench("max_steps=8", "force=true").status == 0
 
 
 def no_space(*_: Any) -> NoReturn:

@@ -2,48 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
 from helpers.language_models import TINY
 from helpers.stopping import assert_stopping_changes_nothing
-from helpers.tasks import NORMS, Main
+from helpers.tasks import Main
 
 from rmsexp.commands import generate
 from rmsexp.records import record
 from rmsexp.system import atomic, readers
 
 pytestmark = pytest.mark.usefixtures("small_synthetic_data")
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        *([f"norm={norm}"] for norm in NORMS),
-        ["norm=rms", "model.placement=sandwich", "model.qk_norm=true", "model.tied=false"],
-        ["norm=ln", "model.placement=post", "model.activation=gelu", "micro_batches=2"],
-    ],
-    ids=" ".join,
-)
-def test_norms_train(main: Main, tmp_path: Path, more: list[str]) -> None:
-    done = main(*TINY, *more)
-    assert done.status == 0, done.err
-    assert "entropy of single tokens, in nats: valid " in done.err
-    assert "scale=paper" not in done.err
-    (folder,) = record.find_runs(tmp_path)
-    run = record.read(folder)
-    assert run.status["status"] == "finished"
-    rows = {split: [row for row in run.metrics if row["split"] == split] for split in ("train", "valid", "test")}
-    assert [row["step"] for row in rows["train"]] == [1, 2]
-    assert all(math.isfinite(row["loss"]) and row["grad_norm"] > 0 for row in rows["train"])
-    assert [row["examples"] for row in rows["train"]] == [5, 10]
-    for split in ("valid", "test"):
-        assert [row["step"] for row in rows[split]] == [0, 2]
-        for row in rows[split]:
-            assert row["bits_per_byte"] == pytest.approx(row["loss"] / math.log(2))
-            assert row["perplexity"] == pytest.approx(math.exp(row["loss"]))
-    assert run.run["notes"]["tokens"] == "80 per step, in sequences of 16"
 
 
 @pytest.mark.parametrize("norm", ["bn", pytest.param("rms", marks=pytest.mark.minutes)])
@@ -116,11 +86,3 @@ def test_mistakes_are_reported_in_one_line(
     assert printed.err.startswith("rmsexp: ")
     assert message in printed.err
     assert printed.err.count("\n") == 1
-
-
-def test_a_run_of_another_task_is_refused(main: Main, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    done = main("task=attentive_reader", "model.width=6", "batch_size=10")
-    assert done.status == 0, done.err
-    (folder,) = record.find_runs(tmp_path)
-    assert generate.main([str(folder)]) == 2
-    assert "is a run of task=attentive_reader, for which this command does not work" in capsys.readouterr().err

@@ -9,26 +9,8 @@ import pytest
 
 from rmsexp import config
 from rmsexp.campaign import question
-from rmsexp.commands import campaign, report, run, status, timing
+from rmsexp.commands import report, status
 from rmsexp.config.classes import load_own
-
-
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("impl=[]", "impl must name at least one: impl=[eager]"),
-        ("norms=[]", "norms must name at least one: norms=[none,ln,rms,prms]"),
-        ("norms=&a [ln,*a]", "recursion"),
-        ("norms=[&a [ln], [*a, *a]]", "norms must be a list of single values"),
-        ("norms={a: 1}", "norms must be a list, in brackets"),
-        ("norms=[ln,rms", "while parsing a flow sequence"),
-    ],
-)
-def test_a_timing_of_no_list_is_refused(word: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert timing.main(["task=order_embedding", word]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") <= 2
 
 
 @pytest.mark.parametrize(
@@ -37,12 +19,6 @@ def test_a_timing_of_no_list_is_refused(word: str, message: str, capsys: pytest.
 def test_a_campaign_of_no_list_is_refused(word: str) -> None:
     with pytest.raises(config.ConfigError, match=r"norms must|recursion|a list stands where keys belong"):
         question.read("quality_order_embedding", [word])
-
-
-def test_seeds_of_no_list_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for word in ("seeds=[]", "seeds=&a [*a]", "seeds={a: 1}"):
-        assert campaign.main(["table2", word, f"results={tmp_path}", "--plan"]) == 2
-    assert "Traceback" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -73,7 +49,3 @@ def test_the_root_of_the_file_system_is_refused(capsys: pytest.CaptureFixture[st
     for command in (report.main, status.main):
         assert command(["/"]) == 1
         assert capsys.readouterr().err == "rmsexp: / is all that this machine has; name the folder of your results\n"
-
-
-def test_a_run_of_an_empty_list_is_refused(main: object) -> None:  # noqa: ARG001
-    assert run.main(["norm=[]"]) == run.main(["-m", "seed=range(0,0)"]) == 2

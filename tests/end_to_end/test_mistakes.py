@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers.command_bench import Bench
+from helpers.tasks import Main
 
 from rmsexp import config
 from rmsexp.config import words as words_module
@@ -75,42 +76,35 @@ task=foo -> task=foo
 scale=huge -> scale=huge
 -m norm=rms,rmss -> norm=rmss
 norm=layernorme -> did you mean layernorm?
-norm=null -> norm takes one of bn, derf,
-norm=[rms,ln] -> norm takes one of
+norm=null -> norm takes one of
 norm=prms norm.p=0 -> norm.p
-norm.p=0.5 -> norms that have it: prms
+norm=[] -> norm takes one of
+threads=100000 -> threads
+seed=9223372036854775808 -> seed
+optim.lr=1e39 -> optim.lr
+model.width=1e9 -> model.width
+optim.clipping=by_root -> optim.clip
 norm.epps=1 -> did you mean norm.eps?
-norm.axes=2 -> norm.axes=[2]
+norm.axes=2 -> norm.axes
 norm=bn norm.impl=fused -> norm.impl=eager
 norm.name=mine -> norm.name
 optim.lr=abc -> optim.lr
 optim.lr=-1 -> optim.lr
-optim=3 -> optim.lr, optim.beta2
+optim=3 -> optim.lr
+seed=[0,1,2] -> seed
+norm.p=0.5 -> norm.p
 ~optim.lr -> ~optim.lr
 seed=0.5 -> seed
 lr=0.1 -> did you mean optim.lr?
 epochs=3 -> max_steps=N
-trainer.max_epochs=3 -> max_steps=N
-learning_rate=0.1 -> optim.lr
-bs=8 -> batch_size
-gpus=2 -> device=cuda
 wandb=true -> logger=wandb
-seeds=0,1 -> -m seed=0,1,2
-dataset=mnist -> data.name
 weight_decay=0.1 -> this task has no weight decay
 task=language_model wd=0.1 -> optim.weight_decay
 model=resnet -> model.width
-seed=0..3 -> -m seed=0,1,2
-seed=0-3 -> -m seed=0,1,2
-seed=[0,1,2] -> -m seed=0,1,2
-seed=range(0..3) -> seed=range(0..3)
 seed=range(3) -> -m
 sede=1 -> did you mean seed?
-+sede=1 -> did you mean seed?
 ++model.widht=1 -> did you mean model.width?
 -m hydra/launcher=slurmy -> did you mean slurm?
--m hydra/sweeper=optune -> did you mean optuna?
--m hydra/launcher=slurm sede=1 -> did you mean seed?
 data.root= -> data.root
 max_steps=0 -> max_steps
 device=tpu -> device=tpu
@@ -121,20 +115,14 @@ norm=rms,ln -> -m
 rms -> 'rms'
 a=b=c -> 'a=b=c'
 --config-dir nowhere -> --config-dir nowhere
---config-dir= -> --config-dir
 -cn x -> --config-name
---config-path /x -> --config-path
---experimental-rerun x -> --experimental-rerun
 -p norm -> --cfg
 -m --resolve -> --cfg
--m -c job -> -m does not go
 --cfg -> --cfg
 --cfg job norm=rmss -> norm=rmss
---cfg job sede=1 -> did you mean seed?
 --shell-completion -> Hydra refuses
 --nothing -> --nothing
 -m seed=range(0,0) -> seed=range(0,0)
--m seed=range(0,3,0) -> seed=range(0,3,0)
 -m seed=range(0,1000000000) -> seed=range(0,1000000000)
 -m seed=range(0,9000) norm=ln,rms -> 18000 runs
 --run sweep=lr -> --run
@@ -145,8 +133,6 @@ distributed.timeout=1e15 -> distributed.timeout
 -m hydra.sweeper.params.seed=1 -> NoneType
 -m hydra.mode=RUN -> hydra.mode=RUN
 hydra.run.dir=x -> results=DIR
---norm rms -> write norm=
---max_steps=20 -> write max_steps=
 +logger.wandb.api_key=secret -> logger.wandb.api_key
 model.init=??? -> model.init
 --config-dir DIR norm=missing -> nowhere.Missing
@@ -165,19 +151,47 @@ def test_a_mistake_is_reported_in_one_line(line: str, bench: Bench, tmp_path: Pa
     assert not bench.results.exists()
 
 
+MISTAKES_IN_TASKS = """
+transformer model.heads=3 -> model.heads
+transformer model.width=15 model.heads=5 -> model.width
+transformer tokens=0 -> tokens
+transformer model.dropout=1 -> model.dropout
+transformer model.layers=100000000 -> model.layers
+transformer decoding.alpha=1000 -> decoding.alpha
+rnnsearch tokens=100 -> tokens
+rnnsearch label_smoothing=1 -> label_smoothing
+rnnsearch decoding.max_length=null -> decoding.max_length
+rnnsearch decoding.beam=1000000000 -> decoding.beam
+rnnsearch model.init_center=nan -> model.init_center
+rnnsearch data.name=multi30 -> did you mean multi30k?
+rnnsearch data.tests=test -> data.tests
+rnnsearch data.tests=[test2017] -> data.tests
+rnnsearch data.threshold=5 -> data.threshold
+rnnsearch data.vocabulary=1 -> data.vocabulary
+rnnsearch data.overlong=keep -> data.overlong
+attentive_reader model.width=1 -> model.width
+attentive_reader optim.clipping=globl -> did you mean global?
+attentive_reader data.sentences=null -> data.sentences
+attentive_reader data.entities=9 -> data.entities
+order_embedding penalty=cosin -> did you mean cosine?
+order_embedding margin=0 -> margin
+order_embedding batch_size=1 -> batch_size
+order_embedding data.features=vgg -> data.features
+order_embedding data.fold=0 -> data.fold
+order_embedding optim.bias_correction=none -> optim.bias_correction
+order_embedding model.dropout=0.5 -> model.dropout
+"""
+
+
+@pytest.mark.parametrize("line", MISTAKES_IN_TASKS.strip().splitlines())
+def test_a_mistake_in_the_options_of_a_task_is_reported_in_one_line(line: str, main: Main, tmp_path: Path) -> None:
+    words, named = line.split(" -> ")
+    main(*f"task={words}".split()).assert_refused(named)
+    assert not (tmp_path / "results").exists()
+
+
 def test_a_word_that_is_too_long_is_refused(bench: Bench) -> None:
     bench("seed=" + "9" * 100_000).assert_refused("is too long")
-
-
-@pytest.mark.parametrize("command", ["norm=mine", "-m norm=ln,mine", "norm=mine --config-dir own/norm"])
-def test_a_forgotten_folder_of_own_configs_is_named(
-    command: str, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    own = tmp_path / "own" / "norm" / "mine.yaml"
-    own.parent.mkdir(parents=True)
-    own.write_text("name: mine\n")
-    bench(*command.split()).assert_refused("norm=mine is not known; add --config-dir own, which has norm/mine.yaml")
 
 
 @pytest.mark.parametrize("word", ["hydra.sweeper.max_batch_size=0", "hydra.launcher.n_jobs=0"])

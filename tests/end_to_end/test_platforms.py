@@ -6,7 +6,6 @@ import ctypes
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,7 @@ from helpers.reading_and_retrieval import tiny
 from helpers.tasks import Main
 
 from rmsexp import compare
-from rmsexp.system import cores, machine, process
+from rmsexp.system import cores, machine
 
 
 @pytest.fixture
@@ -39,7 +38,6 @@ def no_linux(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("read_text", "open", "glob"):
         without(name)
     monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.delattr(os, "pidfd_open", raising=False)
     monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace())
     for cached in (machine._cpuinfo, machine.processor, machine.caches):
         cached.cache_clear()
@@ -56,16 +54,6 @@ def test_a_run_does_without_what_only_linux_has(main: Main, tmp_path: Path) -> N
     (run,) = compare.load(tmp_path / "results").runs.to_dict("records")
     assert (run["status"], run["time_state"]) == ("finished", "contended")
     assert machine.caches() is None
-
-
-@pytest.mark.usefixtures("no_linux")
-def test_a_worker_notices_the_end_of_its_parent_without_pidfd(monkeypatch: pytest.MonkeyPatch) -> None:
-    parents, signals = [7, 7, 1], []
-    monkeypatch.setattr(os, "getppid", lambda: parents.pop(0))
-    monkeypatch.setattr(threading.Event, "wait", lambda *_: True)
-    monkeypatch.setattr("signal.pthread_kill", lambda _, signum: signals.append(signum))
-    process._follow(7)
-    assert (parents, len(signals)) == ([], 1)
 
 
 def test_windows_is_refused_in_one_line() -> None:

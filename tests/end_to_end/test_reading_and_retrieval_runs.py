@@ -2,60 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers.cases import some
 from helpers.reading_and_retrieval import TASKS, tiny
 from helpers.stopping import assert_stopping_changes_nothing
-from helpers.tasks import NORMS, Main
-from matplotlib.figure import Figure
-from matplotlib.text import Text
+from helpers.tasks import Main
 
 from rmsexp.data import Report
 from rmsexp.records import record
-from rmsexp.report.plots import canvas
 from rmsexp.tasks import attentive_reader as reader
 from rmsexp.tasks import order_embedding as retrieval
 
 pytestmark = pytest.mark.usefixtures("small_synthetic_data")
 
+
 # each task, and each norm, at least once
-EACH_ONCE = [(TASKS[0], "bn", ()), (TASKS[0], "wn", ()), (TASKS[1], "none", ()), (TASKS[1], "rms", ())]
-HELD_OUT = {"attentive_reader": ("valid",), "order_embedding": ("valid", "test")}
-
-
-@pytest.mark.parametrize(
-    ("name", "norm", "more"),
-    [
-        *some([(name, norm, ()) for name in TASKS for norm in NORMS], EACH_ONCE),
-        pytest.param("attentive_reader", "bn", ("norm.everywhere=true",), marks=pytest.mark.minutes),
-    ],
-)
-def test_norms_train(main: Main, tmp_path: Path, name: str, norm: str, more: tuple[str, ...]) -> None:
-    done = main(*tiny(name), f"norm={norm}", *more)
-    assert done.status == 0, done.err
-    (folder,) = record.find_runs(tmp_path)
-    run = record.read(folder)
-    assert run.status["status"] == "finished"
-    assert {path.name for path in (folder / record.CHECKPOINTS).iterdir()} == {"last.pt", "best.pt"}
-    rows = {split: [row for row in run.metrics if row["split"] == split] for split in ("train", *HELD_OUT[name])}
-    assert sum(map(len, rows.values())) == len(run.metrics)
-    assert [row["step"] for row in rows["train"]] == [1, 2]
-    assert all(math.isfinite(row["loss"]) and row["grad_norm"] > 0 for row in rows["train"])
-    for split in HELD_OUT[name]:
-        assert [row["step"] for row in rows[split]] == [0, 2]
-        assert rows[split][0]["loss"] != rows[split][1]["loss"]
-        assert all(value is not None for row in rows[split] for value in row.values())
-        assert ("error_batch" in rows[split][1]) == (name == "attentive_reader" and "bn" in norm)
-    assert (run.run["norm"], run.run["dataset"]["builtin"]) == (norm, True)
-    assert "random" in "".join([*run.run["notes"], *run.run["notes"].values()])
-
-
 @pytest.mark.parametrize(
     ("name", "norm", "size"),
     [
@@ -80,40 +45,6 @@ def test_the_best_checkpoint_has_the_best_metric_on_valid(
     stored = torch.load(folder / record.CHECKPOINTS / "best.pt", weights_only=True)
     assert len(set(values)) > 1
     assert (stored["step"], stored[metric]) == (values.index(best(values)), best(values))
-
-
-@pytest.mark.parametrize(
-    ("name", "target", "quantities"),
-    [
-        pytest.param(
-            *("attentive_reader", "valid error"),
-            {"valid_loss": "valid loss (nats)", "valid_error": "valid error (%)"},
-            marks=pytest.mark.minutes,
-        ),
-        (
-            "order_embedding",
-            "test image recall@1,5,10",
-            {"train_loss": "train loss (per pair)"}
-            | {f"valid_image_r{k}": f"valid image recall@{k} (%)" for k in (1, 5, 10)},
-        ),
-    ],
-)
-def test_a_sweep_draws_the_comparison(
-    main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, target: str, quantities: dict[str, str]
-) -> None:
-    texts: dict[str, str] = {}
-
-    def keep(figure: Figure, path: Path, *_: object) -> None:
-        texts[path.name] = "\n".join(text.get_text() for text in figure.findobj(Text))
-
-    monkeypatch.setattr(canvas, "write", keep)
-    done = main("-m", *tiny(name), "norm=ln,rms", curves=True)
-    assert done.status == 0, done.err
-    (summary,) = tmp_path.rglob("summary.md")
-    assert f"| {target} at step 2 |" in summary.read_text()
-    assert all(label in summary.read_text() for label in ("LayerNorm", "RMSNorm", "best on valid"))
-    for title in quantities.values():
-        assert title in texts["curves"]
 
 
 def test_the_kind_of_clipping_changes_the_training(main: Main, tmp_path: Path) -> None:
@@ -167,40 +98,6 @@ def test_an_option_that_does_not_fit_norm_and_task_is_refused(
     done.assert_failed(message)
     assert done.status == 1
     assert not list(tmp_path.rglob(record.CHECKPOINTS))
-
-
-@pytest.mark.parametrize(
-    ("name", "word", "message"),
-    [
-        (TASKS[0], "model.width=1", "model.width must be at least 2, got 1"),
-        (TASKS[0], "model.dropout=1", "model.dropout must lie in [0, 1), got 1.0"),
-        (TASKS[0], "optim.clipping=globl", "optim.clipping=globl is not known; did you mean global? (one of global,"),
-        (TASKS[0], "data.name=cnnn", "data.name=cnnn is not known; did you mean cnn? (one of stories, lambada, cnn,"),
-        (TASKS[0], "data.sentences=0", "data.sentences must be at least 1, got 0"),
-        (TASKS[0], "data.vocabulary=0", "data.vocabulary must be at least 1, got 0"),
-        (TASKS[0], "data.sentences=null", "data.sentences is an option of data.name=cnn, and data.name is stories"),
-        (TASKS[0], "data.damaged=skip", "data.damaged is an option of data.name=cnn, and data.name is stories"),
-        (TASKS[0], "data.vocabulary=9", "data.vocabulary is an option of data.name=lambada, and data.name is stories"),
-        (TASKS[0], "data.entities=9", "data.entities is an option of data.name=lambada, and data.name is stories"),
-        (TASKS[0], "data.validation=9", "data.validation is an option of data.name=lambada, and data.name is stories"),
-        (
-            "cifar10",
-            "optim.clipping=by_root",
-            "optim.clipping=by_root has no effect with optim.clip=null; set optim.clip",
-        ),
-        (TASKS[1], "penalty=cosin", "penalty=cosin is not known; did you mean cosine? (one of order, cosine)"),
-        (TASKS[1], "margin=0", "margin must be a finite number greater than 0, got 0.0"),
-        (TASKS[1], "batch_size=1", "batch_size must be at least 2, got 1"),
-        (TASKS[1], "data.features=vgg", "data.features=vgg is not known; did you mean vgg19?"),
-        (TASKS[1], "data.valid_images=1", "data.valid_images must be at least 2, got 1"),
-        (TASKS[1], "data.fold=0", "data.fold must be at least 1, got 0"),
-        (TASKS[1], "optim.bias_correction=none", "optim.bias_correction=none is not known"),
-        (TASKS[1], "model.dropout=0.5", "model.dropout is not known"),
-    ],
-)
-def test_a_mistake_is_reported_in_one_line(main: Main, tmp_path: Path, name: str, word: str, message: str) -> None:
-    main(f"task={name}", word).assert_refused(message)
-    assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.parametrize(

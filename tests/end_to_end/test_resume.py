@@ -229,21 +229,6 @@ def test_a_run_continues_with_another_interval_of_logging(
     assert disturb.differences(undisturbed, continued) == []
 
 
-def test_after_a_damaged_checkpoint_only_its_steps_are_repeated(
-    data_root: Path, tmp_path: Path, reference: Reference, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert execute(data_root, tmp_path, "norm=bn", "max_steps=4").step == 4
-    (last,) = tmp_path.rglob(checkpoint.LAST)
-    last.write_bytes(last.read_bytes()[:-1000])
-    assert execute(data_root, tmp_path, "norm=bn").step == 8
-    messages = capsys.readouterr().err
-    assert f"warning: {last} is damaged" in messages
-    assert "continuing from previous.pt" in messages
-    assert "continuing at step 3" in messages
-    last.with_name(checkpoint.DAMAGED).unlink()
-    assert_same(reference("bn"), tmp_path)
-
-
 def test_damage_is_named_also_without_progress(
     data_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -288,13 +273,6 @@ def test_an_undamaged_checkpoint_is_never_replaced_by_a_damaged_one(
     payload, warnings = checkpoint.load(tmp_path, IDENTITY, dict)
     assert disturb.differences(payload, values[0]) == []
     assert warnings == []
-
-
-def test_loading_fails_if_all_checkpoints_are_damaged(tmp_path: Path) -> None:
-    for name in (checkpoint.LAST, checkpoint.PREVIOUS):
-        (tmp_path / name).write_bytes(b"text")
-    with pytest.raises(checkpoint.CheckpointError, match=r"force=true"):
-        checkpoint.load(tmp_path, IDENTITY, dict)
 
 
 def test_differences_compares_values_and_types_exactly() -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
-import torch
 from helpers import language_models
 from helpers.command_bench import Bench, assert_same_end, at_step, not_finite_at
 from helpers.tasks import Main
@@ -16,7 +15,6 @@ from helpers.tasks import Main
 from rmsexp import config
 from rmsexp.records import record
 from rmsexp.system import cores
-from rmsexp.task import Extent
 from rmsexp.tasks.cifar10 import Task
 from rmsexp.work import runner
 
@@ -31,10 +29,11 @@ def test_a_forced_run_that_was_stopped_names_the_command_that_continues_it(
     assert "interrupted at step 2; repeat the command without force=true to continue" in done.out
 
 
-@pytest.mark.parametrize(("number", "step"), [(signal.SIGINT, 3), (signal.SIGTERM, 4)])
-def test_a_run_continues_after_a_signal_in_training(
-    number: signal.Signals, step: int, bench: Bench, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_continues_after_ctrl_c_in_training(
+    bench: Bench, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """test_resume.py has SIGTERM, at every place."""
+    number, step = signal.SIGINT, 3
     with monkeypatch.context() as patch:
         at_step(patch, step, lambda: os.kill(os.getpid(), number))
         done = bench("max_steps=8")
@@ -44,26 +43,6 @@ def test_a_run_continues_after_a_signal_in_training(
     done = bench("max_steps=8")
     assert done.status == 0
     assert f"continuing at step {step + 1}" in done.err
-    assert_same_end(bench, undisturbed)
-
-
-@pytest.mark.parametrize("evaluation", [1, 3])
-def test_a_run_continues_after_a_signal_in_an_evaluation(
-    evaluation: int, bench: Bench, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    evaluate, calls = Task.evaluate, []
-
-    def interrupted(self: Task, model: torch.nn.Module, extent: Extent) -> Any:
-        calls.append(model)
-        if len(calls) == evaluation:
-            os.kill(os.getpid(), signal.SIGINT)
-        return evaluate(self, model, extent)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Task, "evaluate", interrupted)
-        assert bench("max_steps=8").status == 130
-    assert bench.status()["step"] == 2 * (evaluation - 1)
-    assert bench("max_steps=8").status == 0
     assert_same_end(bench, undisturbed)
 
 
@@ -84,16 +63,6 @@ def test_a_run_continues_after_a_signal_before_training(bench: Bench, monkeypatc
         assert bench().status == 130
     assert bench.status()["status"] == "interrupted"
     assert bench().status == 0
-
-
-def test_a_finished_run_that_is_stopped_before_it_goes_on_stays_finished(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert bench().status == 0
-    before = (bench.folder() / record.STATUS).read_bytes()
-    monkeypatch.setattr(Task, "prepare", lambda *_: os.kill(os.getpid(), signal.SIGINT))
-    assert bench("max_steps=6").status == 130
-    assert (bench.folder() / record.STATUS).read_bytes() == before
 
 
 def test_a_signal_ends_the_whole_sweep(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,20 +191,6 @@ def test_a_sweep_continues_after_runs_that_fail_or_diverge(bench: Bench, monkeyp
     assert order == ["ln"]
     assert done.out.count("already finished") == done.out.count("already diverged") == 1
     assert bench.status("ln")["status"] == "finished"
-
-
-def test_a_preset_runs_all_options_with_one_seed_before_the_next_seed(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    order: list[tuple[str, str]] = []
-
-    def note_and_fail(job: config.Job, *_: Any) -> NoReturn:
-        order.append((job.series, job.folder.name))
-        raise OSError("raised by the test")
-
-    monkeypatch.setattr("rmsexp.work.runner.execute", note_and_fail)
-    assert bench("sweep=p", "norm.p=0.1,0.2", "seed=0,1").status == 1
-    assert order == [(f"prms+p={p}", f"seed{seed}") for seed in (0, 1) for p in (0.1, 0.2)]
 
 
 @pytest.mark.minutes

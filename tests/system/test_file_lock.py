@@ -56,13 +56,6 @@ def test_a_short_wait_is_not_announced(tmp_path: Path) -> None:
             assert not try_to_lock(other, fcntl.LOCK_EX)
 
 
-@pytest.mark.parametrize("number", [errno.EWOULDBLOCK, errno.EAGAIN])
-def test_would_block_means_another_process(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fail(monkeypatch, number)
-    with (tmp_path / "lock").open("w") as file:
-        assert not try_to_lock(file, fcntl.LOCK_EX)
-
-
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO])
 def test_a_file_system_without_locks_is_an_error(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail(monkeypatch, number)

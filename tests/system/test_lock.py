@@ -80,20 +80,6 @@ def test_the_lock_of_files_that_may_only_be_read_can_be_looked_at(lock: Lock) ->
     assert not lock.is_held()
 
 
-def test_older_versions_and_this_one_exclude_each_other(lock: Lock) -> None:
-    """They lock the file with flock, and write into it who they are."""
-    with lock.path.open("a+") as older:
-        fcntl.flock(older, fcntl.LOCK_EX)
-        older.write("17 on another")
-        older.flush()
-        assert lock.is_held()
-        with pytest.raises(RunLockedError, match=r"another process \(id 17 on another\)"), lock.held():
-            pass
-        fcntl.flock(older, fcntl.LOCK_UN)
-        with lock.held(), pytest.raises(BlockingIOError):
-            fcntl.flock(older, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
 def test_a_forked_child_does_not_hold_the_lock_of_a_process_that_ends(lock: Lock) -> None:
     """As the processes that load data, if they outlive a process that was killed."""
     reading, writing = os.pipe()

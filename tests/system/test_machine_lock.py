@@ -108,13 +108,6 @@ def test_a_worker_pauses_while_somebody_measures(folder: Path) -> None:
         pass
 
 
-def test_a_process_does_not_pause_for_its_own_measurement() -> None:
-    with machine_lock.measuring(print), machine_lock.working(print) as pause:
-        assert not pause.is_due()
-    with machine_lock.working(print) as pause:
-        assert pause._working is not None  # and has its locks again afterwards
-
-
 def test_several_workers_train_at_the_same_time() -> None:
     with working(pytest.fail) as first, working(pytest.fail) as second:
         assert (first.is_due(), second.is_due()) == (False, False)
