@@ -97,7 +97,7 @@ def check_runs(words: Sequence[str]) -> None:
     if arguments.help:
         return
     overrides = words_module.overrides(arguments.overrides, arguments.config_dir)
-    runs, swept, _ = words_module.expand(overrides, arguments.multirun, arguments.config_dir)
+    runs, swept, *_ = words_module.expand(overrides, arguments.multirun, arguments.config_dir)
     assert (swept is not None) == arguments.multirun
     norms = config.options("norm", arguments.config_dir)
     assert all(word.removeprefix("norm=") in norms for run in runs for word in run if word.startswith("norm="))
