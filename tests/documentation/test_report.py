@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,6 @@ def texts(folder: Path) -> dict[str, str]:
 @pytest.mark.minutes
 def test_the_committed_report_is_of_the_committed_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(documents.ROOT)
-    monkeypatch.setattr(report, "FEW_RUNS", math.inf)  # other processes would draw
     monkeypatch.setattr(setting_report, "_draw", lambda *_: [])  # figures take most of the time of a report
     monkeypatch.setattr(canvas, "write", lambda *_: None)
     report.run(REFERENCE, out=tmp_path)

@@ -76,13 +76,11 @@ def report(root: Path, task: str = "cifar10", setting: str = "demo", **more: Any
 
 
 def named(folder: Path, series: str) -> None:
-    """Set the series in a run's ``run.json`` and the error in its ``status.json`` to the text ``series``.
-
-    The run's folder keeps its name, so the text may have characters that a folder's name cannot have.
-    """
+    """Set the series of a run, which its folder is named after, and the error in its ``status.json`` to a text."""
     for file, key in (("run.json", "series"), ("status.json", "error")):
         path = folder / file
         path.write_text(json.dumps(json.loads(path.read_text()) | {key: series}))
+    folder.parent.rename(folder.parent.with_name(series))
 
 
 def marks_of(panel: Panel, series: str, kind: Kind) -> list[Mark]:

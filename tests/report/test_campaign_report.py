@@ -22,7 +22,6 @@ def no_figures_of_settings() -> Iterator[None]:
     """Draw only the figures of campaigns; those of settings take most of the time of a report."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(setting_report, "_draw", lambda *_: [])
-        patch.setattr(report, "FEW_RUNS", 1000)  # read records in this process
         yield
 
 
