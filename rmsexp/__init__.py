@@ -67,7 +67,7 @@ def run(
     chosen = [words.override("task", task), words.override("norm", norm)]
     typed = [*chosen, *overrides, *(words.override(key, value) for key, value in values.items())]
     job = config.job(words.overrides(typed, config_dir), config_dir)
-    outcome = runner.execute(job, runner.Around(quiet=quiet))
+    outcome = runner.execute(job, runner.Conditions(quiet=quiet))
     if outcome.signum is not None:
         raise KeyboardInterrupt
     if outcome.status == "failed":

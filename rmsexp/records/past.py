@@ -28,7 +28,7 @@ DIFFERENCES = {
 
 
 class RefusedError(ReportedError, ValueError):
-    """The folder holds another run than the job's, or a damaged record. It is left as it was."""
+    """A run is refused: its folder holds another run than the job's, or a damaged record, and is left as it was."""
 
 
 @dataclass(frozen=True)

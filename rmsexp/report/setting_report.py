@@ -64,9 +64,9 @@ def write(
 ) -> SettingReport:
     """Write the report of one setting into the folder ``to``.
 
-    Return it. A line for each missing config file, and for each figure that cannot be drawn, is added to the
-    ``problems`` of the setting's records. If its runs cannot be compared, it has no family, and the report has timings
-    alone. Without timings, nothing is written then.
+    Return it. The ``problems`` of the setting's records get a line for each missing config file, timing record of
+    another setting, and figure that cannot be drawn. If its runs cannot be compared, it has no family, and the report
+    has timings alone. Without timings, nothing is written then.
 
     Args:
         folder: the folder of the setting.
@@ -82,7 +82,10 @@ def write(
     comparable = bool(family)
     timings = timings[timings["folder"].map(lambda path: Path(path).is_relative_to(folder)).astype(bool)]
     own = (task, setting) if records.runs.empty else records.names
-    timings = timings[(timings["task"] == own[0]) & (timings["setting"] == own[1])]  # not those copied from elsewhere
+    for path, *of in timings[["folder", "task", "setting"]].drop_duplicates().itertuples(index=False):
+        if tuple(of) != own:
+            records.problems.append(f"{path}: timing record ignored: it is of {', '.join(of)}")
+    timings = timings[(timings["task"] == own[0]) & (timings["setting"] == own[1])]
     if not comparable and timings.empty:
         return SettingReport(task, setting, str(folder.parents[1]), to, records)
     to.mkdir(parents=True, exist_ok=True)

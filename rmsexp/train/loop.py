@@ -70,7 +70,8 @@ def restore(
         warn(f"{files.checkpoints} lacks the last checkpoint, of step {saved_step}; continuing from an older one")
     try:
         best_step = 0 if state.best is None else checkpoint.read(files.checkpoints / checkpoint.BEST, identity)["step"]
-    except checkpoint.CheckpointError:
+    except checkpoint.CheckpointError as error:
+        warn(f"{error}; the next evaluation replaces it")
         best_step = math.inf
     if best_step > state.step:
         state.best = None

@@ -40,7 +40,7 @@ def trial(asked: Asked, run: Planned) -> float:
             redirect_stdout(StringIO()),
             redirect_stderr(StringIO()),
         ):
-            outcome = runner.execute(job, runner.Around(pause=pause))
+            outcome = runner.execute(job, runner.Conditions(pause=pause))
         if outcome.signum is not None:
             raise SystemExit(128 + outcome.signum)
         if outcome.status == "failed":

@@ -35,7 +35,7 @@ def execute(job: config.Job, n_jobs: int = 1, quiet: bool = False) -> Outcome:
         raise config.ConfigError(f"{size} processes need as many micro-batches per step; set {key}={size} or more")
     with joined(lambda: set_up_device(job.config), job.config.distributed.timeout) as group:
         if group is None or group.rank == 0:
-            return runner.execute(job, runner.Around(n_jobs, group=group, quiet=quiet))
+            return runner.execute(job, runner.Conditions(n_jobs, group=group, quiet=quiet))
         return _follow(job, group)
 
 

@@ -60,7 +60,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Around:
+class Conditions:
     """How a run shares its machine, its terminal and other processes.
 
     ``n_jobs``: the number of runs that share the machine. ``pause``: when the run pauses between steps; None: never.
@@ -74,10 +74,10 @@ class Around:
     quiet: bool = False
 
 
-ALONE = Around()
+ALONE = Conditions()
 
 
-def execute(job: config.Job, around: Around = ALONE) -> Outcome:
+def execute(job: config.Job, conditions: Conditions = ALONE) -> Outcome:
     """Begin or continue the run of a job, unless it has already ended. With ``force``, move an earlier run aside first.
 
     If a launcher repeats the command, ``force`` is ignored: the run of the first time continues.
@@ -85,19 +85,19 @@ def execute(job: config.Job, around: Around = ALONE) -> Outcome:
     Raises: lock.RunLockedError if another process writes this run; after SIGUSR2, what the handler that was there
     before raises, such as SystemExit if submitit has requeued its job.
     """
-    outcome = _execute(job, around)
+    outcome = _execute(job, conditions)
     process.hand_on(outcome.signum)
     return outcome
 
 
-def _execute(job: config.Job, around: Around) -> Outcome:
+def _execute(job: config.Job, conditions: Conditions) -> Outcome:
     # Compute and cache these now: source files may be edited while the run goes on with the code that it has loaded.
     provenance.code()
     provenance.git()
     files = record.RunFolder(job.folder)
     with files.locked():
         if job.config.force:
-            set_aside(files, around.group)
+            set_aside(files, conditions.group)
         try:
             past = Past.read(files)
             past.refuse_other(run=name_of(job), config=job.resolved)
@@ -107,13 +107,13 @@ def _execute(job: config.Job, around: Around) -> Outcome:
             return Outcome("failed", 0, str(error))
         files.path.mkdir(parents=True, exist_ok=True)
         files.remove_temporaries()
-        return _run_and_report(job, past, around)
+        return _run_and_report(job, past, conditions)
 
 
 def set_aside(files: record.RunFolder, group: Group | None = None) -> None:
     """Move an earlier run aside, for ``force=true``, unless a launcher has repeated the command. Report what was done.
 
-    The caller must hold the run's lock. ``group``: as in :class:`Around`.
+    The caller must hold the run's lock. ``group``: as in :class:`Conditions`.
     """
     if _is_repeated(files, group):
         report("force=true is ignored, because torchrun or SLURM has started this command again")
@@ -146,13 +146,13 @@ def _already(past: Past, job: config.Job) -> Outcome:
     return Outcome(past.status["status"], past.step, error, already=True, notices=tuple(notices))
 
 
-def _run_and_report(job: config.Job, past: Past, around: Around) -> Outcome:
+def _run_and_report(job: config.Job, past: Past, conditions: Conditions) -> Outcome:
     """Run the job and return its outcome, also after an exception.
 
     Write the outcome to ``status.json``. It is left as it was if the run is refused, if another process may have taken
     it over, or if a finished run, which is to get more steps, fails or is stopped before the first of them.
     """
-    files, processes = past.files, Processes(around.group)
+    files, processes = past.files, Processes(conditions.group)
     writer = Writer(files, name_of(job), past.step, past.checkpoint)
     had_ended = past.status is not None and past.status["status"] in record.ENDED
     before = read_regular(files.status_path) if files.status_path.exists() else None
@@ -160,7 +160,7 @@ def _run_and_report(job: config.Job, past: Past, around: Around) -> Outcome:
         with processes.interrupt.install():
             if not had_ended:  # a finished run stays so until it goes on, even after SIGKILL
                 writer.write_status("running")
-            outcome = _run(job, past, writer, processes, around)
+            outcome = _run(job, past, writer, processes, conditions)
     except Interrupted as stop:
         outcome = Outcome("interrupted", writer.step, str(stop), stop.signum)
     except RefusedError as error:
@@ -188,11 +188,11 @@ def _run_and_report(job: config.Job, past: Past, around: Around) -> Outcome:
     return outcome
 
 
-def _run(job: config.Job, past: Past, writer: Writer, processes: Processes, around: Around) -> Outcome:
+def _run(job: config.Job, past: Past, writer: Writer, processes: Processes, conditions: Conditions) -> Outcome:
     """Load the data, make the model, restore the newest undamaged checkpoint if there is one, and train."""
     cfg, failures, group = job.config, Failures(), processes.group
-    device = set_up_device(cfg, around.n_jobs)
-    shown = ProgressDisplay(f"{job.series} seed{cfg.seed}", cfg.max_steps, failures, around.quiet)
+    device = set_up_device(cfg, conditions.n_jobs)
+    shown = ProgressDisplay(f"{job.series} seed{cfg.seed}", cfg.max_steps, failures, conditions.quiet)
     with logged(past.files.log_path, failures), closing(shown) as display:
         with processes.preparing():
             task = tasks.make(job, device)
@@ -212,7 +212,7 @@ def _run(job: config.Job, past: Past, writer: Writer, processes: Processes, arou
         if group is not None:
             state, clock = share_start(group, stepper, (state, clock), known, job.resolved, impl)
         compile_model(model, cfg)
-        contention = processes.contention(device, shared=around.n_jobs > 1)
+        contention = processes.contention(device, shared=conditions.n_jobs > 1)
         session = provenance.session(device, state.step) | {"impl": impl} | dict(processes.facts)
         if code := provenance.own_modules(job.resolved):
             session[record.OWN_CODE] = code
@@ -228,7 +228,7 @@ def _run(job: config.Job, past: Past, writer: Writer, processes: Processes, arou
             interrupt=processes.interrupt,
             contention=contention,
             display=display,
-            pause=around.pause,
+            pause=conditions.pause,
         )
         return _train(trainer, writer)
 

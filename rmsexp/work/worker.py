@@ -82,7 +82,7 @@ class Worker:
                     continue
                 run = self.runs.begin(job)
                 self.report(self.runs.headline(job))
-                outcome = runner.execute(run, runner.Around(self.n_jobs, pause))
+                outcome = runner.execute(run, runner.Conditions(self.n_jobs, pause))
             except lock.RunLockedError:
                 continue
             except OSError as error:  # of this run's files; those of the others may be fine

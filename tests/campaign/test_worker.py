@@ -43,7 +43,7 @@ class Simulation:
         self.lines: list[str] = []
         self.behaviour: dict[Job, Callable[[Job], Outcome]] = {}
 
-    def execute(self, run: Any, around: object) -> Outcome:  # noqa: ARG002
+    def execute(self, run: Any, conditions: object) -> Outcome:  # noqa: ARG002
         job = run.job
         self.tried.append(job)
         return self.behaviour.get(job, self.finish)(job)
@@ -113,10 +113,10 @@ def test_a_run_whose_files_cannot_be_used_does_not_end_the_worker(
             raise PermissionError("no lock")
         return is_locked(folder)
 
-    def broken(run: Any, around: runner.Around) -> Outcome:
+    def broken(run: Any, conditions: runner.Conditions) -> Outcome:
         if run.job == second:
             raise PermissionError("no status")
-        return execute(run, around)
+        return execute(run, conditions)
 
     monkeypatch.setattr(record.RunFolder, "is_locked", refused)
     monkeypatch.setattr(runner, "execute", broken)

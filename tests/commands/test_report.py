@@ -190,14 +190,15 @@ def test_a_setting_without_any_run_json_is_listed_as_a_problem(tmp_path: Path, p
     assert pd.read_csv(tmp_path / "report/summary.csv")["root"].unique().tolist() == [str(tmp_path / "whole")]
 
 
-@pytest.mark.usefixtures("pages")
-def test_timing_records_of_another_setting_are_not_used(tmp_path: Path) -> None:
+def test_timing_records_of_another_setting_are_listed_and_not_used(tmp_path: Path, pages: list[SettingReport]) -> None:
     """Somebody copied the newest record from another setting."""
     write_setting(tmp_path, seeds=1, series=SERIES[1:3])
     write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.8]})
     foreign = write_timing(tmp_path, {"ln": 1.0, "rms": [0.5, 0.5]}, number=1, setting="other")
-    foreign.rename(tmp_path / "cifar10/demo/timing/steps1")
+    copied = foreign.rename(tmp_path / "cifar10/demo/timing/steps1")
     report.run(tmp_path, None, None)
+    (page,) = pages
+    assert page.records.problems == [f"{copied}: timing record ignored: it is of cifar10, other"]
     saving = pd.read_csv(tmp_path / "report/cifar10/demo/saving.csv").set_index("series")["saving"]
     assert saving["rms"] == pytest.approx(0.2, abs=1e-3)
 

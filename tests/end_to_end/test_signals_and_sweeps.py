@@ -106,10 +106,10 @@ def test_an_error_of_the_program_in_a_sweep_has_a_traceback_and_the_sweep_goes_o
 ) -> None:
     execute = runner.execute
 
-    def broken(job: config.Job, around: runner.Around) -> runner.Outcome:
+    def broken(job: config.Job, conditions: runner.Conditions) -> runner.Outcome:
         if job.norm.name == "rms":
             raise KeyError("broken")
-        return execute(job, around)
+        return execute(job, conditions)
 
     monkeypatch.setattr(runner, "execute", broken)
     done = bench("-m", "norm=rms,ln")

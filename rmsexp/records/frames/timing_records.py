@@ -8,6 +8,7 @@ computed here. A series is a norm with the options that were changed.
 from __future__ import annotations
 
 import itertools
+import json
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
@@ -122,13 +123,17 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
     ``time_state``, ``disturbed``: see :mod:`rmsexp.records.frames.time_states`. ``data``: the digest of the data set.
     ``workload``: :func:`rmsexp.train.provenance.workload`; None in older records.
 
-    Records that cannot be read are left out; if ``problems`` is given, a line for each is added to it.
+    Copies of a record, and records that cannot be read, are left out; ``problems``, if given, gets a line for each.
     """
     left_out = [] if problems is None else problems
     loaded: list[dict[str, Any]] = []
+    originals: dict[str, Path] = {}  # by the content of a record; counted twice, it would narrow the intervals
     for path in record.find(Path(root), f"timing/*/{FILE}"):
         try:
-            loaded += rows(read_typed(path, TimingContent), str(path.parent))
+            stored = read_typed(path, TimingContent)
+            if (original := originals.setdefault(json.dumps(stored), path)) != path:
+                raise ValueError(f"it is a copy of {original}")
+            loaded += rows(stored, str(path.parent))
         except (OSError, ValueError, KeyError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else str(error).removeprefix(f"{path}: ")
             left_out.append(f"{path}: timing record ignored: {reason}")

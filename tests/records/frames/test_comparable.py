@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,14 @@ def ratios(comparison: Comparison) -> dict[str, float]:
 
 def left_out(comparison: Comparison) -> dict[str, str]:
     return {Path(row["folder"]).name: row["left_out"] for row in comparison.records.to_dict("records")}
+
+
+def test_a_copy_of_a_record_does_not_count(tmp_path: Path) -> None:
+    folder = write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.9]})
+    copy = shutil.copytree(folder, folder.with_name("steps0-backup"))
+    problems: list[str] = []
+    assert timing_records.load(tmp_path, problems)["folder"].unique().tolist() == [str(folder)]
+    assert problems == [f"{copy}/timing.json: timing record ignored: it is a copy of {folder}/timing.json"]
 
 
 def test_records_of_the_same_code_and_machine_are_pooled(tmp_path: Path) -> None:
