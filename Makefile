@@ -72,6 +72,7 @@ format: setup ## format the code
 	$(BIN)/clang-format -i $(CPP)
 
 report: setup ## make the report of the committed records again
+	rm -rf results/reference/report
 	$(BIN)/python -m rmsexp.report results/reference --out results/reference/report
 	$(BIN)/python scripts/shrink_report.py
 
