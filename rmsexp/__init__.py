@@ -7,7 +7,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if sys.platform == "win32":
     raise SystemExit(
@@ -24,8 +24,9 @@ if "OMP_WAIT_POLICY" not in os.environ:
 
 if TYPE_CHECKING:
     from rmsexp.commands.result import Result
+    from rmsexp.norms.convert import convert
 
-__all__ = ["__version__", "run"]
+__all__ = ["__version__", "convert", "run"]
 
 __version__ = "0.1.0"
 
@@ -75,3 +76,12 @@ def run(
     for notice in outcome.notices:
         warnings.warn(f"{job.folder}: {notice}", stacklevel=2)
     return result.read(job.folder)
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs torch when it is used first, so that ``import rmsexp`` and the help stay quick."""
+    if name == "convert":
+        from rmsexp.norms.convert import convert
+
+        return convert
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

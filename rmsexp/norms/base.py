@@ -60,6 +60,10 @@ class Site:
         blocks: Number of equally wide blocks, such as the gates of an LSTM, that are concatenated in the features.
             The weight of each block is initialised separately.
         data_init: Whether gain and shift are initialised from data (Salimans & Kingma 2016, section 3).
+        depth: Number of the block, from 0; None outside of blocks.
+        layers: Number of blocks; 0 if the model has none.
+        role: What is normalised: "attention" or "feed-forward" (the input or output of a sublayer), "query", "key",
+            "value", "recurrent", "convolution", "embedding", "output", or "" for anything else.
     """
 
     name: str
@@ -69,6 +73,9 @@ class Site:
     then_bias: bool = False
     blocks: int = 1
     data_init: bool = False
+    depth: int | None = None
+    layers: int = 0
+    role: str = ""
 
 
 class Normaliser(nn.Module):

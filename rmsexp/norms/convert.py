@@ -1,0 +1,306 @@
+"""Replace the normalisation layers of any model by another norm: :func:`convert`."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from itertools import product
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from rmsexp import config
+from rmsexp.config.words import override
+from rmsexp.norms.base import IMPLS, Identity, Norm, Normaliser, Site
+from rmsexp.norms.batch import BatchNorm
+from rmsexp.norms.layer import LayerNorm
+from rmsexp.norms.rms import RMSNorm
+from rmsexp.norms.weight import NoNorm
+from rmsexp.system import checks
+
+OF_CHANNELS = (nn.GroupNorm, _BatchNorm, _InstanceNorm)  # torch's norms of channels, which are the second axis
+OF_MAPS = (nn.GroupNorm, nn.BatchNorm2d, nn.SyncBatchNorm, nn.InstanceNorm2d)  # those whose input is feature maps
+EPS = ("eps", "variance_epsilon", "epsilon", "norm_eps")  # the names of eps in classes of other libraries
+BIAS = ("bias", "offset", "beta")  # the names of the bias; a parameter of another name is the gain
+SCALES = (1.0, 1e-2, 1e-4)  # of random inputs on which two layers are compared
+ALIKE = 1e-4  # largest difference of the outputs of two layers that compute the same
+OF_HEADS = {"query": r"^(q|query).*norm", "key": r"^(k|key).*norm", "value": r"^(v|value).*norm"}
+OF_SUBLAYERS = {"attention": "attn|attention", "feed-forward": "mlp|ffn|feed"}
+
+
+class Layer(NamedTuple):
+    """A normalisation layer of a model.
+
+    Attributes:
+        name: its name in ``model.named_modules()``.
+        module: the layer.
+        depth: the number, from 0, of the block in which it is; None outside of blocks. Blocks are the elements of lists
+            of modules, such as ``layers.3``.
+        layers: the number of blocks with normalisation layers.
+        role: what it normalises: "query", "key" or "value" by its name; else "attention" or "feed-forward" by the name
+            of the module around it or by its place among the layers of its block; "convolution" for feature maps;
+            outside of blocks "embedding" before the first and "output" after it.
+    """
+
+    name: str
+    module: nn.Module
+    depth: int | None
+    layers: int
+    role: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({type(self.module).__name__})"
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What :func:`convert` did.
+
+    Attributes:
+        replaced: the layers that were replaced, each with what the new layer lacks, such as "bias", or "".
+        left: the layers that were not, each with the reason.
+    """
+
+    replaced: tuple[tuple[Layer, str], ...]
+    left: tuple[tuple[Layer, str], ...]
+
+    def __str__(self) -> str:
+        """Return the number of layers that were replaced, and a line for each thing that they lack and each reason."""
+        lines = [f"replaced {len(self.replaced)} layers"]
+        for text, found in (("now without {}", self.replaced), ("not replaced: {}", self.left)):
+            for reason in dict.fromkeys(reason for _, reason in found if reason):
+                names = [str(layer) for layer, other in found if other == reason]
+                shown = ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
+                lines.append(f"{text.format(reason)}: {shown}")
+        return "\n".join(lines)
+
+
+def convert(
+    model: nn.Module,
+    norm: str | Norm,
+    *,
+    impl: str | None = None,
+    where: str | Callable[[Layer], bool] = "*",
+    config_dir: str | None = None,
+    **options: object,
+) -> Conversion:
+    """Replace the normalisation layers of a model, in place, and return what was replaced, what was not, and why.
+
+    These are torch's LayerNorm, RMSNorm, GroupNorm, batch and instance norms; layers of this package; and layers of any
+    other library that compute LayerNorm or RMSNorm, as their results for random input show. A layer that is used at
+    several places is replaced by one layer.
+
+    A new layer takes over eps, gain and bias, as far as it has them; the running statistics of batch norm; and device,
+    dtype, mode and ``requires_grad``. So a norm that is replaced by itself computes the same as before.
+
+    Args:
+        model: The model; not a single normalisation layer.
+        norm: The name of a norm, such as "rms", or a norm with its options, such as ``RMS(name="rms", eps=1e-6)``.
+        impl: "eager", "fused", or "compiled" (eager layers, each compiled by torch.compile); by default the norm's.
+        where: Which layers: a pattern of their names, such as ``"*.q_norm"``, or a function of a :class:`Layer`.
+        config_dir: A folder of your own configs, as for ``--config-dir``, for norms of your own.
+        options: Options of the norm, as in ``configs/norm``, such as ``bias=True`` or ``p=0.5``.
+
+    Raises: ValueError for a model without such layers, and for a norm that acts on weights; ConfigError for an unknown
+    norm or option.
+    """
+    chosen = _norm(norm, impl, config_dir, options)
+    found = layers(model)
+    if not found:
+        raise ValueError(f"{type(model).__name__} contains no normalisation layers")
+    replaced, left = list[tuple[Layer, str]](), list[tuple[Layer, str]]()
+    for layer in found:
+        if not (where(layer) if callable(where) else fnmatchcase(layer.name, where)):
+            left.append((layer, "not chosen by where"))
+            continue
+        try:
+            new, lacks = _instead_of(layer, chosen, "eps" not in options, next(model.parameters(), None))
+        except ValueError as error:
+            left.append((layer, str(error)))
+            continue
+        if impl == "compiled":
+            new.compile()
+        for parent in list(model.modules()):
+            for name in [name for name, child in parent._modules.items() if child is layer.module]:
+                parent.add_module(name, new)
+        replaced.append((layer, lacks))
+    return Conversion(tuple(replaced), tuple(left))
+
+
+def _norm(norm: str | Norm, impl: str | None, config_dir: str | None, options: Mapping[str, object]) -> Norm:
+    """Return the norm that the arguments of :func:`convert` describe."""
+    if impl is not None:
+        checks.choice("impl", impl, (*IMPLS, "compiled"))
+        options = {**options, "impl": "eager" if impl == "compiled" else impl}
+    if isinstance(norm, str):
+        words = [override("norm", norm), *(override(f"norm.{key}", value) for key, value in options.items())]
+        chosen: Norm = config.job(["task=transformer", *words], config_dir).norm
+    else:
+        chosen = replace(norm, **options)  # type: ignore[arg-type]
+    if not isinstance(chosen, NoNorm) and isinstance(chosen.normaliser(Site("layer", 4)), Identity):
+        raise ValueError(f"norm={chosen.name} acts on weights, and cannot take the place of a layer")
+    return chosen
+
+
+def layers(model: nn.Module) -> list[Layer]:
+    """Return the normalisation layers of a model, each once, with their places."""
+    named = [(name, module) for name, module in model.named_modules() if name and _is_norm(module)]
+    of_block: dict[str, list[str]] = {}
+    for name, _ in named:
+        of_block.setdefault(_block(name), []).append(name)
+    blocks, found = [block for block in of_block if block], list[Layer]()
+    for name, module in named:
+        if block := _block(name):
+            found.append(Layer(name, module, blocks.index(block), len(blocks), _role(name, module, of_block[block])))
+        else:
+            role = "output" if any(layer.depth is not None for layer in found) else "embedding"
+            found.append(Layer(name, module, None, len(blocks), role))
+    return found
+
+
+def _is_norm(module: nn.Module) -> bool:
+    """Return whether a module is a normalisation layer, or should be one by the name of its class."""
+    if isinstance(module, (Normaliser, *OF_CHANNELS)):
+        return not isinstance(module, Identity)
+    is_leaf = next(module.children(), None) is None
+    return is_leaf and ("norm" in type(module).__name__.lower() or equal(module) is not None)
+
+
+def _block(name: str) -> str:
+    """Return the name of the block in which a layer is, up to its first number; "" if there is none."""
+    found = re.match(r"(.*?\.)?(\w+_)?\d+(?=\.)", name)
+    return found[0] if found else ""
+
+
+def _role(name: str, module: nn.Module, of_block: Sequence[str]) -> str:
+    """Return the role of a layer in a block, whose layers have the names ``of_block``."""
+    if isinstance(module, OF_CHANNELS):
+        return "convolution"
+    around, _, own = name.removeprefix(_block(name)).rpartition(".")
+    others = [other for other in of_block if not _found(OF_HEADS, other.rpartition(".")[2])]
+    if name not in others:
+        return _found(OF_HEADS, own)
+    in_order = "attention" if 2 * others.index(name) < len(others) else "feed-forward"
+    return _found(OF_SUBLAYERS, around) or in_order
+
+
+def _found(patterns: Mapping[str, str], name: str) -> str:
+    """Return the key of the first pattern that occurs in a name; "" if none does."""
+    return next((key for key, pattern in patterns.items() if re.search(pattern, name, re.I)), "")
+
+
+def equal(module: nn.Module) -> Normaliser | None:
+    """Return the layer of this package that computes the same as one of another library, with its parameters.
+
+    Both are given random input and parameters, at several scales of the input, so that eps matters, too. The result is
+    None if no LayerNorm or RMSNorm over the last axis computes the same, or if the layer takes more than its input.
+    """
+    parameters = dict(module.named_parameters(recurse=False))
+    shapes = {tuple(parameter.shape) for parameter in parameters.values()}
+    if normalised := getattr(module, "normalized_shape", None):
+        shapes.add((normalised,) if isinstance(normalised, int) else tuple(normalised))
+    takes = len(inspect.signature(type(module).forward).parameters) - 1
+    if takes != 1 or len(parameters) > 2 or len(shapes) != 1 or next(module.buffers(), None) is not None:
+        return None
+    (shape,) = shapes
+    bias = next((name for name in parameters if name in BIAS), None)
+    gain = next((name for name in parameters if name != bias), None)
+    if len(shape) != 1 or shape[0] < 2 or (bias is not None and gain is None):
+        return None
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(len(SCALES), 2, *shape, generator=generator) + 0.5
+    x *= torch.tensor(SCALES).view(-1, 1, 1)
+    probe = copy.deepcopy(module).to_empty(device="cpu").float().eval()
+    with torch.no_grad():
+        for parameter in probe.parameters():
+            parameter.copy_(0.5 + torch.rand(shape, generator=generator))
+        try:
+            y = probe(x)
+        except Exception:  # a module of any kind may raise anything for this input
+            return None
+        for ours in _candidates(module, shape[0], gain is not None, bias is not None):
+            _share(ours, probe, gain, bias)
+            if isinstance(y, Tensor) and y.shape == x.shape and torch.allclose(y, ours(x), ALIKE, ALIKE):
+                _share(ours, module, gain, bias)
+                return ours
+    return None
+
+
+def _candidates(module: nn.Module, n: int, gain: bool, bias: bool) -> Iterator[Normaliser]:
+    """Yield the layers over ``n`` features that a layer of another library may be equal to."""
+    values = [getattr(module, name) for name in EPS if hasattr(module, name)]
+    eps, p = next(iter(values), 0.0), getattr(module, "p", 1.0)
+    yield LayerNorm(n, 1e-5 if eps is None else eps, gain, bias)
+    for part, offset, inside in product(
+        {1.0, p if isinstance(p, float) and 0 < p < 1 else 1.0}, (False, True), (True, False)
+    ):
+        yield RMSNorm(n, eps, gain, bias=bias, p=part, weight_offset=offset and gain, eps_inside=inside)
+
+
+def _share(ours: Normaliser, module: nn.Module, gain: str | None, bias: str | None) -> None:
+    """Give a layer the parameters that have these names in another one."""
+    for own, name in (("weight", gain), ("bias", bias)):
+        if name is not None:
+            ours.register_parameter(own, module.get_parameter(name))
+
+
+def _instead_of(layer: Layer, norm: Norm, same_eps: bool, like: Tensor | None) -> tuple[Normaliser, str]:
+    """Return the layer of the norm that takes the place of another, and what it lacks of that one.
+
+    ``like``: a tensor whose device and dtype the layer gets if the other one has no parameters.
+
+    Raises: ValueError with the reason if the layer cannot be replaced.
+    """
+    old = layer.module
+    if old._forward_hooks or old._forward_pre_hooks or hasattr(old, "parametrizations"):
+        raise ValueError("it has hooks or parametrisations")
+    if isinstance(old, nn.BatchNorm3d | nn.InstanceNorm1d | nn.InstanceNorm3d):
+        raise ValueError("its channels are neither the last axis nor those of feature maps")
+    same: nn.Module | None = old if isinstance(old, (Normaliser, *OF_CHANNELS)) else equal(old)
+    if same is None:
+        raise ValueError("it does not compute LayerNorm or RMSNorm over the last axis")
+    gain, bias = getattr(same, "weight", None), getattr(same, "bias", None)
+    if isinstance(same, Normaliser):
+        shape, maps = same.shape, same.maps
+    else:
+        shape, maps = (getattr(same, "num_channels", 0) or int(same.num_features),), isinstance(same, OF_MAPS)
+    if len(shape) != 1:
+        raise ValueError("it normalises several axes")
+    shift = None if bias is not None else False
+    site = Site(layer.name, shape[0], maps, shift, depth=layer.depth, layers=layer.layers, role=layer.role)
+    new = norm.normaliser(site).train(old.training)
+    if (like := gain if gain is not None else like) is not None:
+        new.to(like.device, like.dtype)
+    if same_eps and hasattr(new, "eps"):
+        new.eps = same.eps
+    if isinstance(same, Normaliser) and same.gain_offset and new.weight is not None:
+        new.gain_offset, new.initial_gain = same.gain_offset, same.initial_gain
+    if gain is not None and new.weight is not None:
+        offset = getattr(same, "gain_offset", 0.0) - new.gain_offset
+        new.weight = nn.Parameter(gain.detach() + offset, gain.requires_grad) if offset else gain
+    if bias is not None and new.bias is not None:
+        new.bias = bias
+    if isinstance(new, BatchNorm) and isinstance(same, _BatchNorm) and same.running_mean is not None:
+        new.running_mean.copy_(same.running_mean)
+        new.running_var.copy_(same.running_var)
+        new.count.copy_(same.num_batches_tracked)
+    if isinstance(old, nn.BatchNorm1d):
+        new.register_forward_pre_hook(_two_axes)
+    parts = (("gain", new.weight, gain), ("bias", new.bias, bias))
+    lacks = [name for name, own, other in parts if own is None and other is not None]
+    return new, " and ".join(lacks)
+
+
+def _two_axes(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    if inputs[0].dim() != 2:
+        raise ValueError(
+            f"the layer in the place of a BatchNorm1d expects input (batch, features), got {tuple(inputs[0].shape)}; "
+            "leave it out by convert(…, where=…)"
+        )

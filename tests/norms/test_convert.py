@@ -1,0 +1,190 @@
+"""Conversion of the norms of other libraries' models: same results, what is taken over, what is left and why."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rmsexp
+from rmsexp import norms
+from rmsexp.norms.convert import layers
+
+SIZES = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+
+def other(family: str, sizes: dict[str, Any] | None = None) -> nn.Module:
+    """Return a small model of transformers, in evaluation mode, whose gains and biases are random."""
+    transformers = pytest.importorskip("transformers")
+    config = getattr(transformers, f"{family}Config")(**(SIZES if sizes is None else sizes))
+    return with_noise(getattr(transformers, f"{family}Model")(config))
+
+
+def with_noise(model: nn.Module) -> nn.Module:
+    generator = torch.Generator().manual_seed(1)
+    for parameter in model.parameters():
+        if parameter.dim() == 1:
+            parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
+    return model.eval()
+
+
+@torch.no_grad()
+def output(model: nn.Module) -> Tensor:
+    found: Tensor = model(torch.arange(14).view(2, 7))[0]
+    return found
+
+
+GPT2 = {"vocab_size": 50, "n_embd": 32, "n_layer": 2, "n_head": 4, "bos_token_id": 0, "eos_token_id": 0}
+FAMILIES = [
+    ("Llama", None, "rms", 5),
+    ("Gemma2", SIZES | {"head_dim": 8}, "rms", 9),
+    ("Bert", None, "ln", 5),
+    ("GPT2", GPT2, "ln", 5),
+]
+
+
+@pytest.mark.parametrize(("family", "sizes", "norm", "count"), FAMILIES, ids=[family for family, *_ in FAMILIES])
+def test_a_norm_that_is_replaced_by_itself_computes_the_same(
+    family: str, sizes: dict[str, Any] | None, norm: str, count: int
+) -> None:
+    model = other(family, sizes)
+    expected = output(model)
+    for impl, most in (("eager", 0.0 if norm == "rms" else 2e-6), ("fused", 2e-6)):
+        ours = copy.deepcopy(model)
+        done = rmsexp.convert(ours, norm, impl=impl)
+        assert len(done.replaced) == count
+        assert not done.left
+        assert (output(ours) - expected).abs().max() <= most
+        ours.load_state_dict(model.state_dict())
+        model.load_state_dict(ours.state_dict())
+
+
+def test_places_of_layers() -> None:
+    places = {layer.name: (layer.depth, layer.layers, layer.role) for layer in layers(other("Bert"))}
+    assert places == {
+        "embeddings.LayerNorm": (None, 2, "embedding"),
+        "encoder.layer.0.attention.output.LayerNorm": (0, 2, "attention"),
+        "encoder.layer.0.output.LayerNorm": (0, 2, "feed-forward"),
+        "encoder.layer.1.attention.output.LayerNorm": (1, 2, "attention"),
+        "encoder.layer.1.output.LayerNorm": (1, 2, "feed-forward"),
+    }
+    qwen = layers(other("Qwen3", SIZES | {"head_dim": 8, "num_key_value_heads": 2}))
+    assert [layer.role for layer in qwen if layer.depth == 0] == ["query", "key", "attention", "feed-forward"]
+    assert [layer.role for layer in qwen if layer.depth is None] == ["output"]
+
+
+def test_the_chosen_layers_are_replaced() -> None:
+    model = other("Bert")
+    by_name = rmsexp.convert(model, "rms", where="encoder.layer.0.*")
+    assert [layer.depth for layer, _ in by_name.replaced] == [0, 0]
+    by_role = rmsexp.convert(model, "rms", where=lambda layer: layer.role == "embedding")
+    assert [layer.name for layer, _ in by_role.replaced] == ["embeddings.LayerNorm"]
+    assert {type(layer.module) for layer in layers(model) if layer.depth == 1} == {nn.LayerNorm}
+
+
+def test_parameters_are_the_same_tensors_and_a_bias_is_optional() -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6, eps=1e-3))
+    gain, bias = model[1].weight, model[1].bias
+    done = rmsexp.convert(copy.deepcopy(model), "rms")
+    assert done.replaced[0][1] == "bias"
+    assert "without bias: 1 (LayerNorm)" in str(done)
+    rmsexp.convert(model, "rms", bias=True)
+    assert isinstance(model[1], norms.RMSNorm)
+    assert (model[1].weight, model[1].bias, model[1].eps) == (gain, bias, 1e-3)
+
+
+def test_a_missing_bias_is_named_when_a_state_is_loaded() -> None:
+    with pytest.raises(RuntimeError, match=r"1\.bias.*bias=True"):
+        converted(nn.LayerNorm(6)).load_state_dict(nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6)).state_dict())
+
+
+def converted(layer: nn.Module, norm: str = "rms", **options: Any) -> nn.Sequential:
+    model = nn.Sequential(nn.Linear(4, 6), layer)
+    rmsexp.convert(model, norm, **options)
+    return model
+
+
+class Authors(nn.Module):
+    """RMSNorm with the parameters and eps of the authors' class: x / (rms(x) + eps) * scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eps = 1e-8
+        self.scale = nn.Parameter(torch.ones(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * (x / (x.square().mean(-1, keepdim=True).sqrt() + self.eps))
+
+
+class WithGate(Authors):
+    def forward(self, x: Tensor, gate: Tensor | None = None) -> Tensor:
+        y = super().forward(x)
+        return y if gate is None else y * gate
+
+
+def test_layers_are_known_by_what_they_compute() -> None:
+    own = converted(Authors())[1]
+    assert isinstance(own, norms.RMSNorm)
+    assert not own.eps_inside or own.eps == 1e-8
+    model = nn.Sequential(nn.PReLU(6), WithGate(), nn.LayerNorm((3, 6)), nn.BatchNorm3d(6))
+    WithGate.__name__ = "GatedNorm"
+    done = rmsexp.convert(model, "rms")
+    assert not done.replaced
+    assert [layer.name for layer, _ in done.left] == ["1", "2", "3"]
+    assert "channels" in done.left[-1][1]
+
+
+def test_batch_norms() -> None:
+    x = torch.randn(3, 6, 5, 5)
+    model = nn.Sequential(nn.Conv2d(6, 6, 1), nn.BatchNorm2d(6), nn.GroupNorm(2, 6))
+    model(x)
+    expected = model.eval()(x)
+    rmsexp.convert(model, "bn", where="1")
+    torch.testing.assert_close(model(x), expected)
+    assert not model[1].training
+    rmsexp.convert(model, "rms", axes=[1, 2, 3])
+    assert model(x).shape == x.shape
+    flat = converted(nn.BatchNorm1d(6))
+    assert flat(torch.randn(3, 4)).shape == (3, 6)
+    with pytest.raises(ValueError, match="BatchNorm1d"):
+        flat(torch.randn(3, 2, 4))
+
+
+def test_a_layer_at_several_places_stays_one() -> None:
+    shared = nn.LayerNorm(6)
+    model = nn.Sequential(shared, nn.Linear(6, 6), shared)
+    assert len(rmsexp.convert(model, "rms").replaced) == 1
+    assert model[0] is model[2]
+
+
+@pytest.mark.parametrize(
+    ("model", "norm", "options", "word"),
+    [
+        (nn.Linear(2, 2), "rms", {}, "no normalisation layers"),
+        (nn.Sequential(nn.LayerNorm(4)), "wn", {}, "weights"),
+        (nn.Sequential(nn.LayerNorm(4)), "rsm", {}, "rms"),
+        (nn.Sequential(nn.LayerNorm(4)), "rms", {"axis": 1}, "axis"),
+        (nn.Sequential(nn.LayerNorm(4)), "rms", {"impl": "quick"}, "impl"),
+    ],
+)
+def test_mistakes(model: nn.Module, norm: str, options: dict[str, Any], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        rmsexp.convert(model, norm, **options)
+
+
+def test_in_training_with_autocast_checkpointing_and_copies() -> None:
+    model = other("Llama").train()
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    rmsexp.convert(model, norms.RMS(name="rms"), impl="fused")
+    twin = copy.deepcopy(model)
+    for each in (model, twin):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = each(torch.arange(14).view(2, 7))[0].float().square().mean()
+        loss.backward()
+    gradients = [[parameter.grad for parameter in each.parameters()] for each in (model, twin)]
+    assert all(grad is not None and grad.isfinite().all() for grad in gradients[0])
+    for one, same in zip(*gradients, strict=True):
+        assert torch.equal(one, same)
