@@ -31,6 +31,8 @@ class KRMSNorm(RMS):
         if site.feature_maps:
             raise ValueError("kRMSNorm is defined for vectors, and this task has feature maps")
         layer, n = PartialRMSNorm(site.features, self.eps, bias=bool(site.shift)), site.features
-        order = torch.randperm(n, generator=torch.Generator().manual_seed(n)) if self.units == "random" else torch.arange(n)
+        order = (
+            torch.randperm(n, generator=torch.Generator().manual_seed(n)) if self.units == "random" else torch.arange(n)
+        )
         layer.register_buffer("units", order[-self.k :] if self.units == "last" else order[: self.k], persistent=False)
         return layer

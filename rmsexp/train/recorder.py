@@ -1,0 +1,170 @@
+"""Record a training loop of one's own as a run, which reports draw beside others: :class:`Recorder`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal, Self
+
+import torch
+
+from rmsexp.config import ConfigError
+from rmsexp.records import record
+from rmsexp.records.contents import Status
+from rmsexp.rules.quantities import Quantity
+from rmsexp.system import atomic
+from rmsexp.system.clock import Clock
+from rmsexp.system.readers import yaml_text
+from rmsexp.task import Target
+from rmsexp.train import provenance
+from rmsexp.train.contention import Contention
+from rmsexp.train.step import synchronise
+
+
+class Recorder:
+    """Records losses and metrics of a training loop against steps and against the time of training.
+
+    The clock runs in the ``with`` statement, except in :meth:`evaluating` and :meth:`log`::
+
+        with rmsexp.Recorder("my_model", norm="rms", seed=0) as recorder:
+            for step, batch in enumerate(batches, 1):
+                loss = training_step(model, batch)
+                if step % 10 == 0:
+                    recorder.log(step, loss=loss.item())
+                if step % 100 == 0:
+                    with recorder.evaluating():
+                        recorder.log(step, "valid", loss=evaluate(model))
+
+    The run is ``<results>/<task>/<setting>/<norm>/seed<seed>/``. Runs of one task and setting are drawn together by
+    ``python -m rmsexp.report``. It ends as finished; as diverged if a value that was logged is not finite; and if an
+    exception ends the ``with`` statement as interrupted (KeyboardInterrupt) or failed.
+
+    Args:
+        task: The name of what is trained.
+        norm: The name of the norm, and what else differs between the runs, as in ``rms+lr=0.01``.
+        seed: The seed of the run.
+        setting: The name of what the runs that are compared have in common, such as their sizes.
+        results: The folder of all records.
+        target: Split, metric and mode ("min" or "max") of the comparison.
+        config: Values that ``config.yaml`` shall have.
+        device: Where the model is; by default the GPU if there is one.
+        force: Whether a run with the same name is moved aside, to ``seed<seed>.old0``.
+
+    Raises: ConfigError for a name that cannot be that of a folder, and without ``force`` if there is such a run;
+    RunLockedError if another process writes it.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        norm: str,
+        seed: int = 0,
+        *,
+        setting: str = "own",
+        results: str | Path = "results",
+        target: tuple[str, str, Literal["min", "max"]] = ("valid", "loss", "min"),
+        config: Mapping[str, object] | None = None,
+        device: torch.device | str | None = None,
+        force: bool = False,
+    ) -> None:
+        name = f"{task}/{setting}/{norm}/seed{seed}"
+        if not record.can_be_run_folder(name):
+            raise ConfigError(f"{name} cannot be the folder of a run: task, setting and norm must be names of folders")
+        self._files = record.RunFolder(Path(results) / name)
+        self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self._config = {"task": task, "norm": norm, "seed": seed, **(config or {})}
+        self._names = {"task": task, "norm": norm.partition("+")[0], "setting": setting, "series": norm, "seed": seed}
+        self._target, self._force = Target(target[0], target[1], target[2], selection=target[0]), force
+        self._step, self._diverged, self._seen = 0, "", dict[tuple[str, str], None]()
+        self._clock, self._contention = Clock(), Contention(self._device)
+        self._running, self._lock = ExitStack(), ExitStack()
+
+    def __enter__(self) -> Self:
+        self._lock.enter_context(self._files.locked())
+        if self._files.run_path.exists() or self._files.metrics_path.exists():
+            if not self._force:
+                self._lock.close()
+                raise ConfigError(f"{self._files.path} has a run already; force=True moves it aside")
+            self._files.move_aside()
+        self._files.path.mkdir(parents=True, exist_ok=True)
+        atomic.write_atomic(self._files.config_path, yaml_text(self._config))
+        self._session = provenance.session(self._device, 0)
+        self._write("running")
+        self._start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        self._stop()
+        status: Status = "diverged" if self._diverged else "finished"
+        if kind is not None:
+            status = "interrupted" if issubclass(kind, KeyboardInterrupt) else "failed"
+        self._write(status, self._diverged or (repr(error) if error is not None else None))
+        self._lock.close()
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Return a context whose time does not count as training."""
+        with self._paused("eval"):
+            yield
+
+    def log(self, step: int, split: str = "train", **values: float) -> None:
+        """Record values, such as ``loss=0.5``, after ``step`` training steps.
+
+        ``split``: "train", or that of an evaluation. A value that is not finite ends the record: the run diverged.
+        """
+        with self._paused("log"):
+            self._step = max(self._step, step)
+            lost = next((name for name, value in values.items() if not math.isfinite(value)), None)
+            if lost is not None:
+                self._diverged = self._diverged or f"{split} {lost} is {values[lost]} at step {step}"
+            if not self._diverged:
+                self._seen |= dict.fromkeys((split, name) for name in values)
+                seconds = {name: round(value, 6) for name, value in self._clock.seconds.items()}
+                numbers = {name: float(value) for name, value in values.items()}
+                self._files.append([{"step": step, "split": split, **numbers, "seconds": seconds}])
+
+    @contextmanager
+    def _paused(self, bucket: str) -> Iterator[None]:
+        """Return a context in which the clock does not count training; within another one it changes nothing."""
+        if self._is_paused:
+            yield
+            return
+        self._stop()
+        try:
+            with self._clock.bucket(bucket):
+                yield
+        finally:
+            self._start()
+
+    def _start(self) -> None:
+        self._running.enter_context(self._contention.watch())
+        self._running.enter_context(self._clock.bucket("train"))
+        self._is_paused = False
+
+    def _stop(self) -> None:
+        synchronise(self._device)
+        self._running.close()
+        self._is_paused = True
+
+    def _write(self, status: Status, error: str | None = None) -> None:
+        """Write ``run.json`` and ``status.json``."""
+        quantities = [Quantity(split, metric, metric, "", log=False) for split, metric in self._seen]
+        session = self._session | {"contention": self._contention.report(), "comparable": True}
+        facts = {
+            "format": 1,
+            **self._names,
+            "scale": self._names["setting"],
+            "impl": "own",
+            "precision": "float32",
+            "recipe_steps": self._step,
+            "target": asdict(self._target),
+            "quantities": [asdict(quantity) for quantity in quantities],
+            "dataset": {"name": "own", "digest": "", "builtin": False},
+            "parameters": {"total": None},
+            "sessions": [session],
+        }
+        atomic.write_json(self._files.run_path, facts)
+        self._files.write_status(status, self._step, error, run="/".join(self._files.path.parts[-4:]))
