@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from rmsexp.norms import LN, LayerNorm, Linear, Site
+from rmsexp.norms import LN, LayerNorm, Site
 
 
 class ScaledSum(LayerNorm):

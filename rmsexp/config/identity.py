@@ -22,6 +22,8 @@ ADDED = {
     "micro_batches": 1,
     "reduce": "ordered",
     "model.tied": True,
+    "model.v_norm": False,
+    "model.embedding_norm": False,
     "model.variant": "nematus_tf",
     "norm.gain": True,
     "norm.weight_offset": False,

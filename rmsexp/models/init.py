@@ -117,14 +117,17 @@ def initialise(
             weight stacks several matrices, such as the gates of a GRU, it is called with ``<name>/<i>`` for matrix i.
         others: initialisers of individual parameters, by parameter name.
     """
-    blocks = {f"{name}.weight": site.site.blocks for name, site in model.named_modules() if isinstance(site, Linear)}
+    layers = {f"{name}.weight": layer for name, layer in model.named_modules() if isinstance(layer, Linear)}
     for name, parameter in model.named_parameters():
         if not parameter.isnan().any():
             continue
         draw = (others or {}).get(name, initialiser)
-        parts = parameter.chunk(blocks.get(name, 1))
+        layer = layers.get(name)
+        parts = parameter.chunk(1 if layer is None else layer.site.blocks)
         for index, part in enumerate(parts):
             draw(part, stream(name if len(parts) == 1 else f"{name}/{index}"))
+        if layer is not None and layer.initial_scale != 1:
+            parameter.mul_(layer.initial_scale)
     for module in model.modules():
         if isinstance(module, Linear) and isinstance(module.reparametrisation, Gain):
             module.reparametrisation.start_from(module.weight)

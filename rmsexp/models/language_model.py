@@ -7,6 +7,7 @@ per head); there are fewer heads of keys and values than of queries if queries a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,14 @@ from rmsexp.norms import Norm
 from rmsexp.system import checks
 
 ACTIVATIONS = ("swiglu", "gelu")
-PLACEMENTS = ("pre", "post", "sandwich")
+# where the norms of a sublayer f are: whether before f, and whether after it
+PLACEMENTS = {
+    "pre": (True, False),  # x + f(N(x))
+    "post": (False, True),  # N(x + f(x))
+    "sandwich": (True, True),  # x + N(f(N(x)))
+    "reordered": (False, True),  # x + N(f(x))
+    "none": (False, False),  # x + f(x)
+}
 ROTARY_BASE = 10_000.0
 
 Pair = tuple[Tensor, Tensor]
@@ -30,10 +38,13 @@ class Sizes:
     ``kv_heads``: number of heads of keys and values; each serves ``heads / kv_heads`` heads of queries. ``inner``:
     width inside the feed-forward layers. ``activation``: "swiglu", ``silu(gate) * up``, or "gelu". ``placement``:
     where the norms of a sublayer f are: "pre", ``x + f(N(x))``; "post", ``N(x + f(x))``; "sandwich",
-    ``x + N(f(N(x)))``. With "pre" and "sandwich" there is one more norm at the end. ``qk_norm``: whether the queries
-    and keys of each head are normalised, before their rotation; the heads share gain and shift. ``tied``: whether the
-    embedding is also the output matrix. ``embedding_scale``: whether embedded tokens are multiplied by a trained number
-    that starts at ``sqrt(width)``, which gives them a standard deviation of 1 (Zhu et al. 2025, for DyT).
+    ``x + N(f(N(x)))``; "reordered", ``x + N(f(x))`` (OLMo 2, 2024); "none", ``x + f(x)``. ``attention_placement``,
+    ``feed_forward_placement``: the same for one kind of sublayer; None: as ``placement``. Unless the last sublayer is
+    "post", there is one more norm at the end. ``qk_norm``: whether the queries and keys of each head are normalised,
+    before their rotation; the heads share gain and shift. ``v_norm``: the same for values, which are not rotated.
+    ``embedding_norm``: whether embedded tokens are normalised. ``tied``: whether the embedding is also the output
+    matrix. ``embedding_scale``: whether embedded tokens are multiplied by a trained number that starts at
+    ``sqrt(width)``, which gives them a standard deviation of 1 (Zhu et al. 2025, for DyT).
 
     Raises: ValueError if a value is out of range, or if sizes do not divide each other.
     """
@@ -45,7 +56,11 @@ class Sizes:
     inner: int = 2048
     activation: str = "swiglu"
     placement: str = "pre"
+    attention_placement: str | None = None
+    feed_forward_placement: str | None = None
     qk_norm: bool = False
+    v_norm: bool = False
+    embedding_norm: bool = False
     tied: bool = True
     embedding_scale: bool = False
 
@@ -54,7 +69,9 @@ class Sizes:
             checks.at_least(f"model.{key}", getattr(self, key), 1, checks.LARGEST_WIDTH)
         checks.at_least("model.layers", self.layers, 1, checks.MOST_LAYERS)
         checks.choice("model.activation", self.activation, ACTIVATIONS)
-        checks.choice("model.placement", self.placement, PLACEMENTS)
+        for key in ("placement", "attention_placement", "feed_forward_placement"):
+            if (placement := getattr(self, key)) is not None:
+                checks.choice(f"model.{key}", placement, list(PLACEMENTS))
         if self.width % (2 * self.heads):
             raise ValueError(
                 f"model.width={self.width} is not an even multiple of model.heads={self.heads}, which rotations need"
@@ -90,8 +107,11 @@ class LanguageModel(nn.Module):
         self.embedding = nn.Parameter(torch.full((vocabulary, sizes.width), float("nan")))
         scale = torch.full((1,), sizes.width**0.5)
         self.embedding_scale = nn.Parameter(scale) if sizes.embedding_scale else None
-        self.layers = nn.ModuleList(Layer(norm, f"layers.{i}", sizes) for i in range(sizes.layers))
-        self.end = norm.value("end", sizes.width) if sizes.placement != "post" else None
+        self.start = norm.value("start", sizes.width, role="embedding") if sizes.embedding_norm else None
+        norms = [norm.at(i, sizes.layers) for i in range(sizes.layers)]
+        self.layers = nn.ModuleList(Layer(each, f"layers.{i}", sizes) for i, each in enumerate(norms))
+        is_post = (sizes.feed_forward_placement or sizes.placement) == "post"
+        self.end = None if is_post else norm.value("end", sizes.width, role="output")
         self.output = None if sizes.tied else nn.Parameter(torch.full((vocabulary, sizes.width), float("nan")))
 
     def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
@@ -105,6 +125,8 @@ class LanguageModel(nn.Module):
         x, addend = F.embedding(tokens, self.embedding), None
         if self.embedding_scale is not None:
             x = x * self.embedding_scale
+        if self.start is not None:
+            x = self.start(x)
         rotation = rotations(start, tokens.shape[1], self.sizes.head_width, x)
         for i, layer in enumerate(self.layers):
             past = cache.layers[i] if cache is not None and cache.tokens else None
@@ -144,8 +166,9 @@ class Layer(nn.Module):
         super().__init__()
         self.attention = Attention(norm, f"{name}.attention", sizes)
         self.feed_forward = FeedForward(norm, f"{name}.feed_forward", sizes)
-        self.attended = Residual(norm, f"{name}.attended", sizes)
-        self.fed = Residual(norm, f"{name}.fed", sizes)
+        of_attention, of_feed_forward = sizes.attention_placement, sizes.feed_forward_placement
+        self.attended = Residual(norm, f"{name}.attended", sizes, of_attention or sizes.placement, "attention")
+        self.fed = Residual(norm, f"{name}.fed", sizes, of_feed_forward or sizes.placement, "feed-forward")
 
     def forward(
         self, x: Tensor, addend: Tensor | None, rotation: Pair, past: Pair | None
@@ -160,17 +183,21 @@ class Layer(nn.Module):
 
 
 class Residual(nn.Module):
-    """The residual sum of a sublayer, with the norms that the placement asks for (see :class:`Sizes`)."""
+    """The residual sum of a sublayer, with the norms that its placement asks for (see :class:`Sizes`)."""
 
-    def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
+    def __init__(self, norm: Norm, name: str, sizes: Sizes, placement: str, role: str) -> None:
         super().__init__()
-        self.placement = sizes.placement
-        self.before = None if sizes.placement == "post" else norm.value(f"{name}.before", sizes.width)
-        self.after = None if sizes.placement == "pre" else norm.value(f"{name}.after", sizes.width)
+        self.placement = placement
+        before, after = PLACEMENTS[placement]
+        self.before = norm.value(f"{name}.before", sizes.width, role=role) if before else None
+        self.after = norm.value(f"{name}.after", sizes.width, role=role) if after else None
 
     def enter(self, x: Tensor, addend: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the residual sum ``x + addend``, and the input of the sublayer."""
-        return (x, x) if self.before is None else self.before.add(x, addend)
+        if self.before is not None:
+            return self.before.add(x, addend)
+        x = x if addend is None else x + addend
+        return x, x
 
     def leave(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return two summands of the residual sum after the sublayer, from the sum before it and the output ``y``."""
@@ -185,10 +212,12 @@ class Attention(nn.Module):
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
         super().__init__()
         self.heads = [sizes.heads, sizes.kv_heads, sizes.kv_heads]
-        self.joint = norm.plain(f"{name}.joint", sizes.width, sum(self.heads) * sizes.head_width, bias=False)
-        self.output = norm.plain(f"{name}.output", sizes.width, sizes.width, bias=False)
-        self.query = norm.value(f"{name}.query", sizes.head_width) if sizes.qk_norm else None
-        self.key = norm.value(f"{name}.key", sizes.head_width) if sizes.qk_norm else None
+        joint = sum(self.heads) * sizes.head_width
+        self.joint = norm.plain(f"{name}.joint", sizes.width, joint, role="attention", bias=False)
+        self.output = norm.plain(f"{name}.output", sizes.width, sizes.width, role="attention", bias=False)
+        self.query = norm.value(f"{name}.query", sizes.head_width, role="query") if sizes.qk_norm else None
+        self.key = norm.value(f"{name}.key", sizes.head_width, role="key") if sizes.qk_norm else None
+        self.value = norm.value(f"{name}.value", sizes.head_width, role="value") if sizes.v_norm else None
 
     def forward(self, x: Tensor, rotation: Pair, past: Pair | None) -> tuple[Tensor, Pair]:
         """Return the attention's output, and the keys and values of ``past``, if any, and of ``x``.
@@ -198,7 +227,7 @@ class Attention(nn.Module):
         query, key, value = self.joint(x).unflatten(-1, (sum(self.heads), -1)).split(self.heads, 2)
         query = rotated(query if self.query is None else self.query(query), rotation).transpose(1, 2)
         key = rotated(key if self.key is None else self.key(key), rotation).transpose(1, 2)
-        value = value.transpose(1, 2)
+        value = (value if self.value is None else self.value(value)).transpose(1, 2)
         if past is not None:
             key, value = torch.cat([past[0], key], 2), torch.cat([past[1], value], 2)
         queries, keys = query.shape[2], key.shape[2]
@@ -217,8 +246,9 @@ class FeedForward(nn.Module):
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
         super().__init__()
         self.gated = sizes.activation == "swiglu"
-        self.up = norm.plain(f"{name}.up", sizes.width, (1 + self.gated) * sizes.inner, bias=False)
-        self.down = norm.plain(f"{name}.down", sizes.inner, sizes.width, bias=False)
+        role: Any = {"role": "feed-forward", "bias": False}
+        self.up = norm.plain(f"{name}.up", sizes.width, (1 + self.gated) * sizes.inner, **role)
+        self.down = norm.plain(f"{name}.down", sizes.inner, sizes.width, **role)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.gated:

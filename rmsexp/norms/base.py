@@ -26,8 +26,9 @@ Shapes of activations: ``(…, n)``, such as ``(batch, n)``, ``(batch, time, n)`
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+import copy
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -278,6 +279,7 @@ class Linear(nn.Module):
     """
 
     optional = False  # whether the layer is normalised only because of BN's option ``everywhere``
+    initial_scale = 1.0  # the factor on the weights that are drawn
 
     def __init__(
         self,
@@ -373,6 +375,8 @@ class Norm:
 
     fusible: ClassVar[bool] = False
     fusible_recurrences: ClassVar[bool] = True
+    depth: ClassVar[int | None] = None  # of the sites that are made next; see `at`
+    layers: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         checks.choice("norm.impl", self.impl, IMPLS)
@@ -384,12 +388,23 @@ class Norm:
         """Whether the fused kernels compute this norm: ``impl`` is "fused", and they can be built and loaded."""
         return self.impl == "fused" and kernels.load()
 
+    def at(self, depth: int, layers: int) -> Self:
+        """Return this norm for the sites of a block: the number of the block, from 0, and the number of blocks."""
+        placed = copy.copy(self)
+        vars(placed).update(depth=depth, layers=layers)  # no options, so not among the fields
+        return placed
+
+    def site(self, name: str, features: int, role: str = "", **asked: Any) -> Site:
+        """Return the site of a layer. ``asked``: what the model asks of the norm there, by the fields of a site."""
+        return Site(name, features, depth=self.depth, layers=self.layers, role=role, **asked)
+
     def linear(
         self,
         name: str,
         n_in: int,
         n_out: int,
         *,
+        role: str = "",
         bias: bool = True,
         shift: bool | None = None,
         then_bias: bool = False,
@@ -403,26 +418,31 @@ class Norm:
         ``bias`` is added before the norm, ``shift`` after it. If the norm does not act on activations, the layer has a
         single bias if either is true. See :class:`Site` and :class:`Linear` for the other arguments.
         """
-        place = Site(name, n_out, kernel_size is not None)
-        site = replace(place, shift=shift, then_bias=then_bias, blocks=blocks, data_init=data_init)
+        asked = {"shift": shift, "then_bias": then_bias, "blocks": blocks, "data_init": data_init}
+        site = self.site(name, n_out, role, feature_maps=kernel_size is not None, **asked)
         normaliser = self.normaliser(site)
         if isinstance(normaliser, Identity):  # a bias before the norm and a bias after it are then the same
             bias = bias or bool(shift)
         reparametrisation = self.reparametrisation(site)
-        return Linear(site, n_in, normaliser, reparametrisation, bias=bias, kernel_size=kernel_size, padding=padding)
+        kernel: Any = {"kernel_size": kernel_size, "padding": padding}
+        layer = Linear(site, n_in, normaliser, reparametrisation, bias=bias, **kernel)
+        layer.initial_scale = self.initial_scale(site)
+        return layer
 
-    def value(self, name: str, features: int) -> Normaliser:
+    def value(self, name: str, features: int, *, role: str = "") -> Normaliser:
         """Return a normaliser for a value of shape ``(…, features)`` that is not the output of a layer."""
-        return self.normaliser(Site(name, features))
+        return self.normaliser(self.site(name, features, role))
 
-    def plain(self, name: str, n_in: int, n_out: int, *, bias: bool = True) -> Linear:
+    def plain(self, name: str, n_in: int, n_out: int, *, role: str = "", bias: bool = True) -> Linear:
         """Return a linear layer whose output is not normalised. Its weight is re-parametrised if the norm does so."""
-        site = Site(name, n_out)
-        return Linear(site, n_in, Identity(), self.reparametrisation(site), bias=bias)
+        site = self.site(name, n_out, role)
+        layer = Linear(site, n_in, Identity(), self.reparametrisation(site), bias=bias)
+        layer.initial_scale = self.initial_scale(site)
+        return layer
 
-    def optional(self, name: str, n_in: int, n_out: int, *, bias: bool = True) -> Linear:
+    def optional(self, name: str, n_in: int, n_out: int, *, role: str = "", bias: bool = True) -> Linear:
         """Return the layer of :meth:`plain`; :class:`rmsexp.norms.BN` with ``everywhere`` returns a normalised one."""
-        return self.plain(name, n_in, n_out, bias=bias)
+        return self.plain(name, n_in, n_out, role=role, bias=bias)
 
     def check_effect(self, model: nn.Module) -> None:
         """Raise ValueError if ``impl``, or an option for one kind of layer, has no effect on a model with this norm.
@@ -436,6 +456,10 @@ class Norm:
     def normaliser(self, site: Site) -> Normaliser:  # noqa: ARG002
         """Return the module that normalises the activations of a site; by default, one that returns its input."""
         return Identity()
+
+    def initial_scale(self, site: Site) -> float:  # noqa: ARG002
+        """Return a factor on the initial weights of a site's linear layer; by default 1."""
+        return 1.0
 
     def reparametrisation(self, site: Site) -> nn.Module | None:  # noqa: ARG002
         """Return the module that computes the effective weight of a site, or None if the weight is used unchanged.
