@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp.norms import kernels
+from rmsexp.norms.kernels.norms import compute_dtype as compute_dtype
 from rmsexp.system import checks
 
 IMPLS = ("eager", "fused")
@@ -227,11 +228,6 @@ class Identity(Normaliser):
 def without_kernel(layer: Normaliser) -> str:
     """Return the message about a layer that the fused kernels cannot compute."""
     return f"{type(layer).__name__} has no fused kernel; use norm.impl=eager"
-
-
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which norms compute for input of this dtype: float32 for float16 and bfloat16."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def affine(x: Tensor, scale: Tensor | None, gain: Tensor | None, shift: Tensor | None, *, fold: bool) -> Tensor:

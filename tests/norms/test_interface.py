@@ -142,13 +142,6 @@ def test_bias_of_rms_overrides_the_shift_of_the_site(family: type[norms.RMS], bi
     assert [n.bias is not None for n in normalisers] == [bias] * 4
 
 
-def test_gain_of_rms_can_be_left_out() -> None:
-    site = fill(norms.RMS(name="rms", gain=False).linear("a", EMBED, HIDDEN, shift=True))
-    assert {n for n, _ in site.named_parameters()} == {"weight", "bias", "norm.bias"}
-    a = site.map(x := draw(BATCH, EMBED), site.weight)
-    close(site(x), FORMULAS["rms"](a) + site.norm.bias)
-
-
 @EVERY
 def test_weights_are_nan_until_initialised(name: str) -> None:
     for site in (NORMS[name].linear("a", 3, 4), NORMS[name].plain("b", 3, 4)):

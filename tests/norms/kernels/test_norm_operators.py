@@ -35,10 +35,13 @@ def test_operators_pass_opcheck(operand: str) -> None:
     options = (maps, kernels.Kind.LAYER, x.shape[-1], True, EPS)
     leaves = [tensor.detach().requires_grad_() for tensor in (x, gain)]
     check(ops.normalise.default, (*leaves, None, *options))
-    check(ops.normalise_forward.default, (x, gain, gain, *options))
-    _, mean, scale = ops.normalise_forward(x, gain, gain, *options)
     dy = draw(*x.shape, seed=7)
-    check(ops.normalise_backward.default, (dy, x, gain, mean, scale, gain, *options))
+    if not maps:
+        check(ops.add_normalise.default, (leaves[0], dy, leaves[1], None, *options[1:]))
+    for addend in (None,) if maps else (None, dy):
+        check(ops.normalise_forward.default, (x, addend, gain, gain, *options))
+        _, mean, scale, _ = ops.normalise_forward(x, addend, gain, gain, *options)
+        check(ops.normalise_backward.default, (dy, addend, x, gain, mean, scale, gain, *options))
 
 
 @pytest.mark.parametrize("kind", [kernels.Kind.RMS, kernels.Kind.LAYER])
@@ -46,11 +49,9 @@ def test_operators_pass_opcheck(operand: str) -> None:
 def test_fake_results_of_empty_inputs(kind: int, shape: Shape) -> None:
     x, form, ops = draw(*shape), (kind, 5, True, EPS), torch.ops.rmsexp
     gain = draw(shape[1], seed=1)
-    for operator, arguments in (
-        (ops.normalise_forward, (x, gain, gain, False, *form)),
-        (ops.add_normalise_forward, (x, x, gain, gain, *form)),
-    ):
-        torch.library.opcheck(operator.default, arguments, test_utils="test_faketensor")
+    for addend in (None, x):
+        arguments = (x, addend, gain, gain, False, *form)
+        torch.library.opcheck(ops.normalise_forward.default, arguments, test_utils="test_faketensor")
 
 
 @pytest.mark.parametrize("name", ["ln", "nonparametric_ln", "prms", "rms, outside"])
