@@ -169,13 +169,14 @@ def test_fused_norms_without_a_kernel_are_refused() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("fused_kernels")
-@pytest.mark.parametrize("axes", [None, (2, 3)])
-def test_a_changed_impl_takes_effect(axes: tuple[int, ...] | None) -> None:
-    layer = norms.RMSNorm(4, axes=axes)
+@pytest.mark.parametrize("name", ["rms", "rms, maps", "dyt"])
+def test_a_changed_impl_takes_effect(name: str) -> None:
+    layer = LAYERS[name]()
     x = input_of(layer).float().requires_grad_()
     for impl, fused in (("fused", True), ("eager", False)):
         layer.impl = impl
-        assert ("Normalise" in layer(x).grad_fn.name()) == fused
+        assert (layer.impl, layer.fused) == (impl, fused)
+        assert ("rmsexp" in layer(x).grad_fn.name()) == fused
 
 
 # --- refused arguments and input
@@ -230,6 +231,10 @@ MISTAKES: dict[tuple[type[Exception], str], list[Callable[..., object]]] = {  # 
     (TypeError, "integer"): [partial(norms.RMSNorm, (4.0,))],
     (ValueError, "eps"): [partial(norms.RMSNorm, 4, eps) for eps in (float("nan"), float("inf"))],
     (ValueError, "impl=quick"): [changed(impl="quick")],
+    (ValueError, "shape ends with"): [
+        called(partial(norms.RMSNorm, 4), 2, 3),
+        called(partial(norms.LayerNorm, (2, 4)), 4),
+    ],
     (ValueError, "p must lie"): [changed(p=1.5)],
     (AttributeError, "axes"): [changed(axes=(1, 2, 3))],
     (ValueError, "shape"): [

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from helpers.norm_layers import EPS, FORMATS, LAYOUTS, MAPS, TOLERANCE, Shape, close, pair, results
+from helpers.norm_layers import EPS, FORMATS, LAYOUTS, MAPS, TOLERANCE, Shape, pair, results
 from helpers.sites import draw
 from helpers.tensors import opcheck
 from torch import Tensor, nn
@@ -71,18 +70,6 @@ def test_autocast(name: str, dtype: torch.dtype) -> None:
         assert result.dtype is expected.dtype
         step = torch.finfo(torch.bfloat16).eps if result.dtype is torch.bfloat16 else TOLERANCE[torch.float32]
         torch.testing.assert_close(result, expected, rtol=step, atol=step)
-
-
-@pytest.mark.parametrize("name", ["ln", "nonparametric_ln", "prms"])
-@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
-def test_without_autograd(name: str, context: Callable[[], AbstractContextManager[None]]) -> None:
-    eager, fused = pair(name, 10)
-    x = draw(4, 10).requires_grad_()
-    with context():
-        y, expected = fused(x), eager(x)
-        y_of_sum, expected_of_sum = fused(x + 1), eager(x + 1)
-    assert not y.requires_grad
-    close([y, y_of_sum], [expected, expected_of_sum])
 
 
 @pytest.mark.parametrize("name", ["ln", "prms"])

@@ -277,6 +277,10 @@ def test_gradients_where_not_all_are_needed(name: str, constant: str) -> None:
         x = draw(4, 10).requires_grad_(constant == "parameters")
         y, leaves = layer(x), [tensor for tensor in (x, *layer.parameters()) if tensor.requires_grad]
         assert y.requires_grad == bool(leaves)
+        for context in (torch.no_grad, torch.inference_mode):
+            with context():
+                assert torch.equal(layer(x), y)
+                assert not layer(x + 1).requires_grad
         leaf_gradients = torch.autograd.grad(y.square().sum(), leaves) if leaves else ()
         gradients.append([y, *leaf_gradients])
     close(gradients[1], gradients[0])

@@ -158,11 +158,12 @@ Outputs call_forward(const Tensor& x, const OptionalTensor& addend, const Option
   return std::apply([&](auto... option) { return op.call(x, addend, gain, shift, option...); }, options);
 }
 
-// Returns y and total, which is empty without an addend.
-variable_list without_autograd(const Tensor& x, const OptionalTensor& addend, const OptionalTensor& gain,
-                               const OptionalTensor& shift, const Options& options) {
-  const auto [y, mean, scale, total] = call_forward(x, addend, gain, shift, options);
-  return {y, total};
+using Results = std::tuple<Tensor, Tensor>;  // total, which is not used without an addend, and y
+
+Results without_autograd(const Tensor& x, const OptionalTensor& addend, const OptionalTensor& gain,
+                         const OptionalTensor& shift, const Options& options) {
+  auto [y, mean, scale, total] = call_forward(x, addend, gain, shift, options);
+  return {std::move(total), std::move(y)};
 }
 
 class Normalise : public torch::autograd::Function<Normalise> {
@@ -206,9 +207,12 @@ class Normalise : public torch::autograd::Function<Normalise> {
   }
 };
 
-variable_list with_autograd(const Tensor& x, const OptionalTensor& addend, const OptionalTensor& gain,
-                            const OptionalTensor& shift, const Options& options) {
-  if (needs_gradients(x, addend, gain, shift)) return Normalise::apply(x, addend, gain, shift, options);
+Results with_autograd(const Tensor& x, const OptionalTensor& addend, const OptionalTensor& gain,
+                      const OptionalTensor& shift, const Options& options) {
+  if (needs_gradients(x, addend, gain, shift)) {
+    const auto results = Normalise::apply(x, addend, gain, shift, options);
+    return {results.back(), results[0]};
+  }
   at::AutoDispatchBelowADInplaceOrView below;
   return without_autograd(x, addend, gain, shift, options);
 }
@@ -217,15 +221,13 @@ variable_list with_autograd(const Tensor& x, const OptionalTensor& addend, const
 template <auto run>
 Tensor normalise(const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift, bool maps, int64_t kind,
                  c10::SymInt k, bool inside, double eps, double slope) {
-  return run(x, std::nullopt, gain, shift, {maps, kind, std::move(k), inside, eps, slope})[0];
+  return std::get<1>(run(x, std::nullopt, gain, shift, {maps, kind, std::move(k), inside, eps, slope}));
 }
 
 template <auto run>
-std::tuple<Tensor, Tensor> add_normalise(const Tensor& x, const Tensor& addend, const OptionalTensor& gain,
-                                         const OptionalTensor& shift, int64_t kind, c10::SymInt k, bool inside,
-                                         double eps) {
-  const auto results = run(x, addend, gain, shift, {/*maps=*/false, kind, std::move(k), inside, eps, /*slope=*/1});
-  return {results[1], results[0]};
+Results add_normalise(const Tensor& x, const Tensor& addend, const OptionalTensor& gain, const OptionalTensor& shift,
+                      int64_t kind, c10::SymInt k, bool inside, double eps) {
+  return run(x, addend, gain, shift, {/*maps=*/false, kind, std::move(k), inside, eps, /*slope=*/1});
 }
 
 }  // namespace
