@@ -171,7 +171,7 @@ class Normaliser(nn.Module):
 
         Raises: NotImplementedError if there is no fused kernel for this norm.
         """
-        raise NotImplementedError(without_kernel(self))
+        raise NotImplementedError(f"{type(self).__name__} has no fused kernel; use norm.impl=eager")
 
     def broadcast(self, vector: Tensor | None) -> Tensor | None:
         """Return the gain or the shift, or None, in a shape that broadcasts to the input. Raises: ValueError."""
@@ -223,11 +223,6 @@ class Identity(Normaliser):
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:  # noqa: ARG002
         return x
-
-
-def without_kernel(layer: Normaliser) -> str:
-    """Return the message about a layer that the fused kernels cannot compute."""
-    return f"{type(layer).__name__} has no fused kernel; use norm.impl=eager"
 
 
 def affine(x: Tensor, scale: Tensor | None, gain: Tensor | None, shift: Tensor | None, *, fold: bool) -> Tensor:
@@ -420,7 +415,7 @@ class Norm:
         """
         for layer in model.modules():
             if self.impl == "fused" and isinstance(layer, Normaliser) and not layer.fusible:
-                raise ValueError(without_kernel(layer))
+                raise ValueError(f"{type(layer).__name__} has no fused kernel; use norm.impl=eager")
 
     def normaliser(self, site: Site) -> Normaliser:  # noqa: ARG002
         """Return the module that normalises the activations of a site; by default, one that returns its input."""

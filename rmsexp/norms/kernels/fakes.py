@@ -16,13 +16,8 @@ Optional = Tensor | None
 
 
 def register() -> None:
-    for name, fake in (
-        ("normalise_forward", _normalise_forward),
-        ("normalise_backward", _normalise_backward),
-        ("pointwise_forward", _pointwise_forward),
-        ("pointwise_backward", _pointwise_backward),
-    ):
-        torch.library.register_fake(f"rmsexp::{name}", fake)
+    for fake in (_normalise_forward, _normalise_backward, _pointwise_forward, _pointwise_backward):
+        torch.library.register_fake(f"rmsexp::{fake.__name__.removeprefix('_')}", fake)
     for cell in INPUTS:
         torch.library.register_fake(f"rmsexp::{cell}_forward", partial(_sequence_forward, cell))
         torch.library.register_fake(f"rmsexp::{cell}_backward", _sequence_backward)
