@@ -30,14 +30,18 @@ def on_gpu(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @DTYPES
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", [*LAYERS, "dyt", "derf"])
 def test_layers(name: str, dtype: torch.dtype) -> None:
     """Norms of rows and of maps in both memory formats, alone and after an addition, equal eager norms."""
     inputs = [draw(600, 1000), *(draw(5, 17, 6, 7).contiguous(memory_format=form) for form in FORMATS.values())]
     for x in inputs:
-        options = {"axes": (2, 3)} if x.ndim == 4 else {}
-        results = []
-        for layer in layer_pair(name, x.shape[1], dtype=dtype, **options):
+        maps, results = x.ndim == 4, []
+        if name in LAYERS:
+            layers = layer_pair(name, x.shape[1], dtype=dtype, **({"axes": (2, 3)} if maps else {}))
+        else:
+            family = {"dyt": norms.DynamicTanh, "derf": norms.DynamicErf}[name]
+            layers = tuple(fill(family(x.shape[1], impl=impl, maps=maps)).to(dtype) for impl in ("eager", "fused"))
+        for layer in layers:
             layer.cuda()
             leaf, addend = on_gpu(x, dtype), on_gpu(draw(*x.shape, seed=3), dtype)
             outputs = [layer(leaf)]
@@ -46,17 +50,6 @@ def test_layers(name: str, dtype: torch.dtype) -> None:
             leaves = [leaf, *layer.parameters()]
             results.append([*outputs, *(gradient for y in outputs for gradient in gradients(y, leaves))])
         close(results[1], results[0])
-
-
-@DTYPES
-@pytest.mark.parametrize("layer", [norms.DynamicTanh, norms.DynamicErf])
-def test_pointwise(layer: type[norms.DynamicTanh], dtype: torch.dtype) -> None:
-    x, results = draw(600, 1000), []
-    for impl in ("eager", "fused"):
-        module, leaf = fill(layer(1000, impl=impl)).to("cuda", dtype), on_gpu(x, dtype)
-        y = module(leaf)
-        results.append([y, *gradients(y, [leaf, *module.parameters()])])
-    close(results[1], results[0])
 
 
 @DTYPES
