@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 
 from rmsexp.analysis import hidden_stats, invariance
+from rmsexp.campaign.asked import Timing
 from rmsexp.campaign.item_file import Found, Group, Item, Part
-from rmsexp.campaign.items import Items
-from rmsexp.campaign.timing import Timing
+from rmsexp.campaign.items import Items, Run
 from rmsexp.records import record
 from rmsexp.records.frames import comparable, names, timing_records
 from rmsexp.records.frames.load import load
@@ -114,7 +114,7 @@ def _measured(found: Found) -> tuple[pd.DataFrame, list[str]]:
 
 def write(asked: Items, item: Item) -> Path:
     """Draw an item, write its files, and return that of its text."""
-    parts = [_part(asked, item, group) for group in item.groups]
+    parts = [_part(asked, item, *each) for each in zip(item.groups, asked.groups[item.name], strict=True)]
     sources = item_tables.sources(asked.scale, parts)
     drawn = _drawn(item, parts, sources)
     notes = [*sources, *item_tables.notes(item, parts), *drawn.notes]
@@ -134,20 +134,19 @@ def write(asked: Items, item: Item) -> Path:
     return path
 
 
-def _part(asked: Items, item: Item, group: Group) -> Part:
-    """Return what the records have of a group."""
-    runs = [run for each in asked.runs_of(item, group).values() for run in each]
-    if not runs:
+def _part(asked: Items, item: Item, group: Group, rows: dict[str, list[Run]]) -> Part:
+    """Return what the records have of a group. ``rows``: its runs, by the name of the row in the paper."""
+    if not rows:
         return Part(group, None)
-    setting = asked.job(runs[0]).setting_folder
-    needed = runs if item.has_runs else []
+    jobs = {row: asked.composed(runs[0].words) for row, runs in rows.items()}
+    setting = next(iter(jobs.values())).setting_folder
+    needed = [run for runs in rows.values() for run in runs] if item.has_runs else []
     ended = [str(asked.results / run.folder) for run in needed if asked.state(run) in record.ENDED]
-    records, timing = load(setting).only(ended), asked.timing(item, group)
+    records, timing = load(setting).only(ended), asked.timing_of(item, rows)
     missing = [run.folder for run in needed if str(asked.results / run.folder) not in {*records.runs["folder"]}]
     comparison = None if timing is None else _best(timing, comparable.comparisons(timing_records.load(setting)))
-    series = {row: asked.job(each[0]).series for row, each in asked.runs_of(item, group).items()}
-    place = f"{setting.parent.name}/{setting.name}"
-    return Part(group, Found(place, series, records, missing, comparison))
+    series = {row: job.series for row, job in jobs.items()}
+    return Part(group, Found(f"{setting.parent.name}/{setting.name}", series, records, missing, comparison))
 
 
 def _best(timing: Timing, found: Sequence[comparable.Comparison]) -> comparable.Comparison | None:

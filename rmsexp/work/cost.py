@@ -11,7 +11,7 @@ from io import StringIO
 from typing import Any
 
 from rmsexp import config
-from rmsexp.campaign.items import Asked
+from rmsexp.campaign.asked import Asked
 from rmsexp.campaign.progress import Planned, waited
 from rmsexp.config import score
 from rmsexp.records import record
@@ -29,7 +29,7 @@ def trial(asked: Asked, run: Planned) -> float:
 
     Raises: ReportedError if it fails; SystemExit if a signal stops it.
     """
-    words = asked.trial_words(run)
+    words = asked.words_of(run)
     whole = config.job(words, asked.config_dir).config
     own = [word for word in words if not word.lstrip("+~").startswith(("logger=", "logger."))]  # a trial is no run
     asked.folder.mkdir(parents=True, exist_ok=True)

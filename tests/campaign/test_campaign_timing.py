@@ -14,8 +14,8 @@ from helpers import measuring_work
 from helpers.campaign_runs import ask
 
 from rmsexp import config
-from rmsexp.campaign import items, timing
-from rmsexp.campaign.runs import CampaignRuns
+from rmsexp.campaign import items
+from rmsexp.campaign.asked import Timing
 from rmsexp.commands import campaign, summary
 from rmsexp.commands.campaign import _measure, main
 from rmsexp.config.timing import TimingConfig
@@ -42,13 +42,13 @@ def measured(
 COMMAND = ["python", "-m", "rmsexp.campaign", "quality"]
 
 
-def timed(folder: Path, *words: str) -> timing.Timing:
-    (found,) = CampaignRuns(ask(folder, *words)).timings()
+def timed(folder: Path, *words: str) -> Timing:
+    (found,) = ask(folder, *words).timings()
     return found
 
 
 def test_nothing_is_timed_by_default(tmp_path: Path) -> None:
-    assert CampaignRuns(ask(tmp_path)).timings() == []
+    assert ask(tmp_path).timings() == []
 
 
 def test_the_timing_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
