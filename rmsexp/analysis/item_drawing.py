@@ -59,17 +59,12 @@ def _drawn(item: Item, parts: Sequence[Part], sources: Sequence[str]) -> Drawn:
 def _invariance(item: Item) -> Drawn:
     """Draw Table 1: computed, without runs."""
     table = invariance.measure().dropna(subset="paper")
-    cells: dict[str, dict[str, str]] = {}
-    for row in table.to_dict("records"):
-        of_norm = cells.setdefault(row["norm"], {"Norm": names.label(row["norm"])})
-        marks = [invariance.TICK if value else invariance.CROSS for value in (row["invariant"], row["paper"])]
-        of_norm[row["transformation"]] = " / ".join(marks)
+    marks = invariance.ticks(table["invariant"]) + " / " + invariance.ticks(table["paper"])
+    text = invariance.by_norm(table.assign(text=marks), "text").rename(index=names.label).rename_axis("Norm")
     different = int((table["invariant"] != table["paper"].astype(bool)).sum())
     note = f"{len(table) - different} of {len(table)} entries agree; invariant: a relative change below "
-    return Drawn(
-        Table(item.name, item.title, table, pd.DataFrame(cells.values())),
-        notes=[f"{note}{invariance.THRESHOLD:g} (eps = 0, double precision, mean of {invariance.DRAWS} draws)"],
-    )
+    note += f"{invariance.THRESHOLD:g} (eps = 0, double precision, mean of {invariance.DRAWS} draws)"
+    return Drawn(Table(item.name, item.title, table, text.reset_index()), notes=[note])
 
 
 def _hidden_stats(item: Item, part: Part) -> Drawn:
@@ -106,8 +101,8 @@ def _measured(found: Found) -> tuple[pd.DataFrame, list[str]]:
         except (ValueError, OSError) as error:
             notes.append(f"without {run['folder']}: {error}")
             continue
-        positions = table.values["position"].astype(str)
-        tables.append(table.values.assign(series=run["series"], seed=run["seed"], position=positions))
+        positions = table.numbers["position"].astype(str)
+        tables.append(table.numbers.assign(series=run["series"], seed=run["seed"], position=positions))
     empty = pd.DataFrame(columns=["series", "seed", "mapping", "position", "vectors", "mean", "std"])
     return pd.concat(tables) if tables else empty, notes
 

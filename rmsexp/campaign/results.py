@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rmsexp.campaign import remarks
-from rmsexp.campaign.campaign_file import NO_GIT, CampaignFile, Job, Metric, find, moment, read
+from rmsexp.campaign.campaign_file import NO_GIT, CampaignFile, Job, find, moment, read
 from rmsexp.config import score
 from rmsexp.records import record
 from rmsexp.records.frames import names
@@ -109,16 +109,26 @@ class Campaign(CampaignFile):
         if problem:
             raise ValueError(problem)
         steps = score.steps(int(number(run["recipe_steps"])))[-score.SCORED :]
-        of_validation, of_test = _values(rows, steps, self.tuned_by), _values(rows, steps, self.score)
-        needed = of_test if job.stage == "final" else of_validation
+        by_step = [_values(rows, *target) for target in (self.tuned_by, self.score)]
+        validation, test = ([values[step] for step in steps if step in values] for values in by_step)
+        needed = test if job.stage == "final" else validation
         if len(needed) < len(steps):
             return result._replace(status="incomplete")
         if not all(map(math.isfinite, needed)):  # the loss or a metric became NaN or infinite
             return result._replace(status="diverged")
-        result = result._replace(validation=_score(of_validation, self.tuned_by))
+        if len(validation) == len(steps):
+            scale, _ = names.scale_and_unit(self.tuned_by.metric)
+            result = result._replace(validation=scale * score.score(validation))
         if job.stage != "final":
             return result
-        return result._replace(test=_score(of_test, self.score), gain=_gain(rows, self.score.metric, self.mode))
+        scale, _ = names.scale_and_unit(self.score.metric)
+        result = result._replace(test=scale * score.score(test))
+        interim = [*_values(rows, score.INTERIM, self.score.metric).values()]
+        if len(interim) < score.EVALUATIONS:
+            return result
+        return result._replace(
+            gain=pairs.sign(self.mode) * scale * (interim[-1] - interim[-1 - score.EVALUATIONS // 5])
+        )
 
     # --- runs
 
@@ -416,27 +426,9 @@ def load_all(root: Path, problems: list[str]) -> list[Campaign]:
     return sorted(found, key=lambda campaign: bool(campaign.undecided))
 
 
-def _values(rows: Sequence[record.Row], steps: Sequence[int], target: Metric) -> list[float]:
-    """Return the metric at those of the steps that have it; NaN where it is not finite."""
-    of_split = [row for row in rows if row["split"] == target.split and target.metric in row]
-    values = {row["step"]: number(row[target.metric]) for row in of_split}
-    return [values[step] for step in steps if step in values]
-
-
-def _gain(rows: Sequence[record.Row], metric: str, mode: str) -> float:
-    """Return by how much a metric on the first validation examples improved from evaluation 16 to evaluation 20."""
-    values = [number(row[metric]) for row in rows if row["split"] == score.INTERIM and metric in row]
-    if len(values) < score.EVALUATIONS:
-        return math.nan
-    gained = values[-1] - values[-1 - score.EVALUATIONS // 5]
-    return pairs.sign(mode) * names.scale_and_unit(metric)[0] * gained
-
-
-def _score(values: Sequence[float], target: Metric) -> float:
-    """Return the score in the displayed unit; NaN if there are too few values."""
-    if len(values) < score.SCORED:
-        return math.nan
-    return names.scale_and_unit(target.metric)[0] * score.score(values)
+def _values(rows: Sequence[record.Row], split: str, metric: str) -> dict[int, float]:
+    """Return a metric by step; NaN where it is not finite."""
+    return {row["step"]: number(row[metric]) for row in rows if row["split"] == split and metric in row}
 
 
 def _code(session: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ import torch
 from helpers.analyses import analysed
 from matplotlib.figure import Figure
 
-from rmsexp.analysis import adaptation, gradients
+from rmsexp.analysis import gradients
 from rmsexp.analysis.site import EXAMPLES, GAINLESS, N_IN, N_OUT, NORMS, SPREAD, draw, norm, site
 
 SCALE_INVARIANT = [name for name in NORMS if name != "none"]
@@ -91,7 +91,7 @@ def test_the_exponent_of_a_power_law_is_fitted() -> None:
 
 
 def test_sgd_without_a_norm_equals_linear_regression_in_numpy() -> None:
-    steps, rate = 4, adaptation.LEARNING_RATE
+    steps, rate = 4, gradients.LEARNING_RATE
     state = {name: value.numpy().copy() for name, value in site(norm("none"), "student").state_dict().items()}
     weight, teacher = state["weight"], SPREAD * draw((N_OUT, N_IN), "teacher").numpy()
     expected = []
@@ -104,14 +104,14 @@ def test_sgd_without_a_norm_equals_linear_regression_in_numpy() -> None:
             (step, lengths[0], rate * lengths[1] / lengths[0], (gradient * weight).sum() / np.prod(lengths))
         )
         weight = weight - rate * gradient
-    run = adaptation.train(norm("none"), steps)
+    run = gradients.train(norm("none"), steps)
     assert list(run.columns) == ["step", "weight", "relative_step", "cosine"]
     np.testing.assert_allclose(run.to_numpy(), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", SCALE_INVARIANT)
 def test_steps_orthogonal_to_the_weights_increase_their_norm_by_pythagoras(name: str) -> None:
-    run = adaptation.train(norm(name), 12)
+    run = gradients.train(norm(name), 12)
     assert run["cosine"].abs().max() < 1e-14
     growth = (run["weight"].shift(-1) / run["weight"])[:-1]
     np.testing.assert_allclose(growth, np.sqrt(1 + run["relative_step"][:-1] ** 2), rtol=1e-12)
@@ -119,7 +119,7 @@ def test_steps_orthogonal_to_the_weights_increase_their_norm_by_pythagoras(name:
 
 def test_summary_of_a_run() -> None:
     run = pd.DataFrame({"step": range(4), "weight": [2.0, 3, 2.5, 5], "relative_step": [0.4, 0.2, 0.2, 0.1]})
-    (row,) = adaptation.summary({"rms": run.assign(cosine=[0.1, -0.3, 0, 0])}).to_dict("records")
+    (row,) = gradients.summary({"rms": run.assign(cosine=[0.1, -0.3, 0, 0])}).to_dict("records")
     assert row == {
         "norm": "rms",
         "weight_growth": 2.5,
@@ -132,7 +132,7 @@ def test_summary_of_a_run() -> None:
 
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adaptation, "STEPS", 60)
+    monkeypatch.setattr(gradients, "STEPS", 60)
 
 
 @pytest.mark.slow
@@ -172,7 +172,7 @@ def test_every_panel_has_a_line_per_norm(table: pd.DataFrame) -> None:
 @pytest.fixture
 def empty_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gradients, "draw_grid", lambda _: Figure())
-    monkeypatch.setattr(adaptation, "draw_runs", lambda _: Figure())
+    monkeypatch.setattr(gradients, "draw_runs", lambda _: Figure())
 
 
 @pytest.mark.usefixtures("few_steps", "empty_figures")
