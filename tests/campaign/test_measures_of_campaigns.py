@@ -96,21 +96,10 @@ def test_a_campaign_with_a_ladder_is_read_as_it_was_written(tmp_path: Path, monk
         campaign_results.load(campaign.path)
 
 
-@pytest.mark.parametrize(
-    ("ladder", "message"),
-    [
-        ({"schedule.steps": [40, 20]}, "ladder"),
-        ({"schedule.steps": [20]}, "ladder"),
-        ({"schedule.steps": [20, 40], "schedule.warmup": [2]}, "ladder.schedule.warmup"),
-        ({"schedule.steps": [20, 40], "optim.lr": [1, 2]}, "norm.optim.lr"),
-        ({"schedule.stops": [20, 40]}, "schedule.stops"),
-    ],
-)
-def test_a_ladder_that_cannot_be_run_is_refused(tmp_path: Path, ladder: dict[str, list[float]], message: str) -> None:
-    with pytest.raises(config.ConfigError, match=message):
-        ask(tmp_path, ladder=ladder, final=FINAL, claims=[SLOPE])
-    with pytest.raises(config.ConfigError, match=r"ladder or final\.tolerance"):
-        ask(tmp_path, ladder={"schedule.steps": [20, 40]}, final=FINAL | {"tolerance": 1.0}, claims=[SLOPE])
+def test_a_ladder_that_cannot_be_run_is_refused(tmp_path: Path) -> None:
+    for key in ("norm.optim.lr", "schedule.stops"):
+        with pytest.raises(config.ConfigError, match=key):
+            ask(tmp_path, ladder={"schedule.steps": [20, 40], key.removeprefix("norm."): [1, 2]}, claims=[SLOPE])
 
 
 def recall(job: Job) -> float:
@@ -166,5 +155,3 @@ def test_tuning_runs_may_have_options_of_their_own(tmp_path: Path) -> None:
     assert "its rates were chosen with schedule.steps=40" in campaign.remarks
     assert campaign_results.load(campaign.path) == campaign
     assert "runs" not in ask(tmp_path / "usual").rules()["tune"]
-    with pytest.raises(config.ConfigError, match="seed"):
-        ask(tmp_path, tune=tune | {"runs": {"seed": 1}})

@@ -97,6 +97,16 @@ MISTAKES: list[tuple[list[str], dict[str, Any], str]] = [
     (["final.min_seeds=many"], {}, "final.min_seeds"),
     (["final.min_seeds=5"], {}, "final.max_seeds"),
     (["final.max_seeds=1000000000"], {}, "final.max_seeds"),
+    (["timing.norms=[ln]", "timing.seed=1000"], {}, "seed 1000"),
+    (["timing.budget=0"], {}, "timing.budget"),
+    (["timing.processes=0"], {}, "timing.processes"),
+    (["timing.norms=[lnn]"], {}, "lnn"),
+    ([], {"rules": 3}, "rules"),
+    ([], {"ladder": {"schedule.steps": [40, 20]}}, "ladder"),
+    ([], {"ladder": {"schedule.steps": [20]}}, "ladder"),
+    ([], {"ladder": {"schedule.steps": [20, 40], "schedule.warmup": [2]}}, "ladder.schedule.warmup"),
+    ([], {"ladder": {"schedule.steps": [20, 40]}, "final": {"tolerance": 1.0}}, "final.tolerance"),
+    (["tune.runs.seed=1"], {}, "seed"),
 ]
 
 
