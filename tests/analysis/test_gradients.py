@@ -22,6 +22,8 @@ THEORY = {
     "wn": [-1, 0, 0, 0, 1, 0, 1, 0],
     **{name: [-1, 0, 0, 0, 0, -1, 0, 0] for name in ("ln", "rms", "prms", "bn")},
     GAINLESS: [-1, 0, None, 0, 0, -1, None, 0],
+    # dL/db is the sum of D; the others shrink where the function saturates, and grow where it is linear
+    **{name: [None, None, None, 0] * 2 for name in ("dyt", "derf")},
 }
 
 
@@ -57,26 +59,16 @@ def test_gradients_of_rmsnorm_equal_the_formulas_of_section_4_2() -> None:
 @pytest.mark.parametrize("name", THEORY)
 def test_exponents_equal_the_theoretical_ones(table: pd.DataFrame, name: str) -> None:
     fitted = gradients.exponents(table)
-    exponents = fitted[fitted["norm"] == name].set_index(["changed", "of"])["exponent"]
+    exponents = fitted[fitted["norm"] == name].set_index(["changed", "of"])["exponent"].dropna()
     keys = [(changed, variable) for changed in "Wx" for variable in "Wxgb"]
     expected = {key: power for key, power in zip(keys, THEORY[name], strict=True) if power is not None}
     assert exponents.to_dict() == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", ["dyt", "derf"])
-def test_only_the_shift_s_gradient_of_a_pointwise_function_follows_a_power_law(table: pd.DataFrame, name: str) -> None:
-    """dL/db is the sum of D. The others shrink where the function saturates, and grow where it is linear."""
-    fitted = gradients.exponents(table)
-    exponents = fitted[fitted["norm"] == name].set_index(["changed", "of"])["exponent"].round(9)
-    assert exponents.dropna().to_dict() == {("W", "b"): 0, ("x", "b"): 0}
-
-
-def test_only_rmsnorm_has_exponents_of_the_paper_which_agree(table: pd.DataFrame) -> None:
-    fitted = gradients.exponents(table)
-    in_paper = fitted.dropna(subset="paper")
-    assert set(in_paper["norm"]) == {"rms"}
+def test_only_rmsnorm_has_exponents_of_the_paper(table: pd.DataFrame) -> None:
+    in_paper = gradients.exponents(table).dropna(subset="paper")
+    assert in_paper["norm"].tolist() == ["rms"] * 8
     assert in_paper["paper"].tolist() == pytest.approx(in_paper["exponent"].tolist(), abs=1e-9)
-    assert len(in_paper) == 8
 
 
 def test_the_exponent_of_a_power_law_is_fitted() -> None:
@@ -158,15 +150,6 @@ def test_the_command_writes_its_files_and_agrees_with_the_paper(
     assert list(trained.index) == list(NORMS)
     assert (trained.loc[SCALE_INVARIANT, "growing"] == 1).all()
     assert trained.loc["none", "growing"] < 0.9
-
-
-def test_every_panel_has_a_line_per_norm(table: pd.DataFrame) -> None:
-    panels = gradients.draw_grid(table).axes
-    assert [len(axes.lines) for axes in panels] == [9, 9, 7, 9] * 2
-    for axes in panels:
-        assert axes.get_xscale() == axes.get_yscale() == "log"
-        widths = [line.get_linewidth() for line in axes.lines]
-        assert widths == sorted(widths, reverse=True)  # otherwise a line would hide those that coincide with it
 
 
 @pytest.fixture
