@@ -152,13 +152,13 @@ class Campaign(CampaignFile):
     @cached_property
     def undecided(self) -> str:
         """Why the claims are not decided yet, such as "12 of 24 final runs"; "" if they are."""
-        final = [self.results[job] for job in self.jobs if job.stage == "final"]
+        final = [self.results[job] for job in self.stages.get("final", [])]
         ended = sum(result.ended for result in final)
         if ended < len(final):
             others = Counter(result.status for result in final if not result.ended and result.status != "missing")
             return ", ".join([f"{ended} of {len(final)} final runs", *(f"{n} {name}" for name, n in others.items())])
         if not final and not self._lost:
-            tune = [self.results[job].ended for job in self.jobs if job.stage == "tune"]
+            tune = [self.results[job].ended for job in self.stages.get("tune", [])]
             return f"no final runs, {sum(tune)} of the {len(tune)} tuning runs planned so far"
         if final and self.seeds.needed is None:
             return f"{ended} final runs, but the number of seeds is not chosen"
@@ -308,7 +308,7 @@ class Campaign(CampaignFile):
     @property
     def final_seeds(self) -> list[int]:
         """The seeds of the final runs; those of the first look if there are none."""
-        return sorted({job.seed for job in self.jobs if job.stage == "final"}) or list(range(self.seeds.min_seeds))
+        return sorted({job.seed for job in self.stages.get("final", [])}) or list(range(self.seeds.min_seeds))
 
     def _final_count(self, norm: str, count: int) -> int:
         """Return the number of final seeds of a norm: the most that a claim about it needs. ``count``: for most."""
@@ -321,7 +321,7 @@ class Campaign(CampaignFile):
         if self.tolerance is not None:
             asked = {(job.norm, job.rate, job.seed) for job in self._ended("final")}
             return len(look) if asked.issuperset(self.final_runs(len(look))) else None
-        final = [job for job in self.jobs if job.stage == "final" and job.seed in look]
+        final = [job for job in self.stages.get("final", []) if job.seed in look]
         if not final or not all(self.results[job].ended for job in final):
             return None
         scores = {norm: {seed: values[seed] for seed in look if seed in values} for norm, values in self.scores.items()}
