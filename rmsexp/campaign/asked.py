@@ -45,11 +45,6 @@ class Timing:
         """The folder of the setting."""
         return next(iter(self.jobs.values())).setting_folder
 
-    @property
-    def budget(self) -> float:
-        """The seconds for all processes."""
-        return self.options.seconds(len(comparable.grouped(self.jobs, self.options.reference)))
-
     def is_left(self) -> bool:
         """Return whether some series was measured in fewer processes than asked for, in the records so far.
 
@@ -139,7 +134,7 @@ class Asked(ABC):
         options = TimingConfig(reference=reference, processes=asked.processes, budget=asked.budget)
         return Timing(by_series, options, folder / ".timing.lock")
 
-    def refuse_managed(self, words: Iterable[str], more: Collection[str]) -> None:
+    def refuse_managed(self, words: Sequence[str], more: Collection[str]) -> None:
         """Raise ConfigError for an override of a key that is ``MANAGED``, or one of ``more``."""
         for override in config.parse(words):
             if override.key_or_group in (*self.MANAGED, *more):

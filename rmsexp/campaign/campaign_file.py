@@ -270,7 +270,7 @@ def read(path: Path) -> CampaignFile:
 def text(file: CampaignFile) -> str:
     """Return the text of a file with this content. Keys of later rules are left out where they have no effect."""
     seeds = renamed(asdict(file.seeds), file.rules)
-    shown = {"tuned_by": " ".join(file.tuned_by), "score": " ".join(file.score), "seeds": seeds}
+    shown: dict[str, Any] = {"tuned_by": " ".join(file.tuned_by), "score": " ".join(file.score), "seeds": seeds}
     shown |= {"claims": [asdict(claim) for claim in file.claims], "jobs": [job._asdict() for job in file.jobs]}
     shown["registered"] = None if file.registered is None else file.registered._asdict()
     content: dict[str, Any] = {"format": FORMAT}

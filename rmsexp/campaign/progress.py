@@ -101,7 +101,8 @@ class Plan(NamedTuple):
             if (run.norm, False) in known:  # its trial failed
                 return None
             tried = trial(run)
-            known[run.norm, False], known[run.norm, is_final] = [], [] if tried is None else [tried]
+            known[run.norm, False] = []  # so that it is tried once
+            known[run.norm, is_final] = [] if tried is None else [tried]
             return tried
 
         def left(run: Planned) -> float | None:
@@ -113,9 +114,9 @@ class Plan(NamedTuple):
         stages = []
         for name in dict.fromkeys([*self.stages, *(run.stage for run in self.coming)]):
             runs, later = self.stages.get(name, ()), [run for run in self.coming if run.stage == name]
-            seconds = total(needed[run] for run in (*runs, *later) if run in needed)
+            time = total(needed[run] for run in (*runs, *later) if run in needed)
             took = sum(finished.get(run, 0.0) for run in runs)
-            stages.append(Stage(name, Counter(self.states[run] for run in runs), len(later), took, seconds))
+            stages.append(Stage(name, Counter(self.states[run] for run in runs), len(later), took, time))
         return stages
 
 

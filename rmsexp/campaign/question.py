@@ -260,7 +260,7 @@ class Question(Asked):
             numbers = {key: stated["final"].pop(key) for key in campaign_file.OCTAVE_KEYS}
             stated["final"]["seeds"] = campaign_file.renamed(numbers, campaign_file.OCTAVE_RULES)
         shared = {key: list(getattr(self.campaign, key)) for key in ("grid", "tuned_by", "score")}
-        return json.loads(json.dumps(stated | shared))  # type: ignore[no-any-return]
+        return json.loads(json.dumps(stated | shared))
 
     def registered(self) -> Registered | None:
         """Return how the campaign was registered, and what has changed since; None if it was not.

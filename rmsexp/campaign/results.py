@@ -189,10 +189,7 @@ class Campaign(CampaignFile):
     @cached_property
     def validation(self) -> ByRate:
         """The validation scores of the tuning runs that ended; NaN for diverged runs."""
-        scores: ByRate = {arm: {} for arm in self.tuned_arms}
-        for job in self._ended("tune"):
-            scores[job.norm].setdefault(job.rate, {})[job.seed] = self.results[job].validation
-        return scores
+        return self._by_rate("tune", self.tuned_arms)
 
     @cached_property
     def tuning(self) -> selection.Plan:
@@ -247,10 +244,7 @@ class Campaign(CampaignFile):
     @cached_property
     def by_rate(self) -> ByRate:
         """The test scores of the final runs that ended; NaN for diverged runs."""
-        scores: ByRate = {arm: {} for arm in self.every_arm}
-        for job in self._ended("final"):
-            scores[job.norm].setdefault(job.rate, {})[job.seed] = self.results[job].test
-        return scores
+        return self._by_rate("final", self.every_arm)
 
     @cached_property
     def scores(self) -> dict[str, dict[int, float]]:
@@ -283,8 +277,13 @@ class Campaign(CampaignFile):
             return {}
         return {norm: measures.stable_range(self.by_rate[norm], self.mode, self.tolerance) for norm in self.norms}
 
-    def _ended(self, stage: str) -> list[Job]:
-        return [job for job in self.jobs if job.stage == stage and self.results[job].ended]
+    def _by_rate(self, stage: str, arms: Sequence[str]) -> ByRate:
+        scores: ByRate = {arm: {} for arm in arms}
+        for job, result in self.results.items():
+            if job.stage == stage and result.ended:
+                value = result.test if stage == "final" else result.validation
+                scores[job.norm].setdefault(job.rate, {})[job.seed] = value
+        return scores
 
     # --- final runs
 
@@ -319,8 +318,8 @@ class Campaign(CampaignFile):
         """Return the number of seeds that the claims need; None before all runs of the first look have ended."""
         look = range(self.seeds.min_seeds)
         if self.tolerance is not None:
-            asked = {(job.norm, job.rate, job.seed) for job in self._ended("final")}
-            return len(look) if asked.issuperset(self.final_runs(len(look))) else None
+            ended = {job[1:4] for job, result in self.results.items() if job.stage == "final" and result.ended}
+            return len(look) if ended.issuperset(self.final_runs(len(look))) else None
         final = [job for job in self.stages.get("final", []) if job.seed in look]
         if not final or not all(self.results[job].ended for job in final):
             return None

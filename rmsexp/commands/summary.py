@@ -9,6 +9,7 @@ from rmsexp.campaign.items import Items
 from rmsexp.campaign.progress import Planned
 from rmsexp.campaign.question import Question
 from rmsexp.records import record
+from rmsexp.records.frames import comparable
 from rmsexp.system import atomic
 from rmsexp.system.command_line import ReportedError, command, inform, report
 from rmsexp.work import cost
@@ -42,7 +43,8 @@ def print_plan(asked: Asked) -> None:
     if several:
         print(f"  {len(plan.states)} runs in all, since items share runs")
     for timing in asked.timings():
-        state = f"left, about {timing.budget:.0f} s" if timing.is_left() else "done"
+        seconds = timing.options.seconds(len(comparable.grouped(timing.jobs, timing.options.reference)))
+        state = f"left, about {seconds:.0f} s" if timing.is_left() else "done"
         print(f"  timing {state}: {', '.join(timing.jobs)} in {timing.folder.relative_to(asked.results)}")
     for line in plan.lines:
         print(line)

@@ -73,30 +73,25 @@ def end(asked: Items, run: Run, status: str = "finished", step: int | None = Non
 
 @pytest.mark.usefixtures("quick_jobs")
 def test_items_share_runs(tmp_path: Path) -> None:
-    """The plots printed as Table 9 and Table 10 have the same ones. Words change all runs, and the folder's name."""
-    asked = ask(tmp_path, "table10", "optim.lr=0.1")
-    other = ask(tmp_path, "table9", "optim.lr=0.1")
+    """The plots printed as Table 9 and Table 10 have the same ones. Words change all runs, and the folder's name.
+
+    All items are 44 runs and 6 timings. A table of times needs no runs.
+    """
+    asked, other = (ask(tmp_path, name, "optim.lr=0.1") for name in ("table10", "table9"))
     assert {run.folder for run in asked.plan().left} == {run.folder for run in other.plan().left}
     assert asked.plan().left[0].folder == "cifar10/demo+optim.lr=0.1/none/seed0"
     assert asked.folder == other.folder == tmp_path / "paper/demo+optim.lr=0.1"
     assert len(ask(tmp_path, "table10", "seeds=[0,1]").plan().left) == 12
-
-
-@pytest.mark.usefixtures("quick_jobs")
-def test_all_items_of_the_paper_are_44_runs_and_6_timings(tmp_path: Path) -> None:
-    asked = ask(tmp_path, "paper", "timing.processes=2")
-    assert len(asked.plan().left) == len({run.folder for run in asked.plan().left}) == 44
-    timings = asked.timings()
+    whole = ask(tmp_path, "paper", "timing.processes=2")
+    assert len(whole.plan().left) == len({run.folder for run in whole.plan().left}) == 44
+    timings = whole.timings()
     assert [len(timing.jobs) for timing in timings] == [5, 4, 4, 6, 4, 6]
-    assert {timing.options.reference for timing in timings} == {"ln"}
-    assert {timing.options.processes for timing in timings} == {2}
-
-
-@pytest.mark.usefixtures("quick_jobs")
-def test_a_table_of_times_needs_no_runs(tmp_path: Path) -> None:
-    asked = ask(tmp_path, "table8")
-    assert asked.plan().left == []
-    assert [list(timing.jobs) for timing in asked.timings()] == [["none", "ln", "rms", "prms"]]
+    assert {(timing.options.reference, timing.options.processes) for timing in timings} == {("ln", 2)}
+    times = ask(tmp_path, "table8")
+    assert (times.plan().left, [list(timing.jobs) for timing in times.timings()]) == (
+        [],
+        [["none", "ln", "rms", "prms"]],
+    )
 
 
 @pytest.mark.usefixtures("quick_jobs")
