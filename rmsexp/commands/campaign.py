@@ -37,8 +37,7 @@ from rmsexp.system.command_line import REPORTED, Parser, config_dir_words, entry
 from rmsexp.system.lock import Lock, RunLockedError
 
 if TYPE_CHECKING:
-    from rmsexp.campaign.items import Asked
-    from rmsexp.campaign.timing import Timing
+    from rmsexp.campaign.asked import Asked, Timing
 
 WORKER = "campaign_worker"  # the name of a worker's config in Hydra's ConfigStore
 ON_THIS_MACHINE = ("basic", "joblib", "submitit_local")  # launchers of Hydra whose workers share the cores

@@ -230,9 +230,9 @@ def _execute(job: config.Job, n_jobs: int, swept: bool) -> Outcome:
 
     Of the processes that torchrun started for the run, process 0 alone shows it.
     """
-    from rmsexp.work import joint_runner
+    from rmsexp.work import runner
 
-    outcome = joint_runner.execute(job, n_jobs, quiet=QUIET in os.environ)
+    outcome = runner.execute_jointly(job, n_jobs, quiet=QUIET in os.environ)
     rank, _ = process.rank_and_size()
     if rank == 0:
         outcomes.show(job, outcome, swept)

@@ -95,7 +95,7 @@ def _blocks(overview: Overview) -> Iterator[RenderableType]:
 def _campaign(campaign: CampaignState) -> Iterator[RenderableType]:
     yield _text(f"\ncampaign {campaign.name}", "bold")
     yield _text(campaign.question)
-    stages = campaign.progress.stages
+    stages = campaign.stages
     shown = [state for state in (*STATES, NOT_STARTED) if any(stage.states.get(state) for stage in stages)]
     later = ["coming"] * any(stage.coming for stage in stages)
     table = _table("stage", *shown, "left", *later)
@@ -103,10 +103,10 @@ def _campaign(campaign: CampaignState) -> Iterator[RenderableType]:
         numbers = [*(stage.states.get(state, 0) for state in shown), stage.left, *[stage.coming] * len(later)]
         table.add_row(*map(_text, [stage.name, *map(str, numbers)]))
     yield table
-    if campaign.progress.left:
-        time = _duration(campaign.progress.seconds_left)
+    if campaign.left:
+        time = _duration(campaign.seconds_left)
         ended = sum(stage.ended for stage in stages)
-        runs = f"{ended} of {ended + campaign.progress.left} runs have ended"
+        runs = f"{ended} of {ended + campaign.left} runs have ended"
         yield _text(f"time left  {time}, with one worker on idle cores; {runs}")
     yield Text(f"next       {brief(campaign.next, LONGEST_WITH_PATHS)}", overflow="fold")
 

@@ -1,4 +1,4 @@
-"""Do one run, from its config to its end: data, model, training, record, status."""
+"""Do one run, from its config to its end: data, model, training, record, status; in one process or in several."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from threading import Event
 from typing import Any
 
 from torch import nn
@@ -28,8 +29,8 @@ from rmsexp.task import Task
 from rmsexp.train import provenance
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.device import compile_model, set_up_device
-from rmsexp.train.distributed.group import Group
-from rmsexp.train.distributed.joint import Processes, share_start, stepper_of
+from rmsexp.train.distributed.group import Group, joined
+from rmsexp.train.distributed.joint import JointContention, JointTrainer, Processes, share_start, stepper_of
 from rmsexp.train.failures import Failures
 from rmsexp.train.interrupt import Interrupted
 from rmsexp.train.loop import Diverged, Trainer, restore
@@ -40,6 +41,7 @@ from rmsexp.train.writer import Description, Writer
 # is an error of the program.
 REPORTED = (DataError, ReportedError)
 EXPECTED = (*REPORTED, ValueError)
+REPORTING_SECONDS = 10.0  # that process 0 has for a message
 
 
 @dataclass(frozen=True)
@@ -315,3 +317,56 @@ def _message(error: Exception, job: config.Job, expected: tuple[type[Exception],
     except OSError as other:
         return brief(f"{type(error).__name__}: {error} (the traceback cannot be written: {other.strerror})")
     return brief(f"{type(error).__name__}: {error} (traceback in {folder.traceback_path})")
+
+
+# --- on several processes
+
+
+def execute_jointly(job: config.Job, n_jobs: int = 1, quiet: bool = False) -> Outcome:
+    """Begin or continue the run of a job (:func:`execute`), on all processes that torchrun started.
+
+    Raises: ConfigError if there are more processes than micro-batches, in process 0, and SystemExit in the others;
+    lock.RunLockedError.
+    """
+    (rank, size), (key, number) = process.rank_and_size(), job.config.parts
+    if size > number:
+        if rank > 0:  # the message of process 0 is enough; when it has ended, torchrun ends the others
+            Event().wait(REPORTING_SECONDS)
+            raise SystemExit(config.ConfigError.exit_status)
+        raise config.ConfigError(f"{size} processes need as many micro-batches per step; set {key}={size} or more")
+    with joined(lambda: set_up_device(job.config), job.config.distributed.timeout) as group:
+        if group is None or group.rank == 0:
+            return execute(job, Conditions(n_jobs, group=group, quiet=quiet))
+        return _follow(job, group)
+
+
+def _follow(job: config.Job, group: Group) -> Outcome:
+    """Take part in the run of process 0, which has the record. The outcome is "finished" if that does not begin it."""
+    cfg = job.config
+    try:
+        with group.interrupt.install():
+            if not group.share(False):  # process 0 says whether the run begins
+                return Outcome("finished", 0, already=True)
+            with group.preparing():
+                task = tasks.make(job, group.device)
+                task.prepare(lambda _: None)
+            model = tasks.build(task, job)
+            stepper = stepper_of(cfg, task, model, group.device, group)
+            impl = impl_of(job.norm, model)
+            state, clock = share_start(group, stepper, None, identity(job, task), job.resolved, impl)
+            compile_model(model, cfg)
+            contention = JointContention(group.device, group)
+            display = ProgressDisplay("", cfg.max_steps, quiet=True)
+            trainer = JointTrainer(
+                stepper, state, clock, None, interrupt=group.interrupt, contention=contention, display=display
+            )
+            trainer.run()
+            return Outcome("finished", trainer.state.step)
+    except Diverged as divergence:
+        return Outcome("diverged", divergence.step, str(divergence))
+    except Interrupted as stop:
+        return Outcome("interrupted", 0, str(stop), stop.signum)
+    except Exception as error:
+        if not isinstance(error, EXPECTED):
+            traceback.print_exc()
+        return Outcome("failed", 0, brief(error))

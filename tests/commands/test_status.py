@@ -17,7 +17,7 @@ from helpers import campaign_runs
 from helpers.campaigns import Campaign
 from helpers.records import write_run
 
-from rmsexp.campaign import plan, question
+from rmsexp.campaign import question
 from rmsexp.commands import status
 from rmsexp.records import record
 from rmsexp.system.command_line import command
@@ -176,10 +176,10 @@ def test_a_campaign_counts_the_runs_that_its_rules_will_ask_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Six tuning runs are planned at first; eight more and four final runs come."""
-    folder = "order_embedding/demo+evaluation=validation+optim.lr={:g}/{}"
-    monkeypatch.setattr(question, "_series_folder", lambda *asked: folder.format(*asked[:1:-1]))
+    folder = "order_embedding/demo+evaluation=validation+optim.lr={2:g}/{1}/seed{3}"
+    monkeypatch.setattr(question.Question, "relative_folder", lambda _, *run: folder.format(*run))
     asked = campaign_runs.ask(tmp_path)
-    campaign_runs.write_run(asked, plan.update(asked).jobs[0])
+    campaign_runs.write_run(asked, asked.update().jobs[0])
     assert status.main([str(asked.results)]) == 0
     shown = capsys.readouterr().out
     assert "left  coming\n" in shown

@@ -33,7 +33,7 @@ def test_the_worker_uses_the_interpreter_of_the_image(spec: dict[str, Any]) -> N
     interpreter, *words = container["command"]
     assert interpreter == f"{folder[1]}/{binaries[1]}/python"
     assert words[:2] == ["-m", "rmsexp.campaign"]
-    assert question.read(words[2], words[3:]).name == "quality_cifar10"
+    assert question.read(words[2], words[3:]).folder.name == "quality_cifar10"
 
 
 def test_the_folders_of_the_command_are_on_a_volume_of_the_job(spec: dict[str, Any]) -> None:

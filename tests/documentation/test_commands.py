@@ -149,8 +149,7 @@ def test_command_is_accepted_by_its_parser(command: str, monkeypatch: pytest.Mon
 
 
 def test_a_campaign_is_stopped_although_its_runs_are_cached(request: pytest.FixtureRequest) -> None:
-    table2 = items.read("table2")
-    table2.runs(table2.items)
+    items.read("table2")
     request.getfixturevalue("stop_after_parsing")
     with pytest.raises(Parsed):
         entry.main(["campaign", "table2"])

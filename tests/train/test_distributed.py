@@ -29,7 +29,7 @@ from rmsexp.tasks import language_model
 from rmsexp.train.device import set_up_device
 from rmsexp.train.distributed.group import Group, each
 from rmsexp.train.interrupt import Interrupt, Interrupted
-from rmsexp.work import joint_runner, runner
+from rmsexp.work import runner
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -162,7 +162,7 @@ def test_the_timeout_of_the_config_is_that_of_the_communication(monkeypatch: pyt
     monkeypatch.setattr("rmsexp.train.distributed.group.meet", lambda *_: store)
     monkeypatch.setattr("torch.distributed.init_process_group", begin)
     with pytest.raises(TimeoutError, match=r"^7\.5$"):
-        joint_runner.execute(config.job(["distributed.timeout=7.5", "micro_batches=3", "threads=1"]))
+        runner.execute_jointly(config.job(["distributed.timeout=7.5", "micro_batches=3", "threads=1"]))
 
 
 def test_how_to_reduce_is_part_of_the_identity_and_the_timeout_is_not() -> None:
