@@ -15,10 +15,9 @@ import numpy as np
 
 from rmsexp.data import DataError, Report, sequences
 from rmsexp.data.cache import cached, key
-from rmsexp.data.codec import EOS, UNK, Codec
 from rmsexp.data.parallel import SIDES, Corpus, Pairs, in_chunks
 from rmsexp.data.sequences import Sequences
-from rmsexp.data.subwords import Learnt, SubwordOptions, learnt
+from rmsexp.data.subwords import EOS, UNK, Codec, Learnt, SubwordOptions, learnt
 from rmsexp.data.workers import in_processes
 from rmsexp.system import checks
 

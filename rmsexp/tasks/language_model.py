@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp import config
-from rmsexp.data import text, tokens
-from rmsexp.data.batching import even_parts
+from rmsexp.data import text
 from rmsexp.data.files import digest_of_contents, missing_own_file
+from rmsexp.data.sequences import even_parts
 from rmsexp.models import init
 from rmsexp.models.language_model import Cache, LanguageModel, Sizes
 from rmsexp.norms import Norm, Site
@@ -55,7 +55,7 @@ class DataConfig(config.DataConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.choice("data.name", self.name, tuple(SOURCES))
-        checks.choice("data.tokens", self.tokens, tokens.KINDS)
+        checks.choice("data.tokens", self.tokens, text.KINDS)
         checks.at_least("data.held_out", self.held_out, 1)
         checks.at_least("data.vocabulary", self.vocabulary, 2, checks.LARGEST_WIDTH)
         if missing := missing_own_file(self.name, self.own_files):
@@ -128,7 +128,7 @@ class Task:
 
     def prepare(self, report: Callable[[str], None]) -> None:
         options = self.config.data
-        self._tokens = tokens.prepare(self._text, options.tokens, options.vocabulary, options.root_folder, report)
+        self._tokens = text.prepare(self._text, options.tokens, options.vocabulary, options.root_folder, report)
         self.notes[record.SUBWORDS] = self._tokens.subwords
         size, context = len(self._tokens.splits["train"]), self.config.context
         # An epoch begins at one of the first `context` tokens, so that sequences begin elsewhere in every epoch.

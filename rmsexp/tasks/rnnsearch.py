@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import nn
 
-from rmsexp.data.batching import by_sentences, even_parts
+from rmsexp.data.sequences import by_sentences, even_parts
 from rmsexp.models import init
 from rmsexp.models.cross_entropy import token_losses
 from rmsexp.models.rnnsearch import RNNSearch

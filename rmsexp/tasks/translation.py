@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from rmsexp import config
 from rmsexp.config.score import INTERIM
 from rmsexp.data import parallel, translation
-from rmsexp.data.batching import padded
-from rmsexp.data.codec import EOS, PAD
 from rmsexp.data.files import digest_of_contents, missing_own_file
+from rmsexp.data.sequences import padded
+from rmsexp.data.subwords import EOS, PAD
 from rmsexp.data.synthetic import phrases
 from rmsexp.metrics import bleu
 from rmsexp.metrics.beam_search import SearchOptions, beam_search

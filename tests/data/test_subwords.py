@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 from helpers.parallel_text import corpus, phrases
 
-from rmsexp.data import moses, workers
-from rmsexp.data.codec import EOS, PAD, UNK, Codec
+from rmsexp.data import subwords, workers
 from rmsexp.data.parallel import Pairs
-from rmsexp.data.subwords import SubwordOptions, learnt
+from rmsexp.data.subwords import EOS, PAD, UNK, Codec, SubwordOptions, learnt
 from rmsexp.system import cores
 
 KINDS = [
@@ -68,7 +67,7 @@ def test_subwords_are_learnt_once_and_are_the_same_when_loaded(
     assert reports == []
     monkeypatch.setattr(workers, "MOST", 1)
     monkeypatch.setattr(cores, "threads_while_others_wait", lambda: 3)
-    monkeypatch.setattr(moses, "CHUNK", 80)
+    monkeypatch.setattr(subwords, "CHUNK", 80)
     again = learnt(train, options, tmp_path / "elsewhere", reports.append)
     assert first.digest == loaded.digest == again.digest
     for codec, codec_loaded, codec_again, lines in zip(first[:2], loaded[:2], again[:2], phrases(), strict=True):
@@ -175,4 +174,4 @@ def test_options_are_checked(values: tuple[str, int, int], message: str) -> None
     ],
 )
 def test_ends_of_lines_are_tokenised_as_by_moses_scripts(language: str, line: str, tokens: str) -> None:
-    assert moses._tokeniser(language)(line).split() == tokens.split()
+    assert subwords._tokeniser(language)(line).split() == tokens.split()

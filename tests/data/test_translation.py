@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from helpers.parallel_text import corpus, phrases
 
-from rmsexp.data import DataError, pieces, translation
-from rmsexp.data.codec import EOS
+from rmsexp.data import DataError, subwords, translation
 from rmsexp.data.parallel import Corpus, Pairs
 from rmsexp.data.sequences import Sequences
+from rmsexp.data.subwords import EOS
 from rmsexp.data.translation import TextOptions, Translation, prepare
 
 LIMIT = 17  # largest number of subwords of a side; some of the phrases have more
@@ -99,8 +99,10 @@ def test_text_is_encoded_again_with_subwords_that_were_learnt_anew(
     """Another version of sentencepiece may learn other subwords from the same text."""
     first, _ = run(tmp_path)
     shutil.rmtree(tmp_path / "subwords")
-    learn = pieces.learn
-    monkeypatch.setattr(pieces, "learn", lambda lines, *rest, **ids: learn(reversed(list(lines)[40:]), *rest, **ids))
+    learn = subwords.learn_pieces
+    monkeypatch.setattr(
+        subwords, "learn_pieces", lambda lines, *rest, **ids: learn(reversed(list(lines)[40:]), *rest, **ids)
+    )
     again, reports = run(tmp_path)
     assert any(line.startswith("encoded 227 pairs") for line in reports)
     assert again.subwords != first.subwords
