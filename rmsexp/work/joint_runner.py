@@ -9,12 +9,13 @@ from rmsexp import config, tasks
 from rmsexp.models.recurrent import impl_of
 from rmsexp.system import process
 from rmsexp.system.command_line import brief
+from rmsexp.train.contention import Contention
 from rmsexp.train.device import compile_model, set_up_device
 from rmsexp.train.distributed.group import Group, joined
-from rmsexp.train.distributed.joint import JointContention, JointTrainer, share_start, stepper_of
 from rmsexp.train.interrupt import Interrupted
-from rmsexp.train.loop import Diverged
+from rmsexp.train.loop import Diverged, Trainer, share_start
 from rmsexp.train.progress import ProgressDisplay
+from rmsexp.train.step import Stepper
 from rmsexp.work import runner
 from rmsexp.work.runner import Outcome
 
@@ -34,7 +35,7 @@ def execute(job: config.Job, n_jobs: int = 1, quiet: bool = False) -> Outcome:
             raise SystemExit(config.ConfigError.exit_status)
         raise config.ConfigError(f"{size} processes need as many micro-batches per step; set {key}={size} or more")
     with joined(lambda: set_up_device(job.config), job.config.distributed.timeout) as group:
-        if group is None or group.rank == 0:
+        if not isinstance(group, Group) or group.rank == 0:
             return runner.execute(job, runner.Conditions(n_jobs, group=group, quiet=quiet))
         return _follow(job, group)
 
@@ -60,19 +61,13 @@ def _take_part(job: config.Job, group: Group) -> Outcome:
         task = tasks.make(job, group.device)
         task.prepare(lambda _: None)
     model = tasks.build(task, job)
-    stepper = stepper_of(cfg, task, model, group.device, group)
+    stepper = Stepper(cfg, task, model, group.device, group)
     impl = impl_of(job.norm, model)
-    state, clock = share_start(group, stepper, None, runner.identity(job, task), job.resolved, impl)
+    state, clock = share_start(stepper, None, runner.identity(job, task), job.resolved, impl)
     compile_model(model, cfg)
-    trainer = JointTrainer(
-        stepper,
-        state,
-        clock,
-        None,
-        interrupt=group.interrupt,
-        contention=JointContention(group.device, group),
-        display=ProgressDisplay("", cfg.max_steps, quiet=True),
-    )
+    contention = Contention(group.device, own_pids=group.own_pids)
+    display = ProgressDisplay("", cfg.max_steps, quiet=True)
+    trainer = Trainer(stepper, state, clock, None, contention=contention, display=display)
     try:
         trainer.run()
     except Diverged as divergence:

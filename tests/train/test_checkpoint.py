@@ -15,7 +15,7 @@ import torch
 from rmsexp.system.command_line import ReportedError
 from rmsexp.train import checkpoint
 from rmsexp.train.checkpoint import BEST, DAMAGED, LAST, PREVIOUS, CheckpointError, Identity
-from rmsexp.train.state import State
+from rmsexp.train.loop import State
 
 IDENTITY = Identity(0, "config", "data")
 OTHERS = {

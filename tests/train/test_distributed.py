@@ -178,7 +178,7 @@ def test_a_process_without_torchrun_is_the_only_one(monkeypatch: pytest.MonkeyPa
     assert each(lambda item: item + 1, range(3)) == [1, 2, 3]
 
 
-class Threads:
+class Threads(Group):
     """A group; ``gather`` returns fixed values of the other processes beside that of this one."""
 
     rank, size, chosen = 1, 3, slice(1, None, 3)
@@ -189,9 +189,6 @@ class Threads:
     def gather(self, value: Any) -> list[Any]:
         first, last = next(self.others)
         return [first, value, last]
-
-    require_equal = Group.require_equal
-    interleaved = Group.interleaved
 
 
 def test_any_host_of_a_run_may_have_started_it_again(monkeypatch: pytest.MonkeyPatch) -> None:

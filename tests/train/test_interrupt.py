@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 
+from rmsexp.config.schema import LoggerConfig, TensorBoardConfig
 from rmsexp.train import loggers
-from rmsexp.train.failures import Failures
 from rmsexp.train.interrupt import Interrupt, Interrupted
-from rmsexp.train.progress import ProgressDisplay
+from rmsexp.train.progress import Failures, ProgressDisplay
 
 # --- signals
 
@@ -94,16 +95,17 @@ class Log:
     ],
 )
 def test_a_logger_that_fails_is_switched_off(
-    failing: str, calls: list[str], capsys: pytest.CaptureFixture[str]
+    failing: str, calls: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures, made = Failures(), []
 
-    def start() -> Log:
+    def start(*_: object) -> Log:
         made.append(Log.__new__(Log))
         made[0].__init__(failing)  # type: ignore[misc]
         return made[0]
 
-    logger = loggers.SafeLogger("logger=test", failures, start)
+    monkeypatch.setattr(loggers, "KINDS", {"tensorboard": start})
+    logger = loggers.Loggers(LoggerConfig(tensorboard=TensorBoardConfig()), failures, Path(), {}, {})
     for _ in range(2):
         logger.log({})
     logger.close("finished")
@@ -111,7 +113,7 @@ def test_a_logger_that_fails_is_switched_off(
     if failing == "none":
         assert failures.errors == {}
     else:
-        assert failures.errors == {"logger=test": "ConnectionError: the service has gone away"}
+        assert failures.errors == {"logger=tensorboard": "ConnectionError: the service has gone away"}
         assert capsys.readouterr().err.count("\n") == 1
 
 

@@ -10,7 +10,7 @@ from helpers.tasks import task_and_model
 from torch import Tensor
 
 from rmsexp import config
-from rmsexp.train.distributed.joint import stepper_of
+from rmsexp.train.step import Stepper
 
 CPU = torch.device("cpu")
 TINY = ["task=order_embedding", "model.embedding=8", "model.hidden=8", "batch_size=8", "threads=1", "norm=rms"]
@@ -19,7 +19,7 @@ TINY = ["task=order_embedding", "model.embedding=8", "model.hidden=8", "batch_si
 def values(*words: str) -> Tensor:
     """Return the values of a step in three micro-batches."""
     task, model = task_and_model(*words, "micro_batches=3")
-    return stepper_of(task.config, task, model, CPU, None).take(1, task.batches(1)).values
+    return Stepper(task.config, task, model, CPU).take(1, task.batches(1)).values
 
 
 @pytest.mark.usefixtures("small_synthetic_data")
