@@ -20,18 +20,16 @@ from rmsexp.system.file_lock import locked
 TIMEOUT_SECONDS = 30  # longest wait for a connection, and for each further part of a response
 
 
-def missing_own_file(name: str, paths: Mapping[str, str]) -> str | None:
-    """Return the first split of which ``data.name=files`` lacks the user's own file, or None.
+def check_own_files(name: str, paths: Mapping[str, str], kind: str) -> None:
+    """Check that the user's own files, ``paths`` by split, are given with ``data.name=files``, and with it alone.
 
-    ``name``: the value of ``data.name``. ``paths``: the path of each split, or "".
-
-    Raises: ValueError if a path is given that another ``data.name`` would not read.
+    ``name``: the value of ``data.name``. ``kind``: what a path is, for the message. Raises: ValueError.
     """
-    if name == "files":
-        return next((split for split, path in paths.items() if not path), None)
-    if given := [split for split, path in paths.items() if path]:
-        raise ValueError(f"data.{given[0]} is read with data.name=files only; add data.name=files")
-    return None
+    for split, path in paths.items():
+        if name == "files" and not path:
+            raise ValueError(f"data.name=files needs data.{split}, {kind}")
+        if name != "files" and path:
+            raise ValueError(f"data.{split} is read with data.name=files only; add data.name=files")
 
 
 def read_bytes(path: Path) -> bytes:

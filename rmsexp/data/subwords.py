@@ -77,13 +77,14 @@ class Codec(Protocol):
 
 
 @dataclass(frozen=True)
-class SubwordOptions:
-    """How subwords are learnt.
+class TextOptions:
+    """How subwords are learnt, and how text is converted to them.
 
     ``kind`` is sentencepiece or moses_bpe. ``vocabulary`` is the number of pieces, including PAD, UNK and EOS
     (sentencepiece), or of merges (moses_bpe), for both languages together. ``threshold`` must be 0 with sentencepiece.
     With moses_bpe, a subword that occurs fewer than ``threshold`` times in its language's training text is split into
-    shorter ones.
+    shorter ones. ``max_length`` is a number of subwords, without EOS. A training pair with a longer side is left out
+    (``overlong="drop"``), or each side is cut to at most ``max_length`` (``overlong="cut"``).
 
     Raises: ValueError for invalid values.
     """
@@ -91,6 +92,8 @@ class SubwordOptions:
     kind: str
     vocabulary: int
     threshold: int
+    max_length: int = 80
+    overlong: str = "drop"
 
     def __post_init__(self) -> None:
         checks.choice("data.subwords", self.kind, KINDS)
@@ -99,6 +102,8 @@ class SubwordOptions:
         checks.at_least("data.threshold", self.threshold, 0)
         if self.threshold and self.kind != "moses_bpe":
             raise ValueError(f"data.threshold must be 0 with data.subwords={self.kind}, got {self.threshold}")
+        checks.at_least("data.max_length", self.max_length, 1)
+        checks.choice("data.overlong", self.overlong, ("drop", "cut"))
 
 
 class Learnt(NamedTuple):
@@ -109,7 +114,7 @@ class Learnt(NamedTuple):
     digest: str
 
 
-def learnt(corpus: Corpus, options: SubwordOptions, root: Path, report: Report) -> Learnt:
+def learnt(corpus: Corpus, options: TextOptions, root: Path, report: Report) -> Learnt:
     """Return the subwords. They are read from ``<root>/subwords``, or learnt on the training split and stored there.
 
     Raises: ValueError if ``options.vocabulary`` is too large or too small for the text, if ``options.threshold`` is too
@@ -206,11 +211,6 @@ class _SentencePiece:
 def _load_sentencepiece(_corpus: Corpus, folder: Path) -> Learnt:
     codec = _SentencePiece((folder / "model").read_bytes())
     return Learnt(codec, codec, digest_of_pieces(codec.processor))
-
-
-def _load_moses(corpus: Corpus, folder: Path) -> Learnt:
-    source, target = loaded(folder, "source", corpus.source), loaded(folder, "target", corpus.target)
-    return Learnt(source, target, digest_of(sorted(folder.glob("*.json")))[:16])
 
 
 def _learn_moses(corpus: Corpus, vocabulary: int, threshold: int, folder: Path, report: Report) -> None:

@@ -134,23 +134,21 @@ def _read(path: Path) -> bytes:
 class Tokens:
     """A text as tokens.
 
-    ``splits`` has an array of ids for each split, perhaps memory-mapped. ``subwords``: a digest of the pieces that were
-    learnt; "" for bytes.
+    ``splits`` has an array of ids for each split, perhaps memory-mapped.
     """
 
     tokeniser: Bytes | Pieces
     splits: Mapping[str, np.ndarray]
-    subwords: str = ""
 
 
 class Bytes:
     """Converts text to token ids and back without loss. :class:`Pieces` has the same attributes and methods.
 
-    ``size``: number of ids. ``line_end``: the id of the line feed. ``lengths``: number of bytes of each token, int64 of
-    shape (size,).
+    ``size``: number of ids. ``line_end``: the id of the line feed. ``digest``: that of the pieces that were learnt.
+    ``lengths``: number of bytes of each token, int64 of shape (size,).
     """
 
-    size, line_end = 256, 10
+    size, line_end, digest = 256, 10, ""
     lengths = np.ones(256, dtype=np.int64)
 
     def encode(self, text: bytes) -> np.ndarray:
@@ -213,8 +211,7 @@ def prepare(text: PlainText, kind: str, vocabulary: int, root: Path, report: Rep
 
     def read(folder: Path) -> Tokens:
         splits = {split: np.asarray(np.load(folder / f"{split}.npy", mmap_mode="r")) for split in SPLITS}
-        tokeniser = Pieces((folder / "model").read_bytes())
-        return Tokens(tokeniser, splits, tokeniser.digest)
+        return Tokens(Pieces((folder / "model").read_bytes()), splits)
 
     def make(folder: Path) -> None:
         model = _learn(text, vocabulary, report)

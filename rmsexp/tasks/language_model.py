@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from rmsexp import config
 from rmsexp.data import text
-from rmsexp.data.files import digest_of_contents, missing_own_file
+from rmsexp.data.files import check_own_files, digest_of_contents
 from rmsexp.data.sequences import even_parts
 from rmsexp.models import init
 from rmsexp.models.language_model import Cache, LanguageModel, Sizes
@@ -58,8 +58,7 @@ class DataConfig(config.DataConfig):
         checks.choice("data.tokens", self.tokens, text.KINDS)
         checks.at_least("data.held_out", self.held_out, 1)
         checks.at_least("data.vocabulary", self.vocabulary, 2, checks.LARGEST_WIDTH)
-        if missing := missing_own_file(self.name, self.own_files):
-            raise ValueError(f"data.name=files needs data.{missing}, the path of a text file")
+        check_own_files(self.name, self.own_files, "the path of a text file")
         self.check_options_of("name", ["lambada", "lambada_all"], ["held_out"])
         self.check_options_of("tokens", ["sentencepiece"], ["vocabulary"])
 
@@ -129,7 +128,7 @@ class Task:
     def prepare(self, report: Callable[[str], None]) -> None:
         options = self.config.data
         self._tokens = text.prepare(self._text, options.tokens, options.vocabulary, options.root_folder, report)
-        self.notes[record.SUBWORDS] = self._tokens.subwords
+        self.notes[record.SUBWORDS] = self._tokens.tokeniser.digest
         size, context = len(self._tokens.splits["train"]), self.config.context
         # An epoch begins at one of the first `context` tokens, so that sequences begin elsewhere in every epoch.
         self._windows = (size - context) // context

@@ -36,9 +36,8 @@ from torch import nn
 
 from rmsexp.data.sequences import by_tokens, by_tokens_carried
 from rmsexp.models import init
-from rmsexp.models.cross_entropy import token_losses
 from rmsexp.models.transformer import Sizes, Transformer
-from rmsexp.models.translation import Batch
+from rmsexp.models.translation import Batch, token_losses
 from rmsexp.norms import Norm
 from rmsexp.norms.batch import refuse_batch_statistics
 from rmsexp.system import checks

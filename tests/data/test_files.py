@@ -10,13 +10,13 @@ import pytest
 
 from rmsexp.data import DataError, UnavailableError
 from rmsexp.data.files import (
+    check_own_files,
     digest_of,
     digest_of_contents,
     downloading,
     hub_files,
     hub_rows,
     missing,
-    missing_own_file,
     read_lines,
 )
 
@@ -49,11 +49,11 @@ def test_missing_files_are_named_with_their_origin(tmp_path: Path) -> None:
 
 
 def test_own_files_are_needed_with_their_name_only() -> None:
-    assert missing_own_file("files", {"train": "a", "valid": "", "test": "b"}) == "valid"
-    assert missing_own_file("files", {"train": "a"}) is None
-    assert missing_own_file("lambada", {"train": ""}) is None
-    with pytest.raises(ValueError, match=r"data\.train"):
-        missing_own_file("lambada", {"train": "a"})
+    check_own_files("files", {"train": "a"}, "a path")
+    check_own_files("lambada", {"train": ""}, "a path")
+    for name, paths in (("files", {"train": "a", "valid": "", "test": "b"}), ("lambada", {"train": "", "valid": "a"})):
+        with pytest.raises(ValueError, match=r"data\.valid"):
+            check_own_files(name, paths, "a path")
 
 
 def test_digest_depends_on_names_and_content(tmp_path: Path) -> None:

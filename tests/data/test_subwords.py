@@ -14,13 +14,13 @@ from helpers.parallel_text import corpus, phrases
 
 from rmsexp.data import subwords, workers
 from rmsexp.data.parallel import Pairs
-from rmsexp.data.subwords import EOS, PAD, UNK, Codec, SubwordOptions, learnt
+from rmsexp.data.subwords import EOS, PAD, UNK, Codec, TextOptions, learnt
 from rmsexp.system import cores
 
 KINDS = [
-    SubwordOptions("sentencepiece", 120, 0),
-    SubwordOptions("moses_bpe", 90, 0),
-    SubwordOptions("moses_bpe", 90, 9),
+    TextOptions("sentencepiece", 120, 0),
+    TextOptions("moses_bpe", 90, 0),
+    TextOptions("moses_bpe", 90, 9),
 ]
 
 
@@ -30,12 +30,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("subwords")
 
 
-def learn(options: SubwordOptions, cache: Path, pairs: Pairs | None = None, digest: str = "a") -> tuple[Codec, Codec]:
+def learn(options: TextOptions, cache: Path, pairs: Pairs | None = None, digest: str = "a") -> tuple[Codec, Codec]:
     return learnt(corpus({"train": pairs or phrases()}, digest), options, cache, lambda _: None)[:2]
 
 
 @pytest.mark.parametrize("options", KINDS, ids=str)
-def test_text_is_restored_from_ids_above_the_reserved_ones(options: SubwordOptions, cache: Path) -> None:
+def test_text_is_restored_from_ids_above_the_reserved_ones(options: TextOptions, cache: Path) -> None:
     for codec, lines in zip(learn(options, cache), phrases(), strict=True):
         ids = codec.encode(lines)
         assert {i for line in ids for i in line} <= set(range(3, codec.size))
@@ -44,7 +44,7 @@ def test_text_is_restored_from_ids_above_the_reserved_ones(options: SubwordOptio
 
 
 @pytest.mark.parametrize("options", KINDS, ids=str)
-def test_blank_lines_unknown_characters_and_no_lines(options: SubwordOptions, cache: Path) -> None:
+def test_blank_lines_unknown_characters_and_no_lines(options: TextOptions, cache: Path) -> None:
     for codec in learn(options, cache):
         assert codec.encode(["", " \t "]) == [[], []]
         assert UNK in codec.encode(["ж"])[0]
@@ -55,7 +55,7 @@ def test_blank_lines_unknown_characters_and_no_lines(options: SubwordOptions, ca
 
 @pytest.mark.parametrize("options", KINDS, ids=str)
 def test_subwords_are_learnt_once_and_are_the_same_when_loaded(
-    options: SubwordOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: TextOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They do not depend on the number of threads and of parts, and another process encodes alike."""
     reports: list[str] = []
@@ -78,7 +78,7 @@ def test_subwords_are_learnt_once_and_are_the_same_when_loaded(
     assert learnt(fewer, options, tmp_path, reports.append).digest != first.digest
 
 
-def original_tools(options: SubwordOptions, folder: Path) -> list[tuple[list[str], list[str]]]:
+def original_tools(options: TextOptions, folder: Path) -> list[tuple[list[str], list[str]]]:
     """Return (segmented training text, vocabulary) for each language, as sacremoses and subword-nmt make them.
 
     The vocabulary is in the order of our ids: the most frequent subwords first, then by alphabet.
@@ -113,7 +113,7 @@ def original_tools(options: SubwordOptions, folder: Path) -> list[tuple[list[str
 
 
 @pytest.mark.parametrize("options", KINDS[1:], ids=str)
-def test_moses_bpe_equals_the_original_tools(options: SubwordOptions, cache: Path, tmp_path: Path) -> None:
+def test_moses_bpe_equals_the_original_tools(options: TextOptions, cache: Path, tmp_path: Path) -> None:
     expected = original_tools(options, tmp_path)
     assert expected[0][1] != expected[1][1]
     for codec, lines, (segmented, vocabulary) in zip(learn(options, cache), phrases(), expected, strict=True):
@@ -122,7 +122,7 @@ def test_moses_bpe_equals_the_original_tools(options: SubwordOptions, cache: Pat
 
 
 def test_decoding_joins_the_subwords_of_an_incomplete_word(tmp_path: Path) -> None:
-    source, _ = learn(SubwordOptions("moses_bpe", 20, 0), tmp_path)
+    source, _ = learn(TextOptions("moses_bpe", 20, 0), tmp_path)
     ids = source.encode(["the sailor"])[0]
     texts = source.decode([ids[:end] for end in range(1, len(ids) + 1)])
     assert len(texts) > 3
@@ -133,14 +133,14 @@ def test_decoding_joins_the_subwords_of_an_incomplete_word(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (SubwordOptions("sentencepiece", 9_999, 0), r"data.vocabulary=9999 does not fit .*size too high"),
-        (SubwordOptions("sentencepiece", 20, 0), r"data.vocabulary=20 does not fit .*size is smaller"),
-        (SubwordOptions("moses_bpe", 9_999, 0), r"data.vocabulary=9999 is more than the \d+ merges .* lower it"),
-        (SubwordOptions("moses_bpe", 20, 99_999), r"data.threshold=99999: no subword .* the en training .* lower it"),
+        (TextOptions("sentencepiece", 9_999, 0), r"data.vocabulary=9999 does not fit .*size too high"),
+        (TextOptions("sentencepiece", 20, 0), r"data.vocabulary=20 does not fit .*size is smaller"),
+        (TextOptions("moses_bpe", 9_999, 0), r"data.vocabulary=9999 is more than the \d+ merges .* lower it"),
+        (TextOptions("moses_bpe", 20, 99_999), r"data.threshold=99999: no subword .* the en training .* lower it"),
     ],
     ids=str,
 )
-def test_impossible_vocabulary_is_refused(options: SubwordOptions, message: str, tmp_path: Path) -> None:
+def test_impossible_vocabulary_is_refused(options: TextOptions, message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         learn(options, tmp_path)
     assert list((tmp_path / "subwords").glob("[!.]*")) == []
@@ -157,7 +157,7 @@ def test_impossible_vocabulary_is_refused(options: SubwordOptions, message: str,
 )
 def test_options_are_checked(values: tuple[str, int, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        SubwordOptions(*values)
+        TextOptions(*values)
 
 
 @pytest.mark.parametrize(

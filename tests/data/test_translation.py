@@ -13,14 +13,14 @@ from helpers.parallel_text import corpus, phrases
 from rmsexp.data import DataError, subwords, translation
 from rmsexp.data.parallel import Corpus, Pairs
 from rmsexp.data.sequences import Sequences
-from rmsexp.data.subwords import EOS
-from rmsexp.data.translation import TextOptions, Translation, prepare
+from rmsexp.data.subwords import EOS, TextOptions
+from rmsexp.data.translation import Translation, prepare
 
 LIMIT = 17  # largest number of subwords of a side; some of the phrases have more
 
 
 def options(max_length: int = LIMIT, overlong: str = "drop", vocabulary: int = 120) -> TextOptions:
-    return TextOptions("sentencepiece", vocabulary, 0, max_length=max_length, overlong=overlong)
+    return TextOptions("sentencepiece", vocabulary, 0, max_length, overlong)
 
 
 def splits(**replacements: Pairs) -> Mapping[str, Pairs]:
