@@ -8,6 +8,7 @@ import io
 import pickle
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.parallel_text import corpus, phrases
@@ -153,9 +154,11 @@ def test_impossible_vocabulary_is_refused(options: TextOptions, message: str, tm
         (("moses_bpe", 0, 0), "data.vocabulary must be at least 1, got 0"),
         (("moses_bpe", 10, -1), "data.threshold must be at least 0, got -1"),
         (("sentencepiece", 10, 5), "data.threshold must be 0 with data.subwords=sentencepiece, got 5"),
+        (("sentencepiece", 10, 0, 0), "data.max_length must be at least 1, got 0"),
+        (("sentencepiece", 10, 0, 10, "crop"), "data.overlong=crop is not known; did you mean drop"),
     ],
 )
-def test_options_are_checked(values: tuple[str, int, int], message: str) -> None:
+def test_options_are_checked(values: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TextOptions(*values)
 

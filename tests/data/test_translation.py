@@ -158,15 +158,3 @@ def test_split_without_pairs_is_refused(
 ) -> None:
     with pytest.raises(DataError, match=message):
         run(tmp_path, text_options, corpus(splits(**replacements)))
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ((0, "drop"), "data.max_length must be at least 1, got 0"),
-        ((10, "crop"), "data.overlong=crop is not known; did you mean drop"),
-    ],
-)
-def test_options_are_checked(values: tuple[int, str], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        options(*values)

@@ -9,17 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.stopping import evaluate_few_images
 from helpers.tasks import assert_batches_follow_from_seed_and_step, task_and_model
 from helpers.tensors import digest
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp import config
-from rmsexp.records import record
 from rmsexp.tasks import cifar10
 from rmsexp.train.randomness import StreamNoise, permutation
-from rmsexp.work import runner
 
 pytestmark = pytest.mark.slow
 
@@ -210,21 +207,3 @@ def test_the_optimiser_leaves_the_fixed_scale_of_none_alone(data_root: Path) -> 
 
 
 # A whole run
-
-
-def test_bfloat16_trains_near_float32(data_root: Path, tmp_path: Path) -> None:
-    options = [f"data.root={data_root}", f"results={tmp_path}", "threads=1", "log_every=1", "eval_every=1000"]
-    job = config.job([*SMALL, "norm=bn", "max_steps=3", "precision=bfloat16", "device=cpu", *options])
-    with pytest.MonkeyPatch.context() as patch:
-        evaluate_few_images(patch)
-        assert runner.execute(job).status == "finished"
-    read = record.read(job.folder)
-    assert read.run["setting"] == "demo+batch_size=8+model.width=0.05+precision=bfloat16"
-    losses = [row["loss"] for row in read.metrics if row["split"] == "train"]
-    assert all(math.isfinite(loss) for loss in losses)
-    task, model = make(data_root, "bn")
-    exact = task.objective(model, task.batches(0)[0], StreamNoise(0, "noise", 0, 0)).loss.item()
-    assert losses[0] == pytest.approx(exact, abs=0.05)
-    assert losses[0] != exact
-    saved = torch.load(read.folder / record.CHECKPOINTS / "last.pt", weights_only=True)
-    assert {value.dtype for value in saved["model"].values() if value.is_floating_point()} == {torch.float32}

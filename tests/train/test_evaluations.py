@@ -80,11 +80,6 @@ def test_evaluations_that_do_not_fit_are_refused(key: str, words: list[str]) -> 
         config.job(words)
 
 
-def test_the_evaluation_is_part_of_the_setting() -> None:
-    assert config.job([*TINY, "evaluation=scored"]).setting != config.job([*TINY, "evaluation=validation"]).setting
-    assert config.job(["scale=medium", "evaluation=scored"]).setting == "medium"
-
-
 def splits_by_step(folder: Path) -> dict[int, set[str]]:
     found: dict[int, set[str]] = {}
     for line in (folder / record.METRICS).read_text().splitlines():

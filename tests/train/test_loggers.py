@@ -203,15 +203,6 @@ def test_a_continued_run_replaces_tensorboard_s_values_after_its_checkpoint(tmp_
     assert events(tmp_path)["train/loss"] == [*before, *((step, 2.0) for step in range(resumed + 1, 5))]
 
 
-def test_a_continued_run_extends_its_curves(data_root: Path, tmp_path: Path) -> None:
-    for steps in (2, 4):
-        outcome = runner.execute(tiny(data_root, tmp_path, "logger=tensorboard", f"max_steps={steps}"))
-        assert outcome.status == "finished"
-    (folder,) = record.find_runs(tmp_path)
-    assert events(folder) == expected_events(folder)
-    assert [step for step, _ in events(folder)["train/loss"]] == [1, 2, 3, 4]
-
-
 def test_scalars_omit_values_that_are_not_finite() -> None:
     assert loggers.scalars(make_row(3, None, "test")) == {"test/time": 6.0}
     assert loggers.scalars(make_row(3, 0.5)) == {"train/loss": 0.5, "train/time": 6.0}

@@ -135,15 +135,6 @@ def test_held_updates_of_new_time_steps_add_rows_when_they_are_applied() -> None
     assert all(torch.equal(a, b) for a, b in zip(norm.buffers(), expected.buffers(), strict=True))
 
 
-def test_the_number_is_part_of_a_runs_identity_unless_it_is_1() -> None:
-    jobs = [config.job(["task=rnnsearch", *more]) for more in ([], ["micro_batches=1"], ["micro_batches=2"])]
-    assert [job.setting for job in jobs] == ["demo", "demo", "demo+micro_batches=2"]
-    digests = [config.digest(job.resolved) for job in jobs]
-    assert digests[0] == digests[1] != digests[2]
-    older = {key: value for key, value in jobs[0].resolved.items() if key != "micro_batches"}
-    assert config.digest(older) == digests[0]
-
-
 @pytest.mark.parametrize(
     ("key", "words"),
     [
