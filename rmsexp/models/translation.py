@@ -55,9 +55,7 @@ def token_losses(logits: Tensor, targets: Tensor, smoothing: float, others: floa
 
     The smoothed target has probability ``1 - smoothing`` for the true token and ``others`` for each other token.
 
-    Args:
-        logits: ``(tokens, vocabulary)``.
-        targets: true token ids, ``(tokens,)``.
+    ``logits``: ``(tokens, vocabulary)``. ``targets``: true token ids, ``(tokens,)``.
 
     Both results have shape ``(tokens,)`` and are in float32.
     """

@@ -9,15 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.sites import KINDS, NORMS, close, fill, start_of
-from helpers.translation_models import (
-    RAGGED,
-    SOURCES,
-    TARGETS,
-    SiteList,
-    batch_of,
-    pairs,
-    parameters,
-)
+from helpers.translation_models import RAGGED, SOURCES, TARGETS, SiteList, batch_of, pairs, parameters
 from torch import Tensor
 from torch.nn import functional as F
 

@@ -9,16 +9,7 @@ from typing import Any, NoReturn
 import pytest
 import torch
 from helpers.sites import NORMS, close, draw, fill, without_gradient
-from helpers.translation_models import (
-    EVEN,
-    RAGGED,
-    SOURCES,
-    TARGETS,
-    SiteList,
-    batch_of,
-    pairs,
-    parameters,
-)
+from helpers.translation_models import EVEN, RAGGED, SOURCES, TARGETS, SiteList, batch_of, pairs, parameters
 from torch import Tensor, nn
 from torch.nn import functional as F
 
