@@ -283,11 +283,3 @@ def test_chance_with_answers_outside_the_passage_and_with_a_test_split(monkeypat
     results = task.evaluate(model.eval())
     assert list(results) == ["valid", "test"]
     assert all(math.isfinite(metrics["loss"]) for metrics in results.values())
-
-
-# Settings
-
-
-def test_a_batch_larger_than_the_data_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^batch_size=75"):
-        make("attentive_reader", "batch_size=75")

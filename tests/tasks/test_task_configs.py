@@ -102,6 +102,14 @@ def test_splits_that_the_data_lack_have_no_quantities(words: list[str], lacks: s
     assert {"train", "valid", "test"} - {quantity.split for quantity in found} == lacks
 
 
+@pytest.mark.usefixtures("small_synthetic_data")
+@pytest.mark.parametrize(("task", "size"), [("cifar10", 5001), ("attentive_reader", 75), ("order_embedding", 46)])
+def test_a_batch_larger_than_the_data_is_refused(task: str, size: int, data_root: Path) -> None:
+    """A batch of order-embedding must be smaller than the data."""
+    with pytest.raises(ValueError, match=f"^batch_size={size}"):
+        task_and_model(f"task={task}", f"batch_size={size}", f"data.root={data_root}")
+
+
 # --- initial weights
 
 
