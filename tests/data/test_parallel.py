@@ -219,11 +219,7 @@ def test_bytes_that_are_not_utf8_are_named_by_file_and_line(bad: bytes, tmp_path
 
 
 def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
-    long, short, empty = (
-        write(tmp_path / "a", "x\n" * 1001),
-        write(tmp_path / "b", "x\n" * 1000),
-        write(tmp_path / "c", ""),
-    )
+    long, short = write(tmp_path / "a", "x\n" * 1001), write(tmp_path / "b", "x\n" * 1000)
     for pair in ((long, short), (short, long)):
         assert f"{short} has 1,000 lines and {long} has more" in refusal(*pair)
     assert "are empty" in refusal(write(tmp_path / "c", ""), write(tmp_path / "d", ""))
