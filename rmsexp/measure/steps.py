@@ -24,8 +24,6 @@ from rmsexp.system.machine_lock import Report
 from rmsexp.task import Dataset, MicroBatches
 from rmsexp.train import provenance
 from rmsexp.train.device import compile_model, set_up_device
-from rmsexp.train.distributed.group import Group
-from rmsexp.train.distributed.joint import stepper_of
 from rmsexp.train.randomness import seed_of, standard_normal
 from rmsexp.train.step import Stepper
 
@@ -144,17 +142,14 @@ def _silent(text: str) -> None:
     """Discard a line that another contestant or process has reported."""
 
 
-def make_stepper(job: Job, device: torch.device, report: Report, group: Group | None = None) -> Stepper:
-    """Load the data of a job's task, and return the training step of a new model with its optimiser.
-
-    ``group``: the processes that take the step together; None: this one alone.
-    """
+def make_stepper(job: Job, device: torch.device, report: Report) -> Stepper:
+    """Load the data of a job's task, and return the training step of a new model with its optimiser."""
     task = tasks.make(job, device)
     task.prepare(report)
     model = tasks.build(task, job)
     task.initialise(model)
     compile_model(model, job.config)
-    return stepper_of(job.config, task, model, device, group)
+    return Stepper(job.config, task, model, device)
 
 
 def _replay(stepper: Stepper, batches: Callable[[int], MicroBatches]) -> replay.Replay | None:
@@ -166,7 +161,7 @@ def _replay(stepper: Stepper, batches: Callable[[int], MicroBatches]) -> replay.
         calls.append(calls_of_step)
     if not all(calls):
         return None
-    seed, device = stepper.settings.seed, stepper.settings.device
+    seed, device = stepper.config.seed, stepper.device
     return replay.Replay(calls, lambda shape, dtype: standard_normal(shape, seed, "values", device=device).to(dtype))
 
 

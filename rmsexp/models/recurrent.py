@@ -126,11 +126,8 @@ class GRU(Recurrence[GRUWeights]):
     together. The reset gate is applied after the norm. Without a norm this is ``torch.nn.GRU`` with one of its two bias
     vectors at zero.
 
-    Args:
-        norm: creates the layers.
-        name: beginning of the names of the sites.
-        bias_of_state: add the biases b and d to ``U h`` and ``T h`` instead of ``W x`` and ``V x``, as in the second
-            GRU of the decoder of Nematus.
+    ``norm``: creates the layers. ``name``: beginning of the names of the sites. ``bias_of_state``: add the biases b and
+    d to ``U h`` and ``T h`` instead of ``W x`` and ``V x``, as in the second GRU of the decoder of Nematus.
     """
 
     def __init__(
@@ -216,9 +213,7 @@ class LSTM(Recurrence[LSTMWeights]):
     The same bias vector b is added twice, as in the code of Cooijmans et al. 2017. Without a norm this is
     ``torch.nn.LSTM`` with two equal bias vectors, up to the order of the four blocks.
 
-    Args:
-        norm: creates the layers.
-        name: beginning of the names of the sites.
+    ``norm``: creates the layers. ``name``: beginning of the names of the sites.
     """
 
     states = 2  # hidden state, cell

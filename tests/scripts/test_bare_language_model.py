@@ -10,7 +10,7 @@ from helpers.language_models import TINY, make
 from helpers.tasks import shake
 
 from rmsexp import config
-from rmsexp.train.step import Settings, Stepper
+from rmsexp.train.step import Stepper
 
 
 @pytest.mark.usefixtures("small_synthetic_data")
@@ -23,8 +23,7 @@ def test_logits_and_trained_weights_are_ours() -> None:
             plain.copy_(ours)
     tokens = task.batches(0)[0][:, :-1]
     torch.testing.assert_close(bare(tokens), model(tokens), rtol=1e-5, atol=1e-5)
-    optimizer = task.optimizer(model)
-    stepper = Stepper(task, model, optimizer, task.config.schedule, Settings.of(task.config, torch.device("cpu")))
+    stepper = Stepper(task.config, task, model, torch.device("cpu"))
     for step in range(6):
         stepper.take(step, task.batches(step))
     bare_language_model.train(bare, task.config, lambda step: task.batches(step)[0], steps=6, warmup=0)

@@ -72,13 +72,6 @@ def equality(*words: str) -> str:
 
 
 @pytest.mark.minutes
-def test_three_processes_give_the_bits_of_one_also_if_one_is_killed() -> None:
-    """The killed run is continued by one process. This task's runs start fastest."""
-    lines = equality("--tasks", "language_model", "--norms", "bn", "--steps", "12", "--sizes", "1,3").splitlines()
-    assert [line.split(";")[0] for line in lines] == ["language_model bn: equal"]
-
-
-@pytest.mark.minutes
 def test_any_number_of_processes_gives_the_bits_of_one(data_root: Path) -> None:
     """The second process that is stopped gets SIGTERM, which stops all processes after the same step."""
     lines = equality("--steps", "22", "--data-root", str(data_root)).splitlines()
@@ -165,12 +158,6 @@ def test_the_timeout_of_the_config_is_that_of_the_communication(monkeypatch: pyt
         runner.execute_jointly(config.job(["distributed.timeout=7.5", "micro_batches=3", "threads=1"]))
 
 
-def test_how_to_reduce_is_part_of_the_identity_and_the_timeout_is_not() -> None:
-    jobs = [config.job(words) for words in ([], ["reduce=ordered"], ["distributed.timeout=5"], ["reduce=fast"])]
-    assert [job.setting for job in jobs] == ["demo", "demo", "demo", "demo+reduce=fast"]
-    assert len({config.digest(job.resolved) for job in jobs[:3]}) == 1
-
-
 def test_a_process_without_torchrun_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -178,7 +165,7 @@ def test_a_process_without_torchrun_is_the_only_one(monkeypatch: pytest.MonkeyPa
     assert each(lambda item: item + 1, range(3)) == [1, 2, 3]
 
 
-class Threads:
+class Threads(Group):
     """A group; ``gather`` returns fixed values of the other processes beside that of this one."""
 
     rank, size, chosen = 1, 3, slice(1, None, 3)
@@ -189,9 +176,6 @@ class Threads:
     def gather(self, value: Any) -> list[Any]:
         first, last = next(self.others)
         return [first, value, last]
-
-    require_equal = Group.require_equal
-    interleaved = Group.interleaved
 
 
 def test_any_host_of_a_run_may_have_started_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
