@@ -11,11 +11,11 @@ from rmsexp.campaign.results import Campaign
 from rmsexp.config import score
 from rmsexp.records.frames import names
 from rmsexp.records.frames.load import Records
-from rmsexp.report.campaign_times import Timed, timed
 from rmsexp.report.page.contents import CampaignReport
 from rmsexp.report.plots import canvas, style
 from rmsexp.report.plots import verdicts as verdict_panels
 from rmsexp.report.plots.chart import Chart, legend
+from rmsexp.report.plots.verdicts import Timed, timed
 from rmsexp.report.tables import campaign_rates, markup, verdicts
 from rmsexp.system import atomic
 

@@ -4,7 +4,7 @@ A series is a norm with the options that were changed. In each panel, a series h
 the mean over seeds and, from three seeds on, a band: the 95 % t-interval of the mean. The mean leaves out runs that
 diverged or failed and, against time, runs whose time is not clear. It ends where fewer than half of the others go on. A
 note counts the seeds of means that leave some out. A spike does not set the range of the y axis
-(:mod:`rmsexp.report.plots.ranges`).
+(:func:`rmsexp.report.plots.chart.robust`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 
 from rmsexp.records.frames import caveats, curves, names, quantities, speed, statistics
 from rmsexp.records.frames.load import Records
-from rmsexp.report.plots import canvas, ranges, style
-from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel
+from rmsexp.report.plots import canvas, style
+from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel, robust
 from rmsexp.report.plots.style import Look
 from rmsexp.rules.quantities import Quantity
 
@@ -106,7 +106,7 @@ def panels(
         }
     lines = [of_series for by_series in found.values() for of_series in by_series.values()]
     values = [mark.y for of_series in lines for mark in of_series.marks]
-    y = ranges.robust(quantities.title(quantity), values, [end for one in lines for end in one.ends], quantity.log)
+    y = robust(quantities.title(quantity), values, [end for one in lines for end in one.ends], quantity.log)
     return [_panel(Axis(titles[x]), y, by_series) for x, by_series in found.items()]
 
 

@@ -14,7 +14,7 @@ from rmsexp.records.frames import caveats, comparable, names, statistics, timing
 from rmsexp.records.frames.load import Records
 from rmsexp.report import paper
 from rmsexp.report.tables import formats
-from rmsexp.report.tables.form import Table
+from rmsexp.report.tables.markup import Table
 
 OURS, PAPER = "here", "paper"  # the two halves of a table
 COLUMNS = ["label", "row", "series", "column", "here", "here_sd", "number", "saving", "low", "high"]

@@ -7,7 +7,6 @@ large p-value is no sign that two norms are equal; only an equivalence test with
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ import pandas as pd
 from rmsexp.records.frames import names, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import formats
-from rmsexp.report.tables.form import Setting, Table
 from rmsexp.rules import pairs, significance
 from rmsexp.rules.claims import ALPHA
 from rmsexp.rules.pairs import Array
@@ -25,13 +23,6 @@ MIN_SEEDS = 3  # fewest common seeds for an interval and a test
 EQUAL = 1e-9  # differences are equal up to rounding if sd / |mean| is not larger
 COUNTS = ["diverged", "ln_diverged", "both_diverged"]
 COLUMNS = ["series", "metric", "seeds", "n", "difference", "interval", "p", "adjusted_p", "adjusted_interval", *COUNTS]
-
-
-def tables(setting: Setting) -> Iterator[Table]:
-    """Yield the table of the differences, if there are any."""
-    numbers = table(setting.records)
-    if len(numbers):
-        yield Table("paired", "Against LayerNorm, seed by seed", numbers, readable(numbers))
 
 
 def table(records: Records) -> pd.DataFrame:

@@ -1,31 +1,22 @@
-"""The summary of a setting, one row per series: quality at the common step, and time per step of its runs."""
+"""The summary of a setting: quality at the common step, time per step, and the quantities of the curves."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 from rich.table import Table as TerminalTable
 
 from rmsexp.config import score
-from rmsexp.records.frames import names, speed, statistics
+from rmsexp.records.frames import names, quantities, speed, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import formats
-from rmsexp.report.tables.form import Setting, Table
+from rmsexp.rules.quantities import Quantity
 from rmsexp.system import clock
 
 SECONDS = [f"seconds_{bucket}" for bucket in clock.BUCKETS]
 TIMES, RATE = "seconds per 1k steps, median (quartiles)", " per second"
-
-
-def tables(setting: Setting) -> Iterator[Table]:
-    """Yield the summary, as text without times and rates: those are compared in tables of interleaved timings alone."""
-    numbers = table(setting.records)
-    cells = readable(numbers)
-    shown = [name for name in cells if name != TIMES and not str(name).endswith(RATE)]
-    yield Table("summary", "Summary", numbers, cells[shown])
 
 
 def table(records: Records) -> pd.DataFrame:
@@ -111,8 +102,10 @@ def _estimate(name: str, values: pd.Series, runs: pd.DataFrame, mode: str) -> di
     return {name: mean} | {f"{name}_{part}": value for part, value in parts.items()}
 
 
-def readable(table: pd.DataFrame) -> pd.DataFrame:
+def readable(table: pd.DataFrame, times: bool = True) -> pd.DataFrame:
     """Return the main columns as text. Fractions are in percent.
+
+    ``times``: whether times and rates of separate runs are shown, which compare no norms.
 
     A mean is followed by the median if there are at least three runs, and by "2 of 3 runs" if it leaves runs out; times
     by the time states of the runs if none is clear.
@@ -129,12 +122,14 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         cells[f"{metric}{compared}"] = _quality(row, "final")
         if not first["scored"]:
             cells[best.replace("_", " ")] = _quality(row, best)
-        if "predictions_per_second" in row:
+        if times and "predictions_per_second" in row:
             rate, remark = row["predictions_per_second"], _excluded(row)
             text = f"{rate:,.0f}{f' ({remark})' if remark else ''}"
             cells[f"{row['predictions']}{RATE}"] = formats.NO_VALUE if math.isnan(rate) else text
         median, low, high = (row[f"seconds_per_1k_steps{part}"] for part in ("", "_q25", "_q75"))
-        shown.append(cells | {TIMES: formats.median_and_range(median, low, high, _excluded(row))})
+        if times:
+            cells[TIMES] = formats.median_and_range(median, low, high, _excluded(row))
+        shown.append(cells)
     return pd.DataFrame(shown)
 
 
@@ -190,3 +185,54 @@ def for_terminal(table: pd.DataFrame) -> TerminalTable:
     for row in text.to_numpy().tolist():
         columns.add_row(*row)
     return columns
+
+
+def quantities_table(records: Records) -> pd.DataFrame:
+    """Return the quantities of the curves at the common step, one row per series.
+
+    Columns: ``series``, ``runs`` and, for each recorded quantity: ``<name>``, the mean over the runs that neither
+    diverged nor failed, in fractions (not percent); of a quantity of training, in the last row up to the step, which
+    has the mean over the steps since the row before; ``<name>_n``, the number of these runs; ``<name>_sd``, the
+    standard deviation over seeds; ``<name>_interval``, half of the 95 % t-interval, from three seeds on.
+    """
+    runs = records.runs.set_index("folder")["series"]
+    shown = {quantity.name: _at_common_step(records, quantity) for quantity in quantities.recorded(records)}
+    rows = []
+    for series in names.in_order(runs):
+        row: dict[str, Any] = {"series": series, "runs": int((runs == series).sum())}
+        for name, values in shown.items():
+            of_runs = values.reindex(runs.index[runs == series]).dropna().to_numpy(float)
+            mean, sd, interval = statistics.estimate(of_runs)
+            row |= {name: mean, f"{name}_n": len(of_runs), f"{name}_sd": sd, f"{name}_interval": interval}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _at_common_step(records: Records, quantity: Quantity) -> pd.Series:
+    """Return each run's value of a quantity at the common step, by folder. Runs that did not reach it are left out."""
+    step = statistics.common_step(records)
+    rows = statistics.evaluations(records, quantity.split, quantity.metric)
+    if step is None:
+        return pd.Series(dtype=float)
+    compared = rows["step"] == step
+    if quantity.split == quantities.TRAIN:
+        target = statistics.target(records)
+        reached = statistics.evaluations(records, target.split, target.metric)
+        compared = (rows["step"] <= step) & rows["folder"].isin(reached.loc[reached["step"] == step, "folder"])
+    return rows[compared].groupby("folder")["value"].last()
+
+
+def readable_quantities(table: pd.DataFrame, records: Records) -> pd.DataFrame:
+    """Return the means of the :func:`quantities_table` of ``records`` as text, with intervals.
+
+    A mean that leaves runs out is followed by "2 of 3 runs".
+    """
+    rows = []
+    for row in table.to_dict("records"):
+        cells = {"norm": names.label(row["series"])}
+        for one in quantities.recorded(records):
+            mean, interval, count = (row[f"{one.name}{part}"] for part in ("", "_interval", "_n"))
+            remarks = [f"{count} of {row['runs']} runs"] if count != row["runs"] else []
+            cells[quantities.title(one)] = formats.quality(mean * one.factor, "", interval * one.factor, remarks)
+        rows.append(cells)
+    return pd.DataFrame(rows)

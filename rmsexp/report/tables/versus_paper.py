@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
@@ -11,7 +10,6 @@ from rmsexp.records.frames import names, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report import paper
 from rmsexp.report.tables import formats
-from rmsexp.report.tables.form import Setting, Table
 
 PAPER = "paper, its own setting"
 # The paper's name of a data set -> the split of our records. All other numbers belong to the target's split.
@@ -26,14 +24,6 @@ DATA = {
 }
 MEANS = ["series", "seeds", "final", "final_n", "best", "best_n"]
 COLUMNS = [*MEANS, "paper", "final_difference", "best_difference"]
-
-
-def tables(setting: Setting) -> Iterator[Table]:
-    """Yield the table of the paper's numbers, if there are any for what was trained."""
-    numbers = table(setting.records)
-    if len(numbers):
-        cells = readable(numbers, statistics.target(setting.records))
-        yield Table("paper", "Compared with the paper", numbers, cells)
 
 
 def table(records: Records) -> pd.DataFrame:

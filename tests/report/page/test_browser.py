@@ -153,13 +153,6 @@ def test_the_page_works_with_the_keyboard_alone(opened: Callable[..., Page], add
     assert lines(page) == before - 2  # the curves of the norm's one seed and of its mean
 
 
-def test_tables_are_readable_without_javascript(opened: Callable[..., Page], address: str) -> None:
-    page = opened(address, java_script_enabled=False)
-    assert page.get_by_text("Curves and controls need JavaScript").is_visible()
-    assert page.locator("section.setting:visible").count() == 3
-    assert page.locator("form").is_hidden()
-
-
 @pytest.mark.parametrize(("width", "theme"), [(390, "dark"), (1280, "light")])
 def test_figures_of_campaigns_fit_the_window(
     opened: Callable[..., Page], tmp_path: Path, width: int, theme: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,9 @@ from rmsexp.compare import load
 from rmsexp.records import record
 from rmsexp.records.frames import quantities
 from rmsexp.report.plots import canvas, setting_curves, style
-from rmsexp.report.plots.chart import Chart, Mark, Panel
+from rmsexp.report.plots.chart import Chart, Mark, Panel, robust
+
+SMOOTH = np.linspace(2.6, 1.4, 50)
 
 
 def chart(root: Path, count: int | None = None) -> Chart:
@@ -132,3 +135,27 @@ def test_names_with_dollars_are_drawn_as_text(tmp_path: Path) -> None:
     )
     canvas.write(canvas.draw(chart(tmp_path / "results", 1)), tmp_path / "figure")  # raises for a damaged formula
     assert "data: $HOME/$x_" in (tmp_path / "figure.svg").read_text()
+
+
+def test_a_spike_and_a_first_point_do_not_set_the_range() -> None:
+    spiky = SMOOTH.copy()
+    spiky[[0, 30]] = 40.0, 198.0
+    found = robust("loss", [SMOOTH, spiky], [1.4, 1.4], may_be_log=True)
+    assert found.range is not None
+    assert not found.log
+    assert found.range[0] < 1.4 < 2.6 < found.range[1] < 10
+
+
+def test_the_end_of_a_curve_is_never_beyond_the_range() -> None:
+    for end, above in ((80.0, 80.0), (math.nan, 2.6)):
+        found = robust("loss", [SMOOTH], [end], may_be_log=False).range
+        assert found is not None
+        assert above < found[1] < 1.1 * above
+
+
+def test_only_a_range_over_decades_is_logarithmic() -> None:
+    decaying = 10.0 ** np.linspace(2, -2, 50)
+    assert robust("loss", [decaying], [0.01], may_be_log=True).log
+    assert not robust("loss", [decaying], [0.01], may_be_log=False).log
+    assert not robust("loss", [decaying - 1], [], may_be_log=True).log
+    assert robust("loss", [], [], may_be_log=True).range == (0, 1)

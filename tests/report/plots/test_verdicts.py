@@ -11,7 +11,6 @@ from rmsexp.campaign import results as campaign_results
 from rmsexp.campaign.results import Campaign as Held
 from rmsexp.compare import load
 from rmsexp.records.frames import timing_records
-from rmsexp.report import campaign_times
 from rmsexp.report.plots import style, verdicts
 
 LOOKS = style.looks(["none", "ln", "rms"])
@@ -97,7 +96,7 @@ def test_diverged_runs_are_crosses_at_the_worse_edge(tmp_path: Path) -> None:
 
 def test_quality_at_equal_time(root: Path, states: list[Held]) -> None:
     records, timings = load(root), timing_records.load(root)
-    found = [campaign_times.timed(state, records, timings) for state in states]
+    found = [verdicts.timed(state, records, timings) for state in states]
     assert [times is not None for times in found] == [True, False, False]
     timed = found[0]
     assert timed is not None

@@ -12,15 +12,15 @@ from helpers.records import write_timing as write_record
 from rmsexp.campaign import results as campaign_results
 from rmsexp.compare import load
 from rmsexp.records.frames import timing_records
-from rmsexp.report import campaign_times
-from rmsexp.report.campaign_times import Timed
+from rmsexp.report.plots import verdicts
+from rmsexp.report.plots.verdicts import Timed
 from rmsexp.system import atomic, readers
 
 
 def times_of(root: Path) -> Timed | None:
     """Return the times of the only campaign in a folder."""
     (state,) = campaign_results.load_all(root, [])
-    return campaign_times.timed(state, load(root), timing_records.load(root))
+    return verdicts.timed(state, load(root), timing_records.load(root))
 
 
 @pytest.mark.parametrize(
