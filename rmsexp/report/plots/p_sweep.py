@@ -18,7 +18,6 @@ from rmsexp.rules.quantities import Quantity
 from rmsexp.system.readers import read_yaml
 
 PARTIAL, WHOLE = "prms", "rms"
-EAGER = "eager"
 IDENTITY = ["series", "impl", "p", "seed"]
 TIME = ["seconds_per_1k_steps", "time_state", "status"]
 LOOKS = {WHOLE: style.LOOKS[WHOLE]._replace(dash=style.VARIANTS[1]), PARTIAL: style.LOOKS[PARTIAL]}
@@ -75,7 +74,7 @@ def readable(table: pd.DataFrame, records: Records) -> pd.DataFrame:
     """
     label, shown = statistics.final_label(statistics.target(records)), compared(records)
     rows = []
-    impl = "" if set(table["impl"]) <= {EAGER} else f" ({table['impl'].iloc[0]})"
+    impl = "" if set(table["impl"]) <= {"eager"} else f" ({table['impl'].iloc[0]})"
     for (_, series), runs in table.groupby(["p", "series"]):
         seconds = runs["seconds_per_1k_steps"].where(runs["time_state"] == "clear")
         rows.append(

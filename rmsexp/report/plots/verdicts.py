@@ -96,29 +96,22 @@ def rates(campaign: Campaign, looks: Looks) -> Panel:
 
     The score is that on validation examples; for claims about stable ranges that of the claims, with the ranges.
     """
-    found = {norm: _by_rate(campaign, norm) for norm in campaign.every_arm}
+    found: dict[str, dict[float, list[float]]] = {}  # the scores of runs that ended, NaN for those that diverged
+    for norm in campaign.every_arm:
+        ended = [(job.rate, campaign.rated_score(result)) for job, result in campaign.rated(norm) if result.ended]
+        found[norm] = {rate: [score for at, score in ended if at == rate] for rate in sorted(dict(ended))}
     values = [value for by_rate in found.values() for scores in by_rate.values() for value in scores]
     low, high = padded(values)
     marks = list[Mark]()
     for number, (norm, points) in enumerate(found.items()):
         inward = (0.02 + 0.04 * number) * (high - low)  # crosses of several norms must not overlap
-        marks += _rate_marks(
-            campaign, norm, points, looks[norm], high - inward if campaign.mode == "min" else low + inward
-        )
+        edge = high - inward if campaign.mode == "min" else low + inward
+        marks += _rate_marks(campaign, norm, points, looks[norm], edge)
     tried = sorted({rate for points in found.values() for rate in points}) or [0.65, 1.5]
     grid = campaign.tuning.grid if campaign.tolerance is None else campaign.grid[::2]
     title = quantities.title(quantities.usual(*(campaign.tuned_by if campaign.tolerance is None else campaign.score)))
     x = Axis(campaign.rate, (tried[0] / 1.3, tried[-1] * 1.3), log=True, ticks=grid)  # labels between would overlap
     return Panel(x, Axis(title, (low, high)), marks, _title(campaign))
-
-
-def _by_rate(campaign: Campaign, norm: str) -> dict[float, list[float]]:
-    """Return the scores of a norm's runs that ended, by rate; NaN for those that diverged."""
-    points: dict[float, list[float]] = {}
-    for job, result in campaign.rated(norm):
-        if result.ended:
-            points.setdefault(job.rate, []).append(campaign.rated_score(result))
-    return dict(sorted(points.items()))
 
 
 def _rate_marks(campaign: Campaign, norm: str, points: dict[float, list[float]], look: Look, edge: float) -> list[Mark]:
@@ -129,11 +122,10 @@ def _rate_marks(campaign: Campaign, norm: str, points: dict[float, list[float]],
     crosses = [rate for rate, values in points.items() if np.isnan(values).any()]
     choice = campaign.choice.get(norm)
     chosen = [rate for rate in means if choice is not None and rate == choice.rate]
-    ringed = [means[rate] for rate in chosen]
     marks = [
         Mark("points", look, [rate for rate, _ in each], [value for _, value in each], label=f"{label}, each seed"),
         Mark("line", look, list(means), list(means.values()), label=f"{label}, mean", series=norm),
-        Mark("ring", look, chosen, ringed, label=f"{label}, chosen"),
+        Mark("ring", look, chosen, [means[rate] for rate in chosen], label=f"{label}, chosen"),
         Mark("cross", look, crosses, [edge] * len(crosses), label=f"{label}, diverged"),
     ]
     if (stable := campaign.ranges.get(norm)) is not None:

@@ -66,7 +66,7 @@ def of_seeds(averaged: int, seeds: int) -> list[str]:
 
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun, such as "1 seed" or "3 seeds"."""
-    return f"{count} {noun}{'s' * (count != 1)}"
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def signed(value: float, metric: str) -> str:

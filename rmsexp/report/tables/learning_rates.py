@@ -136,6 +136,6 @@ def _value(rows: pd.DataFrame, target: statistics.Target, seeds_differ: bool) ->
     if rows.empty:
         return formats.NO_VALUE
     row = rows.iloc[0]
-    of_seeds = [f"{row['runs']} seed{'s' * int(row['runs'] > 1)}"] * seeds_differ
+    of_seeds = [formats.counted(row["runs"], "seed")] * seeds_differ
     remarks = [f"{row['averaged']} of {row['runs']} runs"] if row["averaged"] < row["runs"] else of_seeds
     return formats.quality(row["value"], target.metric, row["interval"], remarks)

@@ -62,16 +62,21 @@ def table(records: Records) -> pd.DataFrame:
 
 
 def _difference(runs: pd.DataFrame, reference: pd.DataFrame, mode: str) -> dict[str, Any]:
-    scores, reference_scores = _scores(runs), _scores(reference)
+    # the value of each run by seed, NaN if it diverged; other runs without a value are left out
+    counted = (of[of["value"].notna() | (of["status"] == "diverged")] for of in (runs, reference))
+    scores, reference_scores = (dict(zip(of["seed"], of["value"], strict=True)) for of in counted)
     common = sorted(set(scores) & set(reference_scores))
     found = pairs.pair(scores, reference_scores, common, mode)
     differences = pairs.sign(mode) * found.differences
     tested = len(differences) >= MIN_SEEDS and not (found.diverged_a or found.diverged_b)
+    p = math.nan
+    if tested and np.std(differences, ddof=1) > EQUAL * abs(np.mean(differences)):
+        p = min(1.0, 2 * min(significance.p_between(signed, 0, math.inf) for signed in (differences, -differences)))
     return {
         "n": len(differences),
         "difference": float(np.mean(differences)) if len(differences) else math.nan,
         "interval": _half(differences, ALPHA) if tested else math.nan,
-        "p": _two_sided(differences) if tested else math.nan,
+        "p": p,
         "adjusted_p": math.nan,
         "adjusted_interval": math.nan,
         "differences": differences,
@@ -79,22 +84,9 @@ def _difference(runs: pd.DataFrame, reference: pd.DataFrame, mode: str) -> dict[
     }
 
 
-def _scores(runs: pd.DataFrame) -> dict[int, float]:
-    """Return the value of each run by seed, NaN if it diverged. Other runs without a value are left out."""
-    counted = runs[runs["value"].notna() | (runs["status"] == "diverged")]
-    return {int(seed): float(value) for seed, value in zip(counted["seed"], counted["value"], strict=True)}
-
-
 def _half(differences: Array, level: float) -> float:
     low, high = significance.interval(differences, level / 2)
     return (high - low) / 2
-
-
-def _two_sided(differences: Array) -> float:
-    """Return twice the smaller one of the two one-sided p-values; NaN if all differences are equal up to rounding."""
-    if np.std(differences, ddof=1) <= EQUAL * abs(np.mean(differences)):
-        return math.nan
-    return min(1.0, 2 * min(significance.p_between(signed, 0, math.inf) for signed in (differences, -differences)))
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:

@@ -33,7 +33,7 @@ def test_the_quantities_are_those_that_the_task_names(tmp_path: Path) -> None:
     write(tmp_path, "rms", [0.9, 0.002])
     records = load(tmp_path)
     assert quantities.recorded(records) == list(NAMED)
-    assert [axes.get_ylabel() for axes in setting_curves.draw(records, NAMED).axes[::2]] == [
+    assert [panel.y.title for panel in setting_curves.chart(records, NAMED).panels[::2]] == [
         *("train loss (bits)", "train error (%)", "valid word error rate (%)"),
     ]
 
