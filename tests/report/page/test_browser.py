@@ -135,24 +135,6 @@ def test_colours_follow_the_system(opened: Callable[..., Page], address: str) ->
     assert page.evaluate("() => document.querySelector('.plot .xtitle').style.fill") != "rgb(28, 30, 33)"
 
 
-def test_the_page_works_with_the_keyboard_alone(opened: Callable[..., Page], address: str) -> None:
-    page = opened(address)
-    page.locator("select[name=task]").focus()
-    page.keyboard.press("Tab")
-    page.keyboard.press("ArrowDown")
-    assert visible(page).locator("h2").text_content() == "cifar10, small"
-    page.keyboard.press("Tab")
-    page.keyboard.press("ArrowRight")
-    assert axis_titles(page)[0][0] == "time in training (seconds)"
-    for _ in range(2):
-        page.keyboard.press("Tab")
-    assert page.evaluate("() => document.activeElement.value") == "none"
-    assert page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle") == "solid"
-    before = lines(page)
-    page.keyboard.press("Space")
-    assert lines(page) == before - 2  # the curves of the norm's one seed and of its mean
-
-
 @pytest.mark.parametrize(("width", "theme"), [(390, "dark"), (1280, "light")])
 def test_figures_of_campaigns_fit_the_window(
     opened: Callable[..., Page], tmp_path: Path, width: int, theme: str

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.comparisons import SERIES, marks_of, write_rows
-from helpers.records import make_row, write_run
+from helpers.records import write_run
 
 from rmsexp.compare import load
 from rmsexp.records import record
@@ -46,19 +46,6 @@ def test_a_chart_has_a_thin_line_per_run_and_a_thick_line_per_series(results: Pa
     assert [axes.get_ylabel() for axes in figure.axes] == [panel.y.title for panel in found.panels]
     assert figure.axes[4].get_ylim()[1] > 50  # percent
     assert figure.legends[0].get_texts()[1].get_text() == "LayerNorm (2 seeds)"
-
-
-def test_losses_have_the_unit_of_the_task_and_recalls_are_in_percent(tmp_path: Path) -> None:
-    target = {"split": "test", "metric": "image_recall", "mode": "max", "selection": "valid", "loss_unit": "per pair"}
-    folder = write_run(tmp_path, "rms", target=target)
-    for split in ("valid", "test"):
-        record.RunFolder(folder).append([make_row(400, 0.5, split) | {"image_recall": 0.4321}])
-    panels = chart(tmp_path).panels[::2]
-    assert [panel.y.title for panel in panels] == [
-        *("train loss (per pair)", "valid loss (per pair)"),
-        *("valid image recall@1,5,10 (%)", "test image recall@1,5,10 (%)"),
-    ]
-    assert list(line(panels[-1], "rms").y) == [43.21]  # a curve of a single point
 
 
 def test_contended_runs_are_dashed_only_against_time(results: Path) -> None:

@@ -89,15 +89,3 @@ def test_notes_name_what_is_behind_the_values(tmp_path: Path) -> None:
     assert [line for line in lines if line.startswith("paper's numbers, Table 10, rms: the text says")]
     write_timing(tmp_path, {"ln": 1.0, "rms": 0.8})
     assert item_tables.TIME_NOTE in item_tables.notes(ITEM, [part(tmp_path)])
-
-
-def test_rows_without_runs_have_the_papers_numbers_and_a_note() -> None:
-    item = items.read("table3")
-    parts = [Part(group, None) for group in item.groups]
-    sheet = item_tables.table(item, parts)
-    assert sheet.readable.iloc[:, 0].tolist() == ["Th", "", "", "", "Py", "", "", ""]
-    assert sheet.readable.iloc[4].tolist()[2:] == [DASH, DASH, DASH, "22.7", "24.7", "427 ± 6.5"]
-    assert item_tables.notes(item, parts)[1:] == [
-        "Py: no values of ours: the authors' PyTorch code is not published",
-        "paper's numbers, Table 3: mean and standard deviation of 3 runs",
-    ]

@@ -1,0 +1,153 @@
+"""Savings of time: the tables of a setting, the charts of all tasks, and precisions that stay apart."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from helpers.records import load_timings, write_run, write_timing
+
+from rmsexp.compare import load
+from rmsexp.records.frames import comparable
+from rmsexp.report.plots import canvas, savings
+from rmsexp.report.plots.chart import Chart
+from rmsexp.report.tables import savings as savings_table
+from rmsexp.report.tables.markup import Table
+
+
+def chart(root: Path, impl: str = "eager") -> Chart:
+    return savings.chart(savings.rows(load_timings(root), impl), impl)
+
+
+def test_the_chart_has_the_savings_of_all_tasks_beside_the_papers(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.97, "none": 0.9}, task="transformer")
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.9}, session={"code": "older"})
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.8], "prms": [0.7, 0.7]}, number=1)
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.2}, number=2, kind="layers")
+    write_timing(tmp_path, {"none": 1.0, "rms": 1.5}, task="rnnsearch")
+    rows = savings.rows(load_timings(tmp_path), "eager")
+    assert list(zip(rows["task"], rows["series"], rows["ratio"].round(2), strict=True)) == [
+        ("cifar10", "rms", 0.8),
+        ("cifar10", "prms", 0.7),
+        ("transformer", "rms", 0.97),
+    ]
+    found = chart(tmp_path)
+    (panel,) = found.panels
+    assert list(panel.y.labels) == ["cifar10, demo: RMSNorm", "cifar10, demo: pRMSNorm", "transformer, demo: RMSNorm"]
+    ours = [mark for mark in panel.marks if mark.series]
+    assert [mark.x[0] for mark in ours] == pytest.approx([20, 30, 3], abs=0.1)
+    assert [mark.kind for mark in ours] == ["interval", "interval", "hollow"]  # a single process is hollow
+    papers = [(mark.x[0], mark.y[0]) for mark in panel.marks if not mark.series]
+    assert papers == [pytest.approx((20.5, 0)), pytest.approx((23.1, -1)), pytest.approx((6.9, -2))]
+    assert [text for _, text in found.legend][-1] == "paper, each framework"
+    (axes,) = canvas.draw(found).axes
+    assert len(axes.containers) == 3
+
+
+def test_machines_and_numbers_of_threads_share_a_row(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.97})
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.9, "prms": 0.8}, number=1, session={"device": "an older processor"})
+    other = {"threads": 2, "machine": {"id": "3f", "name": "AMD EPYC"}}
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.95}, number=2, session=other)
+    found = chart(tmp_path)
+    rms = [mark for mark in found.panels[0].marks if mark.series == "rms"]
+    assert sorted((mark.y[0], round(mark.x[0])) for mark in rms) == [(-0.2, 10), (0, 3), (0.2, 5)]
+    assert len({mark.look.marker for mark in rms}) == 3
+    machines = ["AMD EPYC (3f), 2 threads", "AMD EPYC, 1 thread", "an older processor, 1 thread"]
+    assert [text for _, text in found.legend] == ["RMSNorm", "pRMSNorm", *machines, "paper, each framework"]
+
+
+def test_fused_norms_have_a_chart_of_their_own_against_fused_layernorm(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8, "ln+impl=fused": 0.5, "rms+impl=fused": 0.45})
+    (mark,) = chart(tmp_path, "fused").panels[0].marks
+    assert mark.x == pytest.approx([10], abs=0.1)
+
+
+def test_an_interval_that_says_nothing_is_left_out_and_counted(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.9, 0.91]})
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.7, 1.1]}, task="rnnsearch")
+    rows = savings.rows(load_timings(tmp_path), "eager")
+    assert rows.set_index("task")["too_wide"].to_dict() == {"cifar10": False, "rnnsearch": True}
+    assert len(chart(tmp_path).panels[0].y.labels) == 1
+    assert "wider than 50 percentage points (1)" in " ".join(chart(tmp_path).caption)
+
+
+def tables(root: Path) -> list[Table]:
+    """Return the tables of savings of the only setting, without the list of its records."""
+    return [table for table in savings_table.tables(load_timings(root), "cifar10") if table.name != "timings"]
+
+
+def test_savings_are_interleaved(tmp_path: Path) -> None:
+    """Times of separate runs have no table."""
+    for series, seconds in {"ln": 0.2, "rms": 0.1, "wn": 0.15}.items():
+        write_run(tmp_path, series, seconds_per_step=seconds)
+    assert tables(tmp_path) == []
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.8]})
+    (table,) = tables(tmp_path)
+    assert table.numbers.set_index("series")["kind"].to_dict() == {"ln": "reference", "rms": "paired"}
+    assert "(interleaved, eager, 1 thread, AMD EPYC, torch 2.15.0, 2 processes)" in table.title
+    text = table.readable.set_index("norm")
+    assert text.loc["RMSNorm", "saving vs LayerNorm"].startswith("20.0 % (")
+    assert text.loc["RMSNorm", "saving, paper"] == "20.5 % (Theano (Lasagne), Table 10)"
+    assert text.loc["RMSNorm", "processes, rounds"] == "2 processes, 60 rounds"
+
+
+def test_norm_layers_alone_have_a_table_of_their_own_without_the_papers_numbers(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8})
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, kind="layers")
+    steps, layers = tables(tmp_path)
+    assert (set(steps.numbers["timed"]), set(layers.numbers["timed"])) == ({"steps"}, {"layers"})
+    text = layers.readable.set_index("norm")
+    assert text.loc["RMSNorm", "saving vs LayerNorm"].startswith("30.0 %")
+    assert not [name for name in text if "paper" in str(name)]
+    assert savings_table.timing_table(load_timings(tmp_path))["record"].tolist() == ["steps0", "layers0"]
+
+
+def test_a_timing_record_without_layernorm_gives_no_saving(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"none": 1.0, "rms": 1.2})
+    assert tables(tmp_path) == []
+    write_timing(tmp_path, {"rms": 1.0, "rms+impl=fused": 0.7}, number=1)
+    lonely, fused = savings_table.timing_table(load_timings(tmp_path)).to_dict("records")
+    assert (lonely["record"], lonely["in the tables above"][:13]) == ("steps0", "no: LayerNorm")
+    assert (fused["record"], fused["impl"], fused["in the tables above"]) == ("steps1", "eager and fused", "yes")
+
+
+def test_each_timing_record_is_listed_with_its_savings_and_why_it_is_not_used(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.8]}, session={"git": {"commit": "0123456789", "dirty": True}})
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, number=1, state="contended", session={"code": "newer"})
+    newer, older = savings_table.timing_table(load_timings(tmp_path)).to_dict("records")
+    assert newer["record"] == "steps1"
+    assert re.fullmatch(r"RMSNorm 30\.0 % \(29\.\d to 30\.\d %\)", newer["saving vs LayerNorm (95 % interval)"])
+    assert (newer["processes, rounds"], newer["time state"]) == ("one process, not replicated, 30 rounds", "contended")
+    assert newer["in the tables above"] == "no: made by other code"
+    assert (older["commit"], older["processes, rounds"]) == (
+        "0123456 with uncommitted changes",
+        "2 processes, 60 rounds",
+    )
+    assert (older["machine, threads"], older["in the tables above"]) == ("AMD EPYC, 1 thread", "yes")
+
+
+def test_the_precision_is_recorded_or_that_of_the_settings_name(tmp_path: Path) -> None:
+    write_run(tmp_path, "ln")
+    write_run(tmp_path, "ln", setting="demo+batch_size=8+precision=bfloat16+reduce=fast")
+    write_run(tmp_path, "ln", setting="large", precision="bfloat16")
+    runs = load(tmp_path).runs
+    assert dict(zip(runs["setting"].str[:5], runs["precision"], strict=True)) == {
+        "demo": "float32",
+        "demo+": "bfloat16",
+        "large": "bfloat16",
+    }
+    assert set(runs["series"]) == {"ln"}  # the figures and tables of a setting share a precision
+
+
+def test_timing_records_of_two_precisions_are_in_different_tables(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8})
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.9}, number=1, precision="bfloat16")
+    clocks = sorted(comparable.clock(found) for found in comparable.comparisons(load_timings(tmp_path)))
+    assert [clock[:38] for clock in clocks] == [
+        "interleaved, eager, 1 thread, AMD EPYC",
+        "interleaved, eager, bfloat16, 1 thread",
+    ]
+    found = chart(tmp_path)
+    assert {"AMD EPYC, 1 thread, bfloat16", "AMD EPYC, 1 thread"} < {text for _, text in found.legend}
