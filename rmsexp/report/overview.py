@@ -51,13 +51,13 @@ def write(
     if campaigns is not None:
         shown = {path for name in answer.about(numbers)["campaign"] for path in campaigns.settings[name]}
     others = [report for report in reports if report.path not in shown]
-    first = answer.answer(others, numbers, saved["eager"], saved["fused"], charts.get(SAVINGS["eager"]))
+    first = answer.answer(others, numbers, saved["eager"], saved["fused"])
     places = ["root", "task", "setting"]  # the first columns of the summaries as one table
     parts = [report.numbers("summary").assign(**{key: getattr(report, key) for key in places}) for report in reports]
     summary = pd.concat(parts or [pd.DataFrame(columns=places)], ignore_index=True)
     of_campaigns: list[CampaignReport | SettingReport] = [] if campaigns is None else [campaigns]
     texts = {
-        "report.html": html.page(reports, campaigns, first, problems),
+        "report.html": html.page(reports, campaigns, first, problems, charts.get(SAVINGS["eager"])),
         "report.md": _markdown(reports, campaigns, first, problems, charts, folder),
         "summary.csv": markup.csv(summary.set_index(places).reset_index()),
         "tables.tex": "\n".join(report.latex for report in [*of_campaigns, *reports]),

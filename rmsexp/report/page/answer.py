@@ -10,7 +10,6 @@ import pandas as pd
 
 from rmsexp.records.frames import names, statistics, timing_records
 from rmsexp.report.page.contents import SettingReport
-from rmsexp.report.plots.chart import Chart
 from rmsexp.report.plots.savings import WIDEST, clock
 from rmsexp.report.tables import formats, verdicts
 from rmsexp.rules import measures, pairs
@@ -23,17 +22,10 @@ DIVERGED = {"diverged": "RMSNorm alone", "ln_diverged": "LayerNorm alone", "both
 
 
 class Answer(NamedTuple):
-    """The answer.
-
-    Attributes:
-        sentences: the answer in words.
-        table: the differences RMSNorm - LayerNorm of each task and setting, as text.
-        savings: the chart of the savings of all eager norms; None without timing records.
-    """
+    """The answer in words, and the differences RMSNorm - LayerNorm of each task and setting, as a table of text."""
 
     sentences: list[str]
     table: pd.DataFrame
-    savings: Chart | None
 
 
 def answer(
@@ -41,7 +33,6 @@ def answer(
     decided: pd.DataFrame,
     savings: pd.DataFrame,
     fused: pd.DataFrame,
-    chart: Chart | None = None,
 ) -> Answer:
     """Return the first view.
 
@@ -50,7 +41,6 @@ def answer(
         decided: the verdicts of campaigns as numbers (:func:`rmsexp.report.tables.verdicts.table`).
         savings: the rows of the figure of savings of eager norms (:func:`rmsexp.report.plots.savings.rows`).
         fused: those of fused norms.
-        chart: the figure of savings of eager norms.
     """
     claims = about(decided) if len(decided) else decided
     eager, fused = (rows[rows["series"].map(names.without_impl) == NORM] for rows in (savings, fused))
@@ -69,7 +59,7 @@ def answer(
     else:
         sentences.append(f"Time: {_savings('eager', eager)}")
         sentences += [] if fused["too_wide"].all() else [_savings("Fused", fused)]
-    return Answer(sentences, pd.DataFrame(rows), chart)
+    return Answer(sentences, pd.DataFrame(rows))
 
 
 def about(verdicts: pd.DataFrame) -> pd.DataFrame:

@@ -30,8 +30,11 @@ def page(
     campaigns: CampaignReport | None = None,
     first: Answer | None = None,
     problems: Sequence[str] = (),
+    savings: chart.Chart | None = None,
 ) -> str:
     """Return the HTML page: problems with the records, the first view, the campaigns, and the settings as given.
+
+    The first view ends with the chart of the ``savings`` of eager norms.
 
     Raises:
         ValueError: there are neither settings nor campaigns.
@@ -57,6 +60,7 @@ def page(
         problems=problems,
         title=TITLE,
         answer=first,
+        savings=savings,
         campaigns=campaigns,
         points=setting_curves,
         dark=style.DARK,

@@ -78,15 +78,11 @@ def _cell(row: dict[str, Any]) -> str:
 
 def _choice(choice: Choice | None, unit: str) -> dict[str, str]:
     """Return the chosen rate, and the uncertainty of its choice."""
-    if choice is None:
-        texts = ["not chosen yet", formats.NO_VALUE]
-    elif choice.rate is None:
-        texts = ["diverged at every rate", formats.NO_VALUE]
-    else:
-        edge = f", the {choice.edge} of the grid" if choice.edge else ""
-        known = not math.isnan(choice.uncertainty)
-        texts = [f"{choice.rate:g}{edge}", f"{choice.uncertainty:.2g} {unit}" if known else "not known"]
-    return dict(zip(("chosen rate", "uncertainty of tuning"), texts, strict=True))
+    rate, uncertainty = "not chosen yet" if choice is None else "diverged at every rate", formats.NO_VALUE
+    if choice is not None and choice.rate is not None:
+        rate = f"{choice.rate:g}" + (f", the {choice.edge} of the grid" if choice.edge else "")
+        uncertainty = "not known" if math.isnan(choice.uncertainty) else f"{choice.uncertainty:.2g} {unit}"
+    return {"chosen rate": rate, "uncertainty of tuning": uncertainty}
 
 
 def _range(campaign: Campaign, norm: str) -> str:

@@ -12,7 +12,6 @@ from rmsexp.config import score
 from rmsexp.records.frames import names, quantities, speed, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import formats
-from rmsexp.rules.quantities import Quantity
 from rmsexp.system import clock
 
 SECONDS = [f"seconds_{bucket}" for bucket in clock.BUCKETS]
@@ -45,6 +44,10 @@ def table(records: Records) -> pd.DataFrame:
         timed = runs if clear.empty else clear
         low, median, high = times.loc[times["folder"].isin(timed["folder"]), "seconds"].quantile([0.25, 0.5, 0.75])
         states = runs["time_state"].value_counts().sort_index()
+        statuses = []  # such as "2 finished" and "1 diverged at step 120"
+        for status, group in runs.groupby("status"):
+            steps = ", ".join(map(str, sorted(set(group["step"]))))
+            statuses.append(f"{len(group)} {status}" + (f" at step {steps}" if status in statistics.LOST else ""))
         row: dict[str, Any] = {
             "label": names.label(series),
             "series": series,
@@ -52,7 +55,7 @@ def table(records: Records) -> pd.DataFrame:
             "impl": next(iter(runs["impl"].dropna()), "unknown"),
             "seeds": len(runs),
             **{status: int((runs["status"] == status).sum()) for status in statistics.LOST},
-            "status": _status(runs),
+            "status": ", ".join(sorted(statuses, key=lambda part: "finished" not in part)),
             "steps_min": runs["step"].min(),
             "steps_max": runs["step"].max(),
             "recipe_steps": runs["recipe_steps"].max(),
@@ -83,15 +86,6 @@ def _predictions_per_step(records: Records) -> pd.Series:
     steps = training.groupby("folder", observed=True)["step"].diff().fillna(training["step"])
     recorded = training.assign(steps=steps)[training["predictions"].notna()].groupby("folder", observed=True)
     return recorded["predictions"].sum() / recorded["steps"].sum()
-
-
-def _status(runs: pd.DataFrame) -> str:
-    """Return the number of runs in each status, such as "2 finished, 1 diverged at step 120"."""
-    parts = []
-    for status, group in runs.groupby("status"):
-        steps = ", ".join(map(str, sorted(set(group["step"]))))
-        parts.append(f"{len(group)} {status}" + (f" at step {steps}" if status in statistics.LOST else ""))
-    return ", ".join(sorted(parts, key=lambda part: "finished" not in part))
 
 
 def _estimate(name: str, values: pd.Series, runs: pd.DataFrame, mode: str) -> dict[str, float]:
@@ -196,7 +190,15 @@ def quantities_table(records: Records) -> pd.DataFrame:
     standard deviation over seeds; ``<name>_interval``, half of the 95 % t-interval, from three seeds on.
     """
     runs = records.runs.set_index("folder")["series"]
-    shown = {quantity.name: _at_common_step(records, quantity) for quantity in quantities.recorded(records)}
+    target, step, shown = statistics.target(records), statistics.common_step(records), {}
+    reached = statistics.evaluations(records, target.split, target.metric)
+    reached = reached.loc[reached["step"] == step, "folder"]
+    for quantity in quantities.recorded(records):
+        values = statistics.evaluations(records, quantity.split, quantity.metric)
+        is_compared = values["step"] == step  # nowhere if there is no common step
+        if quantity.split == quantities.TRAIN and step is not None:
+            is_compared = (values["step"] <= step) & values["folder"].isin(reached)
+        shown[quantity.name] = values[is_compared].groupby("folder")["value"].last()
     rows = []
     for series in names.in_order(runs):
         row: dict[str, Any] = {"series": series, "runs": int((runs == series).sum())}
@@ -206,20 +208,6 @@ def quantities_table(records: Records) -> pd.DataFrame:
             row |= {name: mean, f"{name}_n": len(of_runs), f"{name}_sd": sd, f"{name}_interval": interval}
         rows.append(row)
     return pd.DataFrame(rows)
-
-
-def _at_common_step(records: Records, quantity: Quantity) -> pd.Series:
-    """Return each run's value of a quantity at the common step, by folder. Runs that did not reach it are left out."""
-    step = statistics.common_step(records)
-    rows = statistics.evaluations(records, quantity.split, quantity.metric)
-    if step is None:
-        return pd.Series(dtype=float)
-    compared = rows["step"] == step
-    if quantity.split == quantities.TRAIN:
-        target = statistics.target(records)
-        reached = statistics.evaluations(records, target.split, target.metric)
-        compared = (rows["step"] <= step) & rows["folder"].isin(reached.loc[reached["step"] == step, "folder"])
-    return rows[compared].groupby("folder")["value"].last()
 
 
 def readable_quantities(table: pd.DataFrame, records: Records) -> pd.DataFrame:
