@@ -223,14 +223,6 @@ def test_a_run_that_diverged_never_reaches_the_level(tmp_path: Path, status: str
     assert row["steps"] == steps
 
 
-def test_from_six_runs_on_there_is_an_interval(tmp_path: Path) -> None:
-    write(tmp_path, "ln", [[0.9, 0.5, 0.5]] * 6)
-    write(tmp_path, "rms", [[0.9, 0.4, 0.4]] * 3 + [[0.9, 0.9, 0.4]] * 2 + [[0.9, 0.9, 0.9]])
-    text = time_to_target.readable(time_to_target.table(setting(tmp_path), "test", 0.5)).set_index("norm")
-    assert text.loc["LayerNorm"].tolist() == ["6 of 6", "100 (100 to 100)"]
-    assert text.loc["RMSNorm"].tolist() == ["5 of 6", "150 (100 to not reached)"]
-
-
 def write_losses(root: Path, series: str, slope: float, **run: object) -> None:
     """Write a run of 200 steps whose training loss is ``10 - slope * step``, with a training row every 10 steps."""
     folder = write_run(root, series, steps=200, **run)
@@ -312,16 +304,6 @@ def test_validation_scores_are_not_set_against_test_numbers(tmp_path: Path) -> N
     records = setting(tmp_path)
     assert statistics.target(records).split == "valid"
     assert versus_paper.table(records).empty
-
-
-def test_runs_with_a_score_have_no_columns_of_the_best_evaluation(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, "ln", recipe_steps=1000, dataset=CIFAR10, evaluation="scored")
-    write_rows(folder, [training(step, 1.0, 0.1) | {"split": "test", "error": 0.12} for step in range(1, 1001)])
-    records = setting(tmp_path)
-    text = versus_paper.readable(versus_paper.table(records), statistics.target(records))
-    last = statistics.final_label(statistics.target(records))
-    assert text[last].tolist() == ["12.00 %"]
-    assert list(text) == ["norm", "paper, its own setting", last, f"{last} minus paper (points)", "source"]
 
 
 def test_each_implementation_is_compared_with_its_own_ln(tmp_path: Path) -> None:

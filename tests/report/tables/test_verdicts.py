@@ -9,7 +9,7 @@ from pathlib import Path
 from helpers.campaigns import EQUAL, Campaign, three
 
 from rmsexp.campaign import results as campaign_results
-from rmsexp.report.tables import campaign_rates, verdicts
+from rmsexp.report.tables import verdicts
 from rmsexp.report.tables.formats import NO_VALUE
 
 
@@ -71,19 +71,3 @@ def test_a_verdict_that_holds_for_the_chosen_rates_only_is_marked(tmp_path: Path
 def test_superiority_is_set_against_the_margin_too(tmp_path: Path) -> None:
     (state,) = states(tmp_path, Campaign(level=Campaign().level | {"none": 17.0}))
     assert verdicts.readable(verdicts.table([state]))["verdict"][1] == "supported, not by the margin"
-
-
-def test_the_table_of_tuning(tmp_path: Path) -> None:
-    (state,) = states(tmp_path, Campaign())
-    table = campaign_rates.table([state])
-    assert len(table.groupby("norm")) == 3
-    chosen = table[table["chosen"]].set_index("norm")
-    assert chosen["rate"].to_dict() == Campaign().best
-    assert chosen["uncertainty"].notna().all()
-    assert table[~table["chosen"]]["uncertainty"].isna().all()
-    ln = table[table["norm"] == "ln"].set_index("rate")["runs"]
-    assert ln[[0.001, 0.002, 0.003364, 0.004, 0.004757, 0.008]].tolist() == [1, 1, 3, 3, 3, 1]
-    text = campaign_rates.readable(state).set_index("norm")
-    assert text.loc["LayerNorm", "0.004"] == "15.85 (3 seeds), chosen"
-    assert text.loc["LayerNorm", "chosen rate"] == "0.004"
-    assert text.loc["LayerNorm", "test error, final runs"] == "16.08 ± 0.38 (sd 0.46) %, 8 seeds"
