@@ -43,7 +43,7 @@ def _rows(campaign: Campaign, norm: str) -> list[dict[str, Any]]:
         results = [result for job, result in jobs if job.rate == rate]
         values = [campaign.rated_score(result) for result in results if result.status == "finished"]
         chosen = choice if choice is not None and choice.rate == rate else None
-        row = {"rate": rate, "runs": len(results), "ended": sum(result.ended for result in results)}
+        row: dict[str, Any] = {"rate": rate, "runs": len(results), "ended": sum(result.ended for result in results)}
         row |= {"diverged": sum(result.status == "diverged" for result in results)}
         row |= {"mean": float(np.mean(values)) if values else math.nan, "chosen": chosen is not None}
         row |= {"edge": chosen.edge or "" if chosen else "", "uncertainty": chosen.uncertainty if chosen else math.nan}

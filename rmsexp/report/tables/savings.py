@@ -5,7 +5,7 @@ Times of norm layers alone have tables of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ COLUMNS = [
     *("kind", "processes", "rounds", "note", "timed", "machine", "threads", "precision", "torch", "code"),
 ]
 # of the paper's metrics beside ours: the name and the format
+PAPER: dict[str, tuple[str, Callable[[float], str]]]
 PAPER = {"seconds_per_1k_steps": ("seconds per 1k steps", formats.without_exponent)}
 PAPER |= {"saving_vs_ln": ("saving", formats.saving)}
 
@@ -73,10 +74,13 @@ def readable(table: pd.DataFrame, task: str) -> pd.DataFrame:
             ),
             "processes, rounds": _replication(row),
         }
-        for metric, (name, form) in {} if of_paper is None else PAPER.items():
-            found = of_paper[(of_paper["norm"] == plain.lower()) & (of_paper["metric"] == metric)]
-            cited = [f"{form(each.value)} ({each.framework}, {each.table})" for each in found.itertuples()]
-            cells[f"{name}, paper"] = "; ".join(cited) or formats.NO_VALUE
+        for metric, (name, form) in PAPER.items():
+            if of_paper is not None:
+                found = of_paper[(of_paper["norm"] == plain.lower()) & (of_paper["metric"] == metric)]
+                shown = [
+                    f"{form(each['value'])} ({each['framework']}, {each['table']})" for each in found.to_dict("records")
+                ]
+                cells[f"{name}, paper"] = "; ".join(shown) or formats.NO_VALUE
         rows.append(cells)
     return pd.DataFrame(rows)
 

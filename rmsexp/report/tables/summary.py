@@ -191,14 +191,14 @@ def quantities_table(records: Records) -> pd.DataFrame:
     """
     runs = records.runs.set_index("folder")["series"]
     target, step, shown = statistics.target(records), statistics.common_step(records), {}
-    reached = statistics.evaluations(records, target.split, target.metric)
-    reached = reached.loc[reached["step"] == step, "folder"]
+    of_target = statistics.evaluations(records, target.split, target.metric)
+    reached = of_target.loc[of_target["step"] == step, "folder"]
     for quantity in quantities.recorded(records):
-        values = statistics.evaluations(records, quantity.split, quantity.metric)
-        is_compared = values["step"] == step  # nowhere if there is no common step
+        evaluated = statistics.evaluations(records, quantity.split, quantity.metric)
+        is_compared = evaluated["step"] == step  # nowhere if there is no common step
         if quantity.split == quantities.TRAIN and step is not None:
-            is_compared = (values["step"] <= step) & values["folder"].isin(reached)
-        shown[quantity.name] = values[is_compared].groupby("folder")["value"].last()
+            is_compared = (evaluated["step"] <= step) & evaluated["folder"].isin(reached)
+        shown[quantity.name] = evaluated[is_compared].groupby("folder")["value"].last()
     rows = []
     for series in names.in_order(runs):
         row: dict[str, Any] = {"series": series, "runs": int((runs == series).sum())}
