@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -55,10 +55,17 @@ def write(
     places = ["root", "task", "setting"]  # the first columns of the summaries as one table
     parts = [report.numbers("summary").assign(**{key: getattr(report, key) for key in places}) for report in reports]
     summary = pd.concat(parts or [pd.DataFrame(columns=places)], ignore_index=True)
+    markdown = ["# Report"]
+    if problems:  # they come first, so that a missing file is not overlooked
+        markdown.append("Problems with the records:\n\n" + markup.listed(problems))
+    markdown += [f"## {answer.TITLE}", *first.sentences, *[markup.markdown(first.table)] * (len(first.table) > 0)]
+    markdown += [] if campaigns is None else [campaigns.markdown]
+    markdown += [f"![{name}]({name}.png)" for name in charts]
+    markdown += [report.markdown(folder, level=2) for report in reports]
     of_campaigns: list[CampaignReport | SettingReport] = [] if campaigns is None else [campaigns]
     texts = {
         "report.html": html.page(reports, campaigns, first, problems, charts.get(SAVINGS["eager"])),
-        "report.md": _markdown(reports, campaigns, first, problems, charts, folder),
+        "report.md": markup.document(markdown),
         "summary.csv": markup.csv(summary.set_index(places).reset_index()),
         "tables.tex": "\n".join(report.latex for report in [*of_campaigns, *reports]),
     }
@@ -66,21 +73,3 @@ def write(
         atomic.write_atomic(folder / name, text)
     verdicts = ["verdicts.csv", "rates.csv", *(f"{name}.png" for name in campaigns.charts)] if campaigns else []
     return [folder / name for name in (*texts, *verdicts, *(f"{name}.png" for name in charts))]
-
-
-def _markdown(
-    reports: Sequence[SettingReport],
-    campaigns: CampaignReport | None,
-    first: answer.Answer,
-    problems: Sequence[str],
-    savings: Iterable[str],
-    to: Path,
-) -> str:
-    """Return the whole report as Markdown. Problems come first, so that a missing file is not overlooked."""
-    parts = ["# Report"]
-    parts += ["Problems with the records:\n\n" + markup.listed(problems)] * (len(problems) > 0)
-    parts += [f"## {answer.TITLE}", *first.sentences]
-    parts += [markup.markdown(first.table)] * (len(first.table) > 0)
-    parts += [] if campaigns is None else [campaigns.markdown]
-    parts += [f"![{name}]({name}.png)" for name in savings]
-    return markup.document([*parts, *(report.markdown(to, level=2) for report in reports)])
