@@ -154,3 +154,28 @@ def test_figures_of_campaigns_fit_the_window(
     rms = style.LOOKS["rms"]
     expected = rms.colour if theme == "light" else rms.on_dark
     assert rgb(expected) in mark.evaluate("point => getComputedStyle(point).fill")
+
+
+def test_the_page_works_with_the_keyboard_alone(opened: Callable[..., Page], address: str) -> None:
+    page = opened(address)
+    page.locator("select[name=task]").focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowDown")
+    assert visible(page).locator("h2").text_content() == "cifar10, small"
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowRight")
+    assert axis_titles(page)[0][0] == "time in training (seconds)"
+    for _ in range(2):
+        page.keyboard.press("Tab")
+    assert page.evaluate("() => document.activeElement.value") == "none"
+    assert page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    before = lines(page)
+    page.keyboard.press("Space")
+    assert lines(page) == before - 2  # the curves of the norm's one seed and of its mean
+
+
+def test_tables_are_readable_without_javascript(opened: Callable[..., Page], address: str) -> None:
+    page = opened(address, java_script_enabled=False)
+    assert page.get_by_text("Curves and controls need JavaScript").is_visible()
+    assert page.locator("section.setting:visible").count() == 3
+    assert page.locator("form").is_hidden()
