@@ -23,8 +23,8 @@ from rmsexp.records.frames.load import load
 from rmsexp.report.plots import canvas, paper_figures
 from rmsexp.report.tables import formats, markup
 from rmsexp.report.tables import items as item_tables
-from rmsexp.report.tables.form import Table
 from rmsexp.report.tables.items import OURS, PAPER
+from rmsexp.report.tables.markup import Table
 from rmsexp.system import atomic
 
 if TYPE_CHECKING:

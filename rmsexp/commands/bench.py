@@ -24,7 +24,6 @@ from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD,
 from rmsexp.records.frames import benchmarks
 from rmsexp.records.frames.benchmarks import Measured, Summary
 from rmsexp.records.frames.timing_records import new_folder
-from rmsexp.report.tables import bench as bench_table
 from rmsexp.report.tables import markup
 from rmsexp.system import atomic, checks
 from rmsexp.system.command_line import (
@@ -130,6 +129,7 @@ def run(arguments: argparse.Namespace, command: str) -> None:
 
     from rmsexp.measure import layers
     from rmsexp.norms import kernels
+    from rmsexp.report.plots import bench
     from rmsexp.train import provenance
     from rmsexp.train.device import set_up_device
 
@@ -148,7 +148,7 @@ def run(arguments: argparse.Namespace, command: str) -> None:
         options = (dtype, arguments.seconds, device, inform, own)
         for stored in layers.measure(arguments.what, arguments.shapes, *options):
             measured.append(Measured(stored, benchmarks.rows(stored["seconds"], stored["reference"])))
-            _print(benchmarks.heading(stored), bench_table.readable(measured[-1]))
+            _print(benchmarks.heading(stored), bench.readable(measured[-1]))
         stopped = "all measured"
     finally:
         if measured:
@@ -182,22 +182,21 @@ def _own_norms(arguments: argparse.Namespace) -> list[Any]:
 
 def _write(folder: Path, content: dict[str, Any], measured: Sequence[Measured]) -> None:
     """Write the record, its tables and its figures to ``folder``; print the tables of ratios over all shapes."""
-    from rmsexp.report.plots import bench as bench_plot
-    from rmsexp.report.plots import canvas
+    from rmsexp.report.plots import bench, canvas
 
     what, notes = content["what"], benchmarks.notes(content)
     atomic.write_json(folder / FILE, content | {"measurements": [case.stored for case in measured]})
-    summaries = bench_table.summaries(SUMMARIES[what], measured)
+    summaries = bench.summaries(SUMMARIES[what], measured)
     for name, table in summaries.items():
         _print(name, table)
-    sections = {**summaries, **{benchmarks.heading(case.stored): bench_table.readable(case) for case in measured}}
+    sections = {**summaries, **{benchmarks.heading(case.stored): bench.readable(case) for case in measured}}
     remarks = [*notes, f"`{content['command']}`"]
     parts = [f"# {what}", "\n".join(f"- {line}" for line in remarks)]
     parts += [part for name, table in sections.items() for part in (f"## {name}", markup.markdown(table))]
     atomic.write_atomic(folder / "bench.md", markup.document(parts))
     for passes in dict.fromkeys(case.stored["passes"] for case in measured):
         panels = [case for case in measured if case.stored["passes"] == passes]
-        canvas.write(bench_plot.draw(panels, f"{what}, {passes}", notes), folder / passes.replace(" + ", "_"))
+        canvas.write(bench.draw(panels, f"{what}, {passes}", notes), folder / passes.replace(" + ", "_"))
 
 
 def _print(name: str, table: pd.DataFrame) -> None:

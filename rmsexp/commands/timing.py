@@ -133,8 +133,7 @@ def _show(folder: Path) -> None:
     """Write the table of the record in ``folder`` beside it; print it, the paths and a next command."""
     import pandas as pd
 
-    from rmsexp.report.tables import markup
-    from rmsexp.report.tables import timing as timing_table
+    from rmsexp.report.tables import markup, savings
 
     content = readers.read_json(folder / timing_records.FILE)
     rows = pd.DataFrame(timing_records.rows(content, str(folder)), columns=list(timing_records.COLUMNS))
@@ -142,7 +141,7 @@ def _show(folder: Path) -> None:
     table = rows.assign(estimates=estimates).drop(columns=["seconds", "sessions"])
     # the record stands, so it is shown before anything that could fail, such as on a full disk
     lines = [*timing_records.notes(rows), *timing_records.not_measured(content)]
-    print(timing_table.readable(rows).to_string(index=False), *lines, sep="\n")
+    print(savings.of_record(rows).to_string(index=False), *lines, sep="\n")
     print(f"record  {folder / timing_records.FILE}")
     atomic.write_atomic(folder / "timing.csv", markup.csv(table))
     print(f"next    {command('rmsexp.report', str(Path(*folder.parts[:-4])))}")

@@ -17,7 +17,7 @@ from rmsexp.measure import interleaved, layers
 from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD
 from rmsexp.records.frames import benchmarks
 from rmsexp.records.frames.benchmarks import Measured, Summary
-from rmsexp.report.tables import bench as bench_table
+from rmsexp.report.plots import bench as bench_table
 from rmsexp.rules.ratios import paired_ratio
 from rmsexp.train.interrupt import Interrupted
 

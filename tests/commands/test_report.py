@@ -184,9 +184,9 @@ def test_a_setting_without_any_run_json_is_listed_as_a_problem(tmp_path: Path, p
         path.unlink()
     report.run(tmp_path, None, None)
     damaged, whole = pages
-    assert damaged.tables == {}
+    assert damaged.tables == []
     assert any("no run.json of this setting has a target metric" in problem for problem in damaged.records.problems)
-    assert next(iter(whole.tables)) == "Summary"
+    assert whole.tables[0].title == "Summary"
     assert pd.read_csv(tmp_path / "report/summary.csv")["root"].unique().tolist() == [str(tmp_path / "whole")]
 
 
@@ -210,12 +210,12 @@ def test_a_setting_of_timings_alone_has_a_section(tmp_path: Path, pages: list[Se
     report.run(tmp_path)
     steps, layers = pages
     assert [(page.task, page.setting) for page in pages] == [("cifar10", "demo"), ("rnnsearch", "demo")]
-    assert [title.partition(" (")[0] for title in steps.tables] == [
+    assert [table.title.partition(" (")[0] for table in steps.tables] == [
         "Time per step, and savings relative to LayerNorm",
         "Timing records",
     ]
-    assert not steps.figures
-    assert layers.tables["Timing records"]["record"].tolist() == ["layers0"]
+    assert not steps.charts
+    assert layers.numbers("timings")["record"].tolist() == ["layers0"]
     assert not [*steps.records.problems, *layers.records.problems]
     text = (tmp_path / "report/report.md").read_text()
     assert "## cifar10, demo" in text
