@@ -123,7 +123,7 @@ def test_a_config_file_can_leave_a_value_to_the_command_line(tmp_path: Path) -> 
 @pytest.mark.parametrize("value", ["9" * 100_000, "[" * 300 + "]" * 300])
 @pytest.mark.parametrize("key", ["seed", "timing.reference"])
 def test_a_word_that_is_too_long_is_refused(key: str, value: str) -> None:
-    with pytest.raises(config.ConfigError, match="at most 4000 characters and 100 brackets"):
+    with pytest.raises(config.ConfigError):
         timing.parse([f"{key}={value}"])
 
 

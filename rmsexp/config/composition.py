@@ -70,9 +70,6 @@ EXTRAS = {  # launcher or sweeper of Hydra -> the extra that installs it
     **dict.fromkeys(("slurm", "submitit_slurm", "submitit_local"), "slurm"),
 }
 
-LONGEST_WORD = 4000  # largest number of characters of a GROUP=CHOICE or KEY=VALUE; Hydra parses 10,000 in a second
-MOST_BRACKETS = 100  # of one kind in a word; Hydra fails at a few hundred
-
 
 def is_for_sweeps(word: str) -> bool:
     """Return whether an override is about sweeps and not about a single run: sweep=…, and Hydra's own keys."""
@@ -114,18 +111,17 @@ def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: b
         if key in own_folders and key not in GROUPS:  # Hydra takes each folder there for a group
             raise ConfigError(f"{key} cannot be set, since --config-dir {config_dir} has a folder of that name")
         _check_choice(override, config_dir)
-    values = [override for override in parsed if _sets_value(override)]
+    values = [  # they set a value of the run, and neither choose a file of a group nor are about Hydra
+        override
+        for override in parsed
+        if not (override.key_or_group in GROUPS or "/" in override.key_or_group or override.package is not None)
+        and not override.is_hydra_override()
+    ]
     of_files = tuple(word for word, override in zip(overrides, parsed, strict=True) if override not in values)
     composed = copy.deepcopy(_compose(of_files, config_dir, state_of_own_files(config_dir), hydra))
     for override in values:
         _set(composed, override)
     return composed
-
-
-def _sets_value(override: Override) -> bool:
-    """Return whether KEY=VALUE sets a value of the run, and neither chooses a file of a group nor is about Hydra."""
-    key = override.key_or_group
-    return key not in GROUPS and "/" not in key and override.package is None and not override.is_hydra_override()
 
 
 def _set(composed: DictConfig, override: Override) -> None:
@@ -140,7 +136,7 @@ def _set(composed: DictConfig, override: Override) -> None:
     except (ConfigAttributeError, ConfigKeyError):
         known = [name for name in flatten(OmegaConf.to_container(composed)) if not name.startswith("hydra.")]
         raise ConfigError(f"{key} is not known{right_key(key, [*known, *GROUPS])}") from None
-    except OmegaConfBaseException as error:
+    except (OmegaConfBaseException, RecursionError) as error:
         raise ConfigError(" ".join(f"{word}: {error}".split())) from None
 
 
@@ -216,18 +212,14 @@ def from_words(schema: type, words: Sequence[str]) -> Any:
 
 def from_dotlist(words: Sequence[str]) -> DictConfig:
     """Return ``KEY=VALUE`` words, whose values are YAML, as a config. Raises: ConfigError."""
-    for word in words:
-        _check_size(word)
     try:
         return OmegaConf.from_dotlist(list(words))
     except (OmegaConfBaseException, YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(" ".join(str(error).split())) from None
+        raise ConfigError(" ".join(f"{' '.join(words)}: {error}".split())) from None
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:
     """Return the overrides as Hydra parses them. Raises: ConfigError."""
-    for word in overrides:
-        _check_size(word)
     return list(map(_parsed, overrides))
 
 
@@ -235,15 +227,9 @@ def parse(overrides: Sequence[str]) -> list[Override]:
 def _parsed(word: str) -> Override:
     try:
         return OverridesParser.create().parse_overrides([word])[0]
-    except (HydraException, ValueError) as error:
+    except (HydraException, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split("\nSee http")[0].split())
         raise ConfigError(f"{word!r} is no GROUP=CHOICE and no KEY=VALUE ({reason})") from None
-
-
-def _check_size(word: str) -> None:
-    """Raise ConfigError for a word that would take Hydra and YAML long or exceed Python's limit of recursion."""
-    if len(word) > LONGEST_WORD or max(map(word.count, "[({")) > MOST_BRACKETS:
-        raise ConfigError(f"{word} is too long (at most {LONGEST_WORD} characters and {MOST_BRACKETS} brackets)")
 
 
 def expand_home(word: str) -> str:

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import MISSING, DictConfig, ListConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from rmsexp.config import score
@@ -286,8 +286,6 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
         if isinstance(value, DictConfig) and not isinstance(given, DictConfig):
             keys = ", ".join(f"{prefix}{name}.{key}" for key in map(str, value))
             raise ConfigError(f"{prefix}{name} is a group of keys; set a single key ({keys})")
-        if isinstance(value, ListConfig) and not isinstance(given, ListConfig | None):
-            raise ConfigError(f"{prefix}{name} must be a list, in brackets: {prefix}{name}=[…]")
     try:
         merged: DictConfig = OmegaConf.merge(typed, content)  # type: ignore[assignment]
     except ConfigKeyError as error:
@@ -308,10 +306,7 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
     return merged
 
 
-@cache
-def _structured(schema: type) -> Any:
-    """Return a dataclass as an OmegaConf config, cached because converting is slow; OmegaConf.merge works on a copy."""
-    return OmegaConf.structured(schema)
+_structured = cache(OmegaConf.structured)  # converting a dataclass is slow; OmegaConf.merge works on a copy
 
 
 def plain_values(composed: DictConfig) -> dict[str, Any]:

@@ -190,10 +190,6 @@ def test_a_mistake_in_the_options_of_a_task_is_reported_in_one_line(line: str, m
     assert not (tmp_path / "results").exists()
 
 
-def test_a_word_that_is_too_long_is_refused(bench: Bench) -> None:
-    bench("seed=" + "9" * 100_000).assert_refused("is too long")
-
-
 @pytest.mark.parametrize("word", ["hydra.sweeper.max_batch_size=0", "hydra.launcher.n_jobs=0"])
 def test_a_value_that_hydra_cannot_use_is_reported_in_one_line(word: str, bench: Bench) -> None:
     launcher = ["hydra/launcher=joblib"] if "launcher" in word else []
