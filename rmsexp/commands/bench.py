@@ -26,12 +26,13 @@ from rmsexp.records.frames.benchmarks import Measured, Summary
 from rmsexp.records.frames.timing_records import new_folder
 from rmsexp.report.tables import bench as bench_table
 from rmsexp.report.tables import markup
-from rmsexp.system import atomic, checks
+from rmsexp.system import atomic
 from rmsexp.system.command_line import (
     Parser,
     ReportedError,
     entry_point,
     inform,
+    number,
     recorded,
     report,
     value_word,
@@ -89,12 +90,14 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         )
         command.add_argument(
             "--seconds",
-            type=float,
+            type=number(float, 0.0),
             default=10.0,
             help=f"measure each table for at least this many seconds and {FEWEST_BENCH_ROUNDS} rounds; default: 10",
         )
         command.add_argument(
-            "--threads", type=int, help="number of CPU threads; default: the number of cores that the process may use"
+            "--threads",
+            type=number(int, 1, config.MOST_THREADS),
+            help="number of CPU threads; default: the number of cores that the process may use",
         )
         command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
         command.add_argument("--results", type=Path, default=Path("results/bench"), help="default: results/bench")
@@ -102,23 +105,13 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     commands.choices["norms"].add_argument("--dtype", choices=DTYPES, default="float32")
     commands.choices["recurrences"].set_defaults(dtype="float32")
     arguments = parser.parse_args(words)
-    try:
-        _check(arguments)
-    except ValueError as error:
-        parser.error(str(error))
-    return arguments
-
-
-def _check(arguments: argparse.Namespace) -> None:
-    checks.positive("--seconds", arguments.seconds)
-    if arguments.threads is not None:
-        checks.at_least("--threads", arguments.threads, 1, config.MOST_THREADS)
-    shapes = SHAPES[arguments.what]
     for shape in arguments.shapes:
+        shapes = SHAPES[arguments.what]
         if not re.fullmatch(shapes.pattern, shape):
-            raise ValueError(f"--shapes: {shape} is not {shapes.form}, such as {shapes.default[0]}")
+            parser.error(f"--shapes: {shape} is not {shapes.form}, such as {shapes.default[0]}")
         if arguments.shapes.count(shape) > 1:
-            raise ValueError(f"--shapes names {shape} twice")
+            parser.error(f"--shapes names {shape} twice")
+    return arguments
 
 
 def run(arguments: argparse.Namespace, command: str) -> None:

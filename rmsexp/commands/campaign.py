@@ -33,7 +33,7 @@ from rmsexp import config
 from rmsexp.commands import launch
 from rmsexp.config.words import overrides
 from rmsexp.system import process
-from rmsexp.system.command_line import REPORTED, Parser, config_dir_words, entry_point, report, value_word
+from rmsexp.system.command_line import REPORTED, Parser, config_dir_words, entry_point, number, report, value_word
 from rmsexp.system.lock import Lock, RunLockedError
 
 if TYPE_CHECKING:
@@ -144,17 +144,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_config_dir("a folder of your own configs, such as norms, tasks and campaigns")
     parser.add_argument("--plan", action="store_true", help="print runs and costs instead of training")
     parser.add_argument("--register", action="store_true", help="register the campaign's rules, and end")
-    parser.add_argument("--jobs", type=_count, default=1, metavar="N", help="number of workers to start")
+    parser.add_argument("--jobs", type=number(int, 1, 256), default=1, metavar="N", help="number of workers to start")
     arguments = parser.parse_intermixed_args(argv)
     if (arguments.plan or arguments.register) and arguments.jobs > 1:
         parser.error("--plan and --register do no runs, so --jobs does not go with them")
     return arguments
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 256:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 256")
-    return int(text)
 
 
 def _work(asked: Asked, typed: Sequence[str], of: int = 1, label: str = "") -> int:

@@ -10,9 +10,9 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from rmsexp.system import process
 
@@ -21,6 +21,8 @@ LONGEST_MESSAGE = 300  # largest number of characters of a message
 LONGEST_WITH_PATHS = 1000  # the same for messages that have a command with paths, or several paths and addresses
 # what Hydra takes for null, a truth value or a number
 NO_TEXT = re.compile(r"null|true|false|[+-]?(nan|inf|[\d_.]*\d[\d_.]*(e[+-]?[\d_]+)?)", re.ASCII | re.IGNORECASE)
+
+Number = TypeVar("Number", int, float)
 
 
 class Main(Protocol):
@@ -65,6 +67,20 @@ class Parser(argparse.ArgumentParser):
         self, help: str = "a folder of your own configs, such as norms and tasks", default: str | None = None
     ) -> None:
         self.add_argument("-cd", "--config-dir", metavar="DIR", default=default, help=help)
+
+
+def number(kind: type[Number], least: float, most: float = sys.float_info.max) -> Callable[[str], Number]:
+    """Return the ``type`` of an argument that is a number of a kind, at least ``least`` and at most ``most``."""
+
+    def parse(text: str) -> Number:
+        value = kind(text)
+        if not least <= value <= most:
+            limit = f" to {most}" if most < sys.float_info.max else ""
+            raise argparse.ArgumentTypeError(f"{text} is not from {least}{limit or ' on'}")
+        return value
+
+    parse.__name__ = kind.__name__  # which argparse prints for a text that is no number
+    return parse
 
 
 def config_dir_words(config_dir: str | None) -> list[str]:

@@ -81,7 +81,8 @@ def test_plain_lines_show_all_states(results: Path, capsys: pytest.CaptureFixtur
     with record.RunFolder(results / "cifar10/demo/ln/seed1").locked():
         assert status.main([str(results)]) == 0
     names = {"error": last_error(results, "ln", 1), "diverged": last_error(results, "wn", 0)}
-    assert capsys.readouterr().out == PLAIN.format(root=results, left="1:54", **names)
+    lines = "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
+    assert lines == PLAIN.format(root=results, left="1:54", **names)
 
 
 def test_without_runs_only_their_number_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
