@@ -25,12 +25,9 @@ SCALE = "paper"
 class Log:
     """How a task's published log becomes a record.
 
-    Attributes:
-        suffix: the ending of the log's name.
-        read: a function that takes the path of the log and returns the metric rows of the record.
-        dataset: the name of the data set.
-        device: the device on which the paper's times were measured.
-        assumed: what we assume because the log does not say it, for the record's notes.
+    ``suffix``: the ending of the log's name. ``read``: takes the path of the log and returns the metric rows of the
+    record. ``dataset``: the name of the data set. ``device``: on which the paper's times were measured. ``assumed``:
+    what we assume because the log does not say it, for the record's notes.
     """
 
     suffix: str
@@ -105,7 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     suffixes = ", ".join(f"{task} for {log.suffix}" for task, log in LOGS.items())
     parser.add_argument("--task", choices=LOGS, help=f"default: {suffixes}")
     parser.add_argument("--norm", choices=config.options("norm"), default="rms", help="the norm of FILE (%(default)s)")
-    parser.add_argument("--seed", type=number(int, 0, config.LARGEST_SEED), default=0, help="tells several logs of one norm apart (%(default)s)")
+    seed = number(int, 0, config.LARGEST_SEED)
+    parser.add_argument("--seed", type=seed, default=0, help="tells several logs of one norm apart (%(default)s)")
     parser.add_argument("--results", type=Path, default=Path("results"), help="root of all records")
     arguments = parser.parse_args(argv)
     by_suffix = {log.suffix: task for task, log in LOGS.items()}

@@ -32,7 +32,7 @@ from rmsexp.config.schema import (
 )
 from rmsexp.system.checks import nearest, right_key
 from rmsexp.system.command_line import value_word
-from rmsexp.system.readers import check_own_config, read_yaml
+from rmsexp.system.readers import checked_yaml, read_yaml
 
 # ${if_equal:a,b,x,y} in a config is x if a equals b, otherwise y; a is a reference such as ${model.variant}.
 OmegaConf.register_new_resolver("if_equal", lambda a, b, x, y: x if a == b else y, replace=True)
@@ -161,7 +161,7 @@ def _compose(words: tuple[str, ...], config_dir: str | None, state: OwnFiles, hy
     """
     for path in (Path(place) for place, *_ in state):
         try:
-            check_own_config(path)
+            checked_yaml(path)
         except ValueError as error:
             raise ConfigError(str(error)) from None
         packaged = CONFIGS / path.relative_to(Path(config_dir or "").absolute())

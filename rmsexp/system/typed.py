@@ -7,9 +7,10 @@ some, unless they are to be refused. What a class raises ValueError for, as in `
 
 from __future__ import annotations
 
-import dataclasses
+import inspect
 import reprlib
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
@@ -88,10 +89,17 @@ def _typed(kind: Any, value: Any, place: str, refuse: bool) -> Any:
     if origin is Annotated:
         plain, limits = _typed(arguments[0], value, place, refuse), arguments[1]
         return _require(limits.least <= plain <= limits.most, plain, place, limits)
-    if origin in (Union, UnionType):
-        return _one_of(arguments, value, place, refuse)
+    if origin in (Union, UnionType):  # the first type that the value fits
+        if value is None and NoneType in arguments:
+            return None
+        *kinds, last = [each for each in arguments if each is not NoneType]
+        for each in kinds:
+            with suppress(ValueError):
+                return _typed(each, value, place, refuse)
+        return _typed(last, value, place, refuse)
     if origin is Literal:
-        return _require(_is_among(value, arguments), value, place, " or ".join(map(str, arguments)))
+        known = any(type(value) is type(choice) and value == choice for choice in arguments)
+        return _require(known, value, place, " or ".join(map(str, arguments)))
     if origin in (list, tuple):
         _require(isinstance(value, list | tuple), value, place, "a list")
         return origin(_typed(arguments[0], item, f"{place}[{number}]", refuse) for number, item in enumerate(value))
@@ -103,28 +111,15 @@ def _typed(kind: Any, value: Any, place: str, refuse: bool) -> Any:
         raise ValueError(f"{place} has no {missing[0]}")
     if refuse and (unknown := [name for name in value if name not in fields]):
         raise ValueError(f"{place} has {reprlib.repr(unknown[0])}, which is not known")
-    known = {
+    content = {
         name: _typed(of, value[name], _inside(place, name), refuse) for name, (of, _) in fields.items() if name in value
     }
     if is_typeddict(kind):
-        return value | known
+        return value | content
     try:
-        return kind(**known)
+        return kind(**content)
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from None
-
-
-def _one_of(kinds: tuple[Any, ...], value: Any, place: str, refuse: bool) -> Any:
-    """Return a value of the first type of a union that it fits."""
-    others = [kind for kind in kinds if kind is not NoneType]
-    if value is None and len(others) < len(kinds):
-        return None
-    for kind in others[:-1]:
-        try:
-            return _typed(kind, value, place, refuse)
-        except ValueError:
-            continue
-    return _typed(others[-1], value, place, refuse)
 
 
 def _is_plain(kind: type, value: object) -> bool:
@@ -132,10 +127,6 @@ def _is_plain(kind: type, value: object) -> bool:
     if kind is float:
         return type(value) in (int, float) and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
     return type(value) is kind and (kind is not int or abs(value) <= LARGEST)  # type: ignore[arg-type]
-
-
-def _is_among(value: object, choices: tuple[object, ...]) -> bool:
-    return any(type(value) is type(choice) and value == choice for choice in choices)
 
 
 def _require(valid: bool, value: Any, place: str, expected: object) -> Any:
@@ -161,10 +152,5 @@ def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
             name: (get_args(hint)[0] if get_origin(hint) is NotRequired else hint, name not in optional)
             for name, hint in hints.items()
         }
-    if dataclasses.is_dataclass(kind):
-        none = dataclasses.MISSING
-        return {
-            field.name: (hints[field.name], field.default is none and field.default_factory is none)
-            for field in dataclasses.fields(kind)
-        }
-    return {name: (hints[name], name not in kind._field_defaults) for name in kind._fields}
+    parameters = inspect.signature(kind).parameters  # of a dataclass or NamedTuple
+    return {name: (hints[name], parameter.default is parameter.empty) for name, parameter in parameters.items()}

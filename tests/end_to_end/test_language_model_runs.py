@@ -80,7 +80,8 @@ def test_other_subwords_are_refused(main: Main, tmp_path: Path, capsys: pytest.C
 def test_mistakes_are_reported_in_one_line(
     words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert generate.main([str(tmp_path), *words]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        raise SystemExit(generate.main([str(tmp_path), *words]))
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith("rmsexp: ")
