@@ -146,15 +146,3 @@ def test_a_module_that_is_no_program_is_refused(tmp_path: Path, monkeypatch: pyt
 def test_a_word_about_sweeps_is_refused_where_it_has_no_effect(word: str) -> None:
     with pytest.raises(config.ConfigError, match="has an effect in sweeps only"):
         config.job([word])
-
-
-def test_a_reference_to_an_unknown_key_is_refused_with_its_key() -> None:
-    with pytest.raises(config.ConfigError, match=r"^optim\.lr: Interpolation key 'nothing' not found"):
-        config.job(["optim.lr=${nothing}"])
-    with pytest.raises(config.ConfigError, match=r"^norms: Interpolation key 'nothing' not found"):
-        timing.parse(["norms=${nothing}"])
-
-
-def test_a_value_that_refers_to_itself_is_refused_with_its_key() -> None:
-    with pytest.raises(config.ConfigError, match=r"^optim\.lr: Recursive interpolation"):
-        config.job(["optim.lr=${optim.lr}"])

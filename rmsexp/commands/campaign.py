@@ -73,11 +73,13 @@ ConfigStore.instance().store(name=WORKER, node=WorkerConfig)
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parse(argv)
+    from rmsexp.campaign import items
+
     with process.ending_on_signals():  # between runs; during a run the trainer handles signals, and saves the run first
         words = overrides(arguments.words, arguments.config_dir)
         of_hydra = [word for word in words if config.is_for_sweeps(word)]
         words = [word for word in words if word not in of_hydra]
-        asked = _asked(arguments.name, words, arguments.config_dir)
+        asked = items.asked(arguments.name, words, arguments.config_dir)
         if arguments.register:
             print(f"registered  {asked.register()}")
             return 0
@@ -91,12 +93,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if status < 128:
             summary.conclude(asked)
         return status
-
-
-def _asked(name: str, words: Sequence[str], config_dir: str | None) -> Asked:
-    from rmsexp.campaign import items
-
-    return items.asked(name, words, config_dir)
 
 
 def _start(asked: Asked, arguments: argparse.Namespace, words: Sequence[str], of_hydra: Sequence[str]) -> int:
@@ -124,10 +120,12 @@ def _start(asked: Asked, arguments: argparse.Namespace, words: Sequence[str], of
 
 def _worker(composed: DictConfig) -> int:
     """Be a worker that Hydra has started, and return its exit status."""
+    from rmsexp.campaign import items
+
     running = launch.enter()
     with process.ending_on_signals():
         try:
-            asked = _asked(composed.name, list(composed.words), composed.config_dir)
+            asked = items.asked(composed.name, list(composed.words), composed.config_dir)
             return _work(asked, list(composed.typed), composed.of, f"[{running.job.num + 1}] ")
         except REPORTED as error:
             report(error)

@@ -16,11 +16,11 @@ from rmsexp.config.composition import papers_scale as papers_scale
 from rmsexp.config.composition import parse as parse
 from rmsexp.config.composition import read as read
 from rmsexp.config.composition import unknown as unknown
+from rmsexp.config.identity import Job as Job
+from rmsexp.config.identity import check_one_setting as check_one_setting
 from rmsexp.config.identity import differences as differences
 from rmsexp.config.identity import digest as digest
-from rmsexp.config.runs import Job as Job
-from rmsexp.config.runs import check_one_setting as check_one_setting
-from rmsexp.config.runs import job as job
+from rmsexp.config.identity import job as job
 from rmsexp.config.schema import LARGEST_SEED as LARGEST_SEED
 from rmsexp.config.schema import MOST_THREADS as MOST_THREADS
 from rmsexp.config.schema import ConfigError as ConfigError

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from rmsexp.config import score
@@ -286,6 +286,8 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
         if isinstance(value, DictConfig) and not isinstance(given, DictConfig):
             keys = ", ".join(f"{prefix}{name}.{key}" for key in map(str, value))
             raise ConfigError(f"{prefix}{name} is a group of keys; set a single key ({keys})")
+        if isinstance(value, ListConfig) and not isinstance(given, ListConfig | None):
+            raise ConfigError(f"{prefix}{name} must be a list, in brackets: {prefix}{name}=[…]")
     try:
         merged: DictConfig = OmegaConf.merge(typed, content)  # type: ignore[assignment]
     except ConfigKeyError as error:

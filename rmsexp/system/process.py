@@ -72,7 +72,7 @@ def local_rank() -> int:
 
 def is_restarted() -> bool:
     """Return whether torchrun (--max-restarts) has started this process's command before."""
-    return _is_counted("TORCHELASTIC_RESTART_COUNT")
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0")
 
 
 def slurm_job() -> str | None:
@@ -82,12 +82,7 @@ def slurm_job() -> str | None:
 
 def is_requeued() -> bool:
     """Return whether SLURM has started the job of this process before."""
-    return _is_counted("SLURM_RESTART_COUNT")
-
-
-def _is_counted(variable: str) -> bool:
-    """Return whether a launcher has set the environment variable, its number of restarts, to more than 0."""
-    return os.environ.get(variable, "0") not in ("", "0")
+    return os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
 
 
 # --- signals

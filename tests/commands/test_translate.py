@@ -94,21 +94,6 @@ def test_scores_equal_those_of_the_run_s_evaluation(runs: dict[str, Path], trans
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_translations_of_the_last_checkpoint_equal_the_run_s_samples(
-    runs: dict[str, Path], translated: Translate, task: str
-) -> None:
-    sources, references = held_out("test")
-    done = translated("\n".join(sources), runs[task], "--checkpoint", "last")
-    steps = int(LEARNT[task][0].partition("=")[2])
-    assert f"translating 16 lines with the model of step {steps}" in done.err
-    samples = (runs[task] / "translations.txt").read_text()
-    lines = done.out.splitlines()
-    for i in (0, 15):
-        assert f"test {i + 1}\n  source      {sources[i]}\n  reference   {references[i]}\n" in samples
-        assert f"  reference   {references[i]}\n  translation {lines[i]}\n" in samples
-
-
-@pytest.mark.parametrize("task", TASKS)
 def test_beam_size_defaults_to_the_config_s(runs: dict[str, Path], translated: Translate, task: str) -> None:
     text = "\n".join(held_out("test")[0])
     plain, two, greedy, wide = (translated(text, runs[task], *more).out for more in ([], *_beams(2, 1, 5)))
@@ -133,24 +118,6 @@ def test_every_input_line_gives_one_output_line(runs: dict[str, Path], translate
     assert "8 lines" in done.err
     assert (lines[1], lines[4], lines[6]) == tuple(alone)
     assert translated("\ufeff" + "\n".join(sources[:3]), runs[task]).out.splitlines() == alone  # a byte order mark
-
-
-def test_mistakes_give_one_line_and_no_output(runs: dict[str, Path], translated: Translate, tmp_path: Path) -> None:
-    run = runs["transformer"]
-    for words, status, message in (
-        ([tmp_path], 2, f"rmsexp: {tmp_path / 'config.yaml'} cannot be read (No such file or directory): name the"),
-        ([tmp_path / "nowhere"], 2, "name the folder of a run"),
-        ([run, "--beam", "0"], 2, "--beam"),
-        ([run, "--beam", "9" * 30], 2, "--beam"),
-        ([run, "--norm-class", "nowhere.Norm"], 2, "rmsexp: nowhere.Norm cannot be imported (No module named"),
-    ):
-        done = translated("a\n", *words)
-        assert (done.status, done.out) == (status, "")
-        assert message in done.err
-        assert done.err.count("\n") == 1
-        assert len(done.err) < 300
-    for words in ([], [run, "--beam", "x"], [run, "--checkpoint", "first"]):
-        assert translated("a\n", *words).status == 2
 
 
 def test_a_line_of_too_many_tokens_is_refused_before_it_takes_the_memory(

@@ -64,26 +64,3 @@ def test_other_subwords_are_refused(main: Main, tmp_path: Path, capsys: pytest.C
     assert "/seed0 was trained with other subwords than those that are now in data.root" in done.err
     assert generate.main([str(folder)]) == 1
     assert "/seed0 was trained with other subwords" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--tokens", "0"], "--tokens"),
-        (["--temperature", "-1"], "--temperature"),
-        (["--temperature", "nan"], "--temperature"),
-        (["--seed", "-1"], "--seed"),
-        (["--prompt", "\udcff"], "--prompt is not UTF-8"),
-        ([], "config.yaml cannot be read (No such file or directory): name the folder of a run"),
-    ],
-)
-def test_mistakes_are_reported_in_one_line(
-    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        raise SystemExit(generate.main([str(tmp_path), *words]))
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("rmsexp: ")
-    assert message in printed.err
-    assert printed.err.count("\n") == 1
