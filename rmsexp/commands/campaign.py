@@ -22,12 +22,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING, DictConfig
+from omegaconf import DictConfig
 
 from rmsexp import config
 from rmsexp.commands import launch
@@ -44,30 +43,12 @@ WORKER = "campaign_worker"  # the name of a worker's config in Hydra's ConfigSto
 ON_THIS_MACHINE = ("basic", "joblib", "submitit_local")  # launchers of Hydra whose workers share the cores
 
 
-@dataclass
-class WorkerConfig:
-    """The config of a worker that a launcher of Hydra starts.
-
-    ``name``, ``words``, ``config_dir``: of the command line. ``of``: the number of workers that share the machine's
-    cores. ``typed``: the words of the whole command line, for the record of a timing.
-    """
-
-    name: str = MISSING
-    words: list[str] = field(default_factory=list)
-    config_dir: str | None = None
-    of: int = 1
-    typed: list[str] = field(default_factory=list)
-    defaults: list[Any] = field(
-        default_factory=lambda: [
-            "_self_",
-            {"override hydra/sweeper": "campaign"},
-            {"override hydra/job_logging": "none"},
-            {"override hydra/hydra_logging": "none"},
-        ]
-    )
-
-
-ConfigStore.instance().store(name=WORKER, node=WorkerConfig)
+# The config of a worker that a launcher of Hydra starts. name, words, config_dir: of the command line; typed: the words
+# of the whole command line, for the record of a timing; of: the number of workers that share the machine's cores.
+VALUES: dict[str, Any] = {"name": "", "words": [], "config_dir": None, "typed": [], "of": 1}
+OVERRIDES = {"sweeper": "campaign", "job_logging": "none", "hydra_logging": "none"}  # of groups of Hydra
+DEFAULTS = ["_self_", *({f"override hydra/{group}": choice} for group, choice in OVERRIDES.items())]
+ConfigStore.instance().store(name=WORKER, node=VALUES | {"defaults": DEFAULTS})
 
 
 @entry_point

@@ -83,8 +83,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser(prog="rmsexp", add_help=False)
     parser.add_argument("overrides", nargs="*")
     switches = "-h --help, -m --multirun, -r --run, -q --quiet, -sc --shell-completion"
-    for flags in f"{switches}, --resolve, --hydra-help, --version".split(", "):
-        parser.add_argument(*flags.split(), action="store_true")
+    for switch in f"{switches}, --resolve, --hydra-help, --version".split(", "):
+        parser.add_argument(*switch.split(), action="store_true")
     for flags in (("-cd", "--config-dir"), ("-p", "--package"), *UNSUPPORTED):
         parser.add_argument(*flags)
     parser.add_argument("-c", "--cfg", choices=("job", "hydra", "all"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rmsexp.config.composition import CONFIGS as CONFIGS
-from rmsexp.config.composition import GROUPS as GROUPS
 from rmsexp.config.composition import compose as compose
 from rmsexp.config.composition import expand_home as expand_home
 from rmsexp.config.composition import file as file

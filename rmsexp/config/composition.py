@@ -41,15 +41,7 @@ OwnFiles = tuple[tuple[str, int, int], ...]
 
 _HERE = Path(__file__).parents[1]
 CONFIGS = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / "configs"
-GROUPS = {
-    "task": "the model and its data",
-    "norm": "the normaliser",
-    "scale": "how large model and data are",
-    "recipe": "sizes and schedule of a task at a scale; chosen by task and scale",
-    "pair": "settings that one norm needs on one task; chosen by task and norm",
-    "logger": "a service that the metrics are also written to; for several: logger=[wandb,tensorboard]",
-    "sweep": "a prepared set of runs",
-}
+GROUPS = ("task", "norm", "scale", "recipe", "pair", "logger", "sweep")
 # Other names of norms on a command line, in small letters and without hyphens and underscores.
 ALIASES = {
     "layernorm": "ln",

@@ -6,13 +6,15 @@ import argparse
 import functools
 import itertools
 import json
+import os
 import re
 import shlex
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from rmsexp.system import process
 
@@ -23,12 +25,6 @@ LONGEST_WITH_PATHS = 1000  # the same for messages that have a command with path
 NO_TEXT = re.compile(r"null|true|false|[+-]?(nan|inf|[\d_.]*\d[\d_.]*(e[+-]?[\d_]+)?)", re.ASCII | re.IGNORECASE)
 
 Number = TypeVar("Number", int, float)
-
-
-class Main(Protocol):
-    """The function of a command: returns the exit status of the words ``argv``, by default those of the process."""
-
-    def __call__(self, argv: Sequence[str] | None = None) -> int: ...
 
 
 class ReportedError(Exception):
@@ -107,8 +103,10 @@ def add_own_classes(parser: Parser) -> None:
     parser.add_argument("--norm-class", metavar="MODULE.CLASS", help="import only this class, the norm of the run")
 
 
-def entry_point(main: Main) -> Main:
+def entry_point(main: Callable[..., int]) -> Callable[..., int]:
     """Return the function of a command: it calls ``main``, reports errors, and returns the exit status.
+
+    ``main``: returns the exit status of a list of words, by default those of the process.
 
     The status is 2 for a mistake on the command line, 1 if the command fails, and 130 after Ctrl-C. Errors that are
     neither ReportedError, ValueError nor OSError, nor about memory, are mistakes in the program; they are not caught.
@@ -117,13 +115,14 @@ def entry_point(main: Main) -> Main:
     @functools.wraps(main)
     def run(argv: Sequence[str] | None = None) -> int:
         process.open_output()
-        process.raise_on_ctrl_c()
+        if signal.getsignal(signal.SIGINT) is process.end_during_imports:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C raises KeyboardInterrupt from now on
         try:
             status = main(argv)
             sys.stdout.flush()
             return status
         except BrokenPipeError:
-            process.silence_output()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # its reader has ended, as in "… | head"
             return 1
         except REPORTED as error:
             report(error)

@@ -37,11 +37,6 @@ def open_output() -> None:
             stream.reconfigure(errors="replace")
 
 
-def silence_output() -> None:
-    """Discard what is still to be written to standard output, whose reader has ended, as in ``rmsexp … | head``."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 # --- figures
 
 
@@ -147,12 +142,6 @@ def ending_on_signals() -> Iterator[None]:
 
     with handling(end, [number for number in stopping_signals() if not callable(signal.getsignal(number))]):
         yield
-
-
-def raise_on_ctrl_c() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt from now on, if it is :func:`end_during_imports` that handles it."""
-    if signal.getsignal(signal.SIGINT) is end_during_imports:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def end_during_imports(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001

@@ -124,8 +124,7 @@ def test_a_line_of_too_many_tokens_is_refused_before_it_takes_the_memory(
     runs: dict[str, Path], translated: Translate
 ) -> None:
     done = translated(f"a man\n{'a man ' * 1500}\n", runs["transformer"])
-    assert (done.status, done.out) == (1, "")
-    assert "line 2 has 6,000 tokens, and the limit is 2,000; write one sentence per line" in done.err
+    done.assert_failed("line 2 has 6,000 tokens, and the limit is 2,000; write one sentence per line")
 
 
 def test_missing_and_damaged_checkpoints_are_named(runs: dict[str, Path], translated: Translate) -> None:
@@ -140,16 +139,14 @@ def test_missing_and_damaged_checkpoints_are_named(runs: dict[str, Path], transl
             done = translated("a\n", runs["transformer"])
         finally:
             best.write_bytes(content)
-        assert (done.status, done.out) == (1, "")
-        assert "checkpoints/best.pt is " in done.err
+        done.assert_failed("checkpoints/best.pt is ")
         assert message in done.err
         assert "Traceback" not in done.err
 
 
 def test_input_that_is_not_utf8_is_refused(runs: dict[str, Path], translated: Translate) -> None:
     done = translated(b"A dog.\nA \xff cat.\n", runs["transformer"])
-    assert (done.status, done.out) == (1, "")
-    assert "rmsexp: the input is not UTF-8 (byte 9" in done.err
+    done.assert_failed("rmsexp: the input is not UTF-8 (byte 9")
 
 
 def damaged_copy(run: Path, to: Path, name: str, content: str) -> Path:
@@ -177,8 +174,7 @@ def test_the_checkpoint_of_another_run_is_refused(runs: dict[str, Path], transla
         runs["transformer"], tmp_path / "run", record.CONFIG, config_of(runs["transformer"], precision="bfloat16")
     )
     done = translated("a\n", run)
-    assert (done.status, done.out) == (1, "")
-    assert f"{run / record.CHECKPOINTS / checkpoint.BEST} is of another run (its config is " in done.err
+    done.assert_failed(f"{run / record.CHECKPOINTS / checkpoint.BEST} is of another run (its config is ")
 
 
 @pytest.mark.parametrize("payload", [{"step": 3}, {"step": 3, "model": {}}, {"step": 3, "model": {"x": torch.ones(9)}}])
@@ -219,8 +215,7 @@ def test_other_data_are_refused(runs: dict[str, Path], translated: Translate, mo
     other = phrases.phrases(50, 5, 5)
     monkeypatch.setitem(translation.SOURCES, "phrases", lambda _: other)
     done = translated("a\n", runs["transformer"])
-    assert (done.status, done.out) == (1, "")
-    assert "was trained on other data" in done.err
+    done.assert_failed("was trained on other data")
 
 
 @pytest.mark.slow
@@ -229,8 +224,7 @@ def test_a_run_of_another_task_is_refused(data_root: Path, translated: Translate
     job = config.job([*options, "max_steps=1", "model.width=0.02", "batch_size=8"])
     assert runner.execute(job).status == "finished"
     done = translated("a\n", job.folder)
-    assert (done.status, done.out) == (2, "")
-    assert f"rmsexp: {job.folder} is a run of task=cifar10, for which this command does not work" in done.err
+    done.assert_failed(f"rmsexp: {job.folder} is a run of task=cifar10, for which this command does not work")
 
 
 @pytest.mark.slow

@@ -60,7 +60,6 @@ def test_other_subwords_are_refused(main: Main, tmp_path: Path, capsys: pytest.C
     run["notes"]["subwords"] = "other"
     atomic.write_json(folder / record.RUN, run)
     done = main(*words, "max_steps=4")
-    assert done.status == 1
-    assert "/seed0 was trained with other subwords than those that are now in data.root" in done.err
+    done.assert_failed("/seed0 was trained with other subwords than those that are now in data.root")
     assert generate.main([str(folder)]) == 1
     assert "/seed0 was trained with other subwords" in capsys.readouterr().err
