@@ -227,9 +227,5 @@ class Curves(Callback):
         outcomes.show_settings(_jobs)
 
 
-def _folder_of_run(*, _root_: DictConfig) -> str:
-    return str(_job(_root_.hydra).folder.absolute())
-
-
 # ${run_folder:} in Hydra's part of the config is the folder of the run's record
-OmegaConf.register_new_resolver("run_folder", _folder_of_run, replace=True)
+OmegaConf.register_new_resolver("run_folder", lambda *, _root_: str(_job(_root_.hydra).folder.absolute()), replace=True)

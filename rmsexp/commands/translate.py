@@ -27,22 +27,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     classes.load_own(arguments.config_dir, arguments.norm_class)
     device = torch.device(arguments.device)
     task, model, step = trained.load(arguments.run, TranslationTask, device, inform, which=arguments.checkpoint)
-    lines = _lines()
+    try:
+        text = sys.stdin.buffer.read().decode("utf-8-sig")  # without a byte order mark
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the input is not UTF-8 (byte {error.start})") from None
+    lines = text.removesuffix("\n").split("\n") if text else []
     inform(f"translating {len(lines)} lines with the model of step {step}")
     with autocast(task.config.precision, device):
         translations = task.translate(model, lines, arguments.beam or task.config.decoding.beam)
     sys.stdout.buffer.write("".join(f"{line}\n" for line in translations).encode())
     sys.stdout.buffer.flush()
     return 0
-
-
-def _lines() -> list[str]:
-    """Return the lines of standard input, without a byte order mark.
-
-    Raises: ValueError if it is not UTF-8; OSError if it cannot be read.
-    """
-    try:
-        text = sys.stdin.buffer.read().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"the input is not UTF-8 (byte {error.start})") from None
-    return text.removesuffix("\n").split("\n") if text else []

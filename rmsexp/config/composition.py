@@ -96,21 +96,18 @@ def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: b
     """
     if config_dir is not None and not (config_dir and Path(config_dir).is_dir()):
         raise ConfigError(f"--config-dir {config_dir} is not a folder")
-    parsed = parse(overrides)
     own_folders = {path.name for path in Path(config_dir).iterdir() if path.is_dir()} if config_dir else set[str]()
-    for override in parsed:
+    values, of_files = list[Override](), list[str]()
+    for word, override in zip(overrides, parse(overrides), strict=True):
         key = override.key_or_group
         if key in own_folders and key not in GROUPS:  # Hydra takes each folder there for a group
             raise ConfigError(f"{key} cannot be set, since --config-dir {config_dir} has a folder of that name")
         _check_choice(override, config_dir)
-    values = [  # they set a value of the run, and neither choose a file of a group nor are about Hydra
-        override
-        for override in parsed
-        if not (override.key_or_group in GROUPS or "/" in override.key_or_group or override.package is not None)
-        and not override.is_hydra_override()
-    ]
-    of_files = tuple(word for word, override in zip(overrides, parsed, strict=True) if override not in values)
-    composed = copy.deepcopy(_compose(of_files, config_dir, state_of_own_files(config_dir), hydra))
+        if key in GROUPS or "/" in key or override.package is not None or override.is_hydra_override():
+            of_files.append(word)
+        else:
+            values.append(override)
+    composed = copy.deepcopy(_compose(tuple(of_files), config_dir, state_of_own_files(config_dir), hydra))
     for override in values:
         _set(composed, override)
     return composed

@@ -87,12 +87,8 @@ def config_dir_words(config_dir: str | None) -> list[str]:
 def add_model_arguments(parser: Parser, example: str) -> None:
     """Add the arguments about a trained model: its run, such as ``example``, checkpoint, device and own classes."""
     parser.add_argument("run", type=Path, help=f"the run's folder, such as {example}")
-    parser.add_argument(
-        "--checkpoint",
-        choices=("best", "last"),
-        default="best",
-        help="the checkpoint to use: the best on the validation set, or the last (default: %(default)s)",
-    )
+    checkpoint = "the checkpoint to use: the best on the validation set, or the last (default: %(default)s)"
+    parser.add_argument("--checkpoint", choices=("best", "last"), default="best", help=checkpoint)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     add_own_classes(parser)
 
