@@ -24,7 +24,7 @@ from rmsexp.system.command_line import report
 from rmsexp.system.lock import Lock
 from rmsexp.system.regular_file import read_regular
 
-PATIENCE = 50  # polls after which a line says that this process waits for the campaign's folder
+PATIENCE = 5.0  # seconds after which a line says that this process waits for the campaign's folder
 
 
 @contextmanager

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from rmsexp.records.frames.load import Records, load
 from rmsexp.system.command_line import inform
-from rmsexp.system.lock import locked
+from rmsexp.system.file_lock import locked
 
 __all__ = ["Records", "draw", "load"]
 
-PATIENCE = 50  # polls before a message: a figure takes less
+PATIENCE = 5.0  # seconds before a message: a figure takes less
 
 
 def draw(results: Path, task: str, setting: str) -> Path:

@@ -16,13 +16,15 @@ import os
 import shlex
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
-from rmsexp.system.lock import locked, sign, try_to_lock, wait
+from rmsexp.system import file_lock
+from rmsexp.system.file_lock import try_to_lock
 from rmsexp.system.private import private_folder
 
 FOLDER = Path(tempfile.gettempdir(), f"rmsexp-{os.geteuid()}")
@@ -42,11 +44,14 @@ def measuring(report: Report) -> Iterator[None]:
     """
     with ExitStack() as stack:
         try:
-            own = _path(MEASURING)
-            file = stack.enter_context(locked(own, lambda: report(f"waiting for {_owner(own)}"), PATIENCE))
-            sign(file, f"{os.getpid()} ({shlex.join(sys.orig_argv)[:LONGEST_COMMAND]})")
+            own = stack.enter_context(_open(MEASURING))
+            _wait(own, fcntl.LOCK_EX, lambda: report(f"waiting for {_owner(own)}"), PATIENCE)
+            own.truncate(0)
+            own.write(f"{os.getpid()} ({shlex.join(sys.orig_argv)[:LONGEST_COMMAND]})")
+            own.flush()
+            workers = stack.enter_context(_open(WORKING))
             pausing = "waiting until the campaign workers on this machine pause"
-            stack.enter_context(locked(_path(WORKING), lambda: report(pausing), PATIENCE))
+            _wait(workers, fcntl.LOCK_EX, lambda: report(pausing), PATIENCE)
         except OSError as error:
             report(f"warning: campaign workers on this machine do not pause for this measurement ({error})")
         yield
@@ -74,7 +79,7 @@ class Pause:
         """Return whether :meth:`wait` must be called, because somebody measures. Takes some 40 µs."""
         if self._working is None:
             return False
-        with _path(MEASURING).open("a") as measuring:
+        with _open(MEASURING) as measuring:
             return not try_to_lock(measuring, fcntl.LOCK_SH)
 
     def wait(self, report: Report) -> None:
@@ -83,13 +88,13 @@ class Pause:
             return
         self.close()
         try:
-            with _path(MEASURING).open("a") as measuring:
+            with _open(MEASURING) as measuring:
                 if not try_to_lock(measuring, fcntl.LOCK_SH):
                     begun = time.monotonic()
-                    wait(measuring, fcntl.LOCK_SH, lambda: report(f"paused for {_owner(_path(MEASURING))}"))
+                    _wait(measuring, fcntl.LOCK_SH, lambda: report(f"paused for {_owner(measuring)}"))
                     report(f"going on after a pause of {time.monotonic() - begun:.0f} s")
-                self._working = _path(WORKING).open("a")
-                wait(self._working, fcntl.LOCK_SH)
+                self._working = _open(WORKING)
+                _wait(self._working, fcntl.LOCK_SH)
         except OSError as error:
             self._off = True
             self.close()
@@ -102,11 +107,21 @@ class Pause:
         self._working = None
 
 
-def _path(name: str) -> Path:
-    return private_folder(FOLDER) / name
+def _open(name: str) -> IO[str]:
+    return (private_folder(FOLDER) / name).open("a+")
 
 
-def _owner(path: Path) -> str:
+def _wait(file: IO[str], kind: int, waiting: Callable[[], None] = lambda: None, patience: int = 0) -> None:
+    """Lock a file. Call ``waiting`` once if that takes more than ``patience`` polls."""
+    polls = 0
+    while not try_to_lock(file, kind):
+        if polls == patience:
+            waiting()
+        polls += 1
+        threading.Event().wait(file_lock.POLL_SECONDS)
+
+
+def _owner(file: IO[str]) -> str:
     """Return the measurement of the process that has locked its file, by what it wrote there."""
-    process = path.read_text(errors="replace")[: LONGEST_COMMAND + 20] or "unknown"
-    return f"the measurement of process {process}; goes on when that ends"
+    file.seek(0)
+    return f"the measurement of process {file.read(LONGEST_COMMAND + 20) or 'unknown'}; goes on when that ends"

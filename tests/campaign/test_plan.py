@@ -134,7 +134,7 @@ def test_only_one_process_at_a_time_writes_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whoever waits reads the records after the other has written, so an older plan never replaces a newer one."""
-    monkeypatch.setattr(plan, "PATIENCE", 0)
+    monkeypatch.setattr(plan, "PATIENCE", 0.0)
     asked, written = ask(tmp_path), list[bool]()
     timer = lock_for_a_moment(asked, lambda: written.append((asked.folder / campaign_file.FILE).exists()))
     left_behind = asked.folder / ".campaign.json.1.tmp"

@@ -1,4 +1,4 @@
-"""Locks of files, and the lock of a run, whose holder notices if the file is deleted."""
+"""The lock of a run: one process at a time holds it, and its holder notices if the lock's file is deleted."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import NoReturn
 
 import pytest
 
-from rmsexp.system.lock import Lock, RunLockedError, locked, try_to_lock
-from rmsexp.system.regular_file import NotRegularError
+from rmsexp.system.lock import Lock, RunLockedError
 
 
 @pytest.fixture
@@ -32,63 +31,6 @@ def delete(path: Path) -> None:
 def replace(path: Path) -> None:
     path.with_name("other").write_text("")
     path.with_name("other").replace(path)
-
-
-def without_locks(patch: pytest.MonkeyPatch, number: int) -> None:
-    def flock(*_: object) -> NoReturn:
-        raise OSError(number, os.strerror(number))
-
-    patch.setattr(fcntl, "flock", flock)
-
-
-def test_a_lock_is_a_flock_of_the_file_and_excludes_others(tmp_path: Path) -> None:
-    """Processes of older versions, which call flock themselves, may work in the same folder."""
-    path = tmp_path / "folder" / "lock"
-    with locked(path, pytest.fail), path.open() as other:
-        assert not try_to_lock(other, fcntl.LOCK_EX)
-        assert not try_to_lock(other, fcntl.LOCK_SH)
-    assert path.exists()
-    with path.open() as one, path.open() as other:
-        assert try_to_lock(one, fcntl.LOCK_SH)
-        assert try_to_lock(other, fcntl.LOCK_SH)
-
-
-def test_waiting_is_announced_once_another_process_holds_the_lock(tmp_path: Path) -> None:
-    lines: list[str] = []
-    with (tmp_path / "lock").open("w") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-
-        def release() -> None:
-            lines.append("waiting")
-            fcntl.flock(other, fcntl.LOCK_UN)
-
-        with locked(tmp_path / "lock", release):
-            assert not try_to_lock(other, fcntl.LOCK_EX)
-    assert lines == ["waiting"]
-
-
-def test_a_short_wait_is_not_announced(tmp_path: Path) -> None:
-    with (tmp_path / "lock").open("w") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        threading.Timer(0.05, fcntl.flock, [other, fcntl.LOCK_UN]).start()
-        with locked(tmp_path / "lock", pytest.fail, patience=60):
-            assert not try_to_lock(other, fcntl.LOCK_EX)
-
-
-@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO])
-def test_a_file_system_without_locks_is_an_error(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_locks(monkeypatch, number)
-    path = tmp_path / "lock"
-    with pytest.raises(OSError, match=rf"{os.strerror(number)}: '{path}'"), locked(path, pytest.fail):
-        pass
-    with path.open() as file, pytest.raises(OSError, match=os.strerror(number)):
-        try_to_lock(file, fcntl.LOCK_EX)
-
-
-def test_a_pipe_in_the_place_of_the_file_is_not_locked(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "lock")
-    with pytest.raises(NotRegularError), locked(tmp_path / "lock"):
-        pass
 
 
 @pytest.mark.parametrize("change", [delete, replace])
@@ -154,24 +96,27 @@ def test_a_forked_child_does_not_hold_the_lock_of_a_process_that_ends(lock: Lock
 
 
 def test_on_a_file_system_without_locks_nobody_holds_one(lock: Lock, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(*_: object) -> NoReturn:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
     lock.path.touch()
-    without_locks(monkeypatch, errno.ENOLCK)
+    monkeypatch.setattr(fcntl, "flock", unsupported)
     with pytest.raises(OSError, match=r"cannot be written or locked \(No locks available\)"), lock.held():
         pass
     assert not lock.is_held()
 
 
-@pytest.mark.parametrize(("function", "what"), [("mkdir", "be made"), ("open", "be written or locked")])
+@pytest.mark.parametrize(("function", "what"), [("pathlib.Path.mkdir", "be made"), ("os.open", "be written or locked")])
 def test_a_folder_that_cannot_be_used_is_named_with_a_way_out(
     function: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if function == "open":
+    if function == "os.open":
         (tmp_path / "rms").mkdir()
 
     def refuse(*_: object, **__: object) -> NoReturn:
         raise PermissionError(errno.EACCES, "Permission denied", "results")
 
-    monkeypatch.setattr(Path, function, refuse)
+    monkeypatch.setattr(function, refuse)
     with pytest.raises(PermissionError) as caught, Lock(tmp_path / "rms/.seed0.lock", tmp_path / "rms/seed0").held():
         pass
     where = f"{tmp_path}/rms cannot {what} (Permission denied)"

@@ -23,7 +23,7 @@ import torch
 from rmsexp.norms.kernels.forms import Kind
 from rmsexp.system import cores
 from rmsexp.system.command_line import brief, inform
-from rmsexp.system.lock import locked
+from rmsexp.system.file_lock import locked
 from rmsexp.system.private import cache_folder
 
 CACHE = Path("~/.cache/rmsexp/kernels")
