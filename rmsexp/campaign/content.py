@@ -175,7 +175,7 @@ def _claims(content: Content, stored: Any) -> tuple[Claim, ...]:
         first, *others = content.norms
         shared = {"test": EQUIVALENCE, "b": first, "margin": content.margin}
         stored = [{"claim": f"{norm} equals {first}", "a": norm} | shared for norm in others]
-    claims: tuple[Claim, ...] = typed(tuple[Claim, ...], stored, "claims", refuse_unknown=True)
+    claims: tuple[Claim, ...] = typed(tuple[Claim, ...], stored, "claims", refuse=True)
     claimed = {norm for claim in claims for norm in (claim.a, claim.b)}
     if idle := [norm for norm in content.norms if norm not in claimed]:
         raise config.ConfigError(f"norms: no claim is about {', '.join(idle)}; leave it out, or add a claim about it")

@@ -20,6 +20,7 @@ later compared with that, to find out whether something slowed them down.
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from collections.abc import Sequence
@@ -94,17 +95,14 @@ def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
     for key, names in (("norms", options.norms), ("impl", options.impl)):
         if not names:
             raise config.ConfigError(f"{key} must name at least one: {key}=[{','.join(getattr(Options(), key))}]")
-    jobs = [_job(name, impl, others, arguments.config_dir) for impl in options.impl for name in options.norms]
+    jobs = []
+    for impl, (norm, *of_norm) in itertools.product(options.impl, map(config.norm_words, options.norms)):
+        jobs.append(config.job([*others, norm, value_word("norm.impl", impl), *of_norm], arguments.config_dir))
     reference = options.timing.reference
     if reference in options.norms and all(job.series != reference for job in jobs):  # it is timed fused only
         options.timing.reference = jobs[options.norms.index(reference)].series
     _check(options, jobs)
     return options, {job.series: job for job in jobs}
-
-
-def _job(name: str, impl: str, overrides: Sequence[str], config_dir: str | None) -> config.Job:
-    norm, *options = config.norm_words(name)
-    return config.job([*overrides, norm, value_word("norm.impl", impl), *options], config_dir)
 
 
 def _check(options: Options, jobs: Sequence[config.Job]) -> None:

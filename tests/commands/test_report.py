@@ -107,14 +107,6 @@ def test_the_markdown_contains_the_tables_and_links_to_figures(written: Path) ->
     assert "%2B" in links[-1]  # a plus sign must be escaped in a link
 
 
-def test_latex_is_escaped_and_complete(written: Path) -> None:
-    text = (written / "report/tables.tex").read_text()
-    tables = text.count(r"\begin{tabular}")
-    assert tables == text.count(r"\end{tabular}") == text.count(r"\toprule") == 6 * 3 + 1
-    assert r"\caption{cifar10, demo+optim.lr=0.01: Summary}" in text
-    assert "%" not in text.replace(r"\%", "")
-
-
 def test_one_task_and_setting_can_be_chosen(results: Path, tmp_path: Path, pages: list[SettingReport]) -> None:
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     report.run(tmp_path, "cifar10", "demo+optim.lr=0.01")

@@ -34,39 +34,6 @@ REFERENCE = ROOT / "results/reference"
 # Command lines
 
 
-MISTAKES = """
-norm=ln -> norms=[ln,rms]
-max_steps=10 -> max_steps=10
-norms=[ln,ln+eps=1e-6] -> ln twice
-norms=[[ln]] -> norms
-norms=[] -> norms
-norms={a:1} -> norms
-norms=[ln,rms -> flow sequence
-impl=fused -> impl
-norms=[ln,rms+model.width=0.5] -> norms
-norms=[none,rms] -> timing.reference=ln
-norms=[ln,rms+p=0.5] -> norm.p
-impl=[quick] -> norm.impl=quick
-timing.layer=true -> did you mean timing.layers?
-timing.budget=0 -> timing.budget
-timing.budget=??? -> timing.budget
-timing.processes=0 -> timing.processes
-timing.target_width=-1 -> timing.target_width
---calib -> --calibrate
-timing.layers=true impl=[eager,fused] -> timing.layers=true
-"""
-
-
-@pytest.mark.parametrize("line", MISTAKES.strip().splitlines())
-def test_a_mistake_is_reported_in_one_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words, named = line.split(" -> ")
-    assert timing.main(words.split()) == 2
-    errors = capsys.readouterr().err
-    assert errors.startswith("rmsexp: ")
-    assert named in errors
-    assert errors.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("words", "reference"),
     [

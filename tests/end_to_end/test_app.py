@@ -159,8 +159,7 @@ def test_other_data_is_refused(bench: Bench) -> None:
     bench.edit(record.RUN, lambda run: run["dataset"].update(digest="other"))
     rows = bench.rows()
     done = bench("max_steps=8")
-    assert done.status == 1
-    assert f"{bench.folder()} was trained on other data (digest other, now " in done.err
+    done.assert_failed(f"{bench.folder()} was trained on other data (digest other, now ")
     assert "force=true" in done.err
     assert bench.rows() == rows
     assert bench.status()["status"] == "finished"
@@ -171,8 +170,7 @@ def test_another_config_in_the_folder_is_refused(bench: Bench) -> None:
     bench.edit(record.CONFIG, lambda resolved: resolved["optim"].update(lr=0.5))
     rows = bench.rows()
     done = bench("max_steps=8")
-    assert done.status == 1
-    assert f"{bench.folder()} was begun with another config (optim.lr is now 0.003)" in done.err
+    done.assert_failed(f"{bench.folder()} was begun with another config (optim.lr is now 0.003)")
     assert bench.rows() == rows
     assert bench.status() == {"status": "finished", "step": 4, "error": None}
 

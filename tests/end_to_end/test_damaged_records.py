@@ -17,8 +17,6 @@ from rmsexp.records import record
 from rmsexp.train import checkpoint
 from rmsexp.work import runner
 
-Damage = Callable[[Path], object]
-
 
 class Runs:
     """Runs of four and eight steps that were not disturbed, by name, each in its own results folder below ``root``.

@@ -74,8 +74,7 @@ def test_a_run_is_not_continued_with_other_ids_of_words(
 
     monkeypatch.setitem(sources, builtin, lambda *_: replace(source, load=load))
     done = main(*words)
-    assert done.status == 1
-    assert "/seed0 was trained with other words than those that are now in data.root" in done.err
+    done.assert_failed("/seed0 was trained with other words than those that are now in data.root")
 
 
 # Mistakes

@@ -5,11 +5,9 @@ from __future__ import annotations
 import bare_language_model
 import pytest
 import torch
-import trainer_overhead
-from helpers.language_models import TINY, make
+from helpers.language_models import make
 from helpers.tasks import shake
 
-from rmsexp import config
 from rmsexp.train.step import Stepper
 
 
@@ -29,11 +27,3 @@ def test_logits_and_trained_weights_are_ours() -> None:
     bare_language_model.train(bare, task.config, lambda step: task.batches(step)[0], steps=6, warmup=0)
     for plain, ours in zip(bare.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(plain, ours, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.usefixtures("small_synthetic_data", "fused_kernels")
-def test_fused_eager_and_plain_loop_are_timed() -> None:
-    task, _ = make("norm=rms")
-    timed = trainer_overhead.loops(task, config.job([*TINY, "norm=rms"]), 2)
-    assert list(timed) == ["trainer, eager", "trainer, fused", "plain loop"]
-    assert all(take() > 0 for take in timed.values())
