@@ -161,7 +161,7 @@ class CampaignFile:
         if unknown := {job.norm for job in self.jobs} - arms | claimed - {*self.norms}:
             raise ValueError(f"jobs or claims name {', '.join(sorted(unknown))}, which is not among the norms")
         if self.seeds.tune and self.tolerance is None:
-            selection.next_runs(self.grid, {}, self.mode, self.seeds.tune)  # checks the grid
+            selection.tune(self.grid, {}, self.mode, self.seeds.tune)  # checks the grid
 
     @property
     def task(self) -> str:
