@@ -188,7 +188,7 @@ class Campaign(CampaignFile):
     def tuning(self) -> selection.Plan:
         """The rates of the grid as extended, and the tuning runs to be made now or, without any, the choices."""
         if not self.is_tuned:
-            return selection.Plan(self.grid)
+            return selection.Plan(self.grid, (), {})
         return selection.tune(self.grid, self.validation, self.mode, self.seeds.tune, self.tuning_rule)
 
     @cached_property

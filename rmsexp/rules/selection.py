@@ -95,8 +95,8 @@ class Plan(NamedTuple):
     """The grid as extended so far, the runs that are to be made now, and without any the choice of each norm."""
 
     grid: tuple[float, ...]
-    runs: tuple[Run, ...] = ()
-    choices: dict[str, Choice] = {}
+    runs: tuple[Run, ...]
+    choices: dict[str, Choice]
 
 
 def tune(grid: Sequence[float], values: Values, mode: str, seeds: Sequence[int], rule: Rule = QUARTERS) -> Plan:
