@@ -21,7 +21,6 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Final, NoReturn
 
@@ -29,7 +28,6 @@ from rmsexp.records.contents import MetricsContent, RunContent, Status, StatusCo
 from rmsexp.system import atomic
 from rmsexp.system.command_line import command
 from rmsexp.system.lock import Lock
-from rmsexp.system.readers import read_json
 from rmsexp.system.regular_file import open_regular, read_regular
 from rmsexp.system.typed import read_typed
 
@@ -204,17 +202,6 @@ class RunFolder:
     def _metrics_content(self) -> bytes:
         return read_regular(self.metrics_path) if self.metrics_path.exists() else b""
 
-    def read_last_rows(self, length: int) -> list[Row]:
-        """Return the rows in the last ``length`` bytes of the metrics, unchecked. Lines that are no rows are left out.
-
-        Raises: OSError if the file cannot be opened.
-        """
-        with open_regular(self.metrics_path) as file:
-            start = max(0, file.seek(0, os.SEEK_END) - length)
-            file.seek(start)
-            lines = file.read(length).splitlines()[1 if start else 0 :]  # the first may lack its beginning
-        return [row for line in lines for row in _rows(line)[0]]
-
 
 def _extent(content: bytes) -> MetricsContent:
     """Return what a status records of a metrics file."""
@@ -261,26 +248,6 @@ def number(value: object) -> float:
 
 def _digest(content: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class Record:
-    """The record of a run: the content of ``run.json`` and ``status.json``, and the rows of its metrics."""
-
-    folder: Path
-    run: dict[str, Any]
-    status: StatusContent
-    metrics: list[Row]
-
-
-def read(folder: Path) -> Record:
-    """Return the record of a run; metrics after a damaged line are left out.
-
-    Raises: OSError or ValueError if a file is missing or damaged.
-    """
-    files = RunFolder(folder)
-    rows, _ = files.read_metrics()
-    return Record(folder, read_json(files.run_path), files.read_status(), rows)
 
 
 def left_out(root: Path, module: str) -> str:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp import config
+from rmsexp.commands import result
 from rmsexp.records import record
 from rmsexp.tasks import cifar10
 from rmsexp.train.randomness import StreamNoise, permutation
@@ -218,7 +219,7 @@ def test_bfloat16_trains_near_float32(data_root: Path, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         evaluate_few_images(patch)
         assert runner.execute(job).status == "finished"
-    read = record.read(job.folder)
+    read = result.read(job.folder)
     assert read.run["setting"] == "demo+batch_size=8+model.width=0.05+precision=bfloat16"
     losses = [row["loss"] for row in read.metrics if row["split"] == "train"]
     assert all(math.isfinite(loss) for loss in losses)

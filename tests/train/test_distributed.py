@@ -90,7 +90,7 @@ def kill_process_0(results: Path, step: int, torchrun: subprocess.Popen[str]) ->
     """Send SIGKILL to process 0 of the only run in ``results`` after this step."""
     while torchrun.poll() is None:
         for folder in map(record.RunFolder, record.find_runs(results)):
-            rows = folder.read_last_rows(1 << 12) if folder.metrics_path.exists() else []
+            rows = folder.read_metrics()[0] if folder.metrics_path.exists() else []
             if rows and rows[-1]["step"] >= step:
                 os.kill(folder.read_status()["process"], signal.SIGKILL)
                 return

@@ -16,6 +16,7 @@ from helpers.tasks import Main
 from torch import Tensor
 
 from rmsexp import config, norms
+from rmsexp.commands import result
 from rmsexp.models.recurrent import GRU, LSTM
 from rmsexp.records import record
 
@@ -105,7 +106,7 @@ def test_a_continued_run_ends_bit_identical(main: Main, tmp_path: Path, words: l
         for session in sessions:
             done = main(*words, *STEPS, "norm=rms", f"norm.impl={impl}", f"results={tmp_path / name}", *session)
             assert done.status == 0, done.err
-    continued = record.read(*record.find_runs(tmp_path / "parts"))
+    (continued,) = map(result.read, record.find_runs(tmp_path / "parts"))
     assert len(continued.run["sessions"]) == 2
     assert (continued.run["impl"] == "eager") == (impl == "eager")
     assert_same(*(tmp_path / name for name in parts))
