@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmsexp.records import record
-from rmsexp.records.contents import StatusContent
+from rmsexp.records.record import StatusContent
 from rmsexp.report import load
 from rmsexp.system.readers import read_json
 

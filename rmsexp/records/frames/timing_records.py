@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from rmsexp import config
 from rmsexp.records import record
-from rmsexp.records.contents import DatasetContent, Session
 from rmsexp.records.frames.names import FLOAT32, label, norm_of, precision_of, without_impl
 from rmsexp.records.frames.time_states import disturbed, timing_state
+from rmsexp.records.record import DatasetContent, Session
 from rmsexp.rules.ratios import Interval, over_processes, paired_ratio
 from rmsexp.system import atomic
 from rmsexp.system.command_line import recorded
