@@ -152,8 +152,10 @@ class CampaignFile:
     registered: Registered | None
 
     def __post_init__(self) -> None:
-        if wrong := [job.folder for job in self.jobs if not record.can_be_run_folder(job.folder)]:
-            raise ValueError(f"the folder {wrong[0]!r:.80} of a job is not <task>/<setting>/<series>/seed<k>")
+        for job in self.jobs:
+            parts = job.folder.split("/")
+            if len(parts) != 4 or not all(part.strip(".") for part in parts):
+                raise ValueError(f"the folder {job.folder!r:.80} of a job is not <task>/<setting>/<series>/seed<k>")
         for value in (value for values in (self.grid, *self.ladder.values()) for value in values):
             checks.positive("a rate of the grid, or a value of the ladder,", value)
         arms = {arm for of_norm in self.arms.values() for arm in of_norm}

@@ -436,12 +436,6 @@ def find_runs(root: Path, files: Sequence[str] = (RUN, METRICS)) -> Iterator[Pat
             yield folder
 
 
-def can_be_run_folder(folder: str) -> bool:
-    """Return whether a text can be the folder of a run below the results, ``<task>/<setting>/<series>/seed<k>``."""
-    parts = folder.split("/")
-    return len(parts) == 4 and all(part.strip(".") for part in parts)
-
-
 def metrics_text(row: Row, metric: str | None) -> str:
     """Return loss and another ``metric`` of an evaluation's row for printing, such as "loss 0.5432, error 0.1234".
 
