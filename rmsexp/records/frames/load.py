@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rmsexp.records import record
 from rmsexp.records.frames.names import norm_of, precision_of
-from rmsexp.records.frames.time_states import run_state, trained
+from rmsexp.records.frames.time_states import run_state
 from rmsexp.records.record import number as number
 from rmsexp.rules.quantities import Quantity
 from rmsexp.system import clock, machine
@@ -165,7 +165,10 @@ def _description(stored: Mapping[str, Any]) -> dict[str, Any]:
 
     Older records lack the keys that are read with ``get``.
     """
-    target, dataset, sessions = stored["target"], stored["dataset"], trained(stored["sessions"])
+    target, dataset, sessions = stored["target"], stored["dataset"], stored["sessions"]
+    sessions = [
+        each for each in sessions if each.get(record.TRAINED, True)
+    ] or sessions  # those whose time is the run's
     session: Mapping[str, Any] = sessions[-1] if sessions else {}
     machine_id, processes = machine.of_session(session)[0], session.get("world_size")
     quantities = stored.get("quantities")

@@ -6,33 +6,20 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rmsexp.records.record import FEWEST_PROBES, SLOWDOWN_LIMITS, STEAL_LIMIT, TRAINED, WAITED_LIMIT
-
-
-def trained(sessions: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-    """Return the sessions of a run that took steps; all of them if none did. Its time is that of these."""
-    return [session for session in sessions if session.get(TRAINED, True)] or sessions
-
-
-def time_state(session: Mapping[str, Any]) -> str:
-    """Return "clear" or "contended": whether a process was slowed down, or it is not known that it was not.
-
-    Until 23 November 2026 the limit for waiting was 5 %. A session from before that counts as contended if its threads
-    waited for longer than ``WAITED_LIMIT`` allows now, also if its record says "clear".
-    """
-    contention = session.get("contention") or {}
-    is_clear = contention.get("state") == "clear" and (contention.get("waited") or 0.0) <= WAITED_LIMIT
-    return "clear" if is_clear else "contended"
+from rmsexp.records.record import FEWEST_PROBES, SLOWDOWN_LIMITS, STEAL_LIMIT, WAITED_LIMIT
 
 
 def run_state(sessions: Sequence[Mapping[str, Any]]) -> str:
     """Return "clear" or "contended", the state of a run's time, from its sessions (the processes that trained it).
 
-    It is clear if each session is clear, and none is marked as not comparable because the machine, the software or the
-    code changed during the run.
+    It is clear if it is known of each session that nothing slowed it down, and none is marked as not comparable because
+    the machine, the software or the code changed during the run. Until 23 November 2026 the limit for waiting was 5 %.
+    A session from before that whose threads waited for longer than ``WAITED_LIMIT`` allows now counts as contended,
+    also if its record says "clear".
     """
-    clear = [session.get("comparable", True) and time_state(session) == "clear" for session in sessions]
-    return "clear" if clear and all(clear) else "contended"
+    found = [session.get("contention") or {} for session in sessions if session.get("comparable", True)]
+    clear = [each.get("state") == "clear" and (each.get("waited") or 0.0) <= WAITED_LIMIT for each in found]
+    return "clear" if len(clear) == len(sessions) > 0 and all(clear) else "contended"
 
 
 def timing_state(sessions: Sequence[Mapping[str, Any]]) -> str:
