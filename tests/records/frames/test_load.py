@@ -133,3 +133,10 @@ def test_damaged_probes_of_an_older_record_are_listed(tmp_path: Path, reference:
     records = load(tmp_path)
     assert records.runs["time_state"].tolist() == ["contended"]
     assert [str(folder / record.RUN) in problem for problem in records.problems] == [True]
+
+
+def test_times_of_several_processes_are_of_another_machine(tmp_path: Path) -> None:
+    session = {"machine": {"id": "3f"}}
+    write_run(tmp_path, "ln", sessions=[session])
+    write_run(tmp_path, "rms", sessions=[session | {"world_size": 2}])
+    assert load(tmp_path).runs["machine"].tolist() == ["3f", "3f, 2 processes"]
