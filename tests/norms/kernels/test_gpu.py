@@ -75,7 +75,7 @@ def test_recurrences(name: str, unit: type[GRU], dtype: torch.dtype) -> None:
     close(results[1], results[0])
 
 
-def losses(run: record.Record) -> list[tuple[str, int, float]]:
+def losses(run: result.Result) -> list[tuple[str, int, float]]:
     """Return split, step and loss of each row of a run's metrics."""
     return [(row["split"], row["step"], row["loss"]) for row in run.metrics]
 
@@ -88,7 +88,7 @@ def test_a_fused_run_has_the_losses_of_an_eager_run(main: Main, tmp_path: Path, 
         options = ["norm.p=0.5"] if norm == "prms" else []
         done = main(*words, *STEPS, f"norm={norm}", f"norm.impl={impl}", *options)
         assert done.status == 0, done.err
-    runs = {run.run["impl"]: run for run in map(record.read, record.find_runs(tmp_path))}
+    runs = {run.run["impl"]: run for run in map(result.read, record.find_runs(tmp_path))}
     assert len(runs) == (1 if norm == "bn" else 2)
     assert {run.run["sessions"][0]["device_type"] for run in runs.values()} == {"cuda"}
     expected = losses(runs["eager"])
