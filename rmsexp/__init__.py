@@ -23,7 +23,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "500")
 
 if TYPE_CHECKING:
-    from rmsexp.commands.outcomes import Result
+    from rmsexp.commands.result import Result
 
 __all__ = ["__version__", "run"]
 
@@ -60,9 +60,8 @@ def run(
     raises what submitit does.
     """
     from rmsexp import config
-    from rmsexp.commands import outcomes
+    from rmsexp.commands import result
     from rmsexp.config import words
-    from rmsexp.records import record
     from rmsexp.work import runner
 
     chosen = [words.override("task", task), words.override("norm", norm)]
@@ -75,4 +74,4 @@ def run(
         raise RuntimeError(outcome.error)
     for notice in outcome.notices:
         warnings.warn(f"{job.folder}: {notice}", stacklevel=2)
-    return outcomes.Result(**vars(record.read(job.folder)))
+    return result.read(job.folder)

@@ -151,8 +151,10 @@ class CampaignFile:
     registered: Registered | None
 
     def __post_init__(self) -> None:
-        if wrong := [job.folder for job in self.jobs if not record.can_be_run_folder(job.folder)]:
-            raise ValueError(f"the folder {wrong[0]!r:.80} of a job is not <task>/<setting>/<series>/seed<k>")
+        for job in self.jobs:
+            parts = job.folder.split("/")
+            if len(parts) != 4 or not all(part.strip(".") for part in parts):
+                raise ValueError(f"the folder {job.folder!r:.80} of a job is not <task>/<setting>/<series>/seed<k>")
         for value in (value for values in (self.grid, *self.ladder.values()) for value in values):
             checks.positive("a rate of the grid, or a value of the ladder,", value)
         arms = {arm for of_norm in self.arms.values() for arm in of_norm}
@@ -160,7 +162,7 @@ class CampaignFile:
         if unknown := {job.norm for job in self.jobs} - arms | claimed - {*self.norms}:
             raise ValueError(f"jobs or claims name {', '.join(sorted(unknown))}, which is not among the norms")
         if self.seeds.tune and self.tolerance is None:
-            selection.next_runs(self.grid, {}, self.mode, self.seeds.tune)  # checks the grid
+            selection.tune(self.grid, {}, self.mode, self.seeds.tune)  # checks the grid
 
     @property
     def task(self) -> str:

@@ -193,10 +193,10 @@ class Campaign(CampaignFile):
 
     @cached_property
     def tuning(self) -> selection.Plan:
-        """The rates of the grid as extended, and the tuning runs that are to be made now, if there are any."""
+        """The rates of the grid as extended, and the tuning runs to be made now or, without any, the choices."""
         if not self.is_tuned:
-            return selection.Plan(self.grid, ())
-        return selection.next_runs(self.grid, self.validation, self.mode, self.seeds.tune, self.tuning_rule)
+            return selection.Plan(self.grid, (), {})
+        return selection.tune(self.grid, self.validation, self.mode, self.seeds.tune, self.tuning_rule)
 
     @cached_property
     def choice(self) -> dict[str, selection.Choice]:
@@ -204,17 +204,17 @@ class Campaign(CampaignFile):
         if self.tolerance is not None:
             return {}
         if not self.is_tuned:
-            return dict.fromkeys(self.every_arm, selection.Choice(self.grid[0], math.nan, 0, None, 0.0))
+            return dict.fromkeys(self.every_arm, selection.Choice(self.grid[0], uncertainty=0.0))
         if not self.seeds.tune or self.tuning.runs:
             return {}
-        choices = selection.choose(self.grid, self.validation, self.mode, self.seeds.tune, self.tuning_rule)
+        choices = dict(self.tuning.choices)
         for arms in self.arms.values():  # between the ends of a ladder; no rate if an end has none
             first, last = choices[arms[0]].rate, choices[arms[-1]].rate
             rates: Sequence[float | None] = [None] * len(arms[1:-1])
             if first is not None and last is not None and len(arms) > 2:
                 rates = measures.rates_between(self.sizes, first, last)
             for arm, rate in zip(arms[1:-1], rates, strict=True):
-                choices[arm] = selection.Choice(rate, math.nan, 0, None, math.nan)
+                choices[arm] = selection.Choice(rate)
         return {arm: choices[arm] for arm in self.every_arm}
 
     @cached_property

@@ -6,7 +6,6 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +15,6 @@ from rmsexp.records.past import Past, RefusedError, name_of
 from rmsexp.system.command_line import command, config_dir_words, report
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
     from rmsexp.work.runner import Outcome
 
 PAPER_NORMS = ("ln", "rms", "none", "prms", "bn", "wn")  # norms that are suggested for the next run, in this order
@@ -160,29 +156,3 @@ def _result(job: config.Job) -> Mapping[str, Any]:
         except RefusedError as error:
             return {**status, "status": "failed", "error": str(error)}
     return status
-
-
-@dataclass(frozen=True, repr=False)
-class Result(record.Record):
-    """What ``rmsexp.run`` returns: the record of a run, with its curves as a data frame and as a figure."""
-
-    def __repr__(self) -> str:
-        last = next((row for row in reversed(self.metrics) if row["split"] == self.run["target"]["split"]), None)
-        end = f", {last['split']} {record.metrics_text(last, self.run['target']['metric'])}" if last else ""
-        state = f"{self.status['status']} at step {self.status['step']}"
-        return f"<run {'/'.join(self.folder.parts[-4:])}: {state}{end}>"
-
-    def curves(self) -> pd.DataFrame:
-        """Return the metrics: a row per step and split that was logged, with ``step`` and ``time`` (seconds)."""
-        from rmsexp.report import load
-
-        return load(self.folder).metrics.dropna(axis="columns", how="all")
-
-    def plot(self) -> Figure:
-        """Return a figure of the run's quantities against steps and against time."""
-        from rmsexp.records.frames import quantities
-        from rmsexp.report import load
-        from rmsexp.report.plots import setting_curves
-
-        records = load(self.folder)
-        return setting_curves.draw(records, quantities.recorded(records))

@@ -14,9 +14,8 @@ from rmsexp import tasks
 from rmsexp.config import Job
 from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import replay
-from rmsexp.measure.interleaved import Contestant, InterleavedTimer, Round
+from rmsexp.measure.interleaved import Contestant, InterleavedTimer, Round, balanced
 from rmsexp.measure.options import Budget
-from rmsexp.measure.orders import balanced
 from rmsexp.models.recurrent import impl_of
 from rmsexp.rules.ratios import FEWEST_ROUNDS, paired_ratio
 from rmsexp.system.clock import Stopwatch
@@ -38,13 +37,6 @@ class Contestants(NamedTuple):
     timer: InterleavedTimer
     impls: dict[str, str]
     dataset: Dataset
-
-
-class Measurement(NamedTuple):
-    """All rounds, and why the measuring stopped."""
-
-    rounds: list[Round]
-    stopped: str
 
 
 def measure(
@@ -78,13 +70,19 @@ def measure(
     budget = budget.extended(preparing)
     names = list(jobs)
     order = balanced(len(names), number, order_seed, "process")
-    ordered, describe = {names[i]: jobs[names[i]] for i in order}, _silent if number else report
-    timer, impls, dataset = make_contestants(ordered, options, device, seed_of(order_seed, number), describe)
+    ordered, seed = {names[i]: jobs[names[i]] for i in order}, seed_of(order_seed, number)
+    timer, impls, dataset = make_contestants(ordered, options, device, seed, (lambda _: None) if number else report)
     timer.warm_up()
     session, spent = provenance.session(device, 0), budget.watch.seconds - preparing
     # The later processes have less time in return, so that all processes measure about equally many rounds.
     blocks_after = 0 if number else (PARTS_BLOCKS + 1) / options.processes
     rounds, stopped = measure_rounds(timer.rounds(), list(impls), options, budget, report, blocks_after)
+    series = []
+    if not number:
+        measured = zip(impls.items(), timer.parts(PARTS_BLOCKS), timer.peak_bytes(), strict=True)
+        for (name, impl), parts, peak in measured:
+            entry = {"series": name, "impl": impl, "workload": provenance.workload(jobs[name])}
+            series.append(entry | {"parts": parts, "peak_bytes": peak})
     return {
         "dataset": asdict(dataset),
         "preparing_seconds": preparing,
@@ -100,16 +98,8 @@ def measure(
                 for name, seconds in zip(impls, zip(*(timed.seconds for timed in rounds), strict=True), strict=True)
             },
         },
-        "series": [] if number else _series(timer, impls, jobs),
+        "series": series,
     }
-
-
-def _series(timer: InterleavedTimer, impls: Mapping[str, str], jobs: Mapping[str, Job]) -> list[dict[str, Any]]:
-    """Measure the parts and the peak memory of a step; return the record's entry of each series."""
-    return [
-        {"series": name, "impl": impl, "workload": provenance.workload(jobs[name]), "parts": parts, "peak_bytes": peak}
-        for (name, impl), parts, peak in zip(impls.items(), timer.parts(PARTS_BLOCKS), timer.peak_bytes(), strict=True)
-    ]
 
 
 def make_contestants(
@@ -125,7 +115,7 @@ def make_contestants(
     contestants: list[Contestant] = []
     source: Any = None
     for name, job in jobs.items():
-        stepper = make_stepper(job, device, _silent)
+        stepper = make_stepper(job, device, lambda _: None)
         source = source or stepper.task
         contestant: Contestant | None = _replay(stepper, source.batches) if options.layers else stepper
         if contestant is None:
@@ -136,10 +126,6 @@ def make_contestants(
     if options.reference not in timed:
         raise ValueError(f"timing.reference={options.reference} has no norm layers to compare with")
     return Contestants(InterleavedTimer(contestants, source.batches, device, order_seed), timed, source.dataset)
-
-
-def _silent(text: str) -> None:
-    """Discard a line that another contestant or process has reported."""
 
 
 def make_stepper(job: Job, device: torch.device, report: Report) -> Stepper:
@@ -172,8 +158,8 @@ def measure_rounds(
     budget: Budget,
     report: Report,
     blocks_after: float = 0,
-) -> Measurement:
-    """Time rounds until the intervals of all ratios are narrow enough or the budget is spent.
+) -> tuple[list[Round], str]:
+    """Return timed rounds, and why no more were: all intervals are narrow enough, or the budget is spent.
 
     The width of an interval is taken relative to its ratio. Intervals are narrow enough only after ``FEWEST_ROUNDS``
     rounds; a spent budget stops from two rounds on. The widths are checked ever less often: checks after each round
@@ -196,7 +182,7 @@ def measure_rounds(
         listed = ", ".join(f"{name} {ratios[name].ratio:.3f}" for name in sorted(ratios) if name != options.reference)
         report(f"{len(timed)} rounds, {listed}; widest interval {widest:.3f} (target {options.target_width:g})")
         if widest <= options.target_width and len(timed) >= FEWEST_ROUNDS:
-            return Measurement(timed, "narrow enough")
+            return timed, "narrow enough"
         if spent:
-            return Measurement(timed, "budget spent")
+            return timed, "budget spent"
     raise AssertionError("rounds do not end")

@@ -8,7 +8,7 @@ from typing import Any
 
 from rmsexp.config import LoggerConfig
 from rmsexp.records import record
-from rmsexp.records.contents import Status
+from rmsexp.records.record import Status
 from rmsexp.system import atomic, lock
 from rmsexp.system.readers import yaml_text
 from rmsexp.train import checkpoint, loggers

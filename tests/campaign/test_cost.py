@@ -80,7 +80,7 @@ def test_a_trial_leaves_nothing_behind(tmp_path: Path) -> None:
         assert arguments[0].pause is not None  # type: ignore[attr-defined]  # it pauses while others measure
         outcome = original(job, *arguments)  # type: ignore[arg-type]
         folders.append(job.folder)  # type: ignore[attr-defined]
-        assert {row["split"] for row in record.read(folders[0]).metrics} == {"train", "interim", "valid"}
+        assert {row["split"] for row in record.RunFolder(folders[0]).read_metrics()[0]} == {"train", "interim", "valid"}
         assert job.config.logger.tensorboard is None  # type: ignore[attr-defined]
         assert list(record.find_runs(asked.results)) == []
         return outcome

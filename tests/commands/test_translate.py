@@ -19,7 +19,7 @@ from helpers.tasks import Ended
 from helpers.translation_tasks import TASKS, tiny
 
 from rmsexp import config
-from rmsexp.commands import translate
+from rmsexp.commands import result, translate
 from rmsexp.data.synthetic import phrases
 from rmsexp.metrics import bleu
 from rmsexp.records import record
@@ -83,13 +83,13 @@ def test_scores_equal_those_of_the_run_s_evaluation(runs: dict[str, Path], trans
     assert done.status == 0
     assert f"translating 16 lines with the model of step {best['step']}" in done.err
     scores = bleu.score(done.out.splitlines(), references)
-    (row,) = [row for row in record.read(runs[task]).metrics if (row["step"], row["split"]) == (best["step"], "valid")]
+    (row,) = [row for row in result.read(runs[task]).metrics if (row["step"], row["split"]) == (best["step"], "valid")]
     assert scores.bleu > 0
     assert (scores.bleu, scores.chrf) == (row["bleu"], row["chrf"])
     assert (
         scores.bleu
         == best["bleu"]
-        == max(row["bleu"] for row in record.read(runs[task]).metrics if row["split"] == "valid")
+        == max(row["bleu"] for row in result.read(runs[task]).metrics if row["split"] == "valid")
     )
 
 

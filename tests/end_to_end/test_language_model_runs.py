@@ -9,7 +9,7 @@ from helpers.language_models import TINY
 from helpers.stopping import assert_stopping_changes_nothing
 from helpers.tasks import Main
 
-from rmsexp.commands import generate
+from rmsexp.commands import generate, result
 from rmsexp.records import record
 from rmsexp.system import atomic, readers
 
@@ -32,7 +32,7 @@ def test_a_run_on_files_generates_text(main: Main, tmp_path: Path, capsys: pytes
     done = main(*TINY, "data.name=files", *files, *learn)
     assert done.status == 0, done.err
     (folder,) = record.find_runs(tmp_path)
-    run = record.read(folder)
+    run = result.read(folder)
     entropy = float(run.run["notes"]["unigram entropy"].partition("test ")[2])
     losses = [row["loss"] for row in run.metrics if row["split"] == "test"]
     assert losses[0] > entropy > 4 * losses[-1] > 0, (losses, entropy)  # the model uses the context

@@ -14,7 +14,7 @@ from helpers.tasks import Main
 
 from rmsexp import compare, config, tasks
 from rmsexp.campaign import question
-from rmsexp.commands import generate, prepare, timing
+from rmsexp.commands import generate, prepare, result, timing
 from rmsexp.records import record
 from rmsexp.task import lacking
 from rmsexp.work import runner
@@ -78,7 +78,7 @@ def test_a_campaign_needs_the_target_of_the_class(folder: Path) -> None:
 def test_the_example_learns(folder: Path) -> None:
     job = config.job(["task=spirals", "max_steps=300", f"results={folder}", "threads=1"], "my")
     assert runner.execute(job).status == "finished"
-    assert record.read(job.folder).metrics[-1]["error"] < 0.1
+    assert result.read(job.folder).metrics[-1]["error"] < 0.1
 
 
 def test_other_commands_take_the_task_too(

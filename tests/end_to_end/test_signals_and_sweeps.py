@@ -13,6 +13,7 @@ from helpers.command_bench import Bench, at_step, not_finite_at
 from helpers.tasks import Main
 
 from rmsexp import config
+from rmsexp.commands import result
 from rmsexp.records import record
 from rmsexp.system import cores
 from rmsexp.tasks.cifar10 import Task
@@ -185,7 +186,7 @@ def test_runs_in_parallel_share_the_cores(main: Main, tmp_path: Path) -> None:
         assert main("-m", *launcher, *language_models.TINY, *own, "norm=rms,ln", "threads=null").status == 0
     finally:
         get_reusable_executor().shutdown(wait=True)
-    runs = [record.read(folder) for folder in record.find_runs(tmp_path)]
+    runs = [result.read(folder) for folder in record.find_runs(tmp_path)]
     assert [run.run["norm"] for run in runs] == ["ln", "rms"]
     for run in runs:
         assert (run.status["status"], run.status["step"]) == ("finished", 2)

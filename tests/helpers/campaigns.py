@@ -123,7 +123,7 @@ class Campaign:
             return []
         rule = {1: selection.OCTAVES, 2: selection.QUARTERS}[self.rules]
         values: dict[str, dict[float, dict[int, float]]] = {norm: {} for norm in self.best}
-        while runs := selection.next_runs(self.grid, values, self.mode, (1000, 1001, 1002), rule).runs:
+        while runs := selection.tune(self.grid, values, self.mode, (1000, 1001, 1002), rule).runs:
             for run in runs:
                 job = {"norm": run.norm, "rate": run.rate, "seed": run.seed}
                 score = sum(self.value(job, step, "valid") for step in POINTS[-3:]) / 3

@@ -185,12 +185,6 @@ def test_a_campaign_has_the_states_of_its_runs_by_stage(tmp_path: Path, campaign
     assert found.next == f"python -m rmsexp.campaign quality_cifar10 results={tmp_path}"
 
 
-def test_after_its_last_run_the_next_command_is_the_report(tmp_path: Path, campaign: Campaign) -> None:
-    campaign.write(tmp_path)
-    (found,) = progress.read(tmp_path).campaigns
-    assert (found.seconds_left, found.next) == (0, f"python -m rmsexp.report {tmp_path}")
-
-
 def test_the_default_folder_is_not_named_in_the_next_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, campaign: Campaign
 ) -> None:
@@ -199,13 +193,6 @@ def test_the_default_folder_is_not_named_in_the_next_command(
     (found,) = progress.read(Path("results")).campaigns
     assert found.next == "python -m rmsexp.campaign quality_cifar10"
     assert found.seconds_left is None
-
-
-def test_the_next_command_has_the_changes_that_were_typed(tmp_path: Path, campaign: Campaign) -> None:
-    campaign.changes = {"name": "quality+norms=ln-mine", "command": ["quality", "norms=[ln,mine]"]}
-    campaign.write_file(tmp_path)
-    (found,) = progress.read(tmp_path).campaigns
-    assert found.next == f"python -m rmsexp.campaign quality 'norms=[ln,mine]' results={tmp_path}"
 
 
 def test_time_left_without_finished_runs_of_the_stage_is_that_of_other_stages(
@@ -243,6 +230,16 @@ def test_time_left_of_an_interrupted_run_is_at_its_own_pace(tmp_path: Path, camp
     (folder / record.CONFIG).write_text("max_steps: 1000\n")
     (found,) = progress.read(tmp_path).campaigns
     assert found.seconds_left == pytest.approx(0.11 * 400)
+
+
+def test_the_next_command_has_the_changes_that_were_typed_or_is_the_report(tmp_path: Path, campaign: Campaign) -> None:
+    campaign.changes = {"name": "quality+norms=ln-mine", "command": ["quality", "norms=[ln,mine]"]}
+    campaign.write_file(tmp_path / "begun")
+    (found,) = progress.read(tmp_path / "begun").campaigns
+    assert found.next == f"python -m rmsexp.campaign quality 'norms=[ln,mine]' results={tmp_path / 'begun'}"
+    campaign.write(tmp_path / "done")
+    (found,) = progress.read(tmp_path / "done").campaigns
+    assert (found.seconds_left, found.next) == (0, f"python -m rmsexp.report {tmp_path / 'done'}")
 
 
 def test_a_damaged_campaign_is_a_problem(tmp_path: Path, campaign: Campaign) -> None:

@@ -23,7 +23,6 @@ from rmsexp import config
 from rmsexp.commands import run
 from rmsexp.data import text
 from rmsexp.records import record
-from rmsexp.records.frames.load import _machine
 from rmsexp.system import process
 from rmsexp.tasks import language_model
 from rmsexp.train.device import set_up_device
@@ -83,7 +82,7 @@ def kill_process_0(results: Path, step: int, torchrun: subprocess.Popen[str]) ->
     """Send SIGKILL to process 0 of the only run in ``results`` after this step."""
     while torchrun.poll() is None:
         for folder in map(record.RunFolder, record.find_runs(results)):
-            rows = folder.read_last_rows(1 << 12) if folder.metrics_path.exists() else []
+            rows = folder.read_metrics()[0] if folder.metrics_path.exists() else []
             if rows and rows[-1]["step"] >= step:
                 os.kill(folder.read_status()["process"], signal.SIGKILL)
                 return
@@ -220,9 +219,3 @@ def test_a_second_signal_to_one_of_several_processes_changes_nothing() -> None:
     with pytest.raises(Interrupted) as stopped:
         get_two_signals()
     assert (stopped.value.signum, stopped.value.torn) == (2, False)
-
-
-def test_times_of_several_processes_are_of_another_machine() -> None:
-    session: dict[str, Any] = {"machine": {"id": "3f"}}
-    assert _machine(session) == "3f"
-    assert _machine(session | {"world_size": 2}) == "3f, 2 processes"

@@ -16,6 +16,7 @@ from helpers.stopping import evaluate_few_images
 from helpers.tensors import digest
 
 from rmsexp import config
+from rmsexp.commands import result
 from rmsexp.records import record
 from rmsexp.train import loggers
 from rmsexp.work import runner
@@ -166,7 +167,7 @@ def test_wandb_takes_what_it_gets(data_root: Path, tmp_path: Path, monkeypatch: 
         job = tiny(data_root, tmp_path, "logger=wandb", f"max_steps={steps}")
         assert runner.execute(job).status == "finished"
     assert len(list(job.folder.glob("wandb/offline-run-*"))) == 2
-    assert not record.read(job.folder).run.get("failures")
+    assert not result.read(job.folder).run.get("failures")
 
 
 def test_loggers_do_not_change_results(runs: dict[str, Path]) -> None:

@@ -16,6 +16,7 @@ from helpers.tasks import Main
 from torch import Tensor
 
 from rmsexp import config, norms
+from rmsexp.commands import result
 from rmsexp.models.recurrent import GRU, LSTM
 from rmsexp.records import record
 
@@ -67,7 +68,7 @@ def test_recurrences(name: str, unit: type[GRU], dtype: torch.dtype) -> None:
     close(results[1], results[0])
 
 
-def losses(run: record.Record) -> list[tuple[str, int, float]]:
+def losses(run: result.Result) -> list[tuple[str, int, float]]:
     """Return split, step and loss of each row of a run's metrics."""
     return [(row["split"], row["step"], row["loss"]) for row in run.metrics]
 
@@ -80,7 +81,7 @@ def test_a_fused_run_has_the_losses_of_an_eager_run(main: Main, tmp_path: Path, 
         options = ["norm.p=0.5"] if norm == "prms" else []
         done = main(*words, *STEPS, f"norm={norm}", f"norm.impl={impl}", *options)
         assert done.status == 0, done.err
-    runs = {run.run["impl"]: run for run in map(record.read, record.find_runs(tmp_path))}
+    runs = {run.run["impl"]: run for run in map(result.read, record.find_runs(tmp_path))}
     assert len(runs) == (1 if norm == "bn" else 2)
     assert {run.run["sessions"][0]["device_type"] for run in runs.values()} == {"cuda"}
     expected = losses(runs["eager"])
@@ -98,7 +99,7 @@ def test_a_continued_run_ends_bit_identical(main: Main, tmp_path: Path, words: l
         for session in sessions:
             done = main(*words, *STEPS, "norm=rms", f"norm.impl={impl}", f"results={tmp_path / name}", *session)
             assert done.status == 0, done.err
-    continued = record.read(*record.find_runs(tmp_path / "parts"))
+    (continued,) = map(result.read, record.find_runs(tmp_path / "parts"))
     assert len(continued.run["sessions"]) == 2
     assert (continued.run["impl"] == "eager") == (impl == "eager")
     assert_same(*(tmp_path / name for name in parts))

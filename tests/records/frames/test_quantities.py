@@ -66,13 +66,6 @@ def test_a_quantity_without_a_value_is_left_out_with_a_note(tmp_path: Path) -> N
     assert quantities.missing(load(tmp_path)) == ""
 
 
-@pytest.mark.parametrize("damaged", [{"log": 1}, {"unit": None}])
-def test_a_damaged_quantity_is_a_problem(tmp_path: Path, damaged: dict[str, Any]) -> None:
-    write_run(tmp_path, "rms", quantities=[asdict(WER) | damaged])
-    (problem,) = load(tmp_path).problems
-    assert f"quantities[0].{next(iter(damaged))} is " in problem
-
-
 def test_the_table_has_the_quantities_at_the_common_step(tmp_path: Path) -> None:
     for seed, last in enumerate([0.25, 0.5]):
         write(tmp_path, "rms", [0.9] * 10 + [last], seed=seed)
