@@ -14,7 +14,7 @@ from rich import table as rich_table
 
 from rmsexp.report.plots import canvas
 from rmsexp.report.tables import markup
-from rmsexp.report.tables.form import Table
+from rmsexp.report.tables.markup import Table
 from rmsexp.system import atomic
 
 HEADING_WIDTH = 9  # characters to which column headings are wrapped

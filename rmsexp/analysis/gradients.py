@@ -23,7 +23,7 @@ from rmsexp.analysis.site import EXAMPLES, LATER, N_IN, N_OUT, NORMS, SPREAD, dr
 from rmsexp.norms import Linear, Norm
 from rmsexp.records.frames import names
 from rmsexp.report.plots import canvas, style
-from rmsexp.report.tables.form import Table
+from rmsexp.report.tables.markup import Table
 
 DELTAS = np.logspace(-2, 2, 9)
 CHANGED, VARIABLES = ("W", "x"), ("W", "x", "g", "b")  # the variables that are scaled; each v in dL/dv

@@ -19,7 +19,7 @@ from rmsexp.records import record
 from rmsexp.records.frames import names
 from rmsexp.report import paper
 from rmsexp.report.plots import canvas, style
-from rmsexp.report.tables.form import Table
+from rmsexp.report.tables.markup import Table
 from rmsexp.system import readers
 from rmsexp.tasks import rnnsearch
 from rmsexp.train.checkpoint import CheckpointError

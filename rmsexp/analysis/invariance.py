@@ -23,7 +23,7 @@ from rmsexp.models import init
 from rmsexp.norms import Norm
 from rmsexp.records.frames import names
 from rmsexp.report import paper
-from rmsexp.report.tables.form import Table
+from rmsexp.report.tables.markup import Table
 
 DRAWS = 8  # random layers and data sets over which a change is averaged
 THRESHOLD = 1e-6  # a smaller relative change is "invariant"; rounding changes about 1e-15, other changes are above 1e-2
