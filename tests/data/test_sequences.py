@@ -152,6 +152,17 @@ def literal_toolkit(sources: list[int], targets: list[int], tokens: int, pool: i
     return used
 
 
+def test_by_tokens_carried_of_an_example() -> None:
+    """Pools of three pairs; a batch has fewer than 12 positions, and one of its sides at least 6 tokens.
+
+    Pool 1 is pairs 0, 1, 2. Pair 2 would make it 12 positions; alone it has 4 tokens, so it is carried over. Pool 2 is
+    pairs 2, 3, 4, of which 3 is carried over. Pool 3 is pairs 3 and 5, which has 12 positions by itself; 3 is left out.
+    """
+    sources, targets = np.array([3, 1, 4, 5, 2, 12]), np.array([3, 3, 1, 4, 2, 1])
+    pools = by_tokens_carried(sources, targets, np.arange(6), tokens=12, pool=3)
+    assert [[batch.tolist() for batch in batches] for batches in pools] == [[[0, 1]], [[4, 2]], [[5]]]
+
+
 @settings(deadline=None)
 @given(sentence_pairs, st.integers(1, 300), sizes)
 def test_by_tokens_carried_equals_the_literal_rules(pairs: list[tuple[int, int]], tokens: int, pool: int) -> None:
