@@ -6,7 +6,6 @@ other worker has. So the launcher has nothing to distribute, and no worker waits
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 
 from hydra.core.config_store import ConfigStore
@@ -43,22 +42,17 @@ class CampaignSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> None:
-        """Raises: SystemExit with the first exit status of a worker that is not 0; what the launcher raises."""
-        status = next((status for status in self._statuses(arguments, RESTARTS) if status), 0)
-        if status:
-            raise SystemExit(status)
+        """Start the workers, again if joblib lost one, which ends all: runs continue from their last checkpoints.
 
-    def _statuses(self, arguments: list[str], restarts: int) -> Sequence[int]:
-        """Return the exit statuses of the workers. ``restarts``: how often they may be started again.
-
-        joblib ends all of its processes if one is lost. The workers are then started again: runs continue from their
-        last checkpoints.
+        Raises: SystemExit with the first exit status of a worker that is not 0; what the launcher raises.
         """
-        try:
-            jobs = self.launcher.launch([arguments] * self.workers, initial_job_idx=0)
-            return [job.return_value for job in jobs]
-        except BrokenProcessPool:
-            if not restarts:
-                raise
-            print("a worker was lost; the workers are started again", flush=True)
-            return self._statuses(arguments, restarts - 1)
+        for left in reversed(range(RESTARTS + 1)):
+            try:
+                jobs = self.launcher.launch([arguments] * self.workers, initial_job_idx=0)
+                break
+            except BrokenProcessPool:
+                if not left:
+                    raise
+                print("a worker was lost; the workers are started again", flush=True)
+        if status := next((job.return_value for job in jobs if job.return_value), 0):
+            raise SystemExit(status)

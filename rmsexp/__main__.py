@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from rmsexp.system.checks import nearest
 from rmsexp.system.command_line import entry_point, report
 
 # ``rmsexp NAME`` calls main(argv) of the module rmsexp.commands.NAME; configs/hydra/help/rmsexp.yaml has their help.
@@ -28,23 +29,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run.main(words)
     name, *arguments = words
     if name not in COMMANDS:
-        names = ", ".join(COMMANDS)
-        hint = _suggestion(name)
-        report(f"{name!r} is no command and no KEY=VALUE{hint} (commands: {names})")
+        from rmsexp import config
+
+        choices = [f"{group}={name}" for group in ("task", "norm", "scale", "sweep") if name in config.options(group)]
+        hint = f"; did you mean {choices[0]}?" if choices else nearest(name, COMMANDS)
+        report(f"{name!r} is no command and no KEY=VALUE{hint} (commands: {', '.join(COMMANDS)})")
         return 2
     # import only this command, so that rmsexp --help and rmsexp report do not load torch
     module = import_module(f"rmsexp.commands.{name}")
     status: int = module.main(arguments)
     return status
-
-
-def _suggestion(word: str) -> str:
-    """Return "; did you mean X?" or "": a choice of a group, such as norm=rms, or a similar command."""
-    from rmsexp import config
-    from rmsexp.system.checks import nearest
-
-    choices = [f"{group}={word}" for group in ("task", "norm", "scale", "sweep") if word in config.options(group)]
-    return f"; did you mean {choices[0]}?" if choices else nearest(word, COMMANDS)
 
 
 if __name__ == "__main__":

@@ -104,31 +104,14 @@ class MicroBatches(list[Any]):
         self.weights = weights
 
 
-class Schedule(Protocol):
-    """The schedule of the learning rate: the value of a task's ``config.schedule``. It has a field ``steps``, too."""
-
-    def at(self, step: int) -> dict[str, float]:
-        """Return by name the values of the optimiser's groups at a step (from 0); ``lr`` is a factor on the rate."""
-
-
-class Optim(Protocol):
-    """Options of the optimiser: the value of a task's ``config.optim``, such as :class:`rmsexp.train.optim.AdamConfig`.
-
-    ``lr``: the learning rate, which the schedule's factor multiplies. ``clip``: the limit for clipping of gradients;
-    None: no clipping. ``clipping``: how they are clipped, a key of :data:`rmsexp.train.optim.CLIPPING`.
-    """
-
-    lr: float
-    clip: float | None
-    clipping: str
-
-
 class Task(Protocol):
     """Interface of tasks. A task is constructed from its config and a device, which also opens its data set.
 
     The config is of the class ``Config`` in the module of the task's class, a dataclass derived from
-    :class:`rmsexp.config.RunConfig`. It has the keys ``optim`` (:class:`Optim`) and ``schedule`` (:class:`Schedule`,
-    with the number of ``steps``); all others are the task's own.
+    :class:`rmsexp.config.RunConfig`. Its key ``optim`` has ``lr``, the learning rate; ``clip``, the limit for clipping
+    of gradients, or None; and ``clipping``, how they are clipped, a key of :data:`rmsexp.train.optim.CLIPPING`. Its key
+    ``schedule`` has the number of ``steps``, and a method ``at(step)`` that returns by name the values of the
+    optimiser's groups at a step (from 0); ``lr`` is a factor on the learning rate. All other keys are the task's own.
 
     A class may derive from this one: then ``notes`` and ``files`` are empty, and :meth:`prepare` does nothing, unless
     it defines them.
@@ -196,23 +179,19 @@ OPTIONAL = ("notes", "files", "prepare")  # members of Task that a derived class
 
 
 def lacking(task: Task, config: Any) -> str | None:
-    """Return what a task lacks of :class:`Task`, or its config of :class:`Optim` and :class:`Schedule`; or None."""
-    for name in _members(Task):
+    """Return what a task lacks of :class:`Task`, or its config of ``optim`` and ``schedule``; or None."""
+    methods = [name for name, value in vars(Task).items() if inspect.isfunction(value) and name[0] != "_"]
+    for name in (*Task.__annotations__, *methods):
         # not getattr, because a property such as steps_per_epoch may need what ``prepare`` reads
         found = inspect.getattr_static(task, name, None)
         only_declared = name not in OPTIONAL and name in vars(Task) and found is vars(Task)[name]
         if found is None or only_declared:
             return f"{type(task).__module__}.{type(task).__name__} lacks {name}"
-    for key, names in (("optim", _members(Optim)), ("schedule", ["steps", *_members(Schedule)])):
+    for key, names in (("optim", ("lr", "clip", "clipping")), ("schedule", ("steps", "at"))):
         missing = [name for name in names if not hasattr(getattr(config, key, None), name)]
         if missing:
             return f"its Config lacks {key}.{missing[0]}"
     return None
-
-
-def _members(protocol: type) -> list[str]:
-    methods = [name for name, value in vars(protocol).items() if inspect.isfunction(value) and name[0] != "_"]
-    return [*protocol.__annotations__, *methods]
 
 
 class TaskError(ReportedError, ValueError):

@@ -38,7 +38,7 @@ import sys, time
 import torch
 from importlib import import_module
 from rmsexp import config
-from rmsexp.train.step import Settings, Stepper
+from rmsexp.train.step import Stepper
 try:
     from rmsexp.train.device import set_up_device
 except ImportError:
@@ -50,7 +50,11 @@ task = import_module(f"rmsexp.tasks.{cfg.task}").Task(cfg, device)
 task.prepare(lambda text: None)
 model = task.build(job.norm)
 task.initialise(model)
-stepper = Stepper(task, model, task.optimizer(model), cfg.schedule, Settings.of(cfg, device))
+try:
+    from rmsexp.train.step import Settings
+    stepper = Stepper(task, model, task.optimizer(model), cfg.schedule, Settings.of(cfg, device))
+except ImportError:
+    stepper = Stepper(cfg, task, model, device)
 wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
 print("ready", flush=True)
 for line in sys.stdin:

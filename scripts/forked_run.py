@@ -21,7 +21,7 @@ from torch.distributed import TCPStore
 from rmsexp import config, tasks
 from rmsexp.tasks import translation
 from rmsexp.train.loop import Trainer
-from rmsexp.work import joint_runner
+from rmsexp.work import runner
 
 END_SECONDS = 60  # after a SIGKILL the other processes must end by themselves within this time
 GRACE_SECONDS = 30  # as torchrun's: between SIGTERM and SIGKILL for the other processes when one has failed
@@ -91,7 +91,7 @@ def be_process(job: config.Job, rank: int, size: int, ports: int, log: Path, kil
         if size > 1:
             become(rank, size, port)
         Trainer._update = killed  # type: ignore[method-assign]
-        outcome = joint_runner.execute(job)
+        outcome = runner.execute_jointly(job)
         print(f"process {rank}: {outcome}")
         status = 128 + outcome.signum if outcome.signum else int(outcome.status == "failed")
     except Exception:

@@ -38,7 +38,7 @@ from hypothesis import strategies as st
 
 from rmsexp import compare, config
 from rmsexp.campaign import question
-from rmsexp.commands import status
+from rmsexp.commands import result, status
 from rmsexp.data.synthetic import stories
 from rmsexp.records import record
 from rmsexp.records.frames import timing_records
@@ -249,7 +249,7 @@ READERS = {
     "words": Reader(lambda: None, words, config.job, (config.ConfigError,)),
     "config of a run": Reader(RECORDS, files("config.yaml"), lambda _: config.read(run_folder() / record.CONFIG)),
     "record of a run": Reader(
-        RECORDS, files("*.json*"), lambda _: [*map(record.read, Path("results").glob("*/*/*/*"))]
+        RECORDS, files("*.json*"), lambda _: [*map(result.read, Path("results").glob("*/*/*/*"))]
     ),
     "records": Reader(RECORDS, files("*.*"), lambda _: compare.load(Path("results")), ()),
     "timing records": Reader(TIMINGS, files("*.json"), lambda _: timing_records.load(Path("results"), []), ()),

@@ -38,12 +38,10 @@ from rmsexp.rules.ratios import paired_ratio
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import Contention
 from rmsexp.train.device import set_up_device
-from rmsexp.train.failures import Failures
-from rmsexp.train.interrupt import Interrupt
 from rmsexp.train.loop import Trainer, restore
-from rmsexp.train.progress import ProgressDisplay
-from rmsexp.train.step import WARMUP_STEPS, Settings, Stepper
-from rmsexp.train.writer import Description, Writer
+from rmsexp.train.progress import Failures, ProgressDisplay
+from rmsexp.train.step import WARMUP_STEPS, Stepper
+from rmsexp.train.writer import Writer
 
 PLAIN = "plain loop"
 BARE_LANGUAGE_MODEL = {  # options of the model and of the step that bare_language_model.py has
@@ -119,20 +117,19 @@ def main() -> None:
 
 def loops(task: Any, job: config.Job, steps: int) -> dict[str, Callable[[], float]]:
     """Return functions that train for a number of steps and return their seconds, by the name of the loop."""
-    cfg, settings = job.config, replace(Settings.of(job.config, torch.device("cpu")), max_steps=steps)
+    cfg, device = replace(job.config, max_steps=steps), torch.device("cpu")
     task.evaluate = lambda *_: {task.target.split: {task.target.metric: 1.0}}
 
     def trainer_seconds(norm: Norm) -> float:
         model = task.build(norm)
         with tempfile.TemporaryDirectory() as folder:
-            stepper = Stepper(task, model, task.optimizer(model), cfg.schedule, settings)
+            stepper = Stepper(cfg, task, model, device)
             files, display = RunFolder(Path(folder)), cast(ProgressDisplay, Silent())
-            identity, contention = Identity(cfg.seed, "", ""), Contention(settings.device)
+            identity, contention = Identity(cfg.seed, "", ""), Contention(device)
             state, clock = restore(stepper, files, identity, None, print)
             writer = Writer(files, job.series)
-            writer.begin(Description(identity, {}, {}, [{"from_step": 0}]), 0, contention, Failures())
-            around = {"interrupt": Interrupt(), "contention": contention, "display": display}
-            trainer = Trainer(stepper, state, clock, writer, **around)
+            writer.begin(identity, {}, {"sessions": [{"from_step": 0}]}, contention.report(), Failures())
+            trainer = Trainer(stepper, state, clock, writer, contention=contention, display=display)
             began = time.perf_counter()
             trainer.run()
             excluded = sum(trainer.clock.seconds[bucket] for bucket in ("warmup", "eval", "checkpoint"))

@@ -126,12 +126,11 @@ def tuned(norms: Compared, rule: selection.Rule, generator: np.random.Generator)
         return norms.curves[norm](math.log2(rate) - moved[norm]) + noise
 
     values: dict[str, dict[float, dict[int, float]]] = {"a": {}, "b": {}}
-    while (plan := selection.next_runs(norms.grid, values, "max", TUNING, rule)).runs:
+    while (plan := selection.tune(norms.grid, values, "max", TUNING, rule)).runs:
         for norm, rate, seed in plan.runs:
             values[norm].setdefault(rate, {})[seed] = score(norm, rate)
-    choices = selection.choose(norms.grid, values, "max", TUNING, rule)
-    uncertainty = {norm: choice.uncertainty for norm, choice in choices.items()}
-    rates = {norm: choice.rate for norm, choice in choices.items() if choice.rate is not None}
+    uncertainty = {norm: choice.uncertainty for norm, choice in plan.choices.items()}
+    rates = {norm: choice.rate for norm, choice in plan.choices.items() if choice.rate is not None}
     scores = {norm: {seed: score(norm, rate) for seed in range(MOST)} for norm, rate in rates.items()}
     tested = [EQUAL, NOT_WORSE]
     used = range(seeds.needed(tested, scores, "max", range(LOOK), MOST, uncertainty))

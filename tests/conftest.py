@@ -172,7 +172,8 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     import numpy as np
 
     from rmsexp import config
-    from rmsexp.data import Images, whitening
+    from rmsexp.data import Images
+    from rmsexp.data import cifar10 as source
     from rmsexp.data.synthetic import shapes
     from rmsexp.tasks import cifar10
 
@@ -183,8 +184,8 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     base, images = tmp_path_factory.getbasetemp(), shapes.shapes()
     root = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "images"  # one for all pytest processes
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whitening, "_make", make)
-        whitening.whitened(images, config.job([]).config.data.zca_eps, root, lambda _: None)
+        patch.setattr(source, "_make", make)
+        source.whitened(images, config.job([]).config.data.zca_eps, root, lambda _: None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(cifar10.SOURCES, "shapes", lambda _: images)
         yield root

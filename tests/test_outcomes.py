@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers.records import write_run
 
 from rmsexp import config
 from rmsexp.commands import outcomes
@@ -34,11 +33,3 @@ def test_norms_are_suggested_until_all_have_runs_and_none_that_is_refused(
         assert outcomes.next_command(job, None) == f"python -m rmsexp {typed} norm={norm}"
         (job.setting_folder / norm).mkdir()
     assert outcomes.next_command(job, None) == f"python -m rmsexp -m {typed} norm={norms} seed=0,1,2"
-
-
-def test_figures_that_cannot_be_written_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    job = config.job([f"results={tmp_path}"])
-    write_run(tmp_path, job.series, setting=job.setting)
-    (job.setting_folder / "comparison").write_text("a file in the place of the folder")
-    assert outcomes.draw(job) is None
-    assert "the curves cannot be drawn: " in capsys.readouterr().err

@@ -6,9 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
-import pandas as pd
 import rich
 from matplotlib.figure import Figure
 from rich import box
@@ -16,30 +14,18 @@ from rich import table as rich_table
 
 from rmsexp.report.plots import canvas
 from rmsexp.report.tables import markup
+from rmsexp.report.tables.markup import Table
 from rmsexp.system import atomic
 
 HEADING_WIDTH = 9  # characters to which column headings are wrapped
-
-
-class Table(NamedTuple):
-    """A table of an analysis. ``values`` is written to ``<name>.csv``; ``text`` is printed and has text cells.
-
-    ``folder`` is the folder of the CSV file; None stands for the output folder.
-    """
-
-    name: str
-    title: str
-    values: pd.DataFrame
-    text: pd.DataFrame
-    folder: Path | None = None
 
 
 @dataclass(frozen=True)
 class Finding:
     """The result of an analysis: tables, and figures by name.
 
-    The name of a table or figure is a path below the output folder, without the suffix. ``remarks`` are lines that are
-    printed after the paths of the files. ``contradictions`` has a line for each result that contradicts the paper.
+    The name of a table or figure is a path below the output folder, or a whole path, without the suffix. ``remarks``
+    are lines that are printed at the end. ``contradictions``: a line for each result that contradicts the paper.
     """
 
     tables: Sequence[Table]
@@ -48,18 +34,21 @@ class Finding:
     contradictions: Sequence[str] = ()
 
     def publish(self, out: Path) -> None:
-        """Write figures (PNG, SVG) to ``out``, and tables (CSV) to their folder or else to ``out``.
-
-        Print tables, paths and remarks, but not the contradictions.
+        """Write figures (PNG, SVG) and tables (CSV) below ``out``, and print tables, paths and remarks.
 
         Raises: OSError if a file cannot be written.
         """
         for table in self.tables:
-            path = (table.folder or out) / f"{table.name}.csv"
+            path = out / f"{table.name}.csv"
             path.parent.mkdir(parents=True, exist_ok=True)
-            atomic.write_atomic(path, markup.csv(table.values))
+            atomic.write_atomic(path, markup.csv(table.numbers))
             print(table.title)
-            rich.print(for_terminal(table.text))
+            printable = rich_table.Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+            for column in table.readable:  # headings are wrapped, also at hyphens, to make tables narrow
+                printable.add_column(textwrap.fill(str(column), HEADING_WIDTH, break_long_words=False))
+            for row in table.readable.to_numpy().tolist():
+                printable.add_row(*row)
+            rich.print(printable)
             print(f"written {path}")
         for name, figure in self.figures.items():
             (out / name).parent.mkdir(parents=True, exist_ok=True)
@@ -67,16 +56,6 @@ class Finding:
             print(f"written {out / name}.png and .svg")
         for line in self.remarks:
             print(line)
-
-
-def for_terminal(text: pd.DataFrame) -> rich_table.Table:
-    """Return the table for printing. Headings are wrapped, also at hyphens, to make tables narrow."""
-    printable = rich_table.Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in text:
-        printable.add_column(textwrap.fill(str(column), HEADING_WIDTH, break_long_words=False))
-    for row in text.to_numpy().tolist():
-        printable.add_row(*row)
-    return printable
 
 
 def captioned(title: str, caption: str, width: float, height: float) -> Figure:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,13 +16,14 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 from torch.func import functional_call
+from torch.nn import functional as F
 
-from rmsexp.analysis import adaptation
-from rmsexp.analysis.finding import Finding, Table, captioned
-from rmsexp.analysis.site import EXAMPLES, LATER, N_IN, N_OUT, NORMS, draw, norm, site
-from rmsexp.norms import Linear
+from rmsexp.analysis.finding import Finding, captioned
+from rmsexp.analysis.site import EXAMPLES, LATER, N_IN, N_OUT, NORMS, SPREAD, draw, norm, site
+from rmsexp.norms import Linear, Norm
 from rmsexp.records.frames import names
 from rmsexp.report.plots import canvas, style
+from rmsexp.report.tables.markup import Table
 
 DELTAS = np.logspace(-2, 2, 9)
 CHANGED, VARIABLES = ("W", "x"), ("W", "x", "g", "b")  # the variables that are scaled; each v in dL/dv
@@ -34,6 +36,10 @@ SERIES = (*NORMS, *LATER)
 WIDTHS = np.linspace(7.5, 1, len(SERIES))  # line width of each norm
 BEND = 0.2  # where the logarithm of a size differs more from the fitted power law, there is no exponent
 TOLERANCE = 1e-6  # a fitted exponent contradicts the paper's if they differ by more
+# of SGD on one layer
+STEPS = 500
+LEARNING_RATE = 15.0  # large, so that the effect shows within few steps
+SMOOTHED = 20  # steps averaged, in the figure's running mean and in the table's means over first and last steps
 
 
 def sizes(layer: Linear, weight: Tensor, x: Tensor, upstream: Tensor) -> dict[str, float]:
@@ -90,23 +96,79 @@ def _exponent(log_delta: np.ndarray, log_size: np.ndarray) -> float:
     return float(slope) if np.abs(start + slope * log_delta - log_size).max() < BEND else float("nan")
 
 
+def train(norm: Norm, steps: int) -> pd.DataFrame:
+    """Train one layer to predict noisy outputs of a random teacher by SGD with a constant learning rate.
+
+    Return a row per step, each of which has a new batch. If scaling W does not change the output, the gradient of the
+    loss with respect to W is orthogonal to W. Each step then increases the norm of W. A larger W has a smaller
+    gradient. So the steps become smaller relative to W although the learning rate is constant.
+
+    Columns ``step``, ``weight``, ``relative_step``, ``cosine``. ``weight``: |W| before the step (Frobenius norm);
+    ``relative_step``: |change of W| / |W|; ``cosine``: cosine of the angle between W and the gradient of the loss with
+    respect to W.
+    """
+    layer, teacher = site(norm, "student"), SPREAD * draw((N_OUT, N_IN), "teacher")
+    rows = []
+    for step in range(steps):
+        x, noise = draw((EXAMPLES, N_IN), "batch", step), draw((EXAMPLES, N_OUT), "noise", step)
+        loss = F.mse_loss(layer(x), torch.tanh(x @ teacher.T) + noise)
+        (gradient,) = torch.autograd.grad(loss, layer.weight)
+        with torch.no_grad():
+            size, gradient_size = float(layer.weight.norm()), float(gradient.norm())
+            cosine = float((gradient * layer.weight).sum()) / (gradient_size * size)
+            rows.append((step, size, LEARNING_RATE * gradient_size / size, cosine))
+            layer.weight.sub_(LEARNING_RATE * gradient)
+    return pd.DataFrame(rows, columns=["step", "weight", "relative_step", "cosine"])
+
+
+def summary(runs: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return a row per norm. ``runs``: by norm, the result of :func:`train`.
+
+    Columns: ``norm``; ``weight_growth``, last |W| / first |W|; ``growing``, the share of steps that increased |W|
+    (without the last step, after which |W| is not known); ``largest_cosine``, the largest absolute cosine;
+    ``relative_step_first`` and ``relative_step_last``, the mean relative step over the first and over the last
+    ``SMOOTHED`` steps.
+    """
+    rows = [
+        {
+            "norm": name,
+            "weight_growth": run["weight"].iloc[-1] / run["weight"].iloc[0],
+            "growing": float((run["weight"].diff().dropna() > 0).mean()),
+            "largest_cosine": run["cosine"].abs().max(),
+            "relative_step_first": run["relative_step"].head(SMOOTHED).mean(),
+            "relative_step_last": run["relative_step"].tail(SMOOTHED).mean(),
+        }
+        for name, run in runs.items()
+    ]
+    return pd.DataFrame(rows)
+
+
 def analyse() -> Finding:
     table = measure()
     fitted = exponents(table)
     in_paper = fitted.dropna(subset="paper")
     agrees = (in_paper["exponent"] - in_paper["paper"]).abs() <= TOLERANCE  # false also for NaN: there is no exponent
-    different = in_paper[~agrees]
     contradictions = [
         f"RMSNorm: when {row['changed']} is multiplied by delta, dL/d{row['of']} is multiplied by "
         f"{_factor(row['exponent'])}; in the paper by delta^{row['paper']:g}"
-        for row in different.to_dict("records")
+        for row in in_paper[~agrees].to_dict("records")
     ]
-    trained = adaptation.analyse()
-    return Finding(
-        [Table("gradients", "exponent of delta in the gradients", fitted, _text(fitted)), *trained.tables],
-        {"gradients": draw_grid(table), **trained.figures},
-        contradictions=[*contradictions, *trained.contradictions],
-    )
+    runs = {name: train(norm(name), STEPS) for name in NORMS}
+    trained = summary(runs)
+    adapted = (trained["growing"] == 1) & (trained["relative_step_last"] < trained["relative_step_first"])
+    contradictions += [
+        f"{names.label(name)}: |W| does not grow at every step, or |step| / |W| does not fall"
+        for name in trained.loc[~adapted & (trained["norm"] != "none"), "norm"]
+    ]
+    text = trained.map(lambda value: value if isinstance(value, str) else f"{value:.3g}")
+    text["norm"] = text["norm"].map(names.label)
+    text.columns = text.columns.str.replace("_", " ")
+    title = f"{STEPS} steps of SGD with learning rate {LEARNING_RATE:g}: |W|, and |step| / |W|"
+    tables = [
+        Table("gradients", "exponent of delta in the gradients", fitted, _text(fitted)),
+        Table("adaptation", title, trained, text),
+    ]
+    return Finding(tables, {"gradients": draw_grid(table), "adaptation": draw_runs(runs)}, (), contradictions)
 
 
 def _factor(exponent: float) -> str:
@@ -153,4 +215,26 @@ def draw_grid(table: pd.DataFrame) -> Figure:
     for axes in grid[:, 0]:
         axes.set_ylabel("norm of the gradient, relative")
     figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=9)
+    return figure
+
+
+def draw_runs(runs: dict[str, pd.DataFrame]) -> Figure:
+    """Draw |W| relative to its first value, and |step| / |W| averaged over ``SMOOTHED`` steps, against steps."""
+    caption = (
+        f"One layer of {N_IN} inputs and {N_OUT} units, gain and shift not trained, {EXAMPLES} new examples per step, "
+        f"learning rate {LEARNING_RATE:g}. Right: running mean over {SMOOTHED} steps."
+    )
+    figure = captioned("Learning-rate adaptation under SGD (section 4.2)", caption, 10, 4.2)
+    weight, relative = figure.subplots(1, 2)
+    looks, widths = style.looks(runs), np.linspace(4, 1, len(runs))  # lines may coincide, so later ones are thinner
+    for (name, run), width in zip(runs.items(), widths, strict=True):
+        look: dict[str, Any] = {"color": looks[name].colour, "linewidth": width, "label": names.label(name)}
+        weight.plot(run["step"], run["weight"] / run["weight"].iloc[0], **look)
+        relative.plot(run["step"], run["relative_step"].rolling(SMOOTHED).mean(), **look)
+    for axes, title in ((weight, "|W| / first |W|"), (relative, "|step| / |W|")):
+        canvas.add_grid(axes)
+        axes.set_xlabel("step")
+        axes.set_ylabel(title)
+    relative.set_yscale("log")
+    figure.legend(*weight.get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=9)
     return figure

@@ -12,13 +12,14 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
-from rmsexp.analysis.finding import Finding, Table, captioned
+from rmsexp.analysis.finding import Finding, captioned
 from rmsexp.models.rnnsearch import RNNSearch
 from rmsexp.models.translation import Batch
 from rmsexp.records import record
 from rmsexp.records.frames import names
 from rmsexp.report import paper
 from rmsexp.report.plots import canvas, style
+from rmsexp.report.tables.markup import Table
 from rmsexp.system import readers
 from rmsexp.tasks import rnnsearch
 from rmsexp.train.checkpoint import CheckpointError
@@ -73,7 +74,9 @@ def analyse(runs: Sequence[Path]) -> Finding:
     Raises: as :func:`tables_of`.
     """
     tables = tables_of(runs)
-    return Finding(tables, {"hidden_stats": draw({run: table.values for run, table in zip(runs, tables, strict=True)})})
+    return Finding(
+        tables, {"hidden_stats": draw({run: table.numbers for run, table in zip(runs, tables, strict=True)})}
+    )
 
 
 def tables_of(runs: Sequence[Path]) -> list[Table]:
@@ -94,7 +97,7 @@ def tables_of(runs: Sequence[Path]) -> list[Table]:
             table = hidden_stats(model, task.held_out_batches(task.text.held_out["valid"]))
         title = f"{run}, the model of step {step}, on the validation set"
         text = table.map(lambda value: f"{round(value, 3) + 0.0:.3f}" if isinstance(value, float) else str(value))
-        tables.append(Table("hidden_stats", title, table, text, run))
+        tables.append(Table(str(run.absolute() / "hidden_stats"), title, table, text))
     return tables
 
 

@@ -17,12 +17,13 @@ from torch import Tensor
 from torch.func import functional_call
 
 from rmsexp import config
-from rmsexp.analysis.finding import Finding, Table, captioned
+from rmsexp.analysis.finding import Finding, captioned
 from rmsexp.analysis.site import EXAMPLES, GAINLESS, N_IN, N_OUT, draw, norm, site
 from rmsexp.models import init
 from rmsexp.norms import Norm
 from rmsexp.records.frames import names
 from rmsexp.report import paper
+from rmsexp.report.tables.markup import Table
 
 DRAWS = 8  # random layers and data sets over which a change is averaged
 THRESHOLD = 1e-6  # a smaller relative change is "invariant"; rounding changes about 1e-15, other changes are above 1e-2
@@ -85,7 +86,7 @@ def analyse() -> Finding:
         f"relative change of the output, mean of {DRAWS} draws (eps = 0, double precision); "
         f"{TICK} invariant: below {THRESHOLD:g}"
     )
-    text = _by_norm(table.assign(text=_cells(table)), "text").rename(index=names.label).reset_index()
+    text = by_norm(table.assign(text=_cells(table)), "text").rename(index=names.label).reset_index()
     return Finding(
         [Table("invariance", title, table, text)],
         {"invariance": draw_grid(table, f"{title}; {agreement}")},
@@ -97,22 +98,24 @@ def analyse() -> Finding:
     )
 
 
-def _ticks(values: pd.Series) -> pd.Series:
+def ticks(values: pd.Series) -> pd.Series:
+    """Return a tick or a cross for each value that there is."""
     return values.map(lambda value: TICK if value else CROSS, na_action="ignore")
 
 
 def _cells(table: pd.DataFrame) -> pd.Series:
-    return _ticks(table["invariant"]) + table["change"].map(" {:.1g}".format)
+    return ticks(table["invariant"]) + table["change"].map(" {:.1g}".format)
 
 
-def _by_norm(table: pd.DataFrame, values: str) -> pd.DataFrame:
+def by_norm(table: pd.DataFrame, values: str) -> pd.DataFrame:
+    """Return a column of the table with a row per norm and a column per transformation."""
     wide = table.pivot(index="norm", columns="transformation", values=values)
     return wide.loc[list(dict.fromkeys(table["norm"])), list(TRANSFORMATIONS)]
 
 
 def draw_grid(table: pd.DataFrame, caption: str) -> Figure:
     """Draw a cell per norm and transformation, coloured by the change, with our tick or cross above the paper's."""
-    change = _by_norm(table, "change")
+    change = by_norm(table, "change")
     figure = captioned("Invariance of the output (the paper's Table 1)", caption, 10.2, 0.55 * len(change) + 1.9)
     axes = figure.subplots()
     exponents = np.log10(change.clip(lower=FLOOR))
@@ -123,7 +126,7 @@ def draw_grid(table: pd.DataFrame, caption: str) -> Figure:
     axes.set_xticks(np.arange(len(headings)) + 0.5, headings)
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
     axes.invert_yaxis()
-    words = _by_norm(table.assign(text=_cells(table) + ("\npaper " + _ticks(table["paper"])).fillna("")), "text")
+    words = by_norm(table.assign(text=_cells(table) + ("\npaper " + ticks(table["paper"])).fillna("")), "text")
     look: dict[str, Any] = {"ha": "center", "va": "center", "size": 8.5, "linespacing": 1.4}
     for (row, column), value in np.ndenumerate(change.to_numpy()):
         colour = "black" if value >= THRESHOLD else "white"

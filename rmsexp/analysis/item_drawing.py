@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 
 from rmsexp.analysis import hidden_stats, invariance
+from rmsexp.campaign.asked import Timing
 from rmsexp.campaign.item_file import Found, Group, Item, Part
-from rmsexp.campaign.items import Items
-from rmsexp.campaign.timing import Timing
+from rmsexp.campaign.items import Items, Run
 from rmsexp.records import record
 from rmsexp.records.frames import comparable, names, timing_records
 from rmsexp.records.frames.load import load
 from rmsexp.report.plots import canvas, paper_figures
 from rmsexp.report.tables import formats, markup
 from rmsexp.report.tables import items as item_tables
-from rmsexp.report.tables.form import Table
 from rmsexp.report.tables.items import OURS, PAPER
+from rmsexp.report.tables.markup import Table
 from rmsexp.system import atomic
 
 if TYPE_CHECKING:
@@ -59,17 +59,12 @@ def _drawn(item: Item, parts: Sequence[Part], sources: Sequence[str]) -> Drawn:
 def _invariance(item: Item) -> Drawn:
     """Draw Table 1: computed, without runs."""
     table = invariance.measure().dropna(subset="paper")
-    cells: dict[str, dict[str, str]] = {}
-    for row in table.to_dict("records"):
-        of_norm = cells.setdefault(row["norm"], {"Norm": names.label(row["norm"])})
-        marks = [invariance.TICK if value else invariance.CROSS for value in (row["invariant"], row["paper"])]
-        of_norm[row["transformation"]] = " / ".join(marks)
+    marks = invariance.ticks(table["invariant"]) + " / " + invariance.ticks(table["paper"])
+    text = invariance.by_norm(table.assign(text=marks), "text").rename(index=names.label).rename_axis("Norm")
     different = int((table["invariant"] != table["paper"].astype(bool)).sum())
     note = f"{len(table) - different} of {len(table)} entries agree; invariant: a relative change below "
-    return Drawn(
-        Table(item.name, item.title, table, pd.DataFrame(cells.values())),
-        notes=[f"{note}{invariance.THRESHOLD:g} (eps = 0, double precision, mean of {invariance.DRAWS} draws)"],
-    )
+    note += f"{invariance.THRESHOLD:g} (eps = 0, double precision, mean of {invariance.DRAWS} draws)"
+    return Drawn(Table(item.name, item.title, table, text.reset_index()), notes=[note])
 
 
 def _hidden_stats(item: Item, part: Part) -> Drawn:
@@ -106,15 +101,15 @@ def _measured(found: Found) -> tuple[pd.DataFrame, list[str]]:
         except (ValueError, OSError) as error:
             notes.append(f"without {run['folder']}: {error}")
             continue
-        positions = table.values["position"].astype(str)
-        tables.append(table.values.assign(series=run["series"], seed=run["seed"], position=positions))
+        positions = table.numbers["position"].astype(str)
+        tables.append(table.numbers.assign(series=run["series"], seed=run["seed"], position=positions))
     empty = pd.DataFrame(columns=["series", "seed", "mapping", "position", "vectors", "mean", "std"])
     return pd.concat(tables) if tables else empty, notes
 
 
 def write(asked: Items, item: Item) -> Path:
     """Draw an item, write its files, and return that of its text."""
-    parts = [_part(asked, item, group) for group in item.groups]
+    parts = [_part(asked, item, *each) for each in zip(item.groups, asked.groups[item.name], strict=True)]
     sources = item_tables.sources(asked.scale, parts)
     drawn = _drawn(item, parts, sources)
     notes = [*sources, *item_tables.notes(item, parts), *drawn.notes]
@@ -134,20 +129,19 @@ def write(asked: Items, item: Item) -> Path:
     return path
 
 
-def _part(asked: Items, item: Item, group: Group) -> Part:
-    """Return what the records have of a group."""
-    runs = [run for each in asked.runs_of(item, group).values() for run in each]
-    if not runs:
+def _part(asked: Items, item: Item, group: Group, rows: dict[str, list[Run]]) -> Part:
+    """Return what the records have of a group. ``rows``: its runs, by the name of the row in the paper."""
+    if not rows:
         return Part(group, None)
-    setting = asked.job(runs[0]).setting_folder
-    needed = runs if item.has_runs else []
+    jobs = {row: asked.composed(runs[0].words) for row, runs in rows.items()}
+    setting = next(iter(jobs.values())).setting_folder
+    needed = [run for runs in rows.values() for run in runs] if item.has_runs else []
     ended = [str(asked.results / run.folder) for run in needed if asked.state(run) in record.ENDED]
-    records, timing = load(setting).only(ended), asked.timing(item, group)
+    records, timing = load(setting).only(ended), asked.timing_of(item, rows)
     missing = [run.folder for run in needed if str(asked.results / run.folder) not in {*records.runs["folder"]}]
     comparison = None if timing is None else _best(timing, comparable.comparisons(timing_records.load(setting)))
-    series = {row: asked.job(each[0]).series for row, each in asked.runs_of(item, group).items()}
-    place = f"{setting.parent.name}/{setting.name}"
-    return Part(group, Found(place, series, records, missing, comparison))
+    series = {row: job.series for row, job in jobs.items()}
+    return Part(group, Found(f"{setting.parent.name}/{setting.name}", series, records, missing, comparison))
 
 
 def _best(timing: Timing, found: Sequence[comparable.Comparison]) -> comparable.Comparison | None:

@@ -9,26 +9,25 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from rmsexp.records import record
 from rmsexp.rules import measures, seeds, selection
 from rmsexp.rules.claims import Claim
 from rmsexp.system import checks, clock
 from rmsexp.system.readers import read_json
-from rmsexp.system.typed import read_typed, typed_of
+from rmsexp.system.typed import Between, read_typed, typed_of
 
 FILE = "campaign.json"
 REGISTRATION = "registered.json"  # beside the file, from the first tuning run on: the rules, and the commit of the code
 FORMAT = 1
-# Versions of the rules. Campaigns that began before 28 November 2026 have the first: rates an octave apart, and "look"
-# and "most" for the smallest and the largest number of seeds.
-OCTAVE_RULES: Final = 1
-RULES: Final = 2
+# Versions of the rules. Campaigns that began before 28 November 2026 have the first: rates an octave apart, and in JSON
+# other keys for the smallest and the largest number of seeds.
+OCTAVE_RULES, RULES = 1, 2
 TUNING = {OCTAVE_RULES: selection.OCTAVES, RULES: selection.QUARTERS}
-SEED_KEYS = {OCTAVE_RULES: ("look", "most"), RULES: ("min_seeds", "max_seeds")}
+OCTAVE_KEYS = {"min_seeds": "look", "max_seeds": "most"}
 NO_GIT = "code "  # in the place of a commit where there is none, before a digest of files
 Stage = Literal["pilot", "tune", "final"]
 
@@ -141,7 +140,7 @@ class CampaignFile:
     grid: tuple[float, ...]
     tuned_by: Metric
     score: Metric
-    rules: Literal[1, 2] = OCTAVE_RULES
+    rules: Annotated[int, Between(OCTAVE_RULES, RULES)] = OCTAVE_RULES
     supersedes: str | None = None
     tuning_runs: dict[str, Any] = field(default_factory=dict)
     ladder: dict[str, tuple[float, ...]] = field(default_factory=dict)
@@ -152,8 +151,10 @@ class CampaignFile:
     registered: Registered | None
 
     def __post_init__(self) -> None:
-        if wrong := [job.folder for job in self.jobs if not record.can_be_run_folder(job.folder)]:
-            raise ValueError(f"the folder {wrong[0]!r:.80} of a job is not <task>/<setting>/<series>/seed<k>")
+        for job in self.jobs:
+            parts = job.folder.split("/")
+            if len(parts) != 4 or not all(part.strip(".") for part in parts):
+                raise ValueError(f"the folder {job.folder!r:.80} of a job is not <task>/<setting>/<series>/seed<k>")
         for value in (value for values in (self.grid, *self.ladder.values()) for value in values):
             checks.positive("a rate of the grid, or a value of the ladder,", value)
         arms = {arm for of_norm in self.arms.values() for arm in of_norm}
@@ -161,12 +162,23 @@ class CampaignFile:
         if unknown := {job.norm for job in self.jobs} - arms | claimed - {*self.norms}:
             raise ValueError(f"jobs or claims name {', '.join(sorted(unknown))}, which is not among the norms")
         if self.seeds.tune and self.tolerance is None:
-            selection.next_runs(self.grid, {}, self.mode, self.seeds.tune)  # checks the grid
+            selection.tune(self.grid, {}, self.mode, self.seeds.tune)  # checks the grid
 
     @property
     def task(self) -> str:
         """The task of all runs; "unknown" before there are any."""
         return next((job.folder.partition("/")[0] for job in self.jobs), str(self.runs.get("task", "unknown")))
+
+    @property
+    def stages(self) -> dict[str, list[Job]]:
+        """The runs planned so far, by stage."""
+        return {str(stage): [job for job in self.jobs if job.stage == stage] for stage, *_ in self.jobs}
+
+    @property
+    def longer(self) -> float:
+        """How many steps a final run has for each of a tuning run, as far as the campaign states it."""
+        final, tuning = (runs.get("schedule.steps") for runs in (self.runs, self.tuning_runs))
+        return 1.0 if None in (final, tuning) else float(str(final)) / float(str(tuning))
 
     @property
     def is_tuned(self) -> bool:
@@ -252,26 +264,24 @@ def read(path: Path) -> CampaignFile:
         if isinstance(text := stored.get(key), str):
             stored[key] = dict(zip(Metric._fields, text.split(), strict=False))
     if isinstance(numbers := stored.get("seeds"), dict) and stored.get("rules", OCTAVE_RULES) == OCTAVE_RULES:
-        names = dict(zip(SEED_KEYS[OCTAVE_RULES], SEED_KEYS[RULES], strict=True))
-        stored["seeds"] = {names.get(key, key): value for key, value in numbers.items()}
+        today = {old: key for key, old in OCTAVE_KEYS.items()}
+        stored["seeds"] = {today.get(key, key): value for key, value in numbers.items()}
     return typed_of(path, CampaignFile, {"command": [stored.get("name")]} | stored, refuse_unknown=True)
 
 
 def text(file: CampaignFile) -> str:
     """Return the text of a file with this content. Keys of later rules are left out where they have no effect."""
+    seeds = renamed(asdict(file.seeds), file.rules)
+    shown: dict[str, Any] = {"tuned_by": " ".join(file.tuned_by), "score": " ".join(file.score), "seeds": seeds}
+    shown |= {"claims": [asdict(claim) for claim in file.claims], "jobs": [job._asdict() for job in file.jobs]}
+    shown["registered"] = None if file.registered is None else file.registered._asdict()
     content: dict[str, Any] = {"format": FORMAT}
-    for key in ("name", "question", "command", "runs", "rate", "mode", "norms", "grid"):
-        content[key] = getattr(file, key)
-    content |= {"tuned_by": " ".join(file.tuned_by), "score": " ".join(file.score)}
-    if file.rules != OCTAVE_RULES:
-        content |= {"rules": file.rules, "supersedes": file.supersedes}
-    content |= {"tuning_runs": file.tuning_runs} if file.tuning_runs else {}
-    content |= {"ladder": file.ladder} if file.ladder else {}
-    content |= {} if file.tolerance is None else {"tolerance": file.tolerance}
-    least, most = SEED_KEYS[file.rules]
-    numbers = {"tune": file.seeds.tune, least: file.seeds.min_seeds, most: file.seeds.max_seeds}
-    content |= {"seeds": numbers | {"needed": file.seeds.needed}}
-    content |= {"claims": [asdict(claim) for claim in file.claims]}
-    content["jobs"] = [job._asdict() for job in file.jobs]
-    content["registered"] = None if file.registered is None else file.registered._asdict()
-    return json.dumps(content, indent=1) + "\n"
+    content |= {each.name: shown.get(each.name, getattr(file, each.name)) for each in fields(CampaignFile)}
+    later = ("rules", "supersedes") if file.rules == OCTAVE_RULES else ()
+    unused = [key for key in ("tuning_runs", "ladder", "tolerance") if not content[key]]
+    return json.dumps({key: value for key, value in content.items() if key not in (*later, *unused)}, indent=1) + "\n"
+
+
+def renamed(numbers: Mapping[str, Any], rules: int) -> dict[str, Any]:
+    """Return numbers of seeds with the keys that this version of the rules has in JSON."""
+    return {OCTAVE_KEYS.get(key, key) if rules == OCTAVE_RULES else key: value for key, value in numbers.items()}

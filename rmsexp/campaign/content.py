@@ -1,14 +1,23 @@
-"""The keys of a campaign's file, except ``claims``, and the checks of their values."""
+"""The file of a campaign: its keys, the checks of their values, and how it is read with the words of a command line."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from rmsexp.config.schema import LARGEST_SEED
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rmsexp import config
+from rmsexp.campaign.campaign_file import RULES, TUNING
+from rmsexp.config.schema import LARGEST_SEED, as_config, fit
 from rmsexp.config.timing import ProcessOptions
 from rmsexp.rules import seeds, selection
+from rmsexp.rules.claims import EQUIVALENCE, Claim
 from rmsexp.system import checks
+from rmsexp.system.typed import typed
 
 
 @dataclass
@@ -88,7 +97,7 @@ class Content:
     are made if the file has none: each norm equals the first. ``supersedes``: the name of an earlier campaign whose
     verdicts this one replaces, once it is decided. ``ladder``: keys of the runs with their values, such as
     ``{schedule.steps: [500, 1000, 2000], schedule.warmup: [50, 100, 200]}``; then claims are about the slope of the
-    score over the first key (:mod:`rmsexp.rules.measures`).
+    score over the first key (:mod:`rmsexp.rules.measures`). ``rules``: the version of the rules by which it was begun.
     """
 
     question: str = ""
@@ -100,10 +109,12 @@ class Content:
     pilot: Pilot = field(default_factory=Pilot)
     tune: Tune = field(default_factory=Tune)
     final: Final = field(default_factory=Final)
+    rules: int = RULES
     timing: Timing = field(default_factory=Timing)
 
     def __post_init__(self) -> None:
         checks.not_empty("question", self.question)
+        checks.at_least("rules", self.rules, min(TUNING), RULES)
         if len(self.norms) < 2 or len(set(self.norms)) < len(self.norms):
             raise ValueError("norms must name at least two norms, each once, as in norms=[ln,rms]")
         if not self.ladder:
@@ -117,3 +128,58 @@ class Content:
             raise ValueError(f"ladder.{uneven[0]} needs {len(sizes)} values, one for each of {next(iter(self.ladder))}")
         if self.final.tolerance is not None:
             raise ValueError("claims are about slopes or about stable ranges: leave out ladder or final.tolerance")
+
+
+# Keys of the campaign itself, not of its runs, which may be typed.
+KEYS = ("claims", *(key.name for key in fields(Content) if key.name not in ("runs", "rules")))
+
+
+def read(stored: dict[str, Any], words: Sequence[str]) -> tuple[Content, tuple[Claim, ...], list[str]]:
+    """Return the content of a file with the changes in ``words``, its claims, and the other words, which are of runs.
+
+    Raises: ConfigError or ValueError for a mistake in the file or in the words.
+    """
+    own = [word for word in words if re.split(r"[.=]", word, maxsplit=1)[0] in KEYS]
+    if any(word.startswith("claims") for word in own):
+        raise config.ConfigError("claims can be changed in its file only")
+    claims = stored.pop("claims", [])
+    try:
+        merged = OmegaConf.to_container(OmegaConf.merge(as_config(stored), config.from_dotlist(own)))
+    except OmegaConfBaseException:
+        raise config.ConfigError(
+            f"{' '.join(own)}: a list stands where keys belong, or keys where a list does"
+        ) from None
+    assert isinstance(merged, dict)
+    tune = merged.get("tune")
+    for part, key in ((tune if isinstance(tune, dict) else {}, "over"), (merged, "ladder")):
+        if isinstance(part.get(key), dict):  # tune.over.optim.lr=[…] makes nested dicts
+            part[key] = {name: _floats(values) for name, values in config.flatten(part[key]).items()}
+    content: Content = fit(Content, OmegaConf.create(merged), "")
+    return content, _claims(content, claims), [word for word in words if word not in own]
+
+
+def _floats(values: Any) -> Any:
+    """Return a list with its integers as floats, which OmegaConf requires here; and any other value as it is."""
+    return [float(value) if type(value) is int else value for value in values] if isinstance(values, list) else values
+
+
+def _claims(content: Content, stored: Any) -> tuple[Claim, ...]:
+    """Return the claims of a file; if it has none, that each norm equals the first."""
+    if stored and content.margin is not None:
+        raise config.ConfigError("margin= has no effect, because the file has claims with margins of their own")
+    if stored == []:
+        if content.margin is None:
+            raise config.ConfigError(
+                "the file has no claims, so margin= is needed: the largest difference that does not matter"
+            )
+        first, *others = content.norms
+        shared = {"test": EQUIVALENCE, "b": first, "margin": content.margin}
+        stored = [{"claim": f"{norm} equals {first}", "a": norm} | shared for norm in others]
+    claims: tuple[Claim, ...] = typed(tuple[Claim, ...], stored, "claims", refuse=True)
+    claimed = {norm for claim in claims for norm in (claim.a, claim.b)}
+    if idle := [norm for norm in content.norms if norm not in claimed]:
+        raise config.ConfigError(f"norms: no claim is about {', '.join(idle)}; leave it out, or add a claim about it")
+    least = content.final.min_seeds
+    if more := [claim.claim for claim in claims if (claim.seeds or 0) > least]:
+        raise config.ConfigError(f"seeds of the claim {more[0]!r} are more than final.min_seeds, {least}: raise that")
+    return claims

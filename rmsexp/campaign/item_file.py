@@ -152,8 +152,7 @@ class Part(NamedTuple):
 
 def options(config_dir: str | None = None) -> list[str]:
     """Return the names of all items: figures, tables and what else there is, by number."""
-    names = config.options(GROUP, config_dir)
-    return sorted(names, key=lambda name: (name.rstrip("0123456789"), int(name[len(name.rstrip("0123456789")) :] or 0)))
+    return sorted(config.options(GROUP, config_dir), key=lambda name: (name.rstrip("0123456789"), len(name), name))
 
 
 def read(name: str, config_dir: str | None = None) -> Item:

@@ -1,7 +1,6 @@
-"""The paper's tables and figures that a command is to make, and the runs and timings that they need.
+"""The paper's tables and figures that a command is to make: campaigns without tuning and claims, which are drawn.
 
-The runs are ordinary runs in ordinary folders. A run of an item that has ended already is not repeated, and items share
-runs.
+Their runs are ordinary runs in ordinary folders. A run that has ended already is not repeated, and items share runs.
 """
 
 from __future__ import annotations
@@ -9,24 +8,21 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from rmsexp import config
 from rmsexp.campaign import item_file, question
+from rmsexp.campaign.asked import WHERE_AND_HOW, Asked, Timing, folder_name, last_of_each, overrides
 from rmsexp.campaign.item_file import Group, Item
-from rmsexp.campaign.question import WHERE_AND_HOW, as_word, folder_name, refuse_managed
-from rmsexp.campaign.runs import CampaignRuns, PlannedRuns
-from rmsexp.campaign.timing import Timing, interleaved
-from rmsexp.config.schema import flatten
+from rmsexp.campaign.progress import Plan
 from rmsexp.config.timing import ProcessOptions
-from rmsexp.records import record, states
-from rmsexp.system.command_line import config_dir_words
+from rmsexp.records import states
 
 ALL = "paper"  # the name that stands for all items
 FOLDER = "paper"  # of tables and figures, below the results
-MANAGED = ("task", "norm", "seed", "force")  # keys of runs that items set themselves, by seeds=[…] and their files
+OPTION = re.compile(r"(seeds|timing(\.[^=]*)?)=")  # words that do not change runs
 
 
 @dataclass
@@ -55,36 +51,17 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Items:
-    """Items that a command is to make, a campaign without tuning and claims, which is drawn.
+class Items(Asked):
+    """Items that a command is to make."""
 
-    ``name``: the name that was typed, ``typed``: the words after it. The class implements
-    :class:`rmsexp.work.worker.Runs`.
-    """
-
-    name: str
-    typed: tuple[str, ...]
     items: tuple[Item, ...]
     options: Options
-    config_dir: str | None
 
-    @cached_property
-    def words(self) -> tuple[str, ...]:
-        """The typed overrides of all runs."""
-        return tuple(word for word in self.typed if not _is_option(word))
-
-    @property
-    def _common(self) -> config.Job:
-        """A run of any task with the scale and the results of all runs."""
-        return _job(tuple(word for word in self.words if word.startswith(("scale=", "results="))), self.config_dir)
-
-    @property
-    def results(self) -> Path:
-        return config.expanded(self._common.config.results)
+    MANAGED = ("task", "norm", "seed", "force")  # by seeds=[…] and the items' files
 
     @property
     def scale(self) -> str:
-        return str(self._common.config.scale)
+        return str(self.common.config.scale)
 
     @property
     def folder(self) -> Path:
@@ -92,99 +69,57 @@ class Items:
         changes = [word for word in self.words if not word.startswith((*WHERE_AND_HOW, "scale="))]
         return self.results / FOLDER / folder_name(self.scale, changes)
 
-    def page(self, item: str) -> Path:
-        """Return the file with the text of an item."""
-        return self.folder / f"{item}.md"
-
-    def command(self) -> tuple[str, ...]:
-        """Return the words after ``python -m rmsexp.campaign``."""
-        return (self.name, *self.typed, *config_dir_words(self.config_dir))
-
     @property
     def title(self) -> str:
         item = self.items[0]
         return f"{item.title}: {item.caption}" if len(self.items) == 1 else "tables and figures of the paper"
 
-    def register(self) -> Path:
-        raise config.ConfigError("only campaigns with claims are registered")
+    def page(self, item: str) -> Path:
+        """Return the file with the text of an item."""
+        return self.folder / f"{item}.md"
 
-    # --- runs
-
-    def runs_of(self, item: Item, group: Group) -> dict[str, list[Run]]:
-        """Return the runs of a group, one per seed, by the name of the row in the paper; none if it is absent.
+    @cached_property
+    def groups(self) -> dict[str, list[dict[str, list[Run]]]]:
+        """The runs of the groups of each item, one per seed, by the name of the row in the paper; none if it is absent.
 
         In a table of times alone, their training steps are timed, but the runs are not done.
         """
-        norms = {} if group.absent else group.norms
-        return {row: [self._run(item, group, norm, seed) for seed in self.options.seeds] for row, norm in norms.items()}
+        return {item.name: [self._runs(item, group) for group in item.groups] for item in self.items}
 
-    def _run(self, item: Item, group: Group, norm: str, seed: int) -> Run:
-        overrides = {"threads": 1} | flatten(group.runs) | flatten(item.at.get(self.scale, {}))
-        typed = {word.partition("=")[0] for word in self.words}
-        own = [as_word(key, value) for key, value in overrides.items() if key not in typed]
-        words = (*own, *self.words, *config.norm_words(norm), f"seed={seed}")
+    def _runs(self, item: Item, group: Group) -> dict[str, list[Run]]:
+        words = overrides({"threads": 1}, group.runs, item.at.get(self.scale, {}), typed=self.words)
+        runs: dict[str, list[Run]] = {}
         try:
-            return Run(str(_job(words, self.config_dir).folder.relative_to(self.results)), words)
+            for row, norm in {} if group.absent else group.norms.items():
+                series = (*words, *config.norm_words(norm))
+                folder = self.composed([*series, "seed=0"]).folder.parent.relative_to(self.results)
+                runs[row] = [Run(f"{folder}/seed{seed}", (*series, f"seed={seed}")) for seed in self.options.seeds]
         except config.ConfigError as error:
             raise config.ConfigError(f"item {item.name}: {error}") from None
+        return runs
 
-    def runs(self, chosen: Sequence[Item]) -> list[Run]:
-        """Return the runs of items, each once."""
-        groups = [self.runs_of(item, group) for item in chosen if item.has_runs for group in item.groups]
-        return list(dict.fromkeys(run for group in groups for runs in group.values() for run in runs))
-
-    def job(self, run: Run) -> config.Job:
-        return _job(run.words, self.config_dir)
-
-    def state(self, run: Run) -> str:
-        return states.state(self.results / run.folder, self.job(run).config.max_steps)
-
-    def missing(self, items: Sequence[Item]) -> list[Run]:
-        """Return the runs of items that have not ended, each once."""
-        return [run for run in self.runs(items) if self.state(run) not in record.ENDED]
-
-    def plan(self) -> PlannedRuns:
-        stages = {item.name: self.runs([item]) for item in self.items}
-        return PlannedRuns(stages, {run: self.state(run) for run in self.runs(self.items)})
-
-    def trial_words(self, run: Run) -> Sequence[str]:
+    def words_of(self, run: Run) -> Sequence[str]:
         return run.words
 
-    # --- for workers
+    def state(self, run: Run) -> str:
+        return states.state(self.results / run.folder, self.composed(run.words).config.max_steps)
 
-    def left(self) -> list[Run]:
-        return self.missing(self.items)
+    def plan(self) -> Plan:
+        stages = {
+            item.name: [run for group in self.groups[item.name] for runs in group.values() for run in runs]
+            for item in self.items
+            if item.has_runs
+        }
+        return Plan(stages, {run: self.state(run) for runs in stages.values() for run in runs})
 
-    def headline(self, run: Run) -> str:
-        runs = self.runs(self.items)
-        return f"run {runs.index(run) + 1} of {len(runs)}: {run.folder}"
-
-    def begin(self, run: Run) -> config.Job:
-        return self.job(run)
-
-    # --- timings
-
-    def timing(self, item: Item, group: Group) -> Timing | None:
-        """Return the timing of a group's norms; None if it asks for none."""
-        if group.absent or not item.timed:
-            return None
-        jobs = [self.job(runs[0]) for runs in self.runs_of(item, group).values()]
-        return interleaved({job.series: job for job in jobs}, self.options.timing, jobs[0].setting_folder)
+    def timing_of(self, item: Item, runs: dict[str, list[Run]]) -> Timing | None:
+        """Return the timing of a group's norms; None if it asks for none. ``runs``: those of :attr:`groups`."""
+        jobs = [self.composed(of_row[0].words) for of_row in runs.values()]
+        return self.timing(jobs, self.options.timing, jobs[0].setting_folder) if item.timed and jobs else None
 
     def timings(self) -> list[Timing]:
-        """Return the timings of all items, each once."""
-        found = [self.timing(item, group) for item in self.items for group in item.groups]
+        found = [self.timing_of(item, runs) for item in self.items for runs in self.groups[item.name]]
         return list({(each.folder, frozenset(each.jobs)): each for each in found if each is not None}.values())
-
-
-@lru_cache(maxsize=4096)
-def _job(words: tuple[str, ...], config_dir: str | None) -> config.Job:
-    """Return the run of these overrides. Composing is slow."""
-    return config.job(words, config_dir)
-
-
-def _is_option(word: str) -> bool:
-    return re.match(r"(seeds|timing(\.[^=]*)?)=", word) is not None
 
 
 def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) -> Items:
@@ -192,23 +127,16 @@ def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) ->
 
     Raises: ConfigError for an unknown name and for a mistake in a file or in the words.
     """
-    typed = tuple({word.partition("=")[0]: word for word in words}.values())
-    options: Options = config.from_words(Options, [word for word in typed if _is_option(word)])
-    names = item_file.options(config_dir) if name == ALL else [name]
-    chosen = tuple(item_file.read(each, config_dir) for each in names)
-    asked = Items(name, typed, chosen, options, config_dir)
-    for item in chosen:
-        norms = [norm for group in item.groups for norm in group.norms.values()]
-        own = [word.partition("=")[0] for norm in norms for word in config.norm_words(norm)]
-        own += [key for group in item.groups for key in flatten(group.runs)]
-        refuse_managed(asked.words, [*MANAGED, *own], f"the item {item.name}")
-    asked.runs(chosen)  # composed now, so that a mistake is reported before anything is done
+    typed = last_of_each(words)
+    options: Options = config.from_words(Options, [word for word in typed if OPTION.match(word)])
+    chosen = item_file.options(config_dir) if name == ALL else [name]
+    items = tuple(item_file.read(each, config_dir) for each in chosen)
+    asked = Items(name, typed, tuple(word for word in typed if not OPTION.match(word)), config_dir, items, options)
+    for group in (group for item in items for group in item.groups):
+        own = [word.partition("=")[0] for norm in group.norms.values() for word in config.norm_words(norm)]
+        asked.refuse_managed(asked.words, [*own, *config.flatten(group.runs)])
+    assert asked.groups is not None  # composed now, so that a mistake is reported before anything is done
     return asked
-
-
-# What a command asks for: the runs of a campaign, which are tuned and decide its claims, or those of items, which are
-# drawn. ``plan`` and ``timings`` say what is asked for, ``trial_words`` how a trial of a run is done.
-Asked = CampaignRuns | Items
 
 
 def asked(name: str, words: Sequence[str], config_dir: str | None) -> Asked:
@@ -220,6 +148,4 @@ def asked(name: str, words: Sequence[str], config_dir: str | None) -> Asked:
     known = [*campaigns, *item_file.options(config_dir), ALL]
     if name not in known:
         raise config.ConfigError(config.unknown(question.GROUP, name, known, config_dir))
-    if name in campaigns:
-        return CampaignRuns(question.read(name, words, config_dir))
-    return read(name, words, config_dir)
+    return question.read(name, words, config_dir) if name in campaigns else read(name, words, config_dir)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rmsexp.campaign import campaign_file
-from rmsexp.campaign.campaign_file import CampaignFile
 from rmsexp.records import record
 from rmsexp.records.states import LONGEST_SECONDS, NOT_STARTED, Run, read_run
 from rmsexp.system.command_line import command, value_word
@@ -27,9 +26,8 @@ Planned = Any
 Trial = Callable[[Planned], float | None]  # returns the seconds of a run, or None if they are not known
 
 
-@dataclass(frozen=True)
-class StageProgress:
-    """A stage of a campaign, or an item of the paper.
+class Stage(NamedTuple):
+    """How far a stage of a campaign, or an item of the paper, is.
 
     Attributes:
         name: its name.
@@ -46,87 +44,86 @@ class StageProgress:
     seconds_left: float | None
 
     @property
+    def ended(self) -> int:
+        return sum(self.states[state] for state in record.ENDED)
+
+    @property
     def left(self) -> int:
         """The number of its planned runs that have not ended."""
-        return sum(count for state, count in self.states.items() if state not in record.ENDED)
-
-    @property
-    def ended(self) -> int:
-        return sum(self.states.values()) - self.left
+        return sum(self.states.values()) - self.ended
 
 
-class Progress(NamedTuple):
-    stages: Sequence[StageProgress]
+class Plan(NamedTuple):
+    """The runs that a command asks for, by the records so far.
 
-    @property
-    def seconds_left(self) -> float | None:
-        return total(stage.seconds_left for stage in self.stages)
-
-    @property
-    def left(self) -> int:
-        """The number of runs that have not ended, with those that are coming."""
-        return sum(stage.left + stage.coming for stage in self.stages)
-
-
-def progress(
-    results: Path,
-    stages: Mapping[str, Sequence[Planned]],
-    states: Mapping[Planned, str],
-    finished: Mapping[Planned, float],
-    coming: Sequence[Planned] = (),
-    longer: float = 1.0,
-    trial: Trial = lambda _: None,
-) -> Progress:
-    """Return the progress of runs.
-
-    Args:
-        results: the folder of all records.
+    Attributes:
         stages: the planned runs by stage, or by item.
-        states: the state of each of them.
-        finished: their seconds, of those that have finished.
+        states: the state of each of them, in the order of doing them.
         coming: the runs that will follow, as far as that is known.
         longer: how much longer a final run is than a tuning run.
-        trial: is asked once for each norm without finished runs.
+        lines: what else is to be known.
     """
-    known: dict[tuple[str, bool], list[float]] = {}  # seconds by norm, and whether runs were final
-    for job, seconds in finished.items():
-        known.setdefault((job.norm, job.stage == "final"), []).append(seconds)
 
-    def whole(job: Planned) -> float | None:
-        is_final = job.stage == "final"
-        if of_stage := known.get((job.norm, is_final)):
-            return statistics.fmean(of_stage)
-        if (job.norm, False) not in known:
-            tried = trial(job)
-            known[job.norm, False] = [] if tried is None else [tried]
-        others = known[job.norm, False]
-        return (longer if is_final else 1.0) * statistics.fmean(others) if others else None
+    stages: Mapping[str, Sequence[Planned]]
+    states: Mapping[Planned, str]
+    coming: Sequence[Planned] = ()
+    longer: float = 1.0
+    lines: Sequence[str] = ()
 
-    def left(job: Planned) -> float | None:
-        folder = results / job.folder
-        own = read_run(folder).seconds_left if job.folder and folder.exists() else None
-        return whole(job) if own is None else own
+    @property
+    def left(self) -> list[Planned]:
+        """The runs that have not ended."""
+        return [run for run, state in self.states.items() if state not in record.ENDED]
 
-    needed = {job: left(job) for job in [*states, *coming] if states.get(job) not in record.ENDED}
+    def place(self, run: Planned) -> str:
+        """Return a run with its place in its stage, such as "tune run 1 of 6: <folder>"."""
+        name, runs = next((name, runs) for name, runs in self.stages.items() if run in runs)
+        return f"{name} run {runs.index(run) + 1} of {len(runs)}: {run.folder}"
 
-    def stage(name: str) -> StageProgress:
-        jobs, later = stages.get(name, ()), [job for job in coming if job.stage == name]
-        took = sum(finished.get(job, 0.0) for job in jobs)
-        seconds = total(needed[job] for job in (*jobs, *later) if job in needed)
-        return StageProgress(name, Counter(states[job] for job in jobs), len(later), took, seconds)
+    def costs(self, results: Path) -> dict[Planned, float]:
+        """Return the uncontended seconds of the runs that have finished. ``results``: the folder of all records."""
+        return {run: cost(results / run.folder) for run, state in self.states.items() if state == "finished"}
 
-    return Progress([stage(name) for name in dict.fromkeys([*stages, *(job.stage for job in coming)])])
+    def progress(self, results: Path, finished: Mapping[Planned, float], trial: Trial = lambda _: None) -> list[Stage]:
+        """Return how far each stage is.
+
+        ``finished``: the seconds of the runs that have finished. ``trial``: is asked once for each norm without such.
+        """
+        known: dict[tuple[str, bool], list[float]] = {}  # seconds by norm, and whether runs were final
+        for run, seconds in finished.items():
+            known.setdefault((run.norm, run.stage == "final"), []).append(seconds)
+
+        def whole(run: Planned) -> float | None:
+            is_final = run.stage == "final"
+            for of_stage, factor in ((is_final, 1.0), (False, self.longer)):
+                if seconds := known.get((run.norm, of_stage)):
+                    return factor * statistics.fmean(seconds)
+            if (run.norm, False) in known:  # its trial failed
+                return None
+            tried = trial(run)
+            known[run.norm, False] = []  # so that it is tried once
+            known[run.norm, is_final] = [] if tried is None else [tried]
+            return tried
+
+        def left(run: Planned) -> float | None:
+            folder = results / run.folder
+            own = read_run(folder).seconds_left if run.folder and folder.exists() else None
+            return whole(run) if own is None else own
+
+        needed = {run: left(run) for run in [*self.left, *self.coming]}
+        stages = []
+        for name in dict.fromkeys([*self.stages, *(run.stage for run in self.coming)]):
+            runs, later = self.stages.get(name, ()), [run for run in self.coming if run.stage == name]
+            time = total(needed[run] for run in (*runs, *later) if run in needed)
+            took = sum(finished.get(run, 0.0) for run in runs)
+            stages.append(Stage(name, Counter(self.states[run] for run in runs), len(later), took, time))
+        return stages
 
 
 def total(seconds: Iterable[float | None]) -> float | None:
     """Return the sum; None if one of the times is unknown."""
     known = list(seconds)
     return None if None in known else sum(time for time in known if time is not None)
-
-
-def costs(results: Path, states: Mapping[Planned, str]) -> dict[Planned, float]:
-    """Return the uncontended seconds of the runs that have finished."""
-    return {job: cost(results / job.folder) for job, state in states.items() if state == "finished"}
 
 
 def cost(folder: Path) -> float:
@@ -145,12 +142,6 @@ def waited(files: record.RunFolder) -> float:
     return statistics.fmean((session.get("contention") or {}).get("waited") or 0.0 for session in sessions)
 
 
-def longer(campaign: CampaignFile) -> float:
-    """Return how many steps a final run has for each of a tuning run, as far as the campaign states it."""
-    steps = [runs.get("schedule.steps") for runs in (campaign.runs, campaign.tuning_runs)]
-    return 1.0 if None in steps else float(str(steps[0])) / float(str(steps[1]))
-
-
 # --- the overview of a folder
 
 
@@ -160,8 +151,17 @@ class CampaignState:
 
     name: str
     question: str
-    progress: Progress
+    stages: Sequence[Stage]
     next: str
+
+    @property
+    def seconds_left(self) -> float | None:
+        return total(stage.seconds_left for stage in self.stages)
+
+    @property
+    def left(self) -> int:
+        """The number of runs that have not ended, with those that are coming."""
+        return sum(stage.left + stage.coming for stage in self.stages)
 
 
 @dataclass(frozen=True)
@@ -198,15 +198,14 @@ def read_campaign(path: Path, runs: Mapping[Path, Run]) -> CampaignState:
     """
     campaign, root = campaign_file.read(path), path.parents[2]
     states = {job: runs[root / job.folder].state if root / job.folder in runs else NOT_STARTED for job in campaign.jobs}
-    stages = {str(job.stage): [other for other in campaign.jobs if other.stage == job.stage] for job in campaign.jobs}
-    decided = "final" in stages and campaign.seeds.needed is not None
-    diverged = "final" not in stages and {states[job] for job in stages.get("tune", [])} == {"diverged"}
-    if (decided or diverged) and all(state in record.ENDED for state in states.values()):
-        whole = progress(root, stages, states, {})
-        return CampaignState(campaign.name, campaign.question, whole, command("rmsexp.report", str(root)))
+    plan = Plan(campaign.stages, states)
+    decided = "final" in plan.stages and campaign.seeds.needed is not None
+    diverged = "final" not in plan.stages and {states[job] for job in plan.stages.get("tune", [])} == {"diverged"}
+    if (decided or diverged) and not plan.left:
+        stages = plan.progress(root, {})
+        return CampaignState(campaign.name, campaign.question, stages, command("rmsexp.report", str(root)))
     from rmsexp.campaign import results  # imports pandas, which only campaigns that go on need
 
-    coming = results.load(path).coming()
-    whole = progress(root, stages, states, costs(root, states), coming, longer(campaign))
+    plan = plan._replace(coming=results.load(path).coming(), longer=campaign.longer)
     words = ["rmsexp.campaign", *campaign.command, *([] if str(root) == "results" else [value_word("results", root)])]
-    return CampaignState(campaign.name, campaign.question, whole, command(*words))
+    return CampaignState(campaign.name, campaign.question, plan.progress(root, plan.costs(root)), command(*words))

@@ -150,42 +150,31 @@ class Strength(NamedTuple):
 
 def strength(campaign: Campaign, verdict: Verdict) -> Strength:
     """Return what stands beside a verdict of a decided campaign."""
-    claim = verdict.claim
+    claim, norms = verdict.claim, (verdict.claim.a, verdict.claim.b)
     margins = [other.margin for other in campaign.claims if other.margin is not None]
     margin = claim.margin if claim.margin is not None else min(margins, default=math.nan)
-    gains = {norm: gain(campaign, norm) for norm in (claim.a, claim.b)}
-    none = _none_against(campaign, claim.b)
-    within = none is not None and -margin < none.low and none.high < margin
-    options = {norm: norm.partition("+") for norm in (claim.a, claim.b)}
+    improving = {}
+    for norm in norms if campaign.measure == measures.SCORE else ():
+        gains = [result.gain for _, result in campaign.of_stage("final", norm) if result.status == "finished"]
+        if gains and (gain := statistics.fmean(gains)) > margin / 2:
+            improving[norm] = gain
+    gained, blind = math.nan, False
+    seeds = sorted({*campaign.scores.get(NONE, {})} & {*campaign.scores.get(claim.b, {})})
+    if claim.b != NONE and seeds:
+        unnormalised = Claim("no norm", SUPERIORITY, NONE, claim.b)
+        (none,) = claims.decide([unnormalised], campaign.scores, campaign.better, seeds, campaign.uncertainty)
+        gained = -none.difference if none.against_zero == "worse" else math.nan
+        blind = claim.margin is not None and claim.a != NONE and -margin < none.low and none.high < margin
+    options = {norm: norm.partition("+") for norm in norms}
     return Strength(
         margin=margin,
         exceeds=claim.test == SUPERIORITY and verdict.outcome == SUPPORTED and verdict.low > margin,
-        gain=-none.difference if none is not None and none.against_zero == "worse" else math.nan,
-        blind=claim.margin is not None and claim.a != NONE and within,
-        improving={norm: value for norm, value in gains.items() if value > margin / 2},
+        gain=gained,
+        blind=blind,
+        improving=improving,
         untuned=tuple(
             f"{UNTUNED[name]} of {norm}"
             for norm, (name, _, own) in options.items()
             if name in UNTUNED and f"{UNTUNED[name]}=" not in own
         ),
     )
-
-
-def gain(campaign: Campaign, norm: str) -> float:
-    """Return the mean gain of a norm's finished final runs in the last fifth of their steps; NaN without a run.
-
-    NaN, too, if claims are not about scores.
-    """
-    if campaign.measure != measures.SCORE:
-        return math.nan
-    found = [result.gain for _, result in campaign.of_stage("final", norm) if result.status == "finished"]
-    return statistics.fmean(found) if found else math.nan
-
-
-def _none_against(campaign: Campaign, norm: str) -> Verdict | None:
-    """Return the verdict on the claim that no norm is better than a norm, with its 90 % interval; None without runs."""
-    seeds = sorted({*campaign.scores.get(NONE, {})} & {*campaign.scores.get(norm, {})})
-    if norm == NONE or not seeds:
-        return None
-    claim = Claim("no norm", SUPERIORITY, NONE, norm)
-    return claims.decide([claim], campaign.scores, campaign.better, seeds, campaign.uncertainty)[0]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rmsexp.campaign import remarks
-from rmsexp.campaign.campaign_file import NO_GIT, CampaignFile, Job, Metric, find, moment, read
+from rmsexp.campaign.campaign_file import NO_GIT, CampaignFile, Job, find, moment, read
 from rmsexp.config import score
 from rmsexp.records import record
 from rmsexp.records.frames import names
@@ -109,16 +109,26 @@ class Campaign(CampaignFile):
         if problem:
             raise ValueError(problem)
         steps = score.steps(int(number(run["recipe_steps"])))[-score.SCORED :]
-        of_validation, of_test = _values(rows, steps, self.tuned_by), _values(rows, steps, self.score)
-        needed = of_test if job.stage == "final" else of_validation
+        by_step = [_values(rows, *target) for target in (self.tuned_by, self.score)]
+        validation, test = ([values[step] for step in steps if step in values] for values in by_step)
+        needed = test if job.stage == "final" else validation
         if len(needed) < len(steps):
             return result._replace(status="incomplete")
         if not all(map(math.isfinite, needed)):  # the loss or a metric became NaN or infinite
             return result._replace(status="diverged")
-        result = result._replace(validation=_score(of_validation, self.tuned_by))
+        if len(validation) == len(steps):
+            scale, _ = names.scale_and_unit(self.tuned_by.metric)
+            result = result._replace(validation=scale * score.score(validation))
         if job.stage != "final":
             return result
-        return result._replace(test=_score(of_test, self.score), gain=_gain(rows, self.score.metric, self.mode))
+        scale, _ = names.scale_and_unit(self.score.metric)
+        result = result._replace(test=scale * score.score(test))
+        interim = [*_values(rows, score.INTERIM, self.score.metric).values()]
+        if len(interim) < score.EVALUATIONS:
+            return result
+        return result._replace(
+            gain=pairs.sign(self.mode) * scale * (interim[-1] - interim[-1 - score.EVALUATIONS // 5])
+        )
 
     # --- runs
 
@@ -142,13 +152,13 @@ class Campaign(CampaignFile):
     @cached_property
     def undecided(self) -> str:
         """Why the claims are not decided yet, such as "12 of 24 final runs"; "" if they are."""
-        final = [self.results[job] for job in self.jobs if job.stage == "final"]
+        final = [self.results[job] for job in self.stages.get("final", [])]
         ended = sum(result.ended for result in final)
         if ended < len(final):
             others = Counter(result.status for result in final if not result.ended and result.status != "missing")
             return ", ".join([f"{ended} of {len(final)} final runs", *(f"{n} {name}" for name, n in others.items())])
         if not final and not self._lost:
-            tune = [self.results[job].ended for job in self.jobs if job.stage == "tune"]
+            tune = [self.results[job].ended for job in self.stages.get("tune", [])]
             return f"no final runs, {sum(tune)} of the {len(tune)} tuning runs planned so far"
         if final and self.seeds.needed is None:
             return f"{ended} final runs, but the number of seeds is not chosen"
@@ -179,17 +189,14 @@ class Campaign(CampaignFile):
     @cached_property
     def validation(self) -> ByRate:
         """The validation scores of the tuning runs that ended; NaN for diverged runs."""
-        scores: ByRate = {arm: {} for arm in self.tuned_arms}
-        for job in self._ended("tune"):
-            scores[job.norm].setdefault(job.rate, {})[job.seed] = self.results[job].validation
-        return scores
+        return self._by_rate("tune", self.tuned_arms)
 
     @cached_property
     def tuning(self) -> selection.Plan:
-        """The rates of the grid as extended, and the tuning runs that are to be made now, if there are any."""
+        """The rates of the grid as extended, and the tuning runs to be made now or, without any, the choices."""
         if not self.is_tuned:
-            return selection.Plan(self.grid, ())
-        return selection.next_runs(self.grid, self.validation, self.mode, self.seeds.tune, self.tuning_rule)
+            return selection.Plan(self.grid, (), {})
+        return selection.tune(self.grid, self.validation, self.mode, self.seeds.tune, self.tuning_rule)
 
     @cached_property
     def choice(self) -> dict[str, selection.Choice]:
@@ -197,17 +204,17 @@ class Campaign(CampaignFile):
         if self.tolerance is not None:
             return {}
         if not self.is_tuned:
-            return dict.fromkeys(self.every_arm, selection.Choice(self.grid[0], math.nan, 0, None, 0.0))
+            return dict.fromkeys(self.every_arm, selection.Choice(self.grid[0], uncertainty=0.0))
         if not self.seeds.tune or self.tuning.runs:
             return {}
-        choices = selection.choose(self.grid, self.validation, self.mode, self.seeds.tune, self.tuning_rule)
+        choices = dict(self.tuning.choices)
         for arms in self.arms.values():  # between the ends of a ladder; no rate if an end has none
             first, last = choices[arms[0]].rate, choices[arms[-1]].rate
             rates: Sequence[float | None] = [None] * len(arms[1:-1])
             if first is not None and last is not None and len(arms) > 2:
                 rates = measures.rates_between(self.sizes, first, last)
             for arm, rate in zip(arms[1:-1], rates, strict=True):
-                choices[arm] = selection.Choice(rate, math.nan, 0, None, math.nan)
+                choices[arm] = selection.Choice(rate)
         return {arm: choices[arm] for arm in self.every_arm}
 
     @cached_property
@@ -237,10 +244,7 @@ class Campaign(CampaignFile):
     @cached_property
     def by_rate(self) -> ByRate:
         """The test scores of the final runs that ended; NaN for diverged runs."""
-        scores: ByRate = {arm: {} for arm in self.every_arm}
-        for job in self._ended("final"):
-            scores[job.norm].setdefault(job.rate, {})[job.seed] = self.results[job].test
-        return scores
+        return self._by_rate("final", self.every_arm)
 
     @cached_property
     def scores(self) -> dict[str, dict[int, float]]:
@@ -273,8 +277,13 @@ class Campaign(CampaignFile):
             return {}
         return {norm: measures.stable_range(self.by_rate[norm], self.mode, self.tolerance) for norm in self.norms}
 
-    def _ended(self, stage: str) -> list[Job]:
-        return [job for job in self.jobs if job.stage == stage and self.results[job].ended]
+    def _by_rate(self, stage: str, arms: Sequence[str]) -> ByRate:
+        scores: ByRate = {arm: {} for arm in arms}
+        for job, result in self.results.items():
+            if job.stage == stage and result.ended:
+                value = result.test if stage == "final" else result.validation
+                scores[job.norm].setdefault(job.rate, {})[job.seed] = value
+        return scores
 
     # --- final runs
 
@@ -298,7 +307,7 @@ class Campaign(CampaignFile):
     @property
     def final_seeds(self) -> list[int]:
         """The seeds of the final runs; those of the first look if there are none."""
-        return sorted({job.seed for job in self.jobs if job.stage == "final"}) or list(range(self.seeds.min_seeds))
+        return sorted({job.seed for job in self.stages.get("final", [])}) or list(range(self.seeds.min_seeds))
 
     def _final_count(self, norm: str, count: int) -> int:
         """Return the number of final seeds of a norm: the most that a claim about it needs. ``count``: for most."""
@@ -309,9 +318,9 @@ class Campaign(CampaignFile):
         """Return the number of seeds that the claims need; None before all runs of the first look have ended."""
         look = range(self.seeds.min_seeds)
         if self.tolerance is not None:
-            asked = {(job.norm, job.rate, job.seed) for job in self._ended("final")}
-            return len(look) if asked.issuperset(self.final_runs(len(look))) else None
-        final = [job for job in self.jobs if job.stage == "final" and job.seed in look]
+            ended = {job[1:4] for job, result in self.results.items() if job.stage == "final" and result.ended}
+            return len(look) if ended.issuperset(self.final_runs(len(look))) else None
+        final = [job for job in self.stages.get("final", []) if job.seed in look]
         if not final or not all(self.results[job].ended for job in final):
             return None
         scores = {norm: {seed: values[seed] for seed in look if seed in values} for norm, values in self.scores.items()}
@@ -416,27 +425,9 @@ def load_all(root: Path, problems: list[str]) -> list[Campaign]:
     return sorted(found, key=lambda campaign: bool(campaign.undecided))
 
 
-def _values(rows: Sequence[record.Row], steps: Sequence[int], target: Metric) -> list[float]:
-    """Return the metric at those of the steps that have it; NaN where it is not finite."""
-    of_split = [row for row in rows if row["split"] == target.split and target.metric in row]
-    values = {row["step"]: number(row[target.metric]) for row in of_split}
-    return [values[step] for step in steps if step in values]
-
-
-def _gain(rows: Sequence[record.Row], metric: str, mode: str) -> float:
-    """Return by how much a metric on the first validation examples improved from evaluation 16 to evaluation 20."""
-    values = [number(row[metric]) for row in rows if row["split"] == score.INTERIM and metric in row]
-    if len(values) < score.EVALUATIONS:
-        return math.nan
-    gained = values[-1] - values[-1 - score.EVALUATIONS // 5]
-    return pairs.sign(mode) * names.scale_and_unit(metric)[0] * gained
-
-
-def _score(values: Sequence[float], target: Metric) -> float:
-    """Return the score in the displayed unit; NaN if there are too few values."""
-    if len(values) < score.SCORED:
-        return math.nan
-    return names.scale_and_unit(target.metric)[0] * score.score(values)
+def _values(rows: Sequence[record.Row], split: str, metric: str) -> dict[int, float]:
+    """Return a metric by step; NaN where it is not finite."""
+    return {row["step"]: number(row[metric]) for row in rows if row["split"] == split and metric in row}
 
 
 def _code(session: Mapping[str, Any]) -> str:

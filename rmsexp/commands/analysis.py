@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from rmsexp.analysis.finding import Finding
 from rmsexp.config import classes
 from rmsexp.system.command_line import Parser, add_own_classes, entry_point
 
@@ -25,8 +24,15 @@ OUT = Path("results/analysis")
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
-    finding = _analyse(arguments)
-    finding.publish(arguments.out or _default_folder(arguments))
+    # the module of the analysis alone is imported, because the help needs no torch
+    analyse, out = import_module(f"rmsexp.analysis.{arguments.analysis}").analyse, OUT / str(arguments.analysis)
+    if arguments.analysis == "hidden_stats":
+        classes.load_own(arguments.config_dir, arguments.norm_class)
+        finding = analyse(arguments.runs)
+        out = arguments.runs[0] if len(arguments.runs) == 1 else out
+    else:
+        finding = analyse()
+    finding.publish(arguments.out or out)
     for line in finding.contradictions:
         print(f"rmsexp: contradicts the paper: {line}", file=sys.stderr)
     return 1 if finding.contradictions else 0
@@ -45,20 +51,3 @@ def _parser() -> argparse.ArgumentParser:
         files = "the figure; each table is written to its run's folder" if single else "tables and figures"
         command.add_argument("--out", type=Path, help=f"folder for {files}; default: {single}{OUT / name}")
     return parser
-
-
-def _analyse(arguments: argparse.Namespace) -> Finding:
-    """Run the analysis. Its module alone is imported, because the help needs no torch."""
-    analyse = import_module(f"rmsexp.analysis.{arguments.analysis}").analyse
-    if arguments.analysis == "hidden_stats":
-        classes.load_own(arguments.config_dir, arguments.norm_class)
-        finding: Finding = analyse(arguments.runs)
-    else:
-        finding = analyse()
-    return finding
-
-
-def _default_folder(arguments: argparse.Namespace) -> Path:
-    if arguments.analysis == "hidden_stats" and len(arguments.runs) == 1:
-        return Path(arguments.runs[0])
-    return OUT / str(arguments.analysis)

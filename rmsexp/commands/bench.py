@@ -24,14 +24,14 @@ from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD,
 from rmsexp.records.frames import benchmarks
 from rmsexp.records.frames.benchmarks import Measured, Summary
 from rmsexp.records.frames.timing_records import new_folder
-from rmsexp.report.tables import bench as bench_table
 from rmsexp.report.tables import markup
-from rmsexp.system import atomic, checks
+from rmsexp.system import atomic
 from rmsexp.system.command_line import (
     Parser,
     ReportedError,
     entry_point,
     inform,
+    number,
     recorded,
     report,
     value_word,
@@ -75,50 +75,28 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     Raises: SystemExit with status 2, after printing a line that names a mistake, or with status 0 after --help.
     """
     parser = Parser(prog="python -m rmsexp.bench", description=__doc__)
-    own = "a folder of your own configs, whose norms are timed, too"
-    parser.add_config_dir(own)
-    commands = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
-    for what, shapes in SHAPES.items():
-        command = commands.add_parser(what)
-        command.add_argument(
-            "--shapes",
-            nargs="+",
-            default=shapes.default,
-            metavar=shapes.form,
-            help=f"shapes to time; default: {' '.join(shapes.default)}",
-        )
-        command.add_argument(
-            "--seconds",
-            type=float,
-            default=10.0,
-            help=f"measure each table for at least this many seconds and {FEWEST_BENCH_ROUNDS} rounds; default: 10",
-        )
-        command.add_argument(
-            "--threads", type=int, help="number of CPU threads; default: the number of cores that the process may use"
-        )
-        command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-        command.add_argument("--results", type=Path, default=Path("results/bench"), help="default: results/bench")
-        command.add_config_dir(own, default=argparse.SUPPRESS)  # keeps the folder that was named before WHAT
-    commands.choices["norms"].add_argument("--dtype", choices=DTYPES, default="float32")
-    commands.choices["recurrences"].set_defaults(dtype="float32")
+    parser.add_argument("what", metavar="WHAT", choices=SHAPES, help=f"one of {', '.join(SHAPES)}")
+    forms = "; ".join(f"{what}: {shapes.form}, default {' '.join(shapes.default)}" for what, shapes in SHAPES.items())
+    parser.add_argument("--shapes", nargs="+", metavar="SHAPE", help=f"shapes to time ({forms})")
+    seconds = f"measure each table for at least this many seconds and {FEWEST_BENCH_ROUNDS} rounds; default: 10"
+    parser.add_argument("--seconds", type=number(float, 0.0), default=10.0, help=seconds)
+    threads = "number of CPU threads; default: the number of cores that the process may use"
+    parser.add_argument("--threads", type=number(int, 1, config.MOST_THREADS), help=threads)
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of norms; recurrences are timed in float32")
+    parser.add_argument("--results", type=Path, default=Path("results/bench"), help="default: results/bench")
+    parser.add_config_dir("a folder of your own configs, whose norms are timed, too")
     arguments = parser.parse_args(words)
-    try:
-        _check(arguments)
-    except ValueError as error:
-        parser.error(str(error))
-    return arguments
-
-
-def _check(arguments: argparse.Namespace) -> None:
-    checks.positive("--seconds", arguments.seconds)
-    if arguments.threads is not None:
-        checks.at_least("--threads", arguments.threads, 1, config.MOST_THREADS)
     shapes = SHAPES[arguments.what]
+    if arguments.what == "recurrences" and arguments.dtype != "float32":
+        parser.error(f"--dtype {arguments.dtype}: recurrences are timed in float32")
+    arguments.shapes = arguments.shapes or shapes.default
     for shape in arguments.shapes:
         if not re.fullmatch(shapes.pattern, shape):
-            raise ValueError(f"--shapes: {shape} is not {shapes.form}, such as {shapes.default[0]}")
+            parser.error(f"--shapes: {shape} is not {shapes.form}, such as {shapes.default[0]}")
         if arguments.shapes.count(shape) > 1:
-            raise ValueError(f"--shapes names {shape} twice")
+            parser.error(f"--shapes names {shape} twice")
+    return arguments
 
 
 def run(arguments: argparse.Namespace, command: str) -> None:
@@ -130,6 +108,7 @@ def run(arguments: argparse.Namespace, command: str) -> None:
 
     from rmsexp.measure import layers
     from rmsexp.norms import kernels
+    from rmsexp.report.plots import bench
     from rmsexp.train import provenance
     from rmsexp.train.device import set_up_device
 
@@ -148,7 +127,7 @@ def run(arguments: argparse.Namespace, command: str) -> None:
         options = (dtype, arguments.seconds, device, inform, own)
         for stored in layers.measure(arguments.what, arguments.shapes, *options):
             measured.append(Measured(stored, benchmarks.rows(stored["seconds"], stored["reference"])))
-            _print(benchmarks.heading(stored), bench_table.readable(measured[-1]))
+            _print(benchmarks.heading(stored), bench.readable(measured[-1]))
         stopped = "all measured"
     finally:
         if measured:
@@ -182,22 +161,21 @@ def _own_norms(arguments: argparse.Namespace) -> list[Any]:
 
 def _write(folder: Path, content: dict[str, Any], measured: Sequence[Measured]) -> None:
     """Write the record, its tables and its figures to ``folder``; print the tables of ratios over all shapes."""
-    from rmsexp.report.plots import bench as bench_plot
-    from rmsexp.report.plots import canvas
+    from rmsexp.report.plots import bench, canvas
 
     what, notes = content["what"], benchmarks.notes(content)
     atomic.write_json(folder / FILE, content | {"measurements": [case.stored for case in measured]})
-    summaries = bench_table.summaries(SUMMARIES[what], measured)
+    summaries = bench.summaries(SUMMARIES[what], measured)
     for name, table in summaries.items():
         _print(name, table)
-    sections = {**summaries, **{benchmarks.heading(case.stored): bench_table.readable(case) for case in measured}}
+    sections = {**summaries, **{benchmarks.heading(case.stored): bench.readable(case) for case in measured}}
     remarks = [*notes, f"`{content['command']}`"]
     parts = [f"# {what}", "\n".join(f"- {line}" for line in remarks)]
     parts += [part for name, table in sections.items() for part in (f"## {name}", markup.markdown(table))]
     atomic.write_atomic(folder / "bench.md", markup.document(parts))
     for passes in dict.fromkeys(case.stored["passes"] for case in measured):
         panels = [case for case in measured if case.stored["passes"] == passes]
-        canvas.write(bench_plot.draw(panels, f"{what}, {passes}", notes), folder / passes.replace(" + ", "_"))
+        canvas.write(bench.draw(panels, f"{what}, {passes}", notes), folder / passes.replace(" + ", "_"))
 
 
 def _print(name: str, table: pd.DataFrame) -> None:

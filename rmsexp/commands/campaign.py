@@ -22,62 +22,44 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING, DictConfig
+from omegaconf import DictConfig
 
 from rmsexp import config
 from rmsexp.commands import launch
 from rmsexp.config.words import overrides
 from rmsexp.system import process
-from rmsexp.system.command_line import REPORTED, Parser, config_dir_words, entry_point, report, value_word
+from rmsexp.system.command_line import REPORTED, Parser, config_dir_words, entry_point, number, report, value_word
 from rmsexp.system.lock import Lock, RunLockedError
 
 if TYPE_CHECKING:
-    from rmsexp.campaign.items import Asked
-    from rmsexp.campaign.timing import Timing
+    from rmsexp.campaign.asked import Asked, Timing
 
 WORKER = "campaign_worker"  # the name of a worker's config in Hydra's ConfigStore
 ON_THIS_MACHINE = ("basic", "joblib", "submitit_local")  # launchers of Hydra whose workers share the cores
 
 
-@dataclass
-class WorkerConfig:
-    """The config of a worker that a launcher of Hydra starts.
-
-    ``name``, ``words``, ``config_dir``: of the command line. ``of``: the number of workers that share the machine's
-    cores. ``typed``: the words of the whole command line, for the record of a timing.
-    """
-
-    name: str = MISSING
-    words: list[str] = field(default_factory=list)
-    config_dir: str | None = None
-    of: int = 1
-    typed: list[str] = field(default_factory=list)
-    defaults: list[Any] = field(
-        default_factory=lambda: [
-            "_self_",
-            {"override hydra/sweeper": "campaign"},
-            {"override hydra/job_logging": "none"},
-            {"override hydra/hydra_logging": "none"},
-        ]
-    )
-
-
-ConfigStore.instance().store(name=WORKER, node=WorkerConfig)
+# The config of a worker that a launcher of Hydra starts. name, words, config_dir: of the command line; typed: the words
+# of the whole command line, for the record of a timing; of: the number of workers that share the machine's cores.
+VALUES: dict[str, Any] = {"name": "", "words": [], "config_dir": None, "typed": [], "of": 1}
+OVERRIDES = {"sweeper": "campaign", "job_logging": "none", "hydra_logging": "none"}  # of groups of Hydra
+DEFAULTS = ["_self_", *({f"override hydra/{group}": choice} for group, choice in OVERRIDES.items())]
+ConfigStore.instance().store(name=WORKER, node=VALUES | {"defaults": DEFAULTS})
 
 
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parse(argv)
+    from rmsexp.campaign import items
+
     with process.ending_on_signals():  # between runs; during a run the trainer handles signals, and saves the run first
         words = overrides(arguments.words, arguments.config_dir)
         of_hydra = [word for word in words if config.is_for_sweeps(word)]
         words = [word for word in words if word not in of_hydra]
-        asked = _asked(arguments.name, words, arguments.config_dir)
+        asked = items.asked(arguments.name, words, arguments.config_dir)
         if arguments.register:
             print(f"registered  {asked.register()}")
             return 0
@@ -91,12 +73,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if status < 128:
             summary.conclude(asked)
         return status
-
-
-def _asked(name: str, words: Sequence[str], config_dir: str | None) -> Asked:
-    from rmsexp.campaign import items
-
-    return items.asked(name, words, config_dir)
 
 
 def _start(asked: Asked, arguments: argparse.Namespace, words: Sequence[str], of_hydra: Sequence[str]) -> int:
@@ -124,10 +100,12 @@ def _start(asked: Asked, arguments: argparse.Namespace, words: Sequence[str], of
 
 def _worker(composed: DictConfig) -> int:
     """Be a worker that Hydra has started, and return its exit status."""
+    from rmsexp.campaign import items
+
     running = launch.enter()
     with process.ending_on_signals():
         try:
-            asked = _asked(composed.name, list(composed.words), composed.config_dir)
+            asked = items.asked(composed.name, list(composed.words), composed.config_dir)
             return _work(asked, list(composed.typed), composed.of, f"[{running.job.num + 1}] ")
         except REPORTED as error:
             report(error)
@@ -144,17 +122,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_config_dir("a folder of your own configs, such as norms, tasks and campaigns")
     parser.add_argument("--plan", action="store_true", help="print runs and costs instead of training")
     parser.add_argument("--register", action="store_true", help="register the campaign's rules, and end")
-    parser.add_argument("--jobs", type=_count, default=1, metavar="N", help="number of workers to start")
+    parser.add_argument("--jobs", type=number(int, 1, 256), default=1, metavar="N", help="number of workers to start")
     arguments = parser.parse_intermixed_args(argv)
     if (arguments.plan or arguments.register) and arguments.jobs > 1:
         parser.error("--plan and --register do no runs, so --jobs does not go with them")
     return arguments
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 256:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 256")
-    return int(text)
 
 
 def _work(asked: Asked, typed: Sequence[str], of: int = 1, label: str = "") -> int:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-import math
 import sys
 from collections.abc import Sequence
 
 from rmsexp.config import classes
-from rmsexp.config.schema import LARGEST_SEED, ConfigError
-from rmsexp.system.command_line import Parser, add_model_arguments, entry_point, inform
+from rmsexp.config.schema import LARGEST_SEED
+from rmsexp.system.command_line import Parser, add_model_arguments, entry_point, inform, number
 
 MOST_TOKENS = 1_000_000
 
@@ -20,12 +18,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m rmsexp.generate", description=__doc__)
     add_model_arguments(parser, "results/language_model/demo/rms/seed0")
     parser.add_argument("--prompt", default="", help="the text to continue (default: the beginning of a line)")
-    parser.add_argument("--tokens", type=int, default=200, help="number of new tokens (default: %(default)s)")
+    parser.add_argument("--tokens", type=number(int, 1, MOST_TOKENS), default=200, help="number of new tokens (200)")
     temperature_help = "divides the logits; 0 takes the most probable token each time (default: %(default)s)"
-    parser.add_argument("--temperature", type=float, default=1.0, help=temperature_help)
-    parser.add_argument("--seed", type=int, default=0, help="seed of the random choices (default: %(default)s)")
+    parser.add_argument("--temperature", type=number(float, 0.0), default=1.0, help=temperature_help)
+    parser.add_argument("--seed", type=number(int, 0, LARGEST_SEED), default=0, help="seed of the random choices (0)")
     arguments = parser.parse_args(argv)
-    _check(arguments)
+    if any("\ud800" <= character <= "\udfff" for character in arguments.prompt):
+        parser.error("--prompt is not UTF-8")
     import torch
 
     from rmsexp.tasks.language_model import Task
@@ -41,15 +40,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.stdout.buffer.write(f"{arguments.prompt}{text}\n".encode())
     sys.stdout.buffer.flush()
     return 0
-
-
-def _check(arguments: argparse.Namespace) -> None:
-    """Raise ConfigError for a number that is out of range, and for a prompt that is not text."""
-    if not 1 <= arguments.tokens <= MOST_TOKENS:
-        raise ConfigError(f"--tokens must be from 1 to {MOST_TOKENS}, got {arguments.tokens}")
-    if not 0 <= arguments.temperature < math.inf:
-        raise ConfigError(f"--temperature must be a finite number of at least 0, got {arguments.temperature}")
-    if not 0 <= arguments.seed <= LARGEST_SEED:
-        raise ConfigError(f"--seed must be from 0 to {LARGEST_SEED}, got {arguments.seed}")
-    if any("\ud800" <= character <= "\udfff" for character in arguments.prompt):
-        raise ConfigError("--prompt is not UTF-8")

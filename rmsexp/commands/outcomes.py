@@ -89,7 +89,7 @@ def draw(job: config.Job) -> Path | None:
     Return None if no run has metrics yet, or if they cannot be drawn, which is reported.
     """
     from rmsexp.report import draw as draw_setting
-    from rmsexp.report.comparison import NoMetricsError
+    from rmsexp.report.setting_report import NoMetricsError
 
     try:
         return draw_setting(config.expanded(job.config.results), job.config.task, job.setting) / "curves.png"

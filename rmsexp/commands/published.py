@@ -16,7 +16,7 @@ from rmsexp.data import authors_files, cache
 from rmsexp.records import record
 from rmsexp.report import draw
 from rmsexp.system import atomic, readers
-from rmsexp.system.command_line import Parser, command, entry_point, value_word
+from rmsexp.system.command_line import Parser, command, entry_point, number, value_word
 
 SCALE = "paper"
 
@@ -25,12 +25,9 @@ SCALE = "paper"
 class Log:
     """How a task's published log becomes a record.
 
-    Attributes:
-        suffix: the ending of the log's name.
-        read: a function that takes the path of the log and returns the metric rows of the record.
-        dataset: the name of the data set.
-        device: the device on which the paper's times were measured.
-        assumed: what we assume because the log does not say it, for the record's notes.
+    ``suffix``: the ending of the log's name. ``read``: takes the path of the log and returns the metric rows of the
+    record. ``dataset``: the name of the data set. ``device``: on which the paper's times were measured. ``assumed``:
+    what we assume because the log does not say it, for the record's notes.
     """
 
     suffix: str
@@ -105,15 +102,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     suffixes = ", ".join(f"{task} for {log.suffix}" for task, log in LOGS.items())
     parser.add_argument("--task", choices=LOGS, help=f"default: {suffixes}")
     parser.add_argument("--norm", choices=config.options("norm"), default="rms", help="the norm of FILE (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="tells several logs of one norm apart (%(default)s)")
+    seed = number(int, 0, config.LARGEST_SEED)
+    parser.add_argument("--seed", type=seed, default=0, help="tells several logs of one norm apart (%(default)s)")
     parser.add_argument("--results", type=Path, default=Path("results"), help="root of all records")
     arguments = parser.parse_args(argv)
     by_suffix = {log.suffix: task for task, log in LOGS.items()}
     task = arguments.task or by_suffix.get(arguments.file.suffix)
     if task is None:
         parser.error(f"{arguments.file} ends in none of {', '.join(by_suffix)}; set --task")
-    if not 0 <= arguments.seed <= config.LARGEST_SEED:
-        parser.error(f"--seed must be from 0 to {config.LARGEST_SEED}, got {arguments.seed}")
     results = config.results_folder(arguments.results)
     print(f"record  {import_log(arguments.file, task, arguments.norm, arguments.seed, results)}")
     print(f"curves  {draw(results, task, SCALE) / 'curves.png'}")

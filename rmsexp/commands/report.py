@@ -11,8 +11,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
-
 from rmsexp import config
 from rmsexp.campaign.results import load_all as load_campaigns
 from rmsexp.records import record
@@ -35,8 +33,7 @@ def run(results: Path, task: str | None = None, setting: str | None = None, out:
     Return the paths of the overview: first the HTML page, then other texts and PNG figures. ``task``, ``setting``: if
     given, only settings with these names are reported.
 
-    Raises:
-        ValueError: there are neither runs nor timing records, or no setting has these names.
+    Raises: ValueError if there are neither runs nor timing records, or no setting has these names.
     """
     runs = list(record.find_runs(results))
     # paths such as "..", or a setting's folder "demo", lack folder names that tasks and settings have
@@ -45,7 +42,7 @@ def run(results: Path, task: str | None = None, setting: str | None = None, out:
     print(f"reading {results}", flush=True)
     if line := record.left_out(results, "rmsexp.report"):
         print(line, flush=True)
-    return _run(results, task, setting, out or report_folder(results))
+    return _write(results, task, setting, out or report_folder(results))
 
 
 def report_folder(results: Path) -> Path:
@@ -60,16 +57,12 @@ def report_folder(results: Path) -> Path:
     return results / OVERVIEW
 
 
-def _place(folder: Path, results: Path, out: Path) -> Path:
-    """Return the folder of a setting's report: ``out``, then the names by which ``folder`` lies below ``results``."""
-    root = folder.parents[1]
-    return out / (root.relative_to(results) if root.is_relative_to(results) else "") / folder.parent.name / folder.name
-
-
-def _run(results: Path, task: str | None, setting: str | None, out: Path) -> list[Path]:
+def _write(results: Path, task: str | None, setting: str | None, out: Path) -> list[Path]:
     problems = list[str]()
     records, timings = load(results), timing_records.load(results, problems)
-    settings = _settings(records, timings)
+    # the records of each setting with runs or timings, by its folder; without runs, its records are empty
+    found = {Path(folder).parents[1]: records.only([]) for folder in timings["folder"]} | records.settings()
+    settings = dict(sorted(found.items(), key=lambda item: str(item[0])))
     if not settings:
         raise ValueError(
             f"{results} contains neither runs nor timings; train: "
@@ -84,9 +77,11 @@ def _run(results: Path, task: str | None, setting: str | None, out: Path) -> lis
     families = setting_report.families(settings)
     reports = []
     for folder in selected:
-        family, place = families.get(folder, {}), _place(folder, results, out)
+        root = folder.parents[1]
+        place = out / (root.relative_to(results) if root.is_relative_to(results) else "") / folder.parent.name
         try:
-            reports.append(setting_report.write(folder, settings[folder], family, timings, place))
+            family = families.get(folder, {})
+            reports.append(setting_report.write(folder, settings[folder], family, timings, place / folder.name))
         except Exception as error:  # the other settings are reported
             problems += [*settings[folder].problems, f"{folder}: this setting is not reported: {error!r}"]
     problems += [problem for report in reports for problem in report.records.problems]
@@ -105,18 +100,8 @@ def _run(results: Path, task: str | None, setting: str | None, out: Path) -> lis
     return paths
 
 
-def _settings(records: Records, timings: pd.DataFrame) -> dict[Path, Records]:
-    """Return the records of each setting with runs or timings, by its folder; without runs, its records are empty."""
-    settings = {Path(folder).parents[1]: records.only([]) for folder in timings["folder"]} | records.settings()
-    return dict(sorted(settings.items(), key=lambda setting: str(setting[0])))
-
-
 def _select(settings: dict[Path, Records], results: Path, task: str | None, setting: str | None) -> list[Path]:
-    """Return the folders of the settings with these names; a name that is None stands for any.
-
-    Raises:
-        ValueError: there is no such setting.
-    """
+    """Return the folders of the settings with these names; None stands for any. Raises: ValueError for none."""
     for kind, name, known in (
         ("task", task, {folder.parent.name for folder in settings}),
         ("setting", setting, {folder.name for folder in settings}),
@@ -134,9 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m rmsexp.report", description=__doc__)
     parser.add_argument("results", type=Path, help="root folder of all records, or any folder below it")
     parser.add_argument("--task", help="report only settings of this task")
-    parser.add_argument(
-        "--setting", help="report only settings whose folder has this name, such as small+optim.lr=0.01"
-    )
+    parser.add_argument("--setting", help="report only settings of this name, such as small+optim.lr=0.01")
     parser.add_argument("--out", type=Path, help="folder of the report (default: RESULTS/report)")
     parser.add_config_dir("has no effect: a report reads no configs")
     arguments = parser.parse_args(argv)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rmsexp.records import record
+from rmsexp.records.record import StatusContent
 from rmsexp.report import load
+from rmsexp.system.readers import read_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,8 +17,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class Result(record.Record):
-    """The record of a run; :func:`read` makes it. Its attributes are those of :class:`rmsexp.records.record.Record`."""
+class Result:
+    """The record of a run: the content of ``run.json`` and ``status.json``, and the rows of its metrics."""
+
+    folder: Path
+    run: dict[str, Any]
+    status: StatusContent
+    metrics: list[record.Row]
 
     def __repr__(self) -> str:
         last = next((row for row in reversed(self.metrics) if row["split"] == self.run["target"]["split"]), None)
@@ -38,5 +45,10 @@ class Result(record.Record):
 
 
 def read(folder: Path) -> Result:
-    """Return the record of the run in a folder. Raises: OSError or ValueError if a file is missing or damaged."""
-    return Result(**vars(record.read(folder)))
+    """Return the record of the run in a folder, without metrics after a damaged line.
+
+    Raises: OSError or ValueError if a file is missing or damaged.
+    """
+    files = record.RunFolder(folder)
+    rows, _ = files.read_metrics()
+    return Result(folder, read_json(files.run_path), files.read_status(), rows)

@@ -11,7 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
@@ -23,9 +23,6 @@ from rmsexp.commands import launch, outcomes
 from rmsexp.config import words
 from rmsexp.system import lock, process
 from rmsexp.system.command_line import Parser, ReportedError, config_dir_words, entry_point, report
-
-if TYPE_CHECKING:
-    from rmsexp.work.runner import Outcome
 
 UNSUPPORTED = (("-cp", "--config-path"), ("-cn", "--config-name"), ("--experimental-rerun",))  # flags of Hydra
 INFORMATION = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")  # that Hydra can print
@@ -85,17 +82,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """
     parser = Parser(prog="rmsexp", add_help=False)
     parser.add_argument("overrides", nargs="*")
-    for flags in (
-        ("-h", "--help"),
-        ("-m", "--multirun"),
-        ("-r", "--run"),
-        ("--resolve",),
-        ("-q", "--quiet"),
-        ("--version",),
-    ):
-        parser.add_argument(*flags, action="store_true")
-    for flags in (("-sc", "--shell-completion"), ("--hydra-help",)):
-        parser.add_argument(*flags, action="store_true")
+    switches = "-h --help, -m --multirun, -r --run, -q --quiet, -sc --shell-completion"
+    for switch in f"{switches}, --resolve, --hydra-help, --version".split(", "):
+        parser.add_argument(*switch.split(), action="store_true")
     for flags in (("-cd", "--config-dir"), ("-p", "--package"), *UNSUPPORTED):
         parser.add_argument(*flags)
     parser.add_argument("-c", "--cfg", choices=("job", "hydra", "all"))
@@ -132,6 +121,9 @@ def _sweep(jobs: Sequence[config.Job], sweep: words.Sweep, config_dir: str | Non
     Raises: ConfigError if a run is there twice; RunLockedError if another process writes a run that ``force=true``
     would move aside; as :func:`.launch.launch`.
     """
+    from rmsexp.records.record import RunFolder
+    from rmsexp.work import runner
+
     folder, count = Counter(job.folder for job in jobs).most_common(1)[0]
     if count > 1:
         raise config.ConfigError(
@@ -139,18 +131,21 @@ def _sweep(jobs: Sequence[config.Job], sweep: words.Sweep, config_dir: str | Non
             "make different runs"
         )
     shared = _shared(sweep.launcher, len(jobs))
-    _move_aside(jobs)
-    begun = [word for word in sweep.words or [] if not word.startswith("force=")]  # the runs are new ones without it
-    stopped = f"; {jobs[0].again} to continue"
+    # Earlier runs are moved aside before the first run begins. If the sweep is interrupted, its command without
+    # force=true then does the runs that are left.
+    for earlier in (RunFolder(job.folder) for job in jobs if job.config.force and job.folder.exists()):
+        with earlier.locked():
+            runner.set_aside(earlier)
+    begun = [word for word in sweep.words or [] if not word.startswith("force=")]
     try:
         with process.ending_on_signals(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"joblib\.externals\.loky")  # that one of its processes has ended
             status = launch.launch(run, ["-m", *config_dir_words(config_dir), *begun, *shared])
     except KeyboardInterrupt:
-        print(f"stopped: {outcomes.counts(jobs)}{stopped}")
-        raise
+        report("interrupted")
+        status = 130
     if status:
-        print(f"stopped: {outcomes.counts(jobs)}{stopped}")
+        print(f"stopped: {outcomes.counts(jobs)}; {jobs[0].again} to continue")
         return status
     return outcomes.list_unfinished(jobs)
 
@@ -163,20 +158,6 @@ def _of_search(job: config.Job, overrides: Sequence[str]) -> list[str]:
     direction = {"min": "minimize", "max": "maximize"}[task_class(job.config.task, job.config._target_).target.mode]
     preset = {"hydra.sweeper.direction": direction, "hydra.sweeper.sampler.seed": job.config.seed}
     return [f"{key}={value}" for key, value in preset.items() if key not in known]
-
-
-def _move_aside(jobs: Sequence[config.Job]) -> None:
-    """Move the earlier runs of all jobs with ``force=true`` aside, before the first run begins.
-
-    If the sweep is interrupted, its command without ``force=true`` then does the runs that are left, because no earlier
-    run is in their folders.
-    """
-    from rmsexp.records.record import RunFolder
-    from rmsexp.work import runner
-
-    for folder in (RunFolder(job.folder) for job in jobs if job.config.force and job.folder.exists()):
-        with folder.locked():
-            runner.set_aside(folder)
 
 
 def _shared(launcher: Mapping[str, Any], runs: int) -> list[str]:
@@ -199,11 +180,17 @@ def run(composed: DictConfig) -> float:  # noqa: ARG001
     Raises: SystemExit if a signal stopped the run, or if it failed and is no run of a sweep; as
     :func:`rmsexp.work.runner.execute` after SIGUSR2.
     """
+    from rmsexp.work import runner
+
     running = launch.enter()
-    swept = running.mode == RunMode.MULTIRUN
+    swept, rank = running.mode == RunMode.MULTIRUN, process.rank_and_size()[0]
     try:
         job = _job(running)
-        outcome = _execute(job, running.launcher.get("n_jobs", 1), swept)
+        outcome = runner.execute_jointly(job, running.launcher.get("n_jobs", 1), quiet=QUIET in os.environ)
+        if rank == 0:  # of the processes that torchrun started for the run, process 0 alone shows it
+            outcomes.show(job, outcome, swept)
+        elif outcome.status == "failed":
+            report(f"process {rank}: {outcome.error}")
     except (lock.RunLockedError, ReportedError, OSError) as error:
         report(error)
         status = getattr(error, "exit_status", 1)
@@ -223,24 +210,6 @@ def _job(running: Any) -> config.Job:
     return config.job(overrides, launch.config_dir(running))
 
 
-def _execute(job: config.Job, n_jobs: int, swept: bool) -> Outcome:
-    """Do a run, show how it ended, and return its outcome.
-
-    ``n_jobs``: how many runs share the machine. ``swept``: whether it is a run of a sweep.
-
-    Of the processes that torchrun started for the run, process 0 alone shows it.
-    """
-    from rmsexp.work import joint_runner
-
-    outcome = joint_runner.execute(job, n_jobs, quiet=QUIET in os.environ)
-    rank, _ = process.rank_and_size()
-    if rank == 0:
-        outcomes.show(job, outcome, swept)
-    elif outcome.status == "failed":
-        report(f"process {rank}: {outcome.error}")
-    return outcome
-
-
 class Curves(Callback):
     """After a run, redraws the figures of its setting and suggests a command; after a sweep, prints its tables, too."""
 
@@ -258,9 +227,5 @@ class Curves(Callback):
         outcomes.show_settings(_jobs)
 
 
-def _folder_of_run(*, _root_: DictConfig) -> str:
-    return str(_job(_root_.hydra).folder.absolute())
-
-
 # ${run_folder:} in Hydra's part of the config is the folder of the run's record
-OmegaConf.register_new_resolver("run_folder", _folder_of_run, replace=True)
+OmegaConf.register_new_resolver("run_folder", lambda *, _root_: str(_job(_root_.hydra).folder.absolute()), replace=True)

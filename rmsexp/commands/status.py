@@ -8,7 +8,6 @@ finished runs are not checked against their digests; rmsexp.report does that.
 
 from __future__ import annotations
 
-import io
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -23,11 +22,11 @@ from rmsexp.campaign import progress
 from rmsexp.campaign.progress import CampaignState, Overview
 from rmsexp.config.schema import results_folder
 from rmsexp.records import record
-from rmsexp.records.states import NOT_STARTED, STATES, Run
+from rmsexp.records.states import NOT_STARTED, STATES
 from rmsexp.system.command_line import LONGEST_WITH_PATHS, Parser, brief, duration, entry_point
 
 REFRESH_SECONDS = 2.0
-WIDEST = 10_000  # characters of a line that is not written to a terminal
+WIDEST = 10_000  # characters of a line
 STYLES = {"running": "green", "failed": "red", "unknown": "red", "diverged": "magenta", "interrupted": "yellow"}
 
 
@@ -40,32 +39,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--watch", action="store_true", help="show this until Ctrl-C, again every 2 seconds")
     arguments = parser.parse_args(argv)
     results, console = results_folder(arguments.results), Console(highlight=False)
-    if arguments.watch:
-        if not console.is_terminal:
-            parser.error("--watch needs a terminal; leave it out")
-        _watch(results, console)
-    overview = progress.read(results)
-    if console.is_terminal:
-        console.print(Group(*_blocks(overview)))
-    else:
-        print(plain(overview))
-    return 0
-
-
-def _watch(results: Path, console: Console) -> None:
-    """Show the state until Ctrl-C."""
+    if not arguments.watch:
+        # lines that are not written to a terminal are as wide as necessary
+        (console if console.is_terminal else Console(highlight=False, width=WIDEST)).print(_shown(results))
+        return 0
+    if not console.is_terminal:
+        parser.error("--watch needs a terminal; leave it out")
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            live.update(Group(*_blocks(progress.read(results))), refresh=True)
+            live.update(_shown(results), refresh=True)
             threading.Event().wait(REFRESH_SECONDS)
 
 
-def plain(overview: Overview) -> str:
-    """Return what is shown as lines of text, as wide as necessary."""
-    console = Console(file=io.StringIO(), width=WIDEST, color_system=None)
-    with console.capture() as capture:
-        console.print(Group(*_blocks(overview)))
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+def _shown(results: Path) -> Group:
+    return Group(*_blocks(progress.read(results)))
 
 
 def _blocks(overview: Overview) -> Iterator[RenderableType]:
@@ -89,13 +76,23 @@ def _blocks(overview: Overview) -> Iterator[RenderableType]:
         yield from _campaign(campaign)
     for state in STATES[2:-1]:
         yield from _unfinished(overview, state)
-    yield from _finished(overview)
+    settings: dict[str, Counter[str]] = defaultdict(Counter)
+    for run in overview.runs:
+        if run.state == "finished":
+            settings[_below(overview.results, run.setting)][run.series] += 1
+    if settings:
+        yield _text("\nfinished", "bold")
+        table = _table("setting", "runs", "by norm")
+        for setting, series in settings.items():
+            by_norm = ", ".join(f"{name} {count}" for name, count in sorted(series.items()))
+            table.add_row(*map(_text, [setting, str(series.total()), by_norm]))
+        yield table
 
 
 def _campaign(campaign: CampaignState) -> Iterator[RenderableType]:
     yield _text(f"\ncampaign {campaign.name}", "bold")
     yield _text(campaign.question)
-    stages = campaign.progress.stages
+    stages = campaign.stages
     shown = [state for state in (*STATES, NOT_STARTED) if any(stage.states.get(state) for stage in stages)]
     later = ["coming"] * any(stage.coming for stage in stages)
     table = _table("stage", *shown, "left", *later)
@@ -103,10 +100,10 @@ def _campaign(campaign: CampaignState) -> Iterator[RenderableType]:
         numbers = [*(stage.states.get(state, 0) for state in shown), stage.left, *[stage.coming] * len(later)]
         table.add_row(*map(_text, [stage.name, *map(str, numbers)]))
     yield table
-    if campaign.progress.left:
-        time = _duration(campaign.progress.seconds_left)
+    if campaign.left:
+        time = _duration(campaign.seconds_left)
         ended = sum(stage.ended for stage in stages)
-        runs = f"{ended} of {ended + campaign.progress.left} runs have ended"
+        runs = f"{ended} of {ended + campaign.left} runs have ended"
         yield _text(f"time left  {time}, with one worker on idle cores; {runs}")
     yield Text(f"next       {brief(campaign.next, LONGEST_WITH_PATHS)}", overflow="fold")
 
@@ -123,24 +120,12 @@ def _unfinished(overview: Overview, state: str) -> Iterator[RenderableType]:
     for run in runs:
         steps = f"{run.step}/{run.steps}" if run.steps is not None else str(run.step)
         reason = _duration(run.seconds_left) if state == "running" else (run.error or "").partition("\n")[0]
-        shown = [evaluation(run)] * evaluated
-        table.add_row(*map(_text, [_below(overview.results, run.folder), steps, *shown, reason]))
+        shown = ""
+        if found := run.evaluation:
+            value = "not finite" if found.value is None else f"{found.value:.4f}"
+            shown = f"{found.split} {found.metric} {value}"
+        table.add_row(*map(_text, [_below(overview.results, run.folder), steps, *[shown] * evaluated, reason]))
     yield table
-
-
-def _finished(overview: Overview) -> Iterator[RenderableType]:
-    """Yield a table of the number of finished runs in each setting."""
-    settings: dict[str, Counter[str]] = defaultdict(Counter)
-    for run in overview.runs:
-        if run.state == "finished":
-            settings[_below(overview.results, run.setting)][run.series] += 1
-    if settings:
-        yield _text("\nfinished", "bold")
-        table = _table("setting", "runs", "by norm")
-        for setting, series in settings.items():
-            counts = ", ".join(f"{name} {count}" for name, count in sorted(series.items()))
-            table.add_row(*map(_text, [setting, str(series.total()), counts]))
-        yield table
 
 
 def _below(results: Path, folder: Path) -> str:
@@ -164,11 +149,3 @@ def _text(text: str, style: str = "") -> Text:
 
 def _duration(seconds: float | None) -> str:
     return "unknown" if seconds is None else duration(seconds)
-
-
-def evaluation(run: Run) -> str:
-    """Return the last evaluation of a run, such as "test error 0.1234", or ""."""
-    found = run.evaluation
-    if found is None:
-        return ""
-    return f"{found.split} {found.metric} {'not finite' if found.value is None else f'{found.value:.4f}'}"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rmsexp.campaign import plan
-from rmsexp.campaign.items import Asked, Items
-from rmsexp.campaign.progress import Planned, costs, progress
-from rmsexp.campaign.runs import CampaignRuns
+from rmsexp.campaign.asked import Asked
+from rmsexp.campaign.items import Items
+from rmsexp.campaign.progress import Planned
+from rmsexp.campaign.question import Question
+from rmsexp.records import record
+from rmsexp.records.frames import comparable
 from rmsexp.system import atomic
 from rmsexp.system.command_line import ReportedError, command, inform, report
 from rmsexp.work import cost
@@ -18,11 +20,11 @@ def print_plan(asked: Asked) -> None:
 
     Of several items the runs are counted, not listed. If no run of a norm has finished, a trial says what one takes.
     """
-    planned, several = asked.plan(), isinstance(asked, Items) and len(asked.items) > 1
+    plan, several = asked.plan(), isinstance(asked, Items) and len(asked.items) > 1
     print(asked.title)
-    for name, jobs in planned.stages.items():
+    for name, jobs in plan.stages.items():
         for job in [] if several else jobs:
-            print(f"  {name:5} {planned.states[job]:13}{job.folder}")
+            print(f"  {name:5} {plan.states[job]:13}{job.folder}")
 
     def trial(job: Planned) -> float | None:
         inform(f"trying {cost.TRIAL_STEPS} steps of {job.norm}, to estimate the cost")
@@ -32,21 +34,21 @@ def print_plan(asked: Asked) -> None:
             report(str(error))
             return None
 
-    finished = costs(asked.results, planned.states)
-    whole = progress(asked.results, planned.stages, planned.states, finished, planned.coming, planned.longer, trial)
+    stages = plan.progress(asked.results, plan.costs(asked.results), trial)
     print("runs and uncontended hours, one after the other:")
-    for stage in whole.stages:
+    for stage in stages:
         drawn = f"; {'' if asked.page(stage.name).exists() else 'not '}drawn" if isinstance(asked, Items) else ""
         done = f"{stage.ended:3}, {_hours(stage.seconds)}"
         print(f"  {stage.name:6} done {done}; left {stage.left + stage.coming:3}, {_hours(stage.seconds_left)}{drawn}")
     if several:
-        print(f"  {len(planned.states)} runs in all, since items share runs")
+        print(f"  {len(plan.states)} runs in all, since items share runs")
     for timing in asked.timings():
-        state = f"left, about {timing.budget:.0f} s" if timing.is_left() else "done"
+        seconds = timing.options.seconds(len(comparable.grouped(timing.jobs, timing.options.reference)))
+        state = f"left, about {seconds:.0f} s" if timing.is_left() else "done"
         print(f"  timing {state}: {', '.join(timing.jobs)} in {timing.folder.relative_to(asked.results)}")
-    for line in planned.lines:
+    for line in plan.lines:
         print(line)
-    _print_next(asked, whole.left > 0)
+    _print_next(asked, any(stage.left + stage.coming for stage in stages))
 
 
 def _hours(seconds: float | None) -> str:
@@ -57,15 +59,15 @@ def conclude(asked: Asked) -> None:
     """Print the verdicts that the records show, or draw the items."""
     if isinstance(asked, Items):
         draw(asked)
-    else:
+    elif isinstance(asked, Question):
         print_verdicts(asked)
 
 
-def print_verdicts(asked: CampaignRuns) -> None:
+def print_verdicts(asked: Question) -> None:
     """Print the chosen rates, and the verdicts or why there are none yet."""
     from rmsexp.report.tables import verdicts
 
-    campaign = plan.update(asked.question)
+    campaign = asked.update()
     for norm, choice in campaign.choice.items():
         rate = "none: it diverged at every rate" if choice.rate is None else f"{choice.rate:g}"
         edge = f", the {choice.edge} of the grid" if choice.edge else ""
@@ -82,16 +84,17 @@ def draw(asked: Items) -> None:
     """Draw the items from what the records have, and print the paths, what is missing, and the next command."""
     from rmsexp.analysis import item_drawing
 
+    plan = asked.plan()
     for item in asked.items:
         item_drawing.write(asked, item)
-        missing = len(asked.missing([item]))
+        missing = sum(plan.states[run] not in record.ENDED for run in plan.stages.get(item.name, ()))
         print(f"{item.title:14}{asked.page(item.name)}" + (f" ({missing} runs missing)" if missing else ""))
     if len(asked.items) > 1:
         texts = [asked.page(item.name).read_text(encoding="utf-8") for item in asked.items]
         heading = f"# Tables and figures of the paper, scale={asked.scale}\n"
         atomic.write_atomic(asked.folder / "README.md", "\n".join([heading, *(f"#{text}" for text in texts)]))
         print(f"{'all':14}{asked.folder / 'README.md'}")
-    _print_next(asked, bool(asked.left()))
+    _print_next(asked, bool(plan.left))
 
 
 def _print_next(asked: Asked, left: bool) -> None:

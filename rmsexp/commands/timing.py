@@ -20,6 +20,7 @@ later compared with that, to find out whether something slowed them down.
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from collections.abc import Sequence
@@ -94,17 +95,14 @@ def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
     for key, names in (("norms", options.norms), ("impl", options.impl)):
         if not names:
             raise config.ConfigError(f"{key} must name at least one: {key}=[{','.join(getattr(Options(), key))}]")
-    jobs = [_job(name, impl, others, arguments.config_dir) for impl in options.impl for name in options.norms]
+    jobs = []
+    for impl, (norm, *of_norm) in itertools.product(options.impl, map(config.norm_words, options.norms)):
+        jobs.append(config.job([*others, norm, value_word("norm.impl", impl), *of_norm], arguments.config_dir))
     reference = options.timing.reference
     if reference in options.norms and all(job.series != reference for job in jobs):  # it is timed fused only
         options.timing.reference = jobs[options.norms.index(reference)].series
     _check(options, jobs)
     return options, {job.series: job for job in jobs}
-
-
-def _job(name: str, impl: str, overrides: Sequence[str], config_dir: str | None) -> config.Job:
-    norm, *options = config.norm_words(name)
-    return config.job([*overrides, norm, value_word("norm.impl", impl), *options], config_dir)
 
 
 def _check(options: Options, jobs: Sequence[config.Job]) -> None:
@@ -133,8 +131,7 @@ def _show(folder: Path) -> None:
     """Write the table of the record in ``folder`` beside it; print it, the paths and a next command."""
     import pandas as pd
 
-    from rmsexp.report.tables import markup
-    from rmsexp.report.tables import timing as timing_table
+    from rmsexp.report.tables import markup, savings
 
     content = readers.read_json(folder / timing_records.FILE)
     rows = pd.DataFrame(timing_records.rows(content, str(folder)), columns=list(timing_records.COLUMNS))
@@ -142,7 +139,7 @@ def _show(folder: Path) -> None:
     table = rows.assign(estimates=estimates).drop(columns=["seconds", "sessions"])
     # the record stands, so it is shown before anything that could fail, such as on a full disk
     lines = [*timing_records.notes(rows), *timing_records.not_measured(content)]
-    print(timing_table.readable(rows).to_string(index=False), *lines, sep="\n")
+    print(savings.of_record(rows).to_string(index=False), *lines, sep="\n")
     print(f"record  {folder / timing_records.FILE}")
     atomic.write_atomic(folder / "timing.csv", markup.csv(table))
     print(f"next    {command('rmsexp.report', str(Path(*folder.parts[:-4])))}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from rmsexp.config import ConfigError, classes
+from rmsexp.config import classes
 from rmsexp.system.checks import LARGEST_BEAM
-from rmsexp.system.command_line import Parser, add_model_arguments, entry_point, inform
+from rmsexp.system.command_line import Parser, add_model_arguments, entry_point, inform, number
 
 
 @entry_point
@@ -16,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m rmsexp.translate", description=__doc__)
     add_model_arguments(parser, "results/transformer/demo/rms/seed0")
     beam_help = f"beam size, 1 for greedy search, at most {LARGEST_BEAM} (default: as in the run's config)"
-    parser.add_argument("--beam", type=int, help=beam_help)
+    parser.add_argument("--beam", type=number(int, 1, LARGEST_BEAM), help=beam_help)
     arguments = parser.parse_args(argv)
     import torch
 
@@ -24,27 +24,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     from rmsexp.train.step import autocast
     from rmsexp.work import trained
 
-    if arguments.beam is not None and not 1 <= arguments.beam <= LARGEST_BEAM:
-        raise ConfigError(f"--beam must be from 1 to {LARGEST_BEAM}, got {arguments.beam}")
     classes.load_own(arguments.config_dir, arguments.norm_class)
     device = torch.device(arguments.device)
     task, model, step = trained.load(arguments.run, TranslationTask, device, inform, which=arguments.checkpoint)
-    lines = _lines()
+    try:
+        text = sys.stdin.buffer.read().decode("utf-8-sig")  # without a byte order mark
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the input is not UTF-8 (byte {error.start})") from None
+    lines = text.removesuffix("\n").split("\n") if text else []
     inform(f"translating {len(lines)} lines with the model of step {step}")
     with autocast(task.config.precision, device):
         translations = task.translate(model, lines, arguments.beam or task.config.decoding.beam)
     sys.stdout.buffer.write("".join(f"{line}\n" for line in translations).encode())
     sys.stdout.buffer.flush()
     return 0
-
-
-def _lines() -> list[str]:
-    """Return the lines of standard input, without a byte order mark.
-
-    Raises: ValueError if it is not UTF-8; OSError if it cannot be read.
-    """
-    try:
-        text = sys.stdin.buffer.read().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"the input is not UTF-8 (byte {error.start})") from None
-    return text.removesuffix("\n").split("\n") if text else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rmsexp.config.composition import CONFIGS as CONFIGS
-from rmsexp.config.composition import GROUPS as GROUPS
 from rmsexp.config.composition import compose as compose
 from rmsexp.config.composition import expand_home as expand_home
 from rmsexp.config.composition import file as file
@@ -16,11 +15,11 @@ from rmsexp.config.composition import papers_scale as papers_scale
 from rmsexp.config.composition import parse as parse
 from rmsexp.config.composition import read as read
 from rmsexp.config.composition import unknown as unknown
+from rmsexp.config.identity import Job as Job
+from rmsexp.config.identity import check_one_setting as check_one_setting
 from rmsexp.config.identity import differences as differences
 from rmsexp.config.identity import digest as digest
-from rmsexp.config.runs import Job as Job
-from rmsexp.config.runs import check_one_setting as check_one_setting
-from rmsexp.config.runs import job as job
+from rmsexp.config.identity import job as job
 from rmsexp.config.schema import LARGEST_SEED as LARGEST_SEED
 from rmsexp.config.schema import MOST_THREADS as MOST_THREADS
 from rmsexp.config.schema import ConfigError as ConfigError

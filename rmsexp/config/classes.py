@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
 from rmsexp.system.command_line import ConfigError
-from rmsexp.system.readers import check_own_config
+from rmsexp.system.readers import checked_yaml
 
 # Of each module that :func:`imported` has imported, the content of its file then: the code that runs in this process,
 # also if the file is edited afterwards.
@@ -113,7 +113,7 @@ def load_own(config_dir: str | None, norm: str | None = None) -> None:
         norm_class(norm)
     groups = [Path(config_dir, group) for group in ("norm", "task")] if config_dir is not None else []
     for path in sorted(file for group in groups for file in group.rglob("*.yaml")):
-        check_own_config(path)
+        checked_yaml(path)
         try:
             content = OmegaConf.load(path)
         except YAMLError as error:

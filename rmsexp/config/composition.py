@@ -32,7 +32,7 @@ from rmsexp.config.schema import (
 )
 from rmsexp.system.checks import nearest, right_key
 from rmsexp.system.command_line import value_word
-from rmsexp.system.readers import check_own_config, read_yaml
+from rmsexp.system.readers import checked_yaml, read_yaml
 
 # ${if_equal:a,b,x,y} in a config is x if a equals b, otherwise y; a is a reference such as ${model.variant}.
 OmegaConf.register_new_resolver("if_equal", lambda a, b, x, y: x if a == b else y, replace=True)
@@ -41,15 +41,7 @@ OwnFiles = tuple[tuple[str, int, int], ...]
 
 _HERE = Path(__file__).parents[1]
 CONFIGS = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / "configs"
-GROUPS = {
-    "task": "the model and its data",
-    "norm": "the normaliser",
-    "scale": "how large model and data are",
-    "recipe": "sizes and schedule of a task at a scale; chosen by task and scale",
-    "pair": "settings that one norm needs on one task; chosen by task and norm",
-    "logger": "a service that the metrics are also written to; for several: logger=[wandb,tensorboard]",
-    "sweep": "a prepared set of runs",
-}
+GROUPS = ("task", "norm", "scale", "recipe", "pair", "logger", "sweep")
 # Other names of norms on a command line, in small letters and without hyphens and underscores.
 ALIASES = {
     "layernorm": "ln",
@@ -69,9 +61,6 @@ EXTRAS = {  # launcher or sweeper of Hydra -> the extra that installs it
     **{name: name for name in ("joblib", "ray", "optuna")},
     **dict.fromkeys(("slurm", "submitit_slurm", "submitit_local"), "slurm"),
 }
-
-LONGEST_WORD = 4000  # largest number of characters of a GROUP=CHOICE or KEY=VALUE; Hydra parses 10,000 in a second
-MOST_BRACKETS = 100  # of one kind in a word; Hydra fails at a few hundred
 
 
 def is_for_sweeps(word: str) -> bool:
@@ -107,25 +96,21 @@ def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: b
     """
     if config_dir is not None and not (config_dir and Path(config_dir).is_dir()):
         raise ConfigError(f"--config-dir {config_dir} is not a folder")
-    parsed = parse(overrides)
     own_folders = {path.name for path in Path(config_dir).iterdir() if path.is_dir()} if config_dir else set[str]()
-    for override in parsed:
+    values, of_files = list[Override](), list[str]()
+    for word, override in zip(overrides, parse(overrides), strict=True):
         key = override.key_or_group
         if key in own_folders and key not in GROUPS:  # Hydra takes each folder there for a group
             raise ConfigError(f"{key} cannot be set, since --config-dir {config_dir} has a folder of that name")
         _check_choice(override, config_dir)
-    values = [override for override in parsed if _sets_value(override)]
-    of_files = tuple(word for word, override in zip(overrides, parsed, strict=True) if override not in values)
-    composed = copy.deepcopy(_compose(of_files, config_dir, state_of_own_files(config_dir), hydra))
+        if key in GROUPS or "/" in key or override.package is not None or override.is_hydra_override():
+            of_files.append(word)
+        else:
+            values.append(override)
+    composed = copy.deepcopy(_compose(tuple(of_files), config_dir, state_of_own_files(config_dir), hydra))
     for override in values:
         _set(composed, override)
     return composed
-
-
-def _sets_value(override: Override) -> bool:
-    """Return whether KEY=VALUE sets a value of the run, and neither chooses a file of a group nor is about Hydra."""
-    key = override.key_or_group
-    return key not in GROUPS and "/" not in key and override.package is None and not override.is_hydra_override()
 
 
 def _set(composed: DictConfig, override: Override) -> None:
@@ -140,7 +125,7 @@ def _set(composed: DictConfig, override: Override) -> None:
     except (ConfigAttributeError, ConfigKeyError):
         known = [name for name in flatten(OmegaConf.to_container(composed)) if not name.startswith("hydra.")]
         raise ConfigError(f"{key} is not known{right_key(key, [*known, *GROUPS])}") from None
-    except OmegaConfBaseException as error:
+    except (OmegaConfBaseException, RecursionError) as error:
         raise ConfigError(" ".join(f"{word}: {error}".split())) from None
 
 
@@ -165,7 +150,7 @@ def _compose(words: tuple[str, ...], config_dir: str | None, state: OwnFiles, hy
     """
     for path in (Path(place) for place, *_ in state):
         try:
-            check_own_config(path)
+            checked_yaml(path)
         except ValueError as error:
             raise ConfigError(str(error)) from None
         packaged = CONFIGS / path.relative_to(Path(config_dir or "").absolute())
@@ -216,18 +201,14 @@ def from_words(schema: type, words: Sequence[str]) -> Any:
 
 def from_dotlist(words: Sequence[str]) -> DictConfig:
     """Return ``KEY=VALUE`` words, whose values are YAML, as a config. Raises: ConfigError."""
-    for word in words:
-        _check_size(word)
     try:
         return OmegaConf.from_dotlist(list(words))
     except (OmegaConfBaseException, YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(" ".join(str(error).split())) from None
+        raise ConfigError(" ".join(f"{' '.join(words)}: {error}".split())) from None
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:
     """Return the overrides as Hydra parses them. Raises: ConfigError."""
-    for word in overrides:
-        _check_size(word)
     return list(map(_parsed, overrides))
 
 
@@ -235,15 +216,9 @@ def parse(overrides: Sequence[str]) -> list[Override]:
 def _parsed(word: str) -> Override:
     try:
         return OverridesParser.create().parse_overrides([word])[0]
-    except (HydraException, ValueError) as error:
+    except (HydraException, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split("\nSee http")[0].split())
         raise ConfigError(f"{word!r} is no GROUP=CHOICE and no KEY=VALUE ({reason})") from None
-
-
-def _check_size(word: str) -> None:
-    """Raise ConfigError for a word that would take Hydra and YAML long or exceed Python's limit of recursion."""
-    if len(word) > LONGEST_WORD or max(map(word.count, "[({")) > MOST_BRACKETS:
-        raise ConfigError(f"{word} is too long (at most {LONGEST_WORD} characters and {MOST_BRACKETS} brackets)")
 
 
 def expand_home(word: str) -> str:

@@ -308,10 +308,7 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
     return merged
 
 
-@cache
-def _structured(schema: type) -> Any:
-    """Return a dataclass as an OmegaConf config, cached because converting is slow; OmegaConf.merge works on a copy."""
-    return OmegaConf.structured(schema)
+_structured = cache(OmegaConf.structured)  # converting a dataclass is slow; OmegaConf.merge works on a copy
 
 
 def plain_values(composed: DictConfig) -> dict[str, Any]:

@@ -116,11 +116,8 @@ def expand(overrides: Sequence[str], multirun: bool, config_dir: str | None) -> 
         raise ConfigError(f"these are {count} runs; a sweep has at most {MOST_RUNS}")
     points = [[choices[0] for choices in axes.values()]] if searches else itertools.product(*axes.values())
     runs = [[word for word in point if not composition.is_for_sweeps(word)] for point in points]
-    if not multirun:
-        return Sweep(runs, None, searches, hydra.launcher)
-    if searches:
-        return Sweep(runs, list(overrides), searches, hydra.launcher)
-    return Sweep(runs, [*map(_for_hydra, ordered), "hydra.sweeper.params=null"], searches, hydra.launcher)
+    of_sweep = list(overrides) if searches else [*map(_for_hydra, ordered), "hydra.sweeper.params=null"]
+    return Sweep(runs, of_sweep if multirun else None, searches, hydra.launcher)
 
 
 def _for_hydra(word: str) -> str:

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from rmsexp.data import DataError, Source
+from rmsexp.data import DataError, Report, Source
 from rmsexp.data.cache import key
 from rmsexp.data.cloze import ENTITY, RESERVED, Cloze, Examples, entities, stored
 from rmsexp.data.cloze import UNK as UNKNOWN_WORD
@@ -146,14 +146,12 @@ def top4(root: Path) -> Source[Cloze]:
         raise missing("CNN top4", folder, absent, TOP4_ORIGIN)
     digest = digest_of(folder / name for name in TOP4_FILES)
 
-    def make() -> Cloze:
+    def make(_: Report) -> Cloze:
         words = _words(folder / "dict.pkl")
         splits = {split: _examples(folder, prefix, len(words)) for split, prefix in TOP4_SPLITS.items()}
         return Cloze(words, entities(words), splits)
 
-    return Source(
-        "CNN top4", digest, False, lambda report: stored(root, "CNN top4", key(__file__, digest), make, report)
-    )
+    return stored(root, "CNN top4", digest, key(__file__, digest), make)
 
 
 def _words(path: Path) -> list[str]:

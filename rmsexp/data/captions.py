@@ -1,10 +1,14 @@
-"""Captioned images: feature vectors of the images, and token ids of the captions."""
+"""Captioned images: feature vectors of the images, and token ids of the captions.
+
+The publishers' files of two data sets are read here: Flickr8k (Hodosh et al. 2013) and COCO (Chen et al. 2015).
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -13,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from rmsexp.data import DataError, Report, Source
-from rmsexp.data.files import digest_of
+from rmsexp.data.files import digest_of, missing, read_bytes, read_lines
 from rmsexp.data.image_features import extract, sizes
 from rmsexp.data.sequences import Sequences
 
@@ -68,12 +72,18 @@ def pictures(
     Raises: DataError if a split has no images, if one of ``files`` cannot be read, or if an image is missing, has fewer
     than five captions, or an empty one among the first five.
     """
+    captions: dict[str, list[Words]] = {}
     for split, members in splits.items():
         if not members:
             raise DataError(f"The {split} split of {name} has no images.\nReplace {' and '.join(map(str, files))}.")
-    captions = {
-        split: [words for picture in members for words in _first_captions(picture)] for split, members in splits.items()
-    }
+        for picture in members:
+            first = picture.captions[:PER_IMAGE]  # as the authors of order-embedding do; some images of COCO have more
+            if len(first) < PER_IMAGE or not all(first):
+                raise DataError(
+                    f"{picture.path.name} needs {PER_IMAGE} captions that are not empty.\n"
+                    "Add captions, or remove the image from its split."
+                )
+            captions.setdefault(split, []).extend(first)
     images = {split: [picture.path for picture in members] for split, members in splits.items()}
     listing = [(split, sizes(paths)) for split, paths in images.items()]
 
@@ -87,20 +97,6 @@ def pictures(
 
     digest = hashlib.sha256(repr((digest_of(files), kind, listing)).encode()).hexdigest()
     return Source(name, digest, False, load)
-
-
-def _first_captions(picture: Picture) -> list[Words]:
-    """Return the first five captions of an image, as the authors of order-embedding do; some of COCO have more.
-
-    Raises: DataError if there are fewer than five captions, or if one of the first five is empty.
-    """
-    captions = picture.captions[:PER_IMAGE]
-    if len(captions) < PER_IMAGE or not all(captions):
-        raise DataError(
-            f"{picture.path.name} needs {PER_IMAGE} captions that are not empty.\n"
-            "Add captions, or remove the image from its split."
-        )
-    return captions
 
 
 def tokenise(text: str) -> Words:
@@ -135,3 +131,124 @@ def encode(captions: Mapping[str, Sequence[Words]], features: Mapping[str, np.nd
         report(f"{split}: {len(images):,} images, {len(images.captions):,} captions, {unknown:.2f} % of tokens unknown")
     report(f"{len(words):,} words")
     return Captions(words, splits)
+
+
+FLICKR8K_SPLITS = {"train": "train", "valid": "dev", "test": "test"}  # our name of a split -> its name in the files
+FLICKR8K_LINE = re.compile(r"([^#\t]+)#\d+\t(.+)")
+FLICKR8K_ORIGIN = (
+    "The authors offer Flickr8k_text.zip and Flickr8k_Dataset.zip at https://forms.illinois.edu/sec/1713398. "
+    "Put their files into the folders Flickr8k_text and Flicker8k_Dataset (spelt so) of this folder."
+)
+
+
+def flickr8k(root: Path, features: str) -> Source[Captions]:
+    """Return the captioned images below ``<root>/flickr8k``: 6,000 in train, 1,000 in valid and 1,000 in test.
+
+    ``Flickr8k_text`` must have Flickr8k.token.txt (the captions) and Flickr_8k.{train,dev,test}Images.txt (the names of
+    the images of each split). ``Flicker8k_Dataset`` (sic) must have the images. Captions of images that are in no split
+    are ignored. ``features`` is a kind of :mod:`rmsexp.data.image_features`.
+
+    Raises: DataError if a file is missing or a line is malformed, or as in :func:`pictures`.
+    """
+    folder = root / "flickr8k"
+    text, images = folder / "Flickr8k_text", folder / "Flicker8k_Dataset"
+    tokens = text / "Flickr8k.token.txt"
+    lists = {split: text / f"Flickr_8k.{name}Images.txt" for split, name in FLICKR8K_SPLITS.items()}
+    if absent := [path for path in (tokens, *lists.values(), images) if not path.exists()]:
+        raise missing("Flickr8k", folder, absent, FLICKR8K_ORIGIN)
+    captions = read_captions(tokens)
+    splits = {
+        split: [Picture(images / name, captions.get(name, [])) for line in read_lines(path) if (name := line.strip())]
+        for split, path in lists.items()
+    }
+    return pictures("Flickr8k", splits, [tokens, *lists.values()], folder, features)
+
+
+def read_captions(path: Path) -> dict[str, list[Words]]:
+    """Return the captions of each image, by its name, from lines ``<name>#<number><tab><caption>``.
+
+    Raises: DataError if the file cannot be read, or a line has another form.
+    """
+    captions: defaultdict[str, list[Words]] = defaultdict(list)
+    for number, line in enumerate(read_lines(path), 1):
+        match = FLICKR8K_LINE.fullmatch(line)
+        if not match:
+            raise DataError(
+                f"{path}, line {number}: not a caption: {line[:60]!r}.\n"
+                "A line is an image's name, # and a number, a tab, and a caption; repair the line."
+            )
+        captions[match[1]].append(tokenise(match[2]))
+    return dict(captions)
+
+
+KARPATHY = {"train": "train", "restval": "train", "val": "valid", "test": "test"}  # split in dataset_coco.json -> ours
+VALID_IMAGES = 5000  # number of official training images that become our validation split, without dataset_coco.json
+COCO_ORIGIN = (
+    "Images and annotations are at https://cocodataset.org, the Karpathy split, dataset_coco.json, at "
+    "https://cs.stanford.edu/people/karpathy/deepimagesent. Put them into this folder."
+)
+
+
+def coco(root: Path, features: str) -> Source[Captions]:
+    """Return the images and captions below ``<root>/coco``.
+
+    ``features`` is a kind of :mod:`rmsexp.data.image_features`.
+
+    If ``dataset_coco.json`` exists, it defines the splits: those of Karpathy & Fei-Fei (2015), as in the paper. Their
+    split restval is added to train, and images are in ``<filepath>/<filename>``, as the file says.
+
+    Otherwise two official files, ``annotations/captions_{train,val}2017.json``, define the splits: the last 5,000
+    images of train, sorted by id, are our valid, and val is our test. Images are in ``{train,val}2017/<file_name>``.
+
+    Raises: DataError if no such files exist, if one is malformed, or as in :func:`pictures`.
+    """
+    folder = root / "coco"
+    karpathy = folder / "dataset_coco.json"
+    if karpathy.exists():
+        return pictures("COCO", read_karpathy(karpathy, folder), [karpathy], folder, features)
+    files = [folder / "annotations" / f"captions_{part}2017.json" for part in ("train", "val")]
+    if absent := [path for path in files if not path.exists()]:
+        raise missing("COCO", folder, absent, f"There is no dataset_coco.json either. {COCO_ORIGIN}")
+    train, test = (read_official(path, folder / path.stem.removeprefix("captions_")) for path in files)
+    splits = {"train": train[:-VALID_IMAGES], "valid": train[-VALID_IMAGES:], "test": test}
+    return pictures("COCO, 2017", splits, files, folder, features)
+
+
+def read_karpathy(path: Path, folder: Path) -> dict[str, list[Picture]]:
+    """Return the images of train, valid and test with their captions, in the order of the file.
+
+    Paths of images begin with ``folder``; the image files are not read.
+
+    Raises: DataError if ``path`` cannot be read or is not the Karpathy split.
+    """
+    splits: dict[str, list[Picture]] = {"train": [], "valid": [], "test": []}
+    content = read_bytes(path)
+    try:
+        for image in json.loads(content)["images"]:
+            captions = [list(map(str, sentence["tokens"])) for sentence in image["sentences"]]
+            splits[KARPATHY[image["split"]]].append(Picture(folder / image["filepath"] / image["filename"], captions))
+    except (KeyError, TypeError, ValueError) as error:
+        raise _malformed(path, "the Karpathy split", error) from None
+    return splits
+
+
+def read_official(path: Path, folder: Path) -> list[Picture]:
+    """Return the images of an official file of captions, with all their captions, sorted by the images' ids.
+
+    Paths of images begin with ``folder``; the image files are not read.
+
+    Raises: DataError if ``path`` cannot be read or is no file of captions.
+    """
+    content, captions = read_bytes(path), defaultdict(list)
+    try:
+        annotations = json.loads(content)
+        for annotation in annotations["annotations"]:
+            captions[annotation["image_id"]].append(tokenise(annotation["caption"]))
+        images = sorted(annotations["images"], key=lambda image: image["id"])
+        return [Picture(folder / image["file_name"], captions[image["id"]]) for image in images]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _malformed(path, "a file of COCO's captions", error) from None
+
+
+def _malformed(path: Path, kind: str, error: Exception) -> DataError:
+    return DataError(f"{path} is not {kind} ({type(error).__name__}: {error}).\nReplace the file.")

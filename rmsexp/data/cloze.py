@@ -1,11 +1,17 @@
-"""Cloze questions as token ids: a passage, a question with a gap, and the word that fills the gap."""
+"""Cloze questions as token ids: a passage, a question with a gap, and the word that fills the gap.
+
+They are read from DeepMind's files of questions on CNN articles (Hermann et al. 2015), or made from LAMBADA (Paperno
+et al. 2016), a small substitute for these.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmsexp.data import DataError, Report, sequences
+from rmsexp.data import DataError, Report, Source, sequences
 from rmsexp.data.cache import cached, key
+from rmsexp.data.files import digest_of, missing, read_bytes, read_lines
 from rmsexp.data.sequences import Sequences, offsets
 
 NIL, EOS, UNK, NUM = range(4)  # the first ids: padding, end (not used here), an unknown word, a number
@@ -23,6 +30,13 @@ PLACEHOLDER = "@placeholder"  # the word that stands for the gap in a question
 ENTITY = re.compile(r"@entity(0|[1-9]\d{0,4})")  # a word that stands for an anonymised name: @entity0 to @entity99999
 SENTENCE_ENDS = frozenset(".?!")
 CHUNK = 1_000_000  # tokens counted or renumbered at a time: numpy copies int32 indices to int64, which takes memory
+CNN_SPLITS = {"train": "training", "valid": "validation", "test": "test"}  # our name of a split -> its folder
+CNN_ORIGIN = "Unpack the CNN part of DeepMind's Q&A data (Hermann et al. 2015) into this folder."
+CLOSING_QUOTES = ("''", "'")  # in LAMBADA
+NEAR = (3, 6, 12)  # each training passage is cut to at most 2 * near + 1 words, once for each of these values of near
+LAMBADA_ORIGIN = (
+    "The files of Paperno et al. (2016) are on Zenodo (record 2630551, CC BY 4.0). Put them into this folder."
+)
 
 
 @dataclass(frozen=True)
@@ -156,20 +170,21 @@ def _chunks(examples: Examples) -> Iterator[np.ndarray]:
             yield ids[start : start + CHUNK]
 
 
-def stored(root: Path, name: str, stamp: str, make: Callable[[], Cloze], report: Report) -> Cloze:
-    """Return the encoded questions that are stored in ``<root>/cloze``, and report their numbers.
+def stored(root: Path, name: str, digest: str, stamp: str, make: Callable[[Report], Cloze]) -> Source[Cloze]:
+    """Return the data set ``name``, whose encoded questions are stored in ``<root>/cloze``.
 
-    If they are missing, call ``make`` and store its result first. ``name`` is the data set's name, and ``stamp``
-    identifies the result of ``make``. The tokens of passages and questions are memory-mapped.
-
-    Raises: DataError if the result cannot be stored, and whatever ``make`` raises.
+    ``load`` reports their numbers. If they are missing, it calls ``make`` and stores its result first. ``stamp``
+    identifies this result. The tokens of passages and questions are memory-mapped.
     """
-    cloze = cached(
-        root / "cloze" / key(__file__, key(sequences.__file__), stamp), _read, lambda folder: _write(folder, make())
-    )
-    sizes = ", ".join(f"{len(examples):,} {split}" for split, examples in cloze.splits.items())
-    report(f"{name}: {sizes} examples; {len(cloze.words):,} words, {len(cloze.entities):,} of them entities")
-    return cloze
+
+    def load(report: Report) -> Cloze:
+        folder = root / "cloze" / key(__file__, key(sequences.__file__), stamp)
+        cloze = cached(folder, _read, lambda folder: _write(folder, make(report)))
+        sizes = ", ".join(f"{len(examples):,} {split}" for split, examples in cloze.splits.items())
+        report(f"{name}: {sizes} examples; {len(cloze.words):,} words, {len(cloze.entities):,} of them entities")
+        return cloze
+
+    return Source(name, digest, False, load)
 
 
 def _write(folder: Path, cloze: Cloze) -> None:
@@ -192,3 +207,218 @@ def _read(folder: Path) -> Cloze:
         for split in content["splits"]
     }
     return Cloze(content["words"], entities(content["words"]), splits)
+
+
+def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
+    """Return the questions in ``<root>/cnn/questions/{training,validation,test}/*.question``.
+
+    The folder of test files may be missing or empty. A passage is shortened to at most ``sentences`` sentences (see
+    :func:`most_related`); None leaves it whole. With ``damaged="refuse"``, ``load`` raises DataError at the first
+    damaged file. With ``damaged="skip"``, it leaves damaged files out and reports them. The digest covers the names and
+    sizes of the files, not their text, because reading 1.7 GB before every run would take minutes. The questions are
+    read again if a file's time of modification changes, too.
+
+    Raises: DataError if there are no files for train or none for valid.
+    """
+    folder, found = root / "cnn" / "questions", dict[str, list[tuple[str, int, int]]]()
+    for split, split_folder in CNN_SPLITS.items():
+        if (folder / split_folder).is_dir():
+            with os.scandir(folder / split_folder) as entries:
+                stats = ((entry.name, entry.stat()) for entry in entries if entry.name.endswith(".question"))
+                if listed := sorted((file, stat.st_size, stat.st_mtime_ns) for file, stat in stats):
+                    found[split] = listed
+    if absent := [folder / CNN_SPLITS[split] / "*.question" for split in ("train", "valid") if split not in found]:
+        raise missing("CNN", folder, absent, CNN_ORIGIN)
+    files = {split: [(file, size) for file, size, _ in listed] for split, listed in found.items()}
+    name = "CNN" if sentences is None else f"CNN, {sentences} sentences"
+
+    def make(report: Report) -> Cloze:
+        report(f"reading {sum(map(len, files.values())):,} files of {folder} (once)")
+        splits = {
+            split: _questions([folder / CNN_SPLITS[split] / file for file, _ in entries], sentences, damaged, report)
+            for split, entries in files.items()
+        }
+        return encode(name, splits)
+
+    digest = hashlib.sha256(repr(files).encode()).hexdigest()
+    return stored(root, name, digest, key(__file__, found, sentences, damaged), make)
+
+
+def _questions(paths: Iterable[Path], sentences: int | None, damaged: str, report: Report) -> Iterator[Question]:
+    for path in paths:
+        content = read_bytes(path)
+        try:
+            question = parsed(content.decode())
+        except ValueError as error:
+            if damaged == "refuse":
+                raise DataError(
+                    f"{path} is damaged: {error}.\nReplace the file, or leave out damaged ones with data.damaged=skip."
+                ) from None
+            report(f"left out: {path} ({error})")
+            continue
+        if sentences is not None:
+            passage = most_related(question.passage, question.question, sentences)
+            question = question._replace(passage=passage)
+        yield question
+
+
+def parsed(text: str) -> Question:
+    """Return the question in the text of one of DeepMind's files, with passage and question in lower case.
+
+    The text has five parts with a blank line between them: a URL, a passage, a question and an answer, of one line
+    each, and a table of entities with lines ``@entityN:name``.
+
+    Raises: ValueError if a part is missing or malformed, if the question does not have exactly one placeholder, or if
+    the answer is not in the table.
+    """
+    parts = [part.strip() for part in text.split("\n\n", 4)]
+    if len(parts) < 5 or not all(parts):
+        raise ValueError("it does not have a URL, a passage, a question, an answer and a table of entities")
+    _, passage, question, answer, table = parts
+    names = [line.strip().partition(":")[0] for line in table.splitlines()]
+    if wrong := [name for name in names if not ENTITY.fullmatch(name)]:
+        raise ValueError(f"{wrong[0]!r} in the table of entities is not of the form @entityN")
+    words = question.lower().split()
+    if (gaps := words.count(PLACEHOLDER)) != 1:
+        raise ValueError(f"the question has {gaps or 'no'} {PLACEHOLDER}, but needs one")
+    if answer not in names:
+        raise ValueError(f"the answer {answer} is not in the table of entities")
+    return Question(passage.lower().split(), words, answer)
+
+
+def most_related(passage: list[str], question: list[str], count: int) -> list[str]:
+    """Return the words of the ``count`` sentences of a passage that share the most words with the question.
+
+    The sentences stay in the order of the passage; a passage with fewer sentences is returned whole. A word that occurs
+    several times counts once; the placeholder and punctuation are not counted. Of sentences that share equally many
+    words, the earlier one is preferred. This is our reading of "identified by a string matching procedure" (Cooijmans
+    et al. 2017, appendix).
+    """
+    words = {word for word in question if word != PLACEHOLDER and any(map(str.isalnum, word))}
+    sentences = split_sentences(passage)
+    ranked = sorted(range(len(sentences)), key=lambda index: -len(words.intersection(sentences[index])))
+    return [word for index in sorted(ranked[:count]) for word in sentences[index]]
+
+
+def lambada_files(root: Path) -> list[Path]:
+    """Return LAMBADA's files of development and of test below ``root``. Raises: DataError if one is missing."""
+    folder = root / "lambada"
+    paths = [folder / f"lambada_{name}_plain_text.txt" for name in ("development", "test")]
+    if absent := [path for path in paths if not path.is_file()]:
+        raise missing("LAMBADA", folder, absent, LAMBADA_ORIGIN)
+    return paths
+
+
+def lambada(root: Path, vocabulary: int, entities: int, validation: int | None = None) -> Source[Cloze]:
+    """Return the questions in ``<root>/lambada/lambada_{development,test}_plain_text.txt``.
+
+    The last word of a line is the answer, the rest of the last sentence is the question, and the text before this
+    sentence is the passage. Questions whose answer is not in the passage are left out. We train on development and
+    validate on test, because LAMBADA's own training text has no questions. With ``validation``, we validate on that
+    number of development questions, the last ones, and test on test.
+
+    Each training passage is cut to three lengths around the answer (see NEAR), so a training question gives three
+    examples: from a few thousand whole passages, a model does not learn within minutes that answers are words of the
+    passage. Passages of other splits are whole.
+
+    Words that consist of digits become NUM. Of the other words, the ``vocabulary`` most frequent ones of the whole
+    training questions (passages, questions and answers) are kept if they occur at least twice. Of a passage's remaining
+    words, the ``entities`` most frequent ones are anonymised as in CNN, and the rest become UNK. Words that occur less
+    than twice in the shortened training text become UNK, too (see :func:`encode`).
+
+    Raises: DataError if a file is missing. ``load`` raises DataError if a line is malformed or no question is left, and
+    ValueError if ``validation`` leaves no training question.
+    """
+    paths = lambada_files(root)
+    digest = digest_of(paths)
+    if validation is not None:
+        digest = hashlib.sha256(f"{digest}, validation {validation}".encode()).hexdigest()
+
+    def make(_: Report) -> Cloze:
+        development, test = (
+            [example for example in read_questions(path) if example.answer in example.passage] for path in paths
+        )
+        whole = {"train": development, "valid": test}
+        if validation is not None:
+            if validation >= len(development):
+                counted = f"the {len(development)} training questions"
+                raise ValueError(f"data.validation={validation} leaves none of {counted}")
+            whole = {"train": development[:-validation], "valid": development[-validation:], "test": test}
+        frequent = _frequent(whole["train"], vocabulary)
+        cut = [shortened(example, near, place) for place, example in enumerate(whole["train"]) for near in NEAR]
+        splits = {
+            split: [anonymised(example, frequent, entities) for example in examples]
+            for split, examples in (whole | {"train": cut}).items()
+        }
+        return encode("LAMBADA", splits)
+
+    return stored(root, "LAMBADA", digest, key(__file__, digest, vocabulary, entities), make)
+
+
+def read_questions(path: Path) -> list[Question]:
+    """Return the question of each line of a file, in lower case; words are not anonymised yet.
+
+    The passage is whole; it may be empty or lack the answer. The gap is the last word of the question. A sentence ends
+    with ``.``, ``?`` or ``!`` and any closing quotes after it.
+
+    Raises: DataError if the file cannot be read; DataError with the number of the line if a line has fewer than two
+    words or is not UTF-8.
+    """
+    questions = []
+    for number, line in enumerate(read_lines(path), 1):
+        words = line.lower().split()
+        if len(words) < 2:
+            raise DataError(
+                f"{path}, line {number}: {'only one word' if words else 'empty'}.\n"
+                "A line needs a text and the word that follows it; repair or delete the line."
+            )
+        *passage, question = split_sentences([*words[:-1], PLACEHOLDER], CLOSING_QUOTES)
+        questions.append(Question([word for sentence in passage for word in sentence], question, words[-1]))
+    return questions
+
+
+def shortened(question: Question, near: int, place: int) -> Question:
+    """Return the question with its passage cut to at most n = ``2 near + 1`` words.
+
+    The last occurrence of the answer, which must be in the passage, is kept. Its position in the result is ``place``
+    modulo n, as far as the start and the end of the passage allow.
+    """
+    length = 2 * near + 1
+    last = len(question.passage) - 1 - question.passage[::-1].index(question.answer)
+    start = max(0, min(last - place % length, len(question.passage) - length))
+    return question._replace(passage=question.passage[start : start + length])
+
+
+def anonymised(question: Question, frequent: Collection[str], entities: int) -> Question:
+    """Return the question with rare words, in passage, question and answer, replaced by ``@entityN`` or "<unk>".
+
+    Rare words are those that are neither in ``frequent`` nor numbers. The ``entities`` rare words that occur most often
+    in the passage become ``@entity0``, ``@entity1`` and so on, numbered by first appearance, and the others "<unk>".
+    """
+    rare = Counter(word for word in question.passage if word not in frequent and not word.isdigit())
+    chosen = {word for word, _ in rare.most_common(entities)}  # of equally frequent ones, those that appear first
+    names = {word: f"@entity{number}" for number, word in enumerate(word for word in rare if word in chosen)}
+
+    def anonymise(word: str) -> str:
+        unchanged = word in frequent or word.isdigit() or word == PLACEHOLDER
+        return word if unchanged else names.get(word, RESERVED[UNK])
+
+    return Question(
+        [anonymise(word) for word in question.passage],
+        [anonymise(word) for word in question.question],
+        anonymise(question.answer),
+    )
+
+
+def _frequent(questions: list[Question], vocabulary: int) -> set[str]:
+    """Return the ``vocabulary`` most frequent words, less those that occur only once.
+
+    Passages, questions and answers are counted, without numbers and the placeholder. Of equally frequent words, those
+    that appear first are preferred.
+    """
+    counts: Counter[str] = Counter()
+    for example in questions:
+        words = (*example.passage, *example.question, example.answer)
+        counts.update(word for word in words if not word.isdigit())
+    del counts[PLACEHOLDER]
+    return {word for word, count in counts.most_common(vocabulary) if count > 1}

@@ -1,27 +1,35 @@
-"""Files of data sets: read them, compute digests, and build the errors for missing and damaged files."""
+"""Files of data sets: read and download them, compute digests, and build the errors for missing and damaged files.
+
+They are downloaded with the libraries of their publishers: torchvision, torch, the Hugging Face hub, sacreBLEU.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import socket
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from rmsexp.data import DataError, UnavailableError
+from rmsexp.system.command_line import inform, value_word
+from rmsexp.system.file_lock import locked
+
+TIMEOUT_SECONDS = 30  # longest wait for a connection, and for each further part of a response
 
 
-def missing_own_file(name: str, paths: Mapping[str, str]) -> str | None:
-    """Return the first split of which ``data.name=files`` lacks the user's own file, or None.
+def check_own_files(name: str, paths: Mapping[str, str], kind: str) -> None:
+    """Check that the user's own files, ``paths`` by split, are given with ``data.name=files``, and with it alone.
 
-    ``name``: the value of ``data.name``. ``paths``: the path of each split, or "".
-
-    Raises: ValueError if a path is given that another ``data.name`` would not read.
+    ``name``: the value of ``data.name``. ``kind``: what a path is, for the message. Raises: ValueError.
     """
-    if name == "files":
-        return next((split for split, path in paths.items() if not path), None)
-    if given := [split for split, path in paths.items() if path]:
-        raise ValueError(f"data.{given[0]} is read with data.name=files only; add data.name=files")
-    return None
+    for split, path in paths.items():
+        if name == "files" and not path:
+            raise ValueError(f"data.name=files needs data.{split}, {kind}")
+        if name != "files" and path:
+            raise ValueError(f"data.{split} is read with data.name=files only; add data.name=files")
 
 
 def read_bytes(path: Path) -> bytes:
@@ -102,3 +110,69 @@ def not_utf8(path: Path, line: int, error: UnicodeDecodeError) -> DataError:
     return DataError(
         f"{path}, line {line}: not UTF-8 ({error.reason}).\nUnpack a compressed file; convert another to UTF-8."
     )
+
+
+@contextmanager
+def downloading(name: str, folder: Path, words: str, root: Path) -> Iterator[None]:
+    """Hold a lock while a library downloads a data set to ``folder``, and turn its errors into one of ours.
+
+    ``name`` is the data set, ``words`` are those with which ``python -m rmsexp.prepare`` downloads it, ``root`` is
+    data.root. If several processes need the same data, one downloads them and the others wait.
+
+    Raises: UnavailableError if the download fails.
+    """
+    timeout = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(TIMEOUT_SECONDS)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder / ".lock", lambda: inform(f"waiting for another process that downloads {name}")):
+            yield
+    except DataError:
+        raise
+    except Exception as error:  # the libraries raise many types of errors about network and storage
+        raise UnavailableError(
+            f"{name} is not in {folder}, or damaged, and its download failed ({error or type(error).__name__}).\n"
+            f"Run `python -m rmsexp.prepare {words} {value_word('data.root', root)}` where there is a network, or put "
+            "its files there; scale=demo needs no data."
+        ) from None
+    finally:
+        socket.setdefaulttimeout(timeout)
+
+
+def hub_files(
+    name: str, folder: Path, repository: str, revision: str, config: str, splits: Sequence[str], words: str
+) -> list[list[Path]]:
+    """Return the Parquet files of each of the ``splits`` of a data set on the Hugging Face hub.
+
+    They are in ``<folder>/<config>``, named like ``train-00000-of-00002.parquet``, as in the repository. If one is
+    missing, they are downloaded at this ``revision``. ``name`` and ``words`` are as in :func:`downloading`.
+
+    Raises: UnavailableError if the download fails.
+    """
+    found = [_complete(folder / config, split) for split in splits]
+    if not all(found):
+        from huggingface_hub import snapshot_download
+
+        with downloading(name, folder, words, folder.parent):
+            inform(f"downloading {name} from {repository} (once)")
+            patterns = [f"{config}/{split}-*" for split in splits]
+            snapshot_download(
+                repository, repo_type="dataset", revision=revision, allow_patterns=patterns, local_dir=folder
+            )
+            found = [_complete(folder / config, split) for split in splits]
+            if not all(found):
+                raise OSError("files are missing after the download")
+    return found
+
+
+def _complete(folder: Path, split: str) -> list[Path]:
+    """Return the files ``<split>-<number>-of-<count>.parquet`` of a split, or none if one of them is missing."""
+    paths = sorted(folder.glob(f"{split}-*-of-*.parquet"))
+    return paths if paths and len(paths) == int(paths[0].stem.rpartition("-")[2]) else []
+
+
+def hub_rows(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of Parquet files, of which little is in memory at a time."""
+    from datasets import load_dataset  # type: ignore[import-untyped]
+
+    yield from load_dataset("parquet", data_files=[str(path) for path in paths], split="train", streaming=True)

@@ -17,8 +17,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 
 from rmsexp.data import DataError
-from rmsexp.data.download import downloading, hub_files, hub_rows
-from rmsexp.data.files import not_utf8, sha256_of, unreadable
+from rmsexp.data.files import downloading, hub_files, hub_rows, not_utf8, sha256_of, unreadable
 from rmsexp.system.languages import language
 
 Pair = tuple[str, str]  # a source line and its target line, without line ends
@@ -120,10 +119,8 @@ def wmt14(root: Path, source: str, target: str) -> Corpus:
 
 def _hub_pairs(paths: list[Path], source: str, target: str) -> Iterator[Pair]:
     for row in hub_rows(paths):
-        yield (
-            LINE_ENDS.sub(" ", row["translation"][source]),
-            LINE_ENDS.sub(" ", row["translation"][target]),
-        )
+        line, translation = (LINE_ENDS.sub(" ", row["translation"][code]) for code in (source, target))
+        yield line, translation
 
 
 def _test_set(name: str, sentences: int, task: str, root: Path) -> dict[str, Path]:
@@ -181,20 +178,17 @@ def _corpus(name: str, files: Mapping[str, list[Path]], source: str, target: str
 
 def pairs_of_files(prefixes: Mapping[str, Path], source: str, target: str) -> dict[str, list[Path]]:
     """Return the paths of each split's two files. Raises: DataError that names all missing files."""
-    pairs = {
-        split: [_plain_or_gz(f"{prefix}.{code}") for code in (source, target)] for split, prefix in prefixes.items()
-    }
+    pairs = {split: [Path(f"{prefix}.{code}") for code in (source, target)] for split, prefix in prefixes.items()}
+    for paths in pairs.values():
+        for side, path in enumerate(paths):
+            if not path.exists() and Path(f"{path}.gz").exists():
+                paths[side] = Path(f"{path}.gz")
     if missing := [f"{path} ({split})" for split, paths in pairs.items() for path in paths if not path.exists()]:
         raise DataError(
             f"Files of parallel text exist neither plain nor as .gz: {', '.join(missing)}.\n"
             "A split's prefix is the path without the dot and the language code; check the prefixes."
         )
     return pairs
-
-
-def _plain_or_gz(name: str) -> Path:
-    compressed = Path(f"{name}.gz")
-    return compressed if compressed.exists() and not Path(name).exists() else Path(name)
 
 
 def _english_and_german(name: str, source: str, target: str) -> tuple[str, str]:

@@ -1,4 +1,16 @@
-"""Many token sequences in two arrays, of which that of the tokens may stay in a file."""
+"""Many token sequences in two arrays, of which that of the tokens may stay in a file, and batches of them.
+
+"Sentence" stands for a training example: a sentence pair, or a passage with its question. The caller gives the order
+of the sentences, for example a random permutation. This order is cut into pools of consecutive sentences. Each pool is
+sorted by length before it is cut into batches, so that batches need little padding.
+
+Deviation: attentive reader, length of the rows of a batch
+    original: that of the longest sequence, and one more (attentive-reader:codes/att_reader/attentive_reader.py:43-55)
+    ours: that of the longest sequence
+    why: padding carries no information
+    effect: with norm=bn norm.everywhere=true norm.padding=include, one position less of padding in the statistics of
+        the attention's keys; none otherwise
+"""
 
 from __future__ import annotations
 
@@ -71,3 +83,108 @@ def offsets(lengths: Iterable[int]) -> np.ndarray:
     The result is int64 of shape (sequence + 1,).
     """
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.fromiter(lengths, dtype=np.int64))])
+
+
+def by_sentences(lengths: np.ndarray, order: np.ndarray, batch_size: int, pool: int) -> list[np.ndarray]:
+    """Return batches of ``batch_size`` sentences, as Nematus makes them.
+
+    A batch is an int64 array of indices; each index of ``order`` is in exactly one batch. A pool has ``pool`` *
+    ``batch_size`` sentences, which are sorted by length, longest first, and cut into batches. Only the last pool, and
+    so the last batch, may be smaller. ``lengths``, of shape (sentence,), has the lengths to sort by; a sentence pair
+    has the length of its longer side. There are ``ceil(len(order) / batch_size)`` batches.
+    """
+    batches = []
+    for start in range(0, len(order), pool * batch_size):
+        longest_first = _by_length(lengths, order[start : start + pool * batch_size])[::-1]
+        batches += [longest_first[at : at + batch_size] for at in range(0, len(longest_first), batch_size)]
+    return batches
+
+
+def even_parts(batch: np.ndarray, parts: int) -> list[np.ndarray]:
+    """Return consecutive parts of a batch, whose sizes differ by at most 1; as many as examples if these are fewer."""
+    return np.array_split(batch, min(parts, len(batch)))
+
+
+def by_tokens(lengths: np.ndarray, order: np.ndarray, tokens: int, pool: int) -> list[list[np.ndarray]]:
+    """Return one list of batches per pool, similar to those of zero, the authors' Transformer toolkit.
+
+    A batch is an int64 array of indices; each index of ``order`` is in exactly one batch. A batch has at most
+    ``tokens`` positions (number of sentences times the longest length, so padding is included); a sentence longer than
+    ``tokens`` is a batch by itself. A pool has ``pool`` sentences (the last may have fewer), which are sorted by
+    length, shortest first. A batch ends at the end of its pool, or where one more sentence would exceed ``tokens``.
+    ``lengths``, of shape (sentence,), has the length of the longer side of each sentence pair, at least 1.
+    """
+    pools = []
+    for start in range(0, len(order), pool):
+        shortest_first = _by_length(lengths, order[start : start + pool])
+        pools.append(np.split(shortest_first, _batch_ends(lengths[shortest_first], tokens)))
+    return pools
+
+
+def by_tokens_carried(
+    sources: np.ndarray, targets: np.ndarray, order: np.ndarray, tokens: int, pool: int
+) -> list[list[np.ndarray]]:
+    """Return one list of batches per pool, as zero makes them (zero, data.py:67-117 and utils/util.py:30-65).
+
+    There are two differences from :func:`by_tokens`. A batch ends where one more sentence would reach ``tokens``
+    positions, so it has fewer. A batch is used only if one of its sides has at least ``tokens / 2`` tokens without
+    padding. The sentences of the others are carried over: they come first in the next pool, which takes that many fewer
+    new sentences. Those of the last pool are left out, as in zero, whose process for reading ends with each epoch.
+
+    ``sources`` and ``targets``, of shape (sentence,), have the lengths of both sides of each sentence pair, at least 1.
+    """
+    lengths, pools = np.maximum(sources, targets), list[list[np.ndarray]]()
+    carried, start = order[:0], 0
+    while start < len(order):
+        end = start + max(1, pool - len(carried))
+        indices = np.concatenate([carried, order[start:end]])
+        (batches,) = by_tokens(lengths, indices, tokens - 1, len(indices))
+        used = [2 * max(sources[batch].sum(), targets[batch].sum()) >= tokens for batch in batches]
+        pools.append([batch for batch, is_used in zip(batches, used, strict=True) if is_used])
+        unused = [batch for batch, is_used in zip(batches, used, strict=True) if not is_used]
+        carried = np.concatenate([order[:0], *unused])
+        start = end
+    return pools
+
+
+def _by_length(lengths: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    return indices[np.argsort(lengths[indices], kind="stable")].astype(np.int64, copy=False)
+
+
+def _batch_ends(lengths: np.ndarray, tokens: int) -> list[int]:
+    """Return the end (exclusive) of each batch but the last, as indices of ``lengths``, which must be ascending."""
+    ends: list[int] = []
+    end = 0
+    while True:
+        window = lengths[end : end + tokens // int(lengths[end])]  # more do not fit: none is shorter than the first
+        positions = np.arange(1, len(window) + 1) * window
+        end += max(1, int(np.searchsorted(positions, tokens, side="right")))
+        if end >= len(lengths):
+            return ends
+        ends.append(end)
+
+
+def padded(sequences: Sequence[np.ndarray], fill: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return tokens (int64) and mask (bool), both of shape (sequence, time).
+
+    Sequences are padded with ``fill`` at the end; the mask is true on their tokens and false on the padding.
+    """
+    mask = _mask(sequences)
+    tokens = np.full(mask.shape, fill, dtype=np.int64)
+    tokens[mask] = np.concatenate(sequences)
+    return tokens, mask
+
+
+def cycled(sequences: Sequence[np.ndarray], end: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return tokens and mask like :func:`padded`, but fill a row with ``end``, its sequence again, ``end``, and so on.
+
+    The mask is true on the first copy of the sequence only.
+    """
+    mask = _mask(sequences)
+    rows = [np.resize(np.append(sequence, end), mask.shape[1]) for sequence in sequences]
+    return np.stack(rows).astype(np.int64), mask
+
+
+def _mask(sequences: Sequence[np.ndarray]) -> np.ndarray:
+    lengths = np.array([len(sequence) for sequence in sequences])
+    return np.arange(lengths.max()) < lengths[:, None]

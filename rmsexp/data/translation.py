@@ -15,33 +15,12 @@ import numpy as np
 
 from rmsexp.data import DataError, Report, sequences
 from rmsexp.data.cache import cached, key
-from rmsexp.data.codec import EOS, UNK, Codec
 from rmsexp.data.parallel import SIDES, Corpus, Pairs, in_chunks
 from rmsexp.data.sequences import Sequences
-from rmsexp.data.subwords import Learnt, SubwordOptions, learnt
+from rmsexp.data.subwords import EOS, UNK, Codec, Learnt, TextOptions, learnt
 from rmsexp.data.workers import in_processes
-from rmsexp.system import checks
 
 CHUNK = 20_000  # pairs encoded at a time, because lists of ids take ten times the memory of arrays
-
-
-@dataclass(frozen=True)
-class TextOptions(SubwordOptions):
-    """How text is converted to tokens.
-
-    ``max_length`` is a number of subwords, without EOS. A training pair with a longer side is left out
-    (``overlong="drop"``), or each side is cut to at most ``max_length`` (``overlong="cut"``).
-
-    Raises: ValueError for invalid values.
-    """
-
-    max_length: int
-    overlong: str
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.at_least("data.max_length", self.max_length, 1)
-        checks.choice("data.overlong", self.overlong, ("drop", "cut"))
 
 
 @dataclass(frozen=True)

@@ -49,20 +49,15 @@ def in_new_process(name: str, work: Work, arguments: tuple[Any, ...], report: Re
             report(f"{name}: {value}")
     except EOFError:
         child.join()
-        raise ProcessError(f"{name} {_end(child.exitcode or 0)}") from None
+        status = child.exitcode or 0  # minus the number of the signal that ended it
+        hint = "; perhaps there was too little memory" if status == -Signals.SIGKILL else ""
+        end = f"ended with exit status {status}" if status >= 0 else f"was ended by {Signals(-status).name}{hint}"
+        raise ProcessError(f"{name} {end}") from None
     finally:
         if child.pid is not None:
             child.kill()
             child.join()
         receiving.close()
-
-
-def _end(status: int) -> str:
-    """Describe how a process ended. ``status``: its exit status, or minus the number of the signal that ended it."""
-    if status >= 0:
-        return f"ended with exit status {status}"
-    hint = "; perhaps there was too little memory" if -status == Signals.SIGKILL else ""
-    return f"was ended by {Signals(-status).name}{hint}"
 
 
 def _be_child(sending: Connection, work: Work, arguments: tuple[Any, ...]) -> None:

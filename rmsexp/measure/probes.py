@@ -13,14 +13,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
 
-from rmsexp.records.record import FEWEST_PROBES, SLOWDOWN_LIMITS
+from rmsexp.records.record import FEWEST_PROBES
 from rmsexp.system import atomic, machine
 from rmsexp.system.clock import Stopwatch
 from rmsexp.system.command_line import brief, inform
@@ -139,10 +139,6 @@ class ProbedContention(Contention):
         super().__init__(device, processes=processes)
         self._taken, self._spikes = list[Times](), 0
 
-    @cached_property
-    def _reference(self) -> Reference | None:
-        return read()
-
     def probe(self) -> bool:
         """Take a probe, and return whether it is a spike: something else ran at this moment.
 
@@ -167,33 +163,19 @@ class ProbedContention(Contention):
             self.probe()
 
     def report(self) -> dict[str, Any]:
-        """Return the report of the class above, with ``probes``, which may change the state.
+        """Return the report of the class above, with ``probes``, or None if no probe was taken.
 
-        ``probes``: ``number``, ``spikes``, ``median`` (seconds by part), ``reference``, that of the quiet machine or
-        None, and ``slowdown``, the factors by which the medians exceed it; None without a reference, or with fewer than
-        ``FEWEST_PROBES``, and then the state is unknown unless other evidence shows contention. It is None if no probe
-        was taken.
+        ``probes``: ``number``, ``spikes``, ``median`` (seconds by part), and ``reference``, that of the quiet machine
+        or None. What they say of the state is judged from records (:mod:`rmsexp.records.frames.time_states`).
         """
-        found = super().report()
         if not self._taken:
-            return found | {"probes": None}
-        median, reference, slowdown = medians(self._taken), self._reference, None
-        if reference is not None and len(self._taken) >= FEWEST_PROBES:
-            quiet = (reference.arithmetic, reference.memory)
-            factors = (round(now / then, 3) for now, then in zip(median, quiet, strict=True))
-            slowdown = dict(zip(Times._fields, factors, strict=True))
-        probes = {
-            "number": len(self._taken),
-            "spikes": self._spikes,
-            "median": {part: round(seconds, 7) for part, seconds in median._asdict().items()},
-            "slowdown": slowdown,
-            "reference": reference and asdict(reference),
+            return super().report() | {"probes": None}
+        reference, median = read(), medians(self._taken)._asdict()
+        return super().report() | {
+            "probes": {
+                "number": len(self._taken),
+                "spikes": self._spikes,
+                "median": {part: round(seconds, 7) for part, seconds in median.items()},
+                "reference": reference and asdict(reference),
+            }
         }
-        state, evidence = found["state"], found["based_on"]
-        if slowdown and state != "unknown":
-            evidence = [*evidence, "probes"]
-            slow = any(slowdown[part] > limit for part, limit in SLOWDOWN_LIMITS.items())
-            state = "contended" if slow else state
-        elif reference is not None and state == "clear":
-            state = "unknown"
-        return found | {"state": state, "probes": probes, "based_on": evidence}

@@ -95,7 +95,9 @@ def measure(
                 raise ValueError(f"of {', '.join(jobs)} only {options.reference} has norm layers: leave the others out")
             least = min(answer["process"]["seconds_before_rounds"] for answer in answers)
             ended = len(answers) == len(planned) or budget.left < least
-            stopped = _stopped(answers, len(planned)) if ended else "interrupted"
+            reasons = {answer["process"]["stopped"] for answer in answers}
+            complete = len(answers) == len(planned) and len(reasons) == 1
+            stopped = (reasons.pop() if complete else "budget spent") if ended else "interrupted"
             waiting = [series for _, later in planned[begun + 1 :] for series in later]
             content = _content(jobs, options, order_seed, answers, stopped, dict.fromkeys(waiting))
             yield content  # first of all, so that a signal from here on does not lose it
@@ -103,11 +105,6 @@ def measure(
             report(f"{name} has measured, {left}; {timing_records.estimates(content)}")
             if ended:
                 return
-
-
-def _stopped(answers: Sequence[dict[str, Any]], planned: int) -> str:
-    reasons = {answer["process"]["stopped"] for answer in answers}
-    return "budget spent" if len(answers) < planned or len(reasons) > 1 else reasons.pop()
 
 
 def _content(

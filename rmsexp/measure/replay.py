@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -14,20 +13,17 @@ from rmsexp.norms.base import Identity, Linear, Normaliser
 from rmsexp.train.step import Part
 
 
-class Layout(NamedTuple):
-    """Shape and dtype of a tensor, and the order of its axes in memory, as strides without gaps."""
-
-    shape: torch.Size
-    dtype: torch.dtype
-    strides: tuple[int, ...]
-
-
 class LayerCall(NamedTuple):
-    """A recorded call: the layer, the layout of its input, and the keyword arguments, such as a mask."""
+    """A call of a layer with keyword arguments, such as a mask.
+
+    ``x``: its input; of a recorded call on the device "meta", with shape, dtype and the order of the axes in memory, as
+    strides without gaps. ``gradient``: that of its output, of a call that is repeated.
+    """
 
     layer: nn.Module
-    layout: Layout
     keywords: dict[str, Any]
+    x: Tensor
+    gradient: Tensor | None = None
 
 
 @contextmanager
@@ -36,8 +32,7 @@ def record_calls(model: nn.Module) -> Iterator[list[LayerCall]]:
     calls: list[LayerCall] = []
 
     def append(layer: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        x = inputs[0]
-        calls.append(LayerCall(layer, Layout(x.shape, x.dtype, torch.empty_like(x, device="meta").stride()), keywords))
+        calls.append(LayerCall(layer, keywords, torch.empty_like(inputs[0], device="meta")))
 
     layers = [layer for layer in model.modules() if isinstance(layer, Normaliser) and not isinstance(layer, Identity)]
     weights = [layer.reparametrisation for layer in model.modules() if isinstance(layer, Linear)]
@@ -51,15 +46,6 @@ def record_calls(model: nn.Module) -> Iterator[list[LayerCall]]:
             handle.remove()
 
 
-class _Repeated(NamedTuple):
-    """A call that is repeated: its layer and keyword arguments, its input, and the gradient of its output."""
-
-    layer: nn.Module
-    keywords: dict[str, Any]
-    x: Tensor
-    gradient: Tensor
-
-
 class Replay:
     """Repeats recorded calls, forward and backward, on random values in the same layouts.
 
@@ -68,9 +54,22 @@ class Replay:
     """
 
     def __init__(self, calls: Sequence[list[LayerCall]], draw: Callable[[torch.Size, torch.dtype], Tensor]) -> None:
-        layouts = {call.layout for call in chain.from_iterable(calls)}
-        drawn = {each: (_laid_out(draw, each), _laid_out(draw, each)) for each in layouts}
-        self._steps = [[_repeated(call, *drawn[call.layout]) for call in step] for step in calls]
+        drawn: dict[Any, list[Tensor]] = {}  # by layout: values, and gradients of the output
+
+        def repeated(call: LayerCall) -> LayerCall:
+            x = call.x
+            layout = x.shape, x.dtype, x.stride()
+            if layout not in drawn:
+                values = draw(x.shape, x.dtype)
+                drawn[layout] = [values.new_empty_strided(x.shape, x.stride()).copy_(values) for _ in range(2)]
+            # An input of its own, which shares the memory: if calls had one input, autograd would add up their
+            # gradients, which a training step does not do. The gradient is dropped at once, so that the gradient of
+            # the next call can reuse its memory, as in a training step.
+            own = drawn[layout][0].detach().requires_grad_()
+            own.register_post_accumulate_grad_hook(_drop_gradient)
+            return call._replace(x=own, gradient=drawn[layout][1])
+
+        self._steps = [[repeated(call) for call in step] for step in calls]
 
     def take(self, step: int, batches: object, part: Part = nullcontext) -> None:  # noqa: ARG002
         """Repeat all calls of one recorded step, then run the backward pass of all of them and delete the gradients."""
@@ -81,22 +80,6 @@ class Replay:
             torch.autograd.backward(outputs, [call.gradient for call in calls])
         for layer in {call.layer for call in calls}:
             layer.zero_grad()
-
-
-def _laid_out(draw: Callable[[torch.Size, torch.dtype], Tensor], layout: Layout) -> Tensor:
-    drawn = draw(layout.shape, layout.dtype)
-    return drawn.new_empty_strided(layout.shape, layout.strides).copy_(drawn)
-
-
-def _repeated(call: LayerCall, values: Tensor, gradient: Tensor) -> _Repeated:
-    """Return a call with an input of its own, which shares the memory of ``values``.
-
-    If calls had one input, autograd would add up their gradients, which a training step does not do. The gradient is
-    dropped at once, so that the gradient of the next call can reuse its memory, as in a training step.
-    """
-    x = values.detach().requires_grad_()
-    x.register_post_accumulate_grad_hook(_drop_gradient)
-    return _Repeated(call.layer, call.keywords, x, gradient)
 
 
 def _drop_gradient(x: Tensor) -> None:

@@ -14,9 +14,8 @@ from rmsexp import tasks
 from rmsexp.config import Job
 from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import replay
-from rmsexp.measure.interleaved import Contestant, InterleavedTimer, Round
+from rmsexp.measure.interleaved import Contestant, InterleavedTimer, Round, balanced
 from rmsexp.measure.options import Budget
-from rmsexp.measure.orders import balanced
 from rmsexp.models.recurrent import impl_of
 from rmsexp.rules.ratios import FEWEST_ROUNDS, paired_ratio
 from rmsexp.system.clock import Stopwatch
@@ -24,8 +23,6 @@ from rmsexp.system.machine_lock import Report
 from rmsexp.task import Dataset, MicroBatches
 from rmsexp.train import provenance
 from rmsexp.train.device import compile_model, set_up_device
-from rmsexp.train.distributed.group import Group
-from rmsexp.train.distributed.joint import stepper_of
 from rmsexp.train.randomness import seed_of, standard_normal
 from rmsexp.train.step import Stepper
 
@@ -40,13 +37,6 @@ class Contestants(NamedTuple):
     timer: InterleavedTimer
     impls: dict[str, str]
     dataset: Dataset
-
-
-class Measurement(NamedTuple):
-    """All rounds, and why the measuring stopped."""
-
-    rounds: list[Round]
-    stopped: str
 
 
 def measure(
@@ -80,13 +70,19 @@ def measure(
     budget = budget.extended(preparing)
     names = list(jobs)
     order = balanced(len(names), number, order_seed, "process")
-    ordered, describe = {names[i]: jobs[names[i]] for i in order}, _silent if number else report
-    timer, impls, dataset = make_contestants(ordered, options, device, seed_of(order_seed, number), describe)
+    ordered, seed = {names[i]: jobs[names[i]] for i in order}, seed_of(order_seed, number)
+    timer, impls, dataset = make_contestants(ordered, options, device, seed, (lambda _: None) if number else report)
     timer.warm_up()
     session, spent = provenance.session(device, 0), budget.watch.seconds - preparing
     # The later processes have less time in return, so that all processes measure about equally many rounds.
     blocks_after = 0 if number else (PARTS_BLOCKS + 1) / options.processes
     rounds, stopped = measure_rounds(timer.rounds(), list(impls), options, budget, report, blocks_after)
+    series = []
+    if not number:
+        measured = zip(impls.items(), timer.parts(PARTS_BLOCKS), timer.peak_bytes(), strict=True)
+        for (name, impl), parts, peak in measured:
+            entry = {"series": name, "impl": impl, "workload": provenance.workload(jobs[name])}
+            series.append(entry | {"parts": parts, "peak_bytes": peak})
     return {
         "dataset": asdict(dataset),
         "preparing_seconds": preparing,
@@ -102,16 +98,8 @@ def measure(
                 for name, seconds in zip(impls, zip(*(timed.seconds for timed in rounds), strict=True), strict=True)
             },
         },
-        "series": [] if number else _series(timer, impls, jobs),
+        "series": series,
     }
-
-
-def _series(timer: InterleavedTimer, impls: Mapping[str, str], jobs: Mapping[str, Job]) -> list[dict[str, Any]]:
-    """Measure the parts and the peak memory of a step; return the record's entry of each series."""
-    return [
-        {"series": name, "impl": impl, "workload": provenance.workload(jobs[name]), "parts": parts, "peak_bytes": peak}
-        for (name, impl), parts, peak in zip(impls.items(), timer.parts(PARTS_BLOCKS), timer.peak_bytes(), strict=True)
-    ]
 
 
 def make_contestants(
@@ -127,7 +115,7 @@ def make_contestants(
     contestants: list[Contestant] = []
     source: Any = None
     for name, job in jobs.items():
-        stepper = make_stepper(job, device, _silent)
+        stepper = make_stepper(job, device, lambda _: None)
         source = source or stepper.task
         contestant: Contestant | None = _replay(stepper, source.batches) if options.layers else stepper
         if contestant is None:
@@ -140,21 +128,14 @@ def make_contestants(
     return Contestants(InterleavedTimer(contestants, source.batches, device, order_seed), timed, source.dataset)
 
 
-def _silent(text: str) -> None:
-    """Discard a line that another contestant or process has reported."""
-
-
-def make_stepper(job: Job, device: torch.device, report: Report, group: Group | None = None) -> Stepper:
-    """Load the data of a job's task, and return the training step of a new model with its optimiser.
-
-    ``group``: the processes that take the step together; None: this one alone.
-    """
+def make_stepper(job: Job, device: torch.device, report: Report) -> Stepper:
+    """Load the data of a job's task, and return the training step of a new model with its optimiser."""
     task = tasks.make(job, device)
     task.prepare(report)
     model = tasks.build(task, job)
     task.initialise(model)
     compile_model(model, job.config)
-    return stepper_of(job.config, task, model, device, group)
+    return Stepper(job.config, task, model, device)
 
 
 def _replay(stepper: Stepper, batches: Callable[[int], MicroBatches]) -> replay.Replay | None:
@@ -166,7 +147,7 @@ def _replay(stepper: Stepper, batches: Callable[[int], MicroBatches]) -> replay.
         calls.append(calls_of_step)
     if not all(calls):
         return None
-    seed, device = stepper.settings.seed, stepper.settings.device
+    seed, device = stepper.config.seed, stepper.device
     return replay.Replay(calls, lambda shape, dtype: standard_normal(shape, seed, "values", device=device).to(dtype))
 
 
@@ -177,8 +158,8 @@ def measure_rounds(
     budget: Budget,
     report: Report,
     blocks_after: float = 0,
-) -> Measurement:
-    """Time rounds until the intervals of all ratios are narrow enough or the budget is spent.
+) -> tuple[list[Round], str]:
+    """Return timed rounds, and why no more were: all intervals are narrow enough, or the budget is spent.
 
     The width of an interval is taken relative to its ratio. Intervals are narrow enough only after ``FEWEST_ROUNDS``
     rounds; a spent budget stops from two rounds on. The widths are checked ever less often: checks after each round
@@ -201,7 +182,7 @@ def measure_rounds(
         listed = ", ".join(f"{name} {ratios[name].ratio:.3f}" for name in sorted(ratios) if name != options.reference)
         report(f"{len(timed)} rounds, {listed}; widest interval {widest:.3f} (target {options.target_width:g})")
         if widest <= options.target_width and len(timed) >= FEWEST_ROUNDS:
-            return Measurement(timed, "narrow enough")
+            return timed, "narrow enough"
         if spent:
-            return Measurement(timed, "budget spent")
+            return timed, "budget spent"
     raise AssertionError("rounds do not end")

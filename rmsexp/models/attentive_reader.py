@@ -62,11 +62,9 @@ class BidirectionalLSTM(nn.Module):
 class AttentiveReader(nn.Module):
     """Map passages and questions to logits of the answer over the whole vocabulary.
 
-    Args:
-        norm: creates the linear layers and norms of the model.
-        words: size of the vocabulary.
-        width: d, the size of embeddings, hidden states and attention.
-        dropout: dropout rate of embeddings (drawn separately for each direction) and of the output matrix's input.
+    ``norm``: creates the linear layers and norms of the model. ``words``: size of the vocabulary. ``width``: d, the
+    size of embeddings, hidden states and attention. ``dropout``: dropout rate of embeddings (drawn separately for each
+    direction) and of the output matrix's input.
     """
 
     def __init__(self, norm: Norm, words: int, *, width: int, dropout: float) -> None:

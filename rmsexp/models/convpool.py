@@ -17,12 +17,10 @@ SLOPE = 0.1  # slope of the leaky ReLUs for negative input
 class ConvPool(nn.Module):
     """Map images ``(batch, 3, 32, 32)`` to logits ``(batch, 10)``. The norm is applied at all 10 layers.
 
-    Args:
-        norm: creates the layers of the model.
-        width: factor on the paper's numbers of channels, 96 and 192.
-        noise: standard deviation of the Gaussian noise on the input in training.
-        dropout: dropout rate after each max pooling in training.
-        data_init: whether :func:`rmsexp.models.init.initialise_from_data`, if it is called, sets gains and biases.
+    ``norm``: creates the layers of the model. ``width``: factor on the paper's numbers of channels, 96 and 192.
+    ``noise``: standard deviation of the Gaussian noise on the input in training. ``dropout``: dropout rate after each
+    max pooling in training. ``data_init``: whether :func:`rmsexp.models.init.initialise_from_data`, if it is called,
+    sets gains and biases.
     """
 
     def __init__(

@@ -95,10 +95,8 @@ class Cache:
 class LanguageModel(nn.Module):
     """Map tokens to the logits of the token after each.
 
-    Args:
-        norm: creates the linear layers and norms of the model.
-        vocabulary: number of different tokens.
-        sizes: all other sizes and options.
+    ``norm``: creates the linear layers and norms of the model. ``vocabulary``: number of different tokens. ``sizes``:
+    all other sizes and options.
     """
 
     def __init__(self, norm: Norm, vocabulary: int, sizes: Sizes) -> None:

@@ -126,11 +126,8 @@ class GRU(Recurrence[GRUWeights]):
     together. The reset gate is applied after the norm. Without a norm this is ``torch.nn.GRU`` with one of its two bias
     vectors at zero.
 
-    Args:
-        norm: creates the layers.
-        name: beginning of the names of the sites.
-        bias_of_state: add the biases b and d to ``U h`` and ``T h`` instead of ``W x`` and ``V x``, as in the second
-            GRU of the decoder of Nematus.
+    ``norm``: creates the layers. ``name``: beginning of the names of the sites. ``bias_of_state``: add the biases b and
+    d to ``U h`` and ``T h`` instead of ``W x`` and ``V x``, as in the second GRU of the decoder of Nematus.
     """
 
     def __init__(
@@ -164,16 +161,15 @@ class GRU(Recurrence[GRUWeights]):
 
     def run_fused(self, x: Tensor, mask: Tensor | None, state: State, *, reverse: bool) -> Tensor:
         weights, (hidden,) = self.weights(), state
-        return kernels.gru(
-            self.products(x, weights),
-            hidden,
-            torch.cat([weights.gates_h, weights.candidate_h]),
-            self.bias_of_state(),
-            self.affine(),
-            mask,
-            *self.form(),
-            reverse=reverse,
-        )
+        inputs = {
+            "x": self.products(x, weights),
+            "h0": hidden,
+            "weight": torch.cat([weights.gates_h, weights.candidate_h]),
+            "affine": self.affine(),
+            "bias": self.bias_of_state(),
+            "mask": mask,
+        }
+        return kernels.sequence("gru", *self.form(), inputs, reverse=reverse)
 
     def products(self, x: Tensor, weights: GRUWeights) -> Tensor:
         """Return ``W x + b`` and ``V x + d``, concatenated and before the norms, ``(…, 3 hidden_size)``."""
@@ -217,9 +213,7 @@ class LSTM(Recurrence[LSTMWeights]):
     The same bias vector b is added twice, as in the code of Cooijmans et al. 2017. Without a norm this is
     ``torch.nn.LSTM`` with two equal bias vectors, up to the order of the four blocks.
 
-    Args:
-        norm: creates the layers.
-        name: beginning of the names of the sites.
+    ``norm``: creates the layers. ``name``: beginning of the names of the sites.
     """
 
     states = 2  # hidden state, cell
@@ -254,17 +248,17 @@ class LSTM(Recurrence[LSTMWeights]):
         gains_and_shifts = affine((self.gates_x,), (self.gates_h,))
         is_input_shift = torch.zeros_like(gains_and_shifts, dtype=torch.bool)
         is_input_shift[0, 1] = True  # the bias that follows the norms is added to the shift of the input's norm
-        return kernels.lstm(
-            F.linear(x, weights.gates_x, self.bias),
-            hidden,
-            cell,
-            weights.gates_h,
-            torch.where(is_input_shift, gains_and_shifts + self.bias, gains_and_shifts),
-            torch.stack(gain_and_shift(self.cell, size, self.bias)),
-            mask,
-            *form((self.gates_x.norm, self.gates_h.norm), 4 * size, (self.cell,), size, weights.gates_h.dtype),
-            reverse=reverse,
-        )
+        inputs = {
+            "x": F.linear(x, weights.gates_x, self.bias),
+            "h0": hidden,
+            "c0": cell,
+            "weight": weights.gates_h,
+            "affine": torch.where(is_input_shift, gains_and_shifts + self.bias, gains_and_shifts),
+            "cell_affine": torch.stack(gain_and_shift(self.cell, size, self.bias)),
+            "mask": mask,
+        }
+        norms = form((self.gates_x.norm, self.gates_h.norm), 4 * size, (self.cell,), size, weights.gates_h.dtype)
+        return kernels.sequence("lstm", *norms, inputs, reverse=reverse)
 
 
 def impl_of(norm: Norm, model: nn.Module) -> str:

@@ -159,24 +159,22 @@ class RNNSearch(nn.Module):
         query_form = self.query.norm.form(keys.shape[-1], keys.dtype)
         if self.second_gru.form() != (form, eps) or query_form.eps != eps:
             raise ValueError(DIFFERENT_NORMS)
-        return kernels.decoder(
-            self.first_gru.products(previous, weights.first),
-            start.history[0],
-            keys,
-            annotations,
-            source_mask,
-            torch.cat([weights.first.gates_h, weights.first.candidate_h]),
-            torch.cat([weights.query, weights.second.gates_h, weights.second.candidate_h]),
-            self.second_gru.bias_of_state(),
-            torch.cat([weights.second.gates_x, weights.second.candidate_x]),
-            weights.score.flatten(),
-            self.first_gru.affine(),
-            self.second_gru.affine(),
-            affine((self.query,))[0],
-            form,
-            query_form,
-            eps,
-        )
+        inputs = {
+            "x": self.first_gru.products(previous, weights.first),
+            "s0": start.history[0],
+            "keys": keys,
+            "values": annotations,
+            "w_first": torch.cat([weights.first.gates_h, weights.first.candidate_h]),
+            "w_between": torch.cat([weights.query, weights.second.gates_h, weights.second.candidate_h]),
+            "w_context": torch.cat([weights.second.gates_x, weights.second.candidate_x]),
+            "score": weights.score.flatten(),
+            "affine_first": self.first_gru.affine(),
+            "affine_second": self.second_gru.affine(),
+            "affine_query": affine((self.query,))[0],
+            "bias": self.second_gru.bias_of_state(),
+            "mask": source_mask,
+        }
+        return kernels.sequence("decoder", (*form, *query_form[:3]), eps, inputs)
 
     def _advance(
         self,

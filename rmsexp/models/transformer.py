@@ -58,11 +58,9 @@ class Sizes:
 class Transformer(nn.Module):
     """Map source and target tokens to logits of the target tokens; the target embedding is also the output matrix.
 
-    Args:
-        norm: creates the linear layers and norms of the model.
-        source_size: size of the source vocabulary.
-        target_size: size of the target vocabulary.
-        sizes: all other sizes, the dropout rates, and the place of the norms.
+    ``norm``: creates the linear layers and norms of the model. ``source_size``: size of the source vocabulary.
+    ``target_size``: size of the target vocabulary. ``sizes``: all other sizes, the dropout rates, and the place of the
+    norms.
     """
 
     def __init__(self, norm: Norm, source_size: int, target_size: int, sizes: Sizes) -> None:
@@ -186,14 +184,10 @@ class DecoderLayer(nn.Module):
     ) -> tuple[Tensor, Tensor | None, tuple[Tensor, Tensor]]:
         """Return the layer's output, and the self-attention's keys and values of all target positions so far.
 
-        Args:
-            x: activations of all target positions or, with ``past``, of the single position after ``past``.
-            addend: what is to be added to ``x``, or None.
-            mask: true on real target positions; only batch norms use it.
-            key: keys of the source.
-            value: values of the source.
-            source_mask: true on real source positions.
-            past: the self-attention's keys and values of the target positions before ``x``.
+        ``x``: activations of all target positions or, with ``past``, of the single position after ``past``. ``addend``:
+        what is to be added to ``x``, or None. ``mask``: true on real target positions; only batch norms use it.
+        ``key``: keys of the source. ``value``: values of the source. ``source_mask``: true on real source positions.
+        ``past``: the self-attention's keys and values of the target positions before ``x``.
         """
         x, y = self.attended.enter(x, addend, mask)
         query, own_key, own_value = self.attention.parts(y)

@@ -35,6 +35,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp.norms import kernels
+from rmsexp.norms.kernels.norms import compute_dtype as compute_dtype
 from rmsexp.system import checks
 
 IMPLS = ("eager", "fused")
@@ -178,7 +179,7 @@ class Normaliser(nn.Module):
 
         Raises: NotImplementedError if there is no fused kernel for this norm.
         """
-        raise NotImplementedError(without_kernel(self))
+        raise NotImplementedError(f"{type(self).__name__} has no fused kernel; use norm.impl=eager")
 
     def broadcast(self, vector: Tensor | None) -> Tensor | None:
         """Return the gain or the shift, or None, in a shape that broadcasts to the input. Raises: ValueError."""
@@ -230,16 +231,6 @@ class Identity(Normaliser):
 
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:  # noqa: ARG002
         return x
-
-
-def without_kernel(layer: Normaliser) -> str:
-    """Return the message about a layer that the fused kernels cannot compute."""
-    return f"{type(layer).__name__} has no fused kernel; use norm.impl=eager"
-
-
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which norms compute for input of this dtype: float32 for float16 and bfloat16."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def affine(x: Tensor, scale: Tensor | None, gain: Tensor | None, shift: Tensor | None, *, fold: bool) -> Tensor:
@@ -451,7 +442,7 @@ class Norm:
         """
         for layer in model.modules():
             if self.impl == "fused" and isinstance(layer, Normaliser) and not layer.fusible:
-                raise ValueError(without_kernel(layer))
+                raise ValueError(f"{type(layer).__name__} has no fused kernel; use norm.impl=eager")
 
     def normaliser(self, site: Site) -> Normaliser:  # noqa: ARG002
         """Return the module that normalises the activations of a site; by default, one that returns its input."""

@@ -99,7 +99,14 @@ class BN(BatchNormOptions):
 
 
 class Update(NamedTuple):
-    """An update of running statistics: the arguments of :meth:`BatchNorm._update`."""
+    """An update of running statistics by a batch.
+
+    Attributes:
+        span: The time steps of the batch, or None outside of recurrences.
+        mean, var: Mean and biased variance, one vector per time step.
+        unbiased: For each time step, the ratio of unbiased to biased variance.
+        enough: For each time step, whether it has enough examples. The others are not updated.
+    """
 
     span: range | None
     mean: Tensor
@@ -211,7 +218,7 @@ class BatchNorm(Normaliser):
         """Apply updates that :meth:`release_updates` returned."""
         for update in updates:
             self._grow(update.span.stop if update.span is not None else 1)
-            self._update(*update)
+            self._update(update)
 
     def extra_repr(self) -> str:
         bias, gain = self.bias is not None, f", initial_gain={self.initial_gain}" if self.has_gain else ""
@@ -270,7 +277,7 @@ class BatchNorm(Normaliser):
             update = Update(span, mean.detach(), var.detach(), unbiased, enough)
             if self._before is not None:
                 self._held.append(update)
-            self._update(*update)
+            self._update(update)
         if all(enough):
             return centred, var
         by_batch = torch.tensor(enough, device=x.device).unsqueeze(-1)
@@ -278,18 +285,9 @@ class BatchNorm(Normaliser):
         return torch.where(by_batch, centred, centred_by_running), torch.where(by_batch, var, running_var)
 
     @torch.no_grad()
-    def _update(
-        self, span: range | None, mean: Tensor, var: Tensor, unbiased: Sequence[float], enough: Sequence[bool]
-    ) -> None:
-        """Move the running statistics towards the ``mean`` and biased variance ``var`` of a batch.
-
-        Args:
-            span: The time steps of the batch, or None outside of recurrences.
-            mean: One vector per time step.
-            var: One vector per time step.
-            unbiased: For each time step, the ratio of unbiased to biased variance.
-            enough: For each time step, whether it has enough examples. The others are not updated.
-        """
+    def _update(self, update: Update) -> None:
+        """Move the running statistics towards those of a batch."""
+        span, mean, var, unbiased, enough = update
         steps, dtype = range(1) if span is None else span, compute_dtype(self.running_mean.dtype)
         rows, shape = slice(steps.start, steps.stop), (len(steps), -1)
         weight: float | Tensor = self.options.momentum
@@ -297,9 +295,8 @@ class BatchNorm(Normaliser):
         updated: int | Tensor = 1
         if span is not None:
             first = (self.count[rows] == 0).unsqueeze(-1)
-            weight = torch.full(first.shape, self.options.momentum, dtype=dtype, device=mean.device).masked_fill(
-                first, 1.0
-            )
+            momenta = torch.full(first.shape, self.options.momentum, dtype=dtype, device=mean.device)
+            weight = momenta.masked_fill(first, 1.0)
         if len(steps) > 1:
             factor = torch.tensor(unbiased, dtype=dtype, device=mean.device).unsqueeze(-1)
         if not all(enough):
@@ -373,22 +370,10 @@ class MeanOnlyBatchNorm(BatchNorm):
     """``y = x - mean + bias``, mean-only batch normalisation (Salimans & Kingma 2016, section 4).
 
     It is used with weight normalisation, whose gain takes the place of the norm's. Arguments are those of
-    :class:`BatchNorm` except ``eps``.
+    :class:`BatchNorm`; ``eps`` and ``initial_gain`` have no effect.
     """
 
     has_gain = False
-
-    def __init__(
-        self,
-        features: int,
-        *,
-        shift: bool = True,
-        maps: bool = False,
-        options: BatchNormOptions | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(features, shift=shift, maps=maps, options=options, device=device, dtype=dtype)
 
     def scale(self, var: Tensor) -> None:  # noqa: ARG002
         return None

@@ -63,8 +63,6 @@ class LayerNorm(PerExampleNorm):
 class LN(PerExampleNormOptions):
     """Options of LayerNorm. See :class:`PerExampleNormOptions`."""
 
-    fusible = True
-
     def normaliser(self, site: Site) -> LayerNorm:
         shift = site.shift is not False
         return LayerNorm(site.features, self.eps, bias=shift, impl=self.impl, axes=self.axes_of(site))
@@ -73,8 +71,6 @@ class LN(PerExampleNormOptions):
 @dataclass(frozen=True, kw_only=True)
 class NonparametricLN(PerExampleNormOptions):
     """Options of LayerNorm without gain and shift. See :class:`PerExampleNormOptions`."""
-
-    fusible = True
 
     def normaliser(self, site: Site) -> LayerNorm:
         return LayerNorm(site.features, self.eps, elementwise_affine=False, impl=self.impl, axes=self.axes_of(site))

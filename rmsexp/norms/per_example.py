@@ -22,7 +22,6 @@ from rmsexp.norms.base import (
     Site,
     affine,
     compute_dtype,
-    without_kernel,
 )
 from rmsexp.system import checks
 
@@ -56,6 +55,7 @@ class PerExampleNorm(FusedNormaliser):
     """
 
     kind: ClassVar[int | None] = None  # a value of kernels.Kind
+    eps_inside = True  # whether eps is added to the statistic, and not to its root
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -140,19 +140,17 @@ class PerExampleNorm(FusedNormaliser):
     def add(self, x: Tensor, addend: Tensor | None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return ``x + addend`` and the norm of this sum. With ``impl="fused"`` one operator computes both.
 
-        If the layer has hooks, the sum is computed first, because hooks get the input of the norm.
+        They are computed apart if the layer has hooks, which get the input of the norm, and if the addend is not like
+        ``x``. It may have lower precision than ``x``, as under autocast.
         """
         hooked = self._forward_pre_hooks or self._forward_hooks or self._backward_pre_hooks or self._backward_hooks
-        if addend is None or hooked or not self._fuses_addition(x, addend):
+        fused = addend is not None and self.fused and not self.maps and self.dims == 1 and not hooked
+        if addend is None or not fused or x.shape != addend.shape or not addend.is_floating_point():
+            return super().add(x, addend, mask)
+        if torch.promote_types(x.dtype, addend.dtype) != x.dtype:
             return super().add(x, addend, mask)
         self.check_input(x)
         return kernels.add_normalise(x, addend, self.effective_gain, self.bias, self.form(self.units(x), x.dtype))
-
-    def _fuses_addition(self, x: Tensor, addend: Tensor) -> bool:
-        """Return whether one operator can compute both. Under autocast, the addend has lower precision than ``x``."""
-        rows = self.fused and not self.maps and self.dims == 1
-        narrower = addend.is_floating_point() and torch.promote_types(x.dtype, addend.dtype) == x.dtype
-        return rows and x.shape == addend.shape and narrower
 
     def units(self, x: Tensor) -> int:
         """Return how many units of ``x`` are normalised together.
@@ -164,28 +162,21 @@ class PerExampleNorm(FusedNormaliser):
         _, channels, height, width = x.shape
         return height * width if self.dims == 2 else channels * height * width
 
+    def k(self, n: int) -> int:
+        """Return how many of ``n`` units, the first ones, enter the statistic."""
+        return n
+
     def _fused(self, x: Tensor, slope: float) -> Tensor:
-        form = self.form(self.units(x), x.dtype)
+        form, vectors = self.form(self.units(x), x.dtype), (self.effective_gain, self.bias)
         if self.maps or self.dims == 1:
-            try:
-                return kernels.normalise(x, self.effective_gain, self.bias, form, maps=self.maps, slope=slope)
-            except ValueError:
-                for vector in (self.effective_gain, self.bias):
-                    self.broadcast(vector)  # raises an error that says what to do about a vector of another shape
-                raise
-        gain, shift = (
-            None if v is None else v.flatten() for v in map(self.broadcast, (self.effective_gain, self.bias))
-        )
+            return kernels.normalise(x, *vectors, form, maps=self.maps, slope=slope)
+        gain, shift = (None if v is None else v.flatten() for v in map(self.broadcast, vectors))
         return kernels.normalise(x.flatten(-self.dims), gain, shift, form, maps=False, slope=slope).view(x.shape)
 
     def form(self, n: int, dtype: torch.dtype = torch.float32) -> kernels.Form:
-        return kernels.Form(self._kind(), n, True, self._eps(dtype))
-
-    def _kind(self) -> int:
-        """Return ``kind``. Raises: NotImplementedError if there is none."""
         if self.kind is None:
-            raise NotImplementedError(without_kernel(self))
-        return self.kind
+            return super().form(n, dtype)
+        return kernels.Form(self.kind, self.k(n), self.eps_inside, self._eps(dtype))
 
     def _eps(self, dtype: torch.dtype) -> float:
         """Return the eps for input of this dtype."""
@@ -247,6 +238,8 @@ class PerExampleNormOptions(Norm):
 
     eps: float = 1e-5
     axes: list[int] = field(default_factory=lambda: [2, 3])
+
+    fusible = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

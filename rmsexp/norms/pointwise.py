@@ -132,23 +132,18 @@ class DyT(Norm):
 
     fusible = True
     fusible_recurrences = False
+    layer: ClassVar[type[DynamicTanh]] = DynamicTanh
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.positive("norm.alpha", self.alpha)
 
     def normaliser(self, site: Site) -> DynamicTanh:
-        return self._layer(site, DynamicTanh)
-
-    def _layer(self, site: Site, layer: type[DynamicTanh]) -> DynamicTanh:
-        return layer(site.features, self.alpha, site.shift is not False, impl=self.impl, maps=site.feature_maps)
+        return self.layer(site.features, self.alpha, site.shift is not False, impl=self.impl, maps=site.feature_maps)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Derf(DyT):
     """Options of Derf. See :class:`DyT`."""
 
-    def normaliser(self, site: Site) -> DynamicErf:
-        layer = self._layer(site, DynamicErf)
-        assert isinstance(layer, DynamicErf)
-        return layer
+    layer = DynamicErf

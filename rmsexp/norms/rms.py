@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -107,12 +107,8 @@ class RMSNorm(PerExampleNorm):
         self._numerator, self._denominator = share.numerator, share.denominator
 
     def k(self, n: int) -> int:
-        """Return how many of ``n`` units enter the statistic."""
         rest = self._denominator - 1 if self.k_rounding == "ceil" else 0
         return min(n, max(1, (n * self._numerator + rest) // self._denominator))
-
-    def form(self, n: int, dtype: torch.dtype = torch.float32) -> kernels.Form:
-        return kernels.Form(self._kind(), self.k(n), self.eps_inside, self._eps(dtype))
 
     def divisor(self, k: int) -> int:
         """Return the number by which the sum of ``k`` squares is divided to give the statistic."""
@@ -179,28 +175,25 @@ class RMS(PerExampleNormOptions):
     weight_offset: bool = False
     bias: bool | None = None
 
-    fusible = True
+    layer: ClassVar[type[RMSNorm]] = RMSNorm
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.weight_offset and not self.gain:
             raise ValueError("norm.weight_offset=true needs a gain: set norm.gain=true, or leave weight_offset out")
 
-    def normaliser(self, site: Site) -> RMSNorm:
-        return self._layer(site, RMSNorm)
-
-    def _layer(self, site: Site, layer: type[RMSNorm], p: float = 1.0, k_rounding: str = "ceil") -> RMSNorm:
-        return layer(
+    def normaliser(self, site: Site, **options: Any) -> RMSNorm:
+        """Return the layer of a site. ``options``: further arguments of its constructor."""
+        return self.layer(
             site.features,
             self.eps,
             elementwise_affine=self.gain,
             bias=bool(site.shift) if self.bias is None else self.bias,
-            p=p,
             eps_inside=self.eps_inside,
-            k_rounding=k_rounding,
             weight_offset=self.weight_offset,
             impl=self.impl,
             axes=self.axes_of(site),
+            **options,
         )
 
 
@@ -225,13 +218,12 @@ class PRMS(RMS):
         checks.fraction("norm.p", self.p)
         checks.choice("norm.k_rounding", self.k_rounding, ROUNDING)
 
-    def normaliser(self, site: Site) -> RMSNorm:
-        return self._layer(site, RMSNorm, self.p, self.k_rounding)
+    def normaliser(self, site: Site, **options: Any) -> RMSNorm:
+        return super().normaliser(site, p=self.p, k_rounding=self.k_rounding, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
 class L2(RMS):
     """Options of the L2 norm. See :class:`RMS`."""
 
-    def normaliser(self, site: Site) -> RMSNorm:
-        return self._layer(site, L2Norm)
+    layer = L2Norm

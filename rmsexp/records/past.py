@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from rmsexp import config
 from rmsexp.records import record
-from rmsexp.records.contents import RunContent, Session, StatusContent
 from rmsexp.system.command_line import ReportedError
 from rmsexp.system.readers import read_yaml
 
@@ -39,8 +38,8 @@ class Past:
     """
 
     files: record.RunFolder
-    status: StatusContent | None
-    run: RunContent | None
+    status: record.StatusContent | None
+    run: record.RunContent | None
     resolved: dict[str, Any] | None
 
     @classmethod
@@ -71,7 +70,7 @@ class Past:
         return self.status.get("checkpoint") if self.status else None
 
     @property
-    def sessions(self) -> list[Session]:
+    def sessions(self) -> list[record.Session]:
         """The sessions in ``run.json``, or an empty list."""
         return self.run["sessions"] if self.run else []
 
@@ -92,7 +91,10 @@ class Past:
             if before is None:
                 continue
             if key == "config":
-                before, value = _changes(value, config.respelled(before)), None
+                changed = config.differences(value, config.respelled(before))
+                count = f"; {len(changed)} keys differ" if len(changed) > 1 else ""
+                first = (f"{name:.80} is now {changed[name]!s:.40}{count}" for name in changed)
+                before, value = next(first, None), None
             if before != value:
                 how, instead = DIFFERENCES[key]
                 raise RefusedError(f"{self.files.path} {how.format(before=before, now=value)}; {instead}{ANEW}")
@@ -114,16 +116,6 @@ class Past:
         if problem is not None:
             raise RefusedError(f"{problem}; restore the file, or {ANEW}")
         return self.status["status"] == "diverged" or self.step >= max_steps
-
-
-def _changes(resolved: dict[str, Any], before: dict[str, Any]) -> str | None:
-    """Return the first key of a run's identity that has changed, and their number; None if there is none."""
-    changed = config.differences(resolved, before)
-    if not changed:
-        return None
-    key, value = next(iter(changed.items()))
-    count = f"; {len(changed)} keys differ" if len(changed) > 1 else ""
-    return f"{key:.80} is now {value!s:.40}{count}"
 
 
 def tokens(notes: Mapping[str, str]) -> dict[str, str | None]:

@@ -21,17 +21,16 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, Final, NoReturn
+from typing import Annotated, Any, Final, Literal, NoReturn, NotRequired, TypedDict
 
-from rmsexp.records.contents import MetricsContent, RunContent, Status, StatusContent
 from rmsexp.system import atomic
+from rmsexp.system.checks import MOST
 from rmsexp.system.command_line import command
 from rmsexp.system.lock import Lock
-from rmsexp.system.readers import read_json
 from rmsexp.system.regular_file import open_regular, read_regular
-from rmsexp.system.typed import read_typed
+from rmsexp.system.typed import LARGEST as LARGEST_INTEGER
+from rmsexp.system.typed import Between, Count, read_typed
 
 ENDED = ("finished", "diverged")  # the statuses of runs that are not continued, unless with a larger max_steps
 Row = dict[str, Any]
@@ -51,6 +50,143 @@ STEAL_LIMIT = 0.02  # It is contended, too, if the host takes away more than thi
 # more than one of these factors. A single probe says little: beside a process that streams memory, about half are fast.
 SLOWDOWN_LIMITS = {"arithmetic": 1.15, "memory": 1.2}
 FEWEST_PROBES = 20
+
+
+# The content of run.json and status.json. A continued run needs the keys that are required. Of the others, those that
+# are there must have the right type; older records lack some.
+Status = Literal["running", "finished", "diverged", "failed", "interrupted"]
+Steps = Annotated[int, Between(0, MOST)]
+Seconds = Annotated[float, Between(0, 1e9)]
+
+
+class MetricsContent(TypedDict):
+    """A metrics file: its length, and the SHA-256 of its content."""
+
+    bytes: Count
+    digest: str
+
+
+class StatusContent(TypedDict):
+    """The content of ``status.json`` (see :meth:`RunFolder.write_status`)."""
+
+    status: Status
+    step: Count
+    error: NotRequired[str | None]
+    process: NotRequired[Count]
+    run: NotRequired[str | None]
+    checkpoint: NotRequired[Count | None]
+    metrics: NotRequired[MetricsContent | None]
+    digest: NotRequired[str]
+
+
+class Parts(TypedDict):
+    """The seconds of the two parts of a probe."""
+
+    arithmetic: Seconds
+    memory: Seconds
+
+
+class Probes(TypedDict):
+    """The probes of a process. ``median``: over ``number`` probes. ``reference``: of the machine while it is quiet."""
+
+    number: Count
+    median: Parts
+    reference: Parts | None
+
+
+class ContentionContent(TypedDict):
+    """What disturbed a process (see :meth:`rmsexp.train.contention.Contention.report`).
+
+    ``probes``: of timings (:mod:`rmsexp.measure.probes`) and of older runs.
+    """
+
+    state: NotRequired[Literal["clear", "contended", "unknown"]]
+    waited: NotRequired[float | None]
+    steal: NotRequired[float | None]
+    shared: NotRequired[bool]
+    based_on: NotRequired[list[str]]
+    probes: NotRequired[Probes | None]
+
+
+class MachineContent(TypedDict):
+    """What identifies a machine (see :func:`rmsexp.system.machine.identity`)."""
+
+    id: str
+    name: NotRequired[str]
+
+
+class Git(TypedDict):
+    """The commit that a process ran, and whether there were uncommitted changes; None if that is not known."""
+
+    commit: NotRequired[str | None]
+    dirty: NotRequired[bool | None]
+
+
+class Session(TypedDict):
+    """One process that worked on a run, or measured."""
+
+    from_step: NotRequired[Count]
+    started: NotRequired[str]
+    git: NotRequired[Git]
+    code: NotRequired[str | None]
+    versions: NotRequired[dict[str, str]]
+    device: NotRequired[str]
+    device_type: NotRequired[str]
+    threads: NotRequired[Count]
+    machine: NotRequired[MachineContent]
+    contention: NotRequired[ContentionContent | None]
+    comparable: NotRequired[bool]
+    trained: NotRequired[bool]
+    own_code: NotRequired[str]
+    slurm_job: NotRequired[str | None]
+    world_size: NotRequired[Count]
+
+
+class DatasetContent(TypedDict):
+    """The data of a run. ``builtin``: whether they are synthetic."""
+
+    digest: str
+    name: NotRequired[str]
+    builtin: NotRequired[bool]
+
+
+class TargetContent(TypedDict):
+    """The metric by which runs are compared (see :class:`rmsexp.task.Target`)."""
+
+    split: NotRequired[str]
+    metric: NotRequired[str]
+    mode: NotRequired[Literal["min", "max"]]
+    selection: NotRequired[str]
+    loss_unit: NotRequired[str]
+    chance: NotRequired[float | None]
+
+
+class Parameters(TypedDict):
+    """The number of parameters of a model; None: unknown."""
+
+    total: Count | None
+
+
+class RunContent(TypedDict):
+    """The content of ``run.json``."""
+
+    dataset: DatasetContent
+    sessions: list[Session]
+    task: NotRequired[str]
+    norm: NotRequired[str]
+    scale: NotRequired[str]
+    seed: NotRequired[Annotated[int, Between(-LARGEST_INTEGER, LARGEST_INTEGER)]]
+    setting: NotRequired[str]
+    series: NotRequired[str]
+    impl: NotRequired[str]
+    recipe_steps: NotRequired[Steps]
+    target: NotRequired[TargetContent]
+    parameters: NotRequired[Parameters]
+    precision: NotRequired[str | None]
+    evaluation: NotRequired[Literal["scored", "validation"] | None]
+    predictions: NotRequired[str | None]
+    quantities: NotRequired[list[dict[str, Any]]]
+    notes: NotRequired[dict[str, str] | None]
 
 
 class RunFolder:
@@ -204,17 +340,6 @@ class RunFolder:
     def _metrics_content(self) -> bytes:
         return read_regular(self.metrics_path) if self.metrics_path.exists() else b""
 
-    def read_last_rows(self, length: int) -> list[Row]:
-        """Return the rows in the last ``length`` bytes of the metrics, unchecked. Lines that are no rows are left out.
-
-        Raises: OSError if the file cannot be opened.
-        """
-        with open_regular(self.metrics_path) as file:
-            start = max(0, file.seek(0, os.SEEK_END) - length)
-            file.seek(start)
-            lines = file.read(length).splitlines()[1 if start else 0 :]  # the first may lack its beginning
-        return [row for line in lines for row in _rows(line)[0]]
-
 
 def _extent(content: bytes) -> MetricsContent:
     """Return what a status records of a metrics file."""
@@ -263,26 +388,6 @@ def _digest(content: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-@dataclass(frozen=True)
-class Record:
-    """The record of a run: the content of ``run.json`` and ``status.json``, and the rows of its metrics."""
-
-    folder: Path
-    run: dict[str, Any]
-    status: StatusContent
-    metrics: list[Row]
-
-
-def read(folder: Path) -> Record:
-    """Return the record of a run; metrics after a damaged line are left out.
-
-    Raises: OSError or ValueError if a file is missing or damaged.
-    """
-    files = RunFolder(folder)
-    rows, _ = files.read_metrics()
-    return Record(folder, read_json(files.run_path), files.read_status(), rows)
-
-
 def left_out(root: Path, module: str) -> str:
     """Return the line by which the command ``module`` says that it leaves out ``<root>/reference``; "" without it."""
     reference = root / REFERENCE
@@ -329,12 +434,6 @@ def find_runs(root: Path, files: Sequence[str] = (RUN, METRICS)) -> Iterator[Pat
     for folder in sorted({path.parent for name in files for path in find(root, name)}):
         if ".old" not in folder.name and not any(part.startswith(".") for part in folder.relative_to(root).parts):
             yield folder
-
-
-def can_be_run_folder(folder: str) -> bool:
-    """Return whether a text can be the folder of a run below the results, ``<task>/<setting>/<series>/seed<k>``."""
-    parts = folder.split("/")
-    return len(parts) == 4 and all(part.strip(".") for part in parts)
 
 
 def metrics_text(row: Row, metric: str | None) -> str:

@@ -1,13 +1,13 @@
 """The states of runs, from their records alone.
 
-Only what is shown is read: of the metrics their end, of the configs those of runs that have not ended. The metrics of a
-run that has ended are checked by their length alone, not by their digest; ``rmsexp.report`` checks both.
+Of the configs only those of runs that have not ended are read. Damage in the metrics is a problem of a run that has
+ended; a process that works, or was killed, may leave an unfinished line, which it writes again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,6 @@ LONGEST_SECONDS = 1e12  # a longer time in a record is damaged
 UNKNOWN = "unknown"  # the state of a run whose status.json is missing or damaged
 NOT_STARTED = "not started"  # the state of a run without a folder, of a campaign or of a sweep
 STATES = ("running", "failed", UNKNOWN, "diverged", "interrupted", "finished")  # in the order in which they are shown
-TAIL = 1 << 16  # bytes of the end of the metrics that are searched for an evaluation
 
 
 class Evaluation(NamedTuple):
@@ -76,7 +75,7 @@ def read_run(folder: Path) -> Run:
     """Return the state of the run in a folder. What cannot be read is named in its ``problems``."""
     files, problems = record.RunFolder(folder), list[str]()
 
-    def content(read: Any, *arguments: Any, missing: bool) -> Any:
+    def content(read: Callable[..., Any], *arguments: Any, missing: bool) -> Any:
         """Return what ``read`` returns, or {}, with a problem, for a damaged or (with ``missing``) missing file."""
         try:
             return read(*arguments)
@@ -91,14 +90,9 @@ def read_run(folder: Path) -> Run:
     ended = state in record.ENDED
     target = content(files.read_run, missing=ended).get("target") or {}
     steps = step if state == "finished" else content(read_yaml, files.config_path, missing=False).get("max_steps")
-    rows = content(files.read_last_rows, TAIL, missing=False) or []
-    recorded = status.get("metrics") if ended else None
-    if ended and not (recorded is not None and recorded["bytes"] == 0):  # as of a run that diverged at its first step
-        size = content(lambda: files.metrics_path.stat().st_size, missing=True)
-        if recorded is not None and size not in ({}, recorded["bytes"]):
-            problems.append(
-                f"{files.metrics_path} has changed since {record.STATUS} was written: its length is another"
-            )
+    has_metrics = ended and (status.get("metrics") or {}).get("bytes") != 0  # 0 if it diverged at its first step
+    rows, damage = content(files.read_metrics, missing=has_metrics) or ([], None)
+    problems += [damage] if ended and damage else []
     last, seconds = (_step(rows[-1]), _seconds(rows[-1])) if rows else (0, None)
     return Run(
         folder,
@@ -148,6 +142,6 @@ def state(folder: Path, steps: int) -> str:
     if not folder.exists():
         return NOT_STARTED
     run = read_run(folder)
-    if run.state in record.ENDED and (run.problems or record.RunFolder(folder).read_metrics()[1]):
+    if run.state in record.ENDED and run.problems:
         return UNKNOWN
     return "interrupted" if run.state == "finished" and run.step < steps else run.state

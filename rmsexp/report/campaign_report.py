@@ -11,11 +11,11 @@ from rmsexp.campaign.results import Campaign
 from rmsexp.config import score
 from rmsexp.records.frames import names
 from rmsexp.records.frames.load import Records
-from rmsexp.report.campaign_times import Timed, timed
 from rmsexp.report.page.contents import CampaignReport
 from rmsexp.report.plots import canvas, style
-from rmsexp.report.plots import verdicts as verdict_panels
+from rmsexp.report.plots import verdicts as panels
 from rmsexp.report.plots.chart import Chart, legend
+from rmsexp.report.plots.verdicts import Timed, timed
 from rmsexp.report.tables import campaign_rates, markup, verdicts
 from rmsexp.system import atomic
 
@@ -73,10 +73,7 @@ def write(
         tables=tuned,
         charts=charts,
         notes=notes,
-        settings={
-            campaign.name: {campaign.root / PurePosixPath(job.setting) for job in campaign.jobs}
-            for campaign in campaigns
-        },
+        settings={each.name: {each.root / PurePosixPath(job.setting) for job in each.jobs} for each in campaigns},
     )
 
 
@@ -90,27 +87,23 @@ def _charts(
     decided = [campaign for campaign in campaigns if not campaign.undecided]
     timed = [(campaign, times[str(campaign.path)]) for campaign in decided if str(campaign.path) in times]
     drawn = {
-        "differences": ("Differences and margins", differences, verdict_panels.differences(campaigns, looks)),
-        "rates": (
-            "Quality against the tuned rate",
-            RATES + ranges,
-            [verdict_panels.rates(campaign, looks) for campaign in campaigns],
-        ),
+        "differences": ("Differences and margins", differences, panels.differences(campaigns, looks)),
+        "rates": ("Quality against the tuned rate", RATES + ranges, [panels.rates(each, looks) for each in campaigns]),
         "ladder": (
             "Differences along the ladder",
             LADDER,
-            [verdict_panels.ladder(campaign, looks) for campaign in decided if campaign.ladder],
+            [panels.ladder(campaign, looks) for campaign in decided if campaign.ladder],
         ),
         "equal_time": (
             "Quality at equal time",
             EQUAL_TIME,
-            [verdict_panels.equal_time(campaign, records, own, looks) for campaign, own in timed],
+            [panels.equal_time(campaign, records, own, looks) for campaign, own in timed],
         ),
     }
     return {
-        name: Chart(title, [caption], panels, legend(panels))
+        name: Chart(title, [caption], shown, legend(shown))
         for name, (title, caption, every_panel) in drawn.items()
-        if (panels := [panel for panel in every_panel if panel.marks or panel.texts])
+        if (shown := [panel for panel in every_panel if panel.marks or panel.texts])
     }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from rmsexp.report.page import answer, html, markdown
+from rmsexp.report.page import answer, html
 from rmsexp.report.page.contents import CampaignReport, SettingReport
 from rmsexp.report.plots import canvas
 from rmsexp.report.plots import savings as savings_plot
@@ -41,34 +41,35 @@ def write(
         ValueError: there are neither settings nor campaigns.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    reports = answer.real_data_first(reports)
+    reports = sorted(reports, key=lambda report: bool(report.records.runs["builtin"].eq(True).any()))  # real data first
     saved = {impl: savings_plot.rows(timings, impl) for impl in SAVINGS}
     charts = {SAVINGS[impl]: savings_plot.chart(rows, impl) for impl, rows in saved.items() if len(rows)}
     for name, chart in charts.items():
         canvas.write(canvas.draw(chart), folder / name)
-    savings = [folder / f"{name}.png" for name in charts]
     numbers = pd.DataFrame() if campaigns is None else campaigns.numbers
     shown = set[Path]()
     if campaigns is not None:
         shown = {path for name in answer.about(numbers)["campaign"] for path in campaigns.settings[name]}
     others = [report for report in reports if report.path not in shown]
-    first = answer.answer(others, numbers, saved["eager"], saved["fused"], charts.get(SAVINGS["eager"]))
+    first = answer.answer(others, numbers, saved["eager"], saved["fused"])
+    places = ["root", "task", "setting"]  # the first columns of the summaries as one table
+    parts = [report.numbers("summary").assign(**{key: getattr(report, key) for key in places}) for report in reports]
+    summary = pd.concat(parts or [pd.DataFrame(columns=places)], ignore_index=True)
+    markdown = ["# Report"]
+    if problems:  # they come first, so that a missing file is not overlooked
+        markdown.append("Problems with the records:\n\n" + markup.listed(problems))
+    markdown += [f"## {answer.TITLE}", *first.sentences, *[markup.markdown(first.table)] * (len(first.table) > 0)]
+    markdown += [] if campaigns is None else [campaigns.markdown]
+    markdown += [f"![{name}]({name}.png)" for name in charts]
+    markdown += [report.markdown(folder, level=2) for report in reports]
     of_campaigns: list[CampaignReport | SettingReport] = [] if campaigns is None else [campaigns]
     texts = {
-        "report.html": html.page(reports, campaigns, first, problems),
-        "report.md": markdown.overview(reports, campaigns, first, problems, savings, folder),
-        "summary.csv": markup.csv(summary(reports)),
-        "tables.tex": "\n".join(markdown.latex(report.captioned) for report in [*of_campaigns, *reports]),
+        "report.html": html.page(reports, campaigns, first, problems, charts.get(SAVINGS["eager"])),
+        "report.md": markup.document(markdown),
+        "summary.csv": markup.csv(summary.set_index(places).reset_index()),
+        "tables.tex": "\n".join(report.latex for report in [*of_campaigns, *reports]),
     }
     for name, text in texts.items():
         atomic.write_atomic(folder / name, text)
     verdicts = ["verdicts.csv", "rates.csv", *(f"{name}.png" for name in campaigns.charts)] if campaigns else []
-    return [folder / name for name in (*texts, *verdicts)] + savings
-
-
-def summary(reports: Sequence[SettingReport]) -> pd.DataFrame:
-    """Return the rows of all settings' summaries as one table, with first columns ``root``, ``task``, ``setting``."""
-    parts = [report.summary.assign(root=report.root, task=report.task, setting=report.setting) for report in reports]
-    if not parts:
-        return pd.DataFrame(columns=["root", "task", "setting"])
-    return pd.concat(parts, ignore_index=True).set_index(["root", "task", "setting"]).reset_index()
+    return [folder / name for name in (*texts, *verdicts, *(f"{name}.png" for name in charts))]

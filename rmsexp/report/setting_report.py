@@ -2,53 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pandas as pd
 
 from rmsexp.records import record
-from rmsexp.records.frames import names, quantities
+from rmsexp.records.frames import names, quantities, statistics
 from rmsexp.records.frames.caveats import caveats
 from rmsexp.records.frames.load import Records
-from rmsexp.report import comparison, paper
-from rmsexp.report.page import markdown
+from rmsexp.report import paper
 from rmsexp.report.page.contents import SettingReport
-from rmsexp.report.plots import canvas, setting_curves
-from rmsexp.report.plots import p_sweep as p_plot
+from rmsexp.report.plots import canvas, p_sweep, setting_curves
 from rmsexp.report.plots.chart import Chart
-from rmsexp.report.tables import findings, learning_rates, markup, savings, seed_tests, time_to_target, versus_paper
-from rmsexp.report.tables import p_sweep as p_table
-from rmsexp.report.tables import quantities as quantities_table
-from rmsexp.report.tables import summary as summary_table
-from rmsexp.report.tables.form import Setting, Table
+from rmsexp.report.tables import (
+    findings,
+    learning_rates,
+    markup,
+    savings,
+    seed_tests,
+    summary,
+    time_to_target,
+    versus_paper,
+)
+from rmsexp.report.tables.markup import Table
 from rmsexp.system import atomic
 
-# Each yields the tables for which a setting has data. Those of times need no runs that can be compared.
-TABLES: tuple[Callable[[Setting], Iterator[Table]], ...] = (
-    summary_table.tables,
-    seed_tests.tables,
-    versus_paper.tables,
-    savings.tables,
-    quantities_table.tables,
-    time_to_target.tables,
-    p_table.tables,
-    learning_rates.tables,
-)
+
+class NoMetricsError(ValueError):
+    """No run of a setting has any metrics yet."""
+
+
+def check(records: Records) -> None:
+    """Raise NoMetricsError if no run of a setting has metrics, and ValueError if none names a target metric."""
+    if records.metrics.empty:
+        raise NoMetricsError(f"{statistics.folder(records)}: no run has any metrics yet, so there is nothing to draw")
+    statistics.target(records)
 
 
 def families(settings: Mapping[Path, Records]) -> dict[Path, dict[Path, Records]]:
     """Return, for each setting, those that differ from it at most in the learning rate, including itself, by folder.
 
-    Settings whose runs cannot be compared (see :func:`rmsexp.report.comparison.check`) are left out, and the reason is
-    added to the ``problems`` of their records. If the setting with the learning rate of the task's config is in a
-    family, it comes first. ``settings``: the records of all settings (:meth:`Records.settings`).
+    Settings whose runs cannot be compared, since none has metrics or a target, are left out, and the reason is added to
+    the ``problems`` of their records. If the setting with the learning rate of the task's config is in a family, it
+    comes first. ``settings``: the records of all settings (:meth:`Records.settings`).
     """
     by_rest: dict[Path, dict[Path, Records]] = {}
     for folder in sorted(settings, key=lambda path: (len(path.name), path)):
         try:
             if len(settings[folder].runs):
-                comparison.check(settings[folder])
+                check(settings[folder])
                 by_rest.setdefault(learning_rates.family(folder), {})[folder] = settings[folder]
         except ValueError as error:
             settings[folder].problems.append(str(error))
@@ -79,44 +82,62 @@ def write(
     trained = records.runs[~records.runs["series"].str.contains("+published", regex=False)]
     configs = [Path(run, record.CONFIG) for run in trained["folder"]]
     records.problems.extend(f"{path} is missing" for path in configs if not path.is_file())
-    comparable = bool(family)
     timings = timings[timings["folder"].map(lambda path: Path(path).is_relative_to(folder)).astype(bool)]
     own = (task, setting) if records.runs.empty else records.names
     for path, *of in timings[["folder", "task", "setting"]].drop_duplicates().itertuples(index=False):
         if tuple(of) != own:
             records.problems.append(f"{path}: timing record ignored: it is of {', '.join(of)}")
     timings = timings[(timings["task"] == own[0]) & (timings["setting"] == own[1])]
-    if not comparable and timings.empty:
-        return SettingReport(task, setting, str(folder.parents[1]), to, records)
+    if not family and timings.empty:
+        return SettingReport(folder, to, records)
     to.mkdir(parents=True, exist_ok=True)
-    data = Setting(folder, records, family, timings)
-    tables = [table for make in (TABLES if comparable else (savings.tables,)) for table in make(data)]
-    numbers, charts = {table.name: table.numbers for table in tables}, dict[str, Chart]()
-    if comparable:
+    tables = list(_tables(folder, records, family, timings))
+    sentences, notes, charts = list[str](), list[str](), dict[str, Chart]()
+    if family:
+        sentences, notes = findings.figure_1(records), caveats(records)
         charts["curves"] = setting_curves.chart(records, quantities.recorded(records))
-    if "p" in numbers:
-        charts["p"] = p_plot.chart(numbers["p"], records, f"{task}, {setting}: the fraction of units p")
-    titles = {"curves": "Curves"} | {table.name: table.title for table in tables}
-    report = SettingReport(
-        task,
-        setting,
-        str(folder.parents[1]),
-        to,
-        records,
-        tables={table.title: table.readable for table in tables},
-        sentences=findings.figure_1(records) if comparable else [],
-        notes=[*(caveats(records) if comparable else []), *_about_paper(task, tables)],
-        figures={titles[name]: str(to / f"{name}.png") for name in charts},
-        curves=charts.get("curves"),
-        tests=numbers.get("paired", pd.DataFrame()),
-        summary=numbers.get("summary", pd.DataFrame()),
-    )
+        for table in tables:
+            if table.name == "p":
+                title = f"{task}, {setting}: the fraction of units p"
+                charts["p"] = p_sweep.chart(table.numbers, records, title)
+    notes = [*notes, *_about_paper(task, tables)]
+    report = SettingReport(folder, to, records, tables, sentences, notes, charts)
     texts = {f"{table.name}.csv": markup.csv(table.numbers) for table in tables}
-    texts |= {"report.md": markdown.setting(report, to), "tables.tex": markdown.latex(report.captioned)}
-    for name, text in texts.items():
+    for name, text in (texts | {"report.md": report.markdown(to), "tables.tex": report.latex}).items():
         atomic.write_atomic(to / name, text)
     records.problems.extend(_draw(charts, folder, to))
     return report
+
+
+def _tables(folder: Path, records: Records, family: dict[Path, Records], timings: pd.DataFrame) -> Iterator[Table]:
+    """Yield the tables for which a setting has data: of times alone, if its runs cannot be compared."""
+    task = folder.parent.name
+    if not family:
+        yield from savings.tables(timings, task)
+        return
+    target, step = statistics.target(records), statistics.common_step(records)
+    numbers = summary.table(records)
+    yield Table("summary", "Summary", numbers, summary.readable(numbers, times=False))
+    if len(numbers := seed_tests.table(records)):
+        yield Table("paired", "Against LayerNorm, seed by seed", numbers, seed_tests.readable(numbers))
+    if len(numbers := versus_paper.table(records)):
+        yield Table("paper", "Compared with the paper", numbers, versus_paper.readable(numbers, target))
+    yield from savings.tables(timings, task)
+    numbers = summary.quantities_table(records)
+    title = "What the curves show" + (f" at step {step}" if step is not None else "")
+    yield Table("quantities", title, numbers, summary.readable_quantities(numbers, records))
+    if goal := time_to_target.level(records):
+        split, level, title = goal
+        numbers = time_to_target.table(records, split, level)
+        yield Table("target", title, numbers, time_to_target.readable(numbers))
+    if sum(names.norm_of(series) == p_sweep.PARTIAL for series in set(records.runs["series"])) > 1:
+        numbers = p_sweep.table(records)
+        if numbers.loc[numbers["series"] != p_sweep.WHOLE, "p"].nunique() > 1:
+            yield Table("p", "The fraction of units p", numbers, p_sweep.readable(numbers, records))
+    if len(family) > 1 and folder == next(iter(family)):
+        numbers = learning_rates.table(family)
+        if numbers["series"].duplicated().any():  # not if each series has one rate, as the final runs of a campaign
+            yield Table("rates", "Learning rates", numbers, learning_rates.readable(numbers, target))
 
 
 def _about_paper(task: str, tables: Iterable[Table]) -> list[str]:
@@ -125,8 +146,8 @@ def _about_paper(task: str, tables: Iterable[Table]) -> list[str]:
     for table in tables:
         if table.name == "paper":
             shown.append(table.numbers.assign(norm=table.numbers["series"].map(names.without_impl)))
-        elif table.name.startswith("saving"):
-            shown.append(savings.published(table.numbers, task))
+        elif table.name.startswith("saving") and (found := savings.published(table.numbers, task)) is not None:
+            shown.append(found)
     return paper.remarks(pd.concat(shown).drop_duplicates(["table", "norm", "note"]))
 
 

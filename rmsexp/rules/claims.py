@@ -109,9 +109,7 @@ class Verdict:
         rates: the standard deviation of the difference that comes from the choice of rates, sqrt(R_a² + R_b²) / 2, and
             is counted in the interval; NaN if it is not known, and then the interval is that at the chosen rates.
         pairs: the number of pairs that were tested.
-        seeds: the seeds of these pairs.
         diverged_a, diverged_b, diverged_both: the numbers of pairs of which only a, only b, or both diverged.
-        missing: the number of pairs of which a run is missing.
         reason: the reason for the outcome in words.
     """
 
@@ -127,11 +125,9 @@ class Verdict:
     adjusted_p: float
     rates: float
     pairs: int
-    seeds: tuple[int, ...]
     diverged_a: int
     diverged_b: int
     diverged_both: int
-    missing: int
     reason: str
 
     @property
@@ -151,16 +147,6 @@ class Joint(NamedTuple):
     outcome: str
     p: float
     reason: str
-
-
-class _Evidence(NamedTuple):
-    claim: Claim
-    pairs: Pairs
-    by_ranks: bool
-    rates: float
-    p: float
-    trains: bool
-    at_least: tuple[bool, bool]
 
 
 def decide(
@@ -183,19 +169,12 @@ def decide(
         at_least: the norms whose scores are only known to be at least as good as given, such as the width of a range
             that reaches the end of a grid. The interval has no upper bound if a is one of them, no lower if b is.
     """
-    evidence = []
-    for claim in claims:
+    verdicts = []
+    for claim, size in zip(claims, family_sizes(claims), strict=True):
         pairs = pair(scores.get(claim.a, {}), scores.get(claim.b, {}), seeds[: claim.seeds], mode)
-        diverged = bool(pairs.diverged_a or pairs.diverged_b)
-        by_ranks = claim.test == SUPERIORITY and diverged and not pairs.missing
-        rates = rates_of(claim, uncertainty)
-        trains = _trains(claim, pairs, mode)
         open_ends = claim.a in at_least, claim.b in at_least
-        possible = trains and not open_ends[1] and not (open_ends[0] and claim.test == EQUIVALENCE)
-        p = _p(claim, pairs, by_ranks, rates) if possible else 1.0
-        evidence.append(_Evidence(claim, pairs, by_ranks, rates, p, trains, open_ends))
-    sizes = family_sizes(claims)
-    return [_verdict(found, size) for found, size in zip(evidence, sizes, strict=True)]
+        verdicts.append(_verdict(claim, pairs, mode, size, rates_of(claim, uncertainty), open_ends))
+    return verdicts
 
 
 def rates_of(claim: Claim, uncertainty: Mapping[str, float] | None) -> float:
@@ -238,31 +217,54 @@ def _trains(claim: Claim, pairs: Pairs, mode: str) -> bool:
     return best - sign(mode) * claim.untrained > (claim.margin or 0.0)
 
 
-def _p(claim: Claim, pairs: Pairs, by_ranks: bool, rates: float) -> float:
-    """Return the p-value of a claim; 1 if diverged or missing runs rule out that it is supported."""
-    if pairs.missing:
-        return 1.0
-    if by_ranks:
-        return significance.p_of_ranks(pairs.scores)
-    if ruled_out(claim, pairs) or len(pairs.finished) < MIN_PAIRS:
-        return 1.0
-    return significance.p_between(pairs.differences, *claim.bounds, counted(rates))
-
-
 def counted(rates: float) -> float:
     """Return the standard deviation that an interval contains for the choice of rates: 0 where it is not known."""
     return 0.0 if math.isnan(rates) else rates
 
 
-def _verdict(evidence: _Evidence, size: int) -> Verdict:
-    """Return the verdict of a claim in a family of this size."""
-    claim, pairs, by_ranks, rates, p, trains, _ = evidence
-    alpha = ALPHA / size
-    low, high = _interval(evidence, alpha)
-    both = _interval(evidence, ALPHA / 2)
-    outcome = _outcome_of_ranks(evidence, alpha) if by_ranks else _outcome(claim, low, high)
+def _verdict(claim: Claim, pairs: Pairs, mode: str, size: int, rates: float, open_ends: tuple[bool, bool]) -> Verdict:
+    """Return the verdict of a claim in a family of this size.
+
+    ``open_ends``: whether the scores of a, and those of b, are only known to be at least as good as given.
+    """
+    diverged, few = bool(pairs.diverged_a or pairs.diverged_b), len(pairs.finished) < MIN_PAIRS
+    alpha, by_ranks = ALPHA / size, claim.test == SUPERIORITY and diverged and not pairs.missing
+    unbounded = diverged and claim.test == EQUIVALENCE
+    a_open, b_open = open_ends
+
+    def interval(alpha: float) -> tuple[float, float]:
+        if by_ranks or pairs.missing or few:
+            return math.nan, math.nan
+        low, high = significance.interval(pairs.differences, alpha, counted(rates))
+        return (
+            -math.inf if pairs.diverged_a or unbounded or b_open else low,
+            math.inf if pairs.diverged_b or unbounded or a_open else high,
+        )
+
+    trains, p = _trains(claim, pairs, mode), 1.0
+    if trains and not (pairs.missing or b_open or (a_open and claim.test == EQUIVALENCE)):
+        if by_ranks:
+            p = significance.p_of_ranks(pairs.scores)
+        elif not few and not ruled_out(claim, pairs):
+            p = significance.p_between(pairs.differences, *claim.bounds, counted(rates))
+    low, high = interval(alpha)
+    both = interval(ALPHA / 2)
+    outcome = _outcome(claim, low, high)
+    if by_ranks:
+        opposite = significance.p_of_ranks(pairs.scores[:, ::-1])
+        outcome = SUPPORTED if p < alpha else REFUTED if opposite < alpha else INCONCLUSIVE
     outcome = outcome if trains else INCONCLUSIVE
-    used = pairs.finished + (pairs.diverged_a + pairs.diverged_b if by_ranks else ())
+    if pairs.missing:
+        reason = f"{len(pairs.missing)} of {pairs.total} pairs are not finished; the claim is tested when all are"
+    elif not trains:
+        learnt = f"a model that has learnt nothing ({claim.untrained:g})"
+        reason = f"neither norm is better than {learnt} by more than the margin"
+    elif by_ranks:
+        reason = f"exact sign-flip test of ranks with diverged runs last, p {p:.3g} at level {alpha:.3g}, no interval"
+    elif few:
+        reason = f"{len(pairs.finished)} finished pairs; an interval needs {MIN_PAIRS}"
+    else:
+        reason = _place(claim, outcome, alpha)
     return Verdict(
         claim=claim,
         outcome=outcome,
@@ -270,32 +272,16 @@ def _verdict(evidence: _Evidence, size: int) -> Verdict:
         low=low,
         high=high,
         level=1 - 2 * alpha,
-        alone=_interval(evidence, ALPHA),
+        alone=interval(ALPHA),
         against_zero="better" if both[0] > 0 else "worse" if both[1] < 0 else "",
         p=p,
         adjusted_p=min(1.0, size * p),
         rates=rates,
-        pairs=len(used),
-        seeds=tuple(sorted(used)),
+        pairs=len(pairs.scores) if by_ranks else len(pairs.finished),
         diverged_a=len(pairs.diverged_a),
         diverged_b=len(pairs.diverged_b),
         diverged_both=len(pairs.diverged_both),
-        missing=len(pairs.missing),
-        reason="; ".join([_reason(evidence, outcome, low, alpha), *_diverged(claim, pairs)]),
-    )
-
-
-def _interval(evidence: _Evidence, alpha: float) -> tuple[float, float]:
-    """Return the interval of a claim; NaN if it is decided by ranks, there are too few pairs, or one is missing."""
-    claim, pairs = evidence.claim, evidence.pairs
-    if evidence.by_ranks or pairs.missing or len(pairs.finished) < MIN_PAIRS:
-        return math.nan, math.nan
-    low, high = significance.interval(pairs.differences, alpha, counted(evidence.rates))
-    either = bool(pairs.diverged_a or pairs.diverged_b) and claim.test == EQUIVALENCE
-    a_open, b_open = evidence.at_least
-    return (
-        -math.inf if pairs.diverged_a or either or b_open else low,
-        math.inf if pairs.diverged_b or either or a_open else high,
+        reason="; ".join([reason, *_diverged(claim, pairs)]),
     )
 
 
@@ -306,25 +292,8 @@ def _outcome(claim: Claim, low: float, high: float) -> str:
     return REFUTED if high < lower or low > upper else INCONCLUSIVE
 
 
-def _outcome_of_ranks(evidence: _Evidence, alpha: float) -> str:
-    if evidence.p < alpha:
-        return SUPPORTED
-    opposite = significance.p_of_ranks(evidence.pairs.scores[:, ::-1])
-    return REFUTED if opposite < alpha else INCONCLUSIVE
-
-
-def _reason(evidence: _Evidence, outcome: str, low: float, alpha: float) -> str:
-    claim, pairs, by_ranks, _, p, trains, _ = evidence
-    if pairs.missing:
-        return f"{len(pairs.missing)} of {pairs.total} pairs are not finished; the claim is tested when all are"
-    if not trains:
-        return (
-            f"neither norm is better than a model that has learnt nothing ({claim.untrained:g}) by more than the margin"
-        )
-    if by_ranks:
-        return f"exact sign-flip test of ranks with diverged runs last, p {p:.3g} at level {alpha:.3g}, no interval"
-    if math.isnan(low):
-        return f"{len(pairs.finished)} finished pairs; an interval needs {MIN_PAIRS}"
+def _place(claim: Claim, outcome: str, alpha: float) -> str:
+    """Return where the interval lies, the reason for an outcome."""
     name = f"the {100 * (1 - 2 * alpha):.3g} % interval"
     bound = {EQUIVALENCE: "±{:g}", SUPERIORITY: "0", NONINFERIORITY: "-{:g}"}[claim.test].format(claim.margin)
     inside, outside = ("within", "beyond") if claim.test == EQUIVALENCE else ("above", "below")

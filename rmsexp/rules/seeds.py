@@ -40,7 +40,7 @@ def needed(
 ) -> int:
     """Return the smallest number of seeds, from ``len(seeds)`` to ``most``, with power 0.9 for every claim that counts.
 
-    Claims of equivalence and non-inferiority without a number of seeds count (:func:`may_need_more`), if at least two
+    Claims of equivalence and non-inferiority without a number of seeds count, if at least two
     pairs are finished and neither diverged runs nor the uncertainty of the rates rule out that they are supported.
     Their power is computed for a true difference of 0, the standard deviation of the differences at these seeds, and
     the uncertainty of the rates; pairs that diverged so far are not among the tested ones.
@@ -53,9 +53,8 @@ def needed(
     count = len(seeds)
     for claim, size in zip(claims, family_sizes(claims), strict=True):
         pairs = pair(scores.get(claim.a, {}), scores.get(claim.b, {}), seeds, mode)
-        if not may_need_more(claim) or ruled_out(claim, pairs):
-            continue
-        if len(pairs.finished) < MIN_PAIRS:
+        counts = claim.test != SUPERIORITY and claim.seeds is None
+        if not counts or ruled_out(claim, pairs) or len(pairs.finished) < MIN_PAIRS:
             continue
         sd, lost = float(np.std(pairs.differences, ddof=1)), len(seeds) - len(pairs.finished)
         alpha, rates = ALPHA / size, counted(rates_of(claim, uncertainty))
@@ -64,11 +63,6 @@ def needed(
         while count < most and power(claim, sd, count - lost, alpha, rates=rates) < POWER:
             count += 1
     return count
-
-
-def may_need_more(claim: Claim) -> bool:
-    """Return whether a claim may need more seeds than those of the first look."""
-    return claim.test != SUPERIORITY and claim.seeds is None
 
 
 def power(

@@ -28,7 +28,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from rmsexp.rules.pairs import sign
@@ -70,21 +70,12 @@ class Run(NamedTuple):
     seed: int
 
 
-class Plan(NamedTuple):
-    """The grid as extended so far, and the runs that are to be made now. Without a run, tuning is finished."""
-
-    grid: tuple[float, ...]
-    runs: tuple[Run, ...]
-
-
 @dataclass(frozen=True)
 class Choice:
     """The rate of a norm.
 
     Attributes:
         rate: the chosen rate; None if the norm diverged at every rate.
-        mean: the mean of the validation metric over the tuning seeds that did not diverge at this rate.
-        diverged: the number of tuning seeds that diverged at this rate.
         edge: "lowest" or "highest" if it is at or beyond an edge of the extended grid, otherwise None.
         uncertainty: R = min((d₋ + d₊) / 4, 2 d₋ d₊ / (d₋ + d₊)) in the unit of the metric. d₋ and d₊ are by how much
             the chosen rate is better than the rates a quarter-octave below and above it, in the mean over the seeds
@@ -96,14 +87,20 @@ class Choice:
     """
 
     rate: float | None
-    mean: float
-    diverged: int
-    edge: str | None
-    uncertainty: float
+    edge: str | None = None
+    uncertainty: float = math.nan
 
 
-def next_runs(grid: Sequence[float], values: Values, mode: str, seeds: Sequence[int], rule: Rule = QUARTERS) -> Plan:
-    """Return the extended grid and the runs to be made now, which do not depend on each other.
+class Plan(NamedTuple):
+    """The grid as extended so far, the runs that are to be made now, and without any the choice of each norm."""
+
+    grid: tuple[float, ...]
+    runs: tuple[Run, ...]
+    choices: dict[str, Choice]
+
+
+def tune(grid: Sequence[float], values: Values, mode: str, seeds: Sequence[int], rule: Rule = QUARTERS) -> Plan:
+    """Return the extended grid and the runs to be made now, which do not depend on each other, or the choices.
 
     Args:
         grid: the rates that the campaign starts with, ascending, an octave apart.
@@ -114,20 +111,27 @@ def next_runs(grid: Sequence[float], values: Values, mode: str, seeds: Sequence[
 
     Raises: ValueError if the rates are not an octave apart or there is no seed.
     """
-    return _replay(grid, values, mode, seeds, rule)[0]
-
-
-def choose(
-    grid: Sequence[float], values: Values, mode: str, seeds: Sequence[int], rule: Rule = QUARTERS
-) -> dict[str, Choice]:
-    """Return the choice of each norm. The arguments are those of :func:`next_runs`.
-
-    Raises: ValueError if runs are missing, or as :func:`next_runs`.
-    """
-    (_, runs), norms = _replay(grid, values, mode, seeds, rule)
-    if runs:
-        raise ValueError(f"tuning is not finished: {len(runs)} runs are missing, such as {runs[0]}")
-    return {name: norm.choice() for name, norm in norms.items()}
+    if not grid or not seeds:
+        raise ValueError("tuning needs at least one rate and one seed")
+    for low, high in itertools.pairwise(grid):
+        if not math.isclose(high, 2 * low, rel_tol=1e-6):
+            raise ValueError(f"the rates of the grid must be an octave apart: {high:g} does not follow {low:g}")
+    checks.positive("the lowest rate of the grid", grid[0])
+    rate, ends, extensions = scale(grid), (0, OCTAVE * (len(grid) - 1)), EXTENSIONS
+    norms = [_Norm(name, tried, rate, mode, seeds, rule.finalists) for name, tried in values.items()]
+    while True:  # go through the steps from the beginning
+        for norm in norms:
+            norm.ends = ends
+            norm.places.update(range(ends[0], ends[1] + 1, OCTAVE))
+        runs = _first_runs(norms)
+        wider = ends if runs else _extended(ends, [norm.by_first_seed() for norm in norms], extensions)
+        if wider == ends and not runs:
+            runs = _refine(norms, rule)
+            wider = ends if runs else _extended(ends, [norm.ranked() for norm in norms], extensions)
+        if wider == ends:
+            octaves = range(ends[0], ends[1] + 1, OCTAVE)
+            return Plan(tuple(map(rate, octaves)), runs, {} if runs else {norm.name: norm.choice() for norm in norms})
+        ends, extensions = wider, extensions - 1
 
 
 def ranked(tried: Mapping[K, Seeds], mode: str) -> list[K]:
@@ -159,55 +163,42 @@ def scale(grid: Sequence[float]) -> Callable[[int], float]:
     return rate
 
 
-@dataclass(frozen=True)
 class _Norm:
-    """The tuning runs of one norm.
+    """The tuning runs of one norm, as far as the steps have come.
 
     Attributes:
-        tried: its values.
         rate: the rate at a place, in quarters of an octave (:func:`scale`).
         ends: the lowest and the highest place of the grid.
         places: the places that are run with the first seed.
-        seeds: the tuning seeds.
-        mode: "min" or "max", the better direction of the metric.
         number: how many places are run with all seeds.
         kept: the places that are run with all seeds; none is given up when others are added.
     """
 
-    tried: Rates
-    rate: Callable[[int], float]
-    ends: tuple[int, int]
-    places: tuple[int, ...]
-    seeds: tuple[int, ...]
-    mode: str
-    number: int
-    kept: tuple[int, ...] = ()
+    def __init__(
+        self, name: str, tried: Rates, rate: Callable[[int], float], mode: str, seeds: Sequence[int], number: int
+    ) -> None:
+        self.name, self.tried, self.rate, self.mode, self.seeds, self.number = name, tried, rate, mode, seeds, number
+        self.ends, self.places, self.kept = (0, 0), set[int](), list[int]()
 
     def values(self, place: int) -> Seeds:
         return self.tried.get(self.rate(place), {})
 
-    def on_grid(self, ends: tuple[int, int]) -> _Norm:
-        """Return the norm with the places of the grid between these ends, and those that it had."""
-        places = {*self.places, *range(ends[0], ends[1] + 1, OCTAVE)}
-        return replace(self, ends=ends, places=tuple(sorted(places)))
-
-    def beside(self, order: Sequence[int], step: int) -> _Norm:
-        """Return the norm with the places that are ``step`` quarters beside the first of ``order``, if there is one.
+    def add_beside(self, order: Sequence[int], step: int) -> None:
+        """Add the places that are ``step`` quarters beside the first of ``order``, if there is one.
 
         Places an octave beyond the grid, or further, are left out.
         """
         added = (place + side for place in order[:1] for side in (-step, step))
-        near = {place for place in added if self.ends[0] - OCTAVE < place < self.ends[1] + OCTAVE}
-        return replace(self, places=tuple(sorted({*self.places, *near})))
+        self.places.update(place for place in added if self.ends[0] - OCTAVE < place < self.ends[1] + OCTAVE)
 
-    def unfinished(self, name: str, places: Iterable[int], seeds: Iterable[int]) -> tuple[Run, ...]:
+    def unfinished(self, places: Iterable[int], seeds: Iterable[int]) -> list[Run]:
         runs = itertools.product(places, seeds)
-        return tuple(Run(name, self.rate(place), seed) for place, seed in runs if seed not in self.values(place))
+        return [Run(self.name, self.rate(place), seed) for place, seed in runs if seed not in self.values(place)]
 
     def by_first_seed(self) -> list[int]:
         """Return the places at which the first seed did not diverge, best first; of equal ones the lowest first."""
         first = self.seeds[0]
-        return ranked({place: {first: self.values(place)[first]} for place in self.places}, self.mode)
+        return ranked({place: {first: self.values(place)[first]} for place in sorted(self.places)}, self.mode)
 
     def finalists(self) -> list[int]:
         """Return the places that are run with all seeds: the best, those kept, and the next best if they diverge."""
@@ -215,9 +206,11 @@ class _Norm:
         found = list(dict.fromkeys([*self.kept, *best[: self.number]]))
         rest = [place for place in best if place not in found]
         while True:
-            lacking = self.number - sum(self._share_diverged(place) == 0 for place in found)
-            unfinished = any(seed not in self.values(place) for place in found for seed in self.seeds)
-            if unfinished or lacking <= 0 or not rest:
+            diverged = [
+                place for place in found if any(math.isnan(self.values(place).get(seed, 0.0)) for seed in self.seeds)
+            ]
+            lacking = self.number - len(found) + len(diverged)
+            if self.unfinished(found, self.seeds) or lacking <= 0 or not rest:
                 return found
             found, rest = found + rest[:lacking], rest[lacking:]
 
@@ -229,88 +222,46 @@ class _Norm:
     def choice(self) -> Choice:
         order = self.ranked()
         if not order:
-            return Choice(None, math.nan, 0, None, math.nan)
+            return Choice(None)
         place = order[0]
         edge = "highest" if place >= self.ends[1] else "lowest" if place <= self.ends[0] else None
-        values = [self.values(place)[seed] for seed in self.seeds]
-        finished = [value for value in values if not math.isnan(value)]
-        mean, diverged = math.fsum(finished) / len(finished), len(values) - len(finished)
-        uncertainty = math.nan if diverged else _uncertainty(self._drop(place, place - 1), self._drop(place, place + 1))
-        return Choice(self.rate(place), mean, diverged, edge, uncertainty)
+        low, high = sorted((self._drop(place, place - 1), self._drop(place, place + 1)))
+        own = [self.values(place)[seed] for seed in self.seeds]
+        if low == math.inf or any(map(math.isnan, (low, high, *own))):
+            return Choice(self.rate(place), edge)
+        return Choice(self.rate(place), edge, min((low + high) / 4, 2 * low / (1 + low / high)) if high else 0.0)
 
     def _drop(self, chosen: int, other: int) -> float:
         """Return by how much the chosen place is better than another one, at least 0; NaN if that was not run."""
         ours, theirs = self.values(chosen), self.values(other)
-        common = [seed for seed in self.seeds if seed in theirs]
-        leads = [sign(self.mode) * (ours[seed] - theirs[seed]) for seed in common]
+        leads = [sign(self.mode) * (ours[seed] - theirs[seed]) for seed in self.seeds if seed in theirs]
         if any(map(math.isnan, leads)):
             return math.inf
         return max(0.0, math.fsum(leads) / len(leads)) if leads else math.nan
 
-    def _share_diverged(self, place: int) -> float:
-        values = [value for seed, value in self.values(place).items() if seed in self.seeds]
-        return sum(map(math.isnan, values)) / len(values)
 
-
-def _uncertainty(below: float, above: float) -> float:
-    """Return R of :class:`Choice`, or its limit if both drops are 0 or one is infinite; otherwise NaN."""
-    low, high = sorted((below, above))
-    if math.isnan(below + above) or low == math.inf:
-        return math.nan
-    return min((low + high) / 4, 2 * low / (1 + low / high)) if high else 0.0
-
-
-def _replay(
-    grid: Sequence[float], values: Values, mode: str, seeds: Sequence[int], rule: Rule
-) -> tuple[Plan, dict[str, _Norm]]:
-    """Return the plan, and the norms as of now, by going through the steps from the beginning."""
-    rates, ends, extensions = _checked(grid, seeds), (0, OCTAVE * (len(grid) - 1)), EXTENSIONS
-    norms = {
-        name: _Norm(tried, scale(rates), ends, (), tuple(seeds), mode, rule.finalists) for name, tried in values.items()
-    }
-    while True:
-        norms = {name: norm.on_grid(ends) for name, norm in norms.items()}
-        runs = _first_runs(norms)
-        wider = ends if runs else _extended(ends, [norm.by_first_seed() for norm in norms.values()], extensions)
-        if wider == ends and not runs:
-            norms, runs = _refined(norms, rule)
-            wider = ends if runs else _extended(ends, [norm.ranked() for norm in norms.values()], extensions)
-        if wider == ends:
-            octaves = range(ends[0], ends[1] + 1, OCTAVE)
-            return Plan(tuple(map(scale(rates), octaves)), runs), norms
-        ends, extensions = wider, extensions - 1
-
-
-def _refined(norms: dict[str, _Norm], rule: Rule) -> tuple[dict[str, _Norm], tuple[Run, ...]]:
-    """Return the norms after the steps 3 to 6, as far as these have runs, and the runs to be made now."""
+def _refine(norms: Sequence[_Norm], rule: Rule) -> tuple[Run, ...]:
+    """Take the steps 3 to 6, as far as these have runs, and return the runs to be made now."""
     for step in rule.steps:
-        norms = {name: norm.beside(norm.by_first_seed(), step) for name, norm in norms.items()}
+        for norm in norms:
+            norm.add_beside(norm.by_first_seed(), step)
         if runs := _first_runs(norms):
-            return norms, runs
+            return runs
     while True:
-        norms = {name: replace(norm, kept=tuple(norm.finalists())) for name, norm in norms.items()}
-        if runs := tuple(run for name, norm in norms.items() for run in norm.unfinished(name, norm.kept, norm.seeds)):
-            return norms, runs
-        if not rule.steps:
-            return norms, ()
-        before, norms = norms, {name: norm.beside(norm.ranked(), 1) for name, norm in norms.items()}
-        if norms == before or (runs := _first_runs(norms)):
-            return norms, runs
+        for norm in norms:
+            norm.kept = norm.finalists()
+        if runs := tuple(run for norm in norms for run in norm.unfinished(norm.kept, norm.seeds)):
+            return runs
+        before = [len(norm.places) for norm in norms]
+        for norm in norms if rule.steps else ():
+            norm.add_beside(norm.ranked(), 1)
+        if before == [len(norm.places) for norm in norms] or (runs := _first_runs(norms)):
+            return runs
 
 
-def _checked(grid: Sequence[float], seeds: Sequence[int]) -> tuple[float, ...]:
-    if not grid or not seeds:
-        raise ValueError("tuning needs at least one rate and one seed")
-    for low, high in itertools.pairwise(grid):
-        if not math.isclose(high, 2 * low, rel_tol=1e-6):
-            raise ValueError(f"the rates of the grid must be an octave apart: {high:g} does not follow {low:g}")
-    checks.positive("the lowest rate of the grid", grid[0])
-    return tuple(grid)
-
-
-def _first_runs(norms: Mapping[str, _Norm]) -> tuple[Run, ...]:
+def _first_runs(norms: Sequence[_Norm]) -> tuple[Run, ...]:
     """Return the runs of each norm at its places, with the first seed, that are not finished."""
-    return tuple(run for name, norm in norms.items() for run in norm.unfinished(name, norm.places, norm.seeds[:1]))
+    return tuple(run for norm in norms for run in norm.unfinished(sorted(norm.places), norm.seeds[:1]))
 
 
 def _extended(ends: tuple[int, int], orders: Iterable[Sequence[int]], extensions: int) -> tuple[int, int]:

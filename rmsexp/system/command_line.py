@@ -6,13 +6,15 @@ import argparse
 import functools
 import itertools
 import json
+import os
 import re
 import shlex
 import shutil
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, TypeVar
 
 from rmsexp.system import process
 
@@ -22,11 +24,7 @@ LONGEST_WITH_PATHS = 1000  # the same for messages that have a command with path
 # what Hydra takes for null, a truth value or a number
 NO_TEXT = re.compile(r"null|true|false|[+-]?(nan|inf|[\d_.]*\d[\d_.]*(e[+-]?[\d_]+)?)", re.ASCII | re.IGNORECASE)
 
-
-class Main(Protocol):
-    """The function of a command: returns the exit status of the words ``argv``, by default those of the process."""
-
-    def __call__(self, argv: Sequence[str] | None = None) -> int: ...
+Number = TypeVar("Number", int, float)
 
 
 class ReportedError(Exception):
@@ -67,6 +65,20 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("-cd", "--config-dir", metavar="DIR", default=default, help=help)
 
 
+def number(kind: type[Number], least: float, most: float = sys.float_info.max) -> Callable[[str], Number]:
+    """Return the ``type`` of an argument that is a number of a kind, at least ``least`` and at most ``most``."""
+
+    def parse(text: str) -> Number:
+        value = kind(text)
+        if not least <= value <= most:
+            limit = f" to {most}" if most < sys.float_info.max else ""
+            raise argparse.ArgumentTypeError(f"{text} is not from {least}{limit or ' on'}")
+        return value
+
+    parse.__name__ = kind.__name__  # which argparse prints for a text that is no number
+    return parse
+
+
 def config_dir_words(config_dir: str | None) -> list[str]:
     """Return the words of a command line that name a folder of own configs; none if there is no folder."""
     return [] if config_dir is None else ["--config-dir", config_dir]
@@ -75,12 +87,8 @@ def config_dir_words(config_dir: str | None) -> list[str]:
 def add_model_arguments(parser: Parser, example: str) -> None:
     """Add the arguments about a trained model: its run, such as ``example``, checkpoint, device and own classes."""
     parser.add_argument("run", type=Path, help=f"the run's folder, such as {example}")
-    parser.add_argument(
-        "--checkpoint",
-        choices=("best", "last"),
-        default="best",
-        help="the checkpoint to use: the best on the validation set, or the last (default: %(default)s)",
-    )
+    checkpoint = "the checkpoint to use: the best on the validation set, or the last (default: %(default)s)"
+    parser.add_argument("--checkpoint", choices=("best", "last"), default="best", help=checkpoint)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     add_own_classes(parser)
 
@@ -91,8 +99,10 @@ def add_own_classes(parser: Parser) -> None:
     parser.add_argument("--norm-class", metavar="MODULE.CLASS", help="import only this class, the norm of the run")
 
 
-def entry_point(main: Main) -> Main:
+def entry_point(main: Callable[..., int]) -> Callable[..., int]:
     """Return the function of a command: it calls ``main``, reports errors, and returns the exit status.
+
+    ``main``: returns the exit status of a list of words, by default those of the process.
 
     The status is 2 for a mistake on the command line, 1 if the command fails, and 130 after Ctrl-C. Errors that are
     neither ReportedError, ValueError nor OSError, nor about memory, are mistakes in the program; they are not caught.
@@ -101,13 +111,14 @@ def entry_point(main: Main) -> Main:
     @functools.wraps(main)
     def run(argv: Sequence[str] | None = None) -> int:
         process.open_output()
-        process.raise_on_ctrl_c()
+        if signal.getsignal(signal.SIGINT) is process.end_during_imports:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C raises KeyboardInterrupt from now on
         try:
             status = main(argv)
             sys.stdout.flush()
             return status
         except BrokenPipeError:
-            process.silence_output()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # its reader has ended, as in "… | head"
             return 1
         except REPORTED as error:
             report(error)

@@ -37,11 +37,6 @@ def open_output() -> None:
             stream.reconfigure(errors="replace")
 
 
-def silence_output() -> None:
-    """Discard what is still to be written to standard output, whose reader has ended, as in ``rmsexp … | head``."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 # --- figures
 
 
@@ -72,7 +67,7 @@ def local_rank() -> int:
 
 def is_restarted() -> bool:
     """Return whether torchrun (--max-restarts) has started this process's command before."""
-    return _is_counted("TORCHELASTIC_RESTART_COUNT")
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0")
 
 
 def slurm_job() -> str | None:
@@ -82,12 +77,7 @@ def slurm_job() -> str | None:
 
 def is_requeued() -> bool:
     """Return whether SLURM has started the job of this process before."""
-    return _is_counted("SLURM_RESTART_COUNT")
-
-
-def _is_counted(variable: str) -> bool:
-    """Return whether a launcher has set the environment variable, its number of restarts, to more than 0."""
-    return os.environ.get(variable, "0") not in ("", "0")
+    return os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
 
 
 # --- signals
@@ -152,12 +142,6 @@ def ending_on_signals() -> Iterator[None]:
 
     with handling(end, [number for number in stopping_signals() if not callable(signal.getsignal(number))]):
         yield
-
-
-def raise_on_ctrl_c() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt from now on, if it is :func:`end_during_imports` that handles it."""
-    if signal.getsignal(signal.SIGINT) is end_during_imports:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def end_during_imports(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001

@@ -51,8 +51,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
     Raises: OSError if the file cannot be opened; ValueError if it does not hold such a mapping in UTF-8.
     """
-    text = _text(path)
-    _check_size(text, path)
+    text = checked_yaml(path)
     try:
         value = yaml.load(text, _Loader)
         json.dumps(value, ensure_ascii=False, default=str).encode()
@@ -67,13 +66,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return value
 
 
-def check_own_config(path: Path) -> None:
-    """Raise ValueError for a config file of the user's own that would take OmegaConf much time or memory, or a pipe."""
-    _check_size(_text(path), path)
+def checked_yaml(path: Path) -> str:
+    """Return the text of a YAML file, such as a config of the user's own, unless it would take much time or memory.
 
-
-def _check_size(text: str, path: Path) -> None:
-    """Raise ValueError for YAML that would take much time or memory. Text that is no YAML is left to the loader."""
+    Raises: OSError if it cannot be opened; ValueError if it is too large or a pipe. Text that is no YAML is returned.
+    """
+    text = _text(path)
     if len(text) > LARGEST_YAML:
         raise ValueError(f"{path}: more than {LARGEST_YAML:,} characters")
     depth = 0
@@ -84,6 +82,7 @@ def _check_size(text: str, path: Path) -> None:
                 raise ValueError(f"{path}: more than {DEEPEST_YAML} levels of nesting")
             if isinstance(event, yaml.AliasEvent):
                 raise ValueError(f"{path}: an alias (*{event.anchor}) is not allowed; write the value again")
+    return text
 
 
 def yaml_text(values: Any) -> str:

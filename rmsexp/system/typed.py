@@ -7,9 +7,10 @@ some, unless they are to be refused. What a class raises ValueError for, as in `
 
 from __future__ import annotations
 
-import dataclasses
+import inspect
 import reprlib
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
@@ -61,70 +62,61 @@ def typed_of(file: object, kind: type[T], content: object, *, refuse_unknown: bo
     Raises: ValueError, in one line that names the file and the place in it, if it is not of this type.
     """
     try:
-        return typed(kind, content, refuse_unknown=refuse_unknown)
+        found: T = typed(kind, content, refuse=refuse_unknown)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
+    return found
 
 
-def typed(kind: type[T], value: object, place: str = "it", *, refuse_unknown: bool = False) -> T:
+def typed(kind: Any, value: Any, place: str = "it", refuse: bool = False) -> Any:
     """Return plain data as a value of a type.
 
     ``kind``: a class of ``NAMES``, Any, a Literal, a union, ``Annotated[…, Between(…)]``, a list, tuple or dict of
     such, or a class with annotated fields: a dataclass, a NamedTuple, or a TypedDict, whose values keep their other
-    keys. An integer may stand for a float. ``place``: the name of the value in messages. ``refuse_unknown``: whether
-    keys that a class does not have are refused.
+    keys. An integer may stand for a float. ``place``: the name of the value in messages. ``refuse``: whether keys that
+    a class does not have are refused.
 
     Raises: ValueError, in one line, for a value of another type.
     """
-    return _typed(kind, value, place, refuse_unknown)
-
-
-def _typed(kind: Any, value: Any, place: str, refuse: bool) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
         return value
     if kind in NAMES:
         return _require(_is_plain(kind, value), value, place, NAMES[kind])
     if origin is Annotated:
-        plain, limits = _typed(arguments[0], value, place, refuse), arguments[1]
+        plain, limits = typed(arguments[0], value, place, refuse), arguments[1]
         return _require(limits.least <= plain <= limits.most, plain, place, limits)
-    if origin in (Union, UnionType):
-        return _one_of(arguments, value, place, refuse)
+    if origin in (Union, UnionType):  # the first type that the value fits
+        if value is None and NoneType in arguments:
+            return None
+        *kinds, last = [each for each in arguments if each is not NoneType]
+        for each in kinds:
+            with suppress(ValueError):
+                return typed(each, value, place, refuse)
+        return typed(last, value, place, refuse)
     if origin is Literal:
-        return _require(_is_among(value, arguments), value, place, " or ".join(map(str, arguments)))
+        known = any(type(value) is type(choice) and value == choice for choice in arguments)
+        return _require(known, value, place, " or ".join(map(str, arguments)))
     if origin in (list, tuple):
         _require(isinstance(value, list | tuple), value, place, "a list")
-        return origin(_typed(arguments[0], item, f"{place}[{number}]", refuse) for number, item in enumerate(value))
+        return origin(typed(arguments[0], item, f"{place}[{number}]", refuse) for number, item in enumerate(value))
     _require(isinstance(value, dict), value, place, "an object")
     if origin is dict:
-        return {key: _typed(arguments[1], item, _inside(place, key), refuse) for key, item in value.items()}
+        return {key: typed(arguments[1], item, _inside(place, key), refuse) for key, item in value.items()}
     fields = _fields(kind)
     if missing := [name for name, (_, required) in fields.items() if required and name not in value]:
         raise ValueError(f"{place} has no {missing[0]}")
     if refuse and (unknown := [name for name in value if name not in fields]):
         raise ValueError(f"{place} has {reprlib.repr(unknown[0])}, which is not known")
-    known = {
-        name: _typed(of, value[name], _inside(place, name), refuse) for name, (of, _) in fields.items() if name in value
+    content = {
+        name: typed(of, value[name], _inside(place, name), refuse) for name, (of, _) in fields.items() if name in value
     }
     if is_typeddict(kind):
-        return value | known
+        return value | content
     try:
-        return kind(**known)
+        return kind(**content)
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from None
-
-
-def _one_of(kinds: tuple[Any, ...], value: Any, place: str, refuse: bool) -> Any:
-    """Return a value of the first type of a union that it fits."""
-    others = [kind for kind in kinds if kind is not NoneType]
-    if value is None and len(others) < len(kinds):
-        return None
-    for kind in others[:-1]:
-        try:
-            return _typed(kind, value, place, refuse)
-        except ValueError:
-            continue
-    return _typed(others[-1], value, place, refuse)
 
 
 def _is_plain(kind: type, value: object) -> bool:
@@ -132,10 +124,6 @@ def _is_plain(kind: type, value: object) -> bool:
     if kind is float:
         return type(value) in (int, float) and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
     return type(value) is kind and (kind is not int or abs(value) <= LARGEST)  # type: ignore[arg-type]
-
-
-def _is_among(value: object, choices: tuple[object, ...]) -> bool:
-    return any(type(value) is type(choice) and value == choice for choice in choices)
 
 
 def _require(valid: bool, value: Any, place: str, expected: object) -> Any:
@@ -161,10 +149,5 @@ def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
             name: (get_args(hint)[0] if get_origin(hint) is NotRequired else hint, name not in optional)
             for name, hint in hints.items()
         }
-    if dataclasses.is_dataclass(kind):
-        none = dataclasses.MISSING
-        return {
-            field.name: (hints[field.name], field.default is none and field.default_factory is none)
-            for field in dataclasses.fields(kind)
-        }
-    return {name: (hints[name], name not in kind._field_defaults) for name in kind._fields}
+    parameters = inspect.signature(kind).parameters  # of a dataclass or NamedTuple
+    return {name: (hints[name], parameter.default is parameter.empty) for name, parameter in parameters.items()}

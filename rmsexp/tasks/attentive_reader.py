@@ -52,11 +52,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp import config
-from rmsexp.data import Source, authors_files, cnn, lambada
-from rmsexp.data.batching import by_sentences, cycled, even_parts
+from rmsexp.data import Source, authors_files, cloze
 from rmsexp.data.cloze import NIL, UNK, Cloze, Examples
 from rmsexp.data.files import digest_of_words
-from rmsexp.data.sequences import Sequences
+from rmsexp.data.sequences import Sequences, by_sentences, cycled, even_parts
 from rmsexp.data.synthetic import stories
 from rmsexp.models import init
 from rmsexp.models.attentive_reader import AttentiveReader, Batch
@@ -112,8 +111,8 @@ class DataConfig(config.DataConfig):
 
 SOURCES: dict[str, Callable[[DataConfig, Path], Source[Cloze]]] = {
     "stories": lambda data, root: stories.stories(),  # noqa: ARG005
-    "lambada": lambda data, root: lambada.lambada(root, data.vocabulary, data.entities, data.validation),
-    "cnn": lambda data, root: cnn.cnn(root, data.sentences, data.damaged),
+    "lambada": lambda data, root: cloze.lambada(root, data.vocabulary, data.entities, data.validation),
+    "cnn": lambda data, root: cloze.cnn(root, data.sentences, data.damaged),
     "top4": lambda data, root: authors_files.top4(root),  # noqa: ARG005
 }
 
@@ -296,7 +295,7 @@ class Task:
     def _pad(sequences: Sequences, indices: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return word ids, replaced by ``words``, and their mask, ``(batch, time)`` each.
 
-        Padding repeats the sequence (:func:`rmsexp.data.batching.cycled`).
+        Padding repeats the sequence (:func:`rmsexp.data.sequences.cycled`).
         """
         tokens, mask = cycled([sequences[i] for i in indices], NIL)
         return words[tokens], mask

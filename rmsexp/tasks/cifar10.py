@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp import config
-from rmsexp.data import Images, cifar10, whitening
-from rmsexp.data.batching import even_parts
+from rmsexp.data import Images, cifar10
+from rmsexp.data.sequences import even_parts
 from rmsexp.data.synthetic import shapes
 from rmsexp.models import init
 from rmsexp.models.convpool import ConvPool
@@ -136,7 +136,7 @@ class Task:
         self._order = lru_cache(maxsize=2)(lambda epoch: permutation(size, config.seed, "order", epoch).numpy())
 
     def prepare(self, report: Callable[[str], None]) -> None:
-        self._images = whitening.whitened(self._source, self.config.data.zca_eps, self._root, report)
+        self._images = cifar10.whitened(self._source, self.config.data.zca_eps, self._root, report)
 
     def build(self, norm: Norm) -> nn.Module:
         options = self.config.model

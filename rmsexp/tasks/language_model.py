@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp import config
-from rmsexp.data import text, tokens
-from rmsexp.data.batching import even_parts
-from rmsexp.data.files import digest_of_contents, missing_own_file
+from rmsexp.data import text
+from rmsexp.data.files import check_own_files, digest_of_contents
+from rmsexp.data.sequences import even_parts
 from rmsexp.models import init
 from rmsexp.models.language_model import Cache, LanguageModel, Sizes
 from rmsexp.norms import Norm, Site
@@ -55,11 +55,10 @@ class DataConfig(config.DataConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.choice("data.name", self.name, tuple(SOURCES))
-        checks.choice("data.tokens", self.tokens, tokens.KINDS)
+        checks.choice("data.tokens", self.tokens, text.KINDS)
         checks.at_least("data.held_out", self.held_out, 1)
         checks.at_least("data.vocabulary", self.vocabulary, 2, checks.LARGEST_WIDTH)
-        if missing := missing_own_file(self.name, self.own_files):
-            raise ValueError(f"data.name=files needs data.{missing}, the path of a text file")
+        check_own_files(self.name, self.own_files, "the path of a text file")
         self.check_options_of("name", ["lambada", "lambada_all"], ["held_out"])
         self.check_options_of("tokens", ["sentencepiece"], ["vocabulary"])
 
@@ -128,8 +127,8 @@ class Task:
 
     def prepare(self, report: Callable[[str], None]) -> None:
         options = self.config.data
-        self._tokens = tokens.prepare(self._text, options.tokens, options.vocabulary, options.root_folder, report)
-        self.notes[record.SUBWORDS] = self._tokens.subwords
+        self._tokens = text.prepare(self._text, options.tokens, options.vocabulary, options.root_folder, report)
+        self.notes[record.SUBWORDS] = self._tokens.tokeniser.digest
         size, context = len(self._tokens.splits["train"]), self.config.context
         # An epoch begins at one of the first `context` tokens, so that sequences begin elsewhere in every epoch.
         self._windows = (size - context) // context

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from rmsexp import config
-from rmsexp.data import Source, coco, flickr8k
-from rmsexp.data.batching import even_parts, padded
-from rmsexp.data.captions import EOS, PER_IMAGE, CaptionedImages, Captions
+from rmsexp.data import Source
+from rmsexp.data.captions import EOS, PER_IMAGE, CaptionedImages, Captions, coco, flickr8k
 from rmsexp.data.files import digest_of_words
 from rmsexp.data.image_features import KINDS
+from rmsexp.data.sequences import even_parts, padded
 from rmsexp.data.synthetic import scenes
 from rmsexp.metrics.retrieval import retrieval
 from rmsexp.models import init
@@ -64,8 +64,8 @@ class DataConfig(config.DataConfig):
 
 SOURCES: dict[str, Callable[[DataConfig, Path], Source[Captions]]] = {
     "scenes": lambda data, root: scenes.scenes(),  # noqa: ARG005
-    "flickr8k": lambda data, root: flickr8k.flickr8k(root, data.features),
-    "coco": lambda data, root: coco.coco(root, data.features),
+    "flickr8k": lambda data, root: flickr8k(root, data.features),
+    "coco": lambda data, root: coco(root, data.features),
 }
 
 

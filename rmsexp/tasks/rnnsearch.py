@@ -19,11 +19,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import nn
 
-from rmsexp.data.batching import by_sentences, even_parts
+from rmsexp.data.sequences import by_sentences, even_parts
 from rmsexp.models import init
-from rmsexp.models.cross_entropy import token_losses
 from rmsexp.models.rnnsearch import RNNSearch
-from rmsexp.models.translation import Batch
+from rmsexp.models.translation import Batch, token_losses
 from rmsexp.norms import Norm
 from rmsexp.norms.batch import refuse_batch_statistics
 from rmsexp.system import checks

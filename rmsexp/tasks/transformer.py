@@ -34,11 +34,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from rmsexp.data.batching import by_tokens, by_tokens_carried
+from rmsexp.data.sequences import by_tokens, by_tokens_carried
 from rmsexp.models import init
-from rmsexp.models.cross_entropy import token_losses
 from rmsexp.models.transformer import Sizes, Transformer
-from rmsexp.models.translation import Batch
+from rmsexp.models.translation import Batch, token_losses
 from rmsexp.norms import Norm
 from rmsexp.norms.batch import refuse_batch_statistics
 from rmsexp.system import checks
@@ -57,7 +56,7 @@ class Config(translation.Config):
     source or target; a longer sentence is a micro-batch by itself. ``accumulate``: number of micro-batches per step.
     ``pool``: number of sentence pairs that are sorted by length together. ``batching``: None, or "toolkit" for the
     micro-batches of zero, the authors' toolkit. They are smaller than ``tokens``, and are not used if they are less
-    than half full (:func:`rmsexp.data.batching.by_tokens_carried`).
+    than half full (:func:`rmsexp.data.sequences.by_tokens_carried`).
     """
 
     tokens: int = 6250

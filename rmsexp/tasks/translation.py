@@ -18,20 +18,19 @@ from torch import Tensor, nn
 from rmsexp import config
 from rmsexp.config.score import INTERIM
 from rmsexp.data import parallel, translation
-from rmsexp.data.batching import padded
-from rmsexp.data.codec import EOS, PAD
-from rmsexp.data.files import digest_of_contents, missing_own_file
+from rmsexp.data.files import check_own_files, digest_of_contents
+from rmsexp.data.sequences import padded
+from rmsexp.data.subwords import EOS, PAD, TextOptions
 from rmsexp.data.synthetic import phrases
 from rmsexp.metrics import bleu
 from rmsexp.metrics.beam_search import SearchOptions, beam_search
-from rmsexp.models.cross_entropy import token_losses
-from rmsexp.models.translation import FIRST, Batch
+from rmsexp.models.translation import FIRST, Batch, token_losses
 from rmsexp.records import record
 from rmsexp.rules.quantities import Quantity, loss
 from rmsexp.system import checks
 from rmsexp.system.languages import language
 from rmsexp.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Target
-from rmsexp.train.distributed.group import each
+from rmsexp.train.distributed.group import each, means
 from rmsexp.train.optim import TensorFlowAdamConfig
 
 SAMPLES = 10  # largest number of translations per split in a run's translations.txt
@@ -44,7 +43,7 @@ class DataConfig(config.DataConfig):
     ``source`` and ``target``: language codes, in any spelling (:mod:`rmsexp.system.languages`). ``train``, ``valid``
     and ``test``: for ``name=files``, the path of each split's two files without the ending, such as ``.en``. ``tests``:
     names of the test sets that are scored; summaries and claims use the first, which must be ``test``. For the options
-    from ``subwords`` on see :class:`rmsexp.data.translation.TextOptions`.
+    from ``subwords`` on see :class:`rmsexp.data.subwords.TextOptions`.
     """
 
     name: str = "multi30k"
@@ -73,11 +72,8 @@ class DataConfig(config.DataConfig):
                 f"data.source={self.source} data.target={self.target}: "
                 "the built-in text needs data.source=en data.target=de"
             )
-        if missing := missing_own_file(self.name, self.own_files):
-            raise ValueError(
-                f"data.name=files needs data.{missing}, the path of its two files without the language: "
-                f"text/{missing} for text/{missing}.{self.source} and text/{missing}.{self.target}"
-            )
+        names = f"text/a for text/a.{self.source} and text/a.{self.target}"
+        check_own_files(self.name, self.own_files, f"the path of its two files without the language: {names}")
 
     @property
     def own_files(self) -> dict[str, str]:
@@ -92,10 +88,8 @@ class DataConfig(config.DataConfig):
         pairs = parallel.pairs_of_files(prefixes, self.source, self.target)
         return digest_of_contents(itertools.chain(*pairs.values()))
 
-    def text_options(self) -> translation.TextOptions:
-        return translation.TextOptions(
-            self.subwords, self.vocabulary, self.threshold, max_length=self.max_length, overlong=self.overlong
-        )
+    def text_options(self) -> TextOptions:
+        return TextOptions(self.subwords, self.vocabulary, self.threshold, self.max_length, self.overlong)
 
 
 SOURCES: dict[str, Callable[[DataConfig], parallel.Corpus]] = {
@@ -261,15 +255,12 @@ class TranslationTask(ABC):
         return self._search(model, sources, beam)
 
     def held_out_batches(self, held_out: translation.HeldOut) -> Iterator[Batch]:
-        """Yield batches of those pairs of a held-out split that have a loss, in descending order of target length.
-
-        These are the pairs in :attr:`rmsexp.data.translation.HeldOut.scored`.
-        """
+        """Yield batches of those pairs of a held-out split that have a loss."""
         for indices in self._held_out_indices(held_out):
             yield self._load(held_out.pairs, indices)
 
     def _held_out_indices(self, held_out: translation.HeldOut) -> list[np.ndarray]:
-        """Return the batches of :meth:`held_out_batches`, as indices of pairs."""
+        """Return batches of the pairs that are scored, as indices, in descending order of target length."""
         size = self.config.decoding.batch_size
         order = held_out.scored[np.argsort(-held_out.pairs.target.lengths[held_out.scored], kind="stable")]
         return [order[start : start + size] for start in range(0, len(order), size)]
@@ -299,15 +290,12 @@ class TranslationTask(ABC):
         It is NaN if there are no such pairs, as may happen in an interim evaluation.
         """
 
-        def losses(indices: np.ndarray) -> tuple[float, int]:
+        def sums(indices: np.ndarray) -> dict[str, float]:
             batch = self._load(held_out.pairs, indices)
-            return token_losses(model(batch), real_targets(batch), 0, 0)[0].sum().item(), len(batch.real)
+            return {"loss": token_losses(model(batch), real_targets(batch), 0, 0)[0].sum().item()}
 
-        total, tokens = 0.0, 0
-        for batch_total, batch_tokens in each(losses, self._held_out_indices(held_out)):
-            total += batch_total
-            tokens += batch_tokens
-        return total / tokens if tokens else math.nan
+        tokens = int(held_out.pairs.target.lengths[held_out.scored].sum())
+        return means(sums, self._held_out_indices(held_out), tokens)["loss"] if tokens else math.nan
 
     def _load(self, pairs: translation.Encoded, indices: np.ndarray) -> Batch:
         """Return the sentence pairs ``indices`` as a batch on the device."""

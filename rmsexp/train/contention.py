@@ -66,14 +66,18 @@ class Contention:
 
     ``shared``: whether a launcher does other runs at the same time. The run is then contended even if its threads never
     wait for a core, because the processes share the memory's bandwidth.
-    ``processes``: the ids of the processes that do the work; by default, it is this one.
+    ``processes``: the ids of the processes that do the work; by default, it is this one. ``own_pids``: those of the
+    run's processes on this machine, of which several may share a GPU.
     """
 
     def __init__(
-        self, device: torch.device, shared: bool = False, processes: Collection[int | str] = ("self",)
+        self,
+        device: torch.device,
+        shared: bool = False,
+        processes: Collection[int | str] = ("self",),
+        own_pids: Set[int] = frozenset(),
     ) -> None:
-        self._shared, self._processes = shared, processes
-        self.own_pids = {os.getpid()}  # of the run's processes on this machine
+        self._shared, self._processes, self.own_pids = shared, processes, own_pids or {os.getpid()}
         self.on_gpu = device.type == "cuda"
         self._gpu_shared: bool | None = False
         self._ran = self._waited = self._stolen = self._ticks = 0

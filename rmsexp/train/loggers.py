@@ -5,10 +5,8 @@ Loggers do not change the results of a run: a logger that fails is switched off,
 
 from __future__ import annotations
 
-import functools
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,38 +16,9 @@ from rmsexp.records.record import Row
 from rmsexp.system import atomic, clock
 from rmsexp.system.clock import TIMED
 from rmsexp.system.regular_file import read_regular
-from rmsexp.train.failures import Failures
+from rmsexp.train.progress import Failures
 
 LONGEST_NAME, LONGEST_TAG = 128, 64  # largest number of characters of a name and a tag in Weights & Biases
-
-
-@dataclass(frozen=True)
-class Run:
-    """The run whose metrics are logged.
-
-    Attributes:
-        folder: its folder.
-        config: its resolved config.
-        facts: the content of its ``run.json``.
-        step: where it begins or continues.
-    """
-
-    folder: Path
-    config: Mapping[str, Any]
-    facts: Mapping[str, Any]
-    step: int
-
-
-def make(options: LoggerConfig, run: Run, failures: Failures) -> list[SafeLogger]:
-    """Return the loggers that a config chooses.
-
-    ``failures``: gets the error of a logger that fails, which is then switched off.
-    """
-    chosen = {name: vars(settings) for name, settings in vars(options).items() if settings is not None}
-    return [
-        SafeLogger(f"logger={name}", failures, functools.partial(KINDS[name], run, **settings))
-        for name, settings in chosen.items()
-    ]
 
 
 def scalars(row: Row) -> dict[str, float]:
@@ -64,24 +33,6 @@ def time(row: Row) -> float:
     return sum(row["seconds"][name] for name in TIMED)
 
 
-class SafeLogger:
-    """Passes rows on to a logger until the logger fails. ``start``: returns the logger."""
-
-    def __init__(self, name: str, failures: Failures, start: Callable[[], Any]) -> None:
-        self._name, self._failures = name, failures
-        self._logger = failures.attempt(name, start)
-
-    def log(self, row: Row) -> None:
-        """Write a row of metrics."""
-        if self._logger is not None:
-            self._failures.attempt(self._name, self._logger.log, row)
-
-    def close(self, status: str) -> None:
-        """Close the logger at the end of the process. ``status``: the run's final status."""
-        if self._logger is not None:
-            self._failures.attempt(self._name, self._logger.close, status)
-
-
 class TensorBoardLogger:
     """Writes event files to ``<run>/tensorboard``.
 
@@ -89,12 +40,11 @@ class TensorBoardLogger:
     against this time on its axes "relative" and "wall". What an earlier process wrote for later steps is dropped.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, folder: Path, _: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._began = clock.timestamp(run.facts["sessions"][0]["started"])
-        purge_step = run.step + 1 if run.step else 0
-        self._writer = SummaryWriter(str(run.folder / "tensorboard"), purge_step=purge_step)
+        self._began, step = clock.timestamp(facts["sessions"][0]["started"]), facts["sessions"][-1]["from_step"]
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else 0)
 
     def log(self, row: Row) -> None:
         for name, value in scalars(row).items():
@@ -112,11 +62,15 @@ class WandbLogger:
     keeps the earlier values, and may lack those of an evaluation in which the run was stopped.
     """
 
-    def __init__(self, run: Run, mode: str, project: str) -> None:
+    def __init__(
+        self, folder: Path, resolved: Mapping[str, Any], facts: Mapping[str, Any], *, mode: str, project: str
+    ) -> None:
         import wandb
 
-        facts, path = run.facts, run.folder / "wandb" / "id"
-        if run.step == 0 or not path.exists():  # random, so that runs of the same name never meet
+        path = folder / "wandb" / "id"
+        if (
+            facts["sessions"][-1]["from_step"] == 0 or not path.exists()
+        ):  # random, so that runs of the same name never meet
             path.parent.mkdir(exist_ok=True)
             atomic.write_atomic(path, uuid.uuid4().hex)
         setting, series = f"{facts['task']}/{facts['setting']}", f"{facts['series']}-seed{facts['seed']}"
@@ -124,13 +78,13 @@ class WandbLogger:
         self._run = wandb.init(
             mode=mode,  # type: ignore[arg-type]
             project=project,
-            dir=str(run.folder),
+            dir=str(folder),
             name=shortened(f"{setting}/{series}".replace("/", "-"), LONGEST_NAME),
             group=shortened(setting, LONGEST_NAME),
             tags=list(tags),
             id=read_regular(path).decode(),
             resume="allow",
-            config={**run.config, "setting": facts["setting"], "series": facts["series"]},
+            config={**resolved, "setting": facts["setting"], "series": facts["series"]},
             settings=wandb.Settings(silent=True, console="off"),
         )
         self._run.define_metric("time")
@@ -145,3 +99,36 @@ class WandbLogger:
 
 
 KINDS = {"wandb": WandbLogger, "tensorboard": TensorBoardLogger}
+
+
+class Loggers:
+    """The loggers that a config chooses. One that fails is switched off, and ``failures`` gets its error.
+
+    ``folder``: that of the run; ``resolved``: its config; ``facts``: the content of its ``run.json``.
+    """
+
+    def __init__(
+        self,
+        options: LoggerConfig | None,
+        failures: Failures,
+        folder: Path,
+        resolved: Mapping[str, Any],
+        facts: Mapping[str, Any],
+    ) -> None:
+        self._failures = failures
+        chosen = {} if options is None else {name: value for name, value in vars(options).items() if value is not None}
+        made = {
+            f"logger={name}": failures.attempt(f"logger={name}", KINDS[name], folder, resolved, facts, **vars(settings))
+            for name, settings in chosen.items()
+        }
+        self._loggers: dict[str, Any] = {name: logger for name, logger in made.items() if logger is not None}
+
+    def log(self, row: Row) -> None:
+        """Write a row of metrics."""
+        for name, logger in self._loggers.items():
+            self._failures.attempt(name, logger.log, row)
+
+    def close(self, status: str) -> None:
+        """Close the loggers at the end of the process. ``status``: the run's final status."""
+        for name, logger in self._loggers.items():
+            self._failures.attempt(name, logger.close, status)

@@ -6,21 +6,52 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from rmsexp.records import record
 from rmsexp.system import atomic
-from rmsexp.system.clock import Clock
+from rmsexp.system.clock import TIMED, Clock
 from rmsexp.system.machine_lock import Pause
 from rmsexp.task import Extent, MicroBatches, checked, target_value
-from rmsexp.train import checkpoint
+from rmsexp.train import checkpoint, evaluations, provenance
 from rmsexp.train.contention import Contention
-from rmsexp.train.interrupt import Interrupt, Interrupted
+from rmsexp.train.distributed.group import LostError
+from rmsexp.train.interrupt import Interrupted
 from rmsexp.train.progress import ProgressDisplay
-from rmsexp.train.state import State
 from rmsexp.train.step import WARMUP_STEPS, Stepper, StepResult, autocast, synchronise
 from rmsexp.train.writer import Writer
+
+# keys that set the steps at which all processes communicate
+EDGES = ("max_steps", "log_every", "eval_every", "checkpoint_every")
+SEVERITY = ("clear", "unknown", "contended")
+
+
+@dataclass
+class State:
+    """The progress of a run, as saved in its checkpoints.
+
+    ``pending``: for each step since the last training row, a list of its objective, the sum of each of ``metrics``, the
+    norm of the gradient, and the number of predictions. ``metrics_bytes``: the length of ``metrics.jsonl``.
+    """
+
+    step: int = 0  # number of steps taken
+    examples: int = 0  # number of training examples used
+    evaluated: int = -1  # the step of the last evaluation, or -1 before the first
+    best: float | None = None  # best value so far of the metric that selects the best checkpoint
+    pending: list[list[Any]] = field(default_factory=list)
+    metrics: list[str] = field(default_factory=list)
+    metrics_bytes: int = 0
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> State:
+        """Return the state with the values of a checkpoint, whose digest was checked. Raises: KeyError for a lack."""
+        return cls(**{each.name: values[each.name] for each in fields(cls)})
 
 
 class Diverged(Exception):
@@ -93,11 +124,43 @@ def _drop_metrics(files: record.RunFolder, saved_step: int | None, warn: Callabl
     warn(f"{files.checkpoints} has no checkpoint: the run begins again at step 0; its metrics are kept as {kept}")
 
 
+def share_start(
+    stepper: Stepper,
+    start: tuple[State, Clock] | None,
+    identity: checkpoint.Identity,
+    resolved: Mapping[str, Any],
+    impl: str,
+) -> tuple[State, Clock]:
+    """Return the start of process 0 of several, whose model and optimiser are set on all.
+
+    ``start``: what :func:`restore` returned in process 0; None in the others. The other arguments, such as ``impl``,
+    the implementation of the norms, are those of this process.
+
+    Raises: ReportedError if the processes differ in what results depend on, or in the steps at which they meet.
+    """
+    group: Any = stepper.group
+    facts = {"code": provenance.code(), "torch": torch.__version__, "threads": torch.get_num_threads()}
+    facts |= {"impl": impl, record.OWN_CODE: provenance.own_modules(resolved)} | {key: resolved[key] for key in EDGES}
+    facts |= {key: stepper.task.notes.get(key) for key in (record.SUBWORDS, record.WORDS)}
+    group.require_equal(identity._asdict() | facts)
+    parts: list[Any] = [stepper.model, stepper.optimizer]
+    states = [] if start is None else tree_map_only(Tensor, Tensor.cpu, [part.state_dict() for part in parts])
+    states, start = group.share((states, start))
+    assert start is not None
+    if group.rank > 0:
+        for part, state in zip(parts, states, strict=True):
+            part.load_state_dict(state)
+    return start
+
+
 class Trainer:
     """Trains a model on a task, from a state on.
 
     ``state``, ``clock``: those that :func:`restore` returns. ``writer``: writes the record; None if another process
     does. ``pause``: when to pause between two steps; None: never.
+
+    Several processes take the same steps, and process 0 alone has a writer. A signal to any of them stops all after the
+    same step. If one is lost, process 0 saves the last complete step.
     """
 
     def __init__(
@@ -107,14 +170,14 @@ class Trainer:
         clock: Clock,
         writer: Writer | None,
         *,
-        interrupt: Interrupt,
         contention: Contention,
         display: ProgressDisplay,
         pause: Pause | None = None,
     ) -> None:
         self.task, self.model, self.optimizer = stepper.task, stepper.model, stepper.optimizer
-        self.settings, self.state, self.clock = stepper.settings, state, clock
-        self._stepper, self._writer, self._interrupt, self._contention = stepper, writer, interrupt, contention
+        self.config, self.state, self.clock = stepper.config, state, clock
+        self._stepper, self._writer, self._contention = stepper, writer, contention
+        self._group, self._interrupt = stepper.group, stepper.group.interrupt
         self._display, self._pause = display, pause
         self._first_step, self._first_seconds, self._predictions = state.step, clock.time, 0
         self._first_spent = self._spent()
@@ -124,20 +187,34 @@ class Trainer:
         """Train up to ``max_steps``. Log, evaluate and save checkpoints at their intervals and at the end.
 
         Raises: Diverged if the objective of a step is not finite; Interrupted for a signal, after saving a checkpoint
-        unless the state may be inconsistent.
+        unless the state may be inconsistent; LostError if another process is lost.
         """
-        state, settings = self.state, self.settings
+        with self._interrupt.deferred() if self._group.size > 1 else nullcontext():
+            try:
+                self._train()
+            except Diverged:  # in all processes, without a last checkpoint
+                self._compare_contention()
+                raise
+            except LostError:
+                if self._writer is not None and self._stepper.device.type == "cpu":  # on a GPU it may be incomplete
+                    self._fetch()
+                    self._save()
+                    self._display.report(f"saved step {self.state.step}")
+                raise
+
+    def _train(self) -> None:
+        state, config = self.state, self.config
         try:
             with self.clock.bucket("warmup"):
                 self._warm_up()
             while True:
-                done = state.step >= settings.max_steps
-                if state.pending and (done or state.step % settings.log_every == 0):
+                done = state.step >= config.max_steps
+                if state.pending and (done or state.step % config.log_every == 0):
                     self._log()
-                extents = settings.evaluations.at(state.step, done)
+                extents = evaluations.at(config, state.step, done)
                 if state.evaluated < state.step and extents:
                     self._evaluate(extents)
-                if done or (state.step and state.step % settings.checkpoint_every == 0):
+                if done or (state.step and state.step % config.checkpoint_every == 0):
                     self._checkpoint()
                 if done:
                     return
@@ -153,20 +230,20 @@ class Trainer:
 
     def _next_edge(self) -> int:
         """Return the next edge: a step after which something is logged, evaluated or saved, or the last one."""
-        step, settings = self.state.step, self.settings
-        edges = ((step // every + 1) * every for every in (settings.log_every, settings.checkpoint_every))
-        return min(settings.max_steps, settings.evaluations.after(step), *edges)
+        step, config = self.state.step, self.config
+        edges = ((step // every + 1) * every for every in (config.log_every, config.checkpoint_every))
+        return min(config.max_steps, evaluations.after(config, step), *edges)
 
     def _warm_up(self) -> None:
         """Take the next step a few times, so that times exclude compilation and cold caches; then restore the state."""
-        if self.state.step >= self.settings.max_steps:
+        if self.state.step >= self.config.max_steps:
             return
         model = {name: value.clone() for name, value in self.model.state_dict().items()}
         optimizer = copy.deepcopy(self.optimizer.state_dict())
         try:
             for _ in range(WARMUP_STEPS):
                 self._update(self.state.step, self._batches(self.state.step))
-            synchronise(self.settings.device)
+            synchronise(self._stepper.device)
         finally:
             with self._interrupt.deferred():
                 self.model.load_state_dict(model)
@@ -179,12 +256,13 @@ class Trainer:
         The host waits for the device only then, so that the device is idle in a pause.
         """
         state, pause = self.state, self._pause
+        self._group.barrier()  # waiting here for what process 0 writes is no time of training
         with self._contention.watch():
             while state.step < edge and not (pause is not None and pause.is_due()):
                 with self._interrupt.deferred():
                     self._step()
             with self.clock.bucket("train"):
-                synchronise(self.settings.device)
+                synchronise(self._stepper.device)
         self._collect()
 
     def _step(self) -> None:
@@ -193,9 +271,12 @@ class Trainer:
         with self.clock.bucket("train"):
             self._recent.append(self._update(self.state.step, batches))
         self.state.step += 1
+        if self._group.stop is not None:
+            raise Interrupted(self._group.stop)
 
     def _batches(self, step: int) -> MicroBatches:
-        return checked(self.task.batches(step), MicroBatches, "batches")
+        chosen = [self._group.chosen] if self._group.size > 1 else []  # a task of the user may always return all
+        return checked(self.task.batches(step, *chosen), MicroBatches, "batches")
 
     def _update(self, step: int, batches: MicroBatches) -> StepResult:
         result = self._stepper.take(step, batches)
@@ -203,6 +284,14 @@ class Trainer:
         return result
 
     def _collect(self) -> None:
+        """Fetch the values of the last steps; the seconds of training become those of the slowest process."""
+        self._fetch()
+        clocks = self._group.gather(dict(self.clock.seconds))
+        slowest = max(clocks, key=lambda seconds: sum(seconds[name] for name in TIMED))
+        # process 0 alone writes, so only it knows the seconds of that
+        self.clock.seconds = clocks[0] | {name: slowest[name] for name in TIMED}
+
+    def _fetch(self) -> None:
         """Fetch the values of the steps since the last call from the device, and add them to the pending ones.
 
         Raises: Diverged at the first step whose objective is not finite, after logging the steps before it. The seconds
@@ -245,7 +334,7 @@ class Trainer:
             seconds = self.clock.time - self._first_seconds
             done = {"steps": state.step - self._first_step, self.task.predictions: self._predictions}
             rates = {name: count / seconds if seconds else 0.0 for name, count in done.items()}
-            left = (self._spent() - self._first_spent) * (self.settings.max_steps - state.step) / max(1, done["steps"])
+            left = (self._spent() - self._first_spent) * (self.config.max_steps - state.step) / max(1, done["steps"])
             self._display.update(row, rates, left)
 
     def _spent(self) -> float:
@@ -258,7 +347,7 @@ class Trainer:
         with self.clock.bucket("eval"):
             self.model.eval()
             try:
-                with torch.no_grad(), autocast(self.settings.precision, self.settings.device):
+                with torch.no_grad(), autocast(self.config.precision, self._stepper.device):
                     for extent in extents:
                         results |= self.task.evaluate(self.model, extent)
             finally:
@@ -285,7 +374,19 @@ class Trainer:
                     best = {"step": state.step, target.metric: value, "model": self.model.state_dict()}
                     self._writer.save_best(best)
 
+    def _compare_contention(self) -> None:
+        """Give the writer the contention of the process that was disturbed most. All processes must call this."""
+        reports = self._group.gather(self._contention.report())
+        if self._writer is not None:
+            self._writer.contention = max(
+                reports, key=lambda report: (SEVERITY.index(report["state"]), report["waited"] or 0.0)
+            )
+
     def _checkpoint(self) -> None:
+        self._compare_contention()
+        self._save()
+
+    def _save(self) -> None:
         if self._writer is None:
             return
         with self.clock.bucket("checkpoint"), self._interrupt.deferred():

@@ -4,20 +4,46 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import parent_process
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from rmsexp.records.record import Row, metrics_text
 from rmsexp.system.command_line import duration
-from rmsexp.train.failures import Failures
 
 LOG = logging.getLogger("rmsexp")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Failures:
+    """Parts of a run that only show or copy its results, which have failed and are switched off, so the run goes on.
+
+    ``errors``: the error of each such part, such as the display or a logger.
+    """
+
+    def __init__(self) -> None:
+        self.errors: dict[str, str] = {}
+
+    def attempt(self, part: str, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """Return the result of a call for a part, or None if the call fails or the part has failed before.
+
+        The first failure of a part is recorded, and a line on standard error reports it.
+        """
+        if part in self.errors:
+            return None
+        try:
+            return action(*args, **kwargs)
+        except (Exception, SystemExit) as error:
+            self.errors[part] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            print(f"warning: {part} is switched off, the run goes on ({self.errors[part]})", file=sys.stderr)
+            return None
 
 
 class LogFile(logging.FileHandler):

@@ -58,32 +58,30 @@ class Constant:
             checks.fraction("schedule.decay", self.decay)
 
     def at(self, step: int) -> dict[str, float]:
-        """Return the factor on the learning rate at a step (from 0); after the last it stays."""
-        return {"lr": min(1.0, (step + 1) / (self.warmup or 1)) * decayed(step, self.steps, self.decay)}
+        """Return the factor on the learning rate at a step (from 0)."""
+        last = 1.0  # the factor of the linear decrease; that of the last step is one step's decrease above zero
+        if self.decay is not None:
+            last = min(1.0, (self.steps - min(step, self.steps - 1)) / (self.decay * self.steps))
+        return {"lr": self.first(step + 1) * last}
+
+    def first(self, number: int) -> float:
+        """Return the factor of the linear increase in step ``number``, from 1."""
+        return min(1.0, number / (self.warmup or 1))
 
 
 @dataclass
-class WarmUp:
+class WarmUp(Constant):
     """A linear increase over ``warmup`` steps, then a decrease with step^-0.5 (Vaswani et al. 2017, section 5.3).
 
     The factor is 1 at its peak, where the rate is ``optim.lr``. In that paper the rate at the peak is
     ``width^-0.5 * warmup^-0.5``. ``decay``: see :class:`Constant`; the linear decrease multiplies the other factor.
     """
 
-    steps: int
-    warmup: int
-    decay: float | None = None
+    warmup: int = 4000
 
-    def __post_init__(self) -> None:
-        _check_lengths(self.steps, self.warmup)
-        if self.decay is not None:
-            checks.fraction("schedule.decay", self.decay)
-
-    def at(self, step: int) -> dict[str, float]:
-        """Return the factor on the learning rate at a step (from 0)."""
-        number = step + 1
-        factor = min(number / self.warmup, (self.warmup / number) ** 0.5)
-        return {"lr": factor * decayed(step, self.steps, self.decay)}
+    def first(self, number: int) -> float:
+        """Return the factor of the increase and of the decrease that follows, in step ``number``, from 1."""
+        return min(number / self.warmup, (self.warmup / number) ** 0.5)
 
 
 @dataclass
@@ -124,11 +122,3 @@ def _check_lengths(steps: int, warmup: int | None) -> None:
         raise ValueError(
             f"schedule.warmup={warmup} must be at most schedule.steps={steps}: the rate would stay below optim.lr"
         )
-
-
-def decayed(step: int, steps: int, decay: float | None) -> float:
-    """Return the factor of a linear decrease over the last ``decay * steps`` of ``steps`` steps, at a step (from 0).
-
-    The factor of the last step is one step's decrease above zero; after the last step it stays.
-    """
-    return 1.0 if decay is None else min(1.0, (steps - min(step, steps - 1)) / (decay * steps))

@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from rmsexp.config import LoggerConfig
 from rmsexp.records import record
-from rmsexp.records.contents import Status
+from rmsexp.records.record import Status
 from rmsexp.system import atomic, lock
 from rmsexp.system.readers import yaml_text
 from rmsexp.train import checkpoint, loggers
-from rmsexp.train.contention import Contention
-from rmsexp.train.failures import Failures
-
-
-@dataclass(frozen=True)
-class Description:
-    """What the record says of a run besides its progress.
-
-    ``identity``: that of its checkpoints. ``resolved``: its config. ``facts``: the content of ``run.json`` except
-    ``sessions``. ``sessions``: one entry per process whose steps are part of the run; the last is this process's.
-    """
-
-    identity: checkpoint.Identity
-    resolved: dict[str, Any]
-    facts: dict[str, Any]
-    sessions: Sequence[Mapping[str, Any]]
+from rmsexp.train.progress import Failures
 
 
 class Writer:
     """Writes the record of a run. Before :meth:`begin` it writes the status alone.
 
     ``run``: the name of the run. ``step``: the number of steps taken. ``checkpoint``: the step of the last checkpoint;
-    None: unknown. ``begun``: whether this process has written ``run.json``.
+    None: unknown. ``begun``: whether this process has written ``run.json``. ``contention``: the last report of
+    :class:`rmsexp.train.contention.Contention`.
     """
 
     def __init__(self, files: record.RunFolder, run: str, step: int = 0, checkpoint: int | None = 0) -> None:
@@ -44,23 +29,23 @@ class Writer:
 
     def begin(
         self,
-        description: Description,
-        step: int,
-        contention: Contention,
+        identity: checkpoint.Identity,
+        resolved: dict[str, Any],
+        facts: dict[str, Any],
+        contention: dict[str, Any],
         failures: Failures,
         logger: LoggerConfig | None = None,
     ) -> None:
-        """Write the config, ``run.json`` and the status of a run that this process trains from ``step`` on.
+        """Write the config, ``run.json`` and the status of a run that this process trains from now on.
 
-        The contention, and what ``failures`` and the standard streams report, are added to this process's session.
-        ``logger``: which loggers get the rows, too.
+        ``identity``: that of its checkpoints. ``resolved``: its config. ``facts``: the content of ``run.json``; the
+        last of its ``sessions`` is that of this process, to which the contention, and what ``failures`` and the
+        standard streams report, are added. ``logger``: which loggers get the rows, too.
         """
-        self._description, self._contention, self._failures = description, contention, failures
-        atomic.write_atomic(self.files.config_path, yaml_text(description.resolved))
-        self._write_progress(step)
-        facts = description.facts | {"sessions": description.sessions}
-        run = loggers.Run(self.files.path, description.resolved, facts, step)
-        self._loggers = [] if logger is None else loggers.make(logger, run, failures)
+        self._identity, self._facts, self.contention, self._failures = identity, facts, contention, failures
+        atomic.write_atomic(self.files.config_path, yaml_text(resolved))
+        self._write_progress(facts["sessions"][-1]["from_step"])
+        self._loggers = loggers.Loggers(logger, failures, self.files.path, resolved, facts)
 
     def write_status(self, status: Status, error: str | None = None) -> None:
         """Replace ``status.json``. Raises: RunLockedError if another process may have taken over the run."""
@@ -69,9 +54,8 @@ class Writer:
     def append(self, rows: list[record.Row], files: Mapping[str, str] = {}) -> int:
         """Append rows to the metrics, and replace files of the task, by name. Return the length of the metrics."""
         length = self.files.append(rows)
-        for logger in self._loggers:
-            for row in rows:
-                logger.log(row)
+        for row in rows:
+            self._loggers.log(row)
         for name, text in files.items():
             atomic.write_atomic(self.files.path / name, text)
         return length
@@ -93,14 +77,13 @@ class Writer:
         something was switched off; loggers may fail at their end.
         """
         self.step = step
-        for logger in self._loggers:
-            logger.close(status)
+        self._loggers.close(status)
         if status == "diverged" or self._failures.errors:
             with suppress(OSError, lock.RunLockedError):
                 self._write_run()
 
     def _identified(self, payload: checkpoint.Payload) -> checkpoint.Payload:
-        return {"identity": self._description.identity._asdict()} | payload
+        return {"identity": self._identity._asdict()} | payload
 
     def _write_progress(self, step: int) -> None:
         self.step = self.checkpoint = step
@@ -110,11 +93,11 @@ class Writer:
 
     def _write_run(self) -> None:
         self.files.check_lock()
-        *earlier, current = self._description.sessions
-        added: dict[str, Any] = {"contention": self._contention.report()}
+        *earlier, current = self._facts["sessions"]
+        added: dict[str, Any] = {"contention": self.contention}
         if self._failures.errors:
             added["switched_off"] = self._failures.errors
         if self.step <= current["from_step"]:
             added[record.TRAINED] = False
         sessions = [*earlier, {**current, **added}]
-        atomic.write_json(self.files.run_path, self._description.facts | {"sessions": sessions})
+        atomic.write_json(self.files.run_path, self._facts | {"sessions": sessions})

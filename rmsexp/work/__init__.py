@@ -1,1 +1,1 @@
-"""Doing runs: one (runner), one on several processes (joint_runner), many (worker)."""
+"""Doing runs: one (runner), many (worker); trials of some steps (cost), and trained models (trained)."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import statistics
 import tempfile
-from collections.abc import Iterable
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from typing import Any
 
 from rmsexp import config
-from rmsexp.campaign.items import Asked
+from rmsexp.campaign.asked import Asked
 from rmsexp.campaign.progress import Planned, waited
 from rmsexp.config import score
 from rmsexp.records import record
@@ -29,7 +27,7 @@ def trial(asked: Asked, run: Planned) -> float:
 
     Raises: ReportedError if it fails; SystemExit if a signal stops it.
     """
-    words = asked.trial_words(run)
+    words = asked.words_of(run)
     whole = config.job(words, asked.config_dir).config
     own = [word for word in words if not word.lstrip("+~").startswith(("logger=", "logger."))]  # a trial is no run
     asked.folder.mkdir(parents=True, exist_ok=True)
@@ -69,24 +67,11 @@ def extrapolated(files: record.RunFolder, whole: Any) -> float:
     rows = files.read_metrics()[0] if files.metrics_path.exists() else []
     if not rows or rows[-1]["step"] < TRIAL_STEPS:
         return 0.0
-    clock, (interim, last) = rows[-1]["seconds"], evaluations(rows)
+    clock = rows[-1]["seconds"]
     training = (clock["data"] + clock["train"]) * whole.max_steps / TRIAL_STEPS
-    evaluation = score.EVALUATIONS * interim + score.SCORED * last
     if whole.evaluation is None:
         evaluation = (1 + math.ceil(whole.max_steps / whole.eval_every)) * clock["eval"] / 2
+    else:
+        interim = next(row["seconds"]["eval"] for row in rows if row["split"] == score.INTERIM)  # of the first of two
+        evaluation = score.EVALUATIONS * interim + score.SCORED * max(0.0, clock["eval"] - 2 * interim)
     return float(clock["warmup"] + training + evaluation) / (1 + waited(files))
-
-
-def evaluations(rows: Iterable[record.Row]) -> tuple[float, float]:
-    """Return the seconds of an evaluation of the first validation examples, and those of the whole split; 0: none."""
-    ends: dict[int, float] = {}  # the seconds of evaluation up to each step with one
-    whole = set()
-    for row in rows:
-        if row["split"] == score.INTERIM:
-            ends[row["step"]] = row["seconds"]["eval"]
-        elif row["split"] != "train":
-            whole.add(row["step"])
-    took = {step: ends[step] - before for step, before in zip(ends, [0.0, *ends.values()], strict=False)}
-    first, both = ([seconds for step, seconds in took.items() if (step in whole) == known] for known in (False, True))
-    interim = statistics.median(first) if first else 0.0
-    return interim, max(0.0, statistics.median(both) - interim) if both else 0.0

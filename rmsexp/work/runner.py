@@ -1,4 +1,4 @@
-"""Do one run, from its config to its end: data, model, training, record, status."""
+"""Do one run, from its config to its end: data, model, training, record, status; in one process or in several."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from threading import Event
 from typing import Any
 
 from torch import nn
@@ -17,8 +18,8 @@ from rmsexp import config, tasks
 from rmsexp.data import DataError
 from rmsexp.models.recurrent import impl_of
 from rmsexp.records import record
-from rmsexp.records.contents import Session, Status
 from rmsexp.records.past import Past, RefusedError, name_of, tokens
+from rmsexp.records.record import Session, Status
 from rmsexp.system import atomic, lock, process
 from rmsexp.system.command_line import ReportedError, brief, memory_message, report
 from rmsexp.system.machine_lock import Pause
@@ -27,19 +28,20 @@ from rmsexp.system.regular_file import read_regular
 from rmsexp.task import Task
 from rmsexp.train import provenance
 from rmsexp.train.checkpoint import Identity
+from rmsexp.train.contention import Contention
 from rmsexp.train.device import compile_model, set_up_device
-from rmsexp.train.distributed.group import Group
-from rmsexp.train.distributed.joint import Processes, share_start, stepper_of
-from rmsexp.train.failures import Failures
+from rmsexp.train.distributed.group import Alone, Group, joined
 from rmsexp.train.interrupt import Interrupted
-from rmsexp.train.loop import Diverged, Trainer, restore
-from rmsexp.train.progress import ProgressDisplay, logged
-from rmsexp.train.writer import Description, Writer
+from rmsexp.train.loop import Diverged, Trainer, restore, share_start
+from rmsexp.train.progress import Failures, ProgressDisplay, logged
+from rmsexp.train.step import Stepper
+from rmsexp.train.writer import Writer
 
 # Errors that are reported by their message, without a traceback. A ValueError is one before the training; after that it
 # is an error of the program.
 REPORTED = (DataError, ReportedError)
 EXPECTED = (*REPORTED, ValueError)
+REPORTING_SECONDS = 10.0  # that process 0 has for a message
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Conditions:
 
     n_jobs: int = 1
     pause: Pause | None = None
-    group: Group | None = None
+    group: Alone | None = None
     quiet: bool = False
 
 
@@ -110,7 +112,7 @@ def _execute(job: config.Job, conditions: Conditions) -> Outcome:
         return _run_and_report(job, past, conditions)
 
 
-def set_aside(files: record.RunFolder, group: Group | None = None) -> None:
+def set_aside(files: record.RunFolder, group: Alone | None = None) -> None:
     """Move an earlier run aside, for ``force=true``, unless a launcher has repeated the command. Report what was done.
 
     The caller must hold the run's lock. ``group``: as in :class:`Conditions`.
@@ -121,13 +123,13 @@ def set_aside(files: record.RunFolder, group: Group | None = None) -> None:
         report(f"force=true begins a new run; the earlier one is kept as {kept}")
 
 
-def _is_repeated(files: record.RunFolder, group: Group | None) -> bool:
+def _is_repeated(files: record.RunFolder, group: Alone | None) -> bool:
     """Return whether a launcher has given this run's command before: torchrun, or SLURM in a job that it requeued.
 
     A requeued job may give commands that it had not reached before; the sessions of their runs are of other jobs.
     """
     if not process.is_requeued():
-        return Processes(group).is_restarted
+        return (group or Alone()).is_restarted
     try:
         sessions = files.read_run()["sessions"]
     except (OSError, ValueError):
@@ -152,15 +154,15 @@ def _run_and_report(job: config.Job, past: Past, conditions: Conditions) -> Outc
     Write the outcome to ``status.json``. It is left as it was if the run is refused, if another process may have taken
     it over, or if a finished run, which is to get more steps, fails or is stopped before the first of them.
     """
-    files, processes = past.files, Processes(conditions.group)
+    files, group = past.files, conditions.group or Alone()
     writer = Writer(files, name_of(job), past.step, past.checkpoint)
     had_ended = past.status is not None and past.status["status"] in record.ENDED
     before = read_regular(files.status_path) if files.status_path.exists() else None
     try:
-        with processes.interrupt.install():
+        with group.interrupt.install():
             if not had_ended:  # a finished run stays so until it goes on, even after SIGKILL
                 writer.write_status("running")
-            outcome = _run(job, past, writer, processes, conditions)
+            outcome = _run(job, past, writer, group, conditions)
     except Interrupted as stop:
         outcome = Outcome("interrupted", writer.step, str(stop), stop.signum)
     except RefusedError as error:
@@ -174,7 +176,7 @@ def _run_and_report(job: config.Job, past: Past, conditions: Conditions) -> Outc
     except Exception as error:
         outcome = Outcome("failed", writer.step, _message(error, job, REPORTED if writer.begun else EXPECTED))
     if outcome.signum is None:  # a signal also counts if an error came before Interrupted was raised
-        outcome = replace(outcome, signum=processes.interrupt.received)
+        outcome = replace(outcome, signum=group.interrupt.received)
     if had_ended and not writer.begun:
         return outcome
     if outcome.status in record.ENDED:
@@ -188,13 +190,13 @@ def _run_and_report(job: config.Job, past: Past, conditions: Conditions) -> Outc
     return outcome
 
 
-def _run(job: config.Job, past: Past, writer: Writer, processes: Processes, conditions: Conditions) -> Outcome:
+def _run(job: config.Job, past: Past, writer: Writer, group: Alone, conditions: Conditions) -> Outcome:
     """Load the data, make the model, restore the newest undamaged checkpoint if there is one, and train."""
-    cfg, failures, group = job.config, Failures(), processes.group
+    cfg, failures = job.config, Failures()
     device = set_up_device(cfg, conditions.n_jobs)
     shown = ProgressDisplay(f"{job.series} seed{cfg.seed}", cfg.max_steps, failures, conditions.quiet)
     with logged(past.files.log_path, failures), closing(shown) as display:
-        with processes.preparing():
+        with group.preparing():
             task = tasks.make(job, device)
             display.metric = task.target.metric
             data, builtin = task.dataset.name, task.dataset.builtin
@@ -206,30 +208,22 @@ def _run(job: config.Job, past: Past, writer: Writer, processes: Processes, cond
             task.prepare(display.report)
             past.refuse_other(**tokens(task.notes))
         model = tasks.build(task, job)
-        stepper, impl = stepper_of(cfg, task, model, device, group), impl_of(job.norm, model)
+        stepper, impl = Stepper(cfg, task, model, device, group), impl_of(job.norm, model)
         known = identity(job, task)
         state, clock = restore(stepper, past.files, known, past.checkpoint, display.warn)
-        if group is not None:
-            state, clock = share_start(group, stepper, (state, clock), known, job.resolved, impl)
+        if group.size > 1:
+            state, clock = share_start(stepper, (state, clock), known, job.resolved, impl)
         compile_model(model, cfg)
-        contention = processes.contention(device, shared=conditions.n_jobs > 1)
-        session = provenance.session(device, state.step) | {"impl": impl} | dict(processes.facts)
+        contention = Contention(device, shared=conditions.n_jobs > 1, own_pids=group.own_pids)
+        session = provenance.session(device, state.step) | {"impl": impl} | group.facts
         if code := provenance.own_modules(job.resolved):
             session[record.OWN_CODE] = code
-        facts, sessions = _facts(job, task, model), _sessions(past.sessions, session, display)
+        facts = _facts(job, task, model) | {"sessions": _sessions(past.sessions, session, display)}
         past.files.overrides_path.parent.mkdir(exist_ok=True)
         atomic.write_atomic(past.files.overrides_path, yaml_text(list(job.overrides)))
-        writer.begin(Description(known, job.resolved, facts, sessions), state.step, contention, failures, cfg.logger)
-        trainer = processes.trainer(
-            stepper,
-            state,
-            clock,
-            writer,
-            interrupt=processes.interrupt,
-            contention=contention,
-            display=display,
-            pause=conditions.pause,
-        )
+        writer.begin(known, job.resolved, facts, contention.report(), failures, cfg.logger)
+        pause = conditions.pause
+        trainer = Trainer(stepper, state, clock, writer, contention=contention, display=display, pause=pause)
         return _train(trainer, writer)
 
 
@@ -315,3 +309,53 @@ def _message(error: Exception, job: config.Job, expected: tuple[type[Exception],
     except OSError as other:
         return brief(f"{type(error).__name__}: {error} (the traceback cannot be written: {other.strerror})")
     return brief(f"{type(error).__name__}: {error} (traceback in {folder.traceback_path})")
+
+
+# --- on several processes
+
+
+def execute_jointly(job: config.Job, n_jobs: int = 1, quiet: bool = False) -> Outcome:
+    """Begin or continue the run of a job (:func:`execute`), on all processes that torchrun started.
+
+    Raises: ConfigError if there are more processes than micro-batches, in process 0, and SystemExit in the others;
+    lock.RunLockedError.
+    """
+    (rank, size), (key, number) = process.rank_and_size(), job.config.parts
+    if size > number:
+        if rank > 0:  # the message of process 0 is enough; when it has ended, torchrun ends the others
+            Event().wait(REPORTING_SECONDS)
+            raise SystemExit(config.ConfigError.exit_status)
+        raise config.ConfigError(f"{size} processes need as many micro-batches per step; set {key}={size} or more")
+    with joined(lambda: set_up_device(job.config), job.config.distributed.timeout) as group:
+        if not isinstance(group, Group) or group.rank == 0:
+            return execute(job, Conditions(n_jobs, group=group, quiet=quiet))
+        return _follow(job, group)
+
+
+def _follow(job: config.Job, group: Group) -> Outcome:
+    """Take part in the run of process 0, which has the record. The outcome is "finished" if that does not begin it."""
+    cfg = job.config
+    try:
+        with group.interrupt.install():
+            if not group.share(False):  # process 0 says whether the run begins
+                return Outcome("finished", 0, already=True)
+            with group.preparing():
+                task = tasks.make(job, group.device)
+                task.prepare(lambda _: None)
+            model = tasks.build(task, job)
+            stepper = Stepper(cfg, task, model, group.device, group)
+            state, clock = share_start(stepper, None, identity(job, task), job.resolved, impl_of(job.norm, model))
+            compile_model(model, cfg)
+            contention = Contention(group.device, own_pids=group.own_pids)
+            display = ProgressDisplay("", cfg.max_steps, quiet=True)
+            trainer = Trainer(stepper, state, clock, None, contention=contention, display=display)
+            trainer.run()
+            return Outcome("finished", trainer.state.step)
+    except Diverged as divergence:
+        return Outcome("diverged", divergence.step, str(divergence))
+    except Interrupted as stop:
+        return Outcome("interrupted", 0, str(stop), stop.signum)
+    except Exception as error:
+        if not isinstance(error, EXPECTED):
+            traceback.print_exc()
+        return Outcome("failed", 0, brief(error))

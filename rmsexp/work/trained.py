@@ -51,16 +51,12 @@ def load(
     past.refuse_other(**tokens(task.notes))
     model = task.build(norm)
     identity = checkpoint.Identity(cfg.seed, config.digest(read_yaml(files.config_path)), run["dataset"]["digest"])
-    step = _restore(model, files.checkpoints / f"{which}.pt", identity)
-    return Trained(task, model.eval(), step)
-
-
-def _restore(model: torch.nn.Module, path: Path, identity: checkpoint.Identity) -> int:
-    """Load the model of a run's checkpoint and return its step. Raises: CheckpointError."""
+    path = files.checkpoints / f"{which}.pt"
     payload = checkpoint.read(path, identity)
     try:
         model.load_state_dict(payload["model"])
-        return int(payload["step"] if "step" in payload else payload["state"]["step"])
+        step = int(payload["step"] if "step" in payload else payload["state"]["step"])
     except Exception as error:  # what does not fit raises many types of exceptions
         reason = textwrap.shorten(f"{type(error).__name__}: {error}", 160)
         raise checkpoint.CheckpointError(f"{path} does not fit the run's config.yaml ({reason})") from None
+    return Trained(task, model.eval(), step)

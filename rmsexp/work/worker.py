@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from rmsexp import config
+from rmsexp.campaign.asked import Asked
+from rmsexp.campaign.progress import Plan, Planned
 from rmsexp.records import record
 from rmsexp.system import lock, machine_lock
 from rmsexp.work import runner
@@ -16,25 +16,6 @@ from rmsexp.work import runner
 POLL_SECONDS = 5.0  # between two looks at runs that other workers have locked
 ENDED = "it has ended, but its record does not count (see rmsexp.status); to repeat it, remove its folder"
 COMMON_CAUSE = 2  # number of runs that fail with the same message before a worker stops: the next ones would, too
-
-
-class Runs(Protocol):
-    """The runs that workers do. Each is hashable, and its ``folder`` is below ``results``, that of all records."""
-
-    @property
-    def results(self) -> Path: ...
-
-    def left(self) -> Sequence[Any]:
-        """Return the runs that have not ended, according to the records, in the order of doing them.
-
-        New ones may follow when others have ended.
-        """
-
-    def headline(self, job: Any) -> str:
-        """Return a line that reports the beginning of a run."""
-
-    def begin(self, job: Any) -> config.Job:
-        """Return a run that is about to begin."""
 
 
 @dataclass
@@ -46,7 +27,7 @@ class Worker:
     other workers do, as data may be missing on this machine only.
     """
 
-    runs: Runs
+    asked: Asked
     n_jobs: int
     report: Callable[[str], None]
     failed: dict[Any, str] = field(default_factory=dict)
@@ -60,8 +41,8 @@ class Worker:
         Raises: ReportedError if a run may not begin.
         """
         with machine_lock.working(self.report) as pause:
-            while left := [job for job in self.runs.left() if job not in self.failed]:
-                outcome = self._one_of(left, pause)
+            while {*(plan := self.asked.plan()).left} - self.failed.keys():
+                outcome = self._one_of(plan, pause)
                 if outcome is None:
                     # A measurement waits until no worker holds the lock of the machine, so one without work frees it
                     pause.close()
@@ -74,14 +55,14 @@ class Worker:
                     return None
         return None
 
-    def _one_of(self, jobs: Sequence[Any], pause: machine_lock.Pause) -> runner.Outcome | None:
-        """Do the first of the runs that is not locked, and return its outcome; None if all are locked."""
-        for job in jobs:
+    def _one_of(self, plan: Plan, pause: machine_lock.Pause) -> runner.Outcome | None:
+        """Do the first run that is left, not failed here and not locked, and return its outcome; None without one."""
+        for job in plan.left:
             try:
-                if record.RunFolder(self.runs.results / job.folder).is_locked():
+                if job in self.failed or record.RunFolder(self.asked.results / job.folder).is_locked():
                     continue
-                run = self.runs.begin(job)
-                self.report(self.runs.headline(job))
+                run = self.asked.begin(job)
+                self.report(plan.place(job))
                 outcome = runner.execute(run, runner.Conditions(self.n_jobs, pause))
             except lock.RunLockedError:
                 continue
@@ -91,17 +72,18 @@ class Worker:
             return outcome
         return None
 
-    def _note(self, job: Any, outcome: runner.Outcome) -> None:
+    def _note(self, job: Planned, outcome: runner.Outcome) -> None:
         """Note and report how a run ended here."""
         if outcome.status == "failed":
-            self._fail(job, str(outcome.error))
+            message = str(outcome.error)
         elif outcome.already:
-            if job in self.runs.left():  # or it would be tried for ever
-                self._fail(job, "; ".join([ENDED, *outcome.notices]))
-        elif outcome.status != "finished":
-            self.report(f"{outcome.status} at step {outcome.step}: {job.folder}: {outcome.error}")
-
-    def _fail(self, job: Any, message: str) -> None:
+            if job not in self.asked.plan().left:
+                return
+            message = "; ".join([ENDED, *outcome.notices])  # noted, or it would be tried for ever
+        else:
+            if outcome.status != "finished":
+                self.report(f"{outcome.status} at step {outcome.step}: {job.folder}: {outcome.error}")
+            return
         self.failed[job] = message
         self.report(f"failed: {job.folder}: {message}")
 

@@ -12,7 +12,7 @@ import torch
 from helpers.analyses import analysed
 from matplotlib.figure import Figure
 
-from rmsexp.analysis import adaptation, gradients
+from rmsexp.analysis import gradients
 from rmsexp.analysis.site import EXAMPLES, GAINLESS, N_IN, N_OUT, NORMS, SPREAD, draw, norm, site
 
 SCALE_INVARIANT = [name for name in NORMS if name != "none"]
@@ -22,6 +22,8 @@ THEORY = {
     "wn": [-1, 0, 0, 0, 1, 0, 1, 0],
     **{name: [-1, 0, 0, 0, 0, -1, 0, 0] for name in ("ln", "rms", "prms", "bn")},
     GAINLESS: [-1, 0, None, 0, 0, -1, None, 0],
+    # dL/db is the sum of D; the others shrink where the function saturates, and grow where it is linear
+    **{name: [None, None, None, 0] * 2 for name in ("dyt", "derf")},
 }
 
 
@@ -57,26 +59,16 @@ def test_gradients_of_rmsnorm_equal_the_formulas_of_section_4_2() -> None:
 @pytest.mark.parametrize("name", THEORY)
 def test_exponents_equal_the_theoretical_ones(table: pd.DataFrame, name: str) -> None:
     fitted = gradients.exponents(table)
-    exponents = fitted[fitted["norm"] == name].set_index(["changed", "of"])["exponent"]
+    exponents = fitted[fitted["norm"] == name].set_index(["changed", "of"])["exponent"].dropna()
     keys = [(changed, variable) for changed in "Wx" for variable in "Wxgb"]
     expected = {key: power for key, power in zip(keys, THEORY[name], strict=True) if power is not None}
     assert exponents.to_dict() == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", ["dyt", "derf"])
-def test_only_the_shift_s_gradient_of_a_pointwise_function_follows_a_power_law(table: pd.DataFrame, name: str) -> None:
-    """dL/db is the sum of D. The others shrink where the function saturates, and grow where it is linear."""
-    fitted = gradients.exponents(table)
-    exponents = fitted[fitted["norm"] == name].set_index(["changed", "of"])["exponent"].round(9)
-    assert exponents.dropna().to_dict() == {("W", "b"): 0, ("x", "b"): 0}
-
-
-def test_only_rmsnorm_has_exponents_of_the_paper_which_agree(table: pd.DataFrame) -> None:
-    fitted = gradients.exponents(table)
-    in_paper = fitted.dropna(subset="paper")
-    assert set(in_paper["norm"]) == {"rms"}
+def test_only_rmsnorm_has_exponents_of_the_paper(table: pd.DataFrame) -> None:
+    in_paper = gradients.exponents(table).dropna(subset="paper")
+    assert in_paper["norm"].tolist() == ["rms"] * 8
     assert in_paper["paper"].tolist() == pytest.approx(in_paper["exponent"].tolist(), abs=1e-9)
-    assert len(in_paper) == 8
 
 
 def test_the_exponent_of_a_power_law_is_fitted() -> None:
@@ -91,7 +83,7 @@ def test_the_exponent_of_a_power_law_is_fitted() -> None:
 
 
 def test_sgd_without_a_norm_equals_linear_regression_in_numpy() -> None:
-    steps, rate = 4, adaptation.LEARNING_RATE
+    steps, rate = 4, gradients.LEARNING_RATE
     state = {name: value.numpy().copy() for name, value in site(norm("none"), "student").state_dict().items()}
     weight, teacher = state["weight"], SPREAD * draw((N_OUT, N_IN), "teacher").numpy()
     expected = []
@@ -104,14 +96,14 @@ def test_sgd_without_a_norm_equals_linear_regression_in_numpy() -> None:
             (step, lengths[0], rate * lengths[1] / lengths[0], (gradient * weight).sum() / np.prod(lengths))
         )
         weight = weight - rate * gradient
-    run = adaptation.train(norm("none"), steps)
+    run = gradients.train(norm("none"), steps)
     assert list(run.columns) == ["step", "weight", "relative_step", "cosine"]
     np.testing.assert_allclose(run.to_numpy(), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", SCALE_INVARIANT)
 def test_steps_orthogonal_to_the_weights_increase_their_norm_by_pythagoras(name: str) -> None:
-    run = adaptation.train(norm(name), 12)
+    run = gradients.train(norm(name), 12)
     assert run["cosine"].abs().max() < 1e-14
     growth = (run["weight"].shift(-1) / run["weight"])[:-1]
     np.testing.assert_allclose(growth, np.sqrt(1 + run["relative_step"][:-1] ** 2), rtol=1e-12)
@@ -119,7 +111,7 @@ def test_steps_orthogonal_to_the_weights_increase_their_norm_by_pythagoras(name:
 
 def test_summary_of_a_run() -> None:
     run = pd.DataFrame({"step": range(4), "weight": [2.0, 3, 2.5, 5], "relative_step": [0.4, 0.2, 0.2, 0.1]})
-    (row,) = adaptation.summary({"rms": run.assign(cosine=[0.1, -0.3, 0, 0])}).to_dict("records")
+    (row,) = gradients.summary({"rms": run.assign(cosine=[0.1, -0.3, 0, 0])}).to_dict("records")
     assert row == {
         "norm": "rms",
         "weight_growth": 2.5,
@@ -132,7 +124,7 @@ def test_summary_of_a_run() -> None:
 
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adaptation, "STEPS", 60)
+    monkeypatch.setattr(gradients, "STEPS", 60)
 
 
 @pytest.mark.slow
@@ -160,19 +152,10 @@ def test_the_command_writes_its_files_and_agrees_with_the_paper(
     assert trained.loc["none", "growing"] < 0.9
 
 
-def test_every_panel_has_a_line_per_norm(table: pd.DataFrame) -> None:
-    panels = gradients.draw_grid(table).axes
-    assert [len(axes.lines) for axes in panels] == [9, 9, 7, 9] * 2
-    for axes in panels:
-        assert axes.get_xscale() == axes.get_yscale() == "log"
-        widths = [line.get_linewidth() for line in axes.lines]
-        assert widths == sorted(widths, reverse=True)  # otherwise a line would hide those that coincide with it
-
-
 @pytest.fixture
 def empty_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gradients, "draw_grid", lambda _: Figure())
-    monkeypatch.setattr(adaptation, "draw_runs", lambda _: Figure())
+    monkeypatch.setattr(gradients, "draw_runs", lambda _: Figure())
 
 
 @pytest.mark.usefixtures("few_steps", "empty_figures")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from rmsexp.campaign import question
 from rmsexp.campaign.question import Question
 
 
@@ -12,7 +11,8 @@ from rmsexp.campaign.question import Question
 def quick_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     """Name the folders of runs by a formula. Composing a run to find its folder takes a tenth of a second."""
 
-    def folder(asked: Question, final: bool, norm: str, rate: float) -> str:  # noqa: ARG001
-        return f"order_embedding/demo+evaluation={'scored' if final else 'validation'}+optim.lr={rate:g}/{norm}"
+    def folder(asked: Question, stage: str, norm: str, rate: float, seed: int) -> str:  # noqa: ARG001
+        evaluation = "scored" if stage == "final" else "validation"
+        return f"order_embedding/demo+evaluation={evaluation}+optim.lr={rate:g}/{norm}/seed{seed}"
 
-    monkeypatch.setattr(question, "_series_folder", folder)
+    monkeypatch.setattr(Question, "relative_folder", folder)

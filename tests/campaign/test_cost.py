@@ -11,10 +11,9 @@ import pytest
 from helpers.campaign_runs import ask, write_run
 
 from rmsexp import config
-from rmsexp.campaign import plan, progress
+from rmsexp.campaign import progress
 from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.question import Question
-from rmsexp.campaign.runs import CampaignRuns
 from rmsexp.records import record
 from rmsexp.system import atomic, clock
 from rmsexp.system.command_line import ReportedError
@@ -22,7 +21,7 @@ from rmsexp.work import cost, runner
 
 
 def jobs(asked: Question) -> list[Job]:
-    return list(plan.update(asked).jobs)
+    return list(asked.update().jobs)
 
 
 @pytest.mark.usefixtures("quick_folders")
@@ -60,11 +59,11 @@ def test_estimates_are_means_of_finished_runs(tmp_path: Path) -> None:
         return 100.0 if job.norm == "rms" else None
 
     def seconds(jobs: list[Job], done: dict[Job, float], longer: float = 1.0) -> list[float | None]:
-        stages, states = {"all": [*done, *jobs]}, dict.fromkeys(done, "finished") | dict.fromkeys(jobs, "missing")
-        found = progress.progress(tmp_path, stages, states, done, (), longer, trial)
-        return [stage.seconds_left for stage in found.stages]
+        states = dict.fromkeys(done, "finished") | dict.fromkeys(jobs, "missing")
+        plan = progress.Plan({"all": [*done, *jobs]}, states, (), longer)
+        return [stage.seconds_left for stage in plan.progress(tmp_path, done, trial)]
 
-    assert [seconds([job], finished, 2.0)[0] for job in left[::2]] == [15, 100, None, 30, 200, None]
+    assert [seconds([job], finished, 2.0)[0] for job in left[::2]] == [15, 100, None, 30, 100, None]
     tried.clear()
     assert seconds(left, finished) == [None]
     assert tried == ["rms", "none"]
@@ -81,14 +80,14 @@ def test_a_trial_leaves_nothing_behind(tmp_path: Path) -> None:
         assert arguments[0].pause is not None  # type: ignore[attr-defined]  # it pauses while others measure
         outcome = original(job, *arguments)  # type: ignore[arg-type]
         folders.append(job.folder)  # type: ignore[attr-defined]
-        assert {row["split"] for row in record.read(folders[0]).metrics} == {"train", "interim", "valid"}
+        assert {row["split"] for row in record.RunFolder(folders[0]).read_metrics()[0]} == {"train", "interim", "valid"}
         assert job.config.logger.tensorboard is None  # type: ignore[attr-defined]
         assert list(record.find_runs(asked.results)) == []
         return outcome
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "execute", execute)
-        found = cost.trial(CampaignRuns(asked), Job("tune", "rms", 1e-3, 0, ""))
+        found = cost.trial(asked, Job("tune", "rms", 1e-3, 0, ""))
     assert 0 < found < 60
     assert str(folders[0]).startswith(f"{asked.folder}/.trial-")
     assert list(asked.folder.iterdir()) == []
@@ -111,7 +110,7 @@ def test_the_parts_of_a_schedule_fit_a_trial(
 
     monkeypatch.setattr(runner, "execute", execute)
     with pytest.raises(ReportedError, match="not run"):
-        cost.trial(CampaignRuns(asked), Job("tune", "ln", 1e-3, 0, ""))
+        cost.trial(asked, Job("tune", "ln", 1e-3, 0, ""))
     assert [(schedule.steps, getattr(schedule, key)) for schedule in schedules] == [(200, 1)]
 
 

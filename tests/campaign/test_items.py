@@ -14,6 +14,7 @@ import yaml
 from helpers.campaign_runs import RUNS
 
 from rmsexp import config
+from rmsexp.campaign import asked as asked_module
 from rmsexp.campaign import items, progress
 from rmsexp.campaign.items import Items, Run
 from rmsexp.commands import summary
@@ -56,14 +57,14 @@ def quick_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
             resolved={},
         )
 
-    monkeypatch.setattr(items, "_job", job)
+    monkeypatch.setattr(asked_module, "_composed", job)
 
 
 def end(asked: Items, run: Run, status: str = "finished", step: int | None = None) -> None:
     """Write the record of a run that has ended, by default at its last step."""
     folder = record.RunFolder(asked.results / run.folder)
     folder.path.mkdir(parents=True)
-    last = asked.job(run).config.max_steps if step is None else step
+    last = asked.composed(run.words).config.max_steps if step is None else step
     folder.status_path.write_text(json.dumps({"status": status, "step": last, "error": None}))
     folder.metrics_path.write_text(json.dumps({"split": "train", "step": last}))
     folder.run_path.write_text(json.dumps({"dataset": {"digest": ""}, "sessions": []}))
@@ -72,42 +73,40 @@ def end(asked: Items, run: Run, status: str = "finished", step: int | None = Non
 
 @pytest.mark.usefixtures("quick_jobs")
 def test_items_share_runs(tmp_path: Path) -> None:
-    """The plots printed as Table 9 and Table 10 have the same ones. Words change all runs, and the folder's name."""
-    asked = ask(tmp_path, "table10", "optim.lr=0.1")
-    other = ask(tmp_path, "table9", "optim.lr=0.1")
-    assert {run.folder for run in asked.left()} == {run.folder for run in other.left()}
-    assert asked.left()[0].folder == "cifar10/demo+optim.lr=0.1/none/seed0"
+    """The plots printed as Table 9 and Table 10 have the same ones. Words change all runs, and the folder's name.
+
+    All items are 44 runs and 6 timings. A table of times needs no runs.
+    """
+    asked, other = (ask(tmp_path, name, "optim.lr=0.1") for name in ("table10", "table9"))
+    assert {run.folder for run in asked.plan().left} == {run.folder for run in other.plan().left}
+    assert asked.plan().left[0].folder == "cifar10/demo+optim.lr=0.1/none/seed0"
     assert asked.folder == other.folder == tmp_path / "paper/demo+optim.lr=0.1"
-    assert len(ask(tmp_path, "table10", "seeds=[0,1]").left()) == 12
-
-
-@pytest.mark.usefixtures("quick_jobs")
-def test_all_items_of_the_paper_are_44_runs_and_6_timings(tmp_path: Path) -> None:
-    asked = ask(tmp_path, "paper", "timing.processes=2")
-    assert len(asked.left()) == len({run.folder for run in asked.left()}) == 44
-    timings = asked.timings()
+    assert len(ask(tmp_path, "table10", "seeds=[0,1]").plan().left) == 12
+    whole = ask(tmp_path, "paper", "timing.processes=2")
+    assert len(whole.plan().left) == len({run.folder for run in whole.plan().left}) == 44
+    timings = whole.timings()
     assert [len(timing.jobs) for timing in timings] == [5, 4, 4, 6, 4, 6]
-    assert {timing.options.reference for timing in timings} == {"ln"}
-    assert {timing.options.processes for timing in timings} == {2}
-
-
-@pytest.mark.usefixtures("quick_jobs")
-def test_a_table_of_times_needs_no_runs(tmp_path: Path) -> None:
-    asked = ask(tmp_path, "table8")
-    assert asked.left() == []
-    assert [list(timing.jobs) for timing in asked.timings()] == [["none", "ln", "rms", "prms"]]
+    assert {(timing.options.reference, timing.options.processes) for timing in timings} == {("ln", 2)}
+    times = ask(tmp_path, "table8")
+    assert (times.plan().left, [list(timing.jobs) for timing in times.timings()]) == (
+        [],
+        [["none", "ln", "rms", "prms"]],
+    )
 
 
 @pytest.mark.usefixtures("quick_jobs")
 def test_one_run_serves_figure_1_and_then_table_2_at_the_papers_scale(tmp_path: Path) -> None:
     """Figure 1 needs its first 10,000 steps only."""
     figure, table = (ask(tmp_path, name, "scale=paper") for name in ("figure1", "table2"))
-    first, *_ = figure.left()
-    (same,) = [run for run in table.left() if run.folder == first.folder]
-    assert (figure.job(first).config.max_steps, figure.job(first).config.log_every) == (10_000, 100)
+    first, *_ = figure.plan().left
+    (same,) = [run for run in table.plan().left if run.folder == first.folder]
+    assert (figure.composed(first.words).config.max_steps, figure.composed(first.words).config.log_every) == (
+        10_000,
+        100,
+    )
     end(figure, first, step=10_000)
-    assert first not in figure.left()
-    assert (table.state(same), same in table.left()) == ("interrupted", True)
+    assert first not in figure.plan().left
+    assert (table.state(same), same in table.plan().left) == ("interrupted", True)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +136,7 @@ def test_a_plan_has_states_and_costs(
     """Runs of other norms of the setting stand for a norm without finished runs."""
     monkeypatch.setattr(progress, "cost", lambda _: 3600.0)
     asked = ask(tmp_path, "table4", "timing.budget=30")
-    end(asked, asked.left()[0])
+    end(asked, asked.plan().left[0])
     summary.print_plan(asked)
     out = capsys.readouterr().out.splitlines()
     assert out[1:3] == [
@@ -202,8 +201,8 @@ def test_an_item_from_its_first_run_to_its_table(
     assert list(record.find_runs(tmp_path / "results")) == []
     assert main(words) == 0
     out = capsys.readouterr().out.splitlines()
-    assert [line for line in out if line.startswith("run ")] == [
-        f"run {number} of 2: order_embedding/{_setting()}/{norm}/seed0" for number, norm in ((1, "ln"), (2, "rms"))
+    assert [line for line in out if line.startswith("mine run ")] == [
+        f"mine run {number} of 2: order_embedding/{_setting()}/{norm}/seed0" for number, norm in ((1, "ln"), (2, "rms"))
     ]
     (page,) = (tmp_path / "results/paper").glob("*/mine.md")
     assert f"Table 7       {page}" in out

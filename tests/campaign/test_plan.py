@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from helpers.campaign_runs import EQUAL, ask, do, write_run
 
-from rmsexp.campaign import campaign_file, plan
+from rmsexp.campaign import campaign_file, question
 from rmsexp.campaign import results as campaign_results
 from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.question import Question
@@ -52,15 +52,15 @@ def test_the_plan_is_a_function_of_file_and_records(tmp_path: Path) -> None:
     path = asked.folder / campaign_file.FILE
     written = path.read_text()
     path.unlink()
-    campaign = plan.update(asked)
+    campaign = asked.update()
     assert path.read_text() == written
     assert campaign_results.load(path) == campaign
     assert campaign.command == ("tiny", "--config-dir", asked.config_dir)
     again = ask(tmp_path / "again")
-    todo = list(plan.update(again).jobs)
+    todo = list(again.update().jobs)
     while todo:  # one at a time, the last first
         write_run(again, todo[-1], value(todo[-1]))
-        current = plan.update(again)
+        current = again.update()
         todo = current.left
     assert set(current.jobs) == set(campaign.jobs)
     assert current.seeds == campaign.seeds
@@ -69,7 +69,7 @@ def test_the_plan_is_a_function_of_file_and_records(tmp_path: Path) -> None:
 def test_the_grid_is_extended_for_every_norm(tmp_path: Path) -> None:
     asked = ask(tmp_path)
     do(asked, lambda job: value(job) if job.norm == "ln" else 20 + math.log2(job.rate))
-    campaign = plan.update(asked)
+    campaign = asked.update()
     rates = {
         norm: {job.rate for job in campaign.jobs if job.norm == norm and job.stage == "tune"} for norm in ("ln", "rms")
     }
@@ -86,16 +86,16 @@ def test_the_spread_at_the_first_look_decides_the_number_of_seeds(spread: float,
         return value(job) + (spread * (-1) ** job.seed if job.stage == "final" and job.norm == "rms" else 0)
 
     rounds = do(asked, scattered)
-    campaign = plan.update(asked)
+    campaign = asked.update()
     assert campaign.seeds.needed == needed
     assert [len(jobs) for jobs in rounds[2:]] == ([4] if needed == 2 else [4, 4])
     assert campaign.final_seeds == list(range(needed))
 
 
 def test_norms_have_the_seeds_that_their_claims_need(tmp_path: Path) -> None:
-    asked = ask(tmp_path, norms=["none", "ln", "rms"], final={"seeds": {"look": 4, "most": 4}}, claims=[EQUAL, BETTER])
+    asked = ask(tmp_path, norms=["none", "ln", "rms"], final={"min_seeds": 4, "max_seeds": 4}, claims=[EQUAL, BETTER])
     do(asked, value)
-    final = [job for job in plan.update(asked).jobs if job.stage == "final"]
+    final = [job for job in asked.update().jobs if job.stage == "final"]
     assert {norm: sum(job.norm == norm for job in final) for norm in asked.content.norms} == {
         "none": 2,
         "ln": 4,
@@ -106,7 +106,7 @@ def test_norms_have_the_seeds_that_their_claims_need(tmp_path: Path) -> None:
 def test_a_norm_that_diverges_at_every_rate_has_no_final_runs(tmp_path: Path) -> None:
     asked = ask(tmp_path)
     do(asked, lambda job: math.nan if job.norm == "ln" else value(job))
-    campaign = plan.update(asked)
+    campaign = asked.update()
     assert {job.norm for job in campaign.jobs if job.stage == "final"} == {"rms"}
     assert not campaign.undecided
     (verdict,) = campaign.verdicts
@@ -134,12 +134,12 @@ def test_only_one_process_at_a_time_writes_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whoever waits reads the records after the other has written, so an older plan never replaces a newer one."""
-    monkeypatch.setattr(plan, "PATIENCE", 0.0)
+    monkeypatch.setattr(question, "PATIENCE", 0.0)
     asked, written = ask(tmp_path), list[bool]()
     timer = lock_for_a_moment(asked, lambda: written.append((asked.folder / campaign_file.FILE).exists()))
     left_behind = asked.folder / ".campaign.json.1.tmp"
     left_behind.touch()
-    campaign = plan.update(asked)
+    campaign = asked.update()
     timer.join()
     assert written == [False]
     assert campaign.path.exists()
@@ -148,12 +148,9 @@ def test_only_one_process_at_a_time_writes_the_file(
     assert capsys.readouterr().err == line
 
 
-NEW = {"min_seeds": 2, "max_seeds": 4}
-
-
 def test_half_and_quarter_octaves_follow_the_octaves(tmp_path: Path) -> None:
-    asked = ask(tmp_path, final=NEW)
-    campaign = plan.update(asked)
+    asked = ask(tmp_path, rules=2)
+    campaign = asked.update()
     assert len(campaign.jobs) + sum(job.stage == "tune" for job in campaign.coming()) == 2 * 13
     rounds = do(asked, value)
     assert sum(job.stage == "tune" for jobs in rounds for job in jobs) == 2 * 13
@@ -163,13 +160,13 @@ def test_half_and_quarter_octaves_follow_the_octaves(tmp_path: Path) -> None:
     assert [job.stage for job in rounds[4]] == ["final"] * 4
     stored = json.loads((asked.folder / campaign_file.FILE).read_text())
     assert (stored["rules"], stored["seeds"]["min_seeds"], stored["seeds"]["max_seeds"]) == (2, 2, 4)
-    campaign = plan.update(asked)
+    campaign = asked.update()
     assert all(not math.isnan(verdict.rates) for verdict in campaign.verdicts)
     assert campaign.remarks == ["not registered: the campaign's file has no digest of its rules"]
 
 
 def test_a_single_rate_is_not_tuned(tmp_path: Path) -> None:
-    asked = ask(tmp_path, final=NEW, tune={"over": {"optim.lr": [2e-3]}})
+    asked = ask(tmp_path, rules=2, tune={"over": {"optim.lr": [2e-3]}})
     (jobs,) = do(asked, value)
     assert {(job.stage, job.rate) for job in jobs} == {("final", 2e-3)}
-    assert [verdict.rates for verdict in plan.update(asked).verdicts] == [0.0]
+    assert [verdict.rates for verdict in asked.update().verdicts] == [0.0]

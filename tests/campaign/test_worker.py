@@ -16,10 +16,9 @@ from helpers.campaign_runs import ask, write_file, write_run
 from helpers.cases import some
 from helpers.stopping import stop
 
-from rmsexp.campaign import campaign_file, plan
+from rmsexp.campaign import campaign_file
 from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.question import Question
-from rmsexp.campaign.runs import CampaignRuns
 from rmsexp.commands.campaign import main
 from rmsexp.records import record
 from rmsexp.system import lock, machine_lock
@@ -61,23 +60,16 @@ class Simulation:
         return Outcome("failed", 0, message)
 
     def worker(self) -> Worker:
-        return Worker(CampaignRuns(self.asked), 1, self.lines.append)
+        return Worker(self.asked, 1, self.lines.append)
 
     def planned(self) -> tuple[Job, ...]:
-        return plan.update(self.asked).jobs
+        return self.asked.update().jobs
 
 
 @pytest.fixture
 def simulation(tmp_path: Path, quick_folders: None, monkeypatch: pytest.MonkeyPatch) -> Simulation:  # noqa: ARG001
     simulated = Simulation(ask(tmp_path))
-    original = Question.job
-
-    def job(asked: Question, stage: Any, norm: str, rate: float | None, seed: int) -> Any:
-        if rate is None:
-            return original(asked, stage, norm, rate, seed)
-        return SimpleNamespace(job=Job(stage, norm, rate, seed, asked.relative_folder(stage, norm, rate, seed)))
-
-    monkeypatch.setattr(Question, "job", job)
+    monkeypatch.setattr(Question, "begin", lambda asked, job: (asked.register(), SimpleNamespace(job=job))[1])
     monkeypatch.setattr(runner, "execute", simulated.execute)
     return simulated
 
@@ -98,8 +90,8 @@ def test_a_worker_does_all_runs(simulation: Simulation) -> None:
     assert [job.stage for job in simulation.tried] == ["tune"] * 14 + ["final"] * 4
     assert all(registered)
     assert len(set(simulation.tried)) == 18
-    assert simulation.lines[0] == "tuning run 1 of 6: ln optim.lr=0.001 seed=1000"
-    assert simulation.lines[-1] == "final run 4 of 4: rms optim.lr=0.002 seed=1"
+    assert simulation.lines[0] == f"tune run 1 of 6: {simulation.tried[0].folder}"
+    assert simulation.lines[-1] == f"final run 4 of 4: {simulation.tried[-1].folder}"
 
 
 def test_a_run_whose_files_cannot_be_used_does_not_end_the_worker(
@@ -214,7 +206,7 @@ def test_runs_without_scores_do_not_loop(stage: str, simulation: Simulation) -> 
         return Outcome("finished", 20, already=already)
 
     for norm in ("ln", "rms"):
-        for rate in simulation.asked.grid:
+        for rate in simulation.asked.campaign.grid:
             for seed in (0, 1, 1000):
                 folder = simulation.asked.relative_folder(stage, norm, rate, seed)  # type: ignore[arg-type]
                 simulation.behaviour[Job(stage, norm, rate, seed, folder)] = finish_without_scores  # type: ignore[arg-type]

@@ -17,36 +17,13 @@ from rmsexp.measure import interleaved, layers
 from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD
 from rmsexp.records.frames import benchmarks
 from rmsexp.records.frames.benchmarks import Measured, Summary
-from rmsexp.report.tables import bench as bench_table
+from rmsexp.report.plots import bench as bench_table
 from rmsexp.rules.ratios import paired_ratio
 from rmsexp.train.interrupt import Interrupted
 
 pytestmark = pytest.mark.slow
 
 # Command lines
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("", "the following arguments are required: WHAT"),
-        ("norm", "argument WHAT: invalid choice: 'norm'"),
-        ("norms --shapes 64y240", "--shapes: 64y240 is not ROWSxFEATURES, such as 64x240"),
-        ("norms --threads 100000", "--threads must be at most 1024, got 100000"),
-        ("norms --shapes 2x3 2x3", "--shapes names 2x3 twice"),
-        ("recurrences --shapes 5x8x5x10", "is not CELL-TIMExBATCHxINxHIDDEN, such as gru-50x80x512x1024"),
-        ("recurrences --dtype float64", "unrecognized arguments: --dtype float64"),
-        ("norms --seconds 0", "--seconds must be a finite number greater than 0, got 0.0"),
-    ],
-)
-def test_a_mistake_is_reported_in_one_line(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as error:
-        bench.main(words.split())
-    assert error.value.code == 2
-    errors = capsys.readouterr().err
-    assert errors.startswith("rmsexp: ")
-    assert message in errors
-    assert errors.count("\n") == 1
 
 
 def test_the_folder_of_own_norms_is_named_before_or_after_the_table() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,16 +52,25 @@ def no_waiting(seconds: int = 60) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def reported(results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    """Write the report; check that it lists the other runs, and return what it says of damaged records."""
-    monkeypatch.setattr(sys, "argv", ["report", str(results)])
-    with no_waiting():
-        assert report.main() == 0
-    summary = pd.read_csv(results / "report/summary.csv")
-    assert set(summary.loc[summary["setting"] == "demo", "series"]) >= {"ln", "rms"}
-    problems = capsys.readouterr().err
-    assert "Traceback" not in problems
-    return problems
+@pytest.fixture
+def reported(results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Return a function that writes the report and returns what it says of damaged records.
+
+    It checks that the report lists the other runs. ``figures``: whether they are drawn.
+    """
+
+    def report_of_results(*, figures: bool = False) -> str:
+        if not figures:
+            monkeypatch.setattr(setting_report, "_draw", lambda *_: [])
+        with no_waiting():
+            assert report.main([str(results)]) == 0
+        summary = pd.read_csv(results / "report/summary.csv")
+        assert set(summary.loc[summary["setting"] == "demo", "series"]) >= {"ln", "rms"}
+        problems = capsys.readouterr().err
+        assert "Traceback" not in problems
+        return problems
+
+    return report_of_results
 
 
 def with_rows(folder: Path, change: Callable[[str], str]) -> None:
@@ -80,9 +88,7 @@ def with_rows(folder: Path, change: Callable[[str], str]) -> None:
     ("key", "value"),
     [("loss", "NaN"), ("error", "-1e308"), ("step", "Infinity"), ("seconds", "1e400"), ("loss", "1" + "0" * 400)],
 )
-def test_an_impossible_value_is_listed(
-    results: Path, key: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_impossible_value_is_listed(results: Path, key: str, value: str, reported: Callable[..., str]) -> None:
     def change(text: str) -> str:
         rows = [json.loads(line) for line in text.splitlines()]
         for row in rows[-2:]:
@@ -90,7 +96,7 @@ def test_an_impossible_value_is_listed(
         return "".join(json.dumps(row) + "\n" for row in rows).replace('"VALUE"', value)
 
     with_rows(results / BAD, change)
-    problems = reported(results, monkeypatch, capsys)
+    problems = reported(figures=True)
     assert str(results / BAD / record.METRICS) in problems
     assert str(results / BAD / record.METRICS) in (results / "report/report.md").read_text()
 
@@ -107,19 +113,15 @@ def test_an_impossible_value_is_listed(
     ids=["mode", "steps", "seed", "parameters", "quantity"],
 )
 def test_a_run_json_with_an_unknown_value_is_listed(
-    results: Path, changes: dict[str, object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    results: Path, changes: dict[str, object], reported: Callable[..., str]
 ) -> None:
-    monkeypatch.setattr(setting_report, "_draw", lambda *_: [])
     path = results / BAD / record.RUN
     atomic.write_json(path, json.loads(path.read_text()) | changes)
-    assert f"{path}: " in reported(results, monkeypatch, capsys)
+    assert f"{path}: " in reported()
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "1e308", "-1.0"])
-def test_a_timing_with_impossible_times_is_listed(
-    results: Path, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(setting_report, "_draw", lambda *_: [])
+def test_a_timing_with_impossible_times_is_listed(results: Path, value: str, reported: Callable[..., str]) -> None:
     path = write_timing(results, {"ln": 1.0, "rms": 0.9}) / "timing.json"
     stored = json.loads(path.read_text())
 
@@ -129,19 +131,16 @@ def test_a_timing_with_impossible_times_is_listed(
     for process in stored["processes"]:
         process["seconds"] = damaged(process["seconds"])
     path.write_text(json.dumps(stored).replace('"VALUE"', value))
-    assert f"{path}: timing record ignored" in reported(results, monkeypatch, capsys)
+    assert f"{path}: timing record ignored" in reported()
 
 
 # --- names
 
 
-def test_a_folder_whose_name_is_not_utf_8_is_left_out(
-    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(setting_report, "_draw", lambda *_: [])
+def test_a_folder_whose_name_is_not_utf_8_is_left_out(results: Path, reported: Callable[..., str]) -> None:
     for place in (b"cifar10/demo/rms\xff", b"cifar10/d\xe9mo", b"\xff", b"campaigns/\xfe"):
         (results / os.fsdecode(place) / "seed0").mkdir(parents=True)
-    reported(results, monkeypatch, capsys)
+    reported()
     assert len(progress.read(results).runs) == 4
     (results / "report/report.md").read_bytes().decode()
 
@@ -156,7 +155,7 @@ def test_dollar_signs_of_records_are_no_formulas(tmp_path: Path) -> None:
 
 
 def test_what_a_setting_or_a_figure_raises_is_listed_with_its_folder(
-    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    results: Path, reported: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("ln", "rms"):
         write_run(results, name, 0, setting="other")
@@ -173,7 +172,7 @@ def test_what_a_setting_or_a_figure_raises_is_listed_with_its_folder(
 
     monkeypatch.setattr(report.setting_report, "write", refuse)
     monkeypatch.setattr(canvas, "draw", fail)
-    problems = reported(results, monkeypatch, capsys)
+    problems = reported(figures=True)
     assert f"{folder}: this setting is not reported: OverflowError('too large')" in problems
     figure = results / "report/cifar10/demo/curves.png"
     assert f"{results / 'cifar10/demo'}: the figure {figure} cannot be drawn: IndexError" in problems
@@ -201,17 +200,12 @@ things = pytest.mark.parametrize("thing", THINGS, ids=[thing.__name__ for thing 
 @things
 @pytest.mark.parametrize("name", [record.METRICS, record.RUN, record.STATUS, record.CONFIG])
 def test_something_else_in_the_place_of_a_file_of_a_run(
-    results: Path,
-    name: str,
-    thing: Callable[[Path], None],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    results: Path, name: str, thing: Callable[[Path], None], reported: Callable[..., str]
 ) -> None:
-    monkeypatch.setattr(setting_report, "_draw", lambda *_: [])
     path = results / BAD / name
     path.unlink()
     thing(path)
-    assert str(path) in reported(results, monkeypatch, capsys)
+    assert str(path) in reported()
     with no_waiting():
         status = progress.read(results)
     assert len(status.runs) == 4
@@ -221,17 +215,12 @@ def test_something_else_in_the_place_of_a_file_of_a_run(
 @things
 @pytest.mark.parametrize("place", ["campaigns/a/campaign.json", "cifar10/demo/timing/steps0/timing.json"])
 def test_something_else_in_the_place_of_another_record(
-    results: Path,
-    place: str,
-    thing: Callable[[Path], None],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    results: Path, place: str, thing: Callable[[Path], None], reported: Callable[..., str]
 ) -> None:
-    monkeypatch.setattr(setting_report, "_draw", lambda *_: [])
     path = results / place
     path.parent.mkdir(parents=True)
     thing(path)
-    problems = reported(results, monkeypatch, capsys)
+    problems = reported()
     if thing is not Path.mkdir:  # a folder of this name is no record
         assert str(path) in problems
 

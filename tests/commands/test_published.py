@@ -201,25 +201,3 @@ def test_the_log_of_the_attentive_reader_is_drawn(
     assert records.problems == []
     assert final_metric(records, 3000).to_list() == pytest.approx([0.6])
     assert "curves" in unwritten_figures
-
-
-def test_mistakes_give_an_error_message_and_write_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    good = saved(tmp_path / "results.csv", CSV)
-    bad = saved(tmp_path / "bad.csv", CSV.replace("0.25", "x"))
-    for words, status, message in (
-        ([bad], 1, f"rmsexp: {bad} is not as the authors published it"),
-        ([tmp_path / "absent.csv"], 1, "absent.csv cannot be read (No such file or directory)"),
-        ([good, "--task", "attentive_reader"], 1, "is not as the authors published it"),
-        ([tmp_path / "results.txt"], 2, "ends in none of .csv, .pkl"),
-        ([good, "--norm", "lm"], 2, "invalid choice: 'lm'"),
-        ([good, "--seed", "-1"], 2, "--seed must be from 0 to 9223372036854775807, got -1"),
-        ([], 2, "required: file"),
-    ):
-        assert command(monkeypatch, *words, "--results", tmp_path / "results") == status
-        output = capsys.readouterr()
-        assert message in output.err
-        assert "Traceback" not in output.err
-        assert output.out == ""
-    assert not (tmp_path / "results").exists()

@@ -107,14 +107,6 @@ def test_the_markdown_contains_the_tables_and_links_to_figures(written: Path) ->
     assert "%2B" in links[-1]  # a plus sign must be escaped in a link
 
 
-def test_latex_is_escaped_and_complete(written: Path) -> None:
-    text = (written / "report/tables.tex").read_text()
-    tables = text.count(r"\begin{tabular}")
-    assert tables == text.count(r"\end{tabular}") == text.count(r"\toprule") == 6 * 3 + 1
-    assert r"\caption{cifar10, demo+optim.lr=0.01: Summary}" in text
-    assert "%" not in text.replace(r"\%", "")
-
-
 def test_one_task_and_setting_can_be_chosen(results: Path, tmp_path: Path, pages: list[SettingReport]) -> None:
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     report.run(tmp_path, "cifar10", "demo+optim.lr=0.01")
@@ -184,9 +176,9 @@ def test_a_setting_without_any_run_json_is_listed_as_a_problem(tmp_path: Path, p
         path.unlink()
     report.run(tmp_path, None, None)
     damaged, whole = pages
-    assert damaged.tables == {}
+    assert damaged.tables == []
     assert any("no run.json of this setting has a target metric" in problem for problem in damaged.records.problems)
-    assert next(iter(whole.tables)) == "Summary"
+    assert whole.tables[0].title == "Summary"
     assert pd.read_csv(tmp_path / "report/summary.csv")["root"].unique().tolist() == [str(tmp_path / "whole")]
 
 
@@ -210,12 +202,12 @@ def test_a_setting_of_timings_alone_has_a_section(tmp_path: Path, pages: list[Se
     report.run(tmp_path)
     steps, layers = pages
     assert [(page.task, page.setting) for page in pages] == [("cifar10", "demo"), ("rnnsearch", "demo")]
-    assert [title.partition(" (")[0] for title in steps.tables] == [
+    assert [table.title.partition(" (")[0] for table in steps.tables] == [
         "Time per step, and savings relative to LayerNorm",
         "Timing records",
     ]
-    assert not steps.figures
-    assert layers.tables["Timing records"]["record"].tolist() == ["layers0"]
+    assert not steps.charts
+    assert layers.numbers("timings")["record"].tolist() == ["layers0"]
     assert not [*steps.records.problems, *layers.records.problems]
     text = (tmp_path / "report/report.md").read_text()
     assert "## cifar10, demo" in text

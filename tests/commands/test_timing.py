@@ -22,7 +22,7 @@ from rmsexp import config
 from rmsexp.commands import timing
 from rmsexp.measure import interleaved, new_process, processes, steps
 from rmsexp.records.frames import timing_records
-from rmsexp.report.tables import timing as timing_table
+from rmsexp.report.tables import savings
 from rmsexp.rules.ratios import over_processes, paired_ratio
 from rmsexp.system import readers
 from rmsexp.train.interrupt import Interrupted
@@ -32,39 +32,6 @@ REFERENCE = ROOT / "results/reference"
 
 
 # Command lines
-
-
-MISTAKES = """
-norm=ln -> norms=[ln,rms]
-max_steps=10 -> max_steps=10
-norms=[ln,ln+eps=1e-6] -> ln twice
-norms=[[ln]] -> norms
-norms=[] -> norms
-norms={a:1} -> norms
-norms=[ln,rms -> flow sequence
-impl=fused -> impl
-norms=[ln,rms+model.width=0.5] -> norms
-norms=[none,rms] -> timing.reference=ln
-norms=[ln,rms+p=0.5] -> norm.p
-impl=[quick] -> norm.impl=quick
-timing.layer=true -> did you mean timing.layers?
-timing.budget=0 -> timing.budget
-timing.budget=??? -> timing.budget
-timing.processes=0 -> timing.processes
-timing.target_width=-1 -> timing.target_width
---calib -> --calibrate
-timing.layers=true impl=[eager,fused] -> timing.layers=true
-"""
-
-
-@pytest.mark.parametrize("line", MISTAKES.strip().splitlines())
-def test_a_mistake_is_reported_in_one_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words, named = line.split(" -> ")
-    assert timing.main(words.split()) == 2
-    errors = capsys.readouterr().err
-    assert errors.startswith("rmsexp: ")
-    assert named in errors
-    assert errors.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -212,7 +179,7 @@ def test_a_damaged_record_is_skipped_and_reported(setting: Path, tmp_path: Path)
 
 def test_table_of_a_record(setting: Path) -> None:
     steps, layers = (of_record(timing_records.load(setting), name) for name in ("steps0", "layers0"))
-    table = timing_table.readable(steps).set_index("norm")
+    table = savings.of_record(steps).set_index("norm")
     saving = "saving vs LayerNorm (95 % interval)"
     assert table.loc["LayerNorm", saving] == "reference"
     assert table.loc["RMSNorm", saving].startswith(f"{100 * (1 - steps['ratio'][2]):.1f} % (")
@@ -222,9 +189,9 @@ def test_table_of_a_record(setting: Path) -> None:
         "RMSNorm": f"{', '.join(each)} %",
     }
     assert dict(table["paper"]) == {"no norm": "", "LayerNorm": "", "RMSNorm": "40.8 %", "pRMSNorm": "63.9 %"}
-    assert set(timing_table.readable(layers)["paper"]) == {""}  # the paper's savings are of whole steps
+    assert set(savings.of_record(layers)["paper"]) == {""}  # the paper's savings are of whole steps
     fused = steps.assign(impl="fused", reference="ln+impl=fused", series=steps["series"] + "+impl=fused")
-    assert set(timing_table.readable(fused)["paper"]) == {""}  # and of eager norms
+    assert set(savings.of_record(fused)["paper"]) == {""}  # and of eager norms
     header, *lines = (setting / "timing" / "layers0" / "timing.csv").read_text().splitlines()
     assert not {"seconds", "speed", "sessions"} & set(header.split(","))
     assert max(map(len, lines)) < 2000

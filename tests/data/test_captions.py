@@ -1,16 +1,32 @@
-"""Captioned images: words and ids, five captions per image, and checks of the feature vectors."""
+"""Captioned images: words and ids, five captions per image, and the files of Flickr8k and COCO."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from helpers.pictures import plain, silent
 
 from rmsexp.data import DataError, captions
-from rmsexp.data.captions import EOS, UNK, Picture, Words, encode, pictures, tokenise
+from rmsexp.data.captions import (
+    EOS,
+    UNK,
+    Captions,
+    Picture,
+    Words,
+    coco,
+    encode,
+    flickr8k,
+    pictures,
+    read_captions,
+    read_karpathy,
+    read_official,
+    tokenise,
+)
 
 
 def rows(count: int, size: int = 3) -> np.ndarray:
@@ -112,3 +128,168 @@ def test_images_with_too_few_or_empty_captions_are_named(change: Callable[[list[
     change(images_by_split["valid"][1].captions)
     with pytest.raises(DataError, match=r"3\.png needs 5 captions"):
         pictures("album", images_by_split, [tmp_path / "captions.txt"], tmp_path, "descriptor")
+
+
+SPLITS = {"train": ["a.jpg", "b.jpg"], "dev": ["c.jpg"], "test": ["d.jpg"]}
+
+
+@pytest.fixture
+def flickr(tmp_path: Path) -> Path:
+    """Return a ``data.root`` with four images in the splits.
+
+    Image a.jpg has six captions, the others five. The file of captions also has one of e.jpg.1, which is in no split.
+    """
+    text, images = tmp_path / "flickr8k" / "Flickr8k_text", tmp_path / "flickr8k" / "Flicker8k_Dataset"
+    text.mkdir(parents=True)
+    images.mkdir()
+    lines = [f"{letter}.jpg#{k}\tA {letter} , number {k} ." for letter in "dabc" for k in range(5)]
+    lines += ["e.jpg.1#0\tOdd one", "a.jpg#5\tToo many"]
+    (text / "Flickr8k.token.txt").write_text("\n".join(lines) + "\n")
+    for split, names in SPLITS.items():
+        (text / f"Flickr_8k.{split}Images.txt").write_text("".join(f"{name}\n" for name in names))
+        for name in names:
+            plain(ord(name[0]), 0, 0).save(images / name)
+    return tmp_path
+
+
+def refusal(flickr: Path) -> str:
+    with pytest.raises(DataError) as error:
+        flickr8k(flickr, "descriptor")
+    message = str(error.value)
+    assert message.count("\n") == 1
+    return message
+
+
+def test_splits_have_their_images_in_the_order_of_the_lists(flickr: Path) -> None:
+    source = flickr8k(flickr, "descriptor")
+    assert (source.name, source.builtin) == ("Flickr8k", False)
+    loaded = source.load(silent)
+    assert {split: len(part) for split, part in loaded.splits.items()} == {"train": 2, "valid": 1, "test": 1}
+
+    assert text(loaded, "train", 0) == "a a number 0 <eos>"
+    assert text(loaded, "train", 9) == "a b number 4 <eos>"
+    assert text(loaded, "valid", 2) == "a c number 2 <eos>"
+    assert text(loaded, "test", 1) == "a <unk> number 1 <eos>"  # "d" occurs in test only
+    assert not {"odd", "many"} & set(loaded.words)
+
+
+@pytest.mark.parametrize(
+    "line", ["no tab at all", "a.jpg\tno number", "a.jpg#x\tno number", "a.jpg#1\t", "", "#1\tno name"]
+)
+def test_malformed_line_is_named(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "token.txt"
+    path.write_text(f"a.jpg#0\tfine\n{line}\na.jpg#2\tfine\n")
+    with pytest.raises(DataError) as error:
+        read_captions(path)
+    assert f"{path}, line 2: not a caption: {line!r}" in str(error.value)
+
+
+def test_image_of_a_split_without_captions_or_file_is_named(flickr: Path) -> None:
+    listed = flickr / "flickr8k" / "Flickr8k_text" / "Flickr_8k.devImages.txt"
+    listed.write_text("c.jpg\nz.jpg\n")
+    assert "z.jpg needs 5 captions" in refusal(flickr)
+    listed.write_text("c.jpg\n")
+    (flickr / "flickr8k" / "Flicker8k_Dataset" / "c.jpg").unlink()
+    assert f"{flickr / 'flickr8k' / 'Flicker8k_Dataset' / 'c.jpg'} cannot be read (No such file" in refusal(flickr)
+    listed.write_text("")
+    assert "The valid split of Flickr8k has no images" in refusal(flickr)
+
+
+def text(captions: Captions, split: str, number: int) -> str:
+    return " ".join(captions.words[i] for i in captions.splits[split].captions[number])
+
+
+def write(path: Path, content: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def karpathy_image(number: int, split: str) -> dict[str, Any]:
+    part = "val2014" if split in ("val", "restval") else "train2014"
+    sentences = [{"tokens": [split, f"{k}"], "raw": f"{split.capitalize()} {k}."} for k in range(5)]
+    return {"filepath": part, "filename": f"{number}.jpg", "split": split, "sentences": sentences}
+
+
+@pytest.fixture
+def karpathy(tmp_path: Path) -> Path:
+    images = [karpathy_image(*pair) for pair in enumerate(("test", "restval", "train", "val", "restval"))]
+    write(tmp_path / "coco" / "dataset_coco.json", {"images": images, "dataset": "coco"})
+    for image in images:
+        folder = tmp_path / "coco" / image["filepath"]
+        folder.mkdir(exist_ok=True)
+        plain(9, 9, 99).save(folder / image["filename"])
+    return tmp_path
+
+
+def test_karpathy_split_has_restval_in_train(karpathy: Path) -> None:
+    splits = read_karpathy(karpathy / "coco" / "dataset_coco.json", karpathy)
+    names = {split: [picture.path.name for picture in pictures] for split, pictures in splits.items()}
+    assert names == {"train": ["1.jpg", "2.jpg", "4.jpg"], "valid": ["3.jpg"], "test": ["0.jpg"]}
+    assert splits["train"][0].path == karpathy / "val2014" / "1.jpg"
+    loaded = coco(karpathy, "descriptor").load(silent)
+    assert [text(loaded, "train", number) for number in (0, 5, 14)] == [
+        "restval 0 <eos>",
+        "train 0 <eos>",
+        "restval 4 <eos>",
+    ]
+    assert loaded.splits["train"].features.shape == (3, 4096)
+
+
+def annotations(first: int, count: int) -> dict[str, Any]:
+    """Return an official file's content, for ``count`` images with ids from ``first`` on, not sorted by id.
+
+    The image with the id ``first`` has six captions, the others five.
+    """
+    ids = [first + (3 * number) % count for number in range(count)]
+    captions = [(image, k) for k in range(5) for image in ids] + [(first, 5)]
+    return {
+        "images": [{"id": image, "file_name": f"{image:03}.jpg"} for image in ids],
+        "annotations": [
+            {"image_id": image, "id": number, "caption": f"Caption {k} of\nimage {image}."}
+            for number, (image, k) in enumerate(captions)
+        ],
+    }
+
+
+@pytest.fixture
+def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a ``data.root`` with 5 train and 2 val images; two images of train become our validation split."""
+    monkeypatch.setattr(captions, "VALID_IMAGES", 2)
+    for part, content in (("train", annotations(0, 5)), ("val", annotations(100, 2))):
+        write(tmp_path / "coco" / "annotations" / f"captions_{part}2017.json", content)
+        (tmp_path / "coco" / f"{part}2017").mkdir()
+        for image in content["images"]:
+            plain(9, 9, 99).save(tmp_path / "coco" / f"{part}2017" / image["file_name"])
+    return tmp_path
+
+
+def test_official_captions_are_split_by_id_and_tokenised(official: Path) -> None:
+    source = coco(official, "descriptor")
+    loaded = source.load(silent)
+    assert source.name == "COCO, 2017"
+    assert {split: len(part) for split, part in loaded.splits.items()} == {"train": 3, "valid": 2, "test": 2}
+    assert text(loaded, "train", 5) == "caption 0 of image 1 <eos>"
+    assert text(loaded, "valid", 9) == "caption 4 of image 4 <eos>"
+    assert text(loaded, "test", 0) == "caption 0 of image <unk> <eos>"
+
+
+@pytest.mark.parametrize(
+    ("read", "contents"),
+    [
+        (read_karpathy, ["", "[1, 2", "[]", "{}", {"images": [{}]}, {"images": [karpathy_image(0, "spare")]}]),
+        (
+            read_official,
+            ["{", "[]", {"images": []}, {"images": [{"id": 1}], "annotations": []}, {"annotations": [{"image_id": 1}]}],
+        ),
+    ],
+)
+def test_malformed_files_of_coco_are_named(
+    read: Callable[[Path, Path], Any], contents: list[Any], tmp_path: Path
+) -> None:
+    for content in contents:
+        path = write(tmp_path / "captions.json", content)
+        with pytest.raises(DataError) as error:
+            read(path, tmp_path)
+        assert str(path) in str(error.value)
+        assert str(error.value).count("\n") == 1

@@ -1,17 +1,21 @@
-"""Token sequences in two arrays: they are indexed like lists, sliced, and read from files."""
+"""Token sequences in two arrays, like lists; batches, which keep their limits; padded arrays."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmsexp.data.sequences import Sequences, offsets
+from rmsexp.data.sequences import Sequences, by_sentences, by_tokens, by_tokens_carried, cycled, offsets, padded
 
 LISTS = [[5, 2], [], [6, 7, 2], [2]]
+sentences = st.lists(st.integers(1, 60), min_size=1, max_size=150).map(np.array)
+sentence_pairs = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=150)
+sizes = st.integers(1, 40)
 
 
 def rows(sequences: Sequences) -> list[list[int]]:
@@ -62,3 +66,133 @@ def test_offsets_start_at_0_and_end_at_the_sum() -> None:
     assert offsets([2, 0, 3]).tolist() == [0, 2, 2, 5]
     assert offsets(iter([])).tolist() == [0]
     assert offsets([2**31, 1])[-1] == 2**31 + 1
+
+
+def shuffled(count: int) -> np.ndarray:
+    return np.random.default_rng(count).permutation(count)
+
+
+@settings(deadline=None)
+@given(sentences, sizes, st.integers(1, 5))
+def test_by_sentences_sorts_pools_and_cuts_them_into_full_batches(
+    lengths: np.ndarray, batch_size: int, pool: int
+) -> None:
+    order = shuffled(len(lengths))
+    batches = by_sentences(lengths, order, batch_size, pool)
+    assert len(batches) == -(-len(lengths) // batch_size)
+    assert {len(batch) for batch in batches[:-1]} <= {batch_size}
+    for start in range(0, len(batches), pool):
+        indices = np.concatenate(batches[start : start + pool])
+        assert indices.dtype == np.int64
+        assert sorted(indices) == sorted(order[start * batch_size : (start + pool) * batch_size])
+        assert (np.diff(lengths[indices]) <= 0).all()
+
+
+def test_by_sentences_of_an_example() -> None:
+    lengths = np.array([5, 3, 9, 7, 1, 8, 2])
+    batches = by_sentences(lengths, np.array([6, 5, 4, 3, 2, 1, 0]), batch_size=2, pool=2)
+    assert [batch.tolist() for batch in batches] == [[5, 3], [6, 4], [2, 0], [1]]
+
+
+@settings(deadline=None)
+@given(sentences, st.integers(1, 200), sizes)
+def test_by_tokens_has_every_sentence_once_within_the_limit(lengths: np.ndarray, tokens: int, pool: int) -> None:
+    order = shuffled(len(lengths))
+    pools = by_tokens(lengths, order, tokens, pool)
+    for number, batches in enumerate(pools):
+        indices = np.concatenate(batches)
+        assert sorted(indices) == sorted(order[number * pool : (number + 1) * pool])
+        assert indices.dtype == np.int64
+        for batch in batches:
+            assert len(batch) == 1 or len(batch) * lengths[batch].max() <= tokens
+    assert sorted(np.concatenate([batch for batches in pools for batch in batches])) == list(range(len(lengths)))
+
+
+@settings(deadline=None)
+@given(sentences, st.integers(1, 200), sizes)
+def test_by_tokens_ends_no_batch_early(lengths: np.ndarray, tokens: int, pool: int) -> None:
+    """Within a pool, a batch ends only where one more sentence would exceed the limit."""
+    for batches, start in zip(
+        by_tokens(lengths, shuffled(len(lengths)), tokens, pool), range(0, 10**6, pool), strict=False
+    ):
+        counts, count = [], 0
+        for length in sorted(lengths[shuffled(len(lengths))[start : start + pool]]):
+            if count and (count + 1) * length > tokens:
+                counts.append(count)
+                count = 0
+            count += 1
+        assert [len(batch) for batch in batches] == [*counts, count]
+
+
+def literal_toolkit(sources: list[int], targets: list[int], tokens: int, pool: int) -> list[list[int]]:
+    """Return the batches of an epoch by the rules of zero, reading pair after pair (``batcher``, ``token_indexer``)."""
+
+    def divided(buffer: list[int]) -> list[list[int]]:
+        batches: list[list[int]] = [[]]
+        for pair in sorted(buffer, key=lambda pair: max(sources[pair], targets[pair])):
+            longest = [max(side[i] for i in [*batches[-1], pair]) for side in (sources, targets)]
+            if batches[-1] and any((len(batches[-1]) + 1) * length >= tokens for length in longest):
+                batches.append([])
+            batches[-1].append(pair)
+        return batches
+
+    used: list[list[int]] = []
+    buffer: list[int] = []
+    for pair in range(len(sources)):
+        buffer.append(pair)
+        if len(buffer) < pool and pair < len(sources) - 1:
+            continue
+        carried: list[int] = []
+        for batch in divided(buffer):
+            if max(sum(sources[i] for i in batch), sum(targets[i] for i in batch)) < tokens * 0.5:
+                carried += batch
+            else:
+                used.append(batch)
+        buffer = carried
+    return used
+
+
+def test_by_tokens_carried_of_an_example() -> None:
+    """Pools of three pairs; a batch has fewer than 12 positions, and one of its sides at least 6 tokens.
+
+    Pool 1 is pairs 0, 1, 2. Pair 2 would make it 12 positions; alone it has 4 tokens, so it is carried over. Pool 2 is
+    pairs 2, 3, 4, of which 3 is carried over. Pool 3 is pairs 3 and 5, which has 12 positions by itself; 3 is left out.
+    """
+    sources, targets = np.array([3, 1, 4, 5, 2, 12]), np.array([3, 3, 1, 4, 2, 1])
+    pools = by_tokens_carried(sources, targets, np.arange(6), tokens=12, pool=3)
+    assert [[batch.tolist() for batch in batches] for batches in pools] == [[[0, 1]], [[4, 2]], [[5]]]
+
+
+@settings(deadline=None)
+@given(sentence_pairs, st.integers(1, 300), sizes)
+def test_by_tokens_carried_equals_the_literal_rules(pairs: list[tuple[int, int]], tokens: int, pool: int) -> None:
+    sources, targets = (np.array(side) for side in zip(*pairs, strict=True))
+    pools = by_tokens_carried(sources, targets, np.arange(len(pairs)), tokens, pool)
+    batches = [batch for batches in pools for batch in batches]
+    assert [batch.tolist() for batch in batches] == literal_toolkit(sources.tolist(), targets.tolist(), tokens, pool)
+    assert all(batch.dtype == np.int64 for batch in batches)
+
+
+# Arrays of a batch
+
+sequences = st.lists(st.lists(st.integers(1, 99), max_size=9).map(lambda ids: np.array(ids, np.int32)), min_size=1)
+
+
+def test_cycled_of_an_example() -> None:
+    tokens, mask = cycled([np.array([5, 6, 7, 8, 9, 10]), np.array([5, 6]), np.array([4, 3, 2, 4, 3])], 1)
+    assert tokens.tolist() == [[5, 6, 7, 8, 9, 10], [5, 6, 1, 5, 6, 1], [4, 3, 2, 4, 3, 1]]
+    assert mask.sum(1).tolist() == [6, 2, 5]
+
+
+@pytest.mark.parametrize("fill", [padded, cycled])
+@settings(deadline=None)
+@given(rows=sequences)
+def test_every_position_of_a_batch(fill: Callable[..., tuple[np.ndarray, np.ndarray]], rows: list[np.ndarray]) -> None:
+    tokens, mask = fill(rows, 7)
+    assert tokens.shape == mask.shape == (len(rows), max(map(len, rows)))
+    assert (tokens.dtype, mask.dtype) == (np.int64, np.bool_)
+    for row, row_tokens, row_mask in zip(rows, tokens, mask, strict=True):
+        for place, (token, real) in enumerate(zip(row_tokens, row_mask, strict=True)):
+            repeated = [*row, 7]
+            after = 7 if fill is padded else repeated[place % len(repeated)]
+            assert (token, real) == ((row[place], True) if place < len(row) else (after, False))

@@ -8,20 +8,20 @@ import io
 import pickle
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.parallel_text import corpus, phrases
 
-from rmsexp.data import moses, workers
-from rmsexp.data.codec import EOS, PAD, UNK, Codec
+from rmsexp.data import subwords, workers
 from rmsexp.data.parallel import Pairs
-from rmsexp.data.subwords import SubwordOptions, learnt
+from rmsexp.data.subwords import EOS, PAD, UNK, Codec, TextOptions, learnt
 from rmsexp.system import cores
 
 KINDS = [
-    SubwordOptions("sentencepiece", 120, 0),
-    SubwordOptions("moses_bpe", 90, 0),
-    SubwordOptions("moses_bpe", 90, 9),
+    TextOptions("sentencepiece", 120, 0),
+    TextOptions("moses_bpe", 90, 0),
+    TextOptions("moses_bpe", 90, 9),
 ]
 
 
@@ -31,12 +31,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("subwords")
 
 
-def learn(options: SubwordOptions, cache: Path, pairs: Pairs | None = None, digest: str = "a") -> tuple[Codec, Codec]:
+def learn(options: TextOptions, cache: Path, pairs: Pairs | None = None, digest: str = "a") -> tuple[Codec, Codec]:
     return learnt(corpus({"train": pairs or phrases()}, digest), options, cache, lambda _: None)[:2]
 
 
 @pytest.mark.parametrize("options", KINDS, ids=str)
-def test_text_is_restored_from_ids_above_the_reserved_ones(options: SubwordOptions, cache: Path) -> None:
+def test_text_is_restored_from_ids_above_the_reserved_ones(options: TextOptions, cache: Path) -> None:
     for codec, lines in zip(learn(options, cache), phrases(), strict=True):
         ids = codec.encode(lines)
         assert {i for line in ids for i in line} <= set(range(3, codec.size))
@@ -45,7 +45,7 @@ def test_text_is_restored_from_ids_above_the_reserved_ones(options: SubwordOptio
 
 
 @pytest.mark.parametrize("options", KINDS, ids=str)
-def test_blank_lines_unknown_characters_and_no_lines(options: SubwordOptions, cache: Path) -> None:
+def test_blank_lines_unknown_characters_and_no_lines(options: TextOptions, cache: Path) -> None:
     for codec in learn(options, cache):
         assert codec.encode(["", " \t "]) == [[], []]
         assert UNK in codec.encode(["ж"])[0]
@@ -56,7 +56,7 @@ def test_blank_lines_unknown_characters_and_no_lines(options: SubwordOptions, ca
 
 @pytest.mark.parametrize("options", KINDS, ids=str)
 def test_subwords_are_learnt_once_and_are_the_same_when_loaded(
-    options: SubwordOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: TextOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They do not depend on the number of threads and of parts, and another process encodes alike."""
     reports: list[str] = []
@@ -68,7 +68,7 @@ def test_subwords_are_learnt_once_and_are_the_same_when_loaded(
     assert reports == []
     monkeypatch.setattr(workers, "MOST", 1)
     monkeypatch.setattr(cores, "threads_while_others_wait", lambda: 3)
-    monkeypatch.setattr(moses, "CHUNK", 80)
+    monkeypatch.setattr(subwords, "CHUNK", 80)
     again = learnt(train, options, tmp_path / "elsewhere", reports.append)
     assert first.digest == loaded.digest == again.digest
     for codec, codec_loaded, codec_again, lines in zip(first[:2], loaded[:2], again[:2], phrases(), strict=True):
@@ -79,7 +79,7 @@ def test_subwords_are_learnt_once_and_are_the_same_when_loaded(
     assert learnt(fewer, options, tmp_path, reports.append).digest != first.digest
 
 
-def original_tools(options: SubwordOptions, folder: Path) -> list[tuple[list[str], list[str]]]:
+def original_tools(options: TextOptions, folder: Path) -> list[tuple[list[str], list[str]]]:
     """Return (segmented training text, vocabulary) for each language, as sacremoses and subword-nmt make them.
 
     The vocabulary is in the order of our ids: the most frequent subwords first, then by alphabet.
@@ -114,7 +114,7 @@ def original_tools(options: SubwordOptions, folder: Path) -> list[tuple[list[str
 
 
 @pytest.mark.parametrize("options", KINDS[1:], ids=str)
-def test_moses_bpe_equals_the_original_tools(options: SubwordOptions, cache: Path, tmp_path: Path) -> None:
+def test_moses_bpe_equals_the_original_tools(options: TextOptions, cache: Path, tmp_path: Path) -> None:
     expected = original_tools(options, tmp_path)
     assert expected[0][1] != expected[1][1]
     for codec, lines, (segmented, vocabulary) in zip(learn(options, cache), phrases(), expected, strict=True):
@@ -123,7 +123,7 @@ def test_moses_bpe_equals_the_original_tools(options: SubwordOptions, cache: Pat
 
 
 def test_decoding_joins_the_subwords_of_an_incomplete_word(tmp_path: Path) -> None:
-    source, _ = learn(SubwordOptions("moses_bpe", 20, 0), tmp_path)
+    source, _ = learn(TextOptions("moses_bpe", 20, 0), tmp_path)
     ids = source.encode(["the sailor"])[0]
     texts = source.decode([ids[:end] for end in range(1, len(ids) + 1)])
     assert len(texts) > 3
@@ -134,14 +134,14 @@ def test_decoding_joins_the_subwords_of_an_incomplete_word(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (SubwordOptions("sentencepiece", 9_999, 0), r"data.vocabulary=9999 does not fit .*size too high"),
-        (SubwordOptions("sentencepiece", 20, 0), r"data.vocabulary=20 does not fit .*size is smaller"),
-        (SubwordOptions("moses_bpe", 9_999, 0), r"data.vocabulary=9999 is more than the \d+ merges .* lower it"),
-        (SubwordOptions("moses_bpe", 20, 99_999), r"data.threshold=99999: no subword .* the en training .* lower it"),
+        (TextOptions("sentencepiece", 9_999, 0), r"data.vocabulary=9999 does not fit .*size too high"),
+        (TextOptions("sentencepiece", 20, 0), r"data.vocabulary=20 does not fit .*size is smaller"),
+        (TextOptions("moses_bpe", 9_999, 0), r"data.vocabulary=9999 is more than the \d+ merges .* lower it"),
+        (TextOptions("moses_bpe", 20, 99_999), r"data.threshold=99999: no subword .* the en training .* lower it"),
     ],
     ids=str,
 )
-def test_impossible_vocabulary_is_refused(options: SubwordOptions, message: str, tmp_path: Path) -> None:
+def test_impossible_vocabulary_is_refused(options: TextOptions, message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):
         learn(options, tmp_path)
     assert list((tmp_path / "subwords").glob("[!.]*")) == []
@@ -154,11 +154,13 @@ def test_impossible_vocabulary_is_refused(options: SubwordOptions, message: str,
         (("moses_bpe", 0, 0), "data.vocabulary must be at least 1, got 0"),
         (("moses_bpe", 10, -1), "data.threshold must be at least 0, got -1"),
         (("sentencepiece", 10, 5), "data.threshold must be 0 with data.subwords=sentencepiece, got 5"),
+        (("sentencepiece", 10, 0, 0), "data.max_length must be at least 1, got 0"),
+        (("sentencepiece", 10, 0, 10, "crop"), "data.overlong=crop is not known; did you mean drop"),
     ],
 )
-def test_options_are_checked(values: tuple[str, int, int], message: str) -> None:
+def test_options_are_checked(values: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        SubwordOptions(*values)
+        TextOptions(*values)
 
 
 @pytest.mark.parametrize(
@@ -175,4 +177,4 @@ def test_options_are_checked(values: tuple[str, int, int], message: str) -> None
     ],
 )
 def test_ends_of_lines_are_tokenised_as_by_moses_scripts(language: str, line: str, tokens: str) -> None:
-    assert moses._tokeniser(language)(line).split() == tokens.split()
+    assert subwords._tokeniser(language)(line).split() == tokens.split()

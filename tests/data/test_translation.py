@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from helpers.parallel_text import corpus, phrases
 
-from rmsexp.data import DataError, pieces, translation
-from rmsexp.data.codec import EOS
+from rmsexp.data import DataError, subwords, translation
 from rmsexp.data.parallel import Corpus, Pairs
 from rmsexp.data.sequences import Sequences
-from rmsexp.data.translation import TextOptions, Translation, prepare
+from rmsexp.data.subwords import EOS, TextOptions
+from rmsexp.data.translation import Translation, prepare
 
 LIMIT = 17  # largest number of subwords of a side; some of the phrases have more
 
 
 def options(max_length: int = LIMIT, overlong: str = "drop", vocabulary: int = 120) -> TextOptions:
-    return TextOptions("sentencepiece", vocabulary, 0, max_length=max_length, overlong=overlong)
+    return TextOptions("sentencepiece", vocabulary, 0, max_length, overlong)
 
 
 def splits(**replacements: Pairs) -> Mapping[str, Pairs]:
@@ -99,8 +99,10 @@ def test_text_is_encoded_again_with_subwords_that_were_learnt_anew(
     """Another version of sentencepiece may learn other subwords from the same text."""
     first, _ = run(tmp_path)
     shutil.rmtree(tmp_path / "subwords")
-    learn = pieces.learn
-    monkeypatch.setattr(pieces, "learn", lambda lines, *rest, **ids: learn(reversed(list(lines)[40:]), *rest, **ids))
+    learn = subwords.learn_pieces
+    monkeypatch.setattr(
+        subwords, "learn_pieces", lambda lines, *rest, **ids: learn(reversed(list(lines)[40:]), *rest, **ids)
+    )
     again, reports = run(tmp_path)
     assert any(line.startswith("encoded 227 pairs") for line in reports)
     assert again.subwords != first.subwords
@@ -156,15 +158,3 @@ def test_split_without_pairs_is_refused(
 ) -> None:
     with pytest.raises(DataError, match=message):
         run(tmp_path, text_options, corpus(splits(**replacements)))
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ((0, "drop"), "data.max_length must be at least 1, got 0"),
-        ((10, "crop"), "data.overlong=crop is not known; did you mean drop"),
-    ],
-)
-def test_options_are_checked(values: tuple[int, str], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        options(*values)

@@ -44,7 +44,7 @@ def test_another_norm_is_judged(
     monkeypatch.syspath_prepend(tmp_path)
     images = shapes.shapes(80, 16)
     monkeypatch.setitem(cifar10.SOURCES, "shapes", lambda _: images)
-    monkeypatch.setattr(cifar10.whitening, "whitened", scaled)
+    monkeypatch.setattr(cifar10.cifar10, "whitened", scaled)
     monkeypatch.setattr(process, "follow_parent", lambda _: None)  # would bind the process of the tests
     (command,) = (line for line in documents.commands(PAGE) if "norms=[ln,dyisru]" in line and "scale=" not in line)
     typed = shlex.split(command.removeprefix("python -m rmsexp.campaign "))

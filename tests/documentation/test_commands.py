@@ -148,58 +148,7 @@ def test_command_is_accepted_by_its_parser(command: str, monkeypatch: pytest.Mon
             raise AssertionError(f"no parser for {words}")
 
 
-def test_a_campaign_is_stopped_although_its_runs_are_cached(request: pytest.FixtureRequest) -> None:
-    table2 = items.read("table2")
-    table2.runs(table2.items)
-    request.getfixturevalue("stop_after_parsing")
-    with pytest.raises(Parsed):
-        entry.main(["campaign", "table2"])
-
-
-def test_commands_are_read_from_blocks_of_both_labels(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "`make a`\n```sh\nmake b    # why\n```\n```bash\ncd x\nmake c\n```\n```python\nmake(0)\nmake d\n```\n"
-    )
-    assert sorted(documents.commands(page)) == ["make a", "make b", "make c"]
-
-
-def test_commands_are_read_without_what_starts_them(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    lines = [
-        "CUDA_VISIBLE_DEVICES=0 OMP_NUM_THREADS=1 timeout 570 make a",
-        "torchrun --nnodes=2 --nproc_per_node=4 -m rmsexp norm=ln",
-        "sbatch --array=1-20 scripts/slurm_workers.sh quality task=cifar10",
-    ]
-    page.write_text("\n".join(["```sh", *lines, "```", ""]))
-    commands = ["make a", "python -m rmsexp norm=ln", "python -m rmsexp.campaign quality task=cifar10"]
-    assert list(documents.commands(page)) == commands
-
-
 def test_documents_have_commands_of_each_kind() -> None:
     starts = {re.split(r"[ .]", command.removeprefix("python -m "))[0] for command in COMMANDS}
     assert {"rmsexp", "make", "python"} <= starts
     assert len(COMMANDS) > 40
-
-
-@pytest.mark.parametrize(
-    ("command", "reason"),
-    [
-        ("python -m rmsexp nrom=rms", "nrom"),
-        ("python -m rmsexp norm=rms,ln", "-m"),
-        ("python -m rmsexp.report --tasks x results", "unrecognized arguments: --tasks"),
-        ("python -m rmsexp.timing norms=[rmss]", "norm=rmss is not known"),
-        ("python -m rmsexp.campaign table2 nrom=rms", "nrom"),
-        ("python -m rmsexp.campaign quality task=rnnsearch norms=[ln,rms,rmss] margin=1", "rmss"),
-        ("python scripts/disturb.py chaos --deaths 3", "unrecognized arguments: --deaths"),
-        ("make demos", "returned non-zero exit status 2"),
-    ],
-)
-@pytest.mark.usefixtures("stop_after_parsing")
-def test_mistaken_command_is_refused(
-    command: str, reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    errors = (config.ConfigError, SystemExit, subprocess.CalledProcessError)
-    with pytest.raises((*errors, pytest.fail.Exception)) as caught:  # the last: the command printed its error and ended
-        test_command_is_accepted_by_its_parser(command, monkeypatch, tmp_path)
-    assert reason in f"{caught.value} {capsys.readouterr().err}"

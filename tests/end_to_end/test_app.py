@@ -18,6 +18,7 @@ from helpers.command_bench import SETTING, TINY, Bench, assert_same_end
 
 import rmsexp
 from rmsexp import compare, config
+from rmsexp.commands import result
 from rmsexp.records import record
 from rmsexp.system import clock
 
@@ -67,7 +68,7 @@ def test_curves_that_cannot_be_drawn_are_reported(bench: Bench, monkeypatch: pyt
 
 
 def test_the_record_of_a_run_is_complete(undisturbed: Path) -> None:
-    run = record.read(undisturbed).run
+    run = result.read(undisturbed).run
     identity = {"task": "cifar10", "norm": "rms", "scale": "demo", "seed": 0, "series": "rms", "impl": "eager"}
     assert identity | {"setting": SETTING} == {key: run[key] for key in [*identity, "setting"]}
     assert run["dataset"]["builtin"] is True
@@ -78,7 +79,7 @@ def test_the_record_of_a_run_is_complete(undisturbed: Path) -> None:
     assert session["git"].keys() == {"commit", "dirty"}
     assert (session["from_step"], session["comparable"], session["threads"]) == (0, True, 1)
     assert yaml.safe_load((undisturbed / record.CONFIG).read_text())["batch_size"] == 8
-    train = [row for row in record.read(undisturbed).metrics if row["split"] == "train"]
+    train = [row for row in result.read(undisturbed).metrics if row["split"] == "train"]
     assert {"step", "epoch", "examples", "loss", "objective", "error", "lr", "grad_norm", "seconds"} <= train[0].keys()
     assert train[0]["seconds"].keys() == set(clock.BUCKETS)
     assert train[-1]["examples"] == 8 * 8
@@ -99,7 +100,7 @@ def test_a_finished_run_is_not_repeated_and_continues_with_more_steps(bench: Ben
     assert done.status == 0
     assert "continuing at step 4" in done.err
     assert "finished at step 8" in done.out
-    assert [session["from_step"] for session in record.read(bench.folder()).run["sessions"]] == [0, 4]
+    assert [session["from_step"] for session in result.read(bench.folder()).run["sessions"]] == [0, 4]
     assert_same_end(bench, undisturbed)
 
 
@@ -159,8 +160,7 @@ def test_other_data_is_refused(bench: Bench) -> None:
     bench.edit(record.RUN, lambda run: run["dataset"].update(digest="other"))
     rows = bench.rows()
     done = bench("max_steps=8")
-    assert done.status == 1
-    assert f"{bench.folder()} was trained on other data (digest other, now " in done.err
+    done.assert_failed(f"{bench.folder()} was trained on other data (digest other, now ")
     assert "force=true" in done.err
     assert bench.rows() == rows
     assert bench.status()["status"] == "finished"
@@ -171,8 +171,7 @@ def test_another_config_in_the_folder_is_refused(bench: Bench) -> None:
     bench.edit(record.CONFIG, lambda resolved: resolved["optim"].update(lr=0.5))
     rows = bench.rows()
     done = bench("max_steps=8")
-    assert done.status == 1
-    assert f"{bench.folder()} was begun with another config (optim.lr is now 0.003)" in done.err
+    done.assert_failed(f"{bench.folder()} was begun with another config (optim.lr is now 0.003)")
     assert bench.rows() == rows
     assert bench.status() == {"status": "finished", "step": 4, "error": None}
 
@@ -196,7 +195,7 @@ def test_continuing_with_changed_code_warns_and_is_recorded(bench: Bench, undist
     done = bench("max_steps=8")
     assert done.status == 0
     assert "warning: changed since the run's last process: code; so its time counts as contended" in done.err
-    sessions = record.read(bench.folder()).run["sessions"]
+    sessions = result.read(bench.folder()).run["sessions"]
     assert [session["comparable"] for session in sessions] == [True, False]
     assert_same_end(bench, undisturbed)
 

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 import rmsexp
 from rmsexp import config
+from rmsexp.commands.result import Result
 from rmsexp.models import transformer
-from rmsexp.records.record import CHECKPOINTS, Record
+from rmsexp.records.record import CHECKPOINTS
 from rmsexp.train.device import compile_model
 from rmsexp.train.randomness import StreamNoise
 
@@ -33,7 +34,7 @@ def aot_eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def assert_same_training(task: str, norm: str, root: Path, results: Path, *words: str) -> None:
-    def execute(*more: str) -> Record:
+    def execute(*more: str) -> Result:
         return rmsexp.run(task, norm, [*words, *EDGES, f"data.root={root}", f"results={results}", *more])
 
     eager, compiled = execute(), execute("compile=true")

@@ -13,11 +13,10 @@ import torch
 from helpers.stopping import SHORT_RUN, WARMUP, assert_same, execute_on_few_images, stop
 
 from rmsexp import compare
+from rmsexp.commands import result
 from rmsexp.records import record
 from rmsexp.train import checkpoint
 from rmsexp.work import runner
-
-Damage = Callable[[Path], object]
 
 
 class Runs:
@@ -227,7 +226,7 @@ def test_a_damaged_file_that_was_removed_is_written_again(names: list[str], runs
 def test_a_run_whose_process_died_is_shown_as_interrupted(runs: Runs) -> None:
     folder = record.RunFolder(runs.folder("damaged"))
     folder.write_status("running", 4)
-    assert record.read(folder.path).status["status"] == "interrupted"
+    assert result.read(folder.path).status["status"] == "interrupted"
     assert compare.load(runs.root / "damaged").runs["status"].tolist() == ["interrupted"]
     with folder.locked():
         assert compare.load(runs.root / "damaged").runs["status"].tolist() == ["running"]

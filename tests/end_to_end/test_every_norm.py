@@ -13,6 +13,7 @@ from helpers import language_models, reading_and_retrieval, translation_tasks
 from helpers.tasks import Ended, Main
 
 from rmsexp import config
+from rmsexp.commands import result
 from rmsexp.records import record
 
 NORMS = [[f"norm={name}"] for name in config.options("norm")]
@@ -46,7 +47,7 @@ def cell(done: Ended, folder: Path) -> str:
     if done.status != 0:
         return done.err.strip().splitlines()[-1]
     (path,) = record.find_runs(folder)
-    run = record.read(path)
+    run = result.read(path)
     assert run.status["status"] == "finished"
     rows = {split: [row for row in run.metrics if row["split"] == split] for split in ("train", "valid", "test")}
     losses = [row["loss"] for row in rows["train"]]

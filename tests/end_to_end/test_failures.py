@@ -34,8 +34,7 @@ def test_results_that_cannot_be_written_give_no_traceback(bench: Bench) -> None:
     bench.results.symlink_to("/proc/nothing")
     for flag in ([], ["-m"]):
         done = bench(*flag)
-        assert done.status == 1
-        assert "No such file or directory" in done.err or "File exists" in done.err
+        done.assert_failed("No such file or directory" in done.err or "File exists")
         assert str(bench.results) in done.err
         assert "Traceback" not in done.err
 
@@ -144,8 +143,7 @@ def test_a_run_continues_after_a_full_disk(
     with monkeypatch.context() as patch:
         at_step(patch, 5, lambda: patch.setattr(module, name, no_space))
         done = bench("max_steps=8")
-    assert done.status == 1
-    assert "rmsexp: the disk is full" in done.err
+    done.assert_failed("rmsexp: the disk is full")
     assert "repeat the command: it continues the run" in done.err
     assert "Traceback" not in done.err
     assert bench.status()["status"] == ("failed" if status_written else "interrupted")

@@ -9,7 +9,7 @@ from helpers.language_models import TINY
 from helpers.stopping import assert_stopping_changes_nothing
 from helpers.tasks import Main
 
-from rmsexp.commands import generate
+from rmsexp.commands import generate, result
 from rmsexp.records import record
 from rmsexp.system import atomic, readers
 
@@ -32,7 +32,7 @@ def test_a_run_on_files_generates_text(main: Main, tmp_path: Path, capsys: pytes
     done = main(*TINY, "data.name=files", *files, *learn)
     assert done.status == 0, done.err
     (folder,) = record.find_runs(tmp_path)
-    run = record.read(folder)
+    run = result.read(folder)
     entropy = float(run.run["notes"]["unigram entropy"].partition("test ")[2])
     losses = [row["loss"] for row in run.metrics if row["split"] == "test"]
     assert losses[0] > entropy > 4 * losses[-1] > 0, (losses, entropy)  # the model uses the context
@@ -60,29 +60,6 @@ def test_other_subwords_are_refused(main: Main, tmp_path: Path, capsys: pytest.C
     run["notes"]["subwords"] = "other"
     atomic.write_json(folder / record.RUN, run)
     done = main(*words, "max_steps=4")
-    assert done.status == 1
-    assert "/seed0 was trained with other subwords than those that are now in data.root" in done.err
+    done.assert_failed("/seed0 was trained with other subwords than those that are now in data.root")
     assert generate.main([str(folder)]) == 1
     assert "/seed0 was trained with other subwords" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--tokens", "0"], "--tokens must be from 1 to 1000000, got 0"),
-        (["--temperature", "-1"], "--temperature must be a finite number of at least 0, got -1.0"),
-        (["--temperature", "nan"], "--temperature must be a finite number of at least 0, got nan"),
-        (["--seed", "-1"], "--seed must be from 0 to "),
-        (["--prompt", "\udcff"], "--prompt is not UTF-8"),
-        ([], "config.yaml cannot be read (No such file or directory): name the folder of a run"),
-    ],
-)
-def test_mistakes_are_reported_in_one_line(
-    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert generate.main([str(tmp_path), *words]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("rmsexp: ")
-    assert message in printed.err
-    assert printed.err.count("\n") == 1

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers.command_bench import Bench
-from helpers.tasks import Main
+from helpers.tasks import Ended, Main
 
+from rmsexp import __main__ as entry
 from rmsexp import config
 from rmsexp.config import words as words_module
 from rmsexp.records import record
@@ -91,6 +92,11 @@ norm.name=mine -> norm.name
 optim.lr=abc -> optim.lr
 optim.lr=-1 -> optim.lr
 optim=3 -> optim.lr
+optim={lr:1,zz:3} -> optim
+optim.lr.x=1 -> did you mean optim.lr?
++seed=1 -> seed
+optim.lr=${nothing} -> optim.lr
+optim.lr=${optim.lr} -> optim.lr
 seed=[0,1,2] -> seed
 norm.p=0.5 -> norm.p
 ~optim.lr -> ~optim.lr
@@ -190,8 +196,68 @@ def test_a_mistake_in_the_options_of_a_task_is_reported_in_one_line(line: str, m
     assert not (tmp_path / "results").exists()
 
 
-def test_a_word_that_is_too_long_is_refused(bench: Bench) -> None:
-    bench("seed=" + "9" * 100_000).assert_refused("is too long")
+# the words of other commands; DIR is an empty folder
+MISTAKES_OF_COMMANDS = """
+timing norm=ln -> norms=[ln,rms]
+timing max_steps=10 -> max_steps=10
+timing norms=[ln,ln+eps=1e-6] -> ln twice
+timing norms=[[ln]] -> norms
+timing norms=[] -> norms
+timing norms={a:1} -> norms
+timing norms=[ln,rms -> flow sequence
+timing norms=${nothing} -> norms
+timing impl=fused -> impl
+timing norms=[ln,rms+model.width=0.5] -> norms
+timing norms=[none,rms] -> timing.reference=ln
+timing norms=[ln,rms+p=0.5] -> norm.p
+timing impl=[quick] -> norm.impl=quick
+timing timing.layer=true -> did you mean timing.layers?
+timing timing.budget=0 -> timing.budget
+timing timing.budget=??? -> timing.budget
+timing timing.processes=0 -> timing.processes
+timing timing.target_width=-1 -> timing.target_width
+timing --calib -> --calibrate
+timing timing.layers=true impl=[eager,fused] -> timing.layers=true
+bench -> WHAT
+bench norm -> 'norm'
+bench norms --shapes 64y240 -> 64y240
+bench norms --threads 100000 -> --threads
+bench norms --shapes 2x3 2x3 -> 2x3 twice
+bench recurrences --shapes 5x8x5x10 -> CELL-TIMExBATCHxINxHIDDEN
+bench recurrences --dtype float64 -> --dtype
+bench norms --seconds nan -> --seconds
+generate DIR --tokens 0 -> --tokens
+generate DIR --temperature -1 -> --temperature
+generate DIR --temperature nan -> --temperature
+generate DIR --seed -1 -> --seed
+generate DIR --prompt \udcff -> --prompt
+generate DIR -> config.yaml
+translate -> run
+translate DIR --beam 0 -> --beam
+translate DIR --beam 999999999999999999999999999999 -> --beam
+translate DIR --beam x -> --beam
+translate DIR --checkpoint first -> --checkpoint
+translate DIR --norm-class nowhere.Norm -> nowhere.Norm
+translate DIR/nowhere -> name the folder of a run
+published -> file
+published DIR/results.txt -> .csv, .pkl
+published DIR/results.csv --norm lm -> 'lm'
+published DIR/results.csv --seed -1 -> --seed
+campaign table2 --jobs 0 -> --jobs
+"""
+
+
+@pytest.mark.parametrize("line", MISTAKES_OF_COMMANDS.strip().splitlines())
+def test_a_mistake_in_the_words_of_another_command(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, named = line.split(" -> ")
+    try:
+        status = entry.main([word.replace("DIR", str(tmp_path)) for word in words.split()])
+    except SystemExit as end:
+        status = int(end.code or 0)
+    Ended(status, *capsys.readouterr()).assert_refused(named)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("word", ["hydra.sweeper.max_batch_size=0", "hydra.launcher.n_jobs=0"])

@@ -12,6 +12,7 @@ from helpers.reading_and_retrieval import TASKS, tiny
 from helpers.stopping import assert_stopping_changes_nothing
 from helpers.tasks import Main
 
+from rmsexp.commands import result
 from rmsexp.data import Report
 from rmsexp.records import record
 from rmsexp.tasks import attentive_reader as reader
@@ -41,7 +42,7 @@ def test_the_best_checkpoint_has_the_best_metric_on_valid(
     done = main(*tiny(name), "optim.lr=0.3", "max_steps=8", "eval_every=1")
     assert done.status == 0, done.err
     (folder,) = record.find_runs(tmp_path)
-    values = [row[metric] for row in record.read(folder).metrics if row["split"] == "valid"]
+    values = [row[metric] for row in result.read(folder).metrics if row["split"] == "valid"]
     stored = torch.load(folder / record.CHECKPOINTS / "best.pt", weights_only=True)
     assert len(set(values)) > 1
     assert (stored["step"], stored[metric]) == (values.index(best(values)), best(values))
@@ -51,7 +52,7 @@ def test_the_kind_of_clipping_changes_the_training(main: Main, tmp_path: Path) -
     for clipping in ("global", "by_root"):
         done = main(*tiny("attentive_reader"), f"optim.clipping={clipping}", "optim.clip=0.01", "max_steps=3")
         assert done.status == 0, done.err
-    runs = [record.read(folder) for folder in record.find_runs(tmp_path)]
+    runs = [result.read(folder) for folder in record.find_runs(tmp_path)]
     first, last = ([next(row for row in run.metrics if row["step"] == step) for run in runs] for step in (1, 3))
     assert len({(row["loss"], row["grad_norm"]) for row in first}) == 1
     assert first[0]["grad_norm"] > 0.01
@@ -74,8 +75,7 @@ def test_a_run_is_not_continued_with_other_ids_of_words(
 
     monkeypatch.setitem(sources, builtin, lambda *_: replace(source, load=load))
     done = main(*words)
-    assert done.status == 1
-    assert "/seed0 was trained with other words than those that are now in data.root" in done.err
+    done.assert_failed("/seed0 was trained with other words than those that are now in data.root")
 
 
 # Mistakes

@@ -9,41 +9,17 @@ from typing import Any
 
 import pytest
 from helpers import language_models
-from helpers.command_bench import Bench, assert_same_end, at_step, not_finite_at
+from helpers.command_bench import Bench, at_step, not_finite_at
 from helpers.tasks import Main
 
 from rmsexp import config
+from rmsexp.commands import result
 from rmsexp.records import record
 from rmsexp.system import cores
 from rmsexp.tasks.cifar10 import Task
 from rmsexp.work import runner
 
 # --- Ctrl-C and SIGTERM
-
-
-def test_a_forced_run_that_was_stopped_names_the_command_that_continues_it(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at_step(monkeypatch, 1, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    done = bench("max_steps=8", "force=true")
-    assert "interrupted at step 2; repeat the command without force=true to continue" in done.out
-
-
-def test_a_run_continues_after_ctrl_c_in_training(
-    bench: Bench, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """test_resume.py has SIGTERM, at every place."""
-    number, step = signal.SIGINT, 3
-    with monkeypatch.context() as patch:
-        at_step(patch, step, lambda: os.kill(os.getpid(), number))
-        done = bench("max_steps=8")
-    assert done.status == 128 + number
-    assert f"interrupted at step {step + 1}; repeat the command to continue" in done.out
-    assert bench.status() == {"status": "interrupted", "step": step + 1, "error": f"stopped by {number.name}"}
-    done = bench("max_steps=8")
-    assert done.status == 0
-    assert f"continuing at step {step + 1}" in done.err
-    assert_same_end(bench, undisturbed)
 
 
 def test_a_run_that_was_suspended_is_contended(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +186,7 @@ def test_runs_in_parallel_share_the_cores(main: Main, tmp_path: Path) -> None:
         assert main("-m", *launcher, *language_models.TINY, *own, "norm=rms,ln", "threads=null").status == 0
     finally:
         get_reusable_executor().shutdown(wait=True)
-    runs = [record.read(folder) for folder in record.find_runs(tmp_path)]
+    runs = [result.read(folder) for folder in record.find_runs(tmp_path)]
     assert [run.run["norm"] for run in runs] == ["ln", "rms"]
     for run in runs:
         assert (run.status["status"], run.status["step"]) == ("finished", 2)

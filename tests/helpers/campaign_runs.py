@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from rmsexp.campaign import plan, question
+from rmsexp.campaign import question
 from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.question import Question
 from rmsexp.config import score
@@ -35,7 +35,8 @@ CONTENT: dict[str, Any] = {
     "runs": RUNS,
     "norms": ["ln", "rms"],
     "tune": {"over": {"optim.lr": [1.0e-3, 2.0e-3, 4.0e-3]}},
-    "final": {"seeds": {"look": 2, "most": 4}},
+    "rules": 1,
+    "final": {"min_seeds": 2, "max_seeds": 4},
     "claims": [EQUAL],
 }
 Values = Callable[[Job], float]  # the score of a run in percent; NaN if it diverges
@@ -98,7 +99,7 @@ def do(asked: Question, values: Values, stages: Mapping[str, int] | None = None)
     """
     rounds: list[list[Job]] = []
     while True:
-        missing = plan.update(asked).left
+        missing = asked.update().left
         done = [round_[0].stage for round_ in rounds]
         if not missing or (stages is not None and done.count(missing[0].stage) >= stages.get(missing[0].stage, 0)):
             return rounds

@@ -79,7 +79,7 @@ class Campaign:
         path = root / "campaigns" / self.name / "campaign.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         content = self._content([*self._tune(), *self._final()]) | dict(self.changes)
-        seeds = {key: (content["seeds"] or {}).get(key) for key in campaign_file.SEED_KEYS[self.rules]}
+        seeds = {key: (content["seeds"] or {}).get(key) for key in self._seed_keys}
         rules = {key: content[key] for key in ("claims", "norms", "grid")}
         rules |= {"final": {"seeds": seeds}} if self.rules == 1 else {"final": seeds, "rules": 2}
         rules |= {key: content[key].split() for key in ("tuned_by", "score")}
@@ -94,7 +94,7 @@ class Campaign:
 
     def _content(self, jobs: list[dict[str, Any]]) -> dict[str, Any]:
         registered = {"digest": "d", "commit": self.commits[0], "date": "2026-11-22T00:00:00+00:00", "changed": None}
-        least, most = campaign_file.SEED_KEYS[self.rules]
+        least, most = self._seed_keys
         return {
             "format": 1,
             **({} if self.rules == 1 else {"rules": self.rules}),
@@ -113,13 +113,17 @@ class Campaign:
             "registered": registered,
         }
 
+    @property
+    def _seed_keys(self) -> tuple[str, str]:
+        return ("look", "most") if self.rules == 1 else ("min_seeds", "max_seeds")
+
     def _tune(self) -> list[dict[str, Any]]:
         """Return the tuning runs that the rules ask for if the scores are those of the formula."""
         if self.rules > 1 and len(self.grid) == 1:
             return []
         rule = {1: selection.OCTAVES, 2: selection.QUARTERS}[self.rules]
         values: dict[str, dict[float, dict[int, float]]] = {norm: {} for norm in self.best}
-        while runs := selection.next_runs(self.grid, values, self.mode, (1000, 1001, 1002), rule).runs:
+        while runs := selection.tune(self.grid, values, self.mode, (1000, 1001, 1002), rule).runs:
             for run in runs:
                 job = {"norm": run.norm, "rate": run.rate, "seed": run.seed}
                 score = sum(self.value(job, step, "valid") for step in POINTS[-3:]) / 3

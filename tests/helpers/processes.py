@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -14,12 +13,6 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def kill_the_second(number: int, *_: object) -> None:
-    """End this process by SIGKILL if it is the second worker."""
-    if number == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def wait_until(condition: Callable[[], bool], seconds: int = 60) -> bool:

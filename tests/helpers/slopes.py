@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -15,16 +16,13 @@ from rmsexp.system.machine_lock import Pause
 from rmsexp.task import WHOLE, Dataset, Extent, MicroBatches, Noise, Objective, Target
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import Contention
-from rmsexp.train.evaluations import Every
-from rmsexp.train.failures import Failures
-from rmsexp.train.interrupt import Interrupt
 from rmsexp.train.loop import Trainer, restore
-from rmsexp.train.progress import ProgressDisplay
+from rmsexp.train.progress import Failures, ProgressDisplay
 from rmsexp.train.schedule import Constant
-from rmsexp.train.step import Settings, Stepper
-from rmsexp.train.writer import Description, Writer
+from rmsexp.train.step import Stepper
+from rmsexp.train.writer import Writer
 
-IDENTITY = Identity(0, "slopes", "slopes")
+CPU, IDENTITY = torch.device("cpu"), Identity(0, "slopes", "slopes")
 
 
 class Slopes:
@@ -43,6 +41,9 @@ class Slopes:
     def initialise(self, model: nn.Module) -> None:
         for parameter in model.parameters():
             nn.init.zeros_(parameter)
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=1.0)
 
     def batches(self, step: int) -> MicroBatches:
         return MicroBatches(self.steps[step], [1] * len(self.steps[step]))
@@ -74,14 +75,14 @@ def slopes_trainer(
     on standard error.
     """
     folder.mkdir(exist_ok=True)
-    settings = Settings(0, 1.0, clip, clipping, len(slopes), 1, Every(10), 10, "float32", torch.device("cpu"))
+    intervals = {"log_every": 1, "eval_every": 10, "checkpoint_every": 10, "max_steps": len(slopes)}
+    values = {"seed": 0, "evaluation": None, "precision": "float32", "reduce": "ordered", "schedule": Constant(10)}
+    optim = SimpleNamespace(lr=1.0, clip=clip, clipping=clipping)
     task: Any = Slopes(slopes)
-    stepper = Stepper(task, model, torch.optim.SGD(model.parameters(), lr=1.0), Constant(10), settings)
-    files, contention = record.RunFolder(folder), Contention(settings.device)
+    stepper = Stepper(SimpleNamespace(**intervals, **values, optim=optim), task, model, CPU)
+    files, contention = record.RunFolder(folder), Contention(CPU)
     display = display or ProgressDisplay("slopes", len(slopes))
     state, clock = restore(stepper, files, IDENTITY, None, display.report)
-    description = Description(IDENTITY, {}, {}, [{"from_step": state.step}])
     writer = Writer(files, "slopes")
-    writer.begin(description, state.step, contention, Failures())
-    around = {"interrupt": Interrupt(), "contention": contention, "display": display, "pause": pause}
-    return Trainer(stepper, state, clock, writer, **around), files
+    writer.begin(IDENTITY, {}, {"sessions": [{"from_step": state.step}]}, contention.report(), Failures())
+    return Trainer(stepper, state, clock, writer, contention=contention, display=display, pause=pause), files

@@ -71,7 +71,7 @@ def in_training(results: Path, step: int) -> list[record.RunFolder]:
 
 
 def _reached(folder: record.RunFolder, step: int) -> bool:
-    rows = folder.read_last_rows(1 << 12) if folder.metrics_path.exists() else []
+    rows = folder.read_metrics()[0] if folder.metrics_path.exists() else []
     return bool(rows) and rows[-1]["step"] >= step
 
 

@@ -40,17 +40,14 @@ class Shared:
             self.computing.acquire()
 
 
-class ThreadGroup:
-    """One of ``size`` threads, with the methods of :class:`rmsexp.train.distributed.group.Group` that steps need."""
+class ThreadGroup(Group):
+    """One of ``size`` threads, with the methods that steps need."""
 
-    device, stop = torch.device("cpu"), None
+    device = torch.device("cpu")
 
     def __init__(self, rank: int, shared: Shared) -> None:
         self.rank, self.size = rank, len(shared.values)
         self.chosen, self.interrupt, self._shared = slice(rank, None, self.size), Interrupt(joint=True), shared
-
-    interleaved = Group.interleaved
-    require_equal = Group.require_equal
 
     def gather(self, value: Any) -> list[Any]:
         self._shared.values[self.rank] = value

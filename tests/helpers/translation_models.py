@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,33 +83,6 @@ def by_sentence(logits: Tensor, batch: Batch) -> list[Tensor]:
     return list(logits.split(batch.target_mask.sum(1).tolist()))
 
 
-def learn_statistics(model: nn.Module) -> None:
-    """Run three batches in training mode, so that batch norms have other running statistics for each time step."""
-    model.train()
-    with torch.no_grad():
-        for index in range(3):
-            model(batch_of(pairs(RAGGED, str(index))))
-
-
-def assert_neighbours_change_nothing(model: nn.Module, examples: Sequence[Pair]) -> None:
-    """Check that every sentence pair has the same logits alone, without padding, as in a batch of all pairs."""
-    batch = batch_of(examples)
-    for pair, together in zip(examples, by_sentence(model(batch), batch), strict=True):
-        close(model(batch_of([pair])), together)
-
-
-def assert_padding_has_no_part(model: nn.Module) -> None:
-    """Check that in training mode the token id at padded positions changes no logit, gradient or running statistic."""
-    results = []
-    for padding in (0, 5):
-        copied = copy.deepcopy(model).train()
-        logits = copied(batch_of(pairs(RAGGED), padding))
-        logits.square().sum().backward()
-        results.append((logits, copied.state_dict(), [parameter.grad for parameter in copied.parameters()]))
-    for first, second in zip(*results, strict=True):
-        close(first, second)
-
-
 def read_on(model: Any, state: DecoderState, tokens: Tensor) -> tuple[Tensor, DecoderState]:
     """Feed ``tokens``, ``(batch, time)``, step by step; return logits ``(batch, time, target_size)`` and the state."""
     rows = []
@@ -129,22 +101,3 @@ def assert_steps_are_forward(model: Any, batch: Batch) -> None:
     """Check that decoding step by step gives the logits of the forward pass."""
     logits, _ = read_on(model, model.encode(batch.source, batch.source_mask), shifted(batch.target))
     close(logits.flatten(0, 1)[batch.real], model(batch))
-
-
-def assert_select_reorders(model: Any) -> None:
-    """Check that decoding from selected rows of a state goes on as in those rows, with both values of ``memory``."""
-    batch = batch_of(pairs(EVEN))
-    read = shifted(batch.target)
-    whole, _ = read_on(model, model.encode(batch.source, batch.source_mask), read)
-    _, state = read_on(model, model.encode(batch.source, batch.source_mask), read[:, :3])
-    rows = torch.tensor([5, 2, 2, 0])
-    close(read_on(model, state.select(rows, memory=True), read[rows, 3:])[0], whole[rows, 3:])
-
-    repeated = batch_of(pairs(EVEN)[:1] * 8)  # eight hypotheses of one sentence
-    start = model.encode(repeated.source, repeated.source_mask)
-    rows = torch.tensor([5, 2, 2, 0, 7, 1, 3, 3])
-    expected, _ = read_on(model, start, read[rows])
-    _, state = read_on(model, start, read[:, :3])
-    selected = state.select(rows, memory=False)
-    assert selected.memory is state.memory
-    close(read_on(model, selected, read[rows, 3:])[0], expected[:, 3:])

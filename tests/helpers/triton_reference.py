@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from helpers.interpreter import INTERPRETED, ON_GPU
-from rmsexp.norms.kernels.forms import Kind
+from rmsexp.norms.kernels.norms import Kind
 
 RUNS = INTERPRETED or ON_GPU  # whether this process can run the kernels
 DEVICE = "cuda" if ON_GPU else "cpu"

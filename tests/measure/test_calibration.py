@@ -87,8 +87,4 @@ def test_nothing_is_stored_if_a_process_was_slow(
     assert timing.main(["--calibrate"]) == status
     assert ("memory took" in capsys.readouterr().err) == bool(status)
     assert (probes.read() is None) == bool(status)
-
-
-def test_a_calibration_takes_no_other_words(capsys: pytest.CaptureFixture[str]) -> None:
-    assert timing.main(["--calibrate", "threads=1"]) == 2
-    assert "--calibrate" in capsys.readouterr().err
+    assert timing.main(["--calibrate", "threads=1"]) == 2  # it takes no other words

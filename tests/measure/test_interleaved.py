@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import pytest
 from helpers.interleaved_timers import simulated_timer
+
+from rmsexp.measure.interleaved import balanced
 
 
 def test_all_contestants_take_the_same_steps_in_balanced_orders(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,3 +58,27 @@ def test_seconds_of_parts_are_summed_by_name_within_a_step(monkeypatch: pytest.M
     assert [list(seconds) for seconds in parts] == [["forward", "backward"]] * 2
     assert [seconds["forward"] for seconds in parts] == pytest.approx([0.05, 0.1])
     assert [seconds["backward"] for seconds in parts] == pytest.approx([0.15, 0.3])
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8])
+def test_every_contestant_is_equally_often_at_each_position_and_after_each_other(n: int) -> None:
+    squares = 2 if n % 2 else 1
+    orders = [balanced(n, place, 7, "round") for place in range(4 * n)]
+    for start in range(0, 4 * n, n):
+        square = orders[start : start + n]
+        assert all(sorted(line) == list(range(n)) for line in (*square, *zip(*square, strict=True)))
+    for start in range(0, 4 * n, squares * n):
+        neighbours = Counter(
+            pair for order in orders[start : start + squares * n] for pair in itertools.pairwise(order)
+        )
+        assert neighbours == dict.fromkeys(itertools.permutations(range(n), 2), squares)
+
+
+def test_orders_depend_on_seed_name_and_square() -> None:
+    def sequence(seed: int, name: str, first: int = 0) -> list[list[int]]:
+        return [balanced(4, place, seed, name) for place in range(first, first + 4)]
+
+    assert sequence(1, "round") == sequence(1, "round")
+    assert len({str(each) for each in (sequence(1, "round"), sequence(2, "round"), sequence(1, "parts"))}) == 3
+    assert sequence(1, "round") != sequence(1, "round", 4)
+    assert len({tuple(balanced(4, 0, seed, "round")) for seed in range(200)}) == 24

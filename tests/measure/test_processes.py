@@ -16,15 +16,14 @@ from typing import Any
 
 import pytest
 from helpers import measuring_work
+from helpers.interleaved_timers import SimulatedClock
 
 from rmsexp import config
 from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import new_process, processes
-from rmsexp.measure.options import Budget
 from rmsexp.records.frames import comparable, timing_records
 from rmsexp.system import machine_lock
 from rmsexp.system.file_lock import try_to_lock
-from rmsexp.system.machine_lock import Report
 
 ROOT = Path(__file__).parents[2]
 
@@ -99,26 +98,16 @@ def test_fused_series_are_measured_beside_fused_layernorm(fused: list[str], grou
 
 @pytest.mark.usefixtures("here")
 def test_preparing_data_is_not_part_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, shares = [0.0], []
+    clock, shares = SimulatedClock(), list[float]()
 
-    class Watch:
-        def __init__(self) -> None:
-            self.start = now[0]
-
-        @property
-        def seconds(self) -> float:
-            return now[0] - self.start
-
-    def work(
-        jobs: dict[str, config.Job], options: TimingConfig, number: int, order_seed: int, budget: Budget, report: Report
-    ) -> dict[str, Any]:
+    def work(*arguments: Any) -> dict[str, Any]:
+        number, budget = arguments[2], arguments[4]
         shares.append(budget.left)
         preparing = 0.0 if number else 600.0
-        now[0] += preparing + 50
-        answer = measuring_work.measured(jobs, options, number, order_seed, budget, report)
-        return answer | {"preparing_seconds": preparing}
+        clock.now += preparing + 50
+        return measuring_work.measured(*arguments) | {"preparing_seconds": preparing}
 
-    monkeypatch.setattr(processes, "Stopwatch", Watch)
+    monkeypatch.setattr(processes, "Stopwatch", clock.stopwatch)
     contents, _, error = measure(["ln", "rms"], work, processes=2, budget=100.0)
     assert error is None
     assert (shares, len(contents[-1]["processes"])) == ([50.0, 50.0], 2)
@@ -164,12 +153,7 @@ def test_series_whose_turn_did_not_come_are_named(here: list[tuple[Any, ...]], m
     contents, _, _ = measure(norms, processes=1)
     assert [content[timing_records.NOT_MEASURED] for content in contents] == [["prms", "bn"], []]
 
-    class Watch:
-        """A clock that advances by 400 s in each process."""
-
-        seconds = property(lambda _: 400.0 * len(here))
-
-    monkeypatch.setattr(processes, "Stopwatch", Watch)
+    monkeypatch.setattr(processes, "Stopwatch", type("Watch", (), {"seconds": property(lambda _: 400.0 * len(here))}))
     here.clear()
     (content,), _, _ = measure(norms, processes=2)
     assert timing_records.not_measured(content) == [
@@ -178,12 +162,7 @@ def test_series_whose_turn_did_not_come_are_named(here: list[tuple[Any, ...]], m
 
 
 def test_processes_share_the_budget_equally(here: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
-    class Watch:
-        """A clock that advances by 40 s in each process."""
-
-        seconds = property(lambda _: 40.0 * len(here))
-
-    monkeypatch.setattr(processes, "Stopwatch", Watch)
+    monkeypatch.setattr(processes, "Stopwatch", type("Watch", (), {"seconds": property(lambda _: 40.0 * len(here))}))
     contents, lines, _ = measure(["ln", "rms"], processes=6)
     assert [budget.seconds for *_, budget in here] == [50, 52, 55, 60, 70, 100]
     assert lines[0].endswith("; processes: 6, budget: 300 s")

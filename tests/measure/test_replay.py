@@ -21,7 +21,7 @@ def test_the_recorded_calls_are_those_of_the_norms() -> None:
     with replay.record_calls(model) as calls:
         task.objective(model, batch, StreamNoise(0, "noise"))
     time = batch.tokens.shape[1] if hasattr(batch, "tokens") else batch[0].shape[1]
-    shapes = [tuple(call.layout.shape) for call in calls]
+    shapes = [tuple(call.x.shape) for call in calls]
     assert shapes == [(9, time, 12), (9, time, 6), *[(9, 12), (9, 6)] * time]
     _, without_norm = make("order_embedding", "norm=none")
     with replay.record_calls(without_norm) as calls:

@@ -199,26 +199,6 @@ def test_a_sentence_has_the_same_translation_in_a_batch_as_alone(search: str | N
     assert model.search(order, [max_lengths[i] for i in order], options) == [alone[i] for i in order]
 
 
-def test_finished_sentences_are_removed_from_the_batch() -> None:
-    model, memories = Model(0, 5), []
-    model.table[:, EOS] = -torch.inf
-
-    def step(tokens: Tensor, state: Hashed) -> tuple[Tensor, Hashed]:
-        memories.append(state.sentences)
-        return model.step(tokens, state)
-
-    state, options = Hashed(torch.arange(3), torch.zeros(3, dtype=torch.long)), SearchOptions(3, "length", 0, False)
-    translations = beam_search(step, state, torch.tensor([1, 4, 2]), FIRST, options, EOS)
-    assert [len(tokens) for tokens in translations] == [1, 4, 2]
-    assert [memory.tolist() for memory in memories] == [
-        [0, 0, 0, 1, 1, 1, 2, 2, 2],
-        [1, 1, 1, 2, 2, 2],
-        [1] * 3,
-        [1] * 3,
-    ]
-    assert memories[2] is memories[3]  # no copy, because no sentence was finished in between
-
-
 def test_forbid_empty() -> None:
     model = Model(0, 5)
     model.table[:, EOS] = 20

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from rmsexp import config, norms
+from rmsexp import norms
 from rmsexp.models import init
 from rmsexp.models.rnnsearch import RNNSearch
 from rmsexp.norms import Linear
@@ -48,14 +48,6 @@ def test_weight_norm_may_start_from_the_drawn_weights(eps: float, inverse: bool)
             assert_close(kept.get_submodule(name).effective_weight(), layer.weight)  # type: ignore[operator]
             lengths = unit.get_submodule(name).effective_weight().norm(dim=1)  # type: ignore[operator]
             assert_close(lengths, torch.ones_like(lengths), rtol=1e-4, atol=0)
-
-
-def test_medium_starts_weight_norm_from_the_drawn_weights_and_other_scales_do_not() -> None:
-    words = ["task=transformer", "norm=wn"]
-    assert config.job([*words, "scale=medium"]).norm.keep_scale is True
-    assert config.job([*words, "scale=small"]).norm.keep_scale is None
-    assert config.job([*words, "scale=medium"]).series == "wn"
-    assert config.job([*words, "scale=small", "norm.keep_scale=true"]).series == "wn+keep_scale=True"
 
 
 def test_an_unknown_initialiser_is_refused() -> None:

@@ -9,21 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.sites import KINDS, NORMS, close, fill, start_of
-from helpers.translation_models import (
-    ALONE,
-    RAGGED,
-    SOURCES,
-    TARGETS,
-    SiteList,
-    assert_neighbours_change_nothing,
-    assert_padding_has_no_part,
-    assert_select_reorders,
-    assert_steps_are_forward,
-    batch_of,
-    learn_statistics,
-    pairs,
-    parameters,
-)
+from helpers.translation_models import RAGGED, SOURCES, TARGETS, SiteList, batch_of, pairs, parameters
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -143,18 +129,6 @@ def test_the_centre_moves_every_weight_and_nothing_else(name: str) -> None:
 # --- padding and batches
 
 
-@pytest.mark.parametrize(("name", "mode"), ALONE)
-def test_a_sentence_does_not_depend_on_its_neighbours(name: str, mode: str) -> None:
-    model = make(NORMS[name])
-    learn_statistics(model)
-    assert_neighbours_change_nothing(model.train(mode == "train"), pairs(RAGGED))
-
-
-@KINDS
-def test_tokens_on_padding_change_nothing_in_training(name: str) -> None:
-    assert_padding_has_no_part(make(NORMS[name]))
-
-
 def test_statistics_of_batch_norm_are_of_real_tokens() -> None:
     """Statistics exclude padding. Keys have one over all source positions, recurrences and readout one per step."""
     norm = norms.BN(name="bn", min_examples=4, momentum=1.0)
@@ -181,20 +155,3 @@ def test_statistics_of_batch_norm_are_of_real_tokens() -> None:
     # Step 5 has two sentences, fewer than min_examples.
     expected = {name: [1] if name in at_once else [1, 1, 1, 1, 0] for name in NORMALISED}
     assert {name: count.tolist() for name, count in counts.items()} == expected
-
-
-# --- decoding
-
-
-@KINDS
-def test_steps_of_the_decoder_are_the_forward_pass(name: str) -> None:
-    model = make(NORMS[name])
-    learn_statistics(model)
-    assert_steps_are_forward(model.eval(), batch_of(pairs(RAGGED)))
-
-
-@KINDS
-def test_selected_rows_continue_their_hypotheses(name: str) -> None:
-    model = make(NORMS[name])
-    learn_statistics(model)
-    assert_select_reorders(model.eval())

@@ -194,46 +194,6 @@ def test_a_tied_output_matrix_is_the_target_embedding() -> None:
     close(tied(batch), untied(batch))
 
 
-# --- sizes
-
-
-def shapes(e: int, h: int, source: int, target: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes in the code's ``init_params``, without those of norms."""
-    gru = {"W": (e, 2 * h), "b": (2 * h,), "U": (h, 2 * h), "Wx": (e, h), "bx": (h,), "Ux": (h, h)}
-    second = {"U_nl": (h, 2 * h), "b_nl": (2 * h,), "Ux_nl": (h, h), "bx_nl": (h,), "Wc": (2 * h, 2 * h)}
-    attention = {"W_comb_att": (h, 2 * h), "Wc_att": (2 * h, 2 * h), "b_att": (2 * h,), "U_att": (2 * h, 1)}
-    decoder = gru | second | {"Wcx": (2 * h, h)} | attention | {"c_tt": (1,)}
-    ff = {
-        "state": (2 * h, h),
-        "logit_lstm": (h, e),
-        "logit_prev": (e, e),
-        "logit_ctx": (2 * h, e),
-        "logit": (e, target),
-    }
-    return {"Wemb": (source, e), "Wemb_dec": (target, e)} | {
-        **{f"{prefix}_{key}": shape for prefix in ("encoder", "encoder_r") for key, shape in gru.items()},
-        **{f"decoder_{key}": shape for key, shape in decoder.items()},
-        **{f"ff_{key}_W": shape for key, shape in ff.items()},
-        **{f"ff_{key}_b": shape[1:] for key, shape in ff.items()},
-    }
-
-
-@pytest.mark.parametrize(("name", "total"), [("none", 83_019_521), ("ln", 83_081_985), ("wn", 83_050_754)])
-def test_the_parameters_are_those_of_the_theano_code(name: str, total: int) -> None:
-    """LayerNorm adds two vectors, and WeightNorm one, for each matrix; LayerNorm none for the score's."""
-    expected = shapes(512, 1024, 32_000, 32_000)
-    for key in WEIGHTS:
-        columns = expected[key][1:]
-        if name == "ln" and key != "decoder_U_att":
-            expected |= {f"{key}_lns": columns, f"{key}_lnb": columns}
-        elif name == "wn":
-            expected[f"{key}_wns"] = columns
-    with torch.device("meta"):
-        model = make(name, source_size=32_000, target_size=32_000, embedding=512, hidden=1024)
-    assert {key: tuple(value.shape) for key, value in named(model).items()} == expected
-    assert parameters(model) == total
-
-
 # --- initial values
 
 

@@ -8,23 +8,8 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
-from helpers.sites import KINDS, NORMS, close, draw, fill, without_gradient
-from helpers.translation_models import (
-    ALONE,
-    EVEN,
-    RAGGED,
-    SOURCES,
-    TARGETS,
-    SiteList,
-    assert_neighbours_change_nothing,
-    assert_padding_has_no_part,
-    assert_select_reorders,
-    assert_steps_are_forward,
-    batch_of,
-    learn_statistics,
-    pairs,
-    parameters,
-)
+from helpers.sites import NORMS, close, draw, fill, without_gradient
+from helpers.translation_models import EVEN, RAGGED, SOURCES, TARGETS, SiteList, batch_of, pairs, parameters
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -261,20 +246,6 @@ def test_the_output_matrix_is_the_target_embedding() -> None:
 # --- masks and batches
 
 
-@pytest.mark.parametrize(("name", "mode"), ALONE)
-@PRE
-def test_a_sentence_does_not_depend_on_its_neighbours(name: str, mode: str, pre_norm: bool) -> None:
-    model = make(NORMS[name], pre_norm=pre_norm)
-    learn_statistics(model)
-    assert_neighbours_change_nothing(model.train(mode == "train"), pairs(RAGGED))
-
-
-@KINDS
-@PRE
-def test_tokens_on_padding_change_nothing_in_training(name: str, pre_norm: bool) -> None:
-    assert_padding_has_no_part(make(NORMS[name], pre_norm=pre_norm))
-
-
 def test_statistics_of_batch_norm_are_of_real_tokens() -> None:
     """Mean and variance are over all real positions together, because the Transformer has no recurrence."""
     model, batch = make(norms.BN(name="bn", momentum=1.0)), batch_of(pairs(RAGGED))
@@ -287,24 +258,6 @@ def test_statistics_of_batch_norm_are_of_real_tokens() -> None:
         close(site.running_mean, x[mask].mean(0, keepdim=True))
         close(site.running_var, x[mask].var(0, keepdim=True))
         assert site.count.tolist() == [1]
-
-
-# --- decoding
-
-
-@KINDS
-@PRE
-def test_steps_of_the_decoder_are_the_forward_pass(name: str, pre_norm: bool) -> None:
-    model = make(NORMS[name], pre_norm=pre_norm)
-    learn_statistics(model)
-    assert_steps_are_forward(model.eval(), batch_of(pairs(RAGGED)))
-
-
-@KINDS
-def test_selected_rows_continue_their_hypotheses(name: str) -> None:
-    model = make(NORMS[name])
-    learn_statistics(model)
-    assert_select_reorders(model.eval())
 
 
 # --- dropout

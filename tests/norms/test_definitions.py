@@ -6,6 +6,8 @@ import math
 
 import pytest
 import torch
+from helpers.sites import draw as draw_float64
+from helpers.sites import fill
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
@@ -15,26 +17,19 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 
 def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return draw_float64(*shape, seed=seed).to(dtype)
 
 
-def perturb(module: nn.Module, seed: int = 1) -> None:
-    """Set NaN parameters to 0 and add noise to all parameters, so that a wrong gain or shift changes the result."""
+def perturb(module: nn.Module) -> None:
+    """Add noise to all parameters, so that a wrong gain or shift changes the result."""
     for i, parameter in enumerate(module.parameters()):
-        noise = draw(*parameter.shape, seed=seed + i, dtype=parameter.dtype)
-        parameter.data = parameter.data.nan_to_num(0.0) + 0.3 * noise
+        parameter.data += 0.3 * draw(*parameter.shape, seed=1 + i, dtype=parameter.dtype)
 
 
-def perturbed(layer: nn.Module) -> nn.Module:
-    """Convert the layer to float64, perturb its parameters, and return it."""
-    perturb(layer.double())
-    return layer
-
-
-def output_and_gradient(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+def output_and_gradient(layer: nn.Module, x: Tensor, dy: Tensor | None = None) -> tuple[Tensor, Tensor]:
     x = x.detach().requires_grad_()
     y = layer(x)
-    y.backward(torch.linspace(-1, 2, y.numel(), dtype=y.dtype).reshape(y.shape))
+    y.backward(torch.linspace(-1, 2, y.numel(), dtype=y.dtype).reshape(y.shape) if dy is None else dy)
     return y.detach(), x.grad
 
 
@@ -120,7 +115,7 @@ def test_batchnorm_equals_torch_batchnorm(size: tuple[int, ...], torch_class: ty
 @pytest.mark.parametrize("maps", [False, True], ids=["linear", "conv"])
 @pytest.mark.parametrize("eps", [0.0, 1e-5])
 def test_weight_norm_equals_torch_weight_norm(maps: bool, eps: float) -> None:
-    site = perturbed(norms.WN(name="wn", eps=eps).linear("a", 3, 4, kernel_size=3 if maps else None, padding=int(maps)))
+    site = fill(norms.WN(name="wn", eps=eps).linear("a", 3, 4, kernel_size=3 if maps else None, padding=int(maps)))
     reference = (nn.Conv2d(3, 4, 3, padding=1) if maps else nn.Linear(3, 4)).double()
     reference = parametrizations.weight_norm(reference)
     originals = reference.parametrizations.weight
@@ -129,7 +124,11 @@ def test_weight_norm_equals_torch_weight_norm(maps: bool, eps: float) -> None:
     reference.bias.data = site.bias.data
     x = draw(2, 3, 5, 5) if maps else draw(5, 3)
     close = {"rtol": 1e-4, "atol": 1e-4} if eps else {"rtol": 1e-12, "atol": 1e-12}
-    torch.testing.assert_close(site(x), reference(x), **close)
+    for actual, expected in zip(output_and_gradient(site, x), output_and_gradient(reference, x), strict=True):
+        torch.testing.assert_close(actual, expected, **close)
+    if not eps:
+        gradients = [site.reparametrisation.gain.grad.view_as(originals.original0), site.weight.grad]
+        torch.testing.assert_close(gradients, [originals.original0.grad, originals.original1.grad], **close)
     squares = site.weight.square().flatten(1).sum(1)
     lengths = site.effective_weight().flatten(1).norm(dim=1)
     torch.testing.assert_close(lengths, site.reparametrisation.gain.abs() * (squares / (squares + eps)).sqrt())
@@ -137,7 +136,7 @@ def test_weight_norm_equals_torch_weight_norm(maps: bool, eps: float) -> None:
 
 @pytest.mark.parametrize("eps", [0.0, 1e-5])
 def test_weight_norm_may_divide_by_its_gain(eps: float) -> None:
-    site = perturbed(norms.WN(name="wn", eps=eps, inverse_gain=True).linear("a", 3, 4))
+    site = fill(norms.WN(name="wn", eps=eps, inverse_gain=True).linear("a", 3, 4))
     lengths = (site.weight.square().sum(1, keepdim=True) + eps).sqrt()
     expected = site.weight / (lengths * site.reparametrisation.gain.unsqueeze(1))
     torch.testing.assert_close(site.effective_weight(), expected, rtol=1e-12, atol=1e-12)
@@ -146,7 +145,7 @@ def test_weight_norm_may_divide_by_its_gain(eps: float) -> None:
 @pytest.mark.parametrize(("size", "axes"), [((9, 4), 0), ((6, 3, 4), (0, 1)), ((6, 4, 2, 3), (0, 2, 3))])
 def test_mean_only_batch_norm_equals_its_formula(size: tuple[int, ...], axes: int | tuple[int, ...]) -> None:
     maps = len(size) == 4
-    layer = perturbed(norms.MeanOnlyBatchNorm(4, maps=maps))
+    layer = fill(norms.MeanOnlyBatchNorm(4, maps=maps))
     x, shift = 2 + draw(*size), layer.bias.detach().view(-1, *[1] * (2 * maps))
     torch.testing.assert_close(layer(x), x - x.mean(axes, keepdim=True) + shift)
     torch.testing.assert_close(layer.running_mean[0], 0.1 * x.mean(axes))
@@ -200,7 +199,7 @@ def test_prms_equals_its_formula(
 ) -> None:
     norm = norms.PRMS(name="prms", p=p, k_rounding=k_rounding, eps_inside=inside, eps=1e-2, axes=list(axes or (2, 3)))
     features = size[-1] if axes is None else size[1]
-    layer = perturbed(norm.normaliser(norms.Site("a", features, feature_maps=axes is not None)))
+    layer = fill(norm.normaliser(norms.Site("a", features, feature_maps=axes is not None)))
     x, dims = draw(*size), len(axes or (1,))
     n = math.prod(size[-dims:])
     gain = layer.weight.detach().view(-1, *[1] * (2 if axes else 0))
@@ -233,7 +232,7 @@ def test_l2_equals_rms_over_root_n(eps: float) -> None:
 @pytest.mark.parametrize("joint", [False, True], ids=["per-channel", "all-channels"])
 def test_maps_equal_a_loop_over_channels(norm: norms.Norm, joint: bool) -> None:
     norm = type(norm)(name=norm.name, eps=norm.eps, axes=[1, 2, 3] if joint else [2, 3])
-    layer = perturbed(norm.normaliser(norms.Site("a", 3, feature_maps=True, shift=True)))
+    layer = fill(norm.normaliser(norms.Site("a", 3, feature_maps=True, shift=True)))
     x = 1 + draw(2, 3, 4, 5)
     expected = torch.empty_like(x)
     for i in range(2):
@@ -244,3 +243,17 @@ def test_maps_equal_a_loop_over_channels(norm: norms.Norm, joint: bool) -> None:
             expected[i, c] = (x[i, c] - mean) / scale.sqrt() * layer.weight[c].detach() + layer.bias[c].detach()
     torch.testing.assert_close(layer(x), expected)
     torch.testing.assert_close(layer(x.contiguous(memory_format=torch.channels_last)), expected)
+
+
+@pytest.mark.parametrize("p", [1.0, 0.3])
+def test_gradient_at_zero_with_eps_outside(p: float) -> None:
+    """Where the statistic is 0, the root has no derivative, and the gradient of ``a / (root + eps)`` is ``d / eps``."""
+    layer = norms.RMSNorm(8, 1e-2, p=p, eps_inside=False).double()
+    a, d = draw(3, 8, seed=1), draw(3, 8, seed=2)
+    a[1, :4] = 0  # the statistic of pRMSNorm is zero, the row is not
+    a[2] = 0
+    _, gradient = output_and_gradient(layer, a, d)
+    torch.testing.assert_close(gradient[2], d[2] / 1e-2)
+    if p < 1:
+        torch.testing.assert_close(gradient[1], d[1] / 1e-2)
+    assert torch.autograd.gradcheck(layer, a[: 2 if p == 1 else 1].requires_grad_())

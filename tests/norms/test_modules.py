@@ -1,4 +1,4 @@
-"""Norm layers as modules of torch: representation, initial values, subclasses, changed options, refused input."""
+"""Norm layers as modules of torch, and in the place of torch's own: state, subclasses, options, refused input."""
 
 from __future__ import annotations
 
@@ -36,6 +36,9 @@ BATCH_NORMS: dict[str, Callable[..., norms.Normaliser]] = {
     "mean_only_bn": partial(norms.MeanOnlyBatchNorm, 4),
 }
 NORMALISERS: dict[str, Callable[..., norms.Normaliser]] = {**LAYERS, **BATCH_NORMS}
+N = 8
+PAIRS = ((norms.RMSNorm, nn.RMSNorm), (norms.LayerNorm, nn.LayerNorm))
+pairs = pytest.mark.parametrize(("ours", "torchs"), PAIRS, ids=["rms", "ln"])
 
 
 def input_of(layer: norms.Normaliser) -> Tensor:
@@ -166,13 +169,14 @@ def test_fused_norms_without_a_kernel_are_refused() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("fused_kernels")
-@pytest.mark.parametrize("axes", [None, (2, 3)])
-def test_a_changed_impl_takes_effect(axes: tuple[int, ...] | None) -> None:
-    layer = norms.RMSNorm(4, axes=axes)
+@pytest.mark.parametrize("name", ["rms", "rms, maps", "dyt"])
+def test_a_changed_impl_takes_effect(name: str) -> None:
+    layer = LAYERS[name]()
     x = input_of(layer).float().requires_grad_()
     for impl, fused in (("fused", True), ("eager", False)):
         layer.impl = impl
-        assert ("Normalise" in layer(x).grad_fn.name()) == fused
+        assert (layer.impl, layer.fused) == (impl, fused)
+        assert ("rmsexp" in layer(x).grad_fn.name()) == fused
 
 
 # --- refused arguments and input
@@ -227,6 +231,10 @@ MISTAKES: dict[tuple[type[Exception], str], list[Callable[..., object]]] = {  # 
     (TypeError, "integer"): [partial(norms.RMSNorm, (4.0,))],
     (ValueError, "eps"): [partial(norms.RMSNorm, 4, eps) for eps in (float("nan"), float("inf"))],
     (ValueError, "impl=quick"): [changed(impl="quick")],
+    (ValueError, "shape ends with"): [
+        called(partial(norms.RMSNorm, 4), 2, 3),
+        called(partial(norms.LayerNorm, (2, 4)), 4),
+    ],
     (ValueError, "p must lie"): [changed(p=1.5)],
     (AttributeError, "axes"): [changed(axes=(1, 2, 3))],
     (ValueError, "shape"): [
@@ -276,3 +284,68 @@ def test_sizes_may_be_integers_of_numpy() -> None:
 @pytest.mark.parametrize("shape", [(2, 4, 0, 3), (0, 4, 3, 3)])
 def test_maps_without_positions_or_examples(shape: tuple[int, ...], axes: tuple[int, ...], p: float, impl: str) -> None:
     assert norms.RMSNorm(4, axes=axes, p=p, impl=impl)(torch.ones(shape)).shape == shape
+
+
+# --- the place of torch's own layers: state dicts
+
+
+@pytest.mark.parametrize("wrap", [lambda layer: layer, nn.Sequential], ids=["layer", "model"])
+def test_a_bias_is_neither_dropped_nor_made_up(wrap: Callable[..., nn.Module]) -> None:
+    rms, ln = (wrap(layer(N)) for layer in (norms.RMSNorm, norms.LayerNorm))
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*bias"):
+        rms.load_state_dict(wrap(nn.LayerNorm(N)).state_dict())
+    with pytest.raises(RuntimeError, match=r"Missing key.*bias"):
+        ln.load_state_dict(wrap(nn.RMSNorm(N)).state_dict())
+    gain = torch.arange(N).float()
+    for layer in (rms, ln):
+        key = next(iter(layer.state_dict()))
+        layer.load_state_dict({key: gain}, strict=False)
+        assert torch.equal(layer.state_dict()[key], gain)
+    wrap(norms.RMSNorm(N, bias=True)).load_state_dict(wrap(nn.LayerNorm(N)).state_dict())
+    wrap(norms.LayerNorm(N, bias=False)).load_state_dict(wrap(nn.RMSNorm(N)).state_dict())
+
+
+def test_the_authors_names_of_parameters_are_known() -> None:
+    gain, shift = draw(2, N).float()
+    model = nn.Sequential(norms.RMSNorm(N, bias=True), norms.RMSNorm(N))
+    state = {"0.scale": gain, "0.offset": shift, "1.scale": gain}
+    model.load_state_dict(state)
+    assert torch.equal(model[0].weight, gain)
+    assert torch.equal(model[0].bias, shift)
+    assert torch.equal(model[1].weight, gain)
+    assert list(state) == ["0.scale", "0.offset", "1.scale"]
+
+
+def test_a_parametrised_bias_is_no_missing_bias() -> None:
+    layers = [norms.LayerNorm(N) for _ in range(2)]
+    for layer in layers:
+        nn.utils.parametrize.register_parametrization(layer, "bias", nn.Identity())
+    with torch.no_grad():
+        layers[1].parametrizations.bias.original.fill_(3.0)
+    layers[0].load_state_dict(layers[1].state_dict())
+    assert torch.equal(layers[0].bias, torch.full((N,), 3.0))
+
+
+# --- the place of torch's own layers: arguments
+
+
+@pairs
+def test_arguments_have_the_order_of_torch_s(ours: Any, torchs: Any) -> None:
+    for shape in (N, [3, N], torch.Size([N])):
+        bias = (True,) * (torchs is nn.LayerNorm)
+        layers = [layer(shape, 1e-3, True, *bias, "meta", torch.float64) for layer in (ours, torchs)]
+        assert [p.dtype for p in layers[0].parameters()] == [p.dtype for p in layers[1].parameters()]
+        assert all(p.is_meta for p in layers[0].parameters())
+        assert layers[0].normalized_shape == layers[1].normalized_shape
+
+
+@pytest.mark.parametrize("eps", [-0.5, -1e-3])
+@pairs
+def test_a_negative_eps_is_computed_as_torch_does(ours: Any, torchs: Any, eps: float, impl: str) -> None:
+    x = draw(64, N)
+    results = []
+    for layer in (ours(N, eps, impl=impl, dtype=x.dtype), torchs(N, eps, dtype=x.dtype)):
+        leaf = x.clone().requires_grad_()
+        y = layer(leaf)
+        results.append((y, *torch.autograd.grad(y.nan_to_num().sum(), leaf)))
+    torch.testing.assert_close(results[0], results[1], equal_nan=True)

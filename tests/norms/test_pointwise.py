@@ -78,17 +78,6 @@ def test_other_alphas_are_refused(alpha: float) -> None:
         norms.DynamicErf(4, alpha)
 
 
-@pytest.mark.usefixtures("fused_kernels")
-@every
-def test_the_implementation_can_be_set_later(name: str) -> None:
-    layer = LAYERS[name](4)
-    for impl in ("fused", "eager"):
-        layer.impl = impl
-        assert (layer.impl, layer.fused) == (impl, impl == "fused")
-    with pytest.raises(ValueError, match=r"^impl=slow is not known"):
-        layer.impl = "slow"
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("fused_kernels")
 @every

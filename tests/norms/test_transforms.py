@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.sequences import inputs_of
 from helpers.sites import draw, fill
 from torch import Tensor, func, nn
 from torch.autograd import forward_ad
@@ -23,6 +24,7 @@ LAYERS: dict[str, tuple[Layer, tuple[int, ...]]] = {
     "ln": (norms.LayerNorm, ROWS),
     "ln, maps": (partial(norms.LayerNorm, axes=(2, 3)), MAPS),
     "rms": (partial(norms.RMSNorm, bias=True), ROWS),
+    "rms, 1 + weight": (partial(norms.RMSNorm, weight_offset=True), ROWS),
     "rms, outside": (partial(norms.RMSNorm, eps_inside=False), ROWS),
     "rms, maps": (partial(norms.RMSNorm, bias=True, axes=(2, 3)), MAPS),
     "rms, all channels": (partial(norms.RMSNorm, axes=(1, 2, 3)), MAPS),
@@ -121,17 +123,15 @@ def test_fused_norms_refuse_forward_mode_and_second_derivatives(name: str) -> No
 
 
 def decoder() -> Callable[[Tensor], Tensor]:
-    """Return the states of a fused decoder, whose states have 2 units, as a function of its input."""
-    shapes = ((2, 3, 4), (2, 3, 5), (6, 2), (10, 2), (6, 5), (4,), (2, 2, 6), (2, 4), (2, 2))
-    keys, values, first, between, of_context, score, affine, of_query, state = (
-        draw(*shape, seed=seed) for seed, shape in enumerate(shapes)
-    )
-    weights = (first, between, None, of_context, score, affine, affine, of_query)
-    forms = (kernels.StepForm(kernels.Kind.RMS, 4, 2, True), kernels.Form(kernels.Kind.RMS, 4), EPS)
-    mask = torch.ones(2, 3, dtype=torch.bool)
-    return lambda x: kernels.decoder(
-        x, state[: len(x)], keys[: len(x)], values[: len(x)], mask[: len(x)], *weights, *forms
-    )[0]
+    """Return the states of a fused decoder as a function of its input."""
+    inputs, form = inputs_of("decoder", hidden=2), [kernels.Kind.RMS, 4, 2, 1, kernels.Kind.RMS, 4, 1]
+    batched = ("s0", "keys", "values", "mask")
+
+    def call(x: Tensor) -> Tensor:
+        rows = {name: inputs[name][: len(x)] for name in batched}
+        return kernels.sequence("decoder", form, EPS, {**inputs, **rows, "x": x})[0]
+
+    return call
 
 
 def recurrence(unit: type[GRU] | type[LSTM]) -> Callable[[Tensor], Tensor]:

@@ -171,7 +171,7 @@ def campaign() -> Campaign:
 
 def stages(root: Path) -> dict[str, dict[str, int]]:
     (found,) = progress.read(root).campaigns
-    return {stage.name: dict(stage.states) for stage in found.progress.stages}
+    return {stage.name: dict(stage.states) for stage in found.stages}
 
 
 def test_a_campaign_has_the_states_of_its_runs_by_stage(tmp_path: Path, campaign: Campaign) -> None:
@@ -180,15 +180,9 @@ def test_a_campaign_has_the_states_of_its_runs_by_stage(tmp_path: Path, campaign
     assert stages(tmp_path) == {"tune": {"finished": 26}, "final": {"finished": 2, "diverged": 1, "not started": 1}}
     (found,) = progress.read(tmp_path).campaigns
     assert (found.name, found.question) == ("quality_cifar10", "Does RMSNorm match LayerNorm on cifar10?")
-    assert [stage.left for stage in found.progress.stages] == [0, 1]
-    assert found.progress.seconds_left == pytest.approx(110)  # as the other final run of its norm: 1000 steps of 0.11 s
+    assert [stage.left for stage in found.stages] == [0, 1]
+    assert found.seconds_left == pytest.approx(110)  # as the other final run of its norm: 1000 steps of 0.11 s
     assert found.next == f"python -m rmsexp.campaign quality_cifar10 results={tmp_path}"
-
-
-def test_after_its_last_run_the_next_command_is_the_report(tmp_path: Path, campaign: Campaign) -> None:
-    campaign.write(tmp_path)
-    (found,) = progress.read(tmp_path).campaigns
-    assert (found.progress.seconds_left, found.next) == (0, f"python -m rmsexp.report {tmp_path}")
 
 
 def test_the_default_folder_is_not_named_in_the_next_command(
@@ -198,14 +192,7 @@ def test_the_default_folder_is_not_named_in_the_next_command(
     monkeypatch.chdir(tmp_path)
     (found,) = progress.read(Path("results")).campaigns
     assert found.next == "python -m rmsexp.campaign quality_cifar10"
-    assert found.progress.seconds_left is None
-
-
-def test_the_next_command_has_the_changes_that_were_typed(tmp_path: Path, campaign: Campaign) -> None:
-    campaign.changes = {"name": "quality+norms=ln-mine", "command": ["quality", "norms=[ln,mine]"]}
-    campaign.write_file(tmp_path)
-    (found,) = progress.read(tmp_path).campaigns
-    assert found.next == f"python -m rmsexp.campaign quality 'norms=[ln,mine]' results={tmp_path}"
+    assert found.seconds_left is None
 
 
 def test_time_left_without_finished_runs_of_the_stage_is_that_of_other_stages(
@@ -214,7 +201,7 @@ def test_time_left_without_finished_runs_of_the_stage_is_that_of_other_stages(
     campaign.gone = {(norm, seed) for norm in ("ln", "rms") for seed in range(2)}
     campaign.write(tmp_path)
     (found,) = progress.read(tmp_path).campaigns
-    assert found.progress.seconds_left == pytest.approx(4 * 110)
+    assert found.seconds_left == pytest.approx(4 * 110)
 
 
 def test_runs_that_come_count_in_the_total_and_in_the_time_left(
@@ -231,9 +218,9 @@ def test_runs_that_come_count_in_the_total_and_in_the_time_left(
     coming = [Job("final", norm, 0.001, seed, "") for norm in ("ln", "rms") for seed in range(2)]
     monkeypatch.setattr(results.Campaign, "coming", lambda *_: coming)
     (found,) = progress.read(tmp_path).campaigns
-    stages = [(stage.name, stage.left, stage.coming) for stage in found.progress.stages]
+    stages = [(stage.name, stage.left, stage.coming) for stage in found.stages]
     assert stages == [("tune", 1, 0), ("final", 0, 4)]
-    assert found.progress.seconds_left == pytest.approx(5 * 110)
+    assert found.seconds_left == pytest.approx(5 * 110)
 
 
 def test_time_left_of_an_interrupted_run_is_at_its_own_pace(tmp_path: Path, campaign: Campaign) -> None:
@@ -242,7 +229,17 @@ def test_time_left_of_an_interrupted_run_is_at_its_own_pace(tmp_path: Path, camp
     (folder / record.STATUS).write_text('{"status": "interrupted", "step": 600, "error": null}')
     (folder / record.CONFIG).write_text("max_steps: 1000\n")
     (found,) = progress.read(tmp_path).campaigns
-    assert found.progress.seconds_left == pytest.approx(0.11 * 400)
+    assert found.seconds_left == pytest.approx(0.11 * 400)
+
+
+def test_the_next_command_has_the_changes_that_were_typed_or_is_the_report(tmp_path: Path, campaign: Campaign) -> None:
+    campaign.changes = {"name": "quality+norms=ln-mine", "command": ["quality", "norms=[ln,mine]"]}
+    campaign.write_file(tmp_path / "begun")
+    (found,) = progress.read(tmp_path / "begun").campaigns
+    assert found.next == f"python -m rmsexp.campaign quality 'norms=[ln,mine]' results={tmp_path / 'begun'}"
+    campaign.write(tmp_path / "done")
+    (found,) = progress.read(tmp_path / "done").campaigns
+    assert (found.seconds_left, found.next) == (0, f"python -m rmsexp.report {tmp_path / 'done'}")
 
 
 def test_a_damaged_campaign_is_a_problem(tmp_path: Path, campaign: Campaign) -> None:

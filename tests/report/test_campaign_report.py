@@ -63,15 +63,6 @@ def test_settings_with_only_tuning_runs_are_left_out_and_counted(reported: Path)
 
 
 @pytest.mark.usefixtures("unwritten_figures")
-def test_a_campaign_that_only_tunes_has_a_page_without_settings(tmp_path: Path) -> None:
-    Campaign(seeds=0, needed=None).write(tmp_path)
-    report.run(tmp_path, None, None)
-    page = (tmp_path / "report/report.html").read_text()
-    assert "not decided yet" in page
-    assert 'section class="setting"' not in page
-
-
-@pytest.mark.usefixtures("unwritten_figures")
 def test_a_tuning_setting_with_another_run_is_reported(tmp_path: Path) -> None:
     Campaign().write(tmp_path)
     setting = "small+evaluation=validation+optim.lr=0.004"

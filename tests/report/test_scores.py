@@ -10,9 +10,8 @@ from helpers.campaigns import Campaign
 
 from rmsexp.compare import load
 from rmsexp.records import record
-from rmsexp.records.frames import quantities, statistics
+from rmsexp.records.frames import statistics
 from rmsexp.records.frames.load import Records
-from rmsexp.report.plots import setting_curves
 from rmsexp.report.tables import learning_rates
 
 SCORED = "small+evaluation=scored+optim.lr=0.004"
@@ -62,14 +61,6 @@ def test_tuning_runs_are_reported_on_validation(results: Path) -> None:
     assert values[folder] == pytest.approx(sum(of(folder, "valid")) / 3)
     by_rate = learning_rates.table({results / "cifar10" / TUNING: records}).set_index("series")
     assert by_rate.loc["ln", "chosen_by"] == pytest.approx(by_rate.loc["ln", "value"])
-
-
-def test_curves_are_of_the_interim_evaluations(scored: Records) -> None:
-    found = quantities.recorded(scored)
-    assert [one.name for one in found] == ["train_loss", "interim_loss", "interim_error"]
-    assert quantities.title(found[-1]) == "valid, 256 examples: error (%)"
-    panel, _ = setting_curves.chart(scored, found[-1:]).panels
-    assert {len(mark.x) for mark in panel.marks} == {20}
 
 
 def test_an_unknown_plan_of_evaluations_is_damage(tmp_path: Path) -> None:

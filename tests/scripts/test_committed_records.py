@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import committed_records as audit
 import pytest
 
 from rmsexp.campaign import campaign_file
 from rmsexp.campaign import results as campaign_results
-
-KNOWN, OTHER = "a" * 40, "b" * 40
-HISTORY = frozenset({KNOWN})
-
-
-def session(commit: str | None = KNOWN, dirty: bool | None = False) -> dict[str, Any]:
-    return {"git": {"commit": commit, "dirty": dirty}}
-
-
-def plant(reference: Path, path: str, content: dict[str, Any]) -> None:
-    (reference / path).parent.mkdir(parents=True, exist_ok=True)
-    (reference / path).write_text(json.dumps(content))
 
 
 def test_the_committed_records_are_clean_or_listed(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
@@ -77,22 +63,3 @@ def test_committed_configs_name_no_folder_of_a_machine() -> None:
     assert len(configs) > 200
     lines = {line for path in configs for line in path.read_text().splitlines()}
     assert not [line for line in lines if re.match(r" *(root|results): [/~]", line)]
-
-
-@pytest.mark.parametrize(
-    ("path", "content", "expected"),
-    [
-        ("m/t/s/rms/seed0/run.json", {"sessions": [session(), session()]}, None),
-        ("m/t/s/rms/seed0/run.json", {"sessions": [session(), session(OTHER)]}, audit.LOST),
-        ("m/t/s/rms/seed0/run.json", {"sessions": [session(dirty=True)]}, audit.CHANGES),
-        ("m/t/s/rms/seed0/run.json", {"sessions": [session(None, None)]}, audit.UNKNOWN),
-        ("m/t/s/timing/steps0/timing.json", {"session": session(OTHER, True)}, f"{audit.LOST}; {audit.CHANGES}"),
-        ("q/campaigns/c/campaign.json", {"jobs": [], "registered": {"commit": f"{KNOWN}+"}}, audit.CHANGES),
-        ("q/campaigns/c/campaign.json", {"jobs": [], "registered": None}, None),
-    ],
-)
-def test_what_is_wrong_with_a_record(tmp_path: Path, path: str, content: dict[str, Any], expected: str | None) -> None:
-    plant(tmp_path, path, content)
-    assert audit.unclean(tmp_path, HISTORY) == ({path: expected} if expected else {})
-    problems = [word for word in (expected or "").split("; ") if word not in ("", audit.LOST)]
-    assert audit.unclean(tmp_path, None) == ({path: "; ".join(problems)} if problems else {})

@@ -32,24 +32,9 @@ def write(folder: Path, status: str = "finished", starts: tuple[int, ...] = (0,)
     return folder
 
 
-@pytest.mark.parametrize(("starts", "errors"), [((0, 40), 0), ((0,), 0), ((0, 0), 1), ((4,), 1)])
-def test_a_run_that_is_repeated_or_does_not_begin_at_0_is_an_error(
-    starts: tuple[int, ...], errors: int, tmp_path: Path
-) -> None:
-    for name in ("undisturbed", "disturbed"):
-        write(tmp_path / name / "rms/seed0", starts=starts)
-    assert len(disturb.compare(tmp_path / "undisturbed", tmp_path / "disturbed")) == errors
-
-
 def test_a_lost_or_different_run_is_an_error(tmp_path: Path) -> None:
     write(tmp_path / "undisturbed/rms/seed0")
     write(tmp_path / "different/rms/seed0", step=41)
     write(tmp_path / "lost/rms/seed1")
     for name in ("different", "lost"):
         assert disturb.compare(tmp_path / "undisturbed", tmp_path / name)
-
-
-def test_running_runs_are_those_whose_status_says_so(tmp_path: Path) -> None:
-    write(tmp_path / "a/seed0")
-    folder = write(tmp_path / "a/seed1", "running", step=60)
-    assert disturb.running(tmp_path) == {folder: (17, 60)}

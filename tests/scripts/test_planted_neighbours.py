@@ -30,15 +30,3 @@ def test_all_runs_are_done_and_recorded(tmp_path: Path, monkeypatch: pytest.Monk
     results = json.loads(path.read_text())["results"]
     assert results["threads"] == 1  # of the runs, not of this process
     assert Counter(run["kind"] for run in results["runs"]) == {"quiet": 3, "same_core": 2, "other_core": 2}
-
-
-def test_the_summary_counts_marked_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    runs = [result("quiet", marked=number < 2) for number in range(10)]
-    runs += [result("same_core", marked=number < 9, seconds=20.0) for number in range(10)]
-    assert planted_neighbours.summarise(runs) == {
-        "quiet": {"runs": 10, "marked": 2, "slowdown": 1.0},
-        "same_core": {"runs": 10, "marked": 9, "slowdown": 2.0},
-    }
-    quiet, same_core = capsys.readouterr().out.splitlines()
-    assert "NOT as it should be" in quiet
-    assert "NOT" not in same_core

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 import readme_numbers
-from readme_blocks import BLOCKS, Item, score
-
-from rmsexp.rules import claims
+from readme_blocks import BLOCKS
 
 PAGE = "before\n<!-- numbers: one -->\nfirst 1 %\n<!-- end -->\nabout 95 %, `2 %`\n"
 
@@ -43,19 +41,3 @@ def test_an_edit_by_hand_is_found(
     assert problem in readme_numbers.problems(page)[0]
     if edit[0] == "1 %":
         assert readme_numbers.updated(page.read_text()) == PAGE
-
-
-@pytest.mark.parametrize(
-    ("published", "claim", "row", "expected"),
-    [
-        ("0.0", "a equals b", {"outcome": claims.SUPPORTED}, "agrees"),
-        ("0.0", "a equals b", {"outcome": claims.REFUTED, "registered": False}, "disagrees, not registered"),
-        ("0.0", "a equals b", {"outcome": claims.SUPPORTED, "blind": True}, "undecided"),
-        ("-1.5", "a is better than b", {"low": -3.0, "high": -1.0}, "agrees in sign"),
-        ("+1.5", "a is better than b", {"low": -3.0, "high": -1.0, "remarks": "more differs"}, "disagrees*"),
-        ("+1.5", "a is better than b", {"low": -3.0, "high": 1.0}, "undecided"),
-    ],
-)
-def test_scores_follow_the_rules(published: str, claim: str, row: dict[str, object], expected: str) -> None:
-    default = {"outcome": claims.INCONCLUSIVE, "blind": False, "registered": True, "remarks": "", "low": 0.0}
-    assert score(Item("Table 1", published, "cifar10", claim), {"high": 0.0} | default | row) == expected

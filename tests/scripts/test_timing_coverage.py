@@ -1,21 +1,11 @@
-"""The simulation of timings: its noise, and the shares of intervals that contain the truth."""
+"""The simulation of timings: the shares of intervals that contain the truth."""
 
 from __future__ import annotations
 
-import itertools
-
-import numpy as np
 import pytest
 import timing_coverage
 
 from rmsexp.records.frames import comparable
-
-
-@pytest.mark.parametrize("correlation", [0.0, 0.6])
-def test_noise_has_the_stated_spread_and_correlation(correlation: float) -> None:
-    values = np.array(list(itertools.islice(timing_coverage.noise(correlation, np.random.default_rng(0)), 20_000)))
-    assert values.std() == pytest.approx(timing_coverage.NOISE, rel=0.05)
-    assert np.corrcoef(values[1:], values[:-1])[0, 1] == pytest.approx(correlation, abs=0.03)
 
 
 def test_reports_warn_of_fewer_rounds_than_were_simulated() -> None:

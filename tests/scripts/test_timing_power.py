@@ -12,19 +12,6 @@ import timing_power
 from rmsexp.measure import steps
 
 
-def trial(low: float, high: float) -> dict[str, Any]:
-    return {"low": low, "high": high}
-
-
-def test_the_summary_counts_right_trials(capsys: pytest.CaptureFixture[str]) -> None:
-    trials = [{"kind": "equal"} | trial(0.99, 1.01) for _ in range(54)]
-    trials += [{"kind": "equal"} | trial(1.001, 1.02) for _ in range(6)]
-    trials += [{"kind": "slowed"} | trial(0.9, 0.95) for _ in range(3)]  # excludes 1 on the wrong side
-    trials += [{"kind": "slowed"} | trial(1.01, 1.05) for _ in range(17)]
-    timing_power.summarise(trials)
-    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["54", "17"]
-
-
 def test_the_second_model_is_slowed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Sleeper:
         def take(self, *_: Any) -> None:

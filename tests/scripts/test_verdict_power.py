@@ -5,25 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import verdict_power as simulation
-from verdict_power import Case, Compared
+from verdict_power import Compared
 
 CAMPAIGNS = 200
 MOST_WRONG = 0.1  # the true share is at most 5 to 6 %; the standard deviation of the observed one is 1.6 %
-
-
-def test_few_verdicts_are_wrong_if_the_rates_are_known() -> None:
-    case, generator = Case("rates known"), np.random.default_rng(0)
-    found = {by: [simulation.known(case, by, generator) for _ in range(CAMPAIGNS)] for by in simulation.DIFFERENCES}
-    row = simulation.of_known(case, found)
-    assert max(share for shares in row["wrong"].values() for share in shares) <= MOST_WRONG
-    assert row["supported"]["equivalence"][0] == pytest.approx(0.95, abs=0.05)
-
-
-def test_the_curve_of_a_norm_goes_through_its_means_and_falls_beyond_them() -> None:
-    score = simulation.curve({1.0: {0: 31.0}, 2.0: {0: 29.0, 1: 27.0}, 4.0: {0: 31.0}}, "min", margin=1.5)
-    assert [score(place) for place in (0, 1, 2)] == pytest.approx([-2, 0, -2])
-    assert score(3) - score(2) == pytest.approx(score(4) - score(3)) == pytest.approx(score(-1) - score(0))
-    assert score(3) < -2
 
 
 def test_the_interval_contains_the_difference_at_the_best_rates_with_quarters_only() -> None:

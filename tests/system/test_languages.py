@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmsexp.data import moses, parallel
+from rmsexp.data import parallel, subwords
 from rmsexp.metrics import bleu
 from rmsexp.system.languages import language
 from rmsexp.tasks.translation import DataConfig
@@ -49,7 +49,7 @@ def test_what_is_no_code_is_refused(code: str) -> None:
 def test_moses_tokenises_alike_for_each_spelling(code: str, same: str) -> None:
     pytest.importorskip("sacremoses")
     for line in ("L'amitié, c'est Mr. Smith's 10'.", 'Er sagte: "Ja." 5 000', "你好world"):
-        assert moses._tokeniser(code)(line) == moses._tokeniser(same)(line)
+        assert subwords._tokeniser(code)(line) == subwords._tokeniser(same)(line)
 
 
 def test_builtin_data_take_every_spelling_of_their_languages() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,6 @@ from helpers.tasks import assert_batches_follow_from_seed_and_step, shake, steps
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rmsexp import config
 from rmsexp.data import Source
 from rmsexp.data.cloze import NIL, RESERVED, UNK, Cloze, Examples
 from rmsexp.data.sequences import Sequences
@@ -211,19 +209,6 @@ class Recorder(nn.Module):
         return F.one_hot(batch.passage[:, 0], len(WORDS)).float()
 
 
-def test_evaluation_reads_all_held_out_questions_unchanged_and_in_order(numbered: Examples) -> None:
-    task, _ = make("attentive_reader")
-    recorder = Recorder()
-    assert task.evaluate(recorder)["valid"]["error"] == 1
-    rows = [(batch, row) for batch in recorder.batches for row in range(len(batch.answer))]
-    assert len(rows) == TRAIN
-    for i, (batch, row) in enumerate(rows):
-        expected = alone(numbered, i)
-        assert torch.equal(batch.passage[row][batch.passage_mask[row]], expected.passage[0])
-        assert torch.equal(batch.question[row][batch.question_mask[row]], expected.question[0])
-        assert torch.equal(batch.answer[row], expected.answer[0])
-
-
 @torch.enable_grad()
 def trained_model(*overrides: str) -> tuple[Any, Any]:
     """Return task and model, in float64 and evaluation mode.
@@ -283,13 +268,6 @@ def test_with_batch_norm_both_kinds_of_statistics_are_logged(norm: str) -> None:
 # Chance
 
 
-def test_chance_is_a_random_entity_of_the_passage() -> None:
-    task, _ = make("attentive_reader")
-    valid, entities = task._cloze.splits["valid"], set(task._cloze.entities.tolist())
-    correct = sum(Fraction(1, len(entities & set(valid.passages[i].tolist()))) for i in range(VALID))
-    assert task.target.chance == pytest.approx(float(1 - correct / VALID))
-
-
 def test_chance_with_answers_outside_the_passage_and_with_a_test_split(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, c, word = *map(int, ENTITIES[:3]), FIRST
     rows = [
@@ -305,23 +283,3 @@ def test_chance_with_answers_outside_the_passage_and_with_a_test_split(monkeypat
     results = task.evaluate(model.eval())
     assert list(results) == ["valid", "test"]
     assert all(math.isfinite(metrics["loss"]) for metrics in results.values())
-
-
-# Settings
-
-
-def test_a_batch_larger_than_the_data_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^batch_size=75"):
-        make("attentive_reader", "batch_size=75")
-
-
-def test_the_published_statistics_of_batch_norm_are_the_default_at_the_papers_scale_only() -> None:
-    def statistics(*words: str) -> tuple[str, str]:
-        norm = config.job(["norm=bn", *words]).norm
-        return norm.padding, norm.eval
-
-    for words in (("task=attentive_reader", "scale=medium"), ("task=transformer", "scale=paper")):
-        assert statistics(*words) == ("exclude", "running")
-    other = ("task=attentive_reader", "scale=paper", "norm.padding=exclude", "norm.eval=running")
-    assert statistics(*other) == ("exclude", "running")
-    assert config.job(["norm=bn", *other]).series == "bn+eval=running+padding=exclude"

@@ -252,13 +252,6 @@ def test_what_has_no_effect_or_no_meaning_is_refused(key: str, words: list[str])
         make(*words)
 
 
-def test_dyt_and_derf_scale_the_embedding() -> None:
-    for norm, scaled in {"dyt": True, "derf": True, "rms": False}.items():
-        job = config.job(["task=language_model", f"norm={norm}"])
-        assert job.config.model.embedding_scale is scaled
-        assert (job.setting, job.series) == ("demo", norm)
-
-
 MISTAKES: list[tuple[str, list[str]]] = [  # the key that the error names, and words
     ("context", ["context=1"]),
     ("data.tokens", ["data.tokens=words"]),
@@ -279,16 +272,6 @@ MISTAKES: list[tuple[str, list[str]]] = [  # the key that the error names, and w
 def test_mistakes_are_refused(key: str, words: list[str]) -> None:
     with pytest.raises(config.ConfigError, match=f"^{key}"):
         config.job([*TINY, *words])
-
-
-def test_the_large_model() -> None:
-    job = config.job(["task=language_model", "scale=large"])
-    cfg = job.config
-    assert (cfg.data.name, cfg.data.tokens, cfg.data.vocabulary, cfg.precision) == (
-        *("wikitext103", "sentencepiece", 50_000),
-        "bfloat16",
-    )
-    assert (cfg.context, cfg.batch_size, cfg.schedule.steps) == (1024, 128, 5000)
 
 
 @pytest.mark.parametrize("norm", ["wn", "mean_only_bn"])

@@ -235,12 +235,3 @@ def test_the_bias_correction_reaches_the_first_step(correction: str, rate: float
         parameter.grad = torch.full_like(parameter, -0.5)
     optimizer.step()
     torch.testing.assert_close(model.image.weight - before, torch.full_like(before, 0.001 * rate), rtol=1e-5, atol=0)
-
-
-# Settings
-
-
-@pytest.mark.parametrize("size", [46, 47])
-def test_a_batch_of_all_images_or_more_is_refused(size: int) -> None:
-    with pytest.raises(ValueError, match=f"^batch_size={size}"):
-        make("order_embedding", f"batch_size={size}")

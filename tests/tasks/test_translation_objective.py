@@ -14,8 +14,7 @@ from helpers.translation_models import RAGGED, TARGETS, batch_of, by_sentence, p
 from torch import Tensor
 from torch.nn import functional as F
 
-from rmsexp.models.cross_entropy import token_losses
-from rmsexp.models.translation import Batch
+from rmsexp.models.translation import Batch, token_losses
 from rmsexp.task import Objective
 from rmsexp.tasks import rnnsearch, transformer
 from rmsexp.tasks.translation import real_targets

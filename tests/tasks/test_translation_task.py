@@ -18,7 +18,7 @@ from helpers.translation_tasks import SHORT, TASKS, TRAIN, make
 from torch.nn import functional as F
 
 from rmsexp import config
-from rmsexp.data.codec import EOS, PAD
+from rmsexp.data.subwords import EOS, PAD
 from rmsexp.data.synthetic import phrases
 from rmsexp.metrics import bleu
 from rmsexp.models.translation import Batch

@@ -206,38 +206,21 @@ def test_the_files_of_this_machine_can_be_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("listed", "shared"),
-    [
-        ("{pid}, GPU-a", False),
-        ("{pid}, GPU-a\n{pid}, GPU-b", False),
-        ("{pid}, GPU-a\n1, GPU-a", True),
-        ("1, GPU-a\n2, GPU-a\n{pid}, GPU-a", True),
-        ("", None),
-        ("1, GPU-a", None),  # ids of another namespace, which lack the id of this process
-        ("[N/A], GPU-a", None),
-        ("No running processes found", None),
-    ],
-)
-def test_a_gpu_is_shared_if_nvidia_smi_lists_another_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: str, shared: bool | None
-) -> None:
-    fake_nvidia_smi(tmp_path, f"cat <<'END'\n{listed.format(pid=os.getpid())}\nEND")
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert contention._gpu_shared({os.getpid()}) is shared
-
-
-@pytest.mark.parametrize(
     ("own", "listed", "shared"),
     [
+        ({7}, "7, GPU-a\n7, GPU-b", False),
         ({7}, "7, GPU-a\n8, GPU-b", False),
+        ({7}, "1, GPU-a\n2, GPU-a\n7, GPU-a", True),
         ({8}, "7, GPU-a\n8, GPU-b\n9, GPU-a", False),
-        ({7}, "7, GPU-a\n8, GPU-b\n9, GPU-a", True),
         ({7, 8}, "7, GPU-a\n8, GPU-b", False),
         ({7, 8}, "7, GPU-a\n8, GPU-b\n9, GPU-b", True),
         ({7, 9}, "7, GPU-a\n8, GPU-b", None),
+        ({7}, "1, GPU-a", None),  # ids of another namespace, which lack the id of this process
+        ({7}, "[N/A], GPU-a", None),
+        ({7}, "No running processes found", None),
     ],
 )
-def test_a_process_on_another_gpu_does_not_share_that_of_the_run(
+def test_a_gpu_is_shared_if_nvidia_smi_lists_another_process_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: set[int], listed: str, shared: bool | None
 ) -> None:
     asked = '[ "$1" = --query-compute-apps=pid,gpu_uuid ] || exit 1'

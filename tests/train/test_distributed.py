@@ -23,13 +23,12 @@ from rmsexp import config
 from rmsexp.commands import run
 from rmsexp.data import text
 from rmsexp.records import record
-from rmsexp.records.frames.load import _machine
 from rmsexp.system import process
 from rmsexp.tasks import language_model
 from rmsexp.train.device import set_up_device
 from rmsexp.train.distributed.group import Group, each
 from rmsexp.train.interrupt import Interrupt, Interrupted
-from rmsexp.work import joint_runner, runner
+from rmsexp.work import runner
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -72,13 +71,6 @@ def equality(*words: str) -> str:
 
 
 @pytest.mark.minutes
-def test_three_processes_give_the_bits_of_one_also_if_one_is_killed() -> None:
-    """The killed run is continued by one process. This task's runs start fastest."""
-    lines = equality("--tasks", "language_model", "--norms", "bn", "--steps", "12", "--sizes", "1,3").splitlines()
-    assert [line.split(";")[0] for line in lines] == ["language_model bn: equal"]
-
-
-@pytest.mark.minutes
 def test_any_number_of_processes_gives_the_bits_of_one(data_root: Path) -> None:
     """The second process that is stopped gets SIGTERM, which stops all processes after the same step."""
     lines = equality("--steps", "22", "--data-root", str(data_root)).splitlines()
@@ -90,7 +82,7 @@ def kill_process_0(results: Path, step: int, torchrun: subprocess.Popen[str]) ->
     """Send SIGKILL to process 0 of the only run in ``results`` after this step."""
     while torchrun.poll() is None:
         for folder in map(record.RunFolder, record.find_runs(results)):
-            rows = folder.read_last_rows(1 << 12) if folder.metrics_path.exists() else []
+            rows = folder.read_metrics()[0] if folder.metrics_path.exists() else []
             if rows and rows[-1]["step"] >= step:
                 os.kill(folder.read_status()["process"], signal.SIGKILL)
                 return
@@ -162,13 +154,7 @@ def test_the_timeout_of_the_config_is_that_of_the_communication(monkeypatch: pyt
     monkeypatch.setattr("rmsexp.train.distributed.group.meet", lambda *_: store)
     monkeypatch.setattr("torch.distributed.init_process_group", begin)
     with pytest.raises(TimeoutError, match=r"^7\.5$"):
-        joint_runner.execute(config.job(["distributed.timeout=7.5", "micro_batches=3", "threads=1"]))
-
-
-def test_how_to_reduce_is_part_of_the_identity_and_the_timeout_is_not() -> None:
-    jobs = [config.job(words) for words in ([], ["reduce=ordered"], ["distributed.timeout=5"], ["reduce=fast"])]
-    assert [job.setting for job in jobs] == ["demo", "demo", "demo", "demo+reduce=fast"]
-    assert len({config.digest(job.resolved) for job in jobs[:3]}) == 1
+        runner.execute_jointly(config.job(["distributed.timeout=7.5", "micro_batches=3", "threads=1"]))
 
 
 def test_a_process_without_torchrun_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +164,7 @@ def test_a_process_without_torchrun_is_the_only_one(monkeypatch: pytest.MonkeyPa
     assert each(lambda item: item + 1, range(3)) == [1, 2, 3]
 
 
-class Threads:
+class Threads(Group):
     """A group; ``gather`` returns fixed values of the other processes beside that of this one."""
 
     rank, size, chosen = 1, 3, slice(1, None, 3)
@@ -189,9 +175,6 @@ class Threads:
     def gather(self, value: Any) -> list[Any]:
         first, last = next(self.others)
         return [first, value, last]
-
-    require_equal = Group.require_equal
-    interleaved = Group.interleaved
 
 
 def test_any_host_of_a_run_may_have_started_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,9 +219,3 @@ def test_a_second_signal_to_one_of_several_processes_changes_nothing() -> None:
     with pytest.raises(Interrupted) as stopped:
         get_two_signals()
     assert (stopped.value.signum, stopped.value.torn) == (2, False)
-
-
-def test_times_of_several_processes_are_of_another_machine() -> None:
-    session: dict[str, Any] = {"machine": {"id": "3f"}}
-    assert _machine(session) == "3f"
-    assert _machine(session | {"world_size": 2}) == "3f, 2 processes"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +15,6 @@ from rmsexp.config import score
 from rmsexp.records import record
 from rmsexp.task import INTERIM, WHOLE, Extent
 from rmsexp.train import evaluations
-from rmsexp.train.evaluations import Every, Scored
 from rmsexp.work import runner
 
 TINY = (
@@ -22,24 +23,33 @@ TINY = (
 )
 
 
-def plan(evaluated: Every | Scored, steps: int) -> dict[int, list[Extent]]:
+def every(steps: int) -> Any:
+    return SimpleNamespace(evaluation=None, eval_every=steps)
+
+
+def scored(steps: int, test: bool = True) -> Any:
+    """Return a config with a schedule of this many steps. ``test``: whether test splits are evaluated."""
+    return SimpleNamespace(evaluation="scored" if test else "validation", schedule=SimpleNamespace(steps=steps))
+
+
+def plan(cfg: Any, steps: int) -> dict[int, list[Extent]]:
     """Return the evaluations of a run of this many steps, by step, as the trainer finds them."""
     found, step = {}, 0
     while step < steps:
-        step = min(steps, evaluated.after(step))
-        found[step] = list(evaluated.at(step, step == steps))
+        step = min(steps, evaluations.after(cfg, step))
+        found[step] = list(evaluations.at(cfg, step, step == steps))
     return found
 
 
 def test_every_evaluates_all_splits_at_its_interval_and_at_the_end() -> None:
-    assert plan(Every(30), 100) == {30: [WHOLE], 60: [WHOLE], 90: [WHOLE], 100: [WHOLE]}
-    assert list(Every(30).at(31, last=False)) == []
+    assert plan(every(30), 100) == {30: [WHOLE], 60: [WHOLE], 90: [WHOLE], 100: [WHOLE]}
+    assert list(evaluations.at(every(30), 31, last=False)) == []
 
 
 @pytest.mark.parametrize("test", [True, False])
 @pytest.mark.parametrize("steps", [20, 1500, 1234])
 def test_scored_runs_have_twenty_evaluations_of_which_three_are_whole(steps: int, test: bool) -> None:
-    found = plan(Scored(steps, test), steps)
+    found = plan(scored(steps, test), steps)
     points = [round(number * steps / 20) for number in range(1, 21)]
     assert list(found) == points == score.steps(steps)
     assert all(found[step] == [INTERIM] for step in points[:-3])
@@ -47,22 +57,14 @@ def test_scored_runs_have_twenty_evaluations_of_which_three_are_whole(steps: int
 
 
 def test_a_scored_run_that_ends_early_or_late_is_evaluated_whole_at_its_end() -> None:
-    assert plan(Scored(40, test=True), 11)[11] == [INTERIM, WHOLE]
-    assert plan(Scored(40, test=True), 70)[70] == [INTERIM, WHOLE]
-    assert 40 in plan(Scored(40, test=True), 70)
+    assert plan(scored(40), 11)[11] == [INTERIM, WHOLE]
+    assert plan(scored(40), 70)[70] == [INTERIM, WHOLE]
+    assert 40 in plan(scored(40), 70)
 
 
 def test_an_interim_evaluation_never_covers_test_splits() -> None:
     assert not INTERIM.test
     assert (INTERIM.split, WHOLE.split) == ("interim", "valid")
-
-
-@pytest.mark.parametrize(("evaluation", "kind"), [("null", Every), ("scored", Scored), ("validation", Scored)])
-def test_the_config_chooses(evaluation: str, kind: type) -> None:
-    cfg = config.job([*TINY, f"evaluation={evaluation}"]).config
-    evaluated = evaluations.of(cfg)
-    assert isinstance(evaluated, kind)
-    assert isinstance(evaluated, Every) or evaluated.test == (evaluation == "scored")
 
 
 @pytest.mark.parametrize(
@@ -76,11 +78,6 @@ def test_the_config_chooses(evaluation: str, kind: type) -> None:
 def test_evaluations_that_do_not_fit_are_refused(key: str, words: list[str]) -> None:
     with pytest.raises(config.ConfigError, match=key):
         config.job(words)
-
-
-def test_the_evaluation_is_part_of_the_setting() -> None:
-    assert config.job([*TINY, "evaluation=scored"]).setting != config.job([*TINY, "evaluation=validation"]).setting
-    assert config.job(["scale=medium", "evaluation=scored"]).setting == "medium"
 
 
 def splits_by_step(folder: Path) -> dict[int, set[str]]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from rmsexp.config.schema import LoggerConfig, TensorBoardConfig
 from rmsexp.train import loggers
-from rmsexp.train.failures import Failures
 from rmsexp.train.interrupt import Interrupt, Interrupted
-from rmsexp.train.progress import ProgressDisplay
+from rmsexp.train.progress import Failures, ProgressDisplay
 
 # --- signals
 
@@ -64,55 +66,31 @@ def fail(*_: object, **__: object) -> None:
     raise ConnectionError("the service has gone away\nsecond line")
 
 
-class Log:
-    """A logger that fails at one of its steps."""
+@pytest.mark.parametrize("failing", ["none", "start", "log", "close"])
+def test_a_logger_that_fails_is_switched_off(
+    failing: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures, calls = Failures(), list[str]()
 
-    def __init__(self, failing: str) -> None:
-        self.calls: list[str] = []
-        self._failing = failing
-        self._note("start")
-
-    def log(self, row: object) -> None:  # noqa: ARG002
-        self._note("log")
-
-    def close(self, status: str) -> None:  # noqa: ARG002
-        self._note("close")
-
-    def _note(self, step: str) -> None:
-        self.calls.append(step)
-        if step == self._failing:
+    def note(step: str) -> None:
+        calls.append(step)
+        if step == failing:
             fail()
 
+    def start(*_: object) -> object:
+        note("start")
+        return SimpleNamespace(log=lambda _: note("log"), close=lambda _: note("close"))
 
-@pytest.mark.parametrize(
-    ("failing", "calls"),
-    [
-        ("none", ["start", "log", "log", "close"]),
-        ("start", ["start"]),
-        ("log", ["start", "log"]),
-        ("close", ["start", "log", "log", "close"]),
-    ],
-)
-def test_a_logger_that_fails_is_switched_off(
-    failing: str, calls: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    failures, made = Failures(), []
-
-    def start() -> Log:
-        made.append(Log.__new__(Log))
-        made[0].__init__(failing)  # type: ignore[misc]
-        return made[0]
-
-    logger = loggers.SafeLogger("logger=test", failures, start)
+    monkeypatch.setattr(loggers, "KINDS", {"tensorboard": start})
+    logger = loggers.Loggers(LoggerConfig(tensorboard=TensorBoardConfig()), failures, Path(), {}, {})
     for _ in range(2):
         logger.log({})
     logger.close("finished")
-    assert made[0].calls == calls
-    if failing == "none":
-        assert failures.errors == {}
-    else:
-        assert failures.errors == {"logger=test": "ConnectionError: the service has gone away"}
-        assert capsys.readouterr().err.count("\n") == 1
+    expected = ["start", "log", "log", "close"]
+    assert calls == (expected if failing == "none" else expected[: expected.index(failing) + 1])
+    reported = {} if failing == "none" else {"logger=tensorboard": "ConnectionError: the service has gone away"}
+    assert failures.errors == reported
+    assert capsys.readouterr().err.count("\n") == len(reported)
 
 
 def test_a_display_that_fails_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:

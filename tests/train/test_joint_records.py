@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,9 +16,9 @@ from rmsexp.system.clock import BUCKETS, Clock
 from rmsexp.system.command_line import ReportedError
 from rmsexp.train import provenance
 from rmsexp.train.checkpoint import Identity
-from rmsexp.train.distributed.joint import EDGES, JointContention, JointTrainer, share_start
-from rmsexp.train.loop import Diverged, Trainer
-from rmsexp.train.state import State
+from rmsexp.train.contention import Contention
+from rmsexp.train.interrupt import Interrupt
+from rmsexp.train.loop import EDGES, Diverged, State, Trainer, share_start
 
 CPU = torch.device("cpu")
 
@@ -41,11 +40,11 @@ def started(notes: Mapping[str, str] = {}, **resolved: Any) -> list[torch.Tensor
         optimizer.step()
 
         task = SimpleNamespace(notes=notes if group.rank == 2 else {})
-        stepper: Any = SimpleNamespace(task=task, model=model, optimizer=optimizer)
+        stepper: Any = SimpleNamespace(task=task, model=model, optimizer=optimizer, group=group)
         first = (State(step=7), Clock()) if group.rank == 0 else None
         config = EVERY | resolved if group.rank == 2 else EVERY
         impl = resolved.get("impl", "fused") if group.rank == 2 else "fused"
-        assert share_start(group, stepper, first, Identity(0, "config", "data"), config, impl)[0].step == 7
+        assert share_start(stepper, first, Identity(0, "config", "data"), config, impl)[0].step == 7
         return model.weight.detach()
 
     provenance.code()  # reads all files of the package once, before the threads do
@@ -86,10 +85,10 @@ def test_the_seconds_of_training_are_those_of_the_slowest_process_and_others_of_
     ]
 
     def collect(group: Any) -> dict[str, float]:
-        trainer: Any = JointTrainer.__new__(JointTrainer)
+        trainer: Any = Trainer.__new__(Trainer)
         trainer.clock, trainer._recent = Clock(clocks[group.rank]), []
         trainer.state, trainer._first_step, trainer._first_seconds = State(step=9), 7, 1.0
-        trainer._contention = SimpleNamespace(group=group)
+        trainer._group = group
         trainer._collect()
         return trainer.clock.seconds
 
@@ -100,18 +99,17 @@ def test_the_seconds_of_training_are_those_of_the_slowest_process_and_others_of_
 def test_waiting_for_what_process_0_writes_is_no_time_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """The processes meet before the first step after it, outside of every bucket of the clock."""
     seconds: list[dict[str, float]] = []
-    trainer: Any = JointTrainer.__new__(JointTrainer)
+    trainer: Any = Trainer.__new__(Trainer)
     trainer.clock = Clock()
-    group = SimpleNamespace(barrier=lambda: seconds.append(dict(trainer.clock.seconds)))
-    trainer._contention = SimpleNamespace(group=group)
-
-    def train_to(self: Any, edge: int) -> None:
-        with self.clock.bucket("train"):
-            seconds.append({"edge": edge})
-
-    monkeypatch.setattr(Trainer, "_train_to", train_to)
+    trainer._group = SimpleNamespace(barrier=lambda: seconds.append(dict(trainer.clock.seconds)), stop=None)
+    trainer.state, trainer._pause, trainer._interrupt = State(step=6), None, Interrupt()
+    trainer._contention, trainer._recent = Contention(CPU), []
+    trainer._stepper = SimpleNamespace(device=CPU)
+    monkeypatch.setattr(Trainer, "_batches", lambda *_: None)
+    monkeypatch.setattr(Trainer, "_update", lambda _, step, __: seconds.append({"step": step}))
+    monkeypatch.setattr(Trainer, "_collect", lambda _: None)
     trainer._train_to(7)
-    assert seconds == [dict.fromkeys(BUCKETS, 0.0), {"edge": 7}]
+    assert seconds == [dict.fromkeys(BUCKETS, 0.0), {"step": 6}]
 
 
 # Nanoseconds on a core, and waiting for one.
@@ -131,12 +129,11 @@ def test_the_contention_is_that_of_the_most_disturbed_process(
     times: list[tuple[int, int]], state: str, waited: float | None
 ) -> None:
     def report(group: Any) -> dict[str, Any]:
-        group.pids = [("a", 1), ("b", 2), ("a", 3)]
-        contention = JointContention(CPU, group)
-        assert contention.own_pids == ({2} if group.rank == 1 else {1, 3})
-        contention._ran, contention._waited = times[group.rank]
-        contention.exchange()
-        return contention.report()
+        trainer: Any = Trainer.__new__(Trainer)
+        trainer._group, trainer._writer, trainer._contention = group, SimpleNamespace(), Contention(CPU)
+        trainer._contention._ran, trainer._contention._waited = times[group.rank]
+        trainer._compare_contention()
+        return trainer._writer.contention
 
     for found in in_threads(3, report):
         assert (found["state"], found["waited"]) == (state, waited)
@@ -146,11 +143,10 @@ def test_processes_exchange_their_contention_when_a_run_diverges(monkeypatch: py
     def run(self: Any) -> None:  # noqa: ARG001
         raise Diverged(3)
 
-    monkeypatch.setattr(Trainer, "run", run)
-    exchanged: list[bool] = []
-    trainer: Any = JointTrainer.__new__(JointTrainer)
-    trainer._interrupt = SimpleNamespace(deferred=nullcontext)
-    trainer._contention = SimpleNamespace(exchange=lambda: exchanged.append(True))
+    monkeypatch.setattr(Trainer, "_train", run)
+    trainer: Any = Trainer.__new__(Trainer)
+    trainer._group = SimpleNamespace(size=2, gather=lambda own: [own | {"state": "contended"}, own])
+    trainer._interrupt, trainer._contention, trainer._writer = Interrupt(), Contention(CPU), SimpleNamespace()
     with pytest.raises(Diverged):
         trainer.run()
-    assert exchanged == [True]
+    assert trainer._writer.contention["state"] == "contended"

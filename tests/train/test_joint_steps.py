@@ -10,7 +10,7 @@ import torch
 from helpers.tasks import task_and_model
 from helpers.thread_group import in_threads
 
-from rmsexp.train.distributed.joint import stepper_of
+from rmsexp.train.step import Stepper
 
 TINY = {
     "attentive_reader": ["task=attentive_reader", "model.width=8", "batch_size=16"],
@@ -37,7 +37,7 @@ def trained(words: list[str], size: int, reduce: str = "ordered") -> list[tuple[
 
     def train(group: Any) -> tuple[Any, ...]:
         task, model = made[group.rank]
-        stepper = stepper_of(task.config, task, model, group.device, None if size == 1 else group)
+        stepper = Stepper(task.config, task, model, group.device, None if size == 1 else group)
         values = []
         for step in range(2):
             batches = task.batches(step) if size == 1 else task.batches(step, group.chosen)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +11,6 @@ from helpers.slopes import IDENTITY, slopes_trainer
 from torch import nn
 
 from rmsexp.train import checkpoint
-from rmsexp.train.evaluations import Every
 from rmsexp.train.loop import restore
 
 SLOPES = [[[1.0, 2.0, 3.0]], [[3.0, 2.0, 1.0]], [[1.0, 0.0, 0.0]], [[0.0, 1.0, 0.0]]]
@@ -50,7 +48,7 @@ def test_the_best_model_of_a_step_that_is_dropped_is_replaced(tmp_path: Path) ->
     """The run crashes after its best evaluation, at step 3, and continues from step 2 with another interval."""
     losses = [3.0, 2.0, 2.0, 1.0]  # of the evaluations up to step 3; that of step 4 crashes
     trainer, files = slopes_trainer(SLOPES, tmp_path, nn.Linear(3, 1))
-    trainer.settings = dataclasses.replace(trainer.settings, evaluations=Every(1), checkpoint_every=2)
+    trainer.config.eval_every, trainer.config.checkpoint_every = 1, 2
     trainer.task.evaluate = lambda *_: {"test": {"loss": losses.pop(0)}}
     with pytest.raises(IndexError):
         trainer.run()
@@ -68,7 +66,7 @@ def test_the_best_model_of_a_step_that_is_dropped_is_replaced(tmp_path: Path) ->
 def test_the_best_model_of_the_last_checkpoint_stays_until_a_better_one(tmp_path: Path) -> None:
     for slopes, losses in ((SLOPES[:2], [3.0, 2.0, 1.0]), (SLOPES, [2.0, 2.0])):  # the second run continues the first
         trainer, files = slopes_trainer(slopes, tmp_path, nn.Linear(3, 1))
-        trainer.settings = dataclasses.replace(trainer.settings, evaluations=Every(1), checkpoint_every=2)
+        trainer.config.eval_every, trainer.config.checkpoint_every = 1, 2
         trainer.task.evaluate = lambda *_, losses=losses: {"test": {"loss": losses.pop(0)}}
         trainer.run()
         payload = checkpoint.read(files.checkpoints / checkpoint.BEST)
@@ -80,7 +78,7 @@ def test_a_best_model_that_cannot_be_used_is_replaced_by_the_next_evaluation(
     damage: Callable[[Path], object], tmp_path: Path
 ) -> None:
     trainer, files = slopes_trainer(SLOPES[:2], tmp_path, nn.Linear(3, 1))
-    trainer.settings = dataclasses.replace(trainer.settings, evaluations=Every(1), checkpoint_every=2)
+    trainer.config.eval_every, trainer.config.checkpoint_every = 1, 2
     trainer.task.evaluate = lambda *_: {"test": {"loss": 1.0}}
     trainer.run()
     best = files.checkpoints / checkpoint.BEST
@@ -92,7 +90,7 @@ def test_a_best_model_that_cannot_be_used_is_replaced_by_the_next_evaluation(
     _, replaced = warnings  # the checkpoint is older than step 3, and the best model cannot be used
     assert str(best) in replaced
     losses = [0.5, 2.0]  # at step 3 and 4
-    trainer.settings = dataclasses.replace(trainer.settings, evaluations=Every(1))
+    trainer.config.eval_every = 1
     trainer.task.evaluate = lambda *_: {"test": {"loss": losses.pop(0)}}
     trainer.run()
     assert checkpoint.read(best)["step"] == 3

@@ -15,7 +15,7 @@ from torch import Tensor
 from rmsexp import config
 from rmsexp.norms.batch import BatchNorm
 from rmsexp.train.randomness import StreamNoise
-from rmsexp.train.step import Settings, Stepper
+from rmsexp.train.step import Stepper
 
 STEP = 1
 TINY = {
@@ -42,9 +42,9 @@ class Recorder(torch.optim.SGD):
 def step_of(*words: str) -> tuple[list[Tensor], list[float], dict[str, Tensor], Any]:
     """Return gradients by parameter, values, buffers and the task after one step of a new model."""
     task, model = task_and_model(*words, "threads=1", "optim.clip=null")
-    optimizer = Recorder(model.parameters(), lr=1.0)
-    settings = Settings.of(task.config, torch.device("cpu"))
-    result = Stepper(task, model, optimizer, task.config.schedule, settings).take(STEP, task.batches(STEP))
+    stepper = Stepper(task.config, task, model, torch.device("cpu"))
+    optimizer = stepper.optimizer = Recorder(model.parameters(), lr=1.0)
+    result = stepper.take(STEP, task.batches(STEP))
     assert result.examples == sum(task.examples(batch) for batch in task.batches(STEP))
     gradients = [gradient for gradient in optimizer.gradients if gradient is not None]
     values = [*result.values.tolist(), result.predictions]
@@ -133,15 +133,6 @@ def test_held_updates_of_new_time_steps_add_rows_when_they_are_applied() -> None
     norm.apply_updates(updates)
     expected(x, steps=range(4))
     assert all(torch.equal(a, b) for a, b in zip(norm.buffers(), expected.buffers(), strict=True))
-
-
-def test_the_number_is_part_of_a_runs_identity_unless_it_is_1() -> None:
-    jobs = [config.job(["task=rnnsearch", *more]) for more in ([], ["micro_batches=1"], ["micro_batches=2"])]
-    assert [job.setting for job in jobs] == ["demo", "demo", "demo+micro_batches=2"]
-    digests = [config.digest(job.resolved) for job in jobs]
-    assert digests[0] == digests[1] != digests[2]
-    older = {key: value for key, value in jobs[0].resolved.items() if key != "micro_batches"}
-    assert config.digest(older) == digests[0]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import torch
 from helpers.tasks import task_and_model
 from torch import Tensor
 
-from rmsexp import config
-from rmsexp.train.distributed.joint import stepper_of
+from rmsexp.train.step import Stepper
 
 CPU = torch.device("cpu")
 TINY = ["task=order_embedding", "model.embedding=8", "model.hidden=8", "batch_size=8", "threads=1", "norm=rms"]
@@ -19,7 +18,7 @@ TINY = ["task=order_embedding", "model.embedding=8", "model.hidden=8", "batch_si
 def values(*words: str) -> Tensor:
     """Return the values of a step in three micro-batches."""
     task, model = task_and_model(*words, "micro_batches=3")
-    return stepper_of(task.config, task, model, CPU, None).take(1, task.batches(1)).values
+    return Stepper(task.config, task, model, CPU).take(1, task.batches(1)).values
 
 
 @pytest.mark.usefixtures("small_synthetic_data")
@@ -28,10 +27,3 @@ def test_the_values_of_a_step_in_bfloat16_are_close_to_those_in_float32(text_cac
     half, single = values(*line, "precision=bfloat16"), values(*line)
     torch.testing.assert_close(half, single, rtol=0.05, atol=0.05)
     assert not torch.equal(half, single)
-
-
-def test_the_precision_is_part_of_a_runs_identity() -> None:
-    jobs = [config.job([f"precision={precision}"]) for precision in ("float32", "bfloat16")]
-    assert [job.setting for job in jobs] == ["demo", "demo+precision=bfloat16"]
-    with pytest.raises(config.ConfigError, match="precision=half is not known"):
-        config.job(["precision=half"])

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from helpers.records import make_row
 
-from rmsexp.train.failures import Failures
-from rmsexp.train.progress import LOG, ProgressDisplay, logged
+from rmsexp.train.progress import LOG, Failures, ProgressDisplay, logged
 
 
 def test_what_is_logged_is_written_with_its_time(tmp_path: Path) -> None:

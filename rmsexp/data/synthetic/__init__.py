@@ -1,1 +1,33 @@
-"""Synthetic data: small built-in substitutes for the paper's data sets, generated from a seed."""
+"""Small built-in substitutes for the paper's data sets, generated from a seed by choices alike on every machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
+
+
+class RandomChoices:
+    """A random generator whose choices depend on ``seed`` only.
+
+    The choices are computed from raw integers of PCG64, which are the same on every processor and with every version of
+    numpy.
+    """
+
+    def __init__(self, *seed: int) -> None:
+        self.bits = np.random.PCG64(list(seed))
+
+    def below(self, n: int) -> int:
+        """Return a random integer from 0 to n - 1."""
+        return self.bits.random_raw() % n
+
+    def choice(self, choices: Sequence[T]) -> T:
+        return choices[self.below(len(choices))]
+
+    def sample(self, choices: Sequence[T], count: int) -> list[T]:
+        """Return ``count`` entries of ``choices`` in random order, none of them twice."""
+        remaining = list(choices)
+        return [remaining.pop(self.below(len(remaining))) for _ in range(count)]

@@ -18,7 +18,7 @@ from functools import partial
 from typing import NamedTuple
 
 from rmsexp.data.parallel import Corpus, Pairs
-from rmsexp.data.synthetic.random_choices import RandomChoices
+from rmsexp.data.synthetic import RandomChoices
 
 _NOUNS = {  # kind -> nouns separated by commas: English singular and plural, German gender, singular and plural
     "person": """gardener gardeners m Gärtner Gärtner, baker bakers m Bäcker Bäcker, friend friends m Freund Freunde,

@@ -18,7 +18,7 @@ import numpy as np
 from rmsexp.data import Source
 from rmsexp.data.captions import EOS, NAMES, PER_IMAGE, CaptionedImages, Captions
 from rmsexp.data.sequences import Sequences
-from rmsexp.data.synthetic.random_choices import RandomChoices
+from rmsexp.data.synthetic import RandomChoices
 
 _KINDS = {  # top kind -> groups separated by commas: a middle kind, then the most specific kinds below it
     "animal": "dog spaniel terrier poodle, bird parrot duck owl, horse pony mare",

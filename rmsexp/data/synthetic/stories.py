@@ -15,7 +15,7 @@ import numpy as np
 from rmsexp.data import Source
 from rmsexp.data.cloze import PLACEHOLDER, RESERVED, Cloze, Examples
 from rmsexp.data.sequences import Sequences
-from rmsexp.data.synthetic.random_choices import RandomChoices
+from rmsexp.data.synthetic import RandomChoices
 
 EPISODES = (  # (first sentence, second sentence)
     ("{who} went out .", "{event} there ."),

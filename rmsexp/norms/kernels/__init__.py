@@ -4,8 +4,7 @@ Call :func:`load` first. If it returns True, the other functions can be called.
 """
 
 from rmsexp.norms.kernels.build import load
-from rmsexp.norms.kernels.forms import Form, Kind, StepForm
-from rmsexp.norms.kernels.norms import add_normalise, normalise, pointwise
-from rmsexp.norms.kernels.recurrences import decoder, gru, lstm
+from rmsexp.norms.kernels.norms import Form, Kind, StepForm, add_normalise, normalise, pointwise
+from rmsexp.norms.kernels.recurrences import sequence
 
-__all__ = ["Form", "Kind", "StepForm", "add_normalise", "decoder", "gru", "load", "lstm", "normalise", "pointwise"]
+__all__ = ["Form", "Kind", "StepForm", "add_normalise", "load", "normalise", "pointwise", "sequence"]

@@ -20,7 +20,7 @@ from threading import Lock
 
 import torch
 
-from rmsexp.norms.kernels.forms import Kind
+from rmsexp.norms.kernels.norms import Kind
 from rmsexp.system import cores
 from rmsexp.system.command_line import brief, inform
 from rmsexp.system.file_lock import locked

@@ -1,4 +1,4 @@
-"""The functions that compute fused norms, and fused pointwise functions that take the place of a norm.
+"""Fused norms, and fused pointwise functions that take the place of a norm; how the kernels describe norms.
 
 ``x`` is ``(…, n)``, or with ``maps`` feature maps ``(batch, channels, height, width)``. ``gain`` and ``shift`` are
 ``(n,)``, or with ``maps`` ``(channels,)``; None means none. ``slope``, in (0, 1], is that of a leaky ReLU of the
@@ -14,10 +14,66 @@ do not know.
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple
+
 import torch
 from torch import Tensor
 
-from rmsexp.norms.kernels.forms import Form
+
+class Kind:
+    """The kinds of norms, as the integers that the operators take. build.py passes them to the C++ compiler, too."""
+
+    NONE: Final = 0
+    RMS: Final = 1
+    LAYER: Final = 2
+    EUCLID: Final = 3
+
+
+class Form(NamedTuple):
+    """A norm as the kernels take it: its ``kind``, a value of :class:`Kind`, and the options of its statistic.
+
+    The first ``k`` units enter the statistic; for ``Kind.LAYER``, k is the number of all units. ``eps`` is added under
+    the root if ``inside`` is true, otherwise to the root; for ``Kind.LAYER``, ``inside`` must be true.
+    """
+
+    kind: int
+    k: int
+    inside: bool = True
+    eps: float = 0.0
+
+
+class StepForm(NamedTuple):
+    """The norms of a recurrent step, all of one kind; the operators' argument ``int[] form`` has these four values.
+
+    ``gates`` is the number of units in the statistic of the gates. ``inner`` is the number of units in the statistic of
+    the candidate (GRU) or cell (LSTM). ``kind`` and ``inside`` are those of :class:`Form`.
+    """
+
+    kind: int
+    gates: int
+    inner: int
+    inside: bool
+
+
+def is_readable(x: Tensor, maps: bool = False) -> bool:
+    """Return whether the kernels read ``x`` without copying it.
+
+    They do so for contiguous and channels-last maps, and for other dense tensors whose last axis is contiguous.
+    Otherwise they read a contiguous copy, and their result is contiguous.
+    """
+    if maps:
+        return x.is_contiguous() or is_channels_last(x)
+    # empty_like keeps the strides of dense tensors only
+    return x.stride(-1) == 1 and torch.empty_like(x, device="meta").stride() == x.stride()
+
+
+def is_channels_last(maps: Tensor) -> bool:
+    return maps.is_contiguous(memory_format=torch.channels_last) and not maps.is_contiguous()
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which norms compute for input of this dtype: float32 for float16 and bfloat16."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def normalise(

@@ -1,16 +1,12 @@
 """The fused recurrences: one operator computes a whole sequence, another its backward pass through time.
 
 *Summed inputs* are the product of a weight and a vector, plus a bias if there is one. The vector is the input of a time
-step or the state, and the summed inputs from each are normalised separately. ``affine``, ``(2, 2, n)``, holds the gain
-and shift of these norms: ``affine[0]`` for the input, ``affine[1]`` for the state. float16 and bfloat16 arguments are
-cast to float32. Second derivatives are not available.
+step or the state, and the summed inputs from each are normalised separately.
 
 Padding has no effect on results and gradients, even if values there are not finite. The eager forms differ in this:
 they multiply values at padding by 0, which gives NaN if these are not finite. Results are deterministic for a fixed
-number of threads; with another number, gradients of parameters may differ by rounding errors.
-
-All functions raise ValueError for tensors whose shapes (``INPUTS``), dtypes or devices do not fit together. The
-operators check nothing: with other arguments they would read and write beyond the end of tensors.
+number of threads; with another number, gradients of parameters may differ by rounding errors. Second derivatives are
+not available.
 """
 
 from __future__ import annotations
@@ -23,49 +19,49 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rmsexp.norms.kernels.forms import Form, StepForm
-
 Optional = Tensor | None
 Sizes = dict[str, int]
 
 # The inputs of the operators, in their order, with their shapes. `key` and `value`: units of a key and of a value;
-# `position`: positions of the source; the others are plain.
+# `position`: positions of the source; the others are plain. An `affine`, (2, 2, n), holds the gain and shift of the
+# norms of a step's summed inputs: affine[0] for those from the input, affine[1] for those from the state.
 INPUTS = {
-    "gru": {
-        "x": "batch time 3*hidden",
-        "h0": "batch hidden",
-        "weight": "3*hidden hidden",
+    "gru": {  # blocks of 3*hidden: reset gate, update gate, candidate
+        "x": "batch time 3*hidden",  # summed inputs from the input, before their norms
+        "h0": "batch hidden",  # initial state; (1, hidden) if it is the same for all rows of the batch
+        "weight": "3*hidden hidden",  # by which the state is multiplied
         "affine": "2 2 3*hidden",
-        "bias": "3*hidden",
-        "mask": "batch time",
+        "bias": "3*hidden",  # added to the summed inputs from the state; None for no bias
+        "mask": "batch time",  # padding mask: where it is false, the state does not change; None for no padding
     },
-    "lstm": {
+    "lstm": {  # blocks of 4*hidden: input gate, forget gate, output gate, candidate
         "x": "batch time 4*hidden",
         "h0": "batch hidden",
-        "c0": "batch hidden",
+        "c0": "batch hidden",  # initial cell, as h0
         "weight": "4*hidden hidden",
         "affine": "2 2 4*hidden",
-        "cell_affine": "2 hidden",
+        "cell_affine": "2 hidden",  # gain and shift of the cell's norm
         "mask": "batch time",
     },
     "decoder": {
-        "x": "batch time 3*hidden",
+        "x": "batch time 3*hidden",  # summed inputs from the previous tokens, before their norms
         "s0": "batch hidden",
         "keys": "batch position key",
         "values": "batch position value",
-        "w_first": "3*hidden hidden",
+        "w_first": "3*hidden hidden",  # weight of the first GRU for its state
+        # for the state between the GRUs: the first rows give the query, the others the second GRU's summed inputs
         "w_between": "key+3*hidden hidden",
-        "w_context": "3*hidden value",
-        "score": "key",
+        "w_context": "3*hidden value",  # weight of the second GRU for the context
+        "score": "key",  # maps the attention's hidden layer to energies
         "affine_first": "2 2 3*hidden",
         "affine_second": "2 2 3*hidden",
         "affine_query": "2 key",
-        "bias": "3*hidden",
-        "mask": "batch position",
+        "bias": "3*hidden",  # added to the second GRU's summed inputs from its state; None for no bias
+        "mask": "batch position",  # padding mask of the source, false on padding
     },
 }
-# The tensors that a forward operator returns and its backward operator reads, as cpp/recurrences.cpp and
-# cpp/decoder.cpp describe them. The first are the states, with the initial one.
+# The tensors that a forward operator returns and its backward operator reads, as cpp/recurrences.cpp
+# describes them. The first are the states, with the initial one.
 SAVED = {
     "gru": ("time+1 batch hidden", "time batch 3*hidden", "time batch 3*hidden", "time batch 8"),
     "lstm": (
@@ -92,121 +88,43 @@ SAVED = {
 }
 
 
-def gru(
-    x: Tensor,
-    h0: Tensor,
-    weight: Tensor,
-    bias: Optional,
-    affine: Tensor,
-    mask: Optional,
-    form: StepForm,
-    eps: float,
-    *,
-    reverse: bool,
-) -> Tensor:
-    """Return the states ``(batch, time, hidden)`` of a GRU (:class:`rmsexp.models.recurrent.GRU`).
+def sequence(
+    cell: str, form: Sequence[int], eps: float, inputs: Mapping[str, Optional], *, reverse: bool = False
+) -> Any:
+    """Return the states of a recurrence after each step, ``(batch, time, hidden)``.
+
+    The cell "decoder" is two GRUs with attention between them. At each time step, the first GRU updates the state from
+    the previous token, attention reads the source with a query computed from that state, and the second GRU updates the
+    state from the attention's context. The states after the second GRU are returned, and the contexts, ``(batch, time,
+    value)``.
 
     Args:
-        x: Summed inputs from the input, before their norms: reset gate, update gate, candidate.
-        h0: Initial state; ``(1, hidden)`` if it is the same for all rows of the batch.
-        weight: Weight by which the state is multiplied.
-        bias: Added to the summed inputs from the state; None for no bias.
-        affine: Gains and shifts: ``affine[0]`` for ``x``, ``affine[1]`` for the state's summed inputs.
-        mask: Padding mask. Where it is false, the state does not change. None for no padding.
-        form: The norms of a step.
-        eps: The eps of these norms.
-        reverse: Whether positions are read from the last to the first. The states returned keep the order of ``x``.
-    """
-    states: Tensor = _run("gru", (x, h0, weight, affine, bias, mask), form, eps, reverse=reverse)
-    return states
-
-
-def lstm(
-    x: Tensor,
-    h0: Tensor,
-    c0: Tensor,
-    weight: Tensor,
-    affine: Tensor,
-    cell_affine: Tensor,
-    mask: Optional,
-    form: StepForm,
-    eps: float,
-    *,
-    reverse: bool,
-) -> Tensor:
-    """Return the hidden states ``(batch, time, hidden)`` of an LSTM (:class:`rmsexp.models.recurrent.LSTM`).
-
-    ``x``: input gate, forget gate, output gate, candidate. ``h0``, ``c0``: initial hidden state and cell.
-    ``cell_affine``: gain and shift of the cell's norm. For the other arguments see :func:`gru`.
-    """
-    states: Tensor = _run("lstm", (x, h0, c0, weight, affine, cell_affine, mask), form, eps, reverse=reverse)
-    return states
-
-
-def decoder(
-    x: Tensor,
-    s0: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Tensor,
-    w_first: Tensor,
-    w_between: Tensor,
-    bias: Optional,
-    w_context: Tensor,
-    score: Tensor,
-    affine_first: Tensor,
-    affine_second: Tensor,
-    affine_query: Tensor,
-    form: StepForm,
-    query_form: Form,
-    eps: float,
-) -> tuple[Tensor, Tensor]:
-    """Return states, ``(batch, time, hidden)``, and contexts, ``(batch, time, value)``, of a GRU with attention.
-
-    At each time step, a first GRU updates the state from the previous token, attention reads the source with a query
-    computed from that state, and a second GRU updates the state from the attention's context. The state after the
-    second GRU is the one returned.
-
-    Args:
-        x: Summed inputs from the previous tokens, before their norms.
-        mask: Padding mask of the source, false on padding.
-        w_first: Weight of the first GRU for its state.
-        w_between: Weight for the state between the GRUs: the first rows give the query, the last 3 H the summed inputs
-            of the second GRU from its state, to which ``bias`` is added.
-        w_context: Weight of the second GRU for the context.
-        score: Vector that maps the attention's hidden layer to energies.
-        form: The norms of both GRUs.
-        query_form: The norm of the query; the ``eps`` in it is not used.
+        cell: "gru" (:class:`rmsexp.models.recurrent.GRU`), "lstm" or "decoder".
+        form: The norms of a step, a :class:`StepForm`; for the decoder, both GRUs' norms are alike, and kind, k and
+            inside of the query's norm (:class:`Form`) follow.
         eps: The eps of all norms.
+        inputs: The tensors that ``INPUTS`` names for the cell. float16 and bfloat16 are cast to float32.
+        reverse: Whether positions are read from the last to the first. The states returned keep the order of ``x``.
+
+    Results have the dtype of ``x``; under autocast, float32.
+
+    Raises: ValueError for tensors whose shapes, dtypes or devices do not fit together. The operators check nothing:
+        with other arguments they would read and write beyond the end of tensors.
     """
-    affine = (affine_first, affine_second, affine_query)
-    inputs = (x, s0, keys, values, w_first, w_between, w_context, score, *affine, bias, mask)
-    forms = (*form, query_form.kind, query_form.k, query_form.inside)
-    states, contexts = _run("decoder", inputs, forms, eps, reverse=False)
-    return states, contexts
-
-
-def _run(cell: str, inputs: Sequence[Optional], form: Sequence[int], eps: float, *, reverse: bool) -> Any:
-    """Return the results of an operator for these inputs, in the dtype of ``x``; under autocast, in float32."""
-    x = inputs[0]
+    x = inputs["x"]
     assert x is not None
-    named = dict(zip(INPUTS[cell], inputs, strict=True))
-    for name in ("h0", "c0", "mask"):  # which may be the same for all rows of the batch
-        tensor = named.get(name)
-        if tensor is not None and tensor.dim() == 2 and tensor.shape[0] == 1:
-            named[name] = tensor.expand(x.shape[0], -1)
-    wide = {name: _wide(tensor) for name, tensor in named.items()}
-    check(cell, wide)
-    results = _Sequence.apply(cell, reverse, list(map(int, form)), eps, *wide.values())
+    named = {name: inputs[name] for name in INPUTS[cell]}
+    for name, tensor in named.items():
+        if name in ("h0", "c0", "mask") and tensor is not None and tensor.dim() == 2 and tensor.shape[0] == 1:
+            named[name] = tensor = tensor.expand(x.shape[0], -1)
+        if tensor is not None and tensor.dtype in (torch.float16, torch.bfloat16):
+            named[name] = tensor.float()
+    check(cell, named)
+    results = _Sequence.apply(cell, reverse, list(map(int, form)), eps, *named.values())
     device = x.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return results
     return tuple(result.to(x.dtype) for result in results) if isinstance(results, tuple) else results.to(x.dtype)
-
-
-def _wide(tensor: Optional) -> Optional:
-    """Return the tensor, in float32 if it is float16 or bfloat16."""
-    return tensor.float() if tensor is not None and tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def check(cell: str, inputs: Mapping[str, Optional]) -> None:

@@ -49,7 +49,13 @@ def caveats(records: Records, times: bool = True, tables: bool = True) -> list[s
             "commit {commits}",
         ),
     }
-    lines = [_data(runs), _machine(runs), _commits(runs)]
+    datasets = ", ".join(_distinct(runs["dataset"])) or "unknown data"
+    builtin = f"built-in data ({datasets}){config.papers_scale(runs['task'].iloc[0])}"
+    commits = sorted({commit for text in _distinct(runs["commits"]) for commit in text.split(", ")})
+    if unknown := int(runs["commits"].isna().sum()):
+        commits.append(f"unknown for {unknown} of {len(runs)} runs")
+    lines = [builtin if runs["builtin"].eq(True).any() else f"data: {datasets}", _machine(runs)]
+    lines.append(f"commits: {', '.join(commits)}")
     lines += [_run_list(heading, runs[concerned], remark) for heading, (concerned, remark) in reasons.items()]
     lines += [quantities.missing(records), _compared(target, step) if tables else ""]
     return [line for line in lines if line]
@@ -91,32 +97,16 @@ def _compared(target: statistics.Target, step: int | None) -> str:
     return f"tables compare at step {step}, the last at which all averaged runs were evaluated"
 
 
-def _data(runs: pd.DataFrame) -> str:
-    datasets = ", ".join(_distinct(runs["dataset"])) or "unknown data"
-    if runs["builtin"].eq(True).any():
-        return f"built-in data ({datasets}){config.papers_scale(runs['task'].iloc[0])}"
-    return f"data: {datasets}"
-
-
 def _machine(runs: pd.DataFrame) -> str:
     """Return implementation and machine, with the machine's identity where names do not tell machines apart."""
     machines = runs[["device", "machine"]].dropna().astype(str).drop_duplicates()
     ambiguous = machines["device"].duplicated(keep=False)
     devices = machines["device"].where(~ambiguous, machines["device"] + " (" + machines["machine"] + ")")
     parts = {key: _distinct(runs[key]) for key in ("impl", "precision")} | {"device": sorted(devices)}
-    parts |= {
-        "threads": [f"{float(count):.0f}" for count in _distinct(runs["threads"])],
-        "torch": _distinct(runs["torch"]),
-    }
+    parts |= {"threads": [f"{float(count):.0f}" for count in _distinct(runs["threads"])]}
+    parts |= {"torch": _distinct(runs["torch"])}
     shown = {name: values for name, values in parts.items() if (name, values) != ("precision", [names.FLOAT32])}
     return "; ".join(f"{name} {', '.join(values) or 'unknown'}" for name, values in shown.items())
-
-
-def _commits(runs: pd.DataFrame) -> str:
-    commits = sorted({commit for text in _distinct(runs["commits"]) for commit in text.split(", ")})
-    unknown = int(runs["commits"].isna().sum())
-    parts = commits + [f"unknown for {unknown} of {len(runs)} runs"] * (unknown > 0)
-    return f"commits: {', '.join(parts)}"
 
 
 def _distinct(values: pd.Series) -> list[str]:

@@ -111,39 +111,33 @@ def _against_baselines(record: list[Row], baseline_of: Callable[[str], str]) -> 
     for row in sorted(record, key=lambda row: row["impl"] != "eager"):
         by_norm.setdefault(names.without_impl(row["series"]), row)
     of_rows = [(row, base) for row in record if (base := by_norm.get(baseline_of(row["series"])))]
-    compared = [(row, base) for row, base in of_rows if row is not base]
-    together = {row["series"]: together_in(row, base) for row, base in compared}
-    used = {number for numbers in together.values() for number in numbers}
-    if not all(together.values()):
-        used = set(range(len(record[0]["seconds"])))
-    shown = {each["series"] for pair in compared for each in pair}
+    together = {row["series"]: _together(row, base) for row, base in of_rows if row is not base}
+    shown = {*together, *(base["series"] for row, base in of_rows if row is not base)}
+    used = set(range(len(record[0]["seconds"])))
+    if all(together.values()):
+        used = {number for numbers in together.values() for number in numbers}
     found = []
     for row, base in of_rows:
         if row["series"] in shown:
             seconds = tuple(own if number in used else None for number, own in enumerate(row["seconds"]))
             sessions = [session for number, session in enumerate(row["sessions"]) if number in used]
-            of_used = row | {"seconds": seconds, "rounds": sum(map(len, _measured(seconds))), "measured": len(used)}
-            of_used |= {"time_state": time_states.timing_state(sessions), "disturbed": time_states.disturbed(sessions)}
-            of_used |= {"baseline": base["series"], "quotient": not together.get(row["series"], [0])}
-            found.append(of_used | {"pairs": pairs(of_used, base)})
+            both = [number for number in _together(row, base) if number in used]
+            ratios = [paired_ratio(row["seconds"][number], base["seconds"][number]) for number in both]
+            through_reference = zip(row["estimates"], base["estimates"], strict=False)
+            found.append(
+                row
+                | {"seconds": seconds, "rounds": sum(len(own) for own in seconds if own is not None)}
+                | {"measured": len(used), "time_state": time_states.timing_state(sessions)}
+                | {"disturbed": time_states.disturbed(sessions), "baseline": base["series"], "quotient": not ratios}
+                | {"pairs": ratios or [Interval(own / other, math.nan, math.nan) for own, other in through_reference]}
+            )
     return found
 
 
-def _measured(seconds: tuple[Any, ...]) -> list[Any]:
-    return [own for own in seconds if own is not None]
-
-
-def together_in(row: Row, base: Row) -> list[int]:
+def _together(row: Row, base: Row) -> list[int]:
     """Return the numbers of the processes of a record that timed both series."""
     both = enumerate(zip(row["seconds"], base["seconds"], strict=True))
     return [number for number, (own, other) in both if own is not None and other is not None]
-
-
-def pairs(row: Row, base: Row) -> list[Interval]:
-    """Return the ratio of two series of a record in each process that timed both, or the quotients of their ratios."""
-    found = [paired_ratio(row["seconds"][number], base["seconds"][number]) for number in together_in(row, base)]
-    through_reference = zip(row["estimates"], base["estimates"], strict=False)
-    return found or [Interval(own / other, math.nan, math.nan) for own, other in through_reference]
 
 
 def _comparison(measured: list[list[Row]]) -> Comparison:
@@ -152,8 +146,7 @@ def _comparison(measured: list[list[Row]]) -> Comparison:
     best = max(record["quality"] for record in records)
     newest = max((each for each in records if each["quality"] == best), key=lambda record: str(record["started"]))
     for record in records:
-        is_pooled = record["quality"] == best and _is_same(record, newest)
-        record["left_out"] = "" if is_pooled else _reason(record, newest)
+        record["left_out"] = _reason(record, newest)
     pooled = {record["folder"] for record in records if not record["left_out"]}
     rows = [row for rows in measured for row in rows if row["folder"] in pooled]
     series = names.in_order(row["series"] for row in rows)
@@ -175,30 +168,27 @@ def _record(rows: list[Row]) -> Row:
     }
 
 
+def _reason(record: Row, newest: Row) -> str:
+    """Return why a record is not pooled with the ``newest`` of the best; "" if it is."""
+    if record["code"] != newest["code"]:
+        return OTHER_CODE
+    words = timing_records.replication(1), f"fewer than {FEWEST_ROUNDS} rounds", str(record["time_state"])
+    for word, own, best in zip(words, record["quality"], newest["quality"], strict=True):
+        if own < best:
+            return word
+    ours, theirs = record["workloads"], newest["workloads"]
+    same_work = all(ours[series] == theirs[series] for series in ours.keys() & theirs.keys())
+    return "" if record["data"] == newest["data"] and same_work else OTHER_WORK
+
+
 def rank(records: pd.DataFrame) -> tuple[object, ...]:
     """Return a key by which the best of several sets of pooled records is the greatest."""
     return *records["quality"].iloc[0], str(records["started"].max())
 
 
-def _is_same(one: Row, other: Row) -> bool:
-    """Return whether two records are of the same code, and of the same models on the same data."""
-    ours, theirs = one["workloads"], other["workloads"]
-    same_work = all(ours[series] == theirs[series] for series in ours.keys() & theirs.keys())
-    return bool(one["code"] == other["code"] and one["data"] == other["data"] and same_work)
-
-
-def _reason(record: Row, newest: Row) -> str:
-    """Return why a record is not pooled with the ``newest`` of the best."""
-    if record["code"] != newest["code"]:
-        return OTHER_CODE
-    words = timing_records.replication(1), f"fewer than {FEWEST_ROUNDS} rounds", str(record["time_state"])
-    both = zip(words, record["quality"], newest["quality"], strict=True)
-    return next((word for word, own, best in both if own < best), OTHER_WORK)
-
-
 def _pooled(rows: list[Row]) -> Row:
     """Return one row for a series, from its rows in all records that are pooled."""
-    seconds = [own for row in rows for own in _measured(row["seconds"])]
+    seconds = [own for row in rows for own in row["seconds"] if own is not None]
     states = [row["time_state"] for row in rows]
     return {
         **{key: value for key, value in rows[0].items() if key != "pairs"},

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rmsexp.records import record
 from rmsexp.records.frames.names import norm_of, precision_of
-from rmsexp.records.frames.time_states import run_state, trained
+from rmsexp.records.frames.time_states import run_state
 from rmsexp.records.record import number as number
 from rmsexp.rules.quantities import Quantity
 from rmsexp.system import clock, machine
@@ -42,12 +42,13 @@ class Records:
     """Runs and their metrics, which nobody changes.
 
     Attributes:
-        runs: one row per run, columns ``RUN_COLUMNS``. ``machine``: the identity of the machine, or the name of its
-            processor in older records. ``code``: the digest of the code. ``commits``: the commits that trained the run.
-            ``dirty``: whether there were uncommitted changes. ``started``: when the last session began.
-            ``quantities``: those that the task names, a tuple, or None in older records. ``predictions``: what the loss
-            is averaged over, such as tokens; None in older records. ``chance``: the target metric of a model that has
-            learnt nothing; NaN if it is not known. ``precision``: in which runs compute.
+        runs: one row per run, columns ``RUN_COLUMNS``. ``machine``: the identity of the machine, with the number of
+            processes if the run had several; the name of its processor in older records. ``code``: the digest of the
+            code. ``commits``: the commits that trained the run. ``dirty``: whether there were uncommitted changes.
+            ``started``: when the last session began. ``quantities``: those that the task names, a tuple, or None in
+            older records. ``predictions``: what the loss is averaged over, such as tokens; None in older records.
+            ``chance``: the target metric of a model that has learnt nothing; NaN if it is not known. ``precision``: in
+            which runs compute.
         metrics: one row per readable line of ``metrics.jsonl``, columns ``METRIC_COLUMNS`` and one column per metric.
             ``time`` is the sum of the seconds in the clock's buckets data and train since the run began.
         problems: lines of text, each of which names a file or folder and what is wrong with it.
@@ -70,31 +71,25 @@ class Records:
         of_setting = (self.runs["task"] == task) & (self.runs["setting"] == setting)
         return self if of_setting.all() else self.only(self.runs.loc[of_setting, "folder"])
 
-    def only(self, folders: Iterable[str]) -> Records:
-        """Return the runs in these folders and their metrics, which may be none, with the problems of these runs."""
+    def only(self, folders: Iterable[str], setting: str | None = None) -> Records:
+        """Return the runs in these folders and their metrics, which may be none, with the problems of these runs.
+
+        ``setting``: a folder; the problems are then those below it, also of runs that were left out.
+        """
         kept = set(folders)
         runs, metrics = (
             frame[frame["folder"].isin(kept)].reset_index(drop=True) for frame in (self.runs, self.metrics)
         )
-        return Records(runs, metrics, self._problems_below(kept))
+        below = tuple(f"{folder}{os.sep}" for folder in (kept if setting is None else [setting]))
+        return Records(runs, metrics, [problem for problem in self.problems if problem.startswith(below)])
 
     def settings(self) -> dict[Path, Records]:
         """Return the records of each setting, with its problems, by its folder ``<root>/<task>/<setting>``."""
-        folder_of_run = self.runs["folder"].map(lambda folder: str(Path(folder).parents[1]))
-        setting_of_run, folders = pd.factorize(folder_of_run, sort=True)
-        setting_of_row = setting_of_run[pd.Index(self.runs["folder"]).get_indexer(self.metrics["folder"])]
+        setting_of_run = self.runs["folder"].map(lambda folder: str(Path(folder).parents[1]))
         return {
-            Path(folder): Records(
-                self.runs[setting_of_run == number].reset_index(drop=True),
-                self.metrics[setting_of_row == number].reset_index(drop=True),
-                self._problems_below([folder]),
-            )
-            for number, folder in enumerate(folders)
+            Path(str(setting)): self.only(folders, str(setting))
+            for setting, folders in self.runs["folder"].groupby(setting_of_run)
         }
-
-    def _problems_below(self, folders: Iterable[str]) -> list[str]:
-        prefixes = tuple(f"{folder}{os.sep}" for folder in folders)
-        return [problem for problem in self.problems if problem.startswith(prefixes)]
 
 
 def load(root: str | Path) -> Records:
@@ -170,15 +165,18 @@ def _description(stored: Mapping[str, Any]) -> dict[str, Any]:
 
     Older records lack the keys that are read with ``get``.
     """
-    target, dataset, sessions = stored["target"], stored["dataset"], trained(stored["sessions"])
+    target, dataset, sessions = stored["target"], stored["dataset"], stored["sessions"]
+    sessions = [
+        each for each in sessions if each.get(record.TRAINED, True)
+    ] or sessions  # those whose time is the run's
     session: Mapping[str, Any] = sessions[-1] if sessions else {}
+    machine_id, processes = machine.of_session(session)[0], session.get("world_size")
     quantities = stored.get("quantities")
     trees = [each["git"] for each in stored["sessions"] if "git" in each]
     commits = dict.fromkeys(tree["commit"][:7] for tree in trees if tree.get("commit"))
     known = [tree["dirty"] for tree in trees if tree.get("dirty") is not None]
-    identity = ("task", "norm", "scale", "seed", "setting", "series", "impl")
     return {
-        **{key: stored[key] for key in identity},
+        **{key: stored[key] for key in ("task", "norm", "scale", "seed", "setting", "series", "impl")},
         **{f"target_{key}": target[key] for key in ("split", "metric", "mode", "selection")},
         "target_loss_unit": target.get("loss_unit", "nats"),
         "chance": number(target.get("chance")),
@@ -191,7 +189,7 @@ def _description(stored: Mapping[str, Any]) -> dict[str, Any]:
         "dataset": dataset["name"],
         "parameters": stored["parameters"]["total"],
         "device": session.get("device"),
-        "machine": _machine(session),
+        "machine": f"{machine_id}, {processes} processes" if processes else machine_id,
         "threads": number(session.get("threads")),
         "torch": session.get("versions", {}).get("torch"),
         "code": session.get("code"),
@@ -200,12 +198,6 @@ def _description(stored: Mapping[str, Any]) -> dict[str, Any]:
         "dirty": any(known) if known else None,
         "time_state": run_state(sessions),
     }
-
-
-def _machine(session: Mapping[str, Any]) -> str | None:
-    """Return the identity of a session's machine, with the number of processes if the run had several."""
-    identity, processes = machine.of_session(session)[0], session.get("world_size")
-    return f"{identity}, {processes} processes" if processes else identity
 
 
 def _metrics(runs: pd.DataFrame, rows_of_runs: Sequence[Sequence[record.Row]], problems: list[str]) -> pd.DataFrame:

@@ -184,15 +184,9 @@ def final_metric(records: Records, step: int | None, split: str | None = None, m
     """
     reported = target(records)
     rows = evaluations(records, split or reported.split, metric or reported.metric)
-    if reported.scored and step is not None:
-        return _scores(records, rows)
-    return rows[rows["step"] == step].groupby("folder")["value"].last()
-
-
-def _scores(records: Records, rows: pd.DataFrame) -> pd.Series:
-    """Return the score of each run that has all its evaluations. ``rows``: see :func:`evaluations`."""
-    recipe_steps = records.runs.set_index("folder")["recipe_steps"]
-    scores = {}
+    if not reported.scored or step is None:
+        return rows[rows["step"] == step].groupby("folder")["value"].last()
+    recipe_steps, scores = records.runs.set_index("folder")["recipe_steps"], {}
     for folder, run in rows.groupby("folder"):
         if recipe_steps[folder] >= score.EVALUATIONS:  # False for NaN
             steps = score.steps(int(recipe_steps[folder]))[-score.SCORED :]

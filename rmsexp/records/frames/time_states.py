@@ -6,33 +6,20 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rmsexp.records.record import FEWEST_PROBES, SLOWDOWN_LIMITS, STEAL_LIMIT, TRAINED, WAITED_LIMIT
-
-
-def trained(sessions: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-    """Return the sessions of a run that took steps; all of them if none did. Its time is that of these."""
-    return [session for session in sessions if session.get(TRAINED, True)] or sessions
-
-
-def time_state(session: Mapping[str, Any]) -> str:
-    """Return "clear" or "contended": whether a process was slowed down, or it is not known that it was not.
-
-    Until 23 November 2026 the limit for waiting was 5 %. A session from before that counts as contended if its threads
-    waited for longer than ``WAITED_LIMIT`` allows now, also if its record says "clear".
-    """
-    contention = _contention(session)
-    is_clear = contention.get("state") == "clear" and (contention.get("waited") or 0.0) <= WAITED_LIMIT
-    return "clear" if is_clear else "contended"
+from rmsexp.records.record import FEWEST_PROBES, SLOWDOWN_LIMITS, STEAL_LIMIT, WAITED_LIMIT
 
 
 def run_state(sessions: Sequence[Mapping[str, Any]]) -> str:
     """Return "clear" or "contended", the state of a run's time, from its sessions (the processes that trained it).
 
-    It is clear if each session is clear, and none is marked as not comparable because the machine, the software or the
-    code changed during the run.
+    It is clear if it is known of each session that nothing slowed it down, and none is marked as not comparable because
+    the machine, the software or the code changed during the run. Until 23 November 2026 the limit for waiting was 5 %.
+    A session from before that whose threads waited for longer than ``WAITED_LIMIT`` allows now counts as contended,
+    also if its record says "clear".
     """
-    clear = [session.get("comparable", True) and time_state(session) == "clear" for session in sessions]
-    return "clear" if clear and all(clear) else "contended"
+    found = [session.get("contention") or {} for session in sessions if session.get("comparable", True)]
+    clear = [each.get("state") == "clear" and (each.get("waited") or 0.0) <= WAITED_LIMIT for each in found]
+    return "clear" if len(clear) == len(sessions) > 0 and all(clear) else "contended"
 
 
 def timing_state(sessions: Sequence[Mapping[str, Any]]) -> str:
@@ -43,20 +30,20 @@ def timing_state(sessions: Sequence[Mapping[str, Any]]) -> str:
     contention of a process is not recorded, or there were too few probes. Otherwise "clear". The means have equal
     weights, because the processes of a timing measure for about equally long.
     """
-    contentions = list(map(_contention, sessions))
-    means = (
-        statistics.fmean(contention.get(key) or 0.0 for contention in contentions) > limit
-        for key, limit in (("waited", WAITED_LIMIT), ("steal", STEAL_LIMIT))
-    )
+    contentions = [session.get("contention") or {} for session in sessions]
+    waited, steal = (statistics.fmean(each.get(key) or 0.0 for each in contentions) for key in ("waited", "steal"))
     alone = (
-        each.get("shared") or "suspension" in each.get("based_on", ()) or (_says_contended(each) and not _exceeds(each))
+        each.get("shared")
+        or "suspension" in each.get("based_on", ())
+        or (each.get("state") == "contended" and not _exceeds(each))
         for each in contentions
     )
-    probes = [found for contention in contentions if (found := _probes(contention))]
+    probes = [found for each in contentions if (found := _probes(each))]
     number = sum(found["number"] for found in probes)
     slow = (sum(found["number"] for found in probes if _is_slow(found, part)) for part in SLOWDOWN_LIMITS)
     enough = not probes or number >= FEWEST_PROBES
-    if any(means) or any(alone) or (enough and any(2 * count > number for count in slow)):
+    mostly_slow = enough and any(2 * count > number for count in slow)
+    if waited > WAITED_LIMIT or steal > STEAL_LIMIT or any(alone) or mostly_slow:
         return "contended"
     known = (each.get("state") == "clear" or each.get("waited") is not None for each in contentions)
     return "clear" if enough and all(known) else "unknown"
@@ -64,11 +51,8 @@ def timing_state(sessions: Sequence[Mapping[str, Any]]) -> str:
 
 def disturbed(sessions: Sequence[Mapping[str, Any]]) -> int:
     """Return the number of processes that were contended by themselves, or whose probes, however few, were slow."""
-    return sum(_says_contended(each) or _exceeds(each) for each in map(_contention, sessions))
-
-
-def _says_contended(contention: Mapping[str, Any]) -> bool:
-    return contention.get("state") == "contended"
+    contentions = (session.get("contention") or {} for session in sessions)
+    return sum(each.get("state") == "contended" or _exceeds(each) for each in contentions)
 
 
 def _exceeds(contention: Mapping[str, Any]) -> bool:
@@ -76,10 +60,6 @@ def _exceeds(contention: Mapping[str, Any]) -> bool:
     waits = (contention.get("waited") or 0.0) > WAITED_LIMIT or (contention.get("steal") or 0.0) > STEAL_LIMIT
     probes = _probes(contention)
     return waits or (bool(probes) and any(_is_slow(probes, part) for part in SLOWDOWN_LIMITS))
-
-
-def _contention(session: Mapping[str, Any]) -> Mapping[str, Any]:
-    return session.get("contention") or {}
 
 
 def _probes(contention: Mapping[str, Any]) -> Mapping[str, Any]:

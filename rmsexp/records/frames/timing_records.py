@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from rmsexp import config
 from rmsexp.records import record
-from rmsexp.records.contents import DatasetContent, Session
 from rmsexp.records.frames.names import FLOAT32, label, norm_of, precision_of, without_impl
 from rmsexp.records.frames.time_states import disturbed, timing_state
+from rmsexp.records.record import DatasetContent, Session
 from rmsexp.rules.ratios import Interval, over_processes, paired_ratio
 from rmsexp.system import atomic
 from rmsexp.system.command_line import recorded
@@ -178,23 +178,19 @@ def rows(stored: Mapping[str, Any], folder: str) -> list[dict[str, Any]]:
     found = []
     for entry in stored["series"]:
         series = entry["series"]
-        by_process = [None if own is None else np.array(own, float) for own in _seconds_of(processes, series)]
-        measured = [own for own in by_process if own is not None]
-        if not all(np.all((own > 0) & (own < LONGEST)) for own in measured):
+        seconds, others = ([process["seconds"].get(name) for process in processes] for name in (series, reference))
+        by_process = tuple(None if own is None else np.array(own, float) for own in seconds)
+        if not all(np.all((own > 0) & (own < LONGEST)) for own in by_process if own is not None):
             raise ValueError(f"the times of {series} are not all positive numbers")
-        both = zip(by_process, _seconds_of(processes, reference), strict=True)
+        both = zip(by_process, others, strict=True)
         together = [(own, other) for own, other in both if own is not None and other is not None]
         if together:
             row: dict[str, Any] = {key: entry.get(key) for key in ("series", "impl", "peak_bytes", "workload")}
-            row |= {"norm": norm_of(series), "seconds": tuple(by_process)}
+            row |= {"norm": norm_of(series), "seconds": by_process}
             row |= {part: 1000 * value for part, value in entry["parts"].items()}
             ratios = [paired_ratio(own, other) for own, other in together]
             found.append(shared | row | pooled([own for own, _ in together], ratios))
     return found
-
-
-def _seconds_of(processes: Sequence[Mapping[str, Any]], series: str) -> list[list[float] | None]:
-    return [process["seconds"].get(series) for process in processes]
 
 
 def pooled(seconds: Sequence[NDArray[np.float64]], ratios: Sequence[Interval]) -> dict[str, Any]:

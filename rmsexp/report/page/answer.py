@@ -10,34 +10,22 @@ import pandas as pd
 
 from rmsexp.records.frames import names, statistics, timing_records
 from rmsexp.report.page.contents import SettingReport
-from rmsexp.report.plots.chart import Chart
 from rmsexp.report.plots.savings import WIDEST, clock
 from rmsexp.report.tables import formats, verdicts
 from rmsexp.rules import measures, pairs
 from rmsexp.rules.ratios import FEWEST_ROUNDS
 
+TITLE = "RMSNorm against LayerNorm"
 NORM, REFERENCE = "rms", "ln"
 QUALITY, TIME = "RMSNorm better by (interval)", "time of a step saved, eager norms (95 % interval)"
 DIVERGED = {"diverged": "RMSNorm alone", "ln_diverged": "LayerNorm alone", "both_diverged": "both"}
 
 
 class Answer(NamedTuple):
-    """The answer.
-
-    Attributes:
-        sentences: the answer in words.
-        table: the differences RMSNorm - LayerNorm of each task and setting, as text.
-        savings: the chart of the savings of all eager norms; None without timing records.
-    """
+    """The answer in words, and the differences RMSNorm - LayerNorm of each task and setting, as a table of text."""
 
     sentences: list[str]
     table: pd.DataFrame
-    savings: Chart | None
-
-
-def real_data_first(reports: Sequence[SettingReport]) -> list[SettingReport]:
-    """Return the reports, those on real data before those on built-in data, otherwise in the same order."""
-    return sorted(reports, key=lambda report: bool(report.records.runs["builtin"].eq(True).any()))
 
 
 def answer(
@@ -45,7 +33,6 @@ def answer(
     decided: pd.DataFrame,
     savings: pd.DataFrame,
     fused: pd.DataFrame,
-    chart: Chart | None = None,
 ) -> Answer:
     """Return the first view.
 
@@ -54,7 +41,6 @@ def answer(
         decided: the verdicts of campaigns as numbers (:func:`rmsexp.report.tables.verdicts.table`).
         savings: the rows of the figure of savings of eager norms (:func:`rmsexp.report.plots.savings.rows`).
         fused: those of fused norms.
-        chart: the figure of savings of eager norms.
     """
     claims = about(decided) if len(decided) else decided
     eager, fused = (rows[rows["series"].map(names.without_impl) == NORM] for rows in (savings, fused))
@@ -73,7 +59,7 @@ def answer(
     else:
         sentences.append(f"Time: {_savings('eager', eager)}")
         sentences += [] if fused["too_wide"].all() else [_savings("Fused", fused)]
-    return Answer(sentences, pd.DataFrame(rows), chart)
+    return Answer(sentences, pd.DataFrame(rows))
 
 
 def about(verdicts: pd.DataFrame) -> pd.DataFrame:
@@ -113,7 +99,7 @@ def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, 
 
     Where all runs ended before the steps of their recipe, it says so.
     """
-    runs, tests = report.records.runs, report.tests
+    runs, tests = report.records.runs, report.numbers("paired")
     if runs["evaluation"].eq("validation").any() or tests.empty:
         return []
     data = "built-in data" if runs["builtin"].eq(True).any() else "real data"
@@ -128,17 +114,13 @@ def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, 
         half = factor * row["adjusted_interval" if is_adjusted else "interval"]
         level = f"{100 * statistics.CONFIDENCE:.4g} %{', Bonferroni' * is_adjusted}"
         difference = _signed(value, value - half, value + half, level, row["metric"])
-        text = f"{difference} {names.unit_of_difference(row['metric'])}, {_counted(row['n'], 'seed')}"
+        text = f"{difference} {names.unit_of_difference(row['metric'])}, {formats.counted(row['n'], 'seed')}"
         norms = "".join(f", {part}" for part in row["series"].split("+") if part.startswith("impl="))
-        lost = [f"{who} diverged at {_counted(row[key], 'seed')}" for key, who in DIVERGED.items() if row[key]]
+        lost = [f"{who} diverged at {formats.counted(row[key], 'seed')}" for key, who in DIVERGED.items() if row[key]]
         cells = {"task": report.task, "runs": f"{report.setting}{short}, {data}{norms}"}
         cells[QUALITY] = "; ".join([formats.NO_VALUE if math.isnan(value) else text, *lost])
         rows.append(cells | {TIME: _saved(savings, report.task, report.setting), "verdict": formats.NO_VALUE})
     return rows
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
 def _signed(value: float, low: float, high: float, level: str, metric: str, margin: float = math.nan) -> str:
@@ -169,12 +151,12 @@ def _savings(impl: str, rows: pd.DataFrame) -> str:
     above, total = int((wide["high"] < 1).sum()), int(has_interval.sum()) + len(wide)
     text = (
         f"{impl} RMSNorm saves {amount} % of a training step of {impl.lower()} LayerNorm, on "
-        f"{_counted(rows['task'].nunique(), 'task')}; in {int((rows['high'] < 1).sum()) + above} of {total} timings "
-        "the whole interval is above 0."
+        f"{formats.counted(rows['task'].nunique(), 'task')}; in {int((rows['high'] < 1).sum()) + above} of {total} "
+        "timings the whole interval is above 0."
     )
     if single := int((has_interval & (rows["processes"] == 1)).sum()):
         text += f" In {single} of them one process measured, so the interval may be too narrow."
     if len(wide):
-        text += f" Left out of the range: {_counted(len(wide), 'interval')} wider than {100 * WIDEST:.0f} percentage "
-        text += f"points, {above or 'none'} of them wholly above 0."
+        text += f" Left out of the range: {formats.counted(len(wide), 'interval')} wider than {100 * WIDEST:.0f} "
+        text += f"percentage points, {above or 'none'} of them wholly above 0."
     return text

@@ -1,14 +1,18 @@
-"""The contents of the reports of one setting and of all campaigns, from which HTML, Markdown and LaTeX are written."""
+"""The contents of the reports of one setting and of all campaigns, and their texts as Markdown and LaTeX."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 import pandas as pd
 
 from rmsexp.records.frames.load import Records
 from rmsexp.report.plots.chart import Chart
+from rmsexp.report.tables import markup
+from rmsexp.report.tables.markup import Table
 
 
 @dataclass(frozen=True)
@@ -16,42 +20,60 @@ class SettingReport:
     """The contents of the report of one setting.
 
     Attributes:
-        task: the task, which is the name of a folder in ``root``.
-        setting: the setting, which is the name of a folder in the task's folder.
-        root: the folder that contains the task's folder; results of two machines have different roots.
+        path: the folder of the setting, in that of its task; results of two machines have different roots above it.
         folder: the folder to which the setting's figures and tables are written.
         records: the records of this setting; their ``problems`` list what could not be read or compared.
-        tables: readable tables (all cells are text) by title; their first column is the norm.
+        tables: the tables; the first column of their texts is the norm.
         sentences: the findings in words (:mod:`rmsexp.report.tables.findings`).
         notes: the caveats, as lines of text: data, machine, reasons for caution.
-        figures: paths of PNG files by title.
-        curves: the chart of its quantities; None if its runs cannot be compared.
-        tests: the differences from LayerNorm as numbers (:func:`rmsexp.report.tables.seed_tests.table`).
-        summary: the summary as numbers (:func:`rmsexp.report.tables.summary.table`).
+        charts: the figures by the names of their files, without suffix. Without "curves", runs cannot be compared.
     """
 
-    task: str
-    setting: str
-    root: str
+    path: Path
     folder: Path
     records: Records
-    tables: dict[str, pd.DataFrame] = field(default_factory=dict)
+    tables: list[Table] = field(default_factory=list)
     sentences: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    figures: dict[str, str] = field(default_factory=dict)
-    curves: Chart | None = None
-    tests: pd.DataFrame = field(default_factory=pd.DataFrame)
-    summary: pd.DataFrame = field(default_factory=pd.DataFrame)
+    charts: dict[str, Chart] = field(default_factory=dict)
 
     @property
-    def path(self) -> Path:
-        """The folder of the setting."""
-        return Path(self.root, self.task, self.setting)
+    def task(self) -> str:
+        """The name of the folder of the task."""
+        return self.path.parent.name
 
     @property
-    def captioned(self) -> dict[str, pd.DataFrame]:
-        """The tables by captions that name the task and the setting."""
-        return {f"{self.task}, {self.setting}: {title}": table for title, table in self.tables.items()}
+    def setting(self) -> str:
+        """The name of the folder of the setting."""
+        return self.path.name
+
+    @property
+    def root(self) -> str:
+        """The folder that contains the task's folder."""
+        return str(self.path.parents[1])
+
+    def numbers(self, name: str) -> pd.DataFrame:
+        """Return the numbers of a table; an empty frame if the report has no such table."""
+        return next((table.numbers for table in self.tables if table.name == name), pd.DataFrame())
+
+    def markdown(self, to: Path, level: int = 1) -> str:
+        """Return the report as Markdown. Links are relative to ``to``.
+
+        The title is a heading of this level; the headings of tables are one level deeper.
+        """
+        heading = "#" * level
+        titles = {"curves": "Curves"} | {table.name: table.title for table in self.tables}
+        parts = [f"{heading} {self.task}, {self.setting} ({self.root})", *self.sentences]
+        parts += [f"![{titles[name]}]({quote(os.path.relpath(self.folder / name, to))}.png)" for name in self.charts]
+        for table in self.tables:
+            parts += [f"{heading}# {table.title}", markup.markdown(table.readable)]
+        return markup.document([*parts, markup.listed([*self.notes, *self.records.problems])])
+
+    @property
+    def latex(self) -> str:
+        """The tables as LaTeX; captions name the task and the setting."""
+        captions = {f"{self.task}, {self.setting}: {table.title}": table.readable for table in self.tables}
+        return "\n".join(markup.latex(table, caption) for caption, table in captions.items())
 
 
 @dataclass(frozen=True)
@@ -79,6 +101,18 @@ class CampaignReport:
     settings: dict[str, set[Path]]
 
     @property
-    def captioned(self) -> dict[str, pd.DataFrame]:
-        """All tables by their captions."""
-        return {"Claims and tasks": self.matrix, "Verdicts": self.verdicts} | self.tables
+    def markdown(self) -> str:
+        """The report as Markdown; its figures are in the folder of the text."""
+        parts = ["## Verdicts", markup.listed(self.questions)]
+        parts += [markup.markdown(self.matrix), markup.markdown(self.verdicts)]
+        for name, chart in self.charts.items():
+            parts += [f"![{chart.title}]({name}.png)", *chart.caption]
+        for title, table in self.tables.items():
+            parts += [f"### {title}", markup.markdown(table)]
+        return "\n\n".join([*parts, markup.listed(self.notes)]).rstrip()
+
+    @property
+    def latex(self) -> str:
+        """All tables as LaTeX."""
+        tables = {"Claims and tasks": self.matrix, "Verdicts": self.verdicts} | self.tables
+        return "\n".join(markup.latex(table, caption) for caption, table in tables.items())

@@ -40,11 +40,17 @@ function figureElement() {
   return figure;
 }
 
+/** Escape a text for Plotly, which renders some HTML tags. */
+function shown(text) {
+  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll("\n", "<br>");
+}
+
 /** Return the traces of marks. */
 function traces(mark) {
-  const { x, y, low, high, symbol, dash } = mark;
-  const color = dark.matches ? mark.dark : mark.colour;
-  const shared = { type: "scatter", x, y, name: mark.label, hovertemplate: "%{x:.4~g}, %{y:.4~g}" };
+  const { x, y, low, high, look: { symbol, dash: dashes } } = mark;
+  const color = dark.matches ? mark.look.on_dark : mark.look.colour;
+  const dash = Array.isArray(dashes) ? dashes[1].map((length) => `${2 * length}px`).join() : "solid";
+  const shared = { type: "scatter", x, y, name: shown(mark.label), hovertemplate: "%{x:.4~g}, %{y:.4~g}" };
   const points = (more) => ({
     ...shared, mode: "markers", marker: { symbol, size: 9, color, line: { width: 0 }, ...more },
   });
@@ -87,19 +93,19 @@ function layout(panel) {
   const { color, borderTopColor: rule, backgroundColor: raised } = getComputedStyle(form);
   const axis = ({ title, range, log, ticks, labels }) => ({
     gridcolor: rule, linecolor: rule, zeroline: false, automargin: true,
-    title: { text: title }, type: log ? "log" : "linear",
+    title: { text: shown(title) }, type: log ? "log" : "linear",
     ...(range ? { range: log ? range.map(Math.log10) : range } : {}),
-    ...(ticks ? { tickvals: ticks, ticktext: labels } : {}),
+    ...(ticks ? { tickvals: ticks, ticktext: (labels.length ? labels.map(shown) : ticks.map(String)) } : {}),
   });
   const zero = { x0: panel.line, x1: panel.line, yref: "paper", y0: 0, y1: 1, line: { color, width: 1 } };
-  const shades = panel.shades.map(([x0, x1, y0, y1]) => (
+  const shades = panel.shades.map(({ low: x0, high: x1, bottom: y0, top: y1 }) => (
     { type: "rect", x0, x1, y0, y1, line: { width: 0 }, fillcolor: color, opacity: 0.15, layer: "below" }
   ));
   const left = { xref: "paper", x: 0, xanchor: "left", yanchor: "top", align: "left", showarrow: false, borderpad: 0 };
   return {
     xaxis: axis(panel.x), yaxis: axis(panel.y),
     shapes: panel.line === null ? shades : [...shades, { type: "line", layer: "below", ...zero }],
-    annotations: panel.texts.map(([y, text]) => ({ ...left, y, text, font: { size: 12 } })),
+    annotations: panel.texts.map(({ y, lines }) => ({ ...left, y, text: shown(lines.join("\n")), font: { size: 12 } })),
     paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: { color, family: "system-ui, sans-serif" },
     margin: { l: panel.y.title ? 62 : 12, r: 14, t: 8, b: 48 }, showlegend: false, hovermode: "closest",
     hoverlabel: { bgcolor: raised, bordercolor: rule, font: { color }, namelength: -1 },

@@ -42,7 +42,13 @@ LOOKS: dict[str, dict[str, Any]] = {  # of lines and markers, by the kind of a m
 
 def write(figure: Figure, path: Path, suffixes: Sequence[str] = ("png", "svg")) -> None:
     """Write the figure as ``<path>.png`` and ``<path>.svg``, or with one of these ``suffixes`` alone."""
-    _without_formulas(figure)
+    # dollar signs in texts from records appear as they are; matplotlib's own powers at ticks stay formulas
+    all_axes = [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]
+    with_powers = [axis for axis in all_axes if isinstance(axis.get_major_formatter(), LogFormatter)]
+    powers = {id(text) for axis in with_powers for text in axis.findobj(Text) if text is not axis.label}
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and id(text) not in powers:
+            text.set_parse_math(False)
     for suffix in suffixes:
         buffer = BytesIO()
         with matplotlib.rc_context(SVG):
@@ -51,16 +57,6 @@ def write(figure: Figure, path: Path, suffixes: Sequence[str] = ("png", "svg")) 
             else:
                 figure.savefig(buffer, format="png", dpi=150, pil_kwargs={"compress_level": 3})
         atomic.write_atomic(path.with_name(f"{path.name}.{suffix}"), buffer.getvalue())
-
-
-def _without_formulas(figure: Figure) -> None:
-    """Make dollar signs in texts from records appear as they are. Matplotlib's own powers at ticks stay formulas."""
-    all_axes = [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]
-    with_powers = [axis for axis in all_axes if isinstance(axis.get_major_formatter(), LogFormatter)]
-    powers = {id(text) for axis in with_powers for text in axis.findobj(Text) if text is not axis.label}
-    for text in figure.findobj(Text):
-        if isinstance(text, Text) and id(text) not in powers:
-            text.set_parse_math(False)
 
 
 def draw(chart: Chart) -> Figure:
@@ -92,16 +88,8 @@ def draw(chart: Chart) -> Figure:
     if texts:
         handles = [Line2D([], [], linewidth=style.THICK, **_paint(look), ls=look.dash) for look, _ in chart.legend]
         corner = (1 - (room - 0.1) / width, 1 - (top + heads[0]) / height)
-        figure.legend(
-            handles,
-            texts,
-            loc="upper left",
-            bbox_to_anchor=corner,
-            borderaxespad=0,
-            frameon=False,
-            handlelength=2.6,
-            fontsize=9,
-        )
+        style_of_legend: dict[str, Any] = {"borderaxespad": 0, "frameon": False, "handlelength": 2.6, "fontsize": 9}
+        figure.legend(handles, texts, loc="upper left", bbox_to_anchor=corner, **style_of_legend)
     return figure
 
 

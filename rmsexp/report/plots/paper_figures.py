@@ -12,11 +12,10 @@ from rmsexp.campaign.item_file import Found, Item
 from rmsexp.records.frames import names, quantities, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report import paper
-from rmsexp.report.plots import canvas, p_sweep, ranges, setting_curves, style
-from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel
+from rmsexp.report.plots import canvas, p_sweep, setting_curves, style
+from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel, robust
 from rmsexp.report.plots.setting_curves import X
 from rmsexp.report.plots.style import Look
-from rmsexp.report.tables import p_sweep as p_table
 from rmsexp.rules.quantities import Quantity
 
 CURVE_SPLITS = {"loss": "train", "bleu": "valid"}  # metric of the paper's curves -> its split
@@ -50,7 +49,7 @@ def curves(item: Item, found: Found, sources: Sequence[str]) -> Figure:
 def against_p(item: Item, found: Found, sources: Sequence[str]) -> Figure:
     """Return an item's figure, with a panel for each of its panels, against p. Arguments are as in :func:`curves`."""
     records = found.records
-    table = p_table.table(records)
+    table = p_sweep.table(records)
     panels = [
         replace(p_sweep.quality(table, _quantity(panel, records), records), title=panel.title) for panel in item.panels
     ]
@@ -104,5 +103,5 @@ def of_paper(figure: str, quantity: Quantity, x: X, looks: Mapping[str, Look], p
     if not marks:
         return None
     values = [mark.y for mark in marks]
-    y = ranges.robust(quantities.title(quantity), values, [y[-1] for y in values], quantity.log)
+    y = robust(quantities.title(quantity), values, [y[-1] for y in values], quantity.log)
     return Panel(Axis(setting_curves.step_title(per) if x == "step" else "time in training (minutes)"), y, marks)

@@ -78,29 +78,20 @@ def chart(rows: pd.DataFrame, impl: str) -> Chart:
             height = y + step * ((len(line) - 1) / 2 - place)
             text = f"{label(series)}, {row['clock']}"
             marks.append(interval(look, height, (saving, low, high), text, series, single=row["processes"] == 1))
-    x = Axis(
-        "time saved per step (%)", padded([0.0, *(end for mark in marks for end in (*mark.x, *mark.low, *mark.high))])
-    )
+    ends = [0.0, *(end for mark in marks for end in (*mark.x, *mark.low, *mark.high))]
+    x = Axis("time saved per step (%)", padded(ends))
     machines = [
         (style.OTHER_LOOKS[-1]._replace(marker=marker, symbol=symbol, dash=""), textwrap.fill(name, 34))
         for name, (marker, symbol) in zip(clocks, MACHINES, strict=False)
     ]
     published = [(style.PAPERS, "paper, each framework")] * (impl == "eager")
     legend = [*((look._replace(marker=""), label(series)) for series, look in looks.items()), *machines, *published]
-    title = f"Time saved relative to LayerNorm, {impl} norms"
-    return Chart(title, _caption(table, int(rows["too_wide"].sum())), [panel_of_rows(labels, marks, x, 0)], legend)
-
-
-def _caption(table: pd.DataFrame, too_wide: int) -> list[str]:
-    """Return the caption: how the times were measured, and which of them are less certain.
-
-    ``too_wide``: how many savings are not drawn because of the width of their intervals.
-    """
     processes = sorted({int(count) for count in table["processes"] if count > 1})
     measured = table["task"] + ", " + table["setting"] + " (" + table["clock"] + ")"
+    too_wide = int(rows["too_wide"].sum())
     few = sorted(set(measured[table["rounds"] < FEWEST_ROUNDS]))
     unclear = sorted(set(measured[table["time_state"] != "clear"]))
-    lines = {
+    caption = {  # each line, and whether it applies
         f"interleaved times of whole training steps, 95 % intervals; torch {', '.join(sorted(set(table['torch'])))}": 1,
         f"hollow: {timing_records.replication(1)}; the interval does not cover how processes differ": (
             (table["processes"] == 1).any()
@@ -110,4 +101,5 @@ def _caption(table: pd.DataFrame, too_wide: int) -> list[str]:
         f"fewer than {FEWEST_ROUNDS} rounds: {'; '.join(few)}": few,
         f"time not clear: {'; '.join(unclear)}": unclear,
     }
-    return [line for line, applies in lines.items() if applies]
+    lines = [line for line, applies in caption.items() if applies]
+    return Chart(f"Time saved relative to LayerNorm, {impl} norms", lines, [panel_of_rows(labels, marks, x, 0)], legend)

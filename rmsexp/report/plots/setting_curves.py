@@ -4,7 +4,7 @@ A series is a norm with the options that were changed. In each panel, a series h
 the mean over seeds and, from three seeds on, a band: the 95 % t-interval of the mean. The mean leaves out runs that
 diverged or failed and, against time, runs whose time is not clear. It ends where fewer than half of the others go on. A
 note counts the seeds of means that leave some out. A spike does not set the range of the y axis
-(:mod:`rmsexp.report.plots.ranges`).
+(:func:`rmsexp.report.plots.chart.robust`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -20,28 +20,18 @@ from matplotlib.figure import Figure
 
 from rmsexp.records.frames import caveats, curves, names, quantities, speed, statistics
 from rmsexp.records.frames.load import Records
-from rmsexp.report.plots import canvas, ranges, style
-from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel
+from rmsexp.report.plots import canvas, style
+from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel, robust
 from rmsexp.report.plots.style import Look
+from rmsexp.report.tables.formats import counted
 from rmsexp.rules.quantities import Quantity
 
 X = Literal["step", "time", "epoch"]
 SEED_POINTS, MEAN_POINTS = 200, 400  # of a curve, at most; a panel of a PNG is 645 pixels wide
 SMALL_UNIT = 100  # of steps: larger units are written in thousands
-
-
-class Lines(NamedTuple):
-    """The lines of a series in a panel.
-
-    Attributes:
-        marks: a line per seed, a cross where a diverged seed ends, and the mean.
-        ends: the last values of the mean and of seeds that did not diverge.
-        counts: the number of seeds in the mean, if it leaves some out, such as "mean of 2 of 3 seeds"; else empty.
-    """
-
-    marks: list[Mark]
-    ends: list[float]
-    counts: str
+# Of a series in a panel: a line per seed, a cross where a diverged seed ends, and the mean; the last values of the mean
+# and of seeds that did not diverge; and the number of seeds in the mean, if it leaves some out, else "".
+Lines = tuple[list[Mark], list[float], str]
 
 
 def draw(records: Records, shown: Sequence[Quantity]) -> Figure:
@@ -54,10 +44,7 @@ def chart(records: Records, shown: Sequence[Quantity]) -> Chart:
     looks = style.looks(names.in_order(records.runs["series"]))
     drawn = [panel for quantity in shown for panel in panels(records, quantity, looks)]
     seeds = records.runs["series"].value_counts()
-    legend = [
-        (look, f"{names.label(name)} ({seeds[name]} seed{'s' if seeds[name] > 1 else ''})")
-        for name, look in looks.items()
-    ]
+    legend = [(look, f"{names.label(name)} ({counted(seeds[name], 'seed')})") for name, look in looks.items()]
     caption = ["; ".join(caveats.brief(records)), reading(drawn)]
     return Chart(", ".join(records.names), caption, drawn, legend, columns=2)
 
@@ -93,7 +80,9 @@ def panels(
     rows["time"] /= divisor
     rows["step"] /= per
     titles: dict[X, str] = {"step": step_title(per), "time": f"time in training ({unit})", "epoch": "epoch"}
-    bounds = _bounds(rows[quantity.metric], quantity.unit)
+    bounds = (0.0, 100.0)  # of the quantity, to which bands are cut
+    if quantity.unit != "%":  # what has no negative values in the records is not negative
+        bounds = (0.0 if (rows[quantity.metric] >= 0).all() else -math.inf, math.inf)
     total, found = records.runs["series"].value_counts(), {}
     for x in axes:
         points = curves.curves(rows, x, quantity.metric)
@@ -105,24 +94,14 @@ def panels(
             if len(of_series := runs[runs["series"] == name])
         }
     lines = [of_series for by_series in found.values() for of_series in by_series.values()]
-    values = [mark.y for of_series in lines for mark in of_series.marks]
-    y = ranges.robust(quantities.title(quantity), values, [end for one in lines for end in one.ends], quantity.log)
+    values, ends = [mark.y for marks, *_ in lines for mark in marks], [end for _, ends, _ in lines for end in ends]
+    y = robust(quantities.title(quantity), values, ends, quantity.log)
     return [_panel(Axis(titles[x]), y, by_series) for x, by_series in found.items()]
 
 
 def step_title(per: int) -> str:
     """Return the title of an axis that counts ``per`` steps as one."""
     return "step" if per == 1 else f"step / {f'{per / 1000:g}k' if per > SMALL_UNIT else per}"
-
-
-def _bounds(values: pd.Series, unit: str) -> tuple[float, float]:
-    """Return the smallest and the largest possible value of a quantity, to which bands are cut.
-
-    Percentages are from 0 to 100. A quantity without negative values in the records is not negative.
-    """
-    if unit == "%":
-        return 0.0, 100.0
-    return 0.0 if (values >= 0).all() else -math.inf, math.inf
 
 
 def _lines(
@@ -137,12 +116,13 @@ def _lines(
         bounds: the possible values, to which the band is cut.
         seeds: the number of all runs of the series.
     """
-    series = str(runs["series"].iloc[0])
+    series, excluded = str(runs["series"].iloc[0]), look._replace(dash=style.TIME_EXCLUDED)
     marks, ends = list[Mark](), list[float]()
     for run in runs.to_dict("records"):
         x, y = points[run["folder"]]
         kept = curves.thinned(y, SEED_POINTS)
-        marks.append(Mark("seed", _dashed(look, run["time_state"] != "clear"), x[kept], y[kept], series=series))
+        dashed = look if run["time_state"] == "clear" else excluded
+        marks.append(Mark("seed", dashed, x[kept], y[kept], series=series))
         if run["status"] == "diverged":
             marks.append(Mark("cross", look, x[-1:], y[-1:], label="diverged", series=series))
         else:
@@ -157,27 +137,20 @@ def _lines(
     if ends:  # otherwise all runs diverged
         ends.append(float(mean["mean"].iloc[-1]))
     x, y, low, high = (mean[column].to_numpy() for column in ("x", "mean", "low", "high"))
-    look = _dashed(look, bool((averaged["time_state"] != "clear").any()))
+    look = look if (averaged["time_state"] == "clear").all() else excluded
     line = Mark("line", look, x, y, low.clip(*bounds), high.clip(*bounds), names.label(series), series)
-    return Lines([*marks, line], ends, count)
-
-
-def _dashed(look: Look, is_excluded: bool) -> Look:
-    return look._replace(dash=style.TIME_EXCLUDED) if is_excluded else look
+    return [*marks, line], ends, count
 
 
 def _panel(x: Axis, y: Axis, lines: Mapping[str, Lines]) -> Panel:
     """Return a panel with crosses within its range, and a note on the seeds of means and on values beyond it."""
     assert y.range is not None
     low, high = y.range
-    marks = [
-        replace(mark, y=np.clip(mark.y, low, high)) if mark.kind == "cross" else mark
-        for of_series in lines.values()
-        for mark in of_series.marks
-    ]
+    marks = [mark for of_series, *_ in lines.values() for mark in of_series]
+    marks = [replace(mark, y=np.clip(mark.y, low, high)) if mark.kind == "cross" else mark for mark in marks]
     notes = [] if marks else ["nothing recorded yet"]
-    for count in dict.fromkeys(of_series.counts for of_series in lines.values() if of_series.counts):
-        of = [names.label(name) for name, of_series in lines.items() if of_series.counts == count]
+    for count in dict.fromkeys(count for *_, count in lines.values() if count):
+        of = [names.label(name) for name, (*_, own) in lines.items() if own == count]
         notes.append(f"{count}: {'every norm' if len(of) == len(lines) > 1 else ', '.join(of)}")
     if marks:
         highest, lowest = max(marks, key=lambda mark: np.max(mark.y)), min(marks, key=lambda mark: np.min(mark.y))

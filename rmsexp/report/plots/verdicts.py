@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from rmsexp.campaign.results import Campaign
-from rmsexp.records.frames import curves, names, quantities, speed
+from rmsexp.records.frames import comparable, curves, names, quantities, speed
+from rmsexp.records.frames.comparable import Comparison
 from rmsexp.records.frames.load import Records
-from rmsexp.report.campaign_times import Timed
 from rmsexp.report.plots.chart import Axis, Mark, Panel, Shade, Text, interval, padded
 from rmsexp.report.plots.style import Look
 from rmsexp.report.tables import formats, verdicts
@@ -28,7 +28,16 @@ FURTHEST = 4  # margins; a difference further from 0 is an arrow, since an axis 
 LINE, GAP = 0.34, 0.4  # heights, in units of the y axis of differences: of a line of text, and around an interval
 INCHES = 0.5  # per unit of the y axis of differences
 BAND = ("mean", "low", "high")
+BASELINE = "ln"  # times of other norms are computed from their ratio to this norm's, if the campaign has it
+NOT_OF_A_STEP = ("evaluation=", "optim.lr=", "schedule.")  # options of runs that do not change the time of a step
 Looks = Mapping[str, Look]
+
+
+class Timed(NamedTuple):
+    """Seconds per step by norm of a campaign; ``source``: which timing records they are from, and why not exact."""
+
+    seconds: dict[str, float]
+    source: str
 
 
 def differences(campaigns: Sequence[Campaign], looks: Looks) -> list[Panel]:
@@ -87,29 +96,22 @@ def rates(campaign: Campaign, looks: Looks) -> Panel:
 
     The score is that on validation examples; for claims about stable ranges that of the claims, with the ranges.
     """
-    found = {norm: _by_rate(campaign, norm) for norm in campaign.every_arm}
+    found: dict[str, dict[float, list[float]]] = {}  # the scores of runs that ended, NaN for those that diverged
+    for norm in campaign.every_arm:
+        ended = [(job.rate, campaign.rated_score(result)) for job, result in campaign.rated(norm) if result.ended]
+        found[norm] = {rate: [score for at, score in ended if at == rate] for rate in sorted(dict(ended))}
     values = [value for by_rate in found.values() for scores in by_rate.values() for value in scores]
     low, high = padded(values)
     marks = list[Mark]()
     for number, (norm, points) in enumerate(found.items()):
         inward = (0.02 + 0.04 * number) * (high - low)  # crosses of several norms must not overlap
-        marks += _rate_marks(
-            campaign, norm, points, looks[norm], high - inward if campaign.mode == "min" else low + inward
-        )
+        edge = high - inward if campaign.mode == "min" else low + inward
+        marks += _rate_marks(campaign, norm, points, looks[norm], edge)
     tried = sorted({rate for points in found.values() for rate in points}) or [0.65, 1.5]
     grid = campaign.tuning.grid if campaign.tolerance is None else campaign.grid[::2]
     title = quantities.title(quantities.usual(*(campaign.tuned_by if campaign.tolerance is None else campaign.score)))
     x = Axis(campaign.rate, (tried[0] / 1.3, tried[-1] * 1.3), log=True, ticks=grid)  # labels between would overlap
     return Panel(x, Axis(title, (low, high)), marks, _title(campaign))
-
-
-def _by_rate(campaign: Campaign, norm: str) -> dict[float, list[float]]:
-    """Return the scores of a norm's runs that ended, by rate; NaN for those that diverged."""
-    points: dict[float, list[float]] = {}
-    for job, result in campaign.rated(norm):
-        if result.ended:
-            points.setdefault(job.rate, []).append(campaign.rated_score(result))
-    return dict(sorted(points.items()))
 
 
 def _rate_marks(campaign: Campaign, norm: str, points: dict[float, list[float]], look: Look, edge: float) -> list[Mark]:
@@ -120,11 +122,10 @@ def _rate_marks(campaign: Campaign, norm: str, points: dict[float, list[float]],
     crosses = [rate for rate, values in points.items() if np.isnan(values).any()]
     choice = campaign.choice.get(norm)
     chosen = [rate for rate in means if choice is not None and rate == choice.rate]
-    ringed = [means[rate] for rate in chosen]
     marks = [
         Mark("points", look, [rate for rate, _ in each], [value for _, value in each], label=f"{label}, each seed"),
         Mark("line", look, list(means), list(means.values()), label=f"{label}, mean", series=norm),
-        Mark("ring", look, chosen, ringed, label=f"{label}, chosen"),
+        Mark("ring", look, chosen, [means[rate] for rate in chosen], label=f"{label}, chosen"),
         Mark("cross", look, crosses, [edge] * len(crosses), label=f"{label}, diverged"),
     ]
     if (stable := campaign.ranges.get(norm)) is not None:
@@ -152,6 +153,57 @@ def ladder(campaign: Campaign, looks: Looks) -> Panel:
     y = Axis(title, padded([0.0, *(end for mark in marks for end in (*mark.low, *mark.high))]))
     x_range = campaign.sizes[0] / 1.1, campaign.sizes[-1] * 1.1
     return Panel(Axis(next(iter(campaign.ladder)), x_range, log=True, ticks=campaign.sizes), y, marks, _title(campaign))
+
+
+def timed(campaign: Campaign, records: Records, timings: pd.DataFrame) -> Timed | None:
+    """Return the times of the norms of a campaign, or None if no timing record has at least two of them.
+
+    The records are of whole training steps, and of the task and scale of the campaign's final runs. Of several
+    comparisons (:mod:`rmsexp.records.frames.comparable`), it is one of a setting with the options of these runs that
+    change a step and no others, then one with their implementation, machine and threads, in this order, then the one
+    with the highest rank and most of the norms.
+
+    A norm with an option of the model, such as ``rms+model.qk_norm=true``, has no times: the timing records of its
+    series are of the model without this option.
+    """
+    final = [job for job in campaign.jobs if job.stage == "final"]
+    series = {job.norm: names.without_impl(job.folder.split("/")[2]) for job in final if "+model." not in job.norm}
+    runs = records.runs[records.runs["folder"].isin([str(campaign.root / job.folder) for job in final])]
+    wanted = timings["series"].map(names.without_impl).isin(list(series.values()))
+    own = timings[wanted & (timings["task"] == campaign.task) & timings["scale"].isin(runs["scale"])]
+    baseline = BASELINE if BASELINE in series.values() else next(iter(series.values()), BASELINE)
+    choices = comparable.comparisons(own, baseline)
+    if not choices:
+        return None
+    options = set(map(_of_a_step, runs["setting"]))
+
+    def of_runs(choice: Comparison) -> dict[str, bool]:
+        """Return whether what changes the time of a step is that of the runs, by its name."""
+        first = choice.rows.iloc[0]
+        columns = {"implementation": "impl", "machine": "machine", "number of threads": "threads"}
+        same = {name: first[column] in set(runs[column]) for name, column in columns.items()}
+        return {"setting": _of_a_step(first["setting"]) in options} | same
+
+    def preference(choice: Comparison) -> tuple[object, ...]:
+        *quality, started = comparable.rank(choice.pooled)
+        return *of_runs(choice).values(), *quality, len(choice.rows), started
+
+    best = max(choices, key=preference)
+    ratios = dict(zip(best.rows["series"].map(names.without_impl), best.rows["ratio"], strict=True))
+    of_baseline = best.rows["series"] == best.rows["baseline"]
+    step = float(best.rows.loc[of_baseline, "median_seconds_per_1k_steps"].iloc[0]) / 1000
+    seconds = {norm: step * ratios[name] for norm, name in series.items() if name in ratios}
+    first = best.rows.iloc[0]
+    remarks = [f"not the {name} of the runs" for name, is_theirs in of_runs(best).items() if not is_theirs]
+    is_clear = (best.rows["time_state"] == "clear").all()
+    effect = "" if is_clear else ", so only the ratios of these times are reliable"
+    remarks += [f"{line}{effect}" for line in comparable.caution(best)]
+    return Timed(seconds, "; ".join([comparable.clock(best), first["setting"], str(first["started"])[:10], *remarks]))
+
+
+def _of_a_step(setting: str) -> frozenset[str]:
+    """Return the options of a setting that change the time of a step, and its scale."""
+    return frozenset(option for option in setting.split("+") if not option.startswith(NOT_OF_A_STEP))
 
 
 def equal_time(campaign: Campaign, records: Records, timed: Timed, looks: Looks) -> Panel:

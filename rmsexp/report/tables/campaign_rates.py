@@ -38,48 +38,39 @@ def table(campaigns: Sequence[Campaign]) -> pd.DataFrame:
 
 
 def _rows(campaign: Campaign, norm: str) -> list[dict[str, Any]]:
-    jobs = campaign.rated(norm)
-    choice = campaign.choice.get(norm)
-    rows = []
+    jobs, choice, rows = campaign.rated(norm), campaign.choice.get(norm), []
     for rate in sorted({job.rate for job, _ in jobs}):
         results = [result for job, result in jobs if job.rate == rate]
         values = [campaign.rated_score(result) for result in results if result.status == "finished"]
+        chosen = choice if choice is not None and choice.rate == rate else None
         row: dict[str, Any] = {"rate": rate, "runs": len(results), "ended": sum(result.ended for result in results)}
         row |= {"diverged": sum(result.status == "diverged" for result in results)}
-        row |= {
-            "mean": float(np.mean(values)) if values else math.nan,
-            "chosen": False,
-            "edge": "",
-            "uncertainty": math.nan,
-        }
-        row["values"] = ", ".join(map(formats.four_digits, values))
-        if choice is not None and choice.rate == rate:
-            row |= {"chosen": True, "edge": choice.edge or "", "uncertainty": choice.uncertainty}
-        rows.append(row)
+        row |= {"mean": float(np.mean(values)) if values else math.nan, "chosen": chosen is not None}
+        row |= {"edge": chosen.edge or "" if chosen else "", "uncertainty": chosen.uncertainty if chosen else math.nan}
+        rows.append(row | {"values": ", ".join(map(formats.four_digits, values))})
     return rows
 
 
 def readable(campaign: Campaign) -> pd.DataFrame:
     """Return the tuning of one campaign as text: one row per norm, and one column per rate."""
-    return pd.DataFrame([_readable(campaign, norm) for norm in campaign.every_arm])
-
-
-def _readable(campaign: Campaign, norm: str) -> dict[str, str]:
-    rows, choice = {row["rate"]: row for row in _rows(campaign, norm)}, campaign.choice.get(norm)
-    rates = sorted({job.rate for arm in campaign.every_arm for job, _ in campaign.rated(arm)})
-    cells = {f"{rate:g}": _cell(rows[rate]) if rate in rows else formats.NO_VALUE for rate in rates}
-    if campaign.tolerance is not None:
-        return {"norm": names.label(norm)} | cells | {f"stable range of {campaign.rate}": _range(campaign, norm)}
-    split, metric = campaign.score
-    final = {f"{split} {names.metric_label(metric)}, final runs": _final(campaign, norm)}
-    unit = verdicts.unit(campaign)
-    return {"norm": names.label(norm)} | cells | _choice(choice, unit) | final
+    by_norm = {norm: {row["rate"]: row for row in _rows(campaign, norm)} for norm in campaign.every_arm}
+    rates, (split, metric) = sorted({rate for rows in by_norm.values() for rate in rows}), campaign.score
+    table = []
+    for norm, rows in by_norm.items():
+        cells = {f"{rate:g}": _cell(rows[rate]) if rate in rows else formats.NO_VALUE for rate in rates}
+        if campaign.tolerance is not None:
+            cells[f"stable range of {campaign.rate}"] = _range(campaign, norm)
+        else:
+            cells |= _choice(campaign.choice.get(norm), verdicts.unit(campaign))
+            cells[f"{split} {names.metric_label(metric)}, final runs"] = _final(campaign, norm)
+        table.append({"norm": names.label(norm)} | cells)
+    return pd.DataFrame(table)
 
 
 def _cell(row: dict[str, Any]) -> str:
     """Return a mean with the number of its seeds, such as "16.12 (3 seeds), chosen"."""
     finished = row["ended"] - row["diverged"]
-    parts = [f"{formats.four_digits(row['mean'])} ({finished} seed{'s' * (finished > 1)})"] if finished else []
+    parts = [f"{formats.four_digits(row['mean'])} ({formats.counted(finished, 'seed')})"] if finished else []
     parts += [f"{row['diverged']} diverged"] * (row["diverged"] > 0)
     parts += [f"{row['runs'] - row['ended']} not finished"] * (row["runs"] > row["ended"])
     return ", ".join(parts + ["chosen"] * row["chosen"])
@@ -87,15 +78,11 @@ def _cell(row: dict[str, Any]) -> str:
 
 def _choice(choice: Choice | None, unit: str) -> dict[str, str]:
     """Return the chosen rate, and the uncertainty of its choice."""
-    if choice is None:
-        texts = ["not chosen yet", formats.NO_VALUE]
-    elif choice.rate is None:
-        texts = ["diverged at every rate", formats.NO_VALUE]
-    else:
-        edge = f", the {choice.edge} of the grid" if choice.edge else ""
-        known = not math.isnan(choice.uncertainty)
-        texts = [f"{choice.rate:g}{edge}", f"{choice.uncertainty:.2g} {unit}" if known else "not known"]
-    return dict(zip(("chosen rate", "uncertainty of tuning"), texts, strict=True))
+    rate, uncertainty = "not chosen yet" if choice is None else "diverged at every rate", formats.NO_VALUE
+    if choice is not None and choice.rate is not None:
+        rate = f"{choice.rate:g}" + (f", the {choice.edge} of the grid" if choice.edge else "")
+        uncertainty = "not known" if math.isnan(choice.uncertainty) else f"{choice.uncertainty:.2g} {unit}"
+    return {"chosen rate": rate, "uncertainty of tuning": uncertainty}
 
 
 def _range(campaign: Campaign, norm: str) -> str:
@@ -121,5 +108,5 @@ def _final(campaign: Campaign, norm: str) -> str:
     mean, sd, interval = statistics.estimate(np.array(values))
     unit = names.scale_and_unit(campaign.score.metric)[1]
     spread = "" if math.isnan(interval) else f" ± {interval:.2g} (sd {sd:.2g})"
-    (seeds,) = formats.of_seeds(len(values), len(ended)) or [f"{len(values)} seed{'s' * (len(values) > 1)}"]
+    (seeds,) = formats.of_seeds(len(values), len(ended)) or [formats.counted(len(values), "seed")]
     return f"{formats.four_digits(mean)}{spread} {unit}, {seeds}".replace(" ,", ",")

@@ -37,16 +37,28 @@ def figure_1(records: Records) -> list[str]:
     end = float(of_baseline.groupby("folder", observed=True)["step"].max().min())
     points = curves(rows, "step", "loss")
     smoothed = {folder: (step, _smoothed(step, loss, end * WINDOW)) for folder, (step, loss) in points.items()}
-    level = _loss_at(baseline_runs, smoothed, end)
-    parts = []
-    for series in names.in_order(others["series"]):
-        loss = _loss_at(others[others["series"] == series], smoothed, end)
-        if not np.isnan(loss):  # it ended before that step
-            parts.append(f"{_name(series)} is at {four_digits(loss)} after the same steps")
-    if np.isnan(level) or not parts:  # of two runs, one ended before the other's first row
+    compared, losses, seeds = pd.concat([baseline_runs, others]), dict[str, float](), list[str]()
+    for series in names.in_order(compared["series"]):
+        kept, _ = averaged(compared[compared["series"] == series], timed=False)
+        seeds.append(f"{names.label(series)} {len(kept)}")
+        at_end = [np.interp(end, *smoothed[folder], left=np.nan, right=np.nan) for folder in kept["folder"]]
+        losses[series] = float(np.mean(at_end))
+    shown = {_name(series): four_digits(loss) for series, loss in losses.items() if not np.isnan(loss)}
+    if np.isnan(losses[baseline]) or len(shown) < 2:  # of two runs, one ended before the other's first row
         return []
-    reached = f"When {_name(baseline)} reaches training loss {four_digits(level)} (at step {end:.0f})"
-    return [f"{reached}, {'; '.join(parts)}.", _method(records, baseline, pd.concat([baseline_runs, others]))]
+    level = shown.pop(_name(baseline))
+    parts = [f"{name} is at {loss} after the same steps" for name, loss in shown.items()]
+    unit = next((quantity.unit for quantity in quantities.named(records) if quantity.name == "train_loss"), "nats")
+    trailing = f"a trailing mean over {WINDOW * 100:.0f} % of the baseline's steps"
+    method = [f"Training loss ({unit}), mean over seeds, each smoothed by {trailing}"]
+    if names.without_impl(baseline) == SECOND:
+        begun = BASELINE in set(map(names.without_impl, records.runs["series"]))
+        reason = "diverged, failed or was not started" if begun else "is missing"
+        method.append(f"{_name(SECOND)} is the baseline, since {_name(BASELINE)} {reason}")
+    return [
+        f"When {_name(baseline)} reaches training loss {level} (at step {end:.0f}), {'; '.join(parts)}.",
+        f"{'; '.join([*method, 'seeds: ' + ', '.join(seeds)])}.",
+    ]
 
 
 def _smoothed(step: Array, loss: Array, window: float) -> Array:
@@ -59,34 +71,3 @@ def _smoothed(step: Array, loss: Array, window: float) -> Array:
 
 def _name(series: str) -> str:
     return "the model without norm" if names.without_impl(series) == "none" else names.label(series)
-
-
-def _loss_at(runs: pd.DataFrame, smoothed: dict[str, tuple[Array, Array]], step: float) -> float:
-    """Return the loss at a step, interpolated and averaged over the runs of a series; NaN if a run does not cover it.
-
-    ``smoothed``: the steps and the smoothed losses of each run by its folder.
-    """
-    kept, _ = averaged(runs, timed=False)
-    values = [np.interp(step, *smoothed[folder], left=np.nan, right=np.nan) for folder in kept["folder"]]
-    return float(np.mean(values))
-
-
-def _method(records: Records, baseline: str, used: pd.DataFrame) -> str:
-    """Return a sentence on how losses were obtained, and from how many seeds.
-
-    ``used``: the runs of the baseline and of the norms compared with it.
-    """
-    unit = next((quantity.unit for quantity in quantities.named(records) if quantity.name == "train_loss"), "nats")
-    remarks = [
-        f"Training loss ({unit}), mean over seeds, each smoothed by a trailing mean over {WINDOW * 100:.0f} % of the "
-        "baseline's steps"
-    ]
-    if names.without_impl(baseline) == SECOND:
-        begun = BASELINE in set(map(names.without_impl, records.runs["series"]))
-        reason = "diverged, failed or was not started" if begun else "is missing"
-        remarks.append(f"{_name(SECOND)} is the baseline, since {_name(BASELINE)} {reason}")
-    seeds = (
-        f"{names.label(series)} {len(averaged(used[used['series'] == series], timed=False)[0])}"
-        for series in names.in_order(used["series"])
-    )
-    return "; ".join([*remarks, f"seeds: {', '.join(seeds)}"]) + "."

@@ -64,13 +64,14 @@ def of_seeds(averaged: int, seeds: int) -> list[str]:
     return [f"{averaged} of {seeds} seeds"] if averaged < seeds else []
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun, such as "1 seed" or "3 seeds"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def signed(value: float, metric: str) -> str:
     """Return a difference in the displayed unit with its sign and two or four decimals, such as "+0.51"."""
-    return f"{value:+.{_decimals(metric)}f}"
-
-
-def _decimals(metric: str) -> int:
-    return 4 if metric in FINE else 2
+    return f"{value:+.{4 if metric in FINE else 2}f}"
 
 
 def ends(low: float, high: float, metric: str, margin: float = math.nan) -> str:
@@ -86,7 +87,7 @@ def ends(low: float, high: float, metric: str, margin: float = math.nan) -> str:
 def _end(value: float, metric: str, bounds: Sequence[float]) -> str:
     if math.isinf(value):
         return "no bound"
-    fewest = _decimals(metric)
+    fewest = 4 if metric in FINE else 2
     texts = [f"{value:+.{decimals}f}" for decimals in range(fewest, fewest + MORE_DECIMALS + 1)]
     sides = [np.sign(value - bound) for bound in bounds]
     return next((text for text in texts if [np.sign(float(text) - bound) for bound in bounds] == sides), texts[0])

@@ -11,10 +11,9 @@ import pandas as pd
 
 from rmsexp.campaign.item_file import TIME, Column, Found, Group, Item, Part
 from rmsexp.records.frames import caveats, comparable, names, statistics, timing_records
-from rmsexp.records.frames.load import Records
 from rmsexp.report import paper
 from rmsexp.report.tables import formats
-from rmsexp.report.tables.form import Table
+from rmsexp.report.tables.markup import Table
 
 OURS, PAPER = "here", "paper"  # the two halves of a table
 COLUMNS = ["label", "row", "series", "column", "here", "here_sd", "number", "saving", "low", "high"]
@@ -182,7 +181,11 @@ def _of_part(item: Item, found: Found) -> Iterator[str]:
         yield f"not done yet: {', '.join(found.missing[:LISTED])}{more}"
     if len(records.runs):
         if item.columns:
-            yield _evaluation(records)
+            target = statistics.target(records)
+            spread = "; ± is the standard deviation over seeds" if records.runs["seed"].nunique() > 1 else ""
+            best = f"evaluation with the best {names.metric_label(target.metric)} on {target.selection}"
+            last = statistics.final_label(target, "last evaluation")
+            yield f"values of the {last if statistics.headline(target) == 'final' else best}{spread}"
         against_time = any(panel.x == TIME for panel in item.panels)
         yield from caveats.caveats(records, times=against_time, tables=bool(item.columns))
     if found.comparison is not None:
@@ -190,13 +193,3 @@ def _of_part(item: Item, found: Found) -> Iterator[str]:
         yield from comparable.notes(found.comparison)
     elif item.timed:
         yield "the time of training steps has not been measured yet"
-
-
-def _evaluation(records: Records) -> str:
-    """Return at which evaluation the values of runs are."""
-    target = statistics.target(records)
-    spread = "; ± is the standard deviation over seeds" if records.runs["seed"].nunique() > 1 else ""
-    if statistics.headline(target) == "final":
-        return f"values of the {statistics.final_label(target, 'last evaluation')}{spread}"
-    metric = names.metric_label(target.metric)
-    return f"values of the evaluation with the best {metric} on {target.selection}{spread}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,23 +19,11 @@ from rmsexp.records import record
 from rmsexp.records.frames import names, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import formats
-from rmsexp.report.tables.form import Setting, Table
 from rmsexp.rules import selection
 from rmsexp.system.readers import read_yaml
 
 RATE = re.compile(r"\+optim\.lr=([^+]+)")
 ENOUGH = 3  # seeds, as in the tuning of campaigns
-
-
-def tables(setting: Setting) -> Iterator[Table]:
-    """Yield the table of the settings that differ in the learning rate alone, for the first of them only.
-
-    There is none if each series has one rate, as the final runs of a campaign.
-    """
-    if len(setting.family) > 1 and setting.folder == next(iter(setting.family)):
-        numbers = table(setting.family)
-        if numbers["series"].duplicated().any():
-            yield Table("rates", "Learning rates", numbers, readable(numbers, statistics.target(setting.records)))
 
 
 def family(folder: Path) -> Path:
@@ -149,6 +136,6 @@ def _value(rows: pd.DataFrame, target: statistics.Target, seeds_differ: bool) ->
     if rows.empty:
         return formats.NO_VALUE
     row = rows.iloc[0]
-    of_seeds = [f"{row['runs']} seed{'s' * int(row['runs'] > 1)}"] * seeds_differ
+    of_seeds = [formats.counted(row["runs"], "seed")] * seeds_differ
     remarks = [f"{row['averaged']} of {row['runs']} runs"] if row["averaged"] < row["runs"] else of_seeds
     return formats.quality(row["value"], target.metric, row["interval"], remarks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -18,6 +19,22 @@ SPECIAL = str.maketrans(
 FORMULA = ("=", "+", "-", "@", "\t")  # a spreadsheet takes a cell that begins with one of these for a formula
 
 
+class Table(NamedTuple):
+    """A table of a report.
+
+    Attributes:
+        name: the name of its CSV file, without suffix.
+        title: its heading in the texts and its caption in LaTeX.
+        numbers: its values, for the CSV file.
+        readable: its cells as text, for people.
+    """
+
+    name: str
+    title: str
+    numbers: pd.DataFrame
+    readable: pd.DataFrame
+
+
 def markdown(table: pd.DataFrame) -> str:
     """Return a Markdown table. In cells, "|" is escaped."""
     lines = [list(table.columns), ["---"] * len(table.columns), *table.to_numpy().tolist()]
@@ -27,6 +44,11 @@ def markdown(table: pd.DataFrame) -> str:
 def document(parts: Iterable[str]) -> str:
     """Return a Markdown text of paragraphs, headings and tables. A browser will show HTML in it as text."""
     return re.sub("<(?=[A-Za-z/!?])", "&lt;", "\n\n".join(parts)) + "\n"
+
+
+def listed(lines: Iterable[str]) -> str:
+    """Return a Markdown list."""
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def csv(table: pd.DataFrame) -> str:

@@ -5,41 +5,52 @@ Times of norm layers alone have tables of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from rmsexp.records.frames import comparable, names, timing_records
 from rmsexp.report import paper
 from rmsexp.report.tables import formats
-from rmsexp.report.tables.form import Setting, Table
-from rmsexp.rules.ratios import Interval
+from rmsexp.report.tables.markup import Table
 
 COLUMNS = [
     *("series", "impl", "baseline", "seconds_per_1k_steps", "q25", "q75", "saving", "low", "high"),
     *("kind", "processes", "rounds", "note", "timed", "machine", "threads", "precision", "torch", "code"),
 ]
-PAPER = ("seconds_per_1k_steps", "saving_vs_ln")  # the paper's metrics beside ours
+# of the paper's metrics beside ours: the name and the format
+PAPER: dict[str, tuple[str, Callable[[float], str]]]
+PAPER = {"seconds_per_1k_steps": ("seconds per 1k steps", formats.without_exponent)}
+PAPER |= {"saving_vs_ln": ("saving", formats.saving)}
 
 
-def tables(setting: Setting) -> Iterator[Table]:
-    """Yield the tables of a setting: against LayerNorm of the same implementation, fused against eager, layers alone.
+def tables(timings: pd.DataFrame, task: str) -> Iterator[Table]:
+    """Yield the tables of the timing records of a setting, and last the list of the records.
 
-    Last comes the list of its timing records. In the numbers, with columns ``COLUMNS``, ``saving`` is the fraction of
-    the baseline's time per step, with its interval. ``kind``: "reference" for the baseline; "paired" for a saving of
-    norms that were timed together; "quotient" for one from processes that timed either the series or its baseline, each
-    beside the reference. ``timed``: "steps", or "layers" if the times are those of the norm layers in a step alone.
+    They are: against LayerNorm of the same implementation, fused against eager, and layers alone. In the numbers, with
+    columns ``COLUMNS``, ``saving`` is the fraction of the baseline's time per step, with its interval. ``kind``:
+    "reference" for the baseline; "paired" for a saving of norms that were timed together; "quotient" for one from
+    processes that timed either the series or its baseline, each beside the reference. ``timed``: "steps", or "layers"
+    if the times are those of the norm layers in a step alone.
     """
-    timings, task = setting.timings, setting.folder.parent.name
     step, layers = "Time per step, and savings relative to", "Time of the norm layers in a step alone, and savings"
     found = [(f"{step} LayerNorm", comparison) for comparison in comparable.comparisons(timings)]
     found += [(f"{step} the eager norm", comparison) for comparison in comparable.fused_against_eager(timings)]
     alone = comparable.comparisons(timings, kind="layers")
     found += [(f"{layers} relative to LayerNorm", comparison) for comparison in alone]
     for number, (what, comparison) in enumerate(found, 1):
-        numbers = pd.DataFrame([_numbers(row) for row in comparison.rows.to_dict("records")], columns=COLUMNS)
+        numbers = comparison.rows.rename(
+            columns={"median_seconds_per_1k_steps": "seconds_per_1k_steps", "kind": "timed"}
+        )
+        is_baseline, is_quotient = numbers["series"] == numbers["baseline"], numbers["quotient"]
+        numbers["kind"] = np.select([is_baseline, is_quotient], ["reference", "quotient"], "paired")
+        numbers["note"] = numbers["time_state"].replace("clear", "")
+        savings = [timing_records.saving(row) for row in comparison.rows.to_dict("records")]
+        numbers[["saving", "low", "high"]] = savings
+        numbers = numbers[COLUMNS]
         title = f"{what} ({comparable.clock(comparison)})"
         yield Table("saving" if number == 1 else f"saving_{number}", title, numbers, readable(numbers, task))
     listed = timing_table(timings)
@@ -47,38 +58,29 @@ def tables(setting: Setting) -> Iterator[Table]:
         yield Table("timings", "Timing records", listed, listed)
 
 
-def _numbers(row: dict[Any, Any]) -> dict[str, Any]:
-    same = ("series", "impl", "baseline", "q25", "q75", "processes", "rounds", *COLUMNS[-5:])
-    return {key: row[key] for key in same} | {
-        "seconds_per_1k_steps": row["median_seconds_per_1k_steps"],
-        **dict(zip(("saving", "low", "high"), timing_records.saving(row), strict=True)),
-        "kind": "reference" if row["series"] == row["baseline"] else "quotient" if row["quotient"] else "paired",
-        "note": "" if row["time_state"] == "clear" else row["time_state"],
-        "timed": row["kind"],
-    }
-
-
 def readable(table: pd.DataFrame, task: str) -> pd.DataFrame:
     """Return a table as text, with the times and savings of the paper, which are of steps with eager norms."""
-    is_mixed, rows = table["impl"].nunique() > 1, []
+    is_mixed, of_paper, rows = table["impl"].nunique() > 1, published(table, task), []
     for row in table.to_dict("records"):
         plain = names.without_impl(row["series"])
         note = ", ".join(filter(None, (row["kind"], row["note"])))
         saving = f"{formats.saving(row['saving'], row['low'], row['high'])}, {note}"
+        times = (row["seconds_per_1k_steps"], row["q25"], row["q75"])
         cells = {
             "norm": f"{names.label(plain)} ({row['impl']})" if is_mixed else names.label(plain),
-            "seconds per 1k steps, median (quartiles)": formats.median_and_range(
-                row["seconds_per_1k_steps"], row["q25"], row["q75"]
-            ),
+            "seconds per 1k steps, median (quartiles)": formats.median_and_range(*times),
             f"saving vs {'the eager norm' if is_mixed else 'LayerNorm'}": (
                 "reference" if row["kind"] == "reference" else saving
             ),
             "processes, rounds": _replication(row),
         }
-        if _has_paper(table):
-            times, savings = (_paper_numbers(task, row["series"], metric) for metric in PAPER)
-            cells["seconds per 1k steps, paper"] = _listed(map(formats.without_exponent, times["value"]), times)
-            cells["saving, paper"] = _listed(map(formats.saving, savings["value"]), savings)
+        for metric, (name, form) in PAPER.items():
+            if of_paper is not None:
+                found = of_paper[(of_paper["norm"] == plain.lower()) & (of_paper["metric"] == metric)]
+                shown = [
+                    f"{form(each['value'])} ({each['framework']}, {each['table']})" for each in found.to_dict("records")
+                ]
+                cells[f"{name}, paper"] = "; ".join(shown) or formats.NO_VALUE
         rows.append(cells)
     return pd.DataFrame(rows)
 
@@ -87,26 +89,12 @@ def _replication(row: dict[Any, Any]) -> str:
     return f"{timing_records.replication(int(row['processes']))}, {row['rounds']:.0f} rounds"
 
 
-def published(table: pd.DataFrame, task: str) -> pd.DataFrame:
-    """Return the paper's times and savings that :func:`readable` shows, as rows of its numbers."""
-    series = list(map(names.without_impl, table["series"])) if _has_paper(table) else list[str]()
-    found = [_paper_numbers(task, name, metric) for metric in PAPER for name in series]
-    return pd.concat(found) if found else paper.numbers().iloc[:0]
-
-
-def _has_paper(table: pd.DataFrame) -> bool:
-    return set(table["impl"]) == {"eager"} and table["timed"].iloc[0] == "steps"
-
-
-def _paper_numbers(task: str, series: str, metric: str) -> pd.DataFrame:
-    numbers = paper.select(task, metric)
-    return numbers[numbers["norm"] == series.lower()]
-
-
-def _listed(values: Iterator[str], numbers: pd.DataFrame) -> str:
-    """Return the values with their sources, such as "20.5 % (Theano (Lasagne), Table 10)"."""
-    sources = zip(values, numbers["framework"], numbers["table"], strict=True)
-    return "; ".join(f"{value} ({framework}, {table})" for value, framework, table in sources) or formats.NO_VALUE
+def published(table: pd.DataFrame, task: str) -> pd.DataFrame | None:
+    """Return the paper's times and savings for a table, as rows of its numbers; None if it is not of eager steps."""
+    if set(table["impl"]) != {"eager"} or table["timed"].iloc[0] != "steps":
+        return None
+    numbers, norms = paper.numbers(), table["series"].map(names.without_impl).str.lower()
+    return numbers[(numbers["task"] == task) & numbers["metric"].isin(PAPER) & numbers["norm"].isin(norms)]
 
 
 def timing_table(timings: pd.DataFrame) -> pd.DataFrame:
@@ -119,7 +107,9 @@ def timing_table(timings: pd.DataFrame) -> pd.DataFrame:
         shared = comparison.rows.iloc[0][["impl", "machine", "processor", "threads"]].to_dict()
         for record in comparison.records.to_dict("records"):
             listed.add(record["folder"])
-            rows.append(_listed_record(record | shared, _savings(record["ratios"]), record["left_out"]))
+            ratios = {names.without_impl(series): ratio for series, ratio in record["ratios"].items()}
+            saved = [f"{names.label(name)} {formats.saved(ratio)}" for name, ratio in ratios.items() if name != "ln"]
+            rows.append(_listed_record(record | shared, ", ".join(saved), record["left_out"]))
     fused = comparable.fused_against_eager(timings)
     left_out = {record["folder"]: record["left_out"] for found in fused for record in found.records.to_dict("records")}
     for folder, own in timings[~timings["folder"].isin(listed)].groupby("folder", sort=False):
@@ -143,8 +133,31 @@ def _listed_record(record: dict[Any, Any], saved: str, left_out: str) -> dict[st
     }
 
 
-def _savings(ratios: dict[str, Interval]) -> str:
-    plain = {names.without_impl(series): ratio for series, ratio in ratios.items()}
-    return ", ".join(
-        f"{names.label(series)} {formats.saved(ratio)}" for series, ratio in plain.items() if series != "ln"
-    )
+def of_record(timings: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of one record as text, with the paper's savings where they are comparable.
+
+    ``timings``: rows of :func:`rmsexp.records.frames.timing_records.load`.
+    """
+    task, reference = timings["task"].iloc[0], timings["reference"].iloc[0]
+    published = paper.select(task, "saving_vs_ln")  # of whole training steps with eager norms, against LayerNorm
+    rows = []
+    for name, row in zip(timing_records.labels(timings), timings.to_dict("records"), strict=True):
+        comparable = (row["kind"], reference, row["impl"]) == ("steps", "ln", "eager")
+        paper_savings = published.loc[(published["norm"] == row["series"]) & comparable, "value"]
+        is_reference = row["series"] == reference
+        saved = "reference" if is_reference else formats.saving(*timing_records.saving(row))
+        each = ", ".join(f"{100 * (1 - ratio):z.1f}" for ratio in row["estimates"])
+        parts = [f"{row[part]:.4g}" for part in timing_records.PARTS if not pd.isna(row[part])]
+        times = (row["median_seconds_per_1k_steps"], row["q25"], row["q75"])
+        memory = "" if pd.isna(row["peak_bytes"]) else f"{row['peak_bytes'] / 1e6:.0f}"
+        cells = {
+            "norm": name,
+            "ms per step, median (quartiles)": formats.median_and_range(*times),
+            f"saving vs {names.label(reference)} (95 % interval)": saved,
+            "saving in each process": "" if is_reference else f"{each} %",
+            "paper": " / ".join(map(formats.saving, paper_savings)),
+            "forward / backward / update, ms": " / ".join(parts),
+            "memory that a step adds, at most, MB": memory,
+        }
+        rows.append(cells)
+    return pd.DataFrame(rows)

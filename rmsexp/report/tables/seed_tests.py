@@ -7,7 +7,6 @@ large p-value is no sign that two norms are equal; only an equivalence test with
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ import pandas as pd
 from rmsexp.records.frames import names, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import formats
-from rmsexp.report.tables.form import Setting, Table
 from rmsexp.rules import pairs, significance
 from rmsexp.rules.claims import ALPHA
 from rmsexp.rules.pairs import Array
@@ -25,13 +23,6 @@ MIN_SEEDS = 3  # fewest common seeds for an interval and a test
 EQUAL = 1e-9  # differences are equal up to rounding if sd / |mean| is not larger
 COUNTS = ["diverged", "ln_diverged", "both_diverged"]
 COLUMNS = ["series", "metric", "seeds", "n", "difference", "interval", "p", "adjusted_p", "adjusted_interval", *COUNTS]
-
-
-def tables(setting: Setting) -> Iterator[Table]:
-    """Yield the table of the differences, if there are any."""
-    numbers = table(setting.records)
-    if len(numbers):
-        yield Table("paired", "Against LayerNorm, seed by seed", numbers, readable(numbers))
 
 
 def table(records: Records) -> pd.DataFrame:
@@ -71,16 +62,21 @@ def table(records: Records) -> pd.DataFrame:
 
 
 def _difference(runs: pd.DataFrame, reference: pd.DataFrame, mode: str) -> dict[str, Any]:
-    scores, reference_scores = _scores(runs), _scores(reference)
+    # the value of each run by seed, NaN if it diverged; other runs without a value are left out
+    counted = (of[of["value"].notna() | (of["status"] == "diverged")] for of in (runs, reference))
+    scores, reference_scores = (dict(zip(of["seed"], of["value"], strict=True)) for of in counted)
     common = sorted(set(scores) & set(reference_scores))
     found = pairs.pair(scores, reference_scores, common, mode)
     differences = pairs.sign(mode) * found.differences
     tested = len(differences) >= MIN_SEEDS and not (found.diverged_a or found.diverged_b)
+    p = math.nan
+    if tested and np.std(differences, ddof=1) > EQUAL * abs(np.mean(differences)):
+        p = min(1.0, 2 * min(significance.p_between(signed, 0, math.inf) for signed in (differences, -differences)))
     return {
         "n": len(differences),
         "difference": float(np.mean(differences)) if len(differences) else math.nan,
         "interval": _half(differences, ALPHA) if tested else math.nan,
-        "p": _two_sided(differences) if tested else math.nan,
+        "p": p,
         "adjusted_p": math.nan,
         "adjusted_interval": math.nan,
         "differences": differences,
@@ -88,22 +84,9 @@ def _difference(runs: pd.DataFrame, reference: pd.DataFrame, mode: str) -> dict[
     }
 
 
-def _scores(runs: pd.DataFrame) -> dict[int, float]:
-    """Return the value of each run by seed, NaN if it diverged. Other runs without a value are left out."""
-    counted = runs[runs["value"].notna() | (runs["status"] == "diverged")]
-    return {int(seed): float(value) for seed, value in zip(counted["seed"], counted["value"], strict=True)}
-
-
 def _half(differences: Array, level: float) -> float:
     low, high = significance.interval(differences, level / 2)
     return (high - low) / 2
-
-
-def _two_sided(differences: Array) -> float:
-    """Return twice the smaller one of the two one-sided p-values; NaN if all differences are equal up to rounding."""
-    if np.std(differences, ddof=1) <= EQUAL * abs(np.mean(differences)):
-        return math.nan
-    return min(1.0, 2 * min(significance.p_between(signed, 0, math.inf) for signed in (differences, -differences)))
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:

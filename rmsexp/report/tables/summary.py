@@ -1,31 +1,21 @@
-"""The summary of a setting, one row per series: quality at the common step, and time per step of its runs."""
+"""The summary of a setting: quality at the common step, time per step, and the quantities of the curves."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 from rich.table import Table as TerminalTable
 
 from rmsexp.config import score
-from rmsexp.records.frames import names, speed, statistics
+from rmsexp.records.frames import names, quantities, speed, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import formats
-from rmsexp.report.tables.form import Setting, Table
 from rmsexp.system import clock
 
 SECONDS = [f"seconds_{bucket}" for bucket in clock.BUCKETS]
 TIMES, RATE = "seconds per 1k steps, median (quartiles)", " per second"
-
-
-def tables(setting: Setting) -> Iterator[Table]:
-    """Yield the summary, as text without times and rates: those are compared in tables of interleaved timings alone."""
-    numbers = table(setting.records)
-    cells = readable(numbers)
-    shown = [name for name in cells if name != TIMES and not str(name).endswith(RATE)]
-    yield Table("summary", "Summary", numbers, cells[shown])
 
 
 def table(records: Records) -> pd.DataFrame:
@@ -54,6 +44,10 @@ def table(records: Records) -> pd.DataFrame:
         timed = runs if clear.empty else clear
         low, median, high = times.loc[times["folder"].isin(timed["folder"]), "seconds"].quantile([0.25, 0.5, 0.75])
         states = runs["time_state"].value_counts().sort_index()
+        statuses = []  # such as "2 finished" and "1 diverged at step 120"
+        for status, group in runs.groupby("status"):
+            steps = ", ".join(map(str, sorted(set(group["step"]))))
+            statuses.append(f"{len(group)} {status}" + (f" at step {steps}" if status in statistics.LOST else ""))
         row: dict[str, Any] = {
             "label": names.label(series),
             "series": series,
@@ -61,7 +55,7 @@ def table(records: Records) -> pd.DataFrame:
             "impl": next(iter(runs["impl"].dropna()), "unknown"),
             "seeds": len(runs),
             **{status: int((runs["status"] == status).sum()) for status in statistics.LOST},
-            "status": _status(runs),
+            "status": ", ".join(sorted(statuses, key=lambda part: "finished" not in part)),
             "steps_min": runs["step"].min(),
             "steps_max": runs["step"].max(),
             "recipe_steps": runs["recipe_steps"].max(),
@@ -94,15 +88,6 @@ def _predictions_per_step(records: Records) -> pd.Series:
     return recorded["predictions"].sum() / recorded["steps"].sum()
 
 
-def _status(runs: pd.DataFrame) -> str:
-    """Return the number of runs in each status, such as "2 finished, 1 diverged at step 120"."""
-    parts = []
-    for status, group in runs.groupby("status"):
-        steps = ", ".join(map(str, sorted(set(group["step"]))))
-        parts.append(f"{len(group)} {status}" + (f" at step {steps}" if status in statistics.LOST else ""))
-    return ", ".join(sorted(parts, key=lambda part: "finished" not in part))
-
-
 def _estimate(name: str, values: pd.Series, runs: pd.DataFrame, mode: str) -> dict[str, float]:
     of_runs = values.reindex(runs["folder"]).dropna().to_numpy(float)
     mean, sd, interval = statistics.estimate(of_runs)
@@ -111,8 +96,10 @@ def _estimate(name: str, values: pd.Series, runs: pd.DataFrame, mode: str) -> di
     return {name: mean} | {f"{name}_{part}": value for part, value in parts.items()}
 
 
-def readable(table: pd.DataFrame) -> pd.DataFrame:
+def readable(table: pd.DataFrame, times: bool = True) -> pd.DataFrame:
     """Return the main columns as text. Fractions are in percent.
+
+    ``times``: whether times and rates of separate runs are shown, which compare no norms.
 
     A mean is followed by the median if there are at least three runs, and by "2 of 3 runs" if it leaves runs out; times
     by the time states of the runs if none is clear.
@@ -129,12 +116,14 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         cells[f"{metric}{compared}"] = _quality(row, "final")
         if not first["scored"]:
             cells[best.replace("_", " ")] = _quality(row, best)
-        if "predictions_per_second" in row:
+        if times and "predictions_per_second" in row:
             rate, remark = row["predictions_per_second"], _excluded(row)
             text = f"{rate:,.0f}{f' ({remark})' if remark else ''}"
             cells[f"{row['predictions']}{RATE}"] = formats.NO_VALUE if math.isnan(rate) else text
         median, low, high = (row[f"seconds_per_1k_steps{part}"] for part in ("", "_q25", "_q75"))
-        shown.append(cells | {TIMES: formats.median_and_range(median, low, high, _excluded(row))})
+        if times:
+            cells[TIMES] = formats.median_and_range(median, low, high, _excluded(row))
+        shown.append(cells)
     return pd.DataFrame(shown)
 
 
@@ -190,3 +179,48 @@ def for_terminal(table: pd.DataFrame) -> TerminalTable:
     for row in text.to_numpy().tolist():
         columns.add_row(*row)
     return columns
+
+
+def quantities_table(records: Records) -> pd.DataFrame:
+    """Return the quantities of the curves at the common step, one row per series.
+
+    Columns: ``series``, ``runs`` and, for each recorded quantity: ``<name>``, the mean over the runs that neither
+    diverged nor failed, in fractions (not percent); of a quantity of training, in the last row up to the step, which
+    has the mean over the steps since the row before; ``<name>_n``, the number of these runs; ``<name>_sd``, the
+    standard deviation over seeds; ``<name>_interval``, half of the 95 % t-interval, from three seeds on.
+    """
+    runs = records.runs.set_index("folder")["series"]
+    target, step, shown = statistics.target(records), statistics.common_step(records), {}
+    of_target = statistics.evaluations(records, target.split, target.metric)
+    reached = of_target.loc[of_target["step"] == step, "folder"]
+    for quantity in quantities.recorded(records):
+        evaluated = statistics.evaluations(records, quantity.split, quantity.metric)
+        is_compared = evaluated["step"] == step  # nowhere if there is no common step
+        if quantity.split == quantities.TRAIN and step is not None:
+            is_compared = (evaluated["step"] <= step) & evaluated["folder"].isin(reached)
+        shown[quantity.name] = evaluated[is_compared].groupby("folder")["value"].last()
+    rows = []
+    for series in names.in_order(runs):
+        row: dict[str, Any] = {"series": series, "runs": int((runs == series).sum())}
+        for name, values in shown.items():
+            of_runs = values.reindex(runs.index[runs == series]).dropna().to_numpy(float)
+            mean, sd, interval = statistics.estimate(of_runs)
+            row |= {name: mean, f"{name}_n": len(of_runs), f"{name}_sd": sd, f"{name}_interval": interval}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def readable_quantities(table: pd.DataFrame, records: Records) -> pd.DataFrame:
+    """Return the means of the :func:`quantities_table` of ``records`` as text, with intervals.
+
+    A mean that leaves runs out is followed by "2 of 3 runs".
+    """
+    rows = []
+    for row in table.to_dict("records"):
+        cells = {"norm": names.label(row["series"])}
+        for one in quantities.recorded(records):
+            mean, interval, count = (row[f"{one.name}{part}"] for part in ("", "_interval", "_n"))
+            remarks = [f"{count} of {row['runs']} runs"] if count != row["runs"] else []
+            cells[quantities.title(one)] = formats.quality(mean * one.factor, "", interval * one.factor, remarks)
+        rows.append(cells)
+    return pd.DataFrame(rows)

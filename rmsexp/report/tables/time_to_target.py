@@ -8,53 +8,26 @@ on like the others. A run that reached the level and diverged later did reach it
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import NamedTuple
 
 import pandas as pd
 
 from rmsexp.records.frames import names, statistics, survival
 from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import formats
-from rmsexp.report.tables.form import Setting, Table
 
 SHARE = 0.9  # the fraction of LN's improvement that defines the level
 COLUMNS = ["series", "runs", "reached", "diverged", "steps", "steps_low", "steps_high"]
 NEVER = "not reached"
 
 
-class Level(NamedTuple):
-    """The value to be reached.
+def level(records: Records) -> tuple[str, float, str] | None:
+    """Return the split on which the level is defined, the level, and the title of its table.
 
-    Attributes:
-        split: the split on which runs are evaluated.
-        metric: the name of the metric.
-        mode: "min" or "max", the better direction.
-        value: the value of the metric; a fraction if the metric is shown in percent.
-        title: the title of the table, such as "Steps until valid error is 21.30 % (90 % of the way to …)".
-    """
-
-    split: str
-    metric: str
-    mode: str
-    value: float
-    title: str
-
-
-def tables(setting: Setting) -> Iterator[Table]:
-    """Yield the table of the steps until the level, if there is one."""
-    if goal := level(setting.records):
-        numbers = table(setting.records, goal)
-        yield Table("target", goal.title, numbers, readable(numbers))
-
-
-def level(records: Records) -> Level | None:
-    """Return the level: LN's first evaluation, plus ``SHARE`` of LN's improvement from there to the common step.
-
-    It is computed from means over seeds. ``SHARE`` is below 1 so that norms that end slightly behind LN reach the
-    level, too. Without LN, the series with the worst mean at the common step takes its place. The metric is the target
-    metric on the selection split (of runs with a score: in the interim evaluations), or, if runs were never evaluated
-    there, on the split on which it is reported. Return None if no run was evaluated there at the common step.
+    The level of the target metric is LN's first evaluation, plus ``SHARE`` of LN's improvement from there to the common
+    step, from means over seeds. ``SHARE`` is below 1 so that norms that end slightly behind LN reach it, too. Without
+    LN, the series with the worst mean at the common step takes its place. The split is the selection split (of runs
+    with a score: the interim evaluations) or, if runs were never evaluated there, the one on which the metric is
+    reported. Return None if no run was evaluated there at the common step.
     """
     target, step = statistics.target(records), statistics.common_step(records)
     own = names.INTERIM if target.scored else target.selection
@@ -75,19 +48,21 @@ def level(records: Records) -> Level | None:
         f"Steps until {metric} is {formats.quality(value, target.metric)} ({SHARE * 100:.0f} % of the way to "
         f"{names.label(leader)}'s mean at step {step}; {evaluations} evaluations per run)"
     )
-    return Level(split, target.metric, target.mode, value, title)
+    return split, value, title
 
 
-def table(records: Records, goal: Level) -> pd.DataFrame:
+def table(records: Records, split: str, level: float) -> pd.DataFrame:
     """Return one row per series, with columns ``COLUMNS``.
 
-    ``runs``: the number of runs. ``reached``: of those that reached the level. ``diverged``: of those that diverged
-    before. ``steps``, ``steps_low``, ``steps_high``: the median of their steps at the first evaluation at or beyond the
-    level, not interpolated, and its 95 % interval, see :func:`rmsexp.records.frames.survival.median`.
+    ``runs``: the number of runs. ``reached``: of those that reached the level of the target metric. ``diverged``: of
+    those that diverged before. ``steps``, ``steps_low``, ``steps_high``: the median of their steps at the first
+    evaluation at or beyond the level, not interpolated, and its 95 % interval, see
+    :func:`rmsexp.records.frames.survival.median`.
     """
-    rows = records.metrics.reindex(columns=["folder", "split", "step", goal.metric])
-    rows = rows[rows["split"] == goal.split].dropna(subset=goal.metric).sort_values("step")
-    good = rows[goal.metric] <= goal.value if goal.mode == "min" else rows[goal.metric] >= goal.value
+    _, metric, mode, *_ = statistics.target(records)
+    rows = records.metrics.reindex(columns=["folder", "split", "step", metric])
+    rows = rows[rows["split"] == split].dropna(subset=metric).sort_values("step")
+    good = rows[metric] <= level if mode == "min" else rows[metric] >= level
     first, last = (part.groupby("folder", observed=True)["step"] for part in (rows[good], rows))
     first_good, last_seen = first.min(), last.max()
     runs = records.runs.set_index("folder")

@@ -71,11 +71,15 @@ def _decided(campaign: Campaign, verdict: claims.Verdict) -> dict[str, Any]:
     keys = ("outcome", "difference", "low", "high", "level", "against_zero", "smallest_margin", "p", "adjusted_p")
     row = {key: getattr(verdict, key) for key in (*keys, "diverged_a", "diverged_b", "diverged_both", "rates")}
     found = remarks.strength(campaign, verdict)
-    row |= {"alone_low": verdict.alone[0], "alone_high": verdict.alone[1]}
+    row |= {"alone_low": verdict.alone[0], "alone_high": verdict.alone[1], "seeds": verdict.pairs}
     row |= {"gain_over_none": found.gain, "exceeds_margin": found.exceeds, "blind": found.blind}
     gains = (f"{names.label(norm)} {value / found.margin:.1f}" for norm, value in found.improving.items())
-    row |= {"improving": ", ".join(gains), "untuned": ", ".join(found.untuned), "seeds": verdict.pairs}
-    return row | {"reason": "; ".join(filter(None, (verdict.reason, _power(verdict))))}
+    row |= {"improving": ", ".join(gains), "untuned": ", ".join(found.untuned), "reason": verdict.reason}
+    chance = seeds.power_of(verdict)
+    if verdict.outcome == claims.INCONCLUSIVE and not math.isnan(chance):
+        power = f"the power for a true difference of 0 is {chance:.2f} with {verdict.pairs} seeds and this spread"
+        row["reason"] = "; ".join(filter(None, (verdict.reason, power)))
+    return row
 
 
 def qualified(row: Mapping[Any, Any]) -> str:
@@ -85,21 +89,17 @@ def qualified(row: Mapping[Any, Any]) -> str:
     """
     if row["outcome"] == UNDECIDED:
         return UNDECIDED
+    supported, superiority = row["outcome"] == claims.SUPPORTED, row["test"] == claims.SUPERIORITY
     marks = "*" * bool(row["remarks"]) + "†" * bool(note_on_rates(row))
-    return ", ".join([f"{row['outcome']}{marks}", *_limits(row)])
-
-
-def _limits(row: Mapping[Any, Any]) -> list[str]:
-    supported = row["outcome"] == claims.SUPPORTED
-    limits = []
-    if supported and row["test"] != claims.SUPERIORITY and row["against_zero"]:
-        limits.append(f"but {row['against_zero']}")
-    if supported and row["test"] == claims.SUPERIORITY and not row["exceeds_margin"]:
-        limits.append("not by the margin")
-    limits += ["cannot see a difference"] * bool(row["blind"])
-    limits += ["still improving"] * bool(row["improving"])
-    limits += [f"{row['untuned']} not tuned"] * bool(row["untuned"])
-    return limits + ["not registered"] * (not row["registered"])
+    limits = {
+        f"but {row['against_zero']}": supported and not superiority and row["against_zero"],
+        "not by the margin": supported and superiority and not row["exceeds_margin"],
+        "cannot see a difference": row["blind"],
+        "still improving": row["improving"],
+        f"{row['untuned']} not tuned": row["untuned"],
+        "not registered": not row["registered"],
+    }
+    return ", ".join([f"{row['outcome']}{marks}", *(limit for limit, applies in limits.items() if applies)])
 
 
 def note_on_rates(row: Mapping[Any, Any]) -> str:
@@ -138,13 +138,16 @@ def _readable(row: dict[Any, Any]) -> dict[str, str]:
     ]
     known = (row[key] for key in ("uncertainty_a", "uncertainty_b"))
     uncertainty = " / ".join(formats.NO_VALUE if math.isnan(value) else f"{value:.2g}" for value in known)
-    in_family = isinstance(row["family"], str)
+    in_family, interval = isinstance(row["family"], str), formats.NO_VALUE
+    if decided and in_family and not math.isnan(row["low"]):  # the one by which the claim was decided
+        ends = formats.ends(row["low"], row["high"], row["score"].split()[1], row["margin"])
+        interval = f"{ends} ({100 * row['level']:.3g} %)"
     return {
         "claim": row["claim"],
         "task": f"{row['task']} ({row['campaign']})",
         "verdict": qualified(row),
         "difference (90 % interval)": _difference(row) if decided else formats.NO_VALUE,
-        "interval in its family": _interval(row) if decided and in_family else formats.NO_VALUE,
+        "interval in its family": interval,
         "test": f"{row['test']} (family {row['family']})" if in_family else row["test"],
         "margin": formats.NO_VALUE if math.isnan(row["margin"]) else f"{row['margin']:g} {row['unit']}",
         "smallest margin": _smallest(row) if decided else formats.NO_VALUE,
@@ -186,14 +189,6 @@ def _smallest(row: Mapping[Any, Any]) -> str:
     return f"{text} ({100 * row['smallest_margin'] / row['gain_over_none']:.0f} % of the gain over no norm)"
 
 
-def _interval(row: Mapping[Any, Any]) -> str:
-    """Return the interval by which a claim of a family was decided, with its level."""
-    if math.isnan(row["low"]):
-        return formats.NO_VALUE
-    ends = formats.ends(row["low"], row["high"], row["score"].split()[1], row["margin"])
-    return f"{ends} ({100 * row['level']:.3g} %)"
-
-
 def _difference(row: Mapping[Any, Any]) -> str:
     """Return a difference with its 90 % interval, such as "+0.11 (-0.03 to +0.25) points"."""
     if math.isnan(row["difference"]):
@@ -227,7 +222,11 @@ def matrix(campaigns: Sequence[Campaign]) -> pd.DataFrame:
         row = {"claim": str(claim)}
         for task in tasks:
             of_task = same[same["task"] == task].to_dict("records")
-            cells = [_cell(entry, len(of_task) > 1) for entry in of_task]
+            cells = []
+            for entry in of_task:
+                outcome = f"{qualified(entry)}: {_difference(entry)}, {entry['seeds']:.0f} seeds"
+                cell = f"{UNDECIDED}: {entry['reason']}" if entry["outcome"] == UNDECIDED else outcome
+                cells.append(cell + f" [{entry['campaign']}]" * (len(of_task) > 1))
             row[task] = "; ".join(cells) or formats.NO_VALUE
         if len(tasks) > 1:
             row[EVERY] = _every(campaigns, str(claim), same) if same["task"].nunique() > 1 else formats.NO_VALUE
@@ -245,14 +244,6 @@ def newest(numbers: pd.DataFrame, campaigns: Sequence[Campaign]) -> pd.DataFrame
     }
     keys = zip(numbers["campaign"], numbers["task"], numbers["claim"], strict=True)
     return numbers[np.array([key not in superseded for key in keys], dtype=bool)]
-
-
-def _cell(row: dict[Any, Any], several: bool) -> str:
-    """Return an outcome with its difference. ``several``: whether other campaigns of the task have the claim, too."""
-    name = f" [{row['campaign']}]" if several else ""
-    if row["outcome"] == UNDECIDED:
-        return f"{UNDECIDED}: {row['reason']}{name}"
-    return f"{qualified(row)}: {_difference(row)}, {row['seeds']:.0f} seeds{name}"
 
 
 def _every(campaigns: Sequence[Campaign], claim: str, rows: pd.DataFrame) -> str:

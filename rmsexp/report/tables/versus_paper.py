@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
@@ -11,7 +10,6 @@ from rmsexp.records.frames import names, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report import paper
 from rmsexp.report.tables import formats
-from rmsexp.report.tables.form import Setting, Table
 
 PAPER = "paper, its own setting"
 # The paper's name of a data set -> the split of our records. All other numbers belong to the target's split.
@@ -26,14 +24,6 @@ DATA = {
 }
 MEANS = ["series", "seeds", "final", "final_n", "best", "best_n"]
 COLUMNS = [*MEANS, "paper", "final_difference", "best_difference"]
-
-
-def tables(setting: Setting) -> Iterator[Table]:
-    """Yield the table of the paper's numbers, if there are any for what was trained."""
-    numbers = table(setting.records)
-    if len(numbers):
-        cells = readable(numbers, statistics.target(setting.records))
-        yield Table("paper", "Compared with the paper", numbers, cells)
 
 
 def table(records: Records) -> pd.DataFrame:
@@ -51,7 +41,20 @@ def table(records: Records) -> pd.DataFrame:
     # of the task: target.split is the validation split for runs that never evaluate test
     split = published["data"].map(SPLITS).fillna(records.runs["target_split"].dropna().iloc[0])
     evaluated = [name for name in split.unique() if len(statistics.evaluations(records, name, target.metric))]
-    parts = [_means(records, name).merge(published[split == name], on="norm") for name in evaluated]
+    runs = records.runs.set_index("folder")
+    runs["norm"] = runs["series"].map(names.without_impl).str.lower()  # as the paper's numbers name it
+    step, parts = statistics.common_step(records), []
+    for name in evaluated:
+        final, best = (values(records, step, name) for values in (statistics.final_metric, statistics.best_metric))
+        by_series = runs.assign(final=final, best=best).groupby(["series", "norm"])
+        means = by_series.agg(
+            seeds=("seed", "size"),
+            final=("final", "mean"),
+            final_n=("final", "count"),
+            best=("best", "mean"),
+            best_n=("best", "count"),
+        )
+        parts.append(means.reset_index().merge(published[split == name], on="norm"))
     rows = pd.concat(parts) if parts else pd.DataFrame(columns=[*MEANS, *published.columns])
     ours = records.runs["dataset"].dropna()
     of_data = {data: len(ours) > 0 and all(name.startswith(prefix) for name in ours) for data, prefix in DATA.items()}
@@ -61,24 +64,6 @@ def table(records: Records) -> pd.DataFrame:
     order = {series: place for place, series in enumerate(names.in_order(rows["series"]))}
     rows = rows.sort_values("series", key=lambda series: series.map(order), kind="stable")
     return rows[[*COLUMNS, "table", "framework", "data", "note"]].reset_index(drop=True)
-
-
-def _means(records: Records, split: str) -> pd.DataFrame:
-    """Return the means over seeds on a split: columns ``MEANS`` and ``norm``.
-
-    ``norm``: the series without its implementation, as the paper's numbers name it.
-    """
-    step, runs = statistics.common_step(records), records.runs.set_index("folder")
-    values = {
-        "final": statistics.final_metric(records, step, split),
-        "best": statistics.best_metric(records, step, split),
-    }
-    by_series = runs.assign(**values).groupby("series")
-    parts = {"seeds": by_series.size()}
-    for name in values:
-        parts |= {name: by_series[name].mean(), f"{name}_n": by_series[name].count()}
-    means = pd.DataFrame(parts).reset_index()
-    return means.assign(norm=means["series"].map(names.without_impl).str.lower())
 
 
 def readable(table: pd.DataFrame, target: statistics.Target) -> pd.DataFrame:

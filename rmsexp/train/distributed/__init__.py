@@ -4,5 +4,5 @@ Process r of W takes the micro-batches r, r + W, …. What the processes compute
 depend on W, so the results equal those of one process with as many micro-batches, to the bit. Process 0 alone has the
 run's folder, and sends the others what it loaded.
 
-``group`` has all communication, ``sums`` adds up gradients, ``joint`` has the training step and the trainer.
+``group`` has all communication, ``sums`` adds up gradients.
 """

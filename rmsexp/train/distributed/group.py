@@ -7,7 +7,7 @@ import os
 import platform
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from threading import Event
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
@@ -47,35 +47,68 @@ def _waiting(
         raise LostError(f"{problem} ({reason:.120}); {advice}") from error
 
 
-class Group:
-    """The processes of a run. ``rank``: the number of this one; ``size``: their number.
+class Alone:
+    """The only process of a run. :class:`Group` has the same members for several.
 
-    Of several items this process takes those in the slice ``chosen``. ``facts``: what the record of the run says of the
-    processes. ``is_restarted``: whether torchrun has started one of them before. It counts this per host, so all are
-    asked. ``stop``: the number of the signal with which all processes stop after the present step, or None.
+    ``rank``: the number of this process; ``size``: their number. Of several items this process takes those in the slice
+    ``chosen``. ``own_pids``: the ids of the run's processes on this machine. ``facts``: what the record of the run says
+    of the processes. ``stop``: the number of the signal with which all stop after the present step, or None.
     """
+
+    rank, size, chosen = 0, 1, slice(0, None, 1)
+    stop: int | None = None
+
+    def __init__(self) -> None:
+        self.interrupt, self.own_pids = Interrupt(), {os.getpid()}
+        self.facts: dict[str, Any] = {}
+
+    @property
+    def is_restarted(self) -> bool:
+        """Return whether torchrun has started one of the processes before."""
+        return process.is_restarted()
+
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all processes, by rank. Tensors of others arrive on the CPU."""
+        return [value]
+
+    def interleaved(self, own: Sequence[T], number: int) -> list[T]:  # noqa: ARG002
+        """Return what belongs to all of ``number`` items, in order, given what belongs to those of this process."""
+        return list(own)
+
+    def barrier(self) -> None:
+        """Wait until all processes are here."""
+
+    def preparing(self) -> AbstractContextManager[None]:
+        """Return the context in which the data are prepared."""
+        return nullcontext()
+
+
+class Group(Alone):
+    """The processes of a run that torchrun has started. They get signals together."""
 
     def __init__(self, store: Store, device: torch.device) -> None:
         self.rank, self.size = process.rank_and_size()
         self.chosen = slice(self.rank, None, self.size)
         self.device, self.backend = device, str(dist.get_backend())
         self.interrupt = Interrupt(joint=True)
-        self.stop: int | None = None
         self._store, self._has_announced = store, False
-        self.pids = self.gather((platform.node(), os.getpid()))
-        hosts = sorted({host for host, _ in self.pids})
+        pids = self.gather((platform.node(), os.getpid()))
+        self.own_pids = {pid for host, pid in pids if host == platform.node()}
+        hosts = sorted({host for host, _ in pids})
         self.facts = {"world_size": self.size, "backend": self.backend, "hosts": hosts}
-        self.is_restarted = any(self.gather(process.is_restarted()))
+        self._restarted = self.gather(process.is_restarted())
+
+    @property
+    def is_restarted(self) -> bool:
+        return any(self._restarted)  # torchrun counts this per host, so all were asked
 
     def gather(self, value: T) -> list[T]:
-        """Return the values of all processes, by rank. Tensors arrive on the CPU."""
         gathered: list[Any] = [None] * self.size
         with _waiting():
             dist.all_gather_object(gathered, tree_map_only(Tensor, Tensor.cpu, value))
         return gathered
 
     def interleaved(self, own: Sequence[T], number: int) -> list[T]:
-        """Return what belongs to all of ``number`` items, in order, given what belongs to those of this process."""
         gathered = self.gather(own)
         return [gathered[index % self.size][index // self.size] for index in range(number)]
 
@@ -105,7 +138,6 @@ class Group:
             dist.all_reduce(tensor)
 
     def barrier(self) -> None:
-        """Wait until all processes are here."""
         with _waiting():
             dist.barrier()
 
@@ -138,18 +170,18 @@ class Group:
                 Event().wait(POLL_SECONDS)
 
 
-_group: Group | None = None  # the processes of the present run
+_group: Alone = Alone()  # the processes of the present run
 
 
 @contextmanager
-def joined(device: Callable[[], torch.device], timeout: float) -> Iterator[Group | None]:
-    """Yield the group of the run's processes; None if torchrun did not start several.
+def joined(device: Callable[[], torch.device], timeout: float) -> Iterator[Alone]:
+    """Yield the group of the run's processes.
 
     ``device``: returns this process's device. ``timeout``: seconds after which waiting for a message is an error.
     """
     global _group
     if process.rank_and_size()[1] == 1:
-        yield None
+        yield Alone()
         return
     chosen = device()
     shared, rank, size = next(rendezvous("env://", timeout=span(timeout)))
@@ -159,13 +191,13 @@ def joined(device: Callable[[], torch.device], timeout: float) -> Iterator[Group
     with _waiting("the processes cannot connect", f"{interface} names the network to use"):
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=span(timeout))
     try:
-        _group = Group(store, chosen)
-        yield _group
+        group = _group = Group(store, chosen)
+        yield group
     finally:
-        if _group is not None and rank == 0:
+        if isinstance(_group, Group) and rank == 0:
             with suppress(LostError):
                 _group.announce(begins=False)
-        _group = None
+        _group = Alone()
         dist.destroy_process_group()
 
 
@@ -200,10 +232,7 @@ def each(function: Callable[[Any], T], items: Iterable[Any]) -> list[T]:
 
     Raises: Interrupted if one of several processes has got a signal.
     """
-    group = _group
-    if group is None:
-        return [function(item) for item in items]
-    items, results, stop = list(items), list[T](), None
+    group, items, results, stop = _group, list(items), list[T](), None
     for item in items[group.chosen]:
         stop = group.interrupt.received
         if stop is not None:

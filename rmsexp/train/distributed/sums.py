@@ -1,20 +1,43 @@
-"""Add up the gradients and the values of a step's micro-batches over the processes of a run."""
+"""Add up the gradients and the values of a step's micro-batches, on one process or over all of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from rmsexp.system import process
 from rmsexp.task import Objective
-from rmsexp.train.distributed.group import Group
-from rmsexp.train.step import Sums
+from rmsexp.train.distributed.group import Alone, Group
 
-T = TypeVar("T")
+
+class Sums:
+    """Sums over the micro-batches of a step, which are added in their order; one object is used for all steps.
+
+    ``values``: the loss, and each of ``metrics``. ``count``: predictions. ``examples``: training examples. The backward
+    passes add up the gradients. ``number``: that of the step's micro-batches.
+    """
+
+    values: Tensor | None = None
+    metrics: Sequence[str] = ()
+    count: int | Tensor = 0
+    examples: int | Tensor = 0
+    number = 0
+
+    def begin(self, number: int) -> None:
+        """Begin with a step of ``number`` micro-batches."""
+        self.values, self.count, self.examples, self.number = None, 0, 0, number
+
+    def add(self, micro: int, values: Tensor, objective: Objective, examples: int) -> None:  # noqa: ARG002
+        """Add micro-batch number ``micro`` after its backward pass. ``values``: its share of :attr:`values`."""
+        self.values = values if self.values is None else self.values + values
+        self.metrics = list(objective.sums)
+        self.count += objective.count
+        self.examples += examples
+
+    def finish(self) -> None:
+        """Complete the sums, and the gradients of the parameters, after the last micro-batch."""
 
 
 class JointSums(Sums):
@@ -28,25 +51,16 @@ class JointSums(Sums):
     In each step the host reads the numbers, for which it waits for a GPU.
     """
 
-    shared = True
-
     def __init__(self, group: Group, model: nn.Module) -> None:
         self._group = group
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._is_first = True  # whether this is the first step
 
-    def numbered(self, own: Sequence[T]) -> Iterable[tuple[int, T]]:
-        return zip(range(self.number)[self._group.chosen], own, strict=True)
-
-    def all(self, own: list[T]) -> list[T]:
-        device = self._group.device
-        gathered = self._group.interleaved(own, self.number)
-        return tree_map_only(Tensor, lambda tensor: tensor.to(device), gathered)
-
     def finish(self) -> None:
         if self._is_first:  # a process without a micro-batch does not know the names
             self.metrics, self._is_first = self._group.share(self.metrics), False
-        sizes = self._sizes()
+        of_parameters = [parameter.numel() for parameter in self._parameters]
+        sizes = [len(process.STOPPING), 2, len(self._parameters), len(self.metrics) + 1, *of_parameters]
         signals, counts, present, values, *gradients = self._total(sum(sizes)).split(sizes)
         used = present.tolist()
         for parameter, is_used, gradient in zip(self._parameters, used, gradients, strict=True):
@@ -63,11 +77,6 @@ class JointSums(Sums):
         vector = self._vector(values, self.count, self.examples)
         self._group.sum(vector)
         return vector
-
-    def _sizes(self) -> list[int]:
-        """Return the sizes of the parts of the vector."""
-        of_parameters = [parameter.numel() for parameter in self._parameters]
-        return [len(process.STOPPING), 2, len(self._parameters), len(self.metrics) + 1, *of_parameters]
 
     def _vector(self, values: Tensor, count: float | Tensor, examples: float | Tensor) -> Tensor:
         """Return the vector of this process with its present gradients, which it removes from the parameters."""
@@ -112,3 +121,8 @@ class OrderedSums(JointSums):
 
 
 KINDS: dict[str, type[JointSums]] = {"ordered": OrderedSums, "fast": JointSums}
+
+
+def sums_of(group: Alone, model: nn.Module, reduce: str) -> Sums:
+    """Return what adds up the steps of a model. ``reduce``: a key of ``KINDS``, for several processes."""
+    return KINDS[reduce](group, model) if isinstance(group, Group) else Sums()

@@ -6,26 +6,24 @@ Without these checks, kernels would read and write beyond the end of tensors.
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from helpers.sequences import CELLS, form_of, inputs_of
 from helpers.sites import draw, fill
-from torch import Tensor, nn
+from torch import Tensor
 
 from rmsexp import norms
 from rmsexp.models.recurrent import GRU, LSTM
 from rmsexp.norms import kernels
-from rmsexp.norms.kernels.forms import Kind
+from rmsexp.norms.kernels.norms import Kind
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fused_kernels")]
 
-B, T, H, S, C, A = 2, 3, 4, 3, 5, 6  # rows, time steps, hidden units, source positions, units of a key, of a value
 EPS = 1e-2
-SEQUENCES = ("gru", "lstm", "decoder")
 Arguments = dict[str, Any]
 
 
@@ -52,21 +50,6 @@ def add_norm_forward() -> Arguments:
     return {"x": arguments["x"], "addend": draw(3, 5, seed=3), **options}
 
 
-def sequence(name: str) -> Arguments:
-    """Return the arguments of a function over whole sequences."""
-    width = 4 * H if name == "lstm" else 3 * H
-    tensors = {
-        "x": draw(B, T, width), "h0": draw(B, H), "c0": draw(B, H), "s0": draw(B, H), "weight": draw(width, H),
-        "bias": draw(width), "affine": draw(2, 2, width), "cell_affine": draw(2, H),
-        "mask": torch.ones(B, S if name == "decoder" else T, dtype=torch.bool), "reverse": False,
-        "form": [Kind.LAYER, width if name == "lstm" else 2 * H, H, 1], "eps": EPS, "keys": draw(B, S, C),
-        "values": draw(B, S, A), "w_first": draw(3 * H, H), "w_between": draw(C + 3 * H, H),
-        "w_context": draw(3 * H, A), "score": draw(C), "affine_first": draw(2, 2, 3 * H),
-        "affine_second": draw(2, 2, 3 * H), "affine_query": draw(2, C), "query_form": kernels.Form(Kind.LAYER, C),
-    }  # fmt: skip
-    return {parameter: tensors[parameter] for parameter in inspect.signature(getattr(kernels, name)).parameters}
-
-
 def rows() -> Tensor:
     return draw(3, 5)
 
@@ -86,7 +69,7 @@ CASES: dict[str, Callable[[], Arguments]] = {
     "pointwise, rows": lambda: pointwise(rows()),
     "pointwise, channels-last maps": lambda: pointwise(channels_last()),
     "add_normalise": add_norm_forward,
-    **{name: partial(sequence, name) for name in SEQUENCES},
+    **{cell: partial(inputs_of, cell) for cell in CELLS},
 }
 
 
@@ -114,8 +97,8 @@ def changes(arguments: Arguments) -> Iterator[tuple[str, Arguments]]:
 def fits(name: str, what: str) -> bool:
     """Return whether the arguments still fit together after a change of one of them."""
     key, change = what.split(", ")
-    if name in SEQUENCES:  # one row is that of every row; only x has the target's positions
-        one_row = key in ("h0", "c0", "mask") and change == "axis 0 one shorter" and B == 2
+    if name in CELLS:  # one row is that of every row; only x has the target's positions
+        one_row = key in ("h0", "c0", "mask") and change == "axis 0 one shorter"
         return one_row or (name == "decoder" and key == "x" and change.startswith("axis 1 one"))
     if key in ("gain", "shift", "alpha", "offset", "addend"):
         return change == "single precision"
@@ -129,7 +112,8 @@ def fits(name: str, what: str) -> bool:
 def call(name: str, arguments: Arguments) -> list[Tensor]:
     """Call an operator, or a function over whole sequences, with copies of the tensors, and return its results."""
     copies = copy.deepcopy(arguments)  # clone() would close gaps in memory
-    results = getattr(kernels, name)(**copies) if name in SEQUENCES else operator(name)(*copies.values())
+    form = copies.pop("form", None) or (form_of(name, "ln") if name in CELLS else None)
+    results = kernels.sequence(name, form, EPS, copies) if name in CELLS else operator(name)(*copies.values())
     return [results] if isinstance(results, Tensor) else list(results)
 
 
@@ -181,15 +165,13 @@ def test_forms_that_the_kernels_cannot_compute(name: str) -> None:
     elif name.startswith("pointwise"):
         wrong = [{"function": "sin"}, {"slope": 0.0}, {"slope": 1.5}]
     else:
-        form = arguments["form"]
-        rms = [Kind.RMS, *form[1:]]
+        form, rms = form_of(name, "ln"), [Kind.RMS, *form_of(name, "ln")[1:]]
         forms = [[9, *form[1:]], form[:-1], [*form, 1], [Kind.LAYER, form[1] - 1, *form[2:]]]
-        forms += [[*form[:-1], 0]]  # the eps of layer norm is inside the root
-        for place in range(1, len(form) - 1):
-            forms += [[*rms[:place], k, *rms[place + 1 :]] for k in (0, form[place] + 1)]
+        forms += [[*form[:3], 0, *form[4:]]]  # the eps of layer norm is inside the root
+        forms += [[*rms[:place], k, *rms[place + 1 :]] for place in (1, 2) for k in (0, form[place] + 1)]
+        forms += [[*form[:6], 0]] if name == "decoder" else []
         call(name, {**arguments, "form": rms})
         wrong = [{"form": other} for other in forms]
-        wrong += [{"query_form": kernels.Form(Kind.LAYER, C, False)}] if "query_form" in arguments else []
     for change in wrong:
         with pytest.raises(ValueError, match=r"norm|slope|unpack|function"):
             call(name, {**arguments, **change})
@@ -198,38 +180,12 @@ def test_forms_that_the_kernels_cannot_compute(name: str) -> None:
 # --- layers
 
 
-def layer(width: int, **options: Any) -> norms.RMSNorm:
-    return norms.RMSNorm(width, impl="fused", **options)
+@pytest.mark.parametrize("unit", [GRU, LSTM])
+def test_recurrences_refuse_an_input_without_time(unit: type[GRU]) -> None:
+    with pytest.raises(ValueError, match="time"):
+        fill(unit(norms.RMS(name="rms", impl="fused"), "u", 5, 8)).float()(torch.ones(4, 5))
 
 
-def with_gain(width: int, *shape: int) -> norms.RMSNorm:
-    """Return a layer over ``width`` units whose gain was replaced by one of another shape."""
-    replaced = layer(width)
-    replaced.weight = nn.Parameter(torch.ones(shape))
-    return replaced
-
-
-LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {  # layer, shape of the input, message
-    "more channels than gains": (lambda: layer(4, axes=(2, 3)), (1, 16, 2, 2), "feature maps"),
-    "a gain of another size": (lambda: with_gain(64, 3), (2, 64), "gain"),
-    "a gain for each head": (lambda: with_gain(4, 3, 4), (2, 3, 4), "gain"),
-    "maps with five axes": (lambda: layer(4, axes=(2, 3)), (2, 4, 2, 2, 3), "height"),
-    "a layer on the meta device": (lambda: layer(4, device="meta"), (2, 4), "meta"),
-    "a GRU's input without time": (
-        lambda: fill(GRU(norms.RMS(name="rms", impl="fused"), "u", 5, 8)).float(),
-        (4, 5),
-        "time",
-    ),
-    "an LSTM's input without time": (
-        lambda: fill(LSTM(norms.RMS(name="rms", impl="fused"), "u", 5, 8)).float(),
-        (4, 5),
-        "time",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_layers_refuse_what_the_operators_refuse(name: str) -> None:
-    make, shape, message = LAYERS[name]
-    with pytest.raises(ValueError, match=message):
-        make()(torch.ones(shape))
+def test_a_layer_on_another_device_than_its_input() -> None:
+    with pytest.raises(ValueError, match="meta"):
+        norms.RMSNorm(4, impl="fused", device="meta")(torch.ones(2, 4))

@@ -7,7 +7,6 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -21,7 +20,7 @@ from rmsexp import norms
 from rmsexp.models.recurrent import GRU
 from rmsexp.norms import kernels
 from rmsexp.norms.kernels import build, fakes
-from rmsexp.norms.kernels.forms import Kind
+from rmsexp.norms.kernels.norms import Kind
 from rmsexp.system import cores
 
 pytestmark = pytest.mark.slow
@@ -183,29 +182,20 @@ def test_cxx_may_be_a_command_of_several_words(
 # --- folders that others can change
 
 
-def let_others_write(library: Path) -> None:
-    library.chmod(0o777)
-
-
-def give_away(library: Path) -> None:
-    os.chown(library, 12345, -1)
-
-
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-
-
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("change", [let_others_write, pytest.param(give_away, marks=as_root)])
-def test_a_folder_to_which_others_can_write_is_not_used(
-    loaded: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Callable[[Path], None]
+@pytest.mark.parametrize("change", ["let others write", "give away"])
+def test_a_folder_that_others_can_change_is_not_used(
+    loaded: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str
 ) -> None:
+    if change == "give away" and os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    spoil = {"let others write": lambda folder: folder.chmod(0o777), "give away": lambda f: os.chown(f, 12345, -1)}
     assert load_uncached()
-    first = loaded[0].parent
-    change(first)
+    spoil[change](loaded[0].parent)
     assert load_uncached()
     second = loaded[1].parent
     assert second.parent == tmp_path / "temporary"
-    change(second)
+    spoil[change](second)
     capsys.readouterr()
     assert not load_uncached()
     assert capsys.readouterr().err.count("\n") == 1
@@ -229,27 +219,17 @@ def test_a_library_is_linked_elsewhere_and_a_failed_link_leaves_none(compiler: C
 # --- failed builds
 
 
-def damage_the_caches(tmp_path: Path) -> None:
-    """Put a file in the place of the cache, and of the temporary folder that would be used instead."""
-    (tmp_path / "temporary").rmdir()
-    for name in ("cache", "temporary"):
-        (tmp_path / name).write_text("a file in the folder's place")
-
-
-def damage_the_compiler(tmp_path: Path) -> None:
-    (tmp_path / "compiler").write_bytes(b"\0 no program")
-
-
-def damage_nothing(tmp_path: Path) -> None:
-    """Do nothing: the text that the compiler script writes cannot be loaded as a library."""
-
-
-@pytest.mark.parametrize("damage", [damage_the_caches, damage_the_compiler, damage_nothing])
+@pytest.mark.parametrize("damage", ["files in the place of both caches", "the compiler", "the library"])
 def test_errors_of_the_system_are_one_line(
-    compiler: Compiler, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], None]
+    compiler: Compiler, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
 ) -> None:
-    compiler.set_body(VERSION + WRITE)
-    damage(tmp_path)
+    compiler.set_body(VERSION + WRITE)  # which writes a text, which cannot be loaded as a library
+    if damage == "the compiler":
+        compiler.path.write_bytes(b"\0 no program")
+    if "both caches" in damage:
+        (tmp_path / "temporary").rmdir()
+        for name in ("cache", "temporary"):
+            (tmp_path / name).write_text("a file in the folder's place")
     assert not load_uncached()
     lines = capsys.readouterr().err.splitlines()
     assert sum("notice" in line for line in lines) == 1

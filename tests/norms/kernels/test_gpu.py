@@ -16,6 +16,7 @@ from helpers.tasks import Main
 from torch import Tensor
 
 from rmsexp import config, norms
+from rmsexp.commands import result
 from rmsexp.models.recurrent import GRU, LSTM
 from rmsexp.records import record
 
@@ -30,14 +31,18 @@ def on_gpu(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @DTYPES
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", [*LAYERS, "dyt", "derf"])
 def test_layers(name: str, dtype: torch.dtype) -> None:
     """Norms of rows and of maps in both memory formats, alone and after an addition, equal eager norms."""
     inputs = [draw(600, 1000), *(draw(5, 17, 6, 7).contiguous(memory_format=form) for form in FORMATS.values())]
     for x in inputs:
-        options = {"axes": (2, 3)} if x.ndim == 4 else {}
-        results = []
-        for layer in layer_pair(name, x.shape[1], dtype=dtype, **options):
+        maps, results = x.ndim == 4, []
+        if name in LAYERS:
+            layers = layer_pair(name, x.shape[1], dtype=dtype, **({"axes": (2, 3)} if maps else {}))
+        else:
+            family = {"dyt": norms.DynamicTanh, "derf": norms.DynamicErf}[name]
+            layers = tuple(fill(family(x.shape[1], impl=impl, maps=maps)).to(dtype) for impl in ("eager", "fused"))
+        for layer in layers:
             layer.cuda()
             leaf, addend = on_gpu(x, dtype), on_gpu(draw(*x.shape, seed=3), dtype)
             outputs = [layer(leaf)]
@@ -46,17 +51,6 @@ def test_layers(name: str, dtype: torch.dtype) -> None:
             leaves = [leaf, *layer.parameters()]
             results.append([*outputs, *(gradient for y in outputs for gradient in gradients(y, leaves))])
         close(results[1], results[0])
-
-
-@DTYPES
-@pytest.mark.parametrize("layer", [norms.DynamicTanh, norms.DynamicErf])
-def test_pointwise(layer: type[norms.DynamicTanh], dtype: torch.dtype) -> None:
-    x, results = draw(600, 1000), []
-    for impl in ("eager", "fused"):
-        module, leaf = fill(layer(1000, impl=impl)).to("cuda", dtype), on_gpu(x, dtype)
-        y = module(leaf)
-        results.append([y, *gradients(y, [leaf, *module.parameters()])])
-    close(results[1], results[0])
 
 
 @DTYPES
@@ -74,7 +68,7 @@ def test_recurrences(name: str, unit: type[GRU], dtype: torch.dtype) -> None:
     close(results[1], results[0])
 
 
-def losses(run: record.Record) -> list[tuple[str, int, float]]:
+def losses(run: result.Result) -> list[tuple[str, int, float]]:
     """Return split, step and loss of each row of a run's metrics."""
     return [(row["split"], row["step"], row["loss"]) for row in run.metrics]
 
@@ -87,7 +81,7 @@ def test_a_fused_run_has_the_losses_of_an_eager_run(main: Main, tmp_path: Path, 
         options = ["norm.p=0.5"] if norm == "prms" else []
         done = main(*words, *STEPS, f"norm={norm}", f"norm.impl={impl}", *options)
         assert done.status == 0, done.err
-    runs = {run.run["impl"]: run for run in map(record.read, record.find_runs(tmp_path))}
+    runs = {run.run["impl"]: run for run in map(result.read, record.find_runs(tmp_path))}
     assert len(runs) == (1 if norm == "bn" else 2)
     assert {run.run["sessions"][0]["device_type"] for run in runs.values()} == {"cuda"}
     expected = losses(runs["eager"])
@@ -105,7 +99,7 @@ def test_a_continued_run_ends_bit_identical(main: Main, tmp_path: Path, words: l
         for session in sessions:
             done = main(*words, *STEPS, "norm=rms", f"norm.impl={impl}", f"results={tmp_path / name}", *session)
             assert done.status == 0, done.err
-    continued = record.read(*record.find_runs(tmp_path / "parts"))
+    (continued,) = map(result.read, record.find_runs(tmp_path / "parts"))
     assert len(continued.run["sessions"]) == 2
     assert (continued.run["impl"] == "eager") == (impl == "eager")
     assert_same(*(tmp_path / name for name in parts))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.interpreter import INTERPRETED, assert_passes_in_the_interpreter
+from helpers.norm_layers import TOLERANCE, results
 from helpers.sites import draw, fill
 from torch import Tensor, func, nn
 
@@ -17,7 +18,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fused_kernels")]
 
 LAYERS: dict[str, Callable[..., norms.DynamicTanh]] = {"dyt": norms.DynamicTanh, "derf": norms.DynamicErf}
 every = pytest.mark.parametrize("name", LAYERS)
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}
 OPERANDS: dict[str, Callable[[], Tensor]] = {
     "rows": lambda: draw(6, 37),
     "one unit": lambda: draw(5, 1),
@@ -44,14 +44,6 @@ def pair(name: str, x: Tensor, **options: Any) -> list[nn.Module]:
     """Return an eager and a fused layer with equal parameters for an input like ``x``, in float64."""
     features, maps = x.shape[1 if x.ndim == 4 else -1], x.ndim == 4
     return [fill(LAYERS[name](features, 0.7, impl=impl, maps=maps, **options)) for impl in ("eager", "fused")]
-
-
-def results(layer: nn.Module, x: Tensor, dy: Tensor | None = None, **options: float) -> list[Tensor]:
-    """Return the output, and the gradients of input and parameters for the output's gradient ``dy`` (None: random)."""
-    leaf = x.detach().requires_grad_()
-    y = layer(leaf, **options)
-    dy = draw(*x.shape, seed=7).to(x.dtype) if dy is None else dy
-    return [y.detach(), *torch.autograd.grad(y, [leaf, *layer.parameters()], dy)]
 
 
 @every

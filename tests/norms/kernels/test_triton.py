@@ -30,7 +30,7 @@ from helpers.triton_reference import (
 )
 from torch import Tensor
 
-from rmsexp.norms.kernels.forms import Kind
+from rmsexp.norms.kernels.norms import Kind
 
 pytestmark = pytest.mark.slow
 
@@ -40,6 +40,7 @@ if RUNS:
     from rmsexp.norms.kernels import triton as kernels
     from rmsexp.norms.kernels.triton import norms as norm_kernels
     from rmsexp.norms.kernels.triton import pointwise as pointwise_kernels
+    from rmsexp.norms.kernels.triton.rows import RowOperator
 
 
 @pytest.mark.skipif(INTERPRETED, reason="this process already runs the interpreter")
@@ -114,8 +115,10 @@ class TestNorms:
         n = x[0, 0].numel() if maps else features
         options = (maps, form.kind, form.units(n), form.inside, EPS)
         gain_argument, shift_argument = gain if has_gain else None, shift if has_shift else None
-        y, mean, scale = kernels.normalise_forward(x, gain_argument, shift_argument, *options)
-        dx, dgain, dshift = kernels.normalise_backward(dy, x, gain_argument, mean, scale, shift_argument, *options)
+        y, mean, scale, total = kernels.normalise_forward(x, None, gain_argument, shift_argument, *options)
+        saved = (x, gain_argument, mean, scale, shift_argument)
+        dx, dgain, dshift = kernels.normalise_backward(dy, None, *saved, *options)
+        assert total.shape == (0,)
 
         a, g, b = leaves(x, gain, shift)
         expected = normalised(a.flatten(2) if maps else a, form)
@@ -142,8 +145,8 @@ class TestNorms:
         x, gain = torch.zeros(2, 4, dtype=torch.float64), torch.full((4,), 3.0)
         dy = torch.ones_like(x)
         for kind in (Kind.RMS, Kind.EUCLID):
-            y, mean, scale = kernels.normalise_forward(x, gain, None, False, kind, 4, False, EPS)
-            dx, dgain, _ = kernels.normalise_backward(dy, x, gain, mean, scale, None, False, kind, 4, False, EPS)
+            y, mean, scale, _ = kernels.normalise_forward(x, None, gain, None, False, kind, 4, False, EPS)
+            dx, dgain, _ = kernels.normalise_backward(dy, None, x, gain, mean, scale, None, False, kind, 4, False, EPS)
             assert torch.equal(y, x)
             assert torch.equal(dgain, x[0])
             assert_close(dx, dy * 3 / EPS)
@@ -152,8 +155,8 @@ class TestNorms:
     def test_empty_input(self, shape: tuple[int, ...]) -> None:
         x, maps = torch.empty(shape), len(shape) == 4
         gain, options = torch.ones(shape[1]), (maps, Kind.RMS, 1, True, EPS)
-        y, mean, scale = kernels.normalise_forward(x, gain, None, *options)
-        dx, dgain, dshift = kernels.normalise_backward(y, x, gain, mean, scale, gain, *options)
+        y, mean, scale, _ = kernels.normalise_forward(x, None, gain, None, *options)
+        dx, dgain, dshift = kernels.normalise_backward(y, None, x, gain, mean, scale, gain, *options)
         assert y.shape == dx.shape == x.shape
         assert torch.equal(dgain, torch.zeros(shape[1]))
         assert torch.equal(dshift, torch.zeros(shape[1]))
@@ -171,9 +174,9 @@ class TestAdditionAndPointwise:
         form, dtype = case
         draw = Draws(dtype)
         x, addend, gain, shift = draw(5, 7), draw(5, 7).to(narrow), draw(7), draw(7)
-        dtotal, dy, options = draw(5, 7), draw(5, 7), (form.kind, form.units(7), form.inside, EPS)
-        total, y, mean, scale = kernels.add_normalise_forward(x, addend, gain, shift, *options)
-        gradients = kernels.add_normalise_backward(dtotal, dy, total, gain, mean, scale, shift, *options)
+        dtotal, dy, options = draw(5, 7), draw(5, 7), (False, form.kind, form.units(7), form.inside, EPS)
+        y, mean, scale, total = kernels.normalise_forward(x, addend, gain, shift, *options)
+        gradients = kernels.normalise_backward(dy, dtotal, total, gain, mean, scale, shift, *options)
 
         assert torch.equal(total, x + addend)
         a, *parameters = leaves(total, gain, shift)
@@ -227,12 +230,14 @@ class TestOperators:
                 schema = "".join(re.findall(r'"([^"]*)"', definition))
                 schemas[schema.split("(")[0]] = schema
         library = torch.library.Library("rmsexp", "FRAGMENT")
-        for operator in kernels.OPERATORS:
-            schema = torch._C.parse_schema(schemas[operator.__name__])
-            assert [argument.name for argument in schema.arguments] == [*inspect.signature(operator).parameters]
-            library.define(schemas[operator.__name__])
+        for name, operator in kernels.OPERATORS.items():
+            schema = torch._C.parse_schema(schemas[name])
+            by_row = isinstance(operator, RowOperator)
+            names = operator.names.split() if by_row else inspect.signature(operator).parameters
+            assert [argument.name for argument in schema.arguments] == [*names]
+            library.define(schemas[name])
         kernels.register("CPU")
         x = Draws(torch.float64)(3, 4)
-        arguments = (x, x[0], None, False, Kind.RMS, 2, True, EPS)
+        arguments = (x, None, x[0], None, False, Kind.RMS, 2, True, EPS)
         dispatched, direct = torch.ops.rmsexp.normalise_forward(*arguments), kernels.normalise_forward(*arguments)
         assert all(torch.equal(a, b) for a, b in zip(dispatched, direct, strict=True))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers.interpreter import run_python
 
-from rmsexp.norms.kernels.forms import Kind
+from rmsexp.norms.kernels.norms import Kind
 
 pytestmark = pytest.mark.minutes
 
@@ -61,15 +61,15 @@ def call_every_operator() -> None:
     empty = torch.empty
     for x, maps in [(empty(rows, hidden), False), (empty(2, hidden, 8, 8), True)]:
         gain, options = empty(hidden), (maps, Kind.RMS, 16, True, EPS)
-        _, mean, scale = kernels.normalise_forward(x, gain, gain, *options)
-        kernels.normalise_backward(x, x, gain, mean, scale, gain, *options)
+        _, mean, scale, _ = kernels.normalise_forward(x, None, gain, gain, *options)
+        kernels.normalise_backward(x, None, x, gain, mean, scale, gain, *options)
     for x, function, maps in [(empty(rows, hidden), "tanh", False), (empty(2, hidden, 8, 8), "erf", True)]:
         parameters = (empty(1), empty(1) if maps else None, empty(hidden), empty(hidden))
         kernels.pointwise_forward(x, *parameters, function, maps)
         kernels.pointwise_backward(x, x, *parameters, function, maps)
-    x, gain, form = empty(rows, hidden), empty(hidden), (Kind.RMS, 16, True, EPS)
-    _, _, mean, scale = kernels.add_normalise_forward(x, x, gain, gain, *form)
-    kernels.add_normalise_backward(x, x, x, gain, mean, scale, gain, *form)
+    x, gain, options = empty(rows, hidden), empty(hidden), (False, Kind.RMS, 16, True, EPS)
+    _, mean, scale, _ = kernels.normalise_forward(x, x, gain, gain, *options)
+    kernels.normalise_backward(x, x, x, gain, mean, scale, gain, *options)
     h, affine, statistics = empty(rows, hidden), empty(2, 2, 3 * hidden), empty(rows, 8)
     ax, partials = empty(rows, 3 * hidden), empty(rows, 2, 2, 3 * hidden)
     mask, form = empty(rows, dtype=torch.bool), [Kind.LAYER, 2 * hidden, hidden, 1]

@@ -23,7 +23,7 @@ from helpers.triton_reference import (
 )
 from torch import Tensor
 
-from rmsexp.norms.kernels.forms import Kind
+from rmsexp.norms.kernels.norms import Kind
 
 pytestmark = pytest.mark.slow
 

@@ -84,74 +84,60 @@ def test_a_gpu_and_the_processor_of_its_machine_are_told_apart(tmp_path: Path) -
     assert "AMD EPYC (3f), torch" in comparable.clock(older)
 
 
-def test_machines_of_one_name_are_told_apart_by_their_identity(tmp_path: Path) -> None:
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, session={"machine": {"id": "3f", "name": "AMD EPYC"}})
-    assert "AMD EPYC (3f), torch 2.15.0, one process, not replicated" in comparable.clock(only(tmp_path))
-
-
-def test_code_that_was_measured_in_several_processes_comes_first(tmp_path: Path) -> None:
-    write_timing(tmp_path, {"ln": 1.0, "rms": [0.80, 0.81]})
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, number=1, session={"code": "newer"})
-    comparison = only(tmp_path)
-    assert ratios(comparison)["rms"] == pytest.approx(0.805, abs=1e-3)
-    assert left_out(comparison) == {"steps1": comparable.OTHER_CODE, "steps0": ""}
-    listed = comparison.records.set_index("code")["ratios"]["newer"]
-    assert listed["rms"].low < 0.7 < listed["rms"].high
-
-
-def test_a_record_of_one_process_is_left_out_beside_one_of_several(tmp_path: Path) -> None:
-    write_timing(tmp_path, {"ln": 1.0, "rms": [0.80, 0.81]})
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, number=1)
-    assert left_out(only(tmp_path)) == {"steps1": timing_records.replication(1), "steps0": ""}
-
-
-@pytest.mark.parametrize(("code", "reason"), [("sha", "fewer than 20 rounds"), ("newer", comparable.OTHER_CODE)])
-def test_a_record_with_too_few_rounds_does_not_come_first(tmp_path: Path, code: str, reason: str) -> None:
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8})
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, number=1, rounds=19, session={"code": code})
-    comparison = only(tmp_path)
-    assert ratios(comparison)["rms"] == 0.8
-    assert left_out(comparison)["steps1"] == reason
-
-
-@pytest.mark.parametrize(("code", "reason"), [("sha", "contended"), ("newer", comparable.OTHER_CODE)])
-def test_a_contended_record_does_not_come_first(tmp_path: Path, code: str, reason: str) -> None:
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8})
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, number=1, state="contended", session={"code": code})
-    comparison = only(tmp_path)
-    assert ratios(comparison)["rms"] == 0.8
-    assert left_out(comparison)["steps1"] == reason
-
-
 def series_with(workload: str) -> dict[str, Any]:
     each = {"impl": "eager", "workload": workload, "parts": {}, "peak_bytes": 0}
     return {"series": [{"series": name, **each} for name in ("ln", "rms")]}
 
 
+CONTENDED = {"contention": {"state": "contended", "waited": 0.5, "steal": 0.0}}
+OTHER_DATA = {"dataset": {"name": "shapes", "digest": "1", "builtin": True}}
+
+
 @pytest.mark.parametrize(
-    ("other", "newest"),
-    [
-        ({"dataset": {"name": "shapes", "digest": "1", "builtin": True}}, {}),
-        (series_with("b"), series_with("a")),
+    ("best", "other", "reason"),
+    [  # of each record the number of its ratios, and what it has; the best is the older one
+        ((2, {}), (1, {}), timing_records.replication(1)),
+        ((2, {}), (1, {"session": {"code": "newer"}}), comparable.OTHER_CODE),
+        ((1, {}), (1, {"rounds": 19}), "fewer than 20 rounds"),
+        ((1, {}), (1, {"rounds": 19, "session": {"code": "newer"}}), comparable.OTHER_CODE),
+        ((1, {"rounds": 10}), (1, {"rounds": 10, "session": CONTENDED}), "contended"),
+        ((1, {}), (1, {"session": CONTENDED | {"code": "newer"}}), comparable.OTHER_CODE),
     ],
-    ids=["data", "another workload"],
 )
-def test_a_record_of_other_data_configs_or_norms_is_not_pooled(
-    tmp_path: Path, other: dict[str, Any], newest: dict[str, Any]
+def test_a_worse_record_does_not_come_first(
+    tmp_path: Path, best: tuple[int, dict[str, Any]], other: tuple[int, dict[str, Any]], reason: str
 ) -> None:
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, **other)
+    for number, (processes, more) in enumerate((best, other)):
+        write_timing(tmp_path, {"ln": 1.0, "rms": [0.8 - 0.1 * number] * processes}, number=number, **more)
+    comparison = only(tmp_path)
+    assert ratios(comparison)["rms"] == 0.8
+    assert left_out(comparison) == {"steps1": reason, "steps0": ""}
+    listed = comparison.records.set_index("folder")["ratios"][comparison.records["folder"].iloc[0]]
+    assert listed["rms"].low < 0.7 < listed["rms"].high
+
+
+@pytest.mark.parametrize(
+    ("older", "newest", "reason"),
+    [
+        ({"session": {"code": "older"}}, {}, comparable.OTHER_CODE),
+        (OTHER_DATA, {}, comparable.OTHER_WORK),
+        (series_with("b"), series_with("a"), comparable.OTHER_WORK),
+    ],
+)
+def test_of_equal_records_the_newest_comes_first_and_others_of_its_code_and_work_are_pooled(
+    tmp_path: Path, older: dict[str, Any], newest: dict[str, Any], reason: str
+) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, **older)
     write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, number=1, **newest)
     comparison = only(tmp_path)
     assert ratios(comparison)["rms"] == 0.8
-    assert left_out(comparison) == {"steps1": "", "steps0": comparable.OTHER_WORK}
+    assert left_out(comparison) == {"steps1": "", "steps0": reason}
 
 
 def test_times_are_those_of_the_processes_that_are_compared(tmp_path: Path) -> None:
     """The second group's processes were contended, and have other numbers of rounds."""
-    contended = {"contention": {"state": "contended", "waited": 0.5, "steal": 0.0}}
-    times = {"ln": 1.0, "rms": 0.8, "ln+impl=fused": 0.5, "rms+impl=fused": 0.45}
     groups = [["ln", "rms"], ["ln", "ln+impl=fused", "rms+impl=fused"]]
-    write_timing(tmp_path, times, groups=groups, sessions=[{}, contended])
+    write_timing(tmp_path, EIGHT, groups=groups, sessions=[{}, CONTENDED])
     eager, fused = compared(tmp_path)
     for comparison, state, disturbed in ((eager, "clear", 0), (fused, "contended", 1)):
         assert comparison.rows["time_state"].unique().tolist() == [state]
@@ -174,13 +160,6 @@ def test_eager_norms_of_other_processes_do_not_stand_beside_fused_ones(tmp_path:
     assert comparison.rows["series"].tolist() == ["ln", "ln+impl=fused"]
 
 
-def test_few_rounds_are_no_reason_where_the_record_used_has_few(tmp_path: Path) -> None:
-    contended = {"contention": {"state": "contended", "waited": 0.5, "steal": 0.0}}
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, rounds=10)
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, number=1, rounds=10, session=contended)
-    assert left_out(only(tmp_path)) == {"steps0": "", "steps1": "contended"}
-
-
 @pytest.mark.parametrize(
     ("states", "dirty"), [((False, False), False), ((False, True), True), ((True, None), True), ((False, None), None)]
 )
@@ -190,12 +169,6 @@ def test_a_record_is_dirty_if_one_of_its_processes_is(
     sessions = [{"git": {"commit": "abc", "dirty": state}} for state in states]
     write_timing(tmp_path, {"ln": 1.0, "rms": [0.8] * 2}, sessions=sessions)
     assert set(load_timings(tmp_path)["dirty"]) == {dirty}
-
-
-def test_otherwise_the_newest_code_comes_first(tmp_path: Path) -> None:
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, session={"code": "older"})
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.7}, number=1)
-    assert ratios(only(tmp_path))["rms"] == 0.7
 
 
 def test_a_fused_norm_is_compared_with_fused_layernorm(tmp_path: Path) -> None:

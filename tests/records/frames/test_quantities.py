@@ -6,7 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from helpers.comparisons import write_rows
 from helpers.records import make_row, write_run
@@ -16,8 +15,7 @@ from rmsexp.records import record
 from rmsexp.records.frames import quantities
 from rmsexp.records.frames.caveats import caveats
 from rmsexp.report.plots import setting_curves
-from rmsexp.report.tables import quantities as quantities_table
-from rmsexp.report.tables.form import Setting
+from rmsexp.report.tables import summary
 from rmsexp.rules.quantities import Quantity, error, loss
 
 WER = Quantity("valid", "wer", "word error rate", "%", log=True)  # of a task that this package does not have
@@ -35,7 +33,7 @@ def test_the_quantities_are_those_that_the_task_names(tmp_path: Path) -> None:
     write(tmp_path, "rms", [0.9, 0.002])
     records = load(tmp_path)
     assert quantities.recorded(records) == list(NAMED)
-    assert [axes.get_ylabel() for axes in setting_curves.draw(records, NAMED).axes[::2]] == [
+    assert [panel.y.title for panel in setting_curves.chart(records, NAMED).panels[::2]] == [
         *("train loss (bits)", "train error (%)", "valid word error rate (%)"),
     ]
 
@@ -68,13 +66,6 @@ def test_a_quantity_without_a_value_is_left_out_with_a_note(tmp_path: Path) -> N
     assert quantities.missing(load(tmp_path)) == ""
 
 
-@pytest.mark.parametrize("damaged", [{"log": 1}, {"unit": None}])
-def test_a_damaged_quantity_is_a_problem(tmp_path: Path, damaged: dict[str, Any]) -> None:
-    write_run(tmp_path, "rms", quantities=[asdict(WER) | damaged])
-    (problem,) = load(tmp_path).problems
-    assert f"quantities[0].{next(iter(damaged))} is " in problem
-
-
 def test_the_table_has_the_quantities_at_the_common_step(tmp_path: Path) -> None:
     for seed, last in enumerate([0.25, 0.5]):
         write(tmp_path, "rms", [0.9] * 10 + [last], seed=seed)
@@ -83,13 +74,11 @@ def test_the_table_has_the_quantities_at_the_common_step(tmp_path: Path) -> None
     metrics = record.RunFolder(short).read_metrics()[0]
     write_rows(short, [row for row in metrics if row["step"] <= 8])
     records = load(tmp_path)
-    (shown,) = quantities_table.tables(Setting(tmp_path, records, {}, pd.DataFrame()))
-    assert shown.title == "What the curves show at step 400"
-    table = quantities_table.table(records)
+    table = summary.quantities_table(records)
     assert table.loc[0, "valid_wer"] == 0.375
     rows = records.metrics.query("split == 'train' and step == 400")
     assert table.loc[0, "train_error"] == pytest.approx(rows["error"].mean())
-    text = quantities_table.readable(table, records).iloc[0]
+    text = summary.readable_quantities(table, records).iloc[0]
     assert list(text.index) == ["norm", "train loss (bits)", "train error (%)", "valid word error rate (%)"]
     assert text.iloc[2].endswith(" (2 of 3 runs)")
     assert text.iloc[3] == "37.50 (2 of 3 runs)"

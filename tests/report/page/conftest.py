@@ -13,6 +13,7 @@ from helpers.records import write_run
 from rmsexp.report.page import html
 from rmsexp.report.page.contents import SettingReport
 from rmsexp.report.tables.formats import NO_VALUE
+from rmsexp.report.tables.markup import Table
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +48,8 @@ TABLE = pd.DataFrame(
 def reports(root: Path) -> list[SettingReport]:
     texts: dict[str, Any] = {"sentences": ["LayerNorm is ahead."], "notes": ["built-in data (shapes)"]}
     return [
-        report(root, tables={"Quality & time": TABLE}, **texts),
-        report(root, setting="small", tables={"Summary": TABLE.iloc[:2]}),
+        report(root, tables=[Table("quality", "Quality & time", TABLE, TABLE)], **texts),
+        report(root, setting="small", tables=[Table("summary", "Summary", TABLE, TABLE.iloc[:2])]),
         report(root, "rnnsearch", "tiny"),
     ]
 

@@ -135,6 +135,27 @@ def test_colours_follow_the_system(opened: Callable[..., Page], address: str) ->
     assert page.evaluate("() => document.querySelector('.plot .xtitle').style.fill") != "rgb(28, 30, 33)"
 
 
+@pytest.mark.parametrize(("width", "theme"), [(390, "dark"), (1280, "light")])
+def test_figures_of_campaigns_fit_the_window(
+    opened: Callable[..., Page], tmp_path: Path, width: int, theme: str
+) -> None:
+    for campaign in three():
+        campaign.write(tmp_path)
+    states = campaign_results.load_all(tmp_path, [])
+    contents = campaign_report.write(states, load(tmp_path), timing_records.load(tmp_path), 0, tmp_path / "report")
+    (path := tmp_path / "report.html").write_text(html.page([], contents))
+    page = opened(path.as_uri(), color_scheme=theme, viewport={"width": width, "height": 900})
+    page.locator(".plot .xtitle").nth(4).wait_for()
+    assert page.locator(".plot .xtitle").count() == 2 + 3  # differences of two decided campaigns, rates of three
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    rights = page.locator(".plot .main-svg").evaluate_all("all => all.map((svg) => svg.getBoundingClientRect().right)")
+    assert max(rights) <= width
+    mark = page.locator(".figure").first.locator(".point").first
+    rms = style.LOOKS["rms"]
+    expected = rms.colour if theme == "light" else rms.on_dark
+    assert rgb(expected) in mark.evaluate("point => getComputedStyle(point).fill")
+
+
 def test_the_page_works_with_the_keyboard_alone(opened: Callable[..., Page], address: str) -> None:
     page = opened(address)
     page.locator("select[name=task]").focus()
@@ -158,24 +179,3 @@ def test_tables_are_readable_without_javascript(opened: Callable[..., Page], add
     assert page.get_by_text("Curves and controls need JavaScript").is_visible()
     assert page.locator("section.setting:visible").count() == 3
     assert page.locator("form").is_hidden()
-
-
-@pytest.mark.parametrize(("width", "theme"), [(390, "dark"), (1280, "light")])
-def test_figures_of_campaigns_fit_the_window(
-    opened: Callable[..., Page], tmp_path: Path, width: int, theme: str
-) -> None:
-    for campaign in three():
-        campaign.write(tmp_path)
-    states = campaign_results.load_all(tmp_path, [])
-    contents = campaign_report.write(states, load(tmp_path), timing_records.load(tmp_path), 0, tmp_path / "report")
-    (path := tmp_path / "report.html").write_text(html.page([], contents))
-    page = opened(path.as_uri(), color_scheme=theme, viewport={"width": width, "height": 900})
-    page.locator(".plot .xtitle").nth(4).wait_for()
-    assert page.locator(".plot .xtitle").count() == 2 + 3  # differences of two decided campaigns, rates of three
-    assert page.evaluate("document.documentElement.scrollWidth") == width
-    rights = page.locator(".plot .main-svg").evaluate_all("all => all.map((svg) => svg.getBoundingClientRect().right)")
-    assert max(rights) <= width
-    mark = page.locator(".figure").first.locator(".point").first
-    rms = style.LOOKS["rms"]
-    expected = rms.colour if theme == "light" else rms.on_dark
-    assert rgb(expected) in mark.evaluate("point => getComputedStyle(point).fill")

@@ -15,7 +15,7 @@ from helpers.records import write_run
 
 from rmsexp.report.page import html
 from rmsexp.report.page.contents import SettingReport
-from rmsexp.report.plots import style
+from rmsexp.report.tables.markup import Table
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&amp;"
 
@@ -51,19 +51,19 @@ def test_each_setting_has_its_sentences_warnings_and_tables(page: str) -> None:
 
 def test_the_page_has_the_marks_of_the_figures(page: str, reports: list[SettingReport]) -> None:
     for found, panels in zip(reports, embedded(page), strict=True):
-        assert found.curves is not None
-        for panel, stored in zip(found.curves.panels, panels, strict=True):
+        for panel, stored in zip(found.charts["curves"].panels, panels, strict=True):
             titles = (stored["x"]["title"], stored["y"]["title"], stored["note"])
             assert titles == (panel.x.title, panel.y.title, panel.note)
             for mark, entry in zip(panel.marks, stored["marks"], strict=True):
-                assert (entry["kind"], entry["series"], entry["colour"]) == (mark.kind, mark.series, mark.look.colour)
+                assert (entry["kind"], entry["series"], entry["look"]["colour"]) == (
+                    mark.kind,
+                    mark.series,
+                    mark.look.colour,
+                )
                 assert entry["y"] == pytest.approx(list(mark.y), rel=1e-5)
-    curves = reports[0].curves
-    assert curves is not None
+    curves = reports[0].charts["curves"]
     (variant,) = marks_of(curves.panels[0], "rms+impl=fused", "line")
     entry = embedded(page)[0][0]["marks"][curves.panels[0].marks.index(variant)]
-    assert entry["colour"] == style.LOOKS["rms"].colour
-    assert re.fullmatch(r"[\d.]+px(,[\d.]+px)+", entry["dash"])
     assert set(entry["low"]) == {None}  # a single seed has no interval
 
 
@@ -71,8 +71,9 @@ def test_text_from_records_is_escaped(tmp_path: Path) -> None:
     write_run(tmp_path, "rms", dataset={"name": HOSTILE, "digest": "0", "builtin": True})
     series = f"evil+{HOSTILE.replace('/', '')}"  # the name of a folder
     named(write_run(tmp_path, "evil", status="failed"), series)
+    hostile = pd.DataFrame({HOSTILE: [HOSTILE]})
     text = html.page(
-        [report(tmp_path, tables={HOSTILE: pd.DataFrame({HOSTILE: [HOSTILE]})}, sentences=[HOSTILE], notes=[HOSTILE])]
+        [report(tmp_path, tables=[Table("hostile", HOSTILE, hostile, hostile)], sentences=[HOSTILE], notes=[HOSTILE])]
     )
     assert "<img" not in text.partition("<script>")[0]
     for tag in ("p", "li", "th", "caption"):

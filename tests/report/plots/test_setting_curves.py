@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.comparisons import SERIES, marks_of, write_rows
-from helpers.records import make_row, write_run
+from helpers.records import write_run
 
 from rmsexp.compare import load
 from rmsexp.records import record
 from rmsexp.records.frames import quantities
 from rmsexp.report.plots import canvas, setting_curves, style
-from rmsexp.report.plots.chart import Chart, Mark, Panel
+from rmsexp.report.plots.chart import Chart, Mark, Panel, robust
+
+SMOOTH = np.linspace(2.6, 1.4, 50)
 
 
 def chart(root: Path, count: int | None = None) -> Chart:
@@ -43,19 +46,6 @@ def test_a_chart_has_a_thin_line_per_run_and_a_thick_line_per_series(results: Pa
     assert [axes.get_ylabel() for axes in figure.axes] == [panel.y.title for panel in found.panels]
     assert figure.axes[4].get_ylim()[1] > 50  # percent
     assert figure.legends[0].get_texts()[1].get_text() == "LayerNorm (2 seeds)"
-
-
-def test_losses_have_the_unit_of_the_task_and_recalls_are_in_percent(tmp_path: Path) -> None:
-    target = {"split": "test", "metric": "image_recall", "mode": "max", "selection": "valid", "loss_unit": "per pair"}
-    folder = write_run(tmp_path, "rms", target=target)
-    for split in ("valid", "test"):
-        record.RunFolder(folder).append([make_row(400, 0.5, split) | {"image_recall": 0.4321}])
-    panels = chart(tmp_path).panels[::2]
-    assert [panel.y.title for panel in panels] == [
-        *("train loss (per pair)", "valid loss (per pair)"),
-        *("valid image recall@1,5,10 (%)", "test image recall@1,5,10 (%)"),
-    ]
-    assert list(line(panels[-1], "rms").y) == [43.21]  # a curve of a single point
 
 
 def test_contended_runs_are_dashed_only_against_time(results: Path) -> None:
@@ -132,3 +122,27 @@ def test_names_with_dollars_are_drawn_as_text(tmp_path: Path) -> None:
     )
     canvas.write(canvas.draw(chart(tmp_path / "results", 1)), tmp_path / "figure")  # raises for a damaged formula
     assert "data: $HOME/$x_" in (tmp_path / "figure.svg").read_text()
+
+
+def test_a_spike_and_a_first_point_do_not_set_the_range() -> None:
+    spiky = SMOOTH.copy()
+    spiky[[0, 30]] = 40.0, 198.0
+    found = robust("loss", [SMOOTH, spiky], [1.4, 1.4], may_be_log=True)
+    assert found.range is not None
+    assert not found.log
+    assert found.range[0] < 1.4 < 2.6 < found.range[1] < 10
+
+
+def test_the_end_of_a_curve_is_never_beyond_the_range() -> None:
+    for end, above in ((80.0, 80.0), (math.nan, 2.6)):
+        found = robust("loss", [SMOOTH], [end], may_be_log=False).range
+        assert found is not None
+        assert above < found[1] < 1.1 * above
+
+
+def test_only_a_range_over_decades_is_logarithmic() -> None:
+    decaying = 10.0 ** np.linspace(2, -2, 50)
+    assert robust("loss", [decaying], [0.01], may_be_log=True).log
+    assert not robust("loss", [decaying], [0.01], may_be_log=False).log
+    assert not robust("loss", [decaying - 1], [], may_be_log=True).log
+    assert robust("loss", [], [], may_be_log=True).range == (0, 1)

@@ -12,9 +12,9 @@ from rmsexp.campaign import item_file as items
 from rmsexp.campaign.item_file import Found, Part
 from rmsexp.compare import load
 from rmsexp.records.frames import comparable
-from rmsexp.report.tables import formats, markup
+from rmsexp.report.tables import formats
 from rmsexp.report.tables import items as item_tables
-from rmsexp.report.tables.form import Table
+from rmsexp.report.tables.markup import Table
 
 SERIES = {"Baseline": "none", "BatchNorm": "bn", "WeightNorm": "wn"}
 SERIES |= {"LayerNorm": "ln", "RMSNorm": "rms", "pRMSNorm": "prms"}
@@ -89,25 +89,3 @@ def test_notes_name_what_is_behind_the_values(tmp_path: Path) -> None:
     assert [line for line in lines if line.startswith("paper's numbers, Table 10, rms: the text says")]
     write_timing(tmp_path, {"ln": 1.0, "rms": 0.8})
     assert item_tables.TIME_NOTE in item_tables.notes(ITEM, [part(tmp_path)])
-
-
-def test_rows_without_runs_have_the_papers_numbers_and_a_note() -> None:
-    item = items.read("table3")
-    parts = [Part(group, None) for group in item.groups]
-    sheet = item_tables.table(item, parts)
-    assert sheet.readable.iloc[:, 0].tolist() == ["Th", "", "", "", "Py", "", "", ""]
-    assert sheet.readable.iloc[4].tolist()[2:] == [DASH, DASH, DASH, "22.7", "24.7", "427 ± 6.5"]
-    assert item_tables.notes(item, parts)[1:] == [
-        "Py: no values of ours: the authors' PyTorch code is not published",
-        "paper's numbers, Table 3: mean and standard deviation of 3 runs",
-    ]
-
-
-def test_markdown_and_latex_have_both_halves(tmp_path: Path) -> None:
-    text = item_tables.table(ITEM, [part(tmp_path)]).readable
-    assert markup.markdown(text).splitlines()[0] == (
-        "| Model | Test error (%), here | Time (s), here | Test error (%), paper | Time (s), paper |"
-    )
-    lines = markup.latex(text, "100 % of \N{CHECK MARK}").splitlines()
-    assert lines[1] == r"\caption{100 \% of $\checkmark$}"
-    assert rf"RMSNorm & {DASH} & {DASH} & 8.83 & 31 ± 0.5 (20.5 \%) \\" in lines

@@ -6,11 +6,10 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from helpers.campaigns import EQUAL, Campaign, three
 
 from rmsexp.campaign import results as campaign_results
-from rmsexp.report.tables import campaign_rates, verdicts
+from rmsexp.report.tables import verdicts
 from rmsexp.report.tables.formats import NO_VALUE
 
 
@@ -34,13 +33,6 @@ def test_a_row_per_claim_and_campaign(tmp_path: Path) -> None:
     undecided = table[table["task"] == "rnnsearch"]
     assert undecided["difference"].isna().all()
     assert set(undecided["reason"]) == {"12 of 24 final runs"}
-    text = verdicts.readable(table)
-    column = "difference (90 % interval)"
-    assert text[column][0] == "-0.11 (-0.25 to +0.03) points"
-    assert "(no interval) points among the pairs" in text[column][3]
-    assert text["diverged runs"][3] == "1 none"
-    assert text["uncertainty of the rates of first / second norm"][0] == "0.025 / 0.025 points"
-    assert text["margin"].tolist()[:2] == ["1.5 points", NO_VALUE]
 
 
 def test_the_outcome_on_every_task(tmp_path: Path) -> None:
@@ -76,39 +68,6 @@ def test_a_verdict_that_holds_for_the_chosen_rates_only_is_marked(tmp_path: Path
     assert verdicts.matrix([unknown(state)])["cifar10"][0].startswith("supported†: ")
 
 
-def test_the_smallest_margin_and_its_share_of_the_gain(tmp_path: Path) -> None:
-    (state,) = states(tmp_path, Campaign())
-    row = verdicts.table([state]).iloc[0]
-    assert row["smallest_margin"] == -row["low"]
-    assert row["gain_over_none"] == pytest.approx(8, abs=0.5)
-    assert verdicts.readable(verdicts.table([state]))["smallest margin"].tolist() == [
-        "0.25 points (3 % of the gain over no norm)",
-        NO_VALUE,
-    ]
-
-
 def test_superiority_is_set_against_the_margin_too(tmp_path: Path) -> None:
     (state,) = states(tmp_path, Campaign(level=Campaign().level | {"none": 17.0}))
     assert verdicts.readable(verdicts.table([state]))["verdict"][1] == "supported, not by the margin"
-
-
-def test_a_difference_is_among_the_pairs_that_finished(tmp_path: Path) -> None:
-    (state,) = states(tmp_path, Campaign(diverged={("none", 3)}))
-    cell = verdicts.matrix([state])["cifar10"][1]
-    assert cell.endswith(" (no interval) points among the pairs that finished (1 with no norm diverged), 8 seeds")
-
-
-def test_the_table_of_tuning(tmp_path: Path) -> None:
-    (state,) = states(tmp_path, Campaign())
-    table = campaign_rates.table([state])
-    assert len(table.groupby("norm")) == 3
-    chosen = table[table["chosen"]].set_index("norm")
-    assert chosen["rate"].to_dict() == Campaign().best
-    assert chosen["uncertainty"].notna().all()
-    assert table[~table["chosen"]]["uncertainty"].isna().all()
-    ln = table[table["norm"] == "ln"].set_index("rate")["runs"]
-    assert ln[[0.001, 0.002, 0.003364, 0.004, 0.004757, 0.008]].tolist() == [1, 1, 3, 3, 3, 1]
-    text = campaign_rates.readable(state).set_index("norm")
-    assert text.loc["LayerNorm", "0.004"] == "15.85 (3 seeds), chosen"
-    assert text.loc["LayerNorm", "chosen rate"] == "0.004"
-    assert text.loc["LayerNorm", "test error, final runs"] == "16.08 ± 0.38 (sd 0.46) %, 8 seeds"

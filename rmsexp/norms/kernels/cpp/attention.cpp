@@ -163,14 +163,11 @@ void attention_backward(const Tensor& dcontext, const Tensor& keys, const Tensor
 TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
   m.def(
       "attention_forward(Tensor keys, Tensor query, Tensor values, Tensor mask, Tensor score, Tensor affine, "
-      "int[] form, float eps, Tensor(a!) statistics, Tensor(b!) alpha, Tensor(c!) context) -> ()");
+      "int[] form, float eps, Tensor(a!) statistics, Tensor(b!) alpha, Tensor(c!) context) -> ()",
+      rmsexp::on_cpu(rmsexp::attention_forward));
   m.def(
       "attention_backward(Tensor dcontext, Tensor keys, Tensor query, Tensor values, Tensor mask, Tensor score, "
       "Tensor affine, Tensor statistics, Tensor alpha, int[] form, float eps, Tensor(a!) dkeys, Tensor(b!) dquery, "
-      "Tensor(c!) partials) -> ()");
-}
-
-TORCH_LIBRARY_IMPL(rmsexp, CPU, m) {
-  m.impl("attention_forward", rmsexp::attention_forward);
-  m.impl("attention_backward", rmsexp::attention_backward);
+      "Tensor(c!) partials) -> ()",
+      rmsexp::on_cpu(rmsexp::attention_backward));
 }

@@ -15,7 +15,7 @@
 
 namespace rmsexp {
 
-// The kinds' numbers are defined in kernels/forms.py; kernels/build.py passes them to the compiler.
+// The kinds' numbers are defined in kernels/norms.py; kernels/build.py passes them to the compiler.
 enum Kind : int64_t {
   kNone = RMSEXP_KIND_NONE,
   kRms = RMSEXP_KIND_RMS,

@@ -42,8 +42,8 @@ void row_forward(const NormedStep<T>& step, const T* h, GruGates<T> gates, T* ou
 
 // Writes dax, dah and dh of one row, and adds the gradients of gains and shifts to daffine. dout may be null: zeros.
 template <typename T>
-void row_backward(const NormedStep<T>& step, const GruForms& forms, const T* h, GruGates<T> gates, const T* dout, T* dh,
-                  T* dax, T* dah, StepAffine<T> daffine, int64_t hidden) {
+void row_backward(const NormedStep<T>& step, const StepForms& forms, const T* h, GruGates<T> gates, const T* dout,
+                  T* dh, T* dax, T* dah, StepAffine<T> daffine, int64_t hidden) {
   const int64_t c = 2 * hidden;
   NormBackward<T> x_gates{step.x_gates, daffine.x, dax}, x_candidate{step.x_candidate, daffine.x.from(c), dax + c};
   NormBackward<T> h_gates{step.h_gates, daffine.h, dah}, h_candidate{step.h_candidate, daffine.h.from(c), dah + c};
@@ -65,9 +65,9 @@ void row_backward(const NormedStep<T>& step, const GruForms& forms, const T* h, 
     h_candidate.add(d_candidate * reset, j, count);
   });
   x_gates.finish(forms.gates);
-  x_candidate.finish(forms.candidate);
+  x_candidate.finish(forms.inner);
   h_gates.finish(forms.gates);
-  h_candidate.finish(forms.candidate);
+  h_candidate.finish(forms.inner);
 }
 
 }  // namespace
@@ -76,7 +76,7 @@ void gru_gates_forward(const Tensor& ax, const Tensor& ah, const Tensor& h, cons
                        const OptionalTensor& bias, const Tensor& affine, at::IntArrayRef form, double eps,
                        const Tensor& gates, const Tensor& statistics, const Tensor& out) {
   const int64_t rows = h.size(0), hidden = h.size(-1), width = 3 * hidden;
-  const GruForms forms(form, eps, hidden);
+  const StepForms forms(form, eps, 2, hidden);
   const RowMask real(mask);
   AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "gru_gates_forward", [&] {
     using T = scalar_t;
@@ -90,9 +90,9 @@ void gru_gates_forward(const Tensor& ax, const Tensor& ah, const Tensor& h, cons
         if (bias_data) add_to(a, bias_data, width);
         const GruStatistics<T> s{
             .x_gates = row_statistics(x, forms.gates),
-            .x_candidate = row_statistics(x + 2 * hidden, forms.candidate),
+            .x_candidate = row_statistics(x + 2 * hidden, forms.inner),
             .h_gates = row_statistics<T>(a, forms.gates),
-            .h_candidate = row_statistics<T>(a + 2 * hidden, forms.candidate),
+            .h_candidate = row_statistics<T>(a + 2 * hidden, forms.inner),
         };
         write_struct(statistics_rows[row], s);
         if (real.is_real(row)) {
@@ -110,7 +110,7 @@ void gru_gates_backward(const OptionalTensor& dout, const Tensor& dh, const Tens
                         const Tensor& affine, at::IntArrayRef form, double eps, const Tensor& dax, const Tensor& dah,
                         const Tensor& partials) {
   const int64_t rows = h.size(0), hidden = h.size(-1), width = 3 * hidden;
-  const GruForms forms(form, eps, hidden);
+  const StepForms forms(form, eps, 2, hidden);
   const RowMask real(mask);
   AT_DISPATCH_FLOATING_TYPES(h.scalar_type(), "gru_gates_backward", [&] {
     using T = scalar_t;
@@ -148,14 +148,11 @@ void gru_gates_backward(const OptionalTensor& dout, const Tensor& dh, const Tens
 TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
   m.def(
       "gru_gates_forward(Tensor ax, Tensor(a!) ah, Tensor h, Tensor? mask, Tensor? bias, Tensor affine, int[] form, "
-      "float eps, Tensor(b!) gates, Tensor(c!) statistics, Tensor(d!) out) -> ()");
+      "float eps, Tensor(b!) gates, Tensor(c!) statistics, Tensor(d!) out) -> ()",
+      rmsexp::on_cpu(rmsexp::gru_gates_forward));
   m.def(
       "gru_gates_backward(Tensor? dout, Tensor(a!) dh, Tensor ax, Tensor ah, Tensor h, Tensor gates, "
       "Tensor statistics, Tensor? mask, Tensor affine, int[] form, float eps, Tensor(b!) dax, Tensor(c!) dah, "
-      "Tensor(d!) partials) -> ()");
-}
-
-TORCH_LIBRARY_IMPL(rmsexp, CPU, m) {
-  m.impl("gru_gates_forward", rmsexp::gru_gates_forward);
-  m.impl("gru_gates_backward", rmsexp::gru_gates_backward);
+      "Tensor(d!) partials) -> ()",
+      rmsexp::on_cpu(rmsexp::gru_gates_backward));
 }

@@ -49,7 +49,7 @@ void row_forward(const NormedRow<T>& x, const NormedRow<T>& h, const Affine<cons
 // Writes dh, dc, dax (in x.da) and dah (in h.da) of one row, and adds the gradients of gains and shifts to the daffine
 // of x, h and cell. cell.da is a buffer of H values. dout may be null: zeros.
 template <typename T>
-void row_backward(NormBackward<T> x, NormBackward<T> h, NormBackward<T> cell, const LstmForms& forms, const T* c,
+void row_backward(NormBackward<T> x, NormBackward<T> h, NormBackward<T> cell, const StepForms& forms, const T* c,
                   LstmGates<T> gates, const T* dout, T* dh, T* dc, int64_t hidden) {
   const Vec<T> one(1);
   const auto add = [&](int64_t j, const Vec<T>& gradient, auto count) {
@@ -64,7 +64,7 @@ void row_backward(NormBackward<T> x, NormBackward<T> h, NormBackward<T> cell, co
     cell.add(gradient * out * (one - seen * seen), j, count);
     add(2 * hidden + j, gradient * seen * out * (one - out), count);
   });
-  cell.finish(forms.cell);
+  cell.finish(forms.inner);
   for_each_vector<T>(0, hidden, [&](int64_t j, auto count) {
     const auto in = load(gates.in + j, count), forget = load(gates.forget + j, count);
     const auto value = load(gates.value + j, count);
@@ -85,7 +85,7 @@ void lstm_gates_forward(const Tensor& ax, const Tensor& ah, const Tensor& h, con
                         at::IntArrayRef form, double eps, const Tensor& gates, const Tensor& statistics,
                         const Tensor& out_h, const Tensor& out_c) {
   const int64_t rows = c.size(0), hidden = c.size(-1), width = 4 * hidden;
-  const LstmForms forms(form, eps, hidden);
+  const StepForms forms(form, eps, 4, hidden);
   const RowMask real(mask);
   AT_DISPATCH_FLOATING_TYPES(c.scalar_type(), "lstm_gates_forward", [&] {
     using T = scalar_t;
@@ -99,7 +99,7 @@ void lstm_gates_forward(const Tensor& ax, const Tensor& ah, const Tensor& h, con
         const Cells<T> cell{c_rows[row], out_c_rows[row]};
         LstmStatistics<T> s{row_statistics(x, forms.gates), row_statistics(a, forms.gates), {T(0), T(1)}};
         if (real.is_real(row)) {
-          row_forward<T>({x, s.x, step_affine.x}, {a, s.h, step_affine.h}, of_cell, forms.cell, cell,
+          row_forward<T>({x, s.x, step_affine.x}, {a, s.h, step_affine.h}, of_cell, forms.inner, cell,
                          {gate_rows[row], hidden}, s.cell, out_h_rows[row], hidden);
         } else {
           std::copy(cell.before, cell.before + hidden, cell.after);
@@ -117,7 +117,7 @@ void lstm_gates_backward(const OptionalTensor& dout, const Tensor& dh, const Ten
                          const Tensor& cell_affine, at::IntArrayRef form, double eps, const Tensor& dax,
                          const Tensor& dah, const Tensor& partials, const Tensor& cell_partials) {
   const int64_t rows = c.size(0), hidden = c.size(-1), width = 4 * hidden;
-  const LstmForms forms(form, eps, hidden);
+  const StepForms forms(form, eps, 4, hidden);
   const RowMask real(mask);
   AT_DISPATCH_FLOATING_TYPES(c.scalar_type(), "lstm_gates_backward", [&] {
     using T = scalar_t;
@@ -161,14 +161,11 @@ void lstm_gates_backward(const OptionalTensor& dout, const Tensor& dh, const Ten
 TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
   m.def(
       "lstm_gates_forward(Tensor ax, Tensor ah, Tensor h, Tensor c, Tensor? mask, Tensor affine, Tensor cell_affine, "
-      "int[] form, float eps, Tensor(a!) gates, Tensor(b!) statistics, Tensor(c!) out_h, Tensor(d!) out_c) -> ()");
+      "int[] form, float eps, Tensor(a!) gates, Tensor(b!) statistics, Tensor(c!) out, Tensor(d!) out_c) -> ()",
+      rmsexp::on_cpu(rmsexp::lstm_gates_forward));
   m.def(
       "lstm_gates_backward(Tensor? dout, Tensor(a!) dh, Tensor(b!) dc, Tensor ax, Tensor ah, Tensor c, Tensor out_c, "
       "Tensor gates, Tensor statistics, Tensor? mask, Tensor affine, Tensor cell_affine, int[] form, float eps, "
-      "Tensor(c!) dax, Tensor(d!) dah, Tensor(e!) partials, Tensor(f!) cell_partials) -> ()");
-}
-
-TORCH_LIBRARY_IMPL(rmsexp, CPU, m) {
-  m.impl("lstm_gates_forward", rmsexp::lstm_gates_forward);
-  m.impl("lstm_gates_backward", rmsexp::lstm_gates_backward);
+      "Tensor(c!) dax, Tensor(d!) dah, Tensor(e!) partials, Tensor(f!) cell_partials) -> ()",
+      rmsexp::on_cpu(rmsexp::lstm_gates_backward));
 }

@@ -1,11 +1,16 @@
-// The operator normalise, with autograd, and the operators of its forward and backward pass (norms.h).
+// The operators normalise and add_normalise, with autograd, and those of their forward and backward pass (norms.h).
+//
+// add_normalise computes a residual addition and the norm that follows it, over the last axis, without activation:
+//
+//   total = x + addend, y = normalised(total) * gain + shift
+//
+// The total is rounded to its dtype before it is normalised. One pass over memory reads x and addend and writes both
+// results. An addition followed by the operator normalise reads the total once more.
 
 #include "norms.h"
 
-#include "derivatives.h"
 #include "norm_maps.h"
 #include "norm_rows.h"
-#include "norm_tensors.h"
 
 namespace rmsexp {
 namespace {
@@ -22,6 +27,8 @@ int64_t number_of_statistics(const Layout& layout) {
   return layout.channels_last ? layout.rows * layout.channels : layout.rows;
 }
 
+}  // namespace
+
 void check_parameter(const char* name, const OptionalTensor& tensor, const Tensor& x, const c10::SymInt& width) {
   if (!tensor.has_value() || !tensor->defined()) return;
   TORCH_CHECK_VALUE(tensor->dim() == 1 && tensor->sym_size(0) == width, "expected ", name, " of shape [", width,
@@ -29,8 +36,6 @@ void check_parameter(const char* name, const OptionalTensor& tensor, const Tenso
   TORCH_CHECK_VALUE(tensor->is_floating_point() && tensor->device() == x.device(), "expected ", name,
                     " of a floating-point dtype on ", x.device(), ", got ", tensor->dtype(), " on ", tensor->device());
 }
-
-}  // namespace
 
 void check_arguments(const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift, bool maps,
                      double slope) {
@@ -42,43 +47,57 @@ void check_arguments(const Tensor& x, const OptionalTensor& gain, const Optional
   TORCH_CHECK_VALUE(0 < slope && slope <= 1, "expected a slope in (0, 1], got ", slope);
 }
 
-// Returns y, mean and scale. Mean and scale have shape (rows,), or (batch * channels,) for maps. They are float32 if x
-// is float16 or bfloat16. The mean is empty except for layer norm. Gain and shift: (n,), or (channels,) for maps. k:
-// the number of units in a statistic; not read for layer norm.
-NormOutputs normalise_forward(const Tensor& input, const OptionalTensor& gain, const OptionalTensor& shift, bool maps,
-                              int64_t kind, int64_t k, bool inside, double eps, double slope) {
+using Outputs = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+using Gradients = std::tuple<Tensor, Tensor, Tensor>;
+
+// Returns y, mean, scale and total. Mean and scale have shape (rows,), or (batch * channels,) for maps. They are
+// float32 if x is float16 or bfloat16. The mean is empty except for layer norm, the total except with an addend, for
+// which there are no maps and no activation. Gain and shift: (n,), or (channels,) for maps. k: the number of units in a
+// statistic; not read for layer norm.
+Outputs normalise_forward(const Tensor& input, const OptionalTensor& other, const OptionalTensor& gain,
+                          const OptionalTensor& shift, bool maps, int64_t kind, int64_t k, bool inside, double eps,
+                          double slope) {
   const Tensor x = readable(input, maps), g = parameter(gain, x), b = parameter(shift, x);
+  const bool added = other.has_value();
+  const Tensor addend = added ? with_layout(as_type(*other, x.scalar_type()), x) : Tensor();
   const Layout layout = layout_of(x, maps);
   const Form form = form_of(x, layout.n, kind, k, inside, eps);
   const auto type = statistics_type(x);
   const int64_t count = number_of_statistics(layout);
   Tensor y = uninitialised_like(x), scale = uninitialised({count}, type);
   Tensor mean = uninitialised({kind == kLayer ? count : 0}, type);
+  Tensor total = added ? uninitialised_like(x) : uninitialised({0}, x.scalar_type());
   if (x.numel()) {
     AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "normalise", [&] {
-      using W = Wide<scalar_t>;
+      using T = scalar_t;
+      using W = Wide<T>;
       const auto call = [&](auto kernel, auto... sums) {
-        kernel(layout, form, x.const_data_ptr<scalar_t>(), sums..., data_or_null<W>(g), data_or_null<W>(b),
-               static_cast<W>(slope), y.mutable_data_ptr<scalar_t>(), mean.mutable_data_ptr<W>(),
-               scale.mutable_data_ptr<W>());
+        kernel(layout, form, x.const_data_ptr<T>(), sums..., data_or_null<W>(g), data_or_null<W>(b),
+               static_cast<W>(slope), y.mutable_data_ptr<T>(), mean.mutable_data_ptr<W>(), scale.mutable_data_ptr<W>());
       };
       if (layout.channels_last) {
-        call(maps_forward<scalar_t>);
+        call(maps_forward<T>);
+      } else if (added) {
+        call(exceeds_cache(x) ? rows_forward<T, true, true> : rows_forward<T, false, true>, addend.const_data_ptr<T>(),
+             total.mutable_data_ptr<T>());
       } else {
-        call(exceeds_cache(x) ? rows_forward<scalar_t, true, false> : rows_forward<scalar_t, false, false>, nullptr,
-             nullptr);
+        call(exceeds_cache(x) ? rows_forward<T, true, false> : rows_forward<T, false, false>, nullptr, nullptr);
       }
     });
   }
-  return {y, mean, scale};
+  return {y, mean, scale, total};
 }
 
-// Returns the gradients of x, gain and shift from that of y. Those of gain and shift have the dtype of the statistics.
-// The gradient of a missing gain or shift is empty.
-NormOutputs normalise_backward(const Tensor& gradient, const Tensor& input, const OptionalTensor& gain,
-                               const Tensor& mean, const Tensor& scale, const OptionalTensor& shift, bool maps,
-                               int64_t kind, int64_t k, bool inside, double eps, double slope) {
+// Returns the gradients of what was normalised, gain and shift from that of y. To the first, the gradient of the total
+// from elsewhere is added, if there is one; it is that of x and of addend. Those of gain and shift have the dtype of
+// the statistics. The gradient of a missing gain or shift is empty.
+Gradients normalise_backward(const Tensor& gradient, const OptionalTensor& total_gradient, const Tensor& input,
+                             const OptionalTensor& gain, const Tensor& mean, const Tensor& scale,
+                             const OptionalTensor& shift, bool maps, int64_t kind, int64_t k, bool inside, double eps,
+                             double slope) {
   const Tensor x = readable(input, maps), dy = with_layout(gradient, x);
+  const bool added = total_gradient.has_value();
+  const Tensor dtotal = added ? with_layout(*total_gradient, x) : Tensor();
   const Tensor g = parameter(gain, x), b = parameter(shift, x);
   const Layout layout = layout_of(x, maps);
   const Form form = form_of(x, layout.n, kind, k, inside, eps);
@@ -88,17 +107,21 @@ NormOutputs normalise_backward(const Tensor& gradient, const Tensor& input, cons
   Tensor dgain = gradient_slots(g, slots, width, scale), dshift = gradient_slots(b, slots, width, scale);
   if (x.numel()) {
     AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "normalise_backward", [&] {
-      using W = Wide<scalar_t>;
+      using T = scalar_t;
+      using W = Wide<T>;
       const auto call = [&](auto kernel, auto... sums) {
-        kernel(layout, form, sums..., dy.const_data_ptr<scalar_t>(), x.const_data_ptr<scalar_t>(), data_or_null<W>(g),
+        kernel(layout, form, sums..., dy.const_data_ptr<T>(), x.const_data_ptr<T>(), data_or_null<W>(g),
                data_or_null<W>(b), static_cast<W>(slope), mean.const_data_ptr<W>(), scale.const_data_ptr<W>(),
-               dx.mutable_data_ptr<scalar_t>(), g.defined() ? dgain.mutable_data_ptr<W>() : nullptr,
+               dx.mutable_data_ptr<T>(), g.defined() ? dgain.mutable_data_ptr<W>() : nullptr,
                b.defined() ? dshift.mutable_data_ptr<W>() : nullptr, slots);
       };
       if (layout.channels_last) {
-        call(maps_backward<scalar_t>);
+        call(maps_backward<T>);
+      } else if (added) {
+        call(exceeds_cache(x) ? rows_backward<T, true, true> : rows_backward<T, false, true>,
+             dtotal.const_data_ptr<T>());
       } else {
-        call(exceeds_cache(x) ? rows_backward<scalar_t, true, false> : rows_backward<scalar_t, false, false>, nullptr);
+        call(exceeds_cache(x) ? rows_backward<T, true, false> : rows_backward<T, false, false>, nullptr);
       }
     });
   }
@@ -110,88 +133,101 @@ NormOutputs normalise_backward(const Tensor& gradient, const Tensor& input, cons
 namespace rmsexp::normalise {
 namespace {
 
-using torch::autograd::AutogradContext;
+// The arguments of the operators that are not tensors: maps, kind, k, inside, eps and slope. When torch.compile traces
+// maps whose sizes may change, k is an expression of these sizes.
+using Options = std::tuple<bool, int64_t, c10::SymInt, bool, double, double>;
+using Forward = Outputs(const Tensor&, const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, bool,
+                        int64_t, c10::SymInt, bool, double, double);
+using Backward = Gradients(const Tensor&, const OptionalTensor&, const Tensor&, const OptionalTensor&, const Tensor&,
+                           const Tensor&, const OptionalTensor&, bool, int64_t, c10::SymInt, bool, double, double);
 
-// The arguments of the operators that are not tensors. When torch.compile traces maps whose sizes may change, k is an
-// expression of these sizes.
-struct Options {
-  bool maps;
-  int64_t kind;
-  c10::SymInt k;
-  bool inside;
-  double eps, slope;
-};
-
-using OptionsTuple = std::tuple<bool, int64_t, c10::SymInt, bool, double, double>;
-using Forward = NormOutputs(const Tensor&, const OptionalTensor&, const OptionalTensor&, bool, int64_t, c10::SymInt,
-                            bool, double, double);
-using Backward = NormOutputs(const Tensor&, const Tensor&, const OptionalTensor&, const Tensor&, const Tensor&,
-                             const OptionalTensor&, bool, int64_t, c10::SymInt, bool, double, double);
-
-OptionsTuple to_tuple(const Options& o) { return {o.maps, o.kind, o.k, o.inside, o.eps, o.slope}; }
-
-Options from_tuple(const OptionsTuple& tuple) {
-  const auto [maps, kind, k, inside, eps, slope] = tuple;
-  return {maps, kind, k, inside, eps, slope};
-}
-
-// The tensors saved for the backward pass. Gain and shift are undefined if the norm has none.
-struct SavedNorm {
-  Tensor x, gain, shift, mean, scale;
-  auto fields() { return std::tie(x, gain, shift, mean, scale); }
-};
-
-NormOutputs call_forward(const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift, const Options& o) {
-  check_arguments(x, gain, shift, o.maps, o.slope);
+// Calls normalise_forward() for the device of x, after checking all arguments except the form. Sizes may be symbolic.
+Outputs call_forward(const Tensor& x, const OptionalTensor& addend, const OptionalTensor& gain,
+                     const OptionalTensor& shift, const Options& options) {
+  check_arguments(x, gain, shift, std::get<0>(options), std::get<5>(options));
+  if (addend.has_value()) {
+    TORCH_CHECK_VALUE(addend->sym_sizes() == x.sym_sizes(), "expected addend of shape ", x.sym_sizes(), ", got ",
+                      addend->sym_sizes());
+    const bool narrower =
+        addend->is_floating_point() && c10::promoteTypes(x.scalar_type(), addend->scalar_type()) == x.scalar_type();
+    TORCH_CHECK_VALUE(narrower && addend->device() == x.device(), "expected addend of dtype ", x.dtype(),
+                      " or one of lower precision on ", x.device(), ", got ", addend->dtype(), " on ",
+                      addend->device());
+  }
   static const auto op = find_operator<Forward>("rmsexp::normalise_forward");
-  return op.call(x, gain, shift, o.maps, o.kind, o.k, o.inside, o.eps, o.slope);
+  return std::apply([&](auto... option) { return op.call(x, addend, gain, shift, option...); }, options);
 }
 
-NormOutputs call_backward(const Tensor& dy, const SavedNorm& saved, const Options& o) {
-  static const auto op = find_operator<Backward>("rmsexp::normalise_backward");
-  return op.call(dy, saved.x, optional(saved.gain), saved.mean, saved.scale, optional(saved.shift), o.maps, o.kind, o.k,
-                 o.inside, o.eps, o.slope);
+using Results = std::tuple<Tensor, Tensor>;  // total, which is not used without an addend, and y
+
+Results without_autograd(const Tensor& x, const OptionalTensor& addend, const OptionalTensor& gain,
+                         const OptionalTensor& shift, const Options& options) {
+  auto [y, mean, scale, total] = call_forward(x, addend, gain, shift, options);
+  return {std::move(total), std::move(y)};
 }
 
 class Normalise : public torch::autograd::Function<Normalise> {
  public:
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift,
-                        bool maps, int64_t kind, c10::SymInt k, bool inside, double eps, double slope) {
+  // Returns y, and with an addend the total.
+  static variable_list forward(AutogradContext* ctx, const Tensor& x, const OptionalTensor& addend,
+                               const OptionalTensor& gain, const OptionalTensor& shift, const Options& options) {
     at::AutoDispatchBelowADInplaceOrView below;
-    const Options options{maps, kind, std::move(k), inside, eps, slope};
-    const auto [y, mean, scale] = call_forward(x, gain, shift, options);
-    const SavedNorm saved{x, gain.value_or(Tensor()), shift.value_or(Tensor()), mean, scale};
-    ctx->save_for_backward(to_list(saved));
-    ctx->saved_data["options"] = to_tuple(options);
-    return y;
+    const auto [y, mean, scale, total] = call_forward(x, addend, gain, shift, options);
+    const bool added = addend.has_value();
+    ctx->save_for_backward({added ? total : x, gain.value_or(Tensor()), shift.value_or(Tensor()), mean, scale});
+    ctx->saved_data["options"] = options;
+    ctx->set_materialize_grads(false);
+    if (!added) return {y};
+    if (!x.requires_grad() && !addend->requires_grad()) ctx->mark_non_differentiable({total});
+    return {y, total};
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     refuse_second_derivatives();
-    const auto saved = from_list<SavedNorm>(ctx->get_saved_variables());
-    const auto options = from_tuple(ctx->saved_data["options"].to<OptionsTuple>());
-    variable_list result(9);  // one gradient for each argument of forward
+    static const auto op = find_operator<Backward>("rmsexp::normalise_backward");
+    const bool added = gradients.size() == 2;
+    const Tensor dy = gradients[0], dtotal = added ? gradients[1] : Tensor();
+    variable_list result(5);  // one gradient for each argument of forward
+    if (!dy.defined()) {
+      result[0] = result[1] = dtotal;
+      return result;
+    }
+    const auto saved = ctx->get_saved_variables();
+    const Tensor &x = saved[0], &gain = saved[1], &shift = saved[2], &mean = saved[3], &scale = saved[4];
     at::AutoDispatchBelowADInplaceOrView below;
-    const auto [dx, dgain, dshift] = call_backward(gradients[0], saved, options);
+    const auto call = [&](auto... option) {
+      return op.call(dy, optional(dtotal), x, optional(gain), mean, scale, optional(shift), option...);
+    };
+    const auto [dx, dgain, dshift] = std::apply(call, ctx->saved_data["options"].to<Options>());
     result[0] = dx;
-    if (saved.gain.defined()) result[1] = as_type(dgain, saved.gain.scalar_type());
-    if (saved.shift.defined()) result[2] = as_type(dshift, saved.shift.scalar_type());
+    if (added) result[1] = dx;
+    if (gain.defined()) result[2] = as_type(dgain, gain.scalar_type());
+    if (shift.defined()) result[3] = as_type(dshift, shift.scalar_type());
     return result;
   }
 };
 
-Tensor without_autograd(const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift, bool maps,
-                        int64_t kind, c10::SymInt k, bool inside, double eps, double slope) {
-  return std::get<0>(call_forward(x, gain, shift, {maps, kind, std::move(k), inside, eps, slope}));
-}
-
-Tensor with_autograd(const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift, bool maps, int64_t kind,
-                     c10::SymInt k, bool inside, double eps, double slope) {
-  if (needs_gradients(x, gain, shift)) {
-    return Normalise::apply(x, gain, shift, maps, kind, std::move(k), inside, eps, slope);
+Results with_autograd(const Tensor& x, const OptionalTensor& addend, const OptionalTensor& gain,
+                      const OptionalTensor& shift, const Options& options) {
+  if (needs_gradients(x, addend, gain, shift)) {
+    const auto results = Normalise::apply(x, addend, gain, shift, options);
+    return {results.back(), results[0]};
   }
   at::AutoDispatchBelowADInplaceOrView below;
-  return without_autograd(x, gain, shift, maps, kind, std::move(k), inside, eps, slope);
+  return without_autograd(x, addend, gain, shift, options);
+}
+
+// The operators; `run` is with_autograd or without_autograd.
+template <auto run>
+Tensor normalise(const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift, bool maps, int64_t kind,
+                 c10::SymInt k, bool inside, double eps, double slope) {
+  return std::get<1>(run(x, std::nullopt, gain, shift, {maps, kind, std::move(k), inside, eps, slope}));
+}
+
+template <auto run>
+Results add_normalise(const Tensor& x, const Tensor& addend, const OptionalTensor& gain, const OptionalTensor& shift,
+                      int64_t kind, c10::SymInt k, bool inside, double eps) {
+  return run(x, addend, gain, shift, {/*maps=*/false, kind, std::move(k), inside, eps, /*slope=*/1});
 }
 
 }  // namespace
@@ -199,21 +235,24 @@ Tensor with_autograd(const Tensor& x, const OptionalTensor& gain, const Optional
 
 TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
   m.def(
-      "normalise_forward(Tensor x, Tensor? gain, Tensor? shift, bool maps, int kind, SymInt k, bool inside, float eps, "
-      "float slope=1.0) -> (Tensor y, Tensor mean, Tensor scale)");
+      "normalise_forward(Tensor x, Tensor? addend, Tensor? gain, Tensor? shift, bool maps, int kind, SymInt k, "
+      "bool inside, float eps, float slope=1.0) -> (Tensor y, Tensor mean, Tensor scale, Tensor total)",
+      rmsexp::on_cpu(rmsexp::normalise_forward));
   m.def(
-      "normalise_backward(Tensor dy, Tensor x, Tensor? gain, Tensor mean, Tensor scale, Tensor? shift, bool maps, "
-      "int kind, SymInt k, bool inside, float eps, float slope=1.0) -> (Tensor dx, Tensor dgain, Tensor dshift)");
+      "normalise_backward(Tensor dy, Tensor? dtotal, Tensor x, Tensor? gain, Tensor mean, Tensor scale, Tensor? shift, "
+      "bool maps, int kind, SymInt k, bool inside, float eps, float slope=1.0) "
+      "-> (Tensor dx, Tensor dgain, Tensor dshift)",
+      rmsexp::on_cpu(rmsexp::normalise_backward));
   m.def(
       "normalise(Tensor x, Tensor? gain, Tensor? shift, bool maps, int kind, SymInt k, bool inside, float eps, "
       "float slope=1.0) -> Tensor");
+  m.def(
+      "add_normalise(Tensor x, Tensor addend, Tensor? gain, Tensor? shift, int kind, SymInt k, bool inside, float eps) "
+      "-> (Tensor total, Tensor y)");
+  using namespace rmsexp::normalise;
+  m.impl("normalise", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, normalise<without_autograd>));
+  m.impl("add_normalise",
+         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, add_normalise<without_autograd>));
+  m.impl("normalise", torch::dispatch(c10::DispatchKey::Autograd, normalise<with_autograd>));
+  m.impl("add_normalise", torch::dispatch(c10::DispatchKey::Autograd, add_normalise<with_autograd>));
 }
-
-TORCH_LIBRARY_IMPL(rmsexp, CPU, m) {
-  m.impl("normalise_forward", rmsexp::normalise_forward);
-  m.impl("normalise_backward", rmsexp::normalise_backward);
-}
-
-TORCH_LIBRARY_IMPL(rmsexp, CompositeExplicitAutograd, m) { m.impl("normalise", rmsexp::normalise::without_autograd); }
-
-TORCH_LIBRARY_IMPL(rmsexp, Autograd, m) { m.impl("normalise", rmsexp::normalise::with_autograd); }

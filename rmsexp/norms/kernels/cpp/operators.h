@@ -21,6 +21,12 @@ auto find_operator(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<F>();
 }
 
+// Returns the implementation of an operator on CPU, as Library::def() takes it.
+template <typename F>
+auto on_cpu(F* implementation) {
+  return torch::dispatch(c10::DispatchKey::CPU, implementation);
+}
+
 // An undefined tensor stands for none in structs; operators take std::nullopt for it.
 inline OptionalTensor optional(const Tensor& tensor) {
   return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;

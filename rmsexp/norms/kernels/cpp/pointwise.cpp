@@ -5,8 +5,6 @@
 // axis, or with `maps` to the channels. The activation is a leaky ReLU with `slope` in (0, 1]; 1 means no activation.
 #include <c10/util/string_view.h>
 
-#include "derivatives.h"
-#include "norm_tensors.h"
 #include "norms.h"
 
 namespace rmsexp {
@@ -147,13 +145,6 @@ void with_function(c10::string_view function, F f) {
   function == "erf" ? f(Erf{}) : f(Tanh{});
 }
 
-void check_number(const char* name, const Tensor& tensor, const Tensor& x) {
-  TORCH_CHECK_VALUE(tensor.dim() == 1 && tensor.sym_size(0) == 1, "expected ", name, " of shape [1], got ",
-                    tensor.sym_sizes());
-  TORCH_CHECK_VALUE(tensor.is_floating_point() && tensor.device() == x.device(), "expected ", name,
-                    " of a floating-point dtype on ", x.device(), ", got ", tensor.dtype(), " on ", tensor.device());
-}
-
 // The arguments of an operator after the checks: x in a layout that the kernels read, its rows, and the parameters.
 struct Arguments {
   Tensor x, alpha, offset, gain, shift;
@@ -184,15 +175,6 @@ struct Arguments {
 };
 
 }  // namespace
-
-// Checks the arguments of the operator pointwise. Sizes may be symbolic.
-void check_pointwise(const Tensor& x, const Tensor& alpha, const OptionalTensor& offset, const Tensor& gain,
-                     const OptionalTensor& shift, c10::string_view function, bool maps, double slope) {
-  check_arguments(x, gain, shift, maps, slope);
-  check_number("alpha", alpha, x);
-  if (offset.has_value() && offset->defined()) check_number("offset", *offset, x);
-  TORCH_CHECK_VALUE(function == "tanh" || function == "erf", "expected the function tanh or erf, got ", function);
-}
 
 // Returns y. Alpha and offset: (1,). Function: "tanh" or "erf".
 Tensor pointwise_forward(const Tensor& input, const Tensor& alpha, const OptionalTensor& offset, const Tensor& gain,
@@ -240,26 +222,22 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> pointwise_backward(const Tensor& grad
 namespace rmsexp::pointwise {
 namespace {
 
-using torch::autograd::AutogradContext;
-
 using Forward = Tensor(const Tensor&, const Tensor&, const OptionalTensor&, const Tensor&, const OptionalTensor&,
                        c10::string_view, bool, double);
 using Backward = std::tuple<Tensor, Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&,
                                                             const OptionalTensor&, const Tensor&, const OptionalTensor&,
                                                             c10::string_view, bool, double);
 
+// Calls pointwise_forward() for the device of x, after checking the arguments. Sizes may be symbolic.
 Tensor without_autograd(const Tensor& x, const Tensor& alpha, const OptionalTensor& offset, const Tensor& gain,
                         const OptionalTensor& shift, c10::string_view function, bool maps, double slope) {
-  check_pointwise(x, alpha, offset, gain, shift, function, maps, slope);
+  check_arguments(x, gain, shift, maps, slope);
+  check_parameter("alpha", alpha, x, 1);
+  check_parameter("offset", offset, x, 1);
+  TORCH_CHECK_VALUE(function == "tanh" || function == "erf", "expected the function tanh or erf, got ", function);
   static const auto op = find_operator<Forward>("rmsexp::pointwise_forward");
   return op.call(x, alpha, offset, gain, shift, function, maps, slope);
 }
-
-// The tensors saved for the backward pass. Offset and shift are undefined if there is none.
-struct SavedPointwise {
-  Tensor x, alpha, offset, gain, shift;
-  auto fields() { return std::tie(x, alpha, offset, gain, shift); }
-};
 
 class Pointwise : public torch::autograd::Function<Pointwise> {
  public:
@@ -267,31 +245,26 @@ class Pointwise : public torch::autograd::Function<Pointwise> {
                         const Tensor& gain, const OptionalTensor& shift, c10::string_view function, bool maps,
                         double slope) {
     at::AutoDispatchBelowADInplaceOrView below;
-    const SavedPointwise saved{x, alpha, offset.value_or(Tensor()), gain, shift.value_or(Tensor())};
-    ctx->save_for_backward(to_list(saved));
-    ctx->saved_data["function"] = std::string(function);
-    ctx->saved_data["maps"] = maps;
-    ctx->saved_data["slope"] = slope;
+    ctx->save_for_backward({x, alpha, offset.value_or(Tensor()), gain, shift.value_or(Tensor())});
+    ctx->saved_data["options"] = std::tuple(std::string(function), maps, slope);
     return without_autograd(x, alpha, offset, gain, shift, function, maps, slope);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     refuse_second_derivatives();
     static const auto op = find_operator<Backward>("rmsexp::pointwise_backward");
-    const auto saved = from_list<SavedPointwise>(ctx->get_saved_variables());
-    const auto& [x, alpha, offset, gain, shift] = saved;
-    const std::string function = ctx->saved_data["function"].toStringRef();
-    const bool maps = ctx->saved_data["maps"].toBool();
-    const double slope = ctx->saved_data["slope"].toDouble();
+    const auto saved = ctx->get_saved_variables();
+    const Tensor &x = saved[0], &alpha = saved[1], &offset = saved[2], &gain = saved[3], &shift = saved[4];
+    const auto [function, maps, slope] = ctx->saved_data["options"].to<std::tuple<std::string, bool, double>>();
     variable_list result(8);  // one gradient for each argument of forward
     at::AutoDispatchBelowADInplaceOrView below;
     const auto [dx, dscalars, dgain, dshift] =
         op.call(gradients[0], x, alpha, optional(offset), gain, optional(shift), function, maps, slope);
     result[0] = dx;
-    result[1] = dscalars.narrow(0, 0, 1).to(alpha.scalar_type());
-    if (offset.defined()) result[2] = dscalars.narrow(0, 1, 1).to(offset.scalar_type());
-    result[3] = dgain.to(gain.scalar_type());
-    if (shift.defined()) result[4] = dshift.to(shift.scalar_type());
+    result[1] = as_type(dscalars.narrow(0, 0, 1), alpha.scalar_type());
+    if (offset.defined()) result[2] = as_type(dscalars.narrow(0, 1, 1), offset.scalar_type());
+    result[3] = as_type(dgain, gain.scalar_type());
+    if (shift.defined()) result[4] = as_type(dshift, shift.scalar_type());
     return result;
   }
 };
@@ -311,20 +284,16 @@ Tensor with_autograd(const Tensor& x, const Tensor& alpha, const OptionalTensor&
 TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
   m.def(
       "pointwise_forward(Tensor x, Tensor alpha, Tensor? offset, Tensor gain, Tensor? shift, str function, bool maps, "
-      "float slope=1.0) -> Tensor");
+      "float slope=1.0) -> Tensor",
+      rmsexp::on_cpu(rmsexp::pointwise_forward));
   m.def(
       "pointwise_backward(Tensor dy, Tensor x, Tensor alpha, Tensor? offset, Tensor gain, Tensor? shift, "
-      "str function, bool maps, float slope=1.0) -> (Tensor dx, Tensor dscalars, Tensor dgain, Tensor dshift)");
+      "str function, bool maps, float slope=1.0) -> (Tensor dx, Tensor dscalars, Tensor dgain, Tensor dshift)",
+      rmsexp::on_cpu(rmsexp::pointwise_backward));
   m.def(
       "pointwise(Tensor x, Tensor alpha, Tensor? offset, Tensor gain, Tensor? shift, str function, bool maps, "
       "float slope=1.0) -> Tensor");
+  using namespace rmsexp::pointwise;
+  m.impl("pointwise", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, without_autograd));
+  m.impl("pointwise", torch::dispatch(c10::DispatchKey::Autograd, with_autograd));
 }
-
-TORCH_LIBRARY_IMPL(rmsexp, CPU, m) {
-  m.impl("pointwise_forward", rmsexp::pointwise_forward);
-  m.impl("pointwise_backward", rmsexp::pointwise_backward);
-}
-
-TORCH_LIBRARY_IMPL(rmsexp, CompositeExplicitAutograd, m) { m.impl("pointwise", rmsexp::pointwise::without_autograd); }
-
-TORCH_LIBRARY_IMPL(rmsexp, Autograd, m) { m.impl("pointwise", rmsexp::pointwise::with_autograd); }

@@ -1,14 +1,102 @@
-// Whole sequences of a normalised GRU or LSTM, forward and backward through time.
+// Whole sequences of a normalised GRU, LSTM, or decoder with attention, forward and backward through time. The loops
+// over the time steps serve every device: ATen computes the matrix products, and the operators of a step (steps.h) have
+// an implementation per device.
 //
-// x, (B, T, 3H) for a GRU and (B, T, 4H) for an LSTM, holds the summed inputs from the input sequence, before their
-// norms. weight, (3H, H) or (4H, H), maps the state. mask, (B, T), is false on padding; without a mask, there is no
-// padding. With `reverse`, positions are read from the last to the first. Biases, gains, shifts, form and eps are
-// passed to the operators of a step (steps.h).
+// Shapes: B rows of a batch, T time steps, H units of a state. The first axes of saved tensors are (T, B); positions
+// along T are in the order of the sequence, also if it is read in reverse.
+//
+// All these operators have the same arguments. `inputs` are the tensors of kernels/recurrences.py, which has checked
+// them, as a struct here. All but x are contiguous; a missing bias or mask is undefined. A forward operator returns the
+// tensors that its backward operator takes as `saved`. That returns the gradients of the inputs in their order, except
+// that of the mask; if there is no bias, its gradient is empty.
+//
+// x, (B, T, 3H) or for an LSTM (B, T, 4H), holds the summed inputs from the input sequence, before their norms. weight,
+// (3H, H) or (4H, H), maps the state. mask, (B, T), is false on padding; without a mask, there is no padding. With
+// `reverse`, positions are read from the last to the first. Biases, gains, shifts, form and eps are passed to the
+// operators of a step.
 
-#include "sequences.h"
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <string>
+
+#include "steps.h"
 
 namespace rmsexp {
 namespace {
+
+using TensorList = std::vector<Tensor>;
+using Inputs = c10::List<OptionalTensor>;
+using SequenceForward = TensorList(const Inputs& inputs, bool reverse, at::IntArrayRef form, double eps);
+using SequenceBackward = TensorList(at::TensorList gradients, const Inputs& inputs, at::TensorList saved, bool reverse,
+                                    at::IntArrayRef form, double eps);
+
+OptionalTensor mask_at(const Tensor& mask, int64_t t) {
+  return mask.defined() ? OptionalTensor(mask.select(1, t)) : std::nullopt;
+}
+
+Tensor with_contiguous_rows(const Tensor& x) { return x.stride(-1) == 1 ? x : x.contiguous(); }
+
+// Returns an uninitialised tensor for the gradient of x: with the strides of x if x is dense, otherwise contiguous.
+Tensor empty_gradient(const Tensor& x) {
+  return x.is_non_overlapping_and_dense() ? at::empty_like(x) : at::empty(x.sizes(), x.options());
+}
+
+// Returns P tensors of zeros, each of shape `shape`, stacked. Each of P threads, or on CUDA each of P rows of the
+// batch, adds its part of a gradient to one of them. `state`, (B, H), gives B, the dtype and the device.
+Tensor zero_partials(const Tensor& state, at::IntArrayRef shape) {
+  std::vector<int64_t> sizes{state.is_cpu() ? at::get_num_threads() : state.size(0)};
+  sizes.insert(sizes.end(), shape.begin(), shape.end());
+  return at::zeros(sizes, state.options());
+}
+
+// Returns a contiguous copy of the transposed weight. With it, the matrix product of every step is a fifth faster.
+Tensor transposed(const Tensor& weight) { return weight.t().contiguous(); }
+
+// Returns the gradient of a weight W, from the gradients of the vectors W v and the vectors v, both (T, B, ...). This
+// is one matrix product over all steps, instead of one per step.
+Tensor weight_gradient(const Tensor& dproduct, const Tensor& input) {
+  return at::mm(dproduct.flatten(0, 1).t(), input.flatten(0, 1));
+}
+
+// The states of a sequence, in the order of its positions. The initial state comes before the first position, or with
+// `reverse` after the last position.
+struct States {
+  Tensor all;  // (T + 1, B, H)
+  bool reverse;
+
+  int64_t steps() const { return all.size(0) - 1; }
+  Tensor initial() const { return all[reverse ? steps() : 0]; }
+  // The state before, and the state after, the step that reads position t; (B, H).
+  Tensor before(int64_t t) const { return all[reverse ? t + 1 : t]; }
+  Tensor after(int64_t t) const { return all[reverse ? t : t + 1]; }
+  // The state before each step, (T, B, H), in the order of the positions.
+  Tensor before() const { return all.narrow(0, reverse ? 1 : 0, steps()); }
+  // The position that step number `step`, counted from 0, reads.
+  int64_t position(int64_t step) const { return reverse ? steps() - 1 - step : step; }
+};
+
+// Returns states of which only the initial one has values, a copy of `initial`.
+States empty_states(const Tensor& initial, int64_t steps, bool reverse) {
+  const States states{at::empty({steps + 1, initial.size(0), initial.size(1)}, initial.options()), reverse};
+  states.initial().copy_(initial);
+  return states;
+}
+
+// The operators of one time step of a GRU.
+const auto& gru_forward_step() {
+  static const auto op = find_operator<decltype(gru_gates_forward)>("rmsexp::gru_gates_forward");
+  return op;
+}
+
+const auto& gru_backward_step() {
+  static const auto op = find_operator<decltype(gru_gates_backward)>("rmsexp::gru_gates_backward");
+  return op;
+}
 
 struct GruInputs {
   Tensor x, h0, weight, affine, bias, mask;
@@ -119,10 +207,161 @@ TensorList lstm_backward(at::TensorList gradients, const Inputs& inputs, at::Ten
   return {dx, dh, dc, weight_gradient(dah, h.before()), partials.sum(0), cell_partials.sum(0)};
 }
 
+// The conditional GRU of a decoder (Sennrich et al. 2017, section 2). At each time step, the first GRU updates the
+// state from the previous token, attention reads the source with a query computed from that state, and the second GRU
+// updates the state from the attention's context. Only the second GRU has a bias, which is added to its summed inputs
+// from the state.
+
+struct DecoderInputs {
+  Tensor x;              // (B, T, 3H): summed inputs from the previous tokens
+  Tensor s0;             // (B, H)
+  Tensor keys;           // (B, S, C)
+  Tensor values;         // (B, S, A)
+  Tensor w_first;        // (3H, H): maps the state, for the first GRU
+  Tensor w_between;      // (C + 3H, H): maps the state between the GRUs
+  Tensor w_context;      // (3H, A): maps the context, for the second GRU
+  Tensor score;          // (C,)
+  Tensor affine_first;   // (2, 2, 3H): as in steps.h
+  Tensor affine_second;  // (2, 2, 3H): as in steps.h
+  Tensor affine_query;   // (2, C): gain and shift of the query
+  Tensor bias;           // (3H,): bias of the second GRU
+  Tensor mask;           // (B, S)
+
+  auto fields() {
+    return std::tie(x, s0, keys, values, w_first, w_between, w_context, score, affine_first, affine_second,
+                    affine_query, bias, mask);
+  }
+};
+
+// In joint_products, the first C units are the query. The other 3H are the second GRU's summed inputs from the state,
+// with the bias.
+struct SavedDecoder {
+  Tensor states;             // (T + 1, B, H): the initial state, and the states after each step
+  Tensor contexts;           // (T, B, A): results of the attention
+  Tensor between;            // (T, B, H): states between the first and the second GRU
+  Tensor first_products;     // (T, B, 3H): w_first times the state before the step
+  Tensor joint_products;     // (T, B, C + 3H): w_between times the state between the GRUs
+  Tensor context_products;   // (T, B, 3H): w_context times the context
+  Tensor first_gates;        // (T, B, 3H): reset, update, candidate
+  Tensor first_statistics;   // (T, B, 8): GruStatistics
+  Tensor second_gates;       // (T, B, 3H): reset, update, candidate
+  Tensor second_statistics;  // (T, B, 8): GruStatistics
+  Tensor query_statistics;   // (T, B, 2): Statistics
+  Tensor attention;          // (T, B, S): attention weights
+
+  auto fields() {
+    return std::tie(states, contexts, between, first_products, joint_products, context_products, first_gates,
+                    first_statistics, second_gates, second_statistics, query_statistics, attention);
+  }
+};
+
+Tensor query_part(const Tensor& joint, int64_t C) { return joint.narrow(-1, 0, C); }
+Tensor gru_part(const Tensor& joint, int64_t C) { return joint.narrow(-1, C, joint.size(-1) - C); }
+
+// The first four integers of `forms` are the form of the GRUs, the other three that of the query (steps.h).
+TensorList decoder_forward(const Inputs& inputs, bool /*reverse*/, at::IntArrayRef forms, double eps) {
+  at::AutoDispatchBelowADInplaceOrView below;  // autograd need not record: decoder_backward computes the gradients
+  static const auto attend = find_operator<decltype(attention_forward)>("rmsexp::attention_forward");
+  const auto in = from_list<DecoderInputs>(inputs);
+  const auto form = forms.slice(0, 4), query_form = forms.slice(4);
+  const int64_t H = in.s0.size(-1), B = in.x.size(0), T = in.x.size(1);
+  const int64_t S = in.keys.size(1), C = in.keys.size(2), A = in.values.size(2);
+  const Tensor x = with_contiguous_rows(in.x);
+  const Tensor first = transposed(in.w_first), between = transposed(in.w_between);
+  const Tensor of_context = transposed(in.w_context);
+  const auto empty = [&](int64_t width) { return at::empty({T, B, width}, x.options()); };
+  const States s = empty_states(in.s0, T, false);
+  const SavedDecoder saved{.states = s.all,
+                           .contexts = empty(A),
+                           .between = empty(H),
+                           .first_products = empty(3 * H),
+                           .joint_products = empty(C + 3 * H),
+                           .context_products = empty(3 * H),
+                           .first_gates = empty(3 * H),
+                           .first_statistics = empty(kWidth<GruStatistics>),
+                           .second_gates = empty(3 * H),
+                           .second_statistics = empty(kWidth<GruStatistics>),
+                           .query_statistics = empty(kWidth<Statistics>),
+                           .attention = empty(S)};
+  for (int64_t t = 0; t < T; ++t) {
+    Tensor ah = saved.first_products[t], joint = saved.joint_products[t], ax = saved.context_products[t];
+    at::mm_out(ah, s.before(t), first);
+    gru_forward_step().call(x.select(1, t), ah, s.before(t), std::nullopt, std::nullopt, in.affine_first, form, eps,
+                            saved.first_gates[t], saved.first_statistics[t], saved.between[t]);
+    at::mm_out(joint, saved.between[t], between);
+    attend.call(in.keys, query_part(joint, C), in.values, in.mask, in.score, in.affine_query, query_form, eps,
+                saved.query_statistics[t], saved.attention[t], saved.contexts[t]);
+    at::mm_out(ax, saved.contexts[t], of_context);
+    gru_forward_step().call(ax, gru_part(joint, C), saved.between[t], std::nullopt, optional(in.bias), in.affine_second,
+                            form, eps, saved.second_gates[t], saved.second_statistics[t], s.after(t));
+  }
+  return to_list(saved);
+}
+
+// `gradients` are those of the states, (B, T, H), and of the contexts, (B, T, A).
+TensorList decoder_backward(at::TensorList gradients, const Inputs& inputs, at::TensorList saved_list, bool /*reverse*/,
+                            at::IntArrayRef forms, double eps) {
+  at::AutoDispatchBelowADInplaceOrView below;
+  static const auto attend_backward = find_operator<decltype(attention_backward)>("rmsexp::attention_backward");
+  const auto in = from_list<DecoderInputs>(inputs);
+  const auto saved = from_list<SavedDecoder>(saved_list);
+  const auto form = forms.slice(0, 4), query_form = forms.slice(4);
+  const int64_t C = in.keys.size(2);
+  const Tensor x = with_contiguous_rows(in.x), dout = with_contiguous_rows(gradients[0]);
+  const States s{saved.states, false};
+  const Tensor dx = empty_gradient(x), dah = at::empty_like(saved.first_products);
+  const Tensor djoint = at::empty_like(saved.joint_products), dax = at::empty_like(saved.context_products);
+  const Tensor dkeys = at::zeros_like(in.keys);
+  const Tensor dcontexts = gradients[1].transpose(0, 1).clone(at::MemoryFormat::Contiguous);
+  const Tensor first_partials = zero_partials(s.initial(), in.affine_first.sizes());
+  const Tensor second_partials = zero_partials(s.initial(), in.affine_second.sizes());
+  const Tensor attention_partials = zero_partials(s.initial(), {3, C});  // gradients of score, gain and shift
+  Tensor ds = at::zeros_like(s.initial());
+  for (int64_t t = s.steps() - 1; t >= 0; --t) {
+    const Tensor joint = saved.joint_products[t], djoint_t = djoint[t];
+    gru_backward_step().call(dout.select(1, t), ds, saved.context_products[t], gru_part(joint, C), saved.between[t],
+                             saved.second_gates[t], saved.second_statistics[t], std::nullopt, in.affine_second, form,
+                             eps, dax[t], gru_part(djoint_t, C), second_partials);
+    dcontexts[t].addmm_(dax[t], in.w_context);
+    attend_backward.call(dcontexts[t], in.keys, query_part(joint, C), in.values, in.mask, in.score, in.affine_query,
+                         saved.query_statistics[t], saved.attention[t], query_form, eps, dkeys, query_part(djoint_t, C),
+                         attention_partials);
+    ds.addmm_(djoint_t, in.w_between);
+    gru_backward_step().call(std::nullopt, ds, x.select(1, t), saved.first_products[t], s.before(t),
+                             saved.first_gates[t], saved.first_statistics[t], std::nullopt, in.affine_first, form, eps,
+                             dx.select(1, t), dah[t], first_partials);
+    ds.addmm_(dah[t], in.w_first);
+  }
+  const Tensor dattention = attention_partials.sum(0);
+  return {dx,
+          ds,
+          dkeys,
+          at::bmm(saved.attention.permute({1, 2, 0}), dcontexts.transpose(0, 1)),
+          weight_gradient(dah, s.before()),
+          weight_gradient(djoint, saved.between),
+          weight_gradient(dax, saved.contexts),
+          dattention[0].clone(),
+          first_partials.sum(0),
+          second_partials.sum(0),
+          dattention.narrow(0, 1, 2).clone(),
+          in.bias.defined() ? gru_part(djoint, C).sum(at::IntArrayRef{0, 1}) : at::empty({0}, x.options())};
+}
+
+// Defines the operators <name>_forward and <name>_backward, for every device.
+void define_sequence(torch::Library& m, const std::string& name, SequenceForward forward, SequenceBackward backward) {
+  const std::string options = "bool reverse, int[] form, float eps) -> Tensor[]";
+  const std::string names[] = {name + "_forward", name + "_backward"};
+  m.def((names[0] + "(Tensor?[] inputs, " + options).c_str());
+  m.def((names[1] + "(Tensor[] gradients, Tensor?[] inputs, Tensor[] saved, " + options).c_str());
+  m.impl(names[0].c_str(), torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, forward));
+  m.impl(names[1].c_str(), torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, backward));
+}
+
 }  // namespace
 }  // namespace rmsexp
 
 TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
   rmsexp::define_sequence(m, "gru", rmsexp::gru_forward, rmsexp::gru_backward);
   rmsexp::define_sequence(m, "lstm", rmsexp::lstm_forward, rmsexp::lstm_backward);
+  rmsexp::define_sequence(m, "decoder", rmsexp::decoder_forward, rmsexp::decoder_backward);
 }

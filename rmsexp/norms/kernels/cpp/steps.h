@@ -3,7 +3,7 @@
 //
 // Shapes: B rows of a batch, H units of a state, S source positions, C units of a key, A units of a value. The last
 // axis of every matrix is contiguous. N is the norm that `form` and `eps` describe, with the gain and shift in
-// `affine`; the integers of `form` are listed at GruForms, LstmForms and query_form. N' is the backward pass of N: from
+// `affine`; the integers of `form` are listed at StepForms and query_form. N' is the backward pass of N: from
 // the gradient of N(a) it computes the gradient of a (forms.h, correction()). A gradient dz is that of the loss with
 // respect to z. `partials` have P parts, one for each thread on CPU and one for each row of the batch on CUDA, so that
 // no two threads add to the same sum; the gradient is the sum of the parts.
@@ -20,27 +20,16 @@ inline at::IntArrayRef integers(at::IntArrayRef form, size_t count) {
   return form;
 }
 
-// The integers of `form` are: kind of norm, number of units in the statistic of the gates, number of units in the
-// statistic of the candidate, and 1 if eps is inside the root, otherwise 0.
-struct GruForms {
-  Form gates, candidate;
-  GruForms(at::IntArrayRef form, double eps, int64_t hidden)
-      : gates{integers(form, 4)[0], 2 * hidden, form[1], form[3] != 0, eps},
-        candidate{form[0], hidden, form[2], form[3] != 0, eps} {
+// The integers of `form` are: kind of norm, number of units in the statistics of the gates, number of units in the
+// statistic of the candidate (GRU) or of the cell (LSTM), and 1 if eps is inside the root, otherwise 0. The norms of
+// the gates are over `blocks` x `hidden` units.
+struct StepForms {
+  Form gates, inner;
+  StepForms(at::IntArrayRef form, double eps, int64_t blocks, int64_t hidden)
+      : gates{integers(form, 4)[0], blocks * hidden, form[1], form[3] != 0, eps},
+        inner{form[0], hidden, form[2], form[3] != 0, eps} {
     check(gates);
-    check(candidate);
-  }
-};
-
-// The integers of `form` are: kind of norm, number of units in the statistics of ax and ah, number of units in the
-// statistic of the cell, and 1 if eps is inside the root, otherwise 0.
-struct LstmForms {
-  Form gates, cell;
-  LstmForms(at::IntArrayRef form, double eps, int64_t hidden)
-      : gates{integers(form, 4)[0], 4 * hidden, form[1], form[3] != 0, eps},
-        cell{form[0], hidden, form[2], form[3] != 0, eps} {
-    check(gates);
-    check(cell);
+    check(inner);
   }
 };
 

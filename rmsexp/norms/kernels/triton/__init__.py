@@ -6,7 +6,7 @@ The kernels are deterministic. They compute statistics and sums in float32, or i
 """
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,12 +14,7 @@ from torch import Tensor
 from torch.library import Library
 
 from rmsexp.norms.kernels.triton.attention import attention_backward, attention_forward
-from rmsexp.norms.kernels.triton.norms import (
-    add_normalise_backward,
-    add_normalise_forward,
-    normalise_backward,
-    normalise_forward,
-)
+from rmsexp.norms.kernels.triton.norms import normalise_backward, normalise_forward
 from rmsexp.norms.kernels.triton.pointwise import pointwise_backward, pointwise_forward
 from rmsexp.norms.kernels.triton.steps import (
     gru_gates_backward,
@@ -28,21 +23,18 @@ from rmsexp.norms.kernels.triton.steps import (
     lstm_gates_forward,
 )
 
-OPERATORS = (
-    normalise_forward,
-    normalise_backward,
-    pointwise_forward,
-    pointwise_backward,
-    add_normalise_forward,
-    add_normalise_backward,
-    gru_gates_forward,
-    gru_gates_backward,
-    lstm_gates_forward,
-    lstm_gates_backward,
-    attention_forward,
-    attention_backward,
-)
-
+OPERATORS: dict[str, Callable[..., Any]] = {
+    "normalise_forward": normalise_forward,
+    "normalise_backward": normalise_backward,
+    "pointwise_forward": pointwise_forward,
+    "pointwise_backward": pointwise_backward,
+    "gru_gates_forward": gru_gates_forward,
+    "gru_gates_backward": gru_gates_backward,
+    "lstm_gates_forward": lstm_gates_forward,
+    "lstm_gates_backward": lstm_gates_backward,
+    "attention_forward": attention_forward,
+    "attention_backward": attention_backward,
+}
 
 _libraries: list[Library] = []  # kept, because deleting a Library removes the implementations that it registered
 
@@ -54,17 +46,12 @@ def register(key: str) -> None:
     :func:`rmsexp.norms.kernels.load`.
     """
     library = Library("rmsexp", "IMPL", key)
-    for operator in OPERATORS:
-        library.impl(operator.__name__, _on_the_device_of_its_tensors(operator))
+    for name, operator in OPERATORS.items():
+        library.impl(name, partial(_run_on_the_device_of_its_tensors, operator))
     _libraries.append(library)
 
 
-def _on_the_device_of_its_tensors(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the operator, run with its tensors' GPU as the current device: there Triton launches kernels."""
-
-    @wraps(operator)
-    def run(*arguments: Any) -> Any:
-        with torch.cuda.device_of(next(each for each in arguments if isinstance(each, Tensor))):
-            return operator(*arguments)
-
-    return run
+def _run_on_the_device_of_its_tensors(operator: Callable[..., Any], *arguments: Any) -> Any:
+    """Run the operator with its tensors' GPU as the current device: there Triton launches kernels."""
+    with torch.cuda.device_of(next(each for each in arguments if isinstance(each, Tensor))):
+        return operator(*arguments)

@@ -9,19 +9,17 @@ formulas, and the operators' arguments, are in ``cpp/steps.h``.
 
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from rmsexp.norms.kernels.triton.rows import (
+    RowOperator,
     check_form,
-    launch_options,
     load_statistics,
     norm_backward,
     norm_output,
-    row_statistics,
-    row_strides,
-    save_statistics,
+    saved_statistics,
     tanh,
 )
 
@@ -65,8 +63,7 @@ def _forward(
     context += row * context_stride
     positions = tl.arange(0, BLOCK_POSITIONS)[:, None]
     units = tl.arange(0, BLOCK_N)[None, :]
-    mean, scale = row_statistics(query, True, 1, width, k, NORM, DTYPE, 1, BLOCK_N)
-    save_statistics(statistics, QUERY, mean, scale)
+    mean, scale = saved_statistics(query, statistics, QUERY, width, k, NORM, BLOCK_N)
     # alpha first holds the energies, score . tanh(keys + N(query)), and then their softmax.
     maxima = tl.full([BLOCK_POSITIONS, 1], float("-inf"), DTYPE)
     for position_start in range(0, length, BLOCK_POSITIONS):
@@ -198,61 +195,23 @@ def _backward(
     norm_backward(dquery, query, affine, partials + width, width, statistics, QUERY, 0, width, k, NORM, BLOCK_N)
 
 
-def attention_forward(
-    keys: Tensor,
-    query: Tensor,
-    values: Tensor,
-    mask: Tensor,
-    score: Tensor,
-    affine: Tensor,
-    form: list[int],
-    eps: float,
-    statistics: Tensor,
-    alpha: Tensor,
-    context: Tensor,
-) -> None:
-    """Compute ``alpha = softmax(score . tanh(keys + N(query)))`` and ``context = alpha . values``."""
-    rows = {"keys": keys, "query": query, "values": values, "mask": mask, "statistics": statistics}
-    rows |= {"alpha": alpha, "context": context}
-    _forward[(keys.shape[0],)](
-        **rows, **row_strides(**rows), score=score, affine=affine, **_options(keys, values, form, eps)
-    )
-
-
-def attention_backward(
-    dcontext: Tensor,
-    keys: Tensor,
-    query: Tensor,
-    values: Tensor,
-    mask: Tensor,
-    score: Tensor,
-    affine: Tensor,
-    statistics: Tensor,
-    alpha: Tensor,
-    form: list[int],
-    eps: float,
-    dkeys: Tensor,
-    dquery: Tensor,
-    partials: Tensor,
-) -> None:
-    """Compute the gradients of the inputs of :func:`attention_forward`, except ``values``.
-
-    The tanh is computed again: saving it in the forward pass would take as much memory as the keys for every target
-    position.
-    """
-    rows = {"dcontext": dcontext, "keys": keys, "query": query, "values": values, "mask": mask}
-    rows |= {"statistics": statistics, "alpha": alpha, "dalpha": alpha.new_empty(alpha.shape)}
-    rows |= {"dkeys": dkeys, "dquery": dquery, "partials": partials}
-    _backward[(keys.shape[0],)](
-        **rows, **row_strides(**rows), score=score, affine=affine, **_options(keys, values, form, eps)
-    )
-
-
-def _options(keys: Tensor, values: Tensor, form: list[int], eps: float) -> dict[str, Any]:
-    """Return the kernels' arguments other than tensors. Raises: ValueError for a norm that they cannot compute."""
-    (_, length, width), (kind, k, inside) = keys.shape, form
+def _options(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the kernels' other arguments. Raises: ValueError for a norm that they cannot compute."""
+    (_, length, width), (kind, k, inside) = arguments["keys"].shape, arguments["form"]
     check_form(kind, width, k, bool(inside))
     positions, units = min(16, triton.next_power_of_2(length)), min(256, triton.next_power_of_2(width))
-    sizes = {"length": length, "width": width, "depth": values.shape[2], "k": k}
-    blocks = {"BLOCK_POSITIONS": positions, "BLOCK_N": units, **launch_options(positions * units)}
-    return {**sizes, "NORM": (kind, bool(inside), eps), **blocks}
+    sizes = {"length": length, "width": width, "depth": arguments["values"].shape[2], "k": k}
+    blocks = {"BLOCK_POSITIONS": positions, "BLOCK_N": units, "dalpha": torch.empty_like(arguments["alpha"])}
+    return {**sizes, "NORM": (kind, bool(inside), arguments["eps"]), **blocks}
+
+
+# The tanh is computed again in the backward pass: saving it would take as much memory as the keys for every target
+# position. The gradient of the values is left to the caller.
+attention_forward = RowOperator(
+    _forward, "keys query values mask score affine form eps statistics alpha context", _options
+)
+attention_backward = RowOperator(
+    _backward,
+    "dcontext keys query values mask score affine statistics alpha form eps dkeys dquery partials",
+    _options,
+)

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from rmsexp.norms.kernels.forms import Form, Kind, is_channels_last, is_readable, wide
+from rmsexp.norms.kernels.norms import Kind, compute_dtype, is_channels_last, is_readable
 from rmsexp.norms.kernels.triton.rows import LAYER, check_form, launch_options, row_gradient_terms, row_statistics
 
 
@@ -96,10 +96,8 @@ def _backward(
 ):
     """Compute the gradients of the inputs of :func:`_forward`.
 
-    With ``normalised = (x - mean) * scale``, the gradient of gain is the sum of ``dy * normalised``, and that of shift
-    is the sum of ``dy``. A program writes the sums over its rows, or for maps over the units of each row; the caller
-    adds these parts. For the gradient of x see :func:`row_gradient_terms`, with ``g = dy * gain``. With an addend, x is
-    the total, and ``dtotal`` the gradient of the total from elsewhere; addend has the same gradient as x.
+    The formulas are those of ``rows_backward`` in ``cpp/norm_rows.h``. A program writes the sums over its rows, or for
+    maps over the units of each row; the caller adds these parts. With an addend, x is the total.
     """
     DTYPE: tl.constexpr = scale.dtype.element_ty
     row = (tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None]
@@ -186,7 +184,7 @@ def block_options(layout: Layout) -> dict[str, int]:
 
 
 def wide_parameter(vector: Tensor | None, x: Tensor) -> Tensor | None:
-    return None if vector is None else vector.to(wide(x)).contiguous()
+    return None if vector is None else vector.to(compute_dtype(x.dtype)).contiguous()
 
 
 def with_layout(x: Tensor, like: Tensor) -> Tensor:
@@ -194,36 +192,35 @@ def with_layout(x: Tensor, like: Tensor) -> Tensor:
     return x if x.stride() == like.stride() else torch.empty_like(like).copy_(x)
 
 
-def _checked(form: Form, n: int) -> Form:
-    """Return the form for rows of ``n`` units, which all enter the statistic of layer norm.
-
-    Raises: ValueError if the kernels cannot compute it.
-    """
-    form = form._replace(k=n) if form.kind == Kind.LAYER else form
-    check_form(form.kind, n, form.k, form.inside)
-    return form
-
-
-def _launch_forward(
-    x: Tensor, addend: Tensor | None, gain: Tensor | None, shift: Tensor | None, maps: bool, form: Form
-) -> tuple[Tensor | None, Tensor, Tensor, Tensor]:
-    """Return the sum of x and addend, or None without an addend, and y, mean and scale (:func:`normalise_forward`)."""
+def normalise_forward(
+    x: Tensor,
+    addend: Tensor | None,
+    gain: Tensor | None,
+    shift: Tensor | None,
+    maps: bool,
+    kind: int,
+    k: int,
+    inside: bool,
+    eps: float,
+    slope: float = 1.0,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return y, mean, scale and total, which is empty without an addend. A separate kernel applies the leaky ReLU."""
     x = x if is_readable(x, maps) else x.contiguous()
     addend = None if addend is None else with_layout(addend, x)
     layout = layout_of(x, maps)
     total, y = None if addend is None else torch.empty_like(x), torch.empty_like(x)
-    scale = x.new_empty(layout.rows, dtype=wide(x))
-    mean = scale.new_empty(layout.rows if form.kind == Kind.LAYER else 0)
+    scale = x.new_empty(layout.rows, dtype=compute_dtype(x.dtype))
+    mean = scale.new_empty(layout.rows if kind == Kind.LAYER else 0)
     if x.numel():
         options = block_options(layout)
         tensors = (x, addend, total, wide_parameter(gain, x), wide_parameter(shift, x), y, mean, scale)
-        kind, k, inside, eps = _checked(form, layout.n)
+        k = checked_units(kind, layout.n, k, inside)
         grid = (triton.cdiv(layout.rows, options["BLOCK_ROWS"]),)
         _forward[grid](*tensors, *layout, k, maps, (kind, inside, eps), **options)
-    return total, y, mean, scale
+    return y if slope == 1 else F.leaky_relu(y, slope), mean, scale, x.new_empty(0) if total is None else total
 
 
-def _launch_backward(
+def normalise_backward(
     dy: Tensor,
     dtotal: Tensor | None,
     x: Tensor,
@@ -232,14 +229,19 @@ def _launch_backward(
     scale: Tensor,
     shift: Tensor | None,
     maps: bool,
-    form: Form,
+    kind: int,
+    k: int,
+    inside: bool,
+    eps: float,
+    slope: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x, gain and shift (:func:`normalise_backward`), with ``dtotal`` added to that of x."""
+    """Return the gradients of x, to which ``dtotal`` is added, and of gain and shift."""
+    if slope != 1:
+        y, *_ = normalise_forward(x, None, gain, shift, maps, kind, k, inside, eps)
+        dy = torch.where(y > 0, dy, dy * slope)
     x = x if is_readable(x, maps) else x.contiguous()
     dy, dtotal = with_layout(dy, x), None if dtotal is None else with_layout(dtotal, x)
     layout = layout_of(x, maps)
-    if x.numel():
-        form = _checked(form, layout.n)
     options = block_options(layout)
     programs = triton.cdiv(layout.rows, options["BLOCK_ROWS"])
     examples = layout.rows // layout.channels if x.numel() else 0
@@ -247,78 +249,15 @@ def _launch_backward(
     dx = torch.empty_like(x)
     dgain, dshift = (None if vector is None else scale.new_empty(parts) for vector in (gain, shift))
     if x.numel():
-        kind, k, inside, eps = form
+        k = checked_units(kind, layout.n, k, inside)
         tensors = (dy, dtotal, x, wide_parameter(gain, x), mean, scale, dx, dgain, dshift)
         _backward[(programs,)](*tensors, *layout, k, maps, (kind, inside, eps), **options)
     empty = scale.new_empty(0)
     return dx, empty if dgain is None else dgain.sum(0), empty if dshift is None else dshift.sum(0)
 
 
-def normalise_forward(
-    x: Tensor,
-    gain: Tensor | None,
-    shift: Tensor | None,
-    maps: bool,
-    kind: int,
-    k: int,
-    inside: bool,
-    eps: float,
-    slope: float = 1.0,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return y, mean and scale. A separate kernel applies the leaky ReLU."""
-    _, y, mean, scale = _launch_forward(x, None, gain, shift, maps, Form(kind, k, inside, eps))
-    return y if slope == 1 else F.leaky_relu(y, slope), mean, scale
-
-
-def normalise_backward(
-    dy: Tensor,
-    x: Tensor,
-    gain: Tensor | None,
-    mean: Tensor,
-    scale: Tensor,
-    shift: Tensor | None,
-    maps: bool,
-    kind: int,
-    k: int,
-    inside: bool,
-    eps: float,
-    slope: float = 1.0,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x, gain and shift."""
-    if slope != 1:
-        y, _, _ = normalise_forward(x, gain, shift, maps, kind, k, inside, eps)
-        dy = torch.where(y > 0, dy, dy * slope)
-    return _launch_backward(dy, None, x, gain, mean, scale, shift, maps, Form(kind, k, inside, eps))
-
-
-def add_normalise_forward(
-    x: Tensor,
-    addend: Tensor,
-    gain: Tensor | None,
-    shift: Tensor | None,
-    kind: int,
-    k: int,
-    inside: bool,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return total, y, mean and scale."""
-    total, y, mean, scale = _launch_forward(x, addend, gain, shift, False, Form(kind, k, inside, eps))
-    assert total is not None
-    return total, y, mean, scale
-
-
-def add_normalise_backward(
-    dtotal: Tensor,
-    dy: Tensor,
-    total: Tensor,
-    gain: Tensor | None,
-    mean: Tensor,
-    scale: Tensor,
-    shift: Tensor | None,
-    kind: int,
-    k: int,
-    inside: bool,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradient of x, which is that of addend, too, and the gradients of gain and shift."""
-    return _launch_backward(dy, dtotal, total, gain, mean, scale, shift, False, Form(kind, k, inside, eps))
+def checked_units(kind: int, n: int, k: int, inside: bool) -> int:
+    """Return how many of ``n`` units enter the statistic, for layer norm all. Raises: ValueError (check_form)."""
+    k = n if kind == Kind.LAYER else k
+    check_form(kind, n, k, inside)
+    return k

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from rmsexp.norms.kernels.forms import is_channels_last, is_readable, wide
+from rmsexp.norms.kernels.norms import compute_dtype, is_channels_last, is_readable
 from rmsexp.norms.kernels.triton.norms import (
     Layout,
     block_options,
@@ -45,10 +45,10 @@ def _forward(
     channels,
     PER_ROW: tl.constexpr,
     ERF: tl.constexpr,  # whether f is erf; otherwise it is tanh
-    DTYPE: tl.constexpr,  # dtype in which y is computed
     BLOCK_ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
+    DTYPE: tl.constexpr = alpha.dtype.element_ty
     row = (tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None]
     for start in range(0, n, BLOCK_N):
         unit = start + tl.arange(0, BLOCK_N)[None, :]
@@ -78,14 +78,11 @@ def _backward(
     channels,
     PER_ROW: tl.constexpr,
     ERF: tl.constexpr,
-    DTYPE: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Compute the gradients of the inputs of :func:`_forward`. With ``h = dy * gain * f'(u)``::
-
-    dx = alpha * h, dalpha = sum of h * x, doffset = sum of h, dgain = sum of dy * f(u), dshift = sum of dy
-    """
+    """Compute the gradients of the inputs of :func:`_forward`, with ``h = dy * gain * f'(u)``."""
+    DTYPE: tl.constexpr = alpha.dtype.element_ty
     program = tl.program_id(0).to(tl.int64)
     row = (program * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None]
     sums_alpha = tl.zeros([BLOCK_ROWS, BLOCK_N], DTYPE)
@@ -146,7 +143,7 @@ def pointwise_forward(
         parameters = [wide_parameter(vector, x) for vector in (alpha, offset, gain, shift)]
         sizes = (layout.rows, layout.n, layout.channels)
         _forward[(triton.cdiv(layout.rows, options["BLOCK_ROWS"]),)](
-            x, *parameters, y, *sizes, per_row, function == "erf", _DTYPES[wide(x)], **options
+            x, *parameters, y, *sizes, per_row, function == "erf", **options
         )
     return y if slope == 1 else F.leaky_relu(y, slope)
 
@@ -172,15 +169,12 @@ def pointwise_backward(
     options = block_options(layout)
     programs = triton.cdiv(layout.rows, options["BLOCK_ROWS"]) if x.numel() else 0
     parts = (layout.rows // layout.channels if x.numel() else 0, width) if per_row else (programs, width)
-    dx, dscalars = torch.empty_like(x), x.new_empty((programs, 2), dtype=wide(x))
+    dx, dscalars = torch.empty_like(x), x.new_empty((programs, 2), dtype=compute_dtype(x.dtype))
     dgain = dscalars.new_empty(parts)
     dshift = None if shift is None else dscalars.new_empty(parts)
     if x.numel():
         parameters = [wide_parameter(vector, x) for vector in (alpha, offset, gain)]
         tensors = (dy, x, *parameters, dx, dscalars, dgain, dshift)
         sizes = (layout.rows, layout.n, layout.channels)
-        _backward[(programs,)](*tensors, *sizes, per_row, function == "erf", _DTYPES[wide(x)], **options)
+        _backward[(programs,)](*tensors, *sizes, per_row, function == "erf", **options)
     return dx, dscalars.sum(0), dgain.sum(0), dscalars.new_empty(0) if dshift is None else dshift.sum(0)
-
-
-_DTYPES = {torch.float32: tl.float32, torch.float64: tl.float64}

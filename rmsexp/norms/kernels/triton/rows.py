@@ -1,22 +1,19 @@
 """Code that all Triton kernels share: norms of single rows, and launch options.
 
-Every norm computes ``y = (a - mean) * scale`` over the n units of a row ``a``. The compile-time constant ``NORM`` has
-its kind, one of :class:`rmsexp.norms.kernels.forms.Kind`, whether eps is inside the root, and eps:
-
-- NONE: mean = 0, scale = 1.
-- RMS: mean = 0, s = the mean of the squares of the first k units.
-- LAYER: mean = mean(a), s = the mean of the squares of ``a - mean``; k is n.
-- EUCLID: mean = 0, s = the sum of the squares of the first k units.
-
-For the last three, ``scale = 1 / sqrt(s + eps)``, or ``1 / (sqrt(s) + eps)`` if eps is outside the root.
+The formulas of norms and their gradients are in ``cpp/forms.h``. The compile-time constant ``NORM`` has a norm's kind,
+one of :class:`rmsexp.norms.kernels.norms.Kind`, whether eps is inside the root, and eps.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from rmsexp.norms.kernels.forms import Kind
+from rmsexp.norms.kernels.norms import Kind
 
 NONE = tl.constexpr(int(Kind.NONE))
 LAYER = tl.constexpr(int(Kind.LAYER))
@@ -70,15 +67,8 @@ def row_gradient_terms(
 ):
     """Return the terms ``mean_g`` and ``slope``, (rows, 1), in the gradient of the loss with respect to a row ``a``.
 
-    The gradient with respect to a_j is ``scale * (g_j - mean_g - [j < k] * y_j * slope)``. For NONE, both terms are 0.
-    With root = sqrt(s), and K = 1 for EUCLID, otherwise K = k:
-
-    - mean_g = sum(g) / n for LAYER, because the mean depends on all units; 0 for the others;
-    - slope = sum(g * y) / K with eps inside the root, as d scale / d a_j = -scale^2 * y_j / K;
-    - slope = sum(g * y) / (K * scale * root) with eps outside the root, as d scale / d a_j = -scale * y_j / (K * root).
-      Where the root is 0, the formula gives 0 / 0, and slope is set to 0. The root is computed as 1 / scale - eps,
-      which loses digits where it is much smaller than eps: in float32, the slope's relative error reaches 6e-3 for a
-      root of 1e-11 and eps = 1e-5.
+    The gradient with respect to a_j is ``scale * (g_j - mean_g - [j < k] * y_j * slope)``; see ``cpp/forms.h``,
+    ``correction()``. Where the root is 0 with eps outside of it, the formula gives 0 / 0, and slope is set to 0.
     """
     mean_g = tl.zeros_like(sum_g)
     slope = tl.zeros_like(sum_g)
@@ -109,16 +99,21 @@ def tanh(x):
 
 
 @triton.jit
-def save_statistics(statistics, PLACE: tl.constexpr, mean, scale):
-    """Write the mean and scale, (1, 1), of norm number PLACE to ``statistics``, one row of shape (norms, 2)."""
+def saved_statistics(a, statistics, PLACE: tl.constexpr, n, k, NORM: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Return mean and scale, (1, 1), of a row ``a`` of n units, of which the first k count, after saving them.
+
+    They are those of norm number PLACE in ``statistics``, one row of shape (norms, 2).
+    """
+    mean, scale = row_statistics(a, True, 1, n, k, NORM, a.dtype.element_ty, 1, BLOCK_N)
     zero = tl.zeros([1, 1], tl.int32)
     tl.store(statistics + 2 * PLACE + zero, mean)
     tl.store(statistics + 2 * PLACE + zero + 1, scale)
+    return mean, scale
 
 
 @triton.jit
 def load_statistics(statistics, PLACE: tl.constexpr):
-    """Return the mean and scale, (1, 1), that :func:`save_statistics` wrote for norm number PLACE."""
+    """Return the mean and scale, (1, 1), that :func:`saved_statistics` wrote for norm number PLACE."""
     zero = tl.zeros([1, 1], tl.int32)
     return tl.load(statistics + 2 * PLACE + zero), tl.load(statistics + 2 * PLACE + zero + 1)
 
@@ -214,6 +209,27 @@ def launch_options(block_size: int) -> dict[str, int]:
     return {"num_warps": max(1, min(8, block_size // 128)), "enable_fp_fusion": True}
 
 
-def row_strides(**tensors: Tensor | None) -> dict[str, int]:
-    """Return the stride, in elements, of each tensor's first axis as the argument ``<name>_stride``; 0 for None."""
-    return {f"{name}_stride": 0 if tensor is None else tensor.stride(0) for name, tensor in tensors.items()}
+@dataclass(frozen=True)
+class RowOperator:
+    """An operator whose kernel has one program for each row of the batch.
+
+    Attributes:
+        kernel: The kernel. Its arguments have the names of the operator's; it gets None for those that the operator has
+            not, and as ``<name>_stride`` the stride of a tensor's first axis, 0 for None.
+        names: The names of the operator's arguments, in their order.
+        options: Returns, for the operator's arguments, the kernel's other arguments.
+    """
+
+    kernel: Any
+    names: str
+    options: Callable[[dict[str, Any]], dict[str, Any]]
+
+    def __call__(self, *arguments: Any) -> None:
+        named = dict(zip(self.names.split(), arguments, strict=True))
+        named |= self.options(named)
+        for name in self.kernel.arg_names:
+            tensor = named.get(name.removesuffix("_stride"))
+            named.setdefault(name, tensor.stride(0) if name.endswith("_stride") and tensor is not None else None)
+        block = math.prod(size for name, size in named.items() if name.startswith("BLOCK"))
+        inputs = {name: named[name] for name in self.kernel.arg_names}
+        self.kernel[(len(named["statistics"]),)](**inputs, **launch_options(block))

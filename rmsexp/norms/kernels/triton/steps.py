@@ -9,32 +9,20 @@ from typing import Any
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from rmsexp.norms.kernels.triton.rows import (
+    RowOperator,
     check_form,
-    launch_options,
     load_statistics,
     norm_backward,
     norm_output,
-    row_statistics,
-    row_strides,
-    save_statistics,
+    saved_statistics,
     tanh,
 )
 
 # Numbers of a step's norms, in the order of their statistics. In a GRU, parts of ax and of ah have norms of their own.
 X_GATES, X_CANDIDATE, H_GATES, H_CANDIDATE = (tl.constexpr(norm) for norm in range(4))
 X, H, CELL = (tl.constexpr(norm) for norm in range(3))  # the same of an LSTM
-
-
-@triton.jit
-def _statistics_of(a, statistics, PLACE: tl.constexpr, n, k, NORM: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Return mean and scale of a row ``a`` of n units, of which the first k count, and save them."""
-    DTYPE: tl.constexpr = a.dtype.element_ty
-    mean, scale = row_statistics(a, True, 1, n, k, NORM, DTYPE, 1, BLOCK_N)
-    save_statistics(statistics, PLACE, mean, scale)
-    return mean, scale
 
 
 @triton.jit
@@ -89,10 +77,10 @@ def _forward(
         tl.debug_barrier()
     if c is None:  # a GRU
         both, width = 2 * hidden, 3 * hidden
-        xg_mean, xg_scale = _statistics_of(ax, statistics, X_GATES, both, k_gates, NORM, BLOCK_N)
-        xc_mean, xc_scale = _statistics_of(ax + both, statistics, X_CANDIDATE, hidden, k_inner, NORM, BLOCK_N)
-        hg_mean, hg_scale = _statistics_of(ah, statistics, H_GATES, both, k_gates, NORM, BLOCK_N)
-        hc_mean, hc_scale = _statistics_of(ah + both, statistics, H_CANDIDATE, hidden, k_inner, NORM, BLOCK_N)
+        xg_mean, xg_scale = saved_statistics(ax, statistics, X_GATES, both, k_gates, NORM, BLOCK_N)
+        xc_mean, xc_scale = saved_statistics(ax + both, statistics, X_CANDIDATE, hidden, k_inner, NORM, BLOCK_N)
+        hg_mean, hg_scale = saved_statistics(ah, statistics, H_GATES, both, k_gates, NORM, BLOCK_N)
+        hc_mean, hc_scale = saved_statistics(ah + both, statistics, H_CANDIDATE, hidden, k_inner, NORM, BLOCK_N)
         for start in range(0, hidden, BLOCK_N):
             unit = start + tl.arange(0, BLOCK_N)[None, :]
             in_row = unit < hidden
@@ -115,8 +103,8 @@ def _forward(
         c += row * c_stride
         out_c += row * out_c_stride
         width = 4 * hidden
-        x_mean, x_scale = _statistics_of(ax, statistics, X, width, k_gates, NORM, BLOCK_N)
-        h_mean, h_scale = _statistics_of(ah, statistics, H, width, k_gates, NORM, BLOCK_N)
+        x_mean, x_scale = saved_statistics(ax, statistics, X, width, k_gates, NORM, BLOCK_N)
+        h_mean, h_scale = saved_statistics(ah, statistics, H, width, k_gates, NORM, BLOCK_N)
         if is_real:
             for start in range(0, hidden, BLOCK_N):
                 unit = start + tl.arange(0, BLOCK_N)[None, :]
@@ -136,7 +124,7 @@ def _forward(
                 tl.store(gates + of_candidate, candidate, in_row)
                 tl.store(out_c + unit, forget_gate * tl.load(c + unit, in_row) + input_gate * candidate, in_row)
             tl.debug_barrier()
-            c_mean, c_scale = _statistics_of(out_c, statistics, CELL, hidden, k_inner, NORM, BLOCK_N)
+            c_mean, c_scale = saved_statistics(out_c, statistics, CELL, hidden, k_inner, NORM, BLOCK_N)
             for start in range(0, hidden, BLOCK_N):
                 unit = start + tl.arange(0, BLOCK_N)[None, :]
                 in_row = unit < hidden
@@ -299,108 +287,32 @@ def _backward(
             tl.store(dah + unit, tl.zeros([1, BLOCK_N], dah.dtype.element_ty), unit < width)
 
 
-def gru_gates_forward(
-    ax: Tensor,
-    ah: Tensor,
-    h: Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    affine: Tensor,
-    form: list[int],
-    eps: float,
-    gates: Tensor,
-    statistics: Tensor,
-    out: Tensor,
-) -> None:
-    """Compute a GRU's new state from its summed inputs."""
-    _launch(_forward, form, eps, 2, locals())
-
-
-def gru_gates_backward(
-    dout: Tensor | None,
-    dh: Tensor,
-    ax: Tensor,
-    ah: Tensor,
-    h: Tensor,
-    gates: Tensor,
-    statistics: Tensor,
-    mask: Tensor | None,
-    affine: Tensor,
-    form: list[int],
-    eps: float,
-    dax: Tensor,
-    dah: Tensor,
-    partials: Tensor,
-) -> None:
-    """Compute the gradients of the inputs of :func:`gru_gates_forward`, except ``bias``."""
-    _launch(_backward, form, eps, 2, locals())
-
-
-def lstm_gates_forward(
-    ax: Tensor,
-    ah: Tensor,
-    h: Tensor,
-    c: Tensor,
-    mask: Tensor | None,
-    affine: Tensor,
-    cell_affine: Tensor,
-    form: list[int],
-    eps: float,
-    gates: Tensor,
-    statistics: Tensor,
-    out_h: Tensor,
-    out_c: Tensor,
-) -> None:
-    """Compute an LSTM's new state and cell from its summed inputs."""
-    _launch(_forward, form, eps, 4, locals() | {"out": out_h})
-
-
-def lstm_gates_backward(
-    dout: Tensor | None,
-    dh: Tensor,
-    dc: Tensor,
-    ax: Tensor,
-    ah: Tensor,
-    c: Tensor,
-    out_c: Tensor,
-    gates: Tensor,
-    statistics: Tensor,
-    mask: Tensor | None,
-    affine: Tensor,
-    cell_affine: Tensor,
-    form: list[int],
-    eps: float,
-    dax: Tensor,
-    dah: Tensor,
-    partials: Tensor,
-    cell_partials: Tensor,
-) -> None:
-    """Compute the gradients of the inputs of :func:`lstm_gates_forward`."""
-    _launch(_backward, form, eps, 4, locals())
-
-
-def _launch(kernel: Any, form: list[int], eps: float, blocks: int, arguments: dict[str, Any]) -> None:
-    """Launch a kernel with the tensors among the arguments; None for those that it has not.
-
-    ``blocks``: how many blocks of H units have a common norm. Raises: ValueError for a norm that it cannot compute.
-    """
-    kind, k_gates, k_inner, inside = form
-    state = arguments["out"] if kernel is _forward else arguments["dh"]
-    rows, hidden = state.shape
+def _options(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the kernels' other arguments. Raises: ValueError for a norm that they cannot compute."""
+    kind, k_gates, k_inner, inside = arguments["form"]
+    state = arguments["h"] if "h" in arguments else arguments["dh"]
+    hidden = state.shape[1]
+    blocks = 2 if "c" not in arguments else 4  # of `hidden` units, that have a common norm
     check_form(kind, blocks * hidden, k_gates, bool(inside))
     check_form(kind, hidden, k_inner, bool(inside))
-    names = [name.removesuffix("_stride") for name in kernel.arg_names if name.endswith("_stride")]
-    tensors = {name: arguments.get(name) for name in (*names, "bias", "affine", "cell_affine")}
-    if kernel is _backward:
-        del tensors["bias"]
-    units = min(1024, triton.next_power_of_2(hidden))
-    kernel[(rows,)](
-        **tensors,
-        **row_strides(**{name: tensors[name] for name in names}),
-        hidden=hidden,
-        k_gates=k_gates,
-        k_inner=k_inner,
-        NORM=(kind, bool(inside), eps),
-        BLOCK_N=units,
-        **launch_options(units),
-    )
+    sizes = {"hidden": hidden, "k_gates": k_gates, "k_inner": k_inner}
+    return {
+        **sizes,
+        "NORM": (kind, bool(inside), arguments["eps"]),
+        "BLOCK_N": min(1024, triton.next_power_of_2(hidden)),
+    }
+
+
+# A GRU's new state from its summed inputs, an LSTM's new state and cell, and the gradients of their inputs.
+gru_gates_forward = RowOperator(_forward, "ax ah h mask bias affine form eps gates statistics out", _options)
+gru_gates_backward = RowOperator(
+    _backward, "dout dh ax ah h gates statistics mask affine form eps dax dah partials", _options
+)
+lstm_gates_forward = RowOperator(
+    _forward, "ax ah h c mask affine cell_affine form eps gates statistics out out_c", _options
+)
+lstm_gates_backward = RowOperator(
+    _backward,
+    "dout dh dc ax ah c out_c gates statistics mask affine cell_affine form eps dax dah partials cell_partials",
+    _options,
+)

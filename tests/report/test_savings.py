@@ -1,14 +1,18 @@
-"""The charts of savings on all tasks."""
+"""Savings of time: the tables of a setting, the charts of all tasks, and precisions that stay apart."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from helpers.records import load_timings, write_timing
+from helpers.records import load_timings, write_run, write_timing
 
+from rmsexp.compare import load
+from rmsexp.records.frames import comparable
 from rmsexp.report.plots import canvas, savings
 from rmsexp.report.plots.chart import Chart
+from rmsexp.report.tables import savings as savings_table
+from rmsexp.report.tables.markup import Table
 
 
 def chart(root: Path, impl: str = "eager") -> Chart:
@@ -66,3 +70,57 @@ def test_an_interval_that_says_nothing_is_left_out_and_counted(tmp_path: Path) -
     assert rows.set_index("task")["too_wide"].to_dict() == {"cifar10": False, "rnnsearch": True}
     assert len(chart(tmp_path).panels[0].y.labels) == 1
     assert "wider than 50 percentage points (1)" in " ".join(chart(tmp_path).caption)
+
+
+def tables(root: Path) -> list[Table]:
+    """Return the tables of savings of the only setting, without the list of its records."""
+    return [table for table in savings_table.tables(load_timings(root), "cifar10") if table.name != "timings"]
+
+
+def test_savings_are_interleaved(tmp_path: Path) -> None:
+    """Times of separate runs have no table."""
+    for series, seconds in {"ln": 0.2, "rms": 0.1, "wn": 0.15}.items():
+        write_run(tmp_path, series, seconds_per_step=seconds)
+    assert tables(tmp_path) == []
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.8]})
+    (table,) = tables(tmp_path)
+    assert table.numbers.set_index("series")["kind"].to_dict() == {"ln": "reference", "rms": "paired"}
+    assert "(interleaved, eager, 1 thread, AMD EPYC, torch 2.15.0, 2 processes)" in table.title
+    text = table.readable.set_index("norm")
+    assert text.loc["RMSNorm", "saving vs LayerNorm"].startswith("20.0 % (")
+    assert text.loc["RMSNorm", "saving, paper"] == "20.5 % (Theano (Lasagne), Table 10)"
+    assert text.loc["RMSNorm", "processes, rounds"] == "2 processes, 60 rounds"
+
+
+def test_a_timing_record_without_layernorm_gives_no_saving(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"none": 1.0, "rms": 1.2})
+    assert tables(tmp_path) == []
+    write_timing(tmp_path, {"rms": 1.0, "rms+impl=fused": 0.7}, number=1)
+    lonely, fused = savings_table.timing_table(load_timings(tmp_path)).to_dict("records")
+    assert (lonely["record"], lonely["in the tables above"][:13]) == ("steps0", "no: LayerNorm")
+    assert (fused["record"], fused["impl"], fused["in the tables above"]) == ("steps1", "eager and fused", "yes")
+
+
+def test_the_precision_is_recorded_or_that_of_the_settings_name(tmp_path: Path) -> None:
+    write_run(tmp_path, "ln")
+    write_run(tmp_path, "ln", setting="demo+batch_size=8+precision=bfloat16+reduce=fast")
+    write_run(tmp_path, "ln", setting="large", precision="bfloat16")
+    runs = load(tmp_path).runs
+    assert dict(zip(runs["setting"].str[:5], runs["precision"], strict=True)) == {
+        "demo": "float32",
+        "demo+": "bfloat16",
+        "large": "bfloat16",
+    }
+    assert set(runs["series"]) == {"ln"}  # the figures and tables of a setting share a precision
+
+
+def test_timing_records_of_two_precisions_are_in_different_tables(tmp_path: Path) -> None:
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.8})
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.9}, number=1, precision="bfloat16")
+    clocks = sorted(comparable.clock(found) for found in comparable.comparisons(load_timings(tmp_path)))
+    assert [clock[:38] for clock in clocks] == [
+        "interleaved, eager, 1 thread, AMD EPYC",
+        "interleaved, eager, bfloat16, 1 thread",
+    ]
+    found = chart(tmp_path)
+    assert {"AMD EPYC, 1 thread, bfloat16", "AMD EPYC, 1 thread"} < {text for _, text in found.legend}

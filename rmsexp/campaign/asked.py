@@ -1,0 +1,181 @@
+"""What a command asks for: the runs of a campaign, which decide its claims, or those of items, which are drawn."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rmsexp import config
+from rmsexp.campaign.progress import Plan, Planned
+from rmsexp.config import identity
+from rmsexp.config.timing import ProcessOptions, TimingConfig
+from rmsexp.records.frames import comparable, names, timing_records
+from rmsexp.system.command_line import config_dir_words, value_word
+from rmsexp.train import provenance
+
+# words that begin so say where runs are done, how they are logged and saved, but not which runs
+WHERE_AND_HOW = (
+    *("results=", "data.root=", "threads=", "device="),
+    *("log_every=", "checkpoint_every=", "logger", "distributed.timeout="),
+)
+EXPONENT = re.compile(r"[-+]?\d+e[-+]?\d+", re.IGNORECASE)  # numbers that YAML takes for text, such as 1e-3
+
+
+@dataclass(frozen=True)
+class Timing:
+    """An interleaved timing of training steps, which follows the runs, once for all workers.
+
+    ``jobs``: the runs whose steps are timed, all of one setting, by series. ``options``: how they are timed.
+    ``lock``: the file that a worker locks while it measures.
+    """
+
+    jobs: Mapping[str, config.Job]
+    options: TimingConfig
+    lock: Path
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the setting."""
+        return next(iter(self.jobs.values())).setting_folder
+
+    def is_left(self) -> bool:
+        """Return whether some series was measured in fewer processes than asked for, in the records so far.
+
+        As in reports, records of the same clock and code count together: a budget may end before all processes did.
+        Records of another config, or of a norm of the user's own that has changed since, do not count.
+        """
+        records = timing_records.load(self.folder)
+        records = records[(records["kind"] == "steps") & records["series"].isin(list(self.jobs))]
+        asked = records["series"].map({series: provenance.workload(job) for series, job in self.jobs.items()})
+        records = records[records["workload"].isna() | (records["workload"] == asked)]
+        for _, same in records.groupby([*comparable.CLOCK, "code"], dropna=False):
+            measured = same.groupby("series")["processes"].sum()
+            if len(measured) == len(self.jobs) and measured.min() >= self.options.processes:
+                return False
+        return True
+
+
+@dataclass(frozen=True)
+class Asked(ABC):
+    """What a command asks for.
+
+    ``name``: that was typed, ``typed``: the words after it. ``words``: the overrides that all runs have.
+    """
+
+    name: str
+    typed: tuple[str, ...]
+    words: tuple[str, ...]
+    config_dir: str | None
+
+    MANAGED: ClassVar[tuple[str, ...]]  # keys of runs that are not overridden, because campaigns or items set them
+
+    @cached_property
+    def common(self) -> config.Job:
+        """A run of any task with the scale and the results of all runs."""
+        return self.composed([word for word in self.words if word.startswith(("scale=", "results="))])
+
+    @property
+    def results(self) -> Path:
+        return config.expanded(self.common.config.results)
+
+    @property
+    @abstractmethod
+    def folder(self) -> Path:
+        """The folder of what the command writes beside runs and timings."""
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """A line that says what is asked for."""
+
+    def command(self, places: bool = True) -> tuple[str, ...]:
+        """Return the words after ``python -m rmsexp.campaign``; without ``WHERE_AND_HOW`` if ``places`` is false."""
+        typed = (word for word in self.typed if places or not word.startswith(WHERE_AND_HOW))
+        return (self.name, *typed, *config_dir_words(self.config_dir))
+
+    @abstractmethod
+    def plan(self) -> Plan:
+        """Return the runs that the records so far ask for. New ones may follow when others have ended."""
+
+    @abstractmethod
+    def words_of(self, run: Planned) -> Sequence[str]:
+        """Return the overrides of a run."""
+
+    def composed(self, words: Sequence[str]) -> config.Job:
+        """Return the run of these overrides."""
+        return _composed(tuple(words), self.config_dir)
+
+    def begin(self, run: Planned) -> config.Job:
+        """Return a run that a worker is about to begin. Raises: ReportedError if it may not."""
+        return self.composed(self.words_of(run))
+
+    def register(self) -> Path:
+        """Write down the rules of a campaign, unless that was done, and return the file. Raises: ReportedError."""
+        raise config.ConfigError("only campaigns with claims are registered")
+
+    @abstractmethod
+    def timings(self) -> Sequence[Timing]:
+        """Return the timings that follow the runs, each once."""
+
+    def timing(self, jobs: Sequence[config.Job], asked: ProcessOptions, folder: Path) -> Timing:
+        """Return the timing of runs of one setting, whose lock is in ``folder``.
+
+        Ratios of times are relative to a plain LayerNorm if there is one, else to the first series.
+        """
+        by_series = {job.series: job for job in jobs}
+        reference = next(filter(names.is_plain_ln, by_series), next(iter(by_series)))
+        options = TimingConfig(reference=reference, processes=asked.processes, budget=asked.budget)
+        return Timing(by_series, options, folder / ".timing.lock")
+
+    def refuse_managed(self, words: Sequence[str], more: Collection[str]) -> None:
+        """Raise ConfigError for an override of a key that is ``MANAGED``, or one of ``more``."""
+        for override in config.parse(words):
+            if override.key_or_group in (*self.MANAGED, *more):
+                raise config.ConfigError(f"{override.input_line}: {self.name} sets {override.key_or_group} itself")
+
+
+@lru_cache(maxsize=4096)
+def _composed(words: tuple[str, ...], config_dir: str | None) -> config.Job:
+    """Composing is slow."""
+    return config.job(words, config_dir)
+
+
+def last_of_each(words: Iterable[str]) -> tuple[str, ...]:
+    """Return the typed words; of several with the same key, the last one."""
+    return tuple({word.partition("=")[0]: word for word in words}.values())
+
+
+def overrides(*stated: Mapping[str, Any], typed: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the overrides of runs: those that files state, the later ones replacing the earlier, and typed words."""
+    words = {key: as_word(key, value) for values in stated for key, value in config.flatten(values).items()}
+    return tuple((words | {word.partition("=")[0]: word for word in typed}).values())
+
+
+def as_word(key: str, value: Any) -> str:
+    """Return ``key=value`` as it is typed, with the home folder for ``~``, and with quotes where Hydra needs them."""
+    if not isinstance(value, str | bool | list | dict | None):  # numbers, and what YAML takes for a date
+        return f"{key}={value}"
+    if isinstance(value, str) and EXPONENT.fullmatch(value) and not key.startswith(WHERE_AND_HOW):
+        return f"{key}={value}"
+    return value_word(key, str(config.expanded(value)) if isinstance(value, str) and value.startswith("~") else value)
+
+
+def folder_name(name: str, words: Sequence[str]) -> str:
+    """Return the name of a folder, such as "quality+norms=ln-mine+task=cifar10".
+
+    It differs for different words, except for their order. If the readable form may not, it ends with a digest.
+    """
+    changes = sorted(words)
+    text = "".join(f"+{word}" for word in changes)
+    readable = re.sub(r"[^\w.=+-]", "_", re.sub(r"[\[\]'\" ]", "", name + text).replace(",", "-"))
+    plain = all(re.fullmatch(r"[\w.]+=([\w.]+|\[[\w.,]+\])", word) for word in changes)
+    if not plain or not re.fullmatch(r"[\w.-]+", name):
+        readable += f"+{hashlib.sha256(json.dumps([name, changes]).encode()).hexdigest()[:8]}"
+    return identity.shortened(readable)

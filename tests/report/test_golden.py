@@ -1,0 +1,53 @@
+"""The committed report has what today's code makes of the committed records: every table that a report can have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers import documents
+
+from rmsexp.campaign import results as campaign_results
+from rmsexp.compare import load
+from rmsexp.records.frames import timing_records
+from rmsexp.report import setting_report
+from rmsexp.report.tables import campaign_rates, markup, verdicts
+
+REFERENCE = Path("results/reference")
+SETTINGS = (
+    "intel-xeon-2-cores/transformer/small",  # times, savings, differences from LayerNorm
+    "amd-epyc-2-cores/cifar10/small",  # times alone
+    "amd-epyc-2-cores/cifar10/paper",  # runs shorter than their recipe
+    "quality/rnnsearch/medium",  # scores, several p, and learning rates
+)
+
+
+@pytest.fixture
+def committed(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(documents.ROOT)
+    return (REFERENCE / "report/report.md").read_text()
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_report_of_a_setting(name: str, committed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setting_report, "_draw", lambda *_: [])
+    folder = REFERENCE / name
+    settings = load(folder.parent).settings()
+    records = settings.get(folder, load(folder))
+    family = setting_report.families(settings).get(folder, {})
+    report = setting_report.write(folder, records, family, timing_records.load(folder), tmp_path)
+    assert replace(report, folder=REFERENCE / "report" / name).markdown(REFERENCE / "report", level=2) in committed
+    written = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert written.keys() == {"report.md", "tables.tex", *(f"{table.name}.csv" for table in report.tables)}
+    assert written["tables.tex"].count(r"\toprule") == len(report.tables) == written["report.md"].count("\n## ")
+
+
+def test_verdicts_and_tuning_of_campaigns(committed: str) -> None:
+    problems: list[str] = []
+    campaigns = campaign_results.load_all(REFERENCE, problems)
+    table = verdicts.table(campaigns)
+    assert markup.csv(table) == (REFERENCE / "report/verdicts.csv").read_text()
+    assert markup.csv(campaign_rates.table(campaigns)) == (REFERENCE / "report/rates.csv").read_text()
+    for shown in (verdicts.matrix(campaigns), verdicts.readable(table), *map(campaign_rates.readable, campaigns)):
+        assert markup.document([markup.markdown(shown)]) in committed
