@@ -1,6 +1,6 @@
 """DyT with another initial alpha before attention than elsewhere (Zhu et al. 2025, arXiv 2503.10622, section 7).
 
-The paper's LLaMA models start alpha at 0.8 before attention and at 0.2 elsewhere (7B); narrower ones need larger values.
+The LLaMA models of the paper start alpha at 0.8 before attention and at 0.2 elsewhere (7 billion parameters).
 """
 
 from dataclasses import dataclass

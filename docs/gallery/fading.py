@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rmsexp.norms import RMS, RMSNorm, Site
+from rmsexp.norms import Norm, RMSNorm, Site
 
 
 class Fading(RMSNorm):
@@ -26,7 +26,8 @@ class Fading(RMSNorm):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FadingNorm(RMS):
+class FadingNorm(Norm):
+    eps: float = 1e-6
     begin: int = 100
     end: int = 1000
 

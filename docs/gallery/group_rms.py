@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rmsexp.norms import RMS, RMSNorm, Site
+from rmsexp.norms import Norm, RMSNorm, Site
 
 
 class GroupRMSNorm(RMSNorm):
@@ -21,11 +21,14 @@ class GroupRMSNorm(RMSNorm):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupRMS(RMS):
+class GroupRMS(Norm):
+    eps: float = 1e-6
     groups: int = 4
 
     def normaliser(self, site: Site) -> GroupRMSNorm:
-        if site.feature_maps or site.features % self.groups:
+        if site.feature_maps:
+            raise ValueError("group RMSNorm is defined for vectors, and this task has feature maps")
+        if site.features % self.groups:
             raise ValueError(f"{site.name}: {site.features} features cannot be split into norm.groups={self.groups}")
         layer = GroupRMSNorm(site.features, self.eps, bias=bool(site.shift))
         layer.groups = self.groups

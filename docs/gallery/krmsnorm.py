@@ -8,21 +8,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rmsexp.norms import RMS, RMSNorm, Site
+from rmsexp.norms import Norm, RMSNorm, Site
 from rmsexp.system import checks
 
 
 class PartialRMSNorm(RMSNorm):
-    units: Tensor
+    chosen: Tensor
 
     def standardise(self, x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
-        chosen = x.flatten(-len(axes)).index_select(-1, self.units)
-        statistic = chosen.square().mean(-1).view(*x.shape[: -len(axes)], *[1] * len(axes))
+        values = x.flatten(-len(axes)).index_select(-1, self.chosen)
+        statistic = values.square().mean(-1).view(*x.shape[: -len(axes)], *[1] * len(axes))
         return x, torch.rsqrt(statistic + eps)
 
 
 @dataclass(frozen=True, kw_only=True)
-class KRMSNorm(RMS):
+class KRMSNorm(Norm):
+    eps: float = 1e-6
     k: int = 16
     units: str = "random"  # or first, or last
 
@@ -34,5 +35,5 @@ class KRMSNorm(RMS):
         order = (
             torch.randperm(n, generator=torch.Generator().manual_seed(n)) if self.units == "random" else torch.arange(n)
         )
-        layer.register_buffer("units", order[-self.k :] if self.units == "last" else order[: self.k], persistent=False)
+        layer.register_buffer("chosen", order[-self.k :] if self.units == "last" else order[: self.k], persistent=False)
         return layer

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from rmsexp.norms import RMS, RMSNorm, Site
+from rmsexp.norms import Norm, RMSNorm, Site
 
 
 class Scaled(RMSNorm):
@@ -18,9 +18,11 @@ class Scaled(RMSNorm):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LNScaling(RMS):
+class LNScaling(Norm):
+    eps: float = 1e-6
+
     def normaliser(self, site: Site) -> Scaled:
-        layer = Scaled(site.features, self.eps, bias=bool(site.shift), axes=self.axes_of(site))
+        layer = Scaled(site.features, self.eps, bias=bool(site.shift), axes=(1, 2, 3) if site.feature_maps else None)
         if site.depth is not None:
             layer.factor = (site.depth + 1) ** -0.5
         return layer

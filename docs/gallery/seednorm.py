@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rmsexp.norms import RMS, RMSNorm, Site
+from rmsexp.norms import Norm, RMSNorm, Site
 
 
 class SelfRescaled(RMSNorm):
@@ -24,7 +24,9 @@ class SelfRescaled(RMSNorm):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeeDNorm(RMS):
+class SeeDNorm(Norm):
+    eps: float = 1e-6
+
     def normaliser(self, site: Site) -> SelfRescaled:
         if site.feature_maps:
             raise ValueError("SeeDNorm is defined for vectors, and this task has feature maps")

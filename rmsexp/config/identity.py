@@ -148,6 +148,8 @@ def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
     if config_dir is not None:
         make_importable(config_dir)
     config, norm, resolved = checked(composed, imported)
+    for path in getattr(norm, "imports", ()):
+        imported(path)
     results_folder(config.results)  # raises if a file is in its place
     _check_own_names(overrides, {"task": config.task, "scale": config.scale, "norm": norm.name}, config_dir)
     keys = ("task", "norm", "scale", "model.variant")

@@ -2,6 +2,7 @@
 
 from rmsexp.norms.base import Linear, Norm, Normaliser, Site
 from rmsexp.norms.batch import BN, BatchNorm, MeanOnlyBatchNorm
+from rmsexp.norms.composed import ByRole, ModuleNorm
 from rmsexp.norms.layer import LN, LayerNorm, NonparametricLN
 from rmsexp.norms.pointwise import Derf, DynamicErf, DynamicTanh, DyT
 from rmsexp.norms.rms import L2, PRMS, RMS, L2Norm, RMSNorm
@@ -15,6 +16,7 @@ __all__ = [
     "RMS",
     "WN",
     "BatchNorm",
+    "ByRole",
     "Derf",
     "DyT",
     "DynamicErf",
@@ -24,6 +26,7 @@ __all__ = [
     "Linear",
     "MeanOnlyBN",
     "MeanOnlyBatchNorm",
+    "ModuleNorm",
     "NoNorm",
     "NonparametricLN",
     "Norm",

@@ -39,6 +39,10 @@ from rmsexp.norms.kernels.norms import compute_dtype as compute_dtype
 from rmsexp.system import checks
 
 IMPLS = ("eager", "fused")
+# names of gain and bias in other implementations, such as those of the paper's authors (scale, offset)
+NAMES = {"weight": ("scale", "gamma", "g"), "bias": ("offset", "beta")}
+# what the activations of a site are
+ROLES = ("attention", "feed-forward", "query", "key", "value", "recurrent", "convolution", "embedding", "output")
 # The dtypes that norms take, and the machine epsilon of the dtype in which norms then compute.
 EPS = {
     torch.float32: torch.finfo(torch.float32).eps,
@@ -64,8 +68,8 @@ class Site:
         data_init: Whether gain and shift are initialised from data (Salimans & Kingma 2016, section 3).
         depth: Number of the block, from 0; None outside of blocks.
         layers: Number of blocks; 0 if the model has none.
-        role: What is normalised: "attention" or "feed-forward" (the input or output of a sublayer), "query", "key",
-            "value", "recurrent", "convolution", "embedding", "output", or "" for anything else.
+        role: What is normalised, one of ``ROLES`` ("attention" and "feed-forward": the input or output of a sublayer),
+            or "" for anything else.
     """
 
     name: str
@@ -83,8 +87,9 @@ class Site:
 class Normaliser(nn.Module):
     """Base class of the modules that normalise activations.
 
-    Keys of state dicts are those of torch's layers. The state of a layer with a bias, such as LayerNorm's, loads into a
-    layer without one only with ``strict=False``, which leaves the bias out.
+    Keys of state dicts are those of torch's layers; those of other implementations (``NAMES``) can be loaded, too. The
+    state of a layer with a bias, such as LayerNorm's, loads into a layer without one only with ``strict=False``, which
+    leaves the bias out.
 
     Args:
         shape: Shape of gain and shift.
@@ -138,6 +143,23 @@ class Normaliser(nn.Module):
         if self.bias is not None:
             self.bias.zero_()
 
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, *others: Any
+    ) -> None:
+        """Load a state, also one with the names that gain and bias have in other implementations (``NAMES``)."""
+        for name, others_names in NAMES.items():
+            for other in others_names:
+                if prefix + other in state_dict and prefix + name not in state_dict:
+                    state_dict[prefix + name] = state_dict.pop(prefix + other)
+        messages: list[str] = others[-1]
+        if strict and self.bias is None and f"{prefix}bias" in state_dict:
+            advice = "load with strict=False, which leaves it out, or make the layer with bias=True"
+            messages.append(f"{prefix}bias: this {type(self).__name__} has no bias; {advice}")
+        if strict and self.bias is not None and f"{prefix}bias" not in state_dict:
+            advice = "load with strict=False, with which it stays as it is, or make the layer with bias=False"
+            messages.append(f"{prefix}bias: the state has no bias for this {type(self).__name__}; {advice}")
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, *others)
+
     def check_input(self, x: Tensor) -> None:
         """Raise TypeError if the dtype of ``x`` is no key of ``EPS``, ValueError if its shape does not fit the norm."""
         if x.dtype not in EPS:
@@ -163,6 +185,13 @@ class Normaliser(nn.Module):
         separately, and each position of a sequence.
         """
         raise NotImplementedError
+
+    def set_step(self, step: int) -> None:
+        """Note the training step: called before each one, counted from 0, and before evaluations (the steps so far).
+
+        A norm may depend on the step, and on nothing else that came before, so that a run may be continued. It is told
+        once per step, however many micro-batches there are.
+        """
 
     def add(self, x: Tensor, addend: Tensor | None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return a residual sum, ``x + addend``, and the norm of the sum; with ``addend=None`` the sum is ``x``.
@@ -248,6 +277,12 @@ def affine(x: Tensor, scale: Tensor | None, gain: Tensor | None, shift: Tensor |
     if factor is None:
         return x if shift is None else x + shift
     return x * factor if shift is None else torch.addcmul(shift, x, factor)
+
+
+def depending_on_step(model: nn.Module) -> list[Normaliser]:
+    """Return the normalisers of a model that want to be told the training step (:meth:`Normaliser.set_step`)."""
+    layers = (layer for layer in model.modules() if isinstance(layer, Normaliser))
+    return [layer for layer in layers if type(layer).set_step is not Normaliser.set_step]
 
 
 class Linear(nn.Module):

@@ -9,26 +9,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.instancenorm import _InstanceNorm
 
 from rmsexp import config
 from rmsexp.config.words import override
-from rmsexp.norms.base import IMPLS, Identity, Norm, Normaliser, Site
+from rmsexp.norms.base import IMPLS, NAMES, Identity, Norm, Normaliser, Site
 from rmsexp.norms.batch import BatchNorm
+from rmsexp.norms.composed import OF_CHANNELS
 from rmsexp.norms.layer import LayerNorm
 from rmsexp.norms.rms import RMSNorm
 from rmsexp.norms.weight import NoNorm
 from rmsexp.system import checks
 
-OF_CHANNELS = (nn.GroupNorm, _BatchNorm, _InstanceNorm)  # torch's norms of channels, which are the second axis
 OF_MAPS = (nn.GroupNorm, nn.BatchNorm2d, nn.SyncBatchNorm, nn.InstanceNorm2d)  # those whose input is feature maps
 EPS = ("eps", "variance_epsilon", "epsilon", "norm_eps")  # the names of eps in classes of other libraries
-BIAS = ("bias", "offset", "beta")  # the names of the bias; a parameter of another name is the gain
 SCALES = (1.0, 1e-2, 1e-4)  # of random inputs on which two layers are compared
 ALIKE = 1e-4  # largest difference of the outputs of two layers that compute the same
 OF_HEADS = {"query": r"^(q|query).*norm", "key": r"^(k|key).*norm", "value": r"^(v|value).*norm"}
@@ -210,7 +208,7 @@ def equal(module: nn.Module) -> Normaliser | None:
     if takes != 1 or len(parameters) > 2 or len(shapes) != 1 or next(module.buffers(), None) is not None:
         return None
     (shape,) = shapes
-    bias = next((name for name in parameters if name in BIAS), None)
+    bias = next((name for name in parameters if name in ("bias", *NAMES["bias"])), None)
     gain = next((name for name in parameters if name != bias), None)
     if len(shape) != 1 or shape[0] < 2 or (bias is not None and gain is None):
         return None
@@ -270,7 +268,8 @@ def _instead_of(layer: Layer, norm: Norm, same_eps: bool, like: Tensor | None) -
     if isinstance(same, Normaliser):
         shape, maps = same.shape, same.maps
     else:
-        shape, maps = (getattr(same, "num_channels", 0) or int(same.num_features),), isinstance(same, OF_MAPS)
+        features: Any = getattr(same, "num_channels", None) or same.num_features
+        shape, maps = (int(features),), isinstance(same, OF_MAPS)
     if len(shape) != 1:
         raise ValueError("it normalises several axes")
     shift = None if bias is not None else False
@@ -287,10 +286,11 @@ def _instead_of(layer: Layer, norm: Norm, same_eps: bool, like: Tensor | None) -
         new.weight = nn.Parameter(gain.detach() + offset, gain.requires_grad) if offset else gain
     if bias is not None and new.bias is not None:
         new.bias = bias
+    statistics: Any = same
     if isinstance(new, BatchNorm) and isinstance(same, _BatchNorm) and same.running_mean is not None:
-        new.running_mean.copy_(same.running_mean)
-        new.running_var.copy_(same.running_var)
-        new.count.copy_(same.num_batches_tracked)
+        new.running_mean.copy_(statistics.running_mean)
+        new.running_var.copy_(statistics.running_var)
+        new.count.copy_(statistics.num_batches_tracked)
     if isinstance(old, nn.BatchNorm1d):
         new.register_forward_pre_hook(_two_axes)
     parts = (("gain", new.weight, gain), ("bias", new.bias, bias))

@@ -132,12 +132,6 @@ class RMSNorm(PerExampleNorm):
         root = statistic.masked_fill(zero, 1.0).sqrt().masked_fill(zero, 0.0)
         return x, 1.0 / (root + eps)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for name, authors_name in (("weight", "scale"), ("bias", "offset")):
-            if prefix + authors_name in state_dict and prefix + name not in state_dict:
-                state_dict[prefix + name] = state_dict.pop(prefix + authors_name)
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
     def options(self) -> dict[str, object]:
         offset = bool(self.gain_offset)
         return {"p": self.p, "eps_inside": self.eps_inside, "k_rounding": self.k_rounding, "weight_offset": offset}

@@ -345,6 +345,7 @@ class Trainer:
         """Evaluate the model; write a row per split and the task's files; save the model if it is the best so far."""
         results: dict[str, dict[str, float]] = {}
         with self.clock.bucket("eval"):
+            self._stepper.set_step(self.state.step)
             self.model.eval()
             try:
                 with torch.no_grad(), autocast(self.config.precision, self._stepper.device):

@@ -13,7 +13,7 @@ import torch
 
 from rmsexp.config import ConfigError
 from rmsexp.records import record
-from rmsexp.records.contents import Status
+from rmsexp.records.record import Status
 from rmsexp.rules.quantities import Quantity
 from rmsexp.system import atomic
 from rmsexp.system.clock import Clock
@@ -71,7 +71,7 @@ class Recorder:
         force: bool = False,
     ) -> None:
         name = f"{task}/{setting}/{norm}/seed{seed}"
-        if not record.can_be_run_folder(name):
+        if len(parts := name.split("/")) != 4 or not all(part.strip(".") for part in parts):
             raise ConfigError(f"{name} cannot be the folder of a run: task, setting and norm must be names of folders")
         self._files = record.RunFolder(Path(results) / name)
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from rmsexp.norms.base import depending_on_step
 from rmsexp.norms.batch import BatchNorm
 from rmsexp.task import CoupledTask, MicroBatches, Objective, Task, checked
 from rmsexp.train.distributed.group import Alone
@@ -89,6 +90,7 @@ class Stepper:
         self.optimizer, self.group = task.optimizer(model), group or Alone()
         self._sums = sums_of(self.group, model, config.reduce)
         self._statistics = RunningStatistics(model)
+        self._depending_on_step = depending_on_step(model)
 
     def take(self, step: int, batches: MicroBatches, part: Part = nullcontext) -> StepResult:
         """Do one training step on its micro-batches; the parts forward, backward and update run in ``part(name)``.
@@ -98,6 +100,7 @@ class Stepper:
         """
         for group in self.optimizer.param_groups:
             group.update(self.rates(step))
+        self.set_step(step)
         sums = self._sums
         sums.begin(len(batches.weights))
         if sums.number > 1 and isinstance(self.task, CoupledTask):
@@ -112,6 +115,11 @@ class Stepper:
             norm = self._update()
         values = torch.cat([sums.values, norm.reshape(1)])
         return StepResult(values, list(sums.metrics), sums.count, sums.examples)
+
+    def set_step(self, step: int) -> None:
+        """Tell the norms that depend on it the step of the training."""
+        for layer in self._depending_on_step:
+            layer.set_step(step)
 
     def rates(self, step: int) -> dict[str, float]:
         """Return the learning rate, ``lr``, and what else the schedule sets at a step, counted from 0."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from rmsexp import config, tasks
+from rmsexp.norms.base import depending_on_step
 from rmsexp.records import record
 from rmsexp.records.past import Past, tokens
 from rmsexp.system.readers import read_yaml
@@ -59,4 +60,6 @@ def load(
     except Exception as error:  # what does not fit raises many types of exceptions
         reason = textwrap.shorten(f"{type(error).__name__}: {error}", 160)
         raise checkpoint.CheckpointError(f"{path} does not fit the run's config.yaml ({reason})") from None
+    for layer in depending_on_step(model):
+        layer.set_step(step)
     return Trained(task, model.eval(), step)

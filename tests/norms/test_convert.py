@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import rmsexp
 from rmsexp import norms
-from rmsexp.norms.convert import layers
+from rmsexp.norms.convert import equal, layers
 
 SIZES = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 
@@ -108,15 +108,15 @@ def converted(layer: nn.Module, norm: str = "rms", **options: Any) -> nn.Sequent
 
 
 class Authors(nn.Module):
-    """RMSNorm with the parameters and eps of the authors' class: x / (rms(x) + eps) * scale."""
+    """pRMSNorm as the authors' class computes it: x / (rms of the first half + eps) * scale."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.eps = 1e-8
+        self.eps, self.p = 1e-8, 0.5
         self.scale = nn.Parameter(torch.ones(6))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.scale * (x / (x.square().mean(-1, keepdim=True).sqrt() + self.eps))
+        return self.scale * (x / (x[..., :3].square().mean(-1, keepdim=True).sqrt() + self.eps))
 
 
 class WithGate(Authors):
@@ -128,7 +128,11 @@ class WithGate(Authors):
 def test_layers_are_known_by_what_they_compute() -> None:
     own = converted(Authors())[1]
     assert isinstance(own, norms.RMSNorm)
-    assert not own.eps_inside or own.eps == 1e-8
+    theirs, x = Authors(), torch.randn(4, 6)
+    found = equal(theirs)
+    assert isinstance(found, norms.RMSNorm)
+    assert (found.p, found.eps_inside, found.weight) == (0.5, False, theirs.scale)
+    torch.testing.assert_close(found(x), theirs(x))
     model = nn.Sequential(nn.PReLU(6), WithGate(), nn.LayerNorm((3, 6)), nn.BatchNorm3d(6))
     WithGate.__name__ = "GatedNorm"
     done = rmsexp.convert(model, "rms")
@@ -188,3 +192,13 @@ def test_in_training_with_autocast_checkpointing_and_copies() -> None:
     assert all(grad is not None and grad.isfinite().all() for grad in gradients[0])
     for one, same in zip(*gradients, strict=True):
         assert torch.equal(one, same)
+
+
+@pytest.mark.parametrize("names", [("scale", "offset"), ("gamma", "beta")])
+def test_states_with_other_names_of_gain_and_bias(names: tuple[str, str]) -> None:
+    gain, bias = torch.arange(6.0), torch.ones(6)
+    layer = norms.LayerNorm(6)
+    layer.load_state_dict(dict(zip(names, (gain, bias), strict=True)))
+    assert torch.equal(torch.stack([*layer.parameters()]), torch.stack([gain, bias]))
+    with pytest.raises(RuntimeError, match="bias=False"):
+        layer.load_state_dict({"g": gain})

@@ -1,0 +1,141 @@
+"""Norms made of others: a norm for each role or block of a model, and any module as a norm."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from rmsexp import config
+from rmsexp.config import classes
+from rmsexp.norms.base import ROLES, Norm, Normaliser, Site
+from rmsexp.system import checks
+
+# torch's norms of channels, which are the second axis of their input
+OF_CHANNELS: tuple[type[nn.Module], ...] = (nn.GroupNorm, _BatchNorm, _InstanceNorm)
+# the names of the argument that takes the number of features or channels, in torch and elsewhere
+FEATURES = ("num_features", "num_channels", "normalized_shape", "features", "hidden_size", "dim")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByRole(Norm):
+    """Other norms for some roles or blocks of a model. Norms are named with their options, as in ``prms+p=0.5``.
+
+    Attributes:
+        default: The norm of all other sites.
+        roles: The norm by role (:attr:`rmsexp.norms.Site.role`), such as ``{query: ln}``.
+        depths: The norm by the number of the block, from 0; -1 is the last one. It goes before that of the role.
+
+    Only norms of this package can be named. Recurrences run step by step.
+
+    Raises: ValueError for an unknown role, and for a role or block that the model does not have.
+    """
+
+    default: str = "rms"
+    roles: dict[str, str] = field(default_factory=dict)
+    depths: dict[int, str] = field(default_factory=dict)
+
+    fusible = True
+    fusible_recurrences = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        vars(self)["_unused"] = {*self.roles, *self.depths}  # no option, so not a field
+        for role in self.roles:
+            checks.choice("norm.roles: role", role, ROLES)
+        for name in (self.default, *self.roles.values(), *self.depths.values()):
+            _named(name, self.impl)
+
+    def _of(self, site: Site) -> Norm:
+        depths = [] if site.depth is None else [site.depth, site.depth - site.layers]
+        keys = [key for key in (*depths, site.role) if key in self.depths or key in self.roles]
+        vars(self)["_unused"].difference_update(keys)
+        chosen: Mapping[Any, str] = {**self.roles, **self.depths}
+        return _named(chosen[keys[0]] if keys else self.default, self.impl)
+
+    def normaliser(self, site: Site) -> Normaliser:
+        return self._of(site).normaliser(site)
+
+    def reparametrisation(self, site: Site) -> nn.Module | None:
+        return self._of(site).reparametrisation(site)
+
+    def initial_scale(self, site: Site) -> float:
+        return self._of(site).initial_scale(site)
+
+    def check_effect(self, model: nn.Module) -> None:
+        super().check_effect(model)
+        if unused := vars(self)["_unused"]:
+            raise ValueError(
+                f"norm.roles, norm.depths: the model has no {', '.join(map(str, sorted(unused, key=str)))}"
+            )
+
+
+@cache
+def _named(name: str, impl: str) -> Norm:
+    norm: Norm = config.job(["task=transformer", *config.norm_words(name), f"norm.impl={impl}"]).norm
+    return norm
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleNorm(Norm):
+    """Any module as a norm, such as ``torch.nn.GroupNorm`` with ``kwargs={num_groups: 4}``.
+
+    Attributes:
+        module: The path of the class.
+        kwargs: Arguments of its constructor, except the number of features, which is known.
+
+    A norm of channels of torch gets vectors as (vector, channel): GroupNorm then has statistics of each position, and
+    BatchNorm1d the same ones for all. Other classes get feature maps with the channels last.
+
+    Raises: ValueError that names the site if the module cannot be made or changes the shape of its input; ConfigError
+    if there is no such class.
+    """
+
+    module: str = "torch.nn.LayerNorm"
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """The classes that are imported for a run that is typed, and must be imported already for a recorded one."""
+        return (self.module,)
+
+    def normaliser(self, site: Site) -> Wrapped:
+        kind = classes.loaded(self.module)
+        if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+            raise ValueError(f"norm.module={self.module} is not a class of modules")
+        names = [*inspect.signature(kind).parameters]
+        key = next((name for name in FEATURES if name in names), next(iter(names), ""))
+        try:
+            inner = kind(**{key: site.features} | self.kwargs)
+        except Exception as error:  # a class of any library
+            raise ValueError(f"{site.name}: {kind.__name__}({key}={site.features}, …): {error}") from None
+        return Wrapped(site, inner)
+
+
+class Wrapped(Normaliser):
+    """A module as a normaliser of a site."""
+
+    def __init__(self, site: Site, inner: nn.Module) -> None:
+        super().__init__(site.features, gain=False, shift=False, maps=site.feature_maps)
+        self.site, self.inner = site, inner
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:  # noqa: ARG002
+        self.check_input(x)
+        of_channels = isinstance(self.inner, OF_CHANNELS)
+        try:
+            if self.maps:
+                y = self.inner(x) if of_channels else self.inner(x.movedim(1, -1)).movedim(-1, 1)
+            else:
+                y = self.inner(x.flatten(0, -2)).view_as(x) if of_channels else self.inner(x)
+        except (ValueError, RuntimeError, TypeError) as error:
+            raise ValueError(f"{self.site.name}: {type(self.inner).__name__}: {error}") from None
+        if y.shape != x.shape:
+            shapes = f"input {tuple(x.shape)}, output {tuple(y.shape)}"
+            raise ValueError(f"{self.site.name}: {type(self.inner).__name__} changes the shape: {shapes}")
+        return y

@@ -1,0 +1,59 @@
+"""The gallery: each norm is short, has a config, trains on tasks of several kinds, and can be continued."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers import documents
+
+import rmsexp
+from rmsexp import config
+
+GALLERY = documents.ROOT / "docs/gallery"
+NAMES = sorted(path.stem for path in GALLERY.glob("*.py"))
+# tasks whose vectors, feature maps or recurrences a norm is not written for
+TASKS = ("language_model", "cifar10", "order_embedding")
+VECTORS_ONLY = ("fading", "group_rms", "krmsnorm", "seednorm")
+SMALL = {
+    "language_model": {"model.width": 32, "model.layers": 2, "model.inner": 48, "model.heads": 2, "model.kv_heads": 2},
+    "cifar10": {"model.width": 0.05},
+    "order_embedding": {"model.embedding": 32, "batch_size": 16},
+}
+
+
+def test_each_is_short_and_names_its_source() -> None:
+    assert len(NAMES) >= 9
+    assert sorted(path.stem for path in GALLERY.glob("norm/*.yaml")) == NAMES
+    for name in NAMES:
+        text = (GALLERY / f"{name}.py").read_text()
+        assert len(text.splitlines()) <= 40
+        assert name == "dyisru" or "arXiv" in text or "(" in text.splitlines()[0]
+
+
+@pytest.mark.usefixtures("small_synthetic_data")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("task", TASKS)
+def test_each_trains(task: str, name: str, tmp_path: Path) -> None:
+    options = {"results": tmp_path, "max_steps": 2, "eval_every": 2, "device": "cpu", "threads": 1}
+    if task == "cifar10" and name in VECTORS_ONLY:
+        with pytest.raises(RuntimeError, match="feature maps"):
+            rmsexp.run(task, name, config_dir=str(GALLERY), quiet=True, **SMALL[task], **options)
+        return
+    found = rmsexp.run(task, name, config_dir=str(GALLERY), quiet=True, **SMALL[task], **options)
+    assert found.status["status"] == "finished"
+
+
+@pytest.mark.usefixtures("small_synthetic_data")
+def test_the_norm_that_knows_the_step_is_continued_bit_by_bit(tmp_path: Path) -> None:
+    options = {**SMALL["language_model"], "norm.begin": 1, "norm.end": 5, "checkpoint_every": 2, "log_every": 1}
+    options |= {"device": "cpu", "threads": 1, "micro_batches": 2, "schedule.steps": 6, "schedule.warmup": 2}
+    rows = []
+    for name, stops in (("whole", [6]), ("cut", [2, 4, 6])):
+        for stop in stops:
+            values = {**options, "results": tmp_path / name, "max_steps": stop}
+            found = rmsexp.run("language_model", "fading", config_dir=str(GALLERY), quiet=True, **values)
+        rows.append([json.dumps({**row, "seconds": 0}) for row in found.metrics if row["split"] == "train"])
+    assert rows[0] == rows[1]
+    assert config.options("norm", str(GALLERY))
