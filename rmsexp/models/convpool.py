@@ -37,7 +37,7 @@ class ConvPool(nn.Module):
         narrow, wide = round(96 * width), round(192 * width)
 
         def conv(name: str, n_in: int, n_out: int, kernel_size: int = 3, padding: int = 0) -> Linear:
-            return norm.linear(
+            return norm.at(role="convolution").linear(
                 name, n_in, n_out, kernel_size=kernel_size, padding=padding, bias=False, shift=True, data_init=data_init
             )
 
@@ -50,7 +50,7 @@ class ConvPool(nn.Module):
         self.conv7 = conv("conv7", wide, wide)
         self.conv8 = conv("conv8", wide, wide, kernel_size=1)
         self.conv9 = conv("conv9", wide, wide, kernel_size=1)
-        self.dense = norm.linear("dense", wide, 10, bias=False, shift=True, data_init=data_init)
+        self.dense = norm.at(role="output").linear("dense", wide, 10, bias=False, shift=True, data_init=data_init)
 
     def forward(self, x: Tensor, noise: Noise | None = None) -> Tensor:
         """Return logits ``(batch, 10)``; ``noise=None``, as in evaluation, applies neither noise nor dropout."""

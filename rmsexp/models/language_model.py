@@ -7,7 +7,6 @@ per head); there are fewer heads of keys and values than of queries if queries a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -105,11 +104,11 @@ class LanguageModel(nn.Module):
         self.embedding = nn.Parameter(torch.full((vocabulary, sizes.width), float("nan")))
         scale = torch.full((1,), sizes.width**0.5)
         self.embedding_scale = nn.Parameter(scale) if sizes.embedding_scale else None
-        self.start = norm.value("start", sizes.width, role="embedding") if sizes.embedding_norm else None
-        norms = [norm.at(i, sizes.layers) for i in range(sizes.layers)]
+        self.start = norm.at(role="embedding").value("start", sizes.width) if sizes.embedding_norm else None
+        norms = [norm.at(depth=i, layers=sizes.layers) for i in range(sizes.layers)]
         self.layers = nn.ModuleList(Layer(each, f"layers.{i}", sizes) for i, each in enumerate(norms))
         is_post = (sizes.feed_forward_placement or sizes.placement) == "post"
-        self.end = None if is_post else norm.value("end", sizes.width, role="output")
+        self.end = None if is_post else norm.at(role="output").value("end", sizes.width)
         self.output = None if sizes.tied else nn.Parameter(torch.full((vocabulary, sizes.width), float("nan")))
 
     def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
@@ -162,11 +161,13 @@ class Layer(nn.Module):
 
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
         super().__init__()
-        self.attention = Attention(norm, f"{name}.attention", sizes)
-        self.feed_forward = FeedForward(norm, f"{name}.feed_forward", sizes)
-        of_attention, of_feed_forward = sizes.attention_placement, sizes.feed_forward_placement
-        self.attended = Residual(norm, f"{name}.attended", sizes, of_attention or sizes.placement, "attention")
-        self.fed = Residual(norm, f"{name}.fed", sizes, of_feed_forward or sizes.placement, "feed-forward")
+        attention, feed_forward = norm.at(role="attention"), norm.at(role="feed-forward")
+        self.attention = Attention(attention, f"{name}.attention", sizes)
+        self.feed_forward = FeedForward(feed_forward, f"{name}.feed_forward", sizes)
+        placement = sizes.attention_placement or sizes.placement
+        self.attended = Residual(attention, f"{name}.attended", sizes, placement)
+        placement = sizes.feed_forward_placement or sizes.placement
+        self.fed = Residual(feed_forward, f"{name}.fed", sizes, placement)
 
     def forward(
         self, x: Tensor, addend: Tensor | None, rotation: Pair, past: Pair | None
@@ -183,12 +184,12 @@ class Layer(nn.Module):
 class Residual(nn.Module):
     """The residual sum of a sublayer, with the norms that its placement asks for (see :class:`Sizes`)."""
 
-    def __init__(self, norm: Norm, name: str, sizes: Sizes, placement: str, role: str) -> None:
+    def __init__(self, norm: Norm, name: str, sizes: Sizes, placement: str) -> None:
         super().__init__()
         self.placement = placement
         before, after = PLACEMENTS[placement]
-        self.before = norm.value(f"{name}.before", sizes.width, role=role) if before else None
-        self.after = norm.value(f"{name}.after", sizes.width, role=role) if after else None
+        self.before = norm.value(f"{name}.before", sizes.width) if before else None
+        self.after = norm.value(f"{name}.after", sizes.width) if after else None
 
     def enter(self, x: Tensor, addend: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the residual sum ``x + addend``, and the input of the sublayer."""
@@ -210,12 +211,11 @@ class Attention(nn.Module):
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
         super().__init__()
         self.heads = [sizes.heads, sizes.kv_heads, sizes.kv_heads]
-        joint = sum(self.heads) * sizes.head_width
-        self.joint = norm.plain(f"{name}.joint", sizes.width, joint, role="attention", bias=False)
-        self.output = norm.plain(f"{name}.output", sizes.width, sizes.width, role="attention", bias=False)
-        self.query = norm.value(f"{name}.query", sizes.head_width, role="query") if sizes.qk_norm else None
-        self.key = norm.value(f"{name}.key", sizes.head_width, role="key") if sizes.qk_norm else None
-        self.value = norm.value(f"{name}.value", sizes.head_width, role="value") if sizes.v_norm else None
+        self.joint = norm.plain(f"{name}.joint", sizes.width, sum(self.heads) * sizes.head_width, bias=False)
+        self.output = norm.plain(f"{name}.output", sizes.width, sizes.width, bias=False)
+        self.query = norm.at(role="query").value(f"{name}.query", sizes.head_width) if sizes.qk_norm else None
+        self.key = norm.at(role="key").value(f"{name}.key", sizes.head_width) if sizes.qk_norm else None
+        self.value = norm.at(role="value").value(f"{name}.value", sizes.head_width) if sizes.v_norm else None
 
     def forward(self, x: Tensor, rotation: Pair, past: Pair | None) -> tuple[Tensor, Pair]:
         """Return the attention's output, and the keys and values of ``past``, if any, and of ``x``.
@@ -244,9 +244,8 @@ class FeedForward(nn.Module):
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
         super().__init__()
         self.gated = sizes.activation == "swiglu"
-        role: Any = {"role": "feed-forward", "bias": False}
-        self.up = norm.plain(f"{name}.up", sizes.width, (1 + self.gated) * sizes.inner, **role)
-        self.down = norm.plain(f"{name}.down", sizes.inner, sizes.width, **role)
+        self.up = norm.plain(f"{name}.up", sizes.width, (1 + self.gated) * sizes.inner, bias=False)
+        self.down = norm.plain(f"{name}.down", sizes.inner, sizes.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.gated:

@@ -135,6 +135,7 @@ class GRU(Recurrence[GRUWeights]):
     ) -> None:
         super().__init__(norm, hidden_size)
         bias_of_input = not bias_of_state
+        norm = norm.at(role="recurrent")
         self.gates_x = norm.linear(f"{name}.gates_x", input_size, 2 * hidden_size, bias=bias_of_input, blocks=2)
         self.gates_h = norm.linear(f"{name}.gates_h", hidden_size, 2 * hidden_size, bias=bias_of_state, blocks=2)
         self.candidate_x = norm.linear(f"{name}.candidate_x", input_size, hidden_size, bias=bias_of_input)
@@ -221,6 +222,7 @@ class LSTM(Recurrence[LSTMWeights]):
     def __init__(self, norm: Norm, name: str, input_size: int, hidden_size: int) -> None:
         super().__init__(norm, hidden_size)
         width = 4 * hidden_size
+        norm = norm.at(role="recurrent")
         self.gates_x = norm.linear(f"{name}.gates_x", input_size, width, bias=False, then_bias=True, blocks=4)
         self.gates_h = norm.linear(f"{name}.gates_h", hidden_size, width, bias=False, then_bias=True, blocks=4)
         self.cell = norm.value(f"{name}.cell", hidden_size)

@@ -81,13 +81,13 @@ class RNNSearch(nn.Module):
         self.backward_gru = GRU(norm, "encoder.backward", embedding, hidden)
         self.initial = norm.linear("initial", context, hidden)
         self.first_gru = GRU(norm, "decoder.first", embedding, hidden)
-        self.keys = norm.linear("attention.keys", context, context)
-        self.query = norm.linear("attention.query", hidden, context, bias=False)
+        self.keys = norm.at(role="key").linear("attention.keys", context, context)
+        self.query = norm.at(role="query").linear("attention.query", hidden, context, bias=False)
         self.score = norm.plain("attention.score", context, 1, bias=score_bias)
         self.second_gru = GRU(norm, "decoder.second", context, hidden, bias_of_state=True)
-        self.of_previous = norm.linear("readout.previous", embedding, embedding)
-        self.of_state = norm.linear("readout.state", hidden, embedding)
-        self.of_context = norm.linear("readout.context", context, embedding)
+        self.of_previous = norm.at(role="output").linear("readout.previous", embedding, embedding)
+        self.of_state = norm.at(role="output").linear("readout.state", hidden, embedding)
+        self.of_context = norm.at(role="output").linear("readout.context", context, embedding)
 
     def forward(self, batch: Batch, noise: Noise | None = None) -> Tensor:
         """Return logits of the real target tokens, ``(tokens, target_size)``; ``noise=None`` applies no dropout."""

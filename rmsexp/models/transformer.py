@@ -69,10 +69,12 @@ class Transformer(nn.Module):
         self.source_embedding = nn.Parameter(torch.full((source_size, sizes.width), float("nan")))
         self.target_embedding = nn.Parameter(torch.full((target_size, sizes.width), float("nan")))
         self.embedding_bias = nn.Parameter(torch.full((sizes.width,), float("nan")))
-        self.encoder = nn.ModuleList(EncoderLayer(norm, f"encoder.{i}", sizes) for i in range(sizes.layers))
-        self.decoder = nn.ModuleList(DecoderLayer(norm, f"decoder.{i}", sizes) for i in range(sizes.layers))
-        self.encoder_end = norm.value("encoder.end", sizes.width) if sizes.pre_norm else None
-        self.decoder_end = norm.value("decoder.end", sizes.width) if sizes.pre_norm else None
+        norms = [norm.at(depth=i, layers=sizes.layers) for i in range(sizes.layers)]  # of the encoder, or the decoder
+        self.encoder = nn.ModuleList(EncoderLayer(each, f"encoder.{i}", sizes) for i, each in enumerate(norms))
+        self.decoder = nn.ModuleList(DecoderLayer(each, f"decoder.{i}", sizes) for i, each in enumerate(norms))
+        at_end = norm.at(role="output")
+        self.encoder_end = at_end.value("encoder.end", sizes.width) if sizes.pre_norm else None
+        self.decoder_end = at_end.value("decoder.end", sizes.width) if sizes.pre_norm else None
 
     def forward(self, batch: Batch, noise: Noise | None = None) -> Tensor:
         """Return logits of the real target tokens, ``(tokens, target_size)``; ``noise=None`` applies no dropout."""
@@ -141,10 +143,10 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
         super().__init__()
-        self.attention = SelfAttention(norm, f"{name}.attention", sizes)
-        self.feed_forward = FeedForward(norm, f"{name}.feed_forward", sizes)
-        self.attended = Residual(norm, f"{name}.attended", sizes)
-        self.fed = Residual(norm, f"{name}.fed", sizes)
+        self.attention = SelfAttention(norm.at(role="attention"), f"{name}.attention", sizes)
+        self.feed_forward = FeedForward(norm.at(role="feed-forward"), f"{name}.feed_forward", sizes)
+        self.attended = Residual(norm.at(role="attention"), f"{name}.attended", sizes)
+        self.fed = Residual(norm.at(role="feed-forward"), f"{name}.fed", sizes)
 
     def forward(
         self, x: Tensor, addend: Tensor | None, mask: Tensor, noise: Noise | None
@@ -164,12 +166,12 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
         super().__init__()
-        self.attention = SelfAttention(norm, f"{name}.attention", sizes)
-        self.to_source = SourceAttention(norm, f"{name}.to_source", sizes)
-        self.feed_forward = FeedForward(norm, f"{name}.feed_forward", sizes)
-        self.attended = Residual(norm, f"{name}.attended", sizes)
-        self.informed = Residual(norm, f"{name}.informed", sizes)
-        self.fed = Residual(norm, f"{name}.fed", sizes)
+        self.attention = SelfAttention(norm.at(role="attention"), f"{name}.attention", sizes)
+        self.to_source = SourceAttention(norm.at(role="attention"), f"{name}.to_source", sizes)
+        self.feed_forward = FeedForward(norm.at(role="feed-forward"), f"{name}.feed_forward", sizes)
+        self.attended = Residual(norm.at(role="attention"), f"{name}.attended", sizes)
+        self.informed = Residual(norm.at(role="attention"), f"{name}.informed", sizes)
+        self.fed = Residual(norm.at(role="feed-forward"), f"{name}.fed", sizes)
 
     def forward(
         self,

@@ -401,7 +401,9 @@ class Norm:
 
     fusible: ClassVar[bool] = False
     fusible_recurrences: ClassVar[bool] = True
-    depth: ClassVar[int | None] = None  # of the sites that are made next; see `at`
+    # of the sites that are made; see `at`
+    role: ClassVar[str] = ""
+    depth: ClassVar[int | None] = None
     layers: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
@@ -414,15 +416,16 @@ class Norm:
         """Whether the fused kernels compute this norm: ``impl`` is "fused", and they can be built and loaded."""
         return self.impl == "fused" and kernels.load()
 
-    def at(self, depth: int, layers: int) -> Self:
-        """Return this norm for the sites of a block: the number of the block, from 0, and the number of blocks."""
+    def at(self, *, role: str = "", depth: int | None = None, layers: int = 0) -> Self:
+        """Return this norm for sites of a role, or of a block; see :class:`Site`. What is not given stays."""
         placed = copy.copy(self)
-        vars(placed).update(depth=depth, layers=layers)  # no options, so not among the fields
+        given = {"role": role or self.role, "depth": self.depth if depth is None else depth}
+        vars(placed).update(given, layers=layers or self.layers)  # no options, so not among the fields
         return placed
 
-    def site(self, name: str, features: int, role: str = "", **asked: Any) -> Site:
+    def site(self, name: str, features: int, **asked: Any) -> Site:
         """Return the site of a layer. ``asked``: what the model asks of the norm there, by the fields of a site."""
-        return Site(name, features, depth=self.depth, layers=self.layers, role=role, **asked)
+        return Site(name, features, role=self.role, depth=self.depth, layers=self.layers, **asked)
 
     def linear(
         self,
@@ -430,7 +433,6 @@ class Norm:
         n_in: int,
         n_out: int,
         *,
-        role: str = "",
         bias: bool = True,
         shift: bool | None = None,
         then_bias: bool = False,
@@ -445,7 +447,7 @@ class Norm:
         single bias if either is true. See :class:`Site` and :class:`Linear` for the other arguments.
         """
         asked = {"shift": shift, "then_bias": then_bias, "blocks": blocks, "data_init": data_init}
-        site = self.site(name, n_out, role, feature_maps=kernel_size is not None, **asked)
+        site = self.site(name, n_out, feature_maps=kernel_size is not None, **asked)
         normaliser = self.normaliser(site)
         if isinstance(normaliser, Identity):  # a bias before the norm and a bias after it are then the same
             bias = bias or bool(shift)
@@ -455,20 +457,20 @@ class Norm:
         layer.initial_scale = self.initial_scale(site)
         return layer
 
-    def value(self, name: str, features: int, *, role: str = "") -> Normaliser:
+    def value(self, name: str, features: int) -> Normaliser:
         """Return a normaliser for a value of shape ``(…, features)`` that is not the output of a layer."""
-        return self.normaliser(self.site(name, features, role))
+        return self.normaliser(self.site(name, features))
 
-    def plain(self, name: str, n_in: int, n_out: int, *, role: str = "", bias: bool = True) -> Linear:
+    def plain(self, name: str, n_in: int, n_out: int, *, bias: bool = True) -> Linear:
         """Return a linear layer whose output is not normalised. Its weight is re-parametrised if the norm does so."""
-        site = self.site(name, n_out, role)
+        site = self.site(name, n_out)
         layer = Linear(site, n_in, Identity(), self.reparametrisation(site), bias=bias)
         layer.initial_scale = self.initial_scale(site)
         return layer
 
-    def optional(self, name: str, n_in: int, n_out: int, *, role: str = "", bias: bool = True) -> Linear:
+    def optional(self, name: str, n_in: int, n_out: int, *, bias: bool = True) -> Linear:
         """Return the layer of :meth:`plain`; :class:`rmsexp.norms.BN` with ``everywhere`` returns a normalised one."""
-        return self.plain(name, n_in, n_out, role=role, bias=bias)
+        return self.plain(name, n_in, n_out, bias=bias)
 
     def check_effect(self, model: nn.Module) -> None:
         """Raise ValueError if ``impl``, or an option for one kind of layer, has no effect on a model with this norm.

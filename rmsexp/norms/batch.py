@@ -73,10 +73,10 @@ class BN(BatchNormOptions):
         checks.at_least("norm.eps", self.eps, 0)
         checks.positive("norm.initial_gain", self.initial_gain)
 
-    def optional(self, name: str, n_in: int, n_out: int, *, role: str = "", bias: bool = True) -> Linear:
+    def optional(self, name: str, n_in: int, n_out: int, *, bias: bool = True) -> Linear:
         if not self.everywhere:
-            return super().optional(name, n_in, n_out, role=role, bias=bias)
-        layer = self.linear(name, n_in, n_out, role=role, bias=False, shift=bias)
+            return super().optional(name, n_in, n_out, bias=bias)
+        layer = self.linear(name, n_in, n_out, bias=False, shift=bias)
         layer.optional = True
         return layer
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -38,25 +37,26 @@ class ByRole(Norm):
     """
 
     default: str = "rms"
-    roles: dict[str, str] = field(default_factory=dict)
-    depths: dict[int, str] = field(default_factory=dict)
+    roles: dict[str, str] | None = None
+    depths: dict[int, str] | None = None
 
     fusible = True
     fusible_recurrences = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        vars(self)["_unused"] = {*self.roles, *self.depths}  # no option, so not a field
-        for role in self.roles:
+        for role in self.roles or {}:
             checks.choice("norm.roles: role", role, ROLES)
-        for name in (self.default, *self.roles.values(), *self.depths.values()):
+        chosen: dict[Any, str] = {**(self.roles or {}), **(self.depths or {})}
+        vars(self).update(_chosen=chosen, _unused={*chosen})  # no options, so not fields
+        for name in (self.default, *chosen.values()):
             _named(name, self.impl)
 
     def _of(self, site: Site) -> Norm:
         depths = [] if site.depth is None else [site.depth, site.depth - site.layers]
-        keys = [key for key in (*depths, site.role) if key in self.depths or key in self.roles]
+        chosen = vars(self)["_chosen"]
+        keys = [key for key in (*depths, site.role) if key in chosen]
         vars(self)["_unused"].difference_update(keys)
-        chosen: Mapping[Any, str] = {**self.roles, **self.depths}
         return _named(chosen[keys[0]] if keys else self.default, self.impl)
 
     def normaliser(self, site: Site) -> Normaliser:
@@ -98,7 +98,7 @@ class ModuleNorm(Norm):
     """
 
     module: str = "torch.nn.LayerNorm"
-    kwargs: dict[str, Any] = field(default_factory=dict)
+    kwargs: dict[str, Any] | None = None
 
     @property
     def imports(self) -> tuple[str, ...]:
@@ -112,7 +112,7 @@ class ModuleNorm(Norm):
         names = [*inspect.signature(kind).parameters]
         key = next((name for name in FEATURES if name in names), next(iter(names), ""))
         try:
-            inner = kind(**{key: site.features} | self.kwargs)
+            inner = kind(**{key: site.features}, **(self.kwargs or {}))
         except Exception as error:  # a class of any library
             raise ValueError(f"{site.name}: {kind.__name__}({key}={site.features}, …): {error}") from None
         return Wrapped(site, inner)

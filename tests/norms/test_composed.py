@@ -1,0 +1,91 @@
+"""Norms by role and block, and any module as a norm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from rmsexp import config, norms
+from rmsexp.config.words import overrides
+from rmsexp.models.language_model import LanguageModel, Sizes
+from rmsexp.norms.composed import Wrapped
+
+SIZES = Sizes(width=16, layers=3, heads=4, kv_heads=2, inner=12, qk_norm=True)
+
+
+def test_roles_and_blocks_choose_the_norm() -> None:
+    norm = norms.ByRole(name="by_role", default="rms", roles={"query": "ln"}, depths={-1: "prms+p=0.5"})
+    model = LanguageModel(norm, 13, SIZES)
+    norm.check_effect(model)
+    first, last = model.layers[0], model.layers[2]
+    assert [type(layer) for layer in (first.attention.query, first.attention.key)] == [norms.LayerNorm, norms.RMSNorm]
+    found: Any = [first.attended.before, last.attended.before, last.attention.query, model.end]
+    assert [layer.p for layer in found] == [1.0, 0.5, 0.5, 1.0]
+
+
+def unknown_role() -> None:
+    norms.ByRole(name="by_role", roles={"queries": "ln"})
+
+
+def unknown_norm() -> None:
+    norms.ByRole(name="by_role", roles={"query": "lm"})
+
+
+def role_without_site() -> None:
+    norm = norms.ByRole(name="by_role", roles={"convolution": "ln"})
+    norm.check_effect(LanguageModel(norm, 13, SIZES))
+
+
+def block_without_site() -> None:
+    norm = norms.ByRole(name="by_role", depths={3: "ln"})
+    norm.check_effect(LanguageModel(norm, 13, SIZES))
+
+
+@pytest.mark.parametrize(
+    ("mistake", "word"),
+    [(unknown_role, "queries"), (unknown_norm, "lm"), (role_without_site, "convolution"), (block_without_site, "3")],
+)
+def test_mistakes(mistake: Callable[[], None], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        mistake()
+
+
+def wrapped(module: str, features: int, maps: bool = False, **kwargs: Any) -> Wrapped:
+    norm = norms.ModuleNorm(name="module", module=module, kwargs=kwargs)
+    return norm.normaliser(norms.Site("layers.0.end", features, maps))
+
+
+def test_a_module_of_torch_normalises_each_position_and_feature_maps() -> None:
+    x, maps = torch.randn(2, 3, 8), torch.randn(2, 8, 5, 5)
+    own, ours = nn.GroupNorm(4, 8), wrapped("torch.nn.GroupNorm", 8, num_groups=4)
+    torch.testing.assert_close(ours(x), torch.stack([own(row) for row in x]))
+    torch.testing.assert_close(wrapped("torch.nn.GroupNorm", 8, maps=True, num_groups=4)(maps), own(maps))
+    layer = nn.LayerNorm(8)
+    torch.testing.assert_close(wrapped("torch.nn.LayerNorm", 8)(x), layer(x))
+    by_position = layer(maps.movedim(1, -1)).movedim(-1, 1)
+    torch.testing.assert_close(wrapped("torch.nn.LayerNorm", 8, maps=True)(maps), by_position)
+
+
+@pytest.mark.parametrize(
+    ("module", "options"),
+    [
+        ("torch.nn.GroupNorm", {"num_groups": 3}),
+        ("torch.nn.LayerNorm", {"nam": 1}),
+        ("torch.nn.Linear", {"out_features": 2}),
+    ],
+)
+def test_errors_name_the_site(module: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"layers\.0\.end"):
+        wrapped(module, 8, **options)(torch.randn(2, 8))
+
+
+def test_the_command_line_names_a_module() -> None:
+    words = overrides(["norm.kwargs={num_groups: 2}", "task=cifar10", "norm=module", "norm.class=torch.nn.GroupNorm"])
+    job = config.job(words)
+    assert job.series == "module+kwargs.num_groups=2+module=torch.nn.GroupNorm"
+    with pytest.raises(config.ConfigError, match=r"torch\.nn\.Groupnorm"):
+        config.job(["task=cifar10", "norm=module", "norm.module=torch.nn.Groupnorm"])
