@@ -16,7 +16,9 @@ from rmsexp import config
 from rmsexp.commands import result
 from rmsexp.records import record
 
-NORMS = [[f"norm={name}"] for name in config.options("norm")]
+# with the default p the statistic of a tiny model is that of one unit, which may be near 0
+OPTIONS = {"prms": ["norm.p=0.5"]}
+NORMS = [[f"norm={name}", *OPTIONS.get(name, [])] for name in config.options("norm")]
 VARIANTS = [*NORMS, ["norm=rms", "norm.gain=false"]]
 TASKS = {
     "cifar10": ["task=cifar10", "model.width=0.05", "batch_size=8", "schedule.period=1"],

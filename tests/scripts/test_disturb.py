@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import disturb
 import pytest
 
+WITH_RAY = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is an extra")
+PARTS = [("chaos", 3), ("stopped_sweep", 2), ("campaign_kills", 2), ("preempted_sweep", 1)]
+
 
 @pytest.mark.minutes
-@pytest.mark.parametrize(
-    ("part", "times"),
-    [("chaos", 3), ("stopped_sweep", 2), ("campaign_kills", 2), ("preempted_sweep", 1), ("ray_node_lost", 1)],
-)
+@pytest.mark.parametrize(("part", "times"), [*PARTS, pytest.param("ray_node_lost", 1, marks=WITH_RAY)])
 def test_disturbed_runs_end_as_undisturbed_ones(part: str, times: int) -> None:
     command = [sys.executable, disturb.__file__, part, "--times", str(times)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1500, check=False)
