@@ -7,6 +7,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if sys.platform == "win32":
@@ -24,9 +25,11 @@ if "OMP_WAIT_POLICY" not in os.environ:
 
 if TYPE_CHECKING:
     from rmsexp.commands.result import Result
+    from rmsexp.norms import Norm
     from rmsexp.norms.convert import convert
+    from rmsexp.train.recorder import Recorder
 
-__all__ = ["__version__", "convert", "run"]
+__all__ = ["Recorder", "__version__", "convert", "run"]
 
 __version__ = "0.1.0"
 
@@ -41,7 +44,7 @@ if process.is_command():
 
 def run(
     task: str = "cifar10",
-    norm: str = "rms",
+    norm: str | Norm = "rms",
     overrides: Sequence[str] = (),
     config_dir: str | None = None,
     *,
@@ -50,9 +53,11 @@ def run(
 ) -> Result:
     """Begin a run or continue it, and return its record. A run that diverged or reached max_steps is not repeated.
 
-    ``overrides``: GROUP=CHOICE and KEY=VALUE words as on the command line. ``config_dir``: a folder with your own
-    configs, as for ``--config-dir``. ``quiet``: show no progress. ``values``: values of the config by their keys, such
-    as ``max_steps=20``; keys with dots are written ``**{"optim.lr": 0.01}``. Text is taken as it is.
+    ``norm``: the name of a norm, or a norm with its options, such as ``RMS(name="rms", eps=1e-6)``; the class of your
+    own one must be importable. ``overrides``: GROUP=CHOICE and KEY=VALUE words as on the command line. ``config_dir``:
+    a folder with your own configs, as for ``--config-dir``. ``quiet``: show no progress. ``values``: values of the
+    config by their keys, such as ``max_steps=20``; keys with dots are written ``**{"optim.lr": 0.01}``. Text is taken
+    as it is.
 
     The process keeps the run's settings of torch: the number of threads and, on CUDA, deterministic algorithms.
 
@@ -65,9 +70,12 @@ def run(
     from rmsexp.config import words
     from rmsexp.work import runner
 
-    chosen = [words.override("task", task), words.override("norm", norm)]
+    own = None if isinstance(norm, str) else norm
+    known = config.options("norm", config_dir)
+    name = norm if isinstance(norm, str) else norm.name if norm.name in known else "rms"
+    chosen = [words.override("task", task), words.override("norm", name)]
     typed = [*chosen, *overrides, *(words.override(key, value) for key, value in values.items())]
-    job = config.job(words.overrides(typed, config_dir), config_dir)
+    job = config.job(words.overrides(typed, config_dir), config_dir, own)
     outcome = runner.execute(job, runner.Conditions(quiet=quiet))
     if outcome.signum is not None:
         raise KeyboardInterrupt
@@ -80,8 +88,7 @@ def run(
 
 def __getattr__(name: str) -> Any:
     """Import what needs torch when it is used first, so that ``import rmsexp`` and the help stay quick."""
-    if name == "convert":
-        from rmsexp.norms.convert import convert
-
-        return convert
+    modules = {"convert": "rmsexp.norms.convert", "Recorder": "rmsexp.train.recorder"}
+    if name in modules:
+        return getattr(import_module(modules[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -135,8 +136,10 @@ class Job:
         return expanded(self.config.results) / self.config.task / self.setting
 
 
-def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
+def job(overrides: Sequence[str], config_dir: str | None = None, own_norm: Any = None) -> Job:
     """Return the job of one run's overrides, with its config composed and checked.
+
+    ``own_norm``: a norm object, which takes the place of the norm that the overrides choose.
 
     Raises: ConfigError for a mistake in the overrides or in a config file; DataError if one of the user's own files
     cannot be read.
@@ -147,14 +150,19 @@ def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
     composed = plain_values(compose(overrides, config_dir))
     if config_dir is not None:
         make_importable(config_dir)
+    if own_norm is not None:
+        composed["norm"] = _described(own_norm, {})
     config, norm, resolved = checked(composed, imported)
     for path in getattr(norm, "imports", ()):
         imported(path)
     results_folder(config.results)  # raises if a file is in its place
-    _check_own_names(overrides, {"task": config.task, "scale": config.scale, "norm": norm.name}, config_dir)
+    names = {"task": config.task, "scale": config.scale} | ({"norm": norm.name} if own_norm is None else {})
+    _check_own_names(overrides, names, config_dir)
     keys = ("task", "norm", "scale", "model.variant")
     choices = tuple(word.input_line or "" for word in parse(overrides) if word.key_or_group in keys)
     base = _base(choices, config_dir, state_of_own_files(config_dir))
+    if own_norm is not None and base["norm"]["name"] != norm.name:  # a norm without a config
+        base = base | {"norm": _described(own_norm, {each.name: each.default for each in fields(own_norm)})}
     changed = differences(resolved, base)
     if "norm.name" in changed:
         raise ConfigError("norm.name cannot be set; choose another norm with norm=…")
@@ -166,6 +174,14 @@ def job(overrides: Sequence[str], config_dir: str | None = None) -> Job:
         of_setting["data"] = digest_of_own[:DIGITS]
     setting, series = config.scale + suffix(of_setting), norm.name + suffix(of_norm)
     return Job(tuple(overrides), config, norm, resolved, setting, series)
+
+
+def _described(norm: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config of a norm object, with the ``defaults`` of its options, if they have one."""
+    kind, package = type(norm), sys.modules["rmsexp.norms"]
+    path = "rmsexp.norms" if getattr(package, kind.__name__, None) is kind else kind.__module__
+    values = {name: value for name, value in defaults.items() if value is not MISSING}
+    return {"_target_": f"{path}.{kind.__qualname__}", **asdict(norm), **values}
 
 
 def _check_own_names(overrides: Sequence[str], names: Mapping[str, str], config_dir: str | None) -> None:

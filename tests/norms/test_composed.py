@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+import rmsexp
 from rmsexp import config, norms
 from rmsexp.config.words import overrides
 from rmsexp.models.language_model import LanguageModel, Sizes
@@ -89,3 +92,24 @@ def test_the_command_line_names_a_module() -> None:
     assert job.series == "module+kwargs.num_groups=2+module=torch.nn.GroupNorm"
     with pytest.raises(config.ConfigError, match=r"torch\.nn\.Groupnorm"):
         config.job(["task=cifar10", "norm=module", "norm.module=torch.nn.Groupnorm"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doubled(norms.Norm):
+    factor: float = 2.0
+
+    def normaliser(self, site: norms.Site) -> norms.RMSNorm:
+        return norms.RMSNorm(site.features, 1e-6, bias=bool(site.shift), axes=(2, 3) if site.feature_maps else None)
+
+
+@pytest.mark.usefixtures("small_synthetic_data")
+def test_a_norm_object_is_run_and_named(tmp_path: Path) -> None:
+    def run(norm: norms.Norm) -> Any:
+        sizes: Any = {"model.width": 16, "model.layers": 1, "model.inner": 24, "model.heads": 2, "model.kv_heads": 2}
+        return rmsexp.run("language_model", norm, quiet=True, max_steps=1, results=tmp_path, threads=1, **sizes)
+
+    assert run(Doubled(name="mine", factor=3.0)).folder.parent.name == "mine+factor=3.0"
+    assert run(Doubled(name="mine")).folder.parent.name == "mine"
+    eps = config.job(["task=language_model", "norm=rms"]).norm.eps
+    assert run(norms.RMS(name="rms", eps=eps)).folder.parent.name == "rms"
+    assert run(norms.RMS(name="rms", eps=0.5)).run["norm"] == "rms"
