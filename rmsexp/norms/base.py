@@ -27,6 +27,8 @@ Shapes of activations: ``(…, n)``, such as ``(batch, n)``, ``(batch, time, n)`
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -37,6 +39,7 @@ from torch.nn import functional as F
 from rmsexp.norms import kernels
 from rmsexp.norms.kernels.norms import compute_dtype as compute_dtype
 from rmsexp.system import checks
+from rmsexp.system.command_line import ConfigError
 
 IMPLS = ("eager", "fused")
 # names of gain and bias in other implementations, such as those of the paper's authors (scale, offset)
@@ -283,6 +286,41 @@ def depending_on_step(model: nn.Module) -> list[Normaliser]:
     """Return the normalisers of a model that want to be told the training step (:meth:`Normaliser.set_step`)."""
     layers = (layer for layer in model.modules() if isinstance(layer, Normaliser))
     return [layer for layer in layers if type(layer).set_step is not Normaliser.set_step]
+
+
+@contextmanager
+def calls_of_add(model: nn.Module) -> Iterator[None]:
+    """In the context, check that each class of one's own with another :meth:`Normaliser.add` is asked for sums.
+
+    Otherwise its ``add`` has no effect, and the run would be that of another norm under its name.
+
+    Raises: ConfigError at the end, if a model never calls it.
+    """
+    own = [layer for layer in model.modules() if isinstance(layer, Normaliser) and not _is_of_package(type(layer))]
+    called = dict.fromkeys(map(type, own), False)
+
+    def counted(layer: Normaliser) -> Callable[..., tuple[Tensor, Tensor]]:
+        def add(*arguments: Any, **others: Any) -> tuple[Tensor, Tensor]:
+            called[type(layer)] = True
+            return type(layer).add(layer, *arguments, **others)
+
+        return add
+
+    for layer in own:
+        layer.add = counted(layer)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for layer in own:
+            del layer.add
+    if unused := [kind.__name__ for kind, is_called in called.items() if not is_called]:
+        raise ConfigError(f"{unused[0]} has its own add, but this task's model never asks a norm for a sum (add)")
+
+
+def _is_of_package(kind: type) -> bool:
+    """Return whether the ``add`` of a class of normalisers is one of this package."""
+    owner = next(base for base in kind.__mro__ if "add" in vars(base))
+    return owner.__module__.startswith("rmsexp.")
 
 
 class Linear(nn.Module):

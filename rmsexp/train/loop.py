@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from rmsexp.norms.base import calls_of_add
 from rmsexp.records import record
 from rmsexp.system import atomic
 from rmsexp.system.clock import TIMED, Clock
@@ -241,8 +242,9 @@ class Trainer:
         model = {name: value.clone() for name, value in self.model.state_dict().items()}
         optimizer = copy.deepcopy(self.optimizer.state_dict())
         try:
-            for _ in range(WARMUP_STEPS):
-                self._update(self.state.step, self._batches(self.state.step))
+            with nullcontext() if self.config.compile else calls_of_add(self.model):
+                for _ in range(WARMUP_STEPS):
+                    self._update(self.state.step, self._batches(self.state.step))
             synchronise(self._stepper.device)
         finally:
             with self._interrupt.deferred():
