@@ -22,7 +22,14 @@ TIME_READERS = {"system/clock.py", "system/machine_lock.py"}  # the latter for m
 # the processes of a run when they meet, draw ids that must never repeat. Timings draw the number from which their
 # orders follow, and record it.
 SYNTHETIC = {"data/synthetic/__init__.py", "data/synthetic/shapes.py"}
-DRAWERS = {"train/randomness.py", "train/loggers.py", "train/distributed/group.py", "measure/processes.py", *SYNTHETIC}
+DRAWERS = {
+    "norms/convert.py",
+    "train/randomness.py",
+    "train/loggers.py",
+    "train/distributed/group.py",
+    "measure/processes.py",
+    *SYNTHETIC,
+}
 GIVEN_A_GENERATOR = {"models/init.py"}
 RANDOM_MODULES = {"random", "secrets", "uuid", "numpy.random", "torch.random"}
 DRAWING_NAMES = {

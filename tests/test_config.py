@@ -108,7 +108,7 @@ def test_keys_that_are_not_part_of_the_identity(override: str) -> None:
 def test_a_run_without_keys_that_were_added_later_continues_with_their_former_values(scale: str) -> None:
     words = ["task=rnnsearch", f"scale={scale}"]
     job, older = config.job([*words, "model.tied=true"]), config.job(words).resolved
-    for key in identity.ADDED:
+    for key in identity.ADDED.keys() - {"model.v_norm", "model.embedding_norm"}:  # of other tasks
         *groups, name = key.split(".")
         del (older[groups[0]] if groups else older)[name]
     assert config.differences(job.resolved, older) == {}

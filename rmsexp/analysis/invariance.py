@@ -21,6 +21,7 @@ from rmsexp.analysis.finding import Finding, captioned
 from rmsexp.analysis.site import EXAMPLES, GAINLESS, N_IN, N_OUT, draw, norm, site
 from rmsexp.models import init
 from rmsexp.norms import Norm
+from rmsexp.norms.composed import COMPOSED
 from rmsexp.records.frames import names
 from rmsexp.report import paper
 from rmsexp.report.tables.markup import Table
@@ -67,7 +68,8 @@ def measure() -> pd.DataFrame:
     ``THRESHOLD``; ``paper``, 1 if invariant according to Table 1, else 0, and NaN for norms that are not in the table.
     """
     table_1 = paper.numbers().query("table == 'Table 1'")
-    norms = dict.fromkeys([*table_1["norm"], *names.in_order([*config.options("norm"), GAINLESS])])
+    known = [name for name in config.options("norm") if name not in COMPOSED]
+    norms = dict.fromkeys([*table_1["norm"], *names.in_order([*known, GAINLESS])])
     rows = [
         {"norm": name, "transformation": transformation, "change": change, "invariant": change < THRESHOLD}
         for name in norms

@@ -283,7 +283,8 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
     typed = _structured(schema)
     for name, value in typed.items_ex(resolve=False):
         given = content.get(name, value)
-        if isinstance(value, DictConfig) and typed[name] is not None and not isinstance(given, DictConfig):
+        is_none = not OmegaConf.is_missing(typed, name) and typed[name] is None
+        if isinstance(value, DictConfig) and not is_none and not isinstance(given, DictConfig):
             keys = ", ".join(f"{prefix}{name}.{key}" for key in map(str, value))
             raise ConfigError(f"{prefix}{name} is a group of keys; set a single key ({keys})")
         if isinstance(value, ListConfig) and not isinstance(given, ListConfig | None):

@@ -27,6 +27,7 @@ Shapes of activations: ``(…, n)``, such as ``(batch, n)``, ``(batch, time, n)`
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -146,22 +147,26 @@ class Normaliser(nn.Module):
         if self.bias is not None:
             self.bias.zero_()
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, *others: Any
-    ) -> None:
-        """Load a state, also one with the names that gain and bias have in other implementations (``NAMES``)."""
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        """Load a state, also one with the names that gain and bias have in other implementations (``NAMES``).
+
+        A bias that only the state has, or only the layer, is a key that does not fit, to which a warning is added.
+        """
         for name, others_names in NAMES.items():
             for other in others_names:
                 if prefix + other in state_dict and prefix + name not in state_dict:
                     state_dict[prefix + name] = state_dict.pop(prefix + other)
-        messages: list[str] = others[-1]
-        if strict and self.bias is None and f"{prefix}bias" in state_dict:
-            advice = "load with strict=False, which leaves it out, or make the layer with bias=True"
-            messages.append(f"{prefix}bias: this {type(self).__name__} has no bias; {advice}")
-        if strict and self.bias is not None and f"{prefix}bias" not in state_dict:
-            advice = "load with strict=False, with which it stays as it is, or make the layer with bias=False"
-            messages.append(f"{prefix}bias: the state has no bias for this {type(self).__name__}; {advice}")
-        super()._load_from_state_dict(state_dict, prefix, metadata, strict, *others)
+        here, there = self._parameters.get("bias") is not None, f"{prefix}bias" in state_dict
+        if there and self.bias is None:
+            advice = "has no bias, as the state has; make the layer with bias=True"
+        elif here and not there:
+            advice = "has a bias, which the state lacks; make the layer with bias=False"
+        else:
+            advice = ""
+        if advice:
+            kind = type(self).__name__
+            warnings.warn(f"{prefix}bias: this {kind} {advice}, or load with strict=False", stacklevel=6)
+        super()._load_from_state_dict(state_dict, prefix, *others)
 
     def check_input(self, x: Tensor) -> None:
         """Raise TypeError if the dtype of ``x`` is no key of ``EPS``, ValueError if its shape does not fit the norm."""

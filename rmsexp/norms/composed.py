@@ -16,6 +16,7 @@ from rmsexp.config import classes
 from rmsexp.norms.base import ROLES, Norm, Normaliser, Site
 from rmsexp.system import checks
 
+COMPOSED = ("by_role", "module")  # the names of these norms, which have no formula of their own
 # torch's norms of channels, which are the second axis of their input
 OF_CHANNELS: tuple[type[nn.Module], ...] = (nn.GroupNorm, _BatchNorm, _InstanceNorm)
 # the names of the argument that takes the number of features or channels, in torch and elsewhere

@@ -289,6 +289,7 @@ def test_maps_without_positions_or_examples(shape: tuple[int, ...], axes: tuple[
 # --- the place of torch's own layers: state dicts
 
 
+@pytest.mark.filterwarnings("ignore:.*bias")
 @pytest.mark.parametrize("wrap", [lambda layer: layer, nn.Sequential], ids=["layer", "model"])
 def test_a_bias_is_neither_dropped_nor_made_up(wrap: Callable[..., nn.Module]) -> None:
     rms, ln = (wrap(layer(N)) for layer in (norms.RMSNorm, norms.LayerNorm))
