@@ -44,19 +44,6 @@ def test_the_chart_has_the_savings_of_all_tasks_beside_the_papers(tmp_path: Path
     assert len(axes.containers) == 3
 
 
-def test_machines_and_numbers_of_threads_share_a_row(tmp_path: Path) -> None:
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.97})
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.9, "prms": 0.8}, number=1, session={"device": "an older processor"})
-    other = {"threads": 2, "machine": {"id": "3f", "name": "AMD EPYC"}}
-    write_timing(tmp_path, {"ln": 1.0, "rms": 0.95}, number=2, session=other)
-    found = chart(tmp_path)
-    rms = [mark for mark in found.panels[0].marks if mark.series == "rms"]
-    assert sorted((mark.y[0], round(mark.x[0])) for mark in rms) == [(-0.2, 10), (0, 3), (0.2, 5)]
-    assert len({mark.look.marker for mark in rms}) == 3
-    machines = ["AMD EPYC (3f), 2 threads", "AMD EPYC, 1 thread", "an older processor, 1 thread"]
-    assert [text for _, text in found.legend] == ["RMSNorm", "pRMSNorm", *machines, "paper, each framework"]
-
-
 def test_fused_norms_have_a_chart_of_their_own_against_fused_layernorm(tmp_path: Path) -> None:
     write_timing(tmp_path, {"ln": 1.0, "rms": 0.8, "ln+impl=fused": 0.5, "rms+impl=fused": 0.45})
     (mark,) = chart(tmp_path, "fused").panels[0].marks

@@ -79,8 +79,3 @@ def test_text_from_records_is_escaped(tmp_path: Path) -> None:
     for tag in ("p", "li", "th", "caption"):
         assert HOSTILE in texts(text, tag)
     assert series in {mark["series"] for mark in embedded(text)[0][0]["marks"]}
-
-
-def test_a_page_without_settings_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no setting"):
-        html.page([])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from helpers.records import write_run
 from rmsexp.compare import load
 from rmsexp.records import record
 from rmsexp.records.frames import quantities
-from rmsexp.report.plots import canvas, setting_curves, style
+from rmsexp.report.plots import canvas, setting_curves
 from rmsexp.report.plots.chart import Chart, Mark, Panel, robust
 
 SMOOTH = np.linspace(2.6, 1.4, 50)
@@ -46,12 +45,6 @@ def test_a_chart_has_a_thin_line_per_run_and_a_thick_line_per_series(results: Pa
     assert [axes.get_ylabel() for axes in figure.axes] == [panel.y.title for panel in found.panels]
     assert figure.axes[4].get_ylim()[1] > 50  # percent
     assert figure.legends[0].get_texts()[1].get_text() == "LayerNorm (2 seeds)"
-
-
-def test_contended_runs_are_dashed_only_against_time(results: Path) -> None:
-    panels = chart(results, 1).panels
-    excluded = [{mark.series for mark in panel.marks if mark.look.dash == style.TIME_EXCLUDED} for panel in panels]
-    assert excluded == [set(), {"wn"}]
 
 
 def test_means_are_of_the_seeds_that_count_and_notes_count_them(tmp_path: Path) -> None:
@@ -92,22 +85,6 @@ def test_a_band_ends_where_fewer_than_three_seeds_are_in_the_mean(tmp_path: Path
     assert list(line(panel, "rms").x) == [0, 40, 80]  # seconds; the seeds end after 40, 80 and 120
     assert np.isfinite(line(panel, "rms").low).tolist() == [True, True, False]
     assert panel.note.startswith("mean of 3 seeds, 2 at its end: RMSNorm")
-
-
-def test_long_runs_are_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setting_curves, "SEED_POINTS", 20)
-    monkeypatch.setattr(setting_curves, "MEAN_POINTS", 40)
-    write_run(tmp_path, "rms")  # with 100 training rows
-    seed, mean = chart(tmp_path, 1).panels[0].marks
-    assert len(seed.x) <= 20 < len(mean.x) <= 40
-
-
-def test_a_loss_over_many_decades_is_shown_on_a_logarithmic_axis(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, "rms")
-    rows = (folder / record.METRICS).read_text().splitlines()
-    row = json.loads(rows[-2]) | {"step": 404, "loss": 1e4}
-    (folder / record.METRICS).write_text("\n".join([*rows, json.dumps(row)]) + "\n")
-    assert [panel.y.log for panel in chart(tmp_path).panels[::2]] == [True, False, False]
 
 
 def test_a_setting_whose_runs_all_diverged_has_curves(tmp_path: Path) -> None:

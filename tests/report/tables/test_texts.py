@@ -59,12 +59,6 @@ def test_times_and_savings_have_their_range() -> None:
     assert formats.ratio(Interval(0.9, math.nan, math.nan)) == "0.900"
 
 
-def test_missing_values_are_a_dash() -> None:
-    missing = [formats.number(math.nan), formats.quality(math.nan, "error"), formats.two_decimals(math.nan, "error")]
-    missing += [formats.difference(math.nan, "bleu", "+.2f"), formats.median_and_range(math.nan, math.nan, math.nan)]
-    assert set(missing) == {formats.NO_VALUE}
-
-
 @pytest.mark.parametrize("text", FORMULAS)
 def test_a_text_that_looks_like_a_formula_gets_an_apostrophe(text: str) -> None:
     for column in (pd.Series([text, "rms"]), pd.Categorical([text, "rms"])):
