@@ -35,9 +35,9 @@ from rmsexp.rules import selection
 from rmsexp.rules.claims import Claim
 from rmsexp.system import atomic, clock
 from rmsexp.system.command_line import LONGEST_WITH_PATHS, ReportedError, config_dir_words, report, value_word
+from rmsexp.system.files import read_regular
 from rmsexp.system.lock import Lock
 from rmsexp.system.readers import read_yaml
-from rmsexp.system.regular_file import read_regular
 from rmsexp.train import provenance
 
 GROUP = "campaign"

@@ -71,6 +71,24 @@ class DataConfig:
                 listed = " or ".join(values)
                 raise ValueError(f"data.{option} is an option of data.{key}={listed}, and data.{key} is {chosen}")
 
+    @property
+    def own_files(self) -> dict[str, str]:
+        """The paths of the user's own files by split, in a task whose data may be ``data.name=files``."""
+        paths = {split: getattr(self, split) for split in ("train", "valid", "test")}
+        return {split: path and str(expanded(path)) for split, path in paths.items()}
+
+    def check_own_files(self, kind: str) -> None:
+        """Check that the paths of ``own_files`` are given with ``data.name=files``, and with it alone.
+
+        ``kind``: what a path is, for the message. Raises: ValueError.
+        """
+        named = self.name == "files"  # type: ignore[attr-defined]
+        for split, path in self.own_files.items():
+            if named and not path:
+                raise ValueError(f"data.name=files needs data.{split}, {kind}")
+            if path and not named:
+                raise ValueError(f"data.{split} is read with data.name=files only; add data.name=files")
+
     def digest_of_own_files(self) -> str:
         """Return a digest of the user's own files that the run reads; "" if it reads none.
 

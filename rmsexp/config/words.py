@@ -107,7 +107,8 @@ def expand(overrides: Sequence[str], multirun: bool, config_dir: str | None) -> 
     if chdir:
         raise ConfigError("hydra.job.chdir=true would change the folder that relative paths start from")
     preset = [f"{key}={value}" for key, value in params.items()] if multirun else []
-    ordered = sort_for_sweep([*preset, *overrides])
+    # the seed varies slowest, and norms and their options fastest: runs that differ in the norm follow each other
+    ordered = sorted([*preset, *overrides], key=lambda word: word.startswith("norm") - word.startswith("seed="))
     # the last override of a key wins
     axes = {
         override.get_key_element(): _choices(override, config_dir, searches) for override in composition.parse(ordered)
@@ -160,11 +161,3 @@ def _choices(override: Override, config_dir: str | None, searches: bool = False)
     if not choices:
         raise ConfigError(f"{word} has no values")
     return choices
-
-
-def sort_for_sweep(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides in an order in which a sweep varies the seed slowest, and norms and their options fastest.
-
-    Runs that differ in the norm only then follow each other directly.
-    """
-    return sorted(overrides, key=lambda word: word.startswith("norm") - word.startswith("seed="))

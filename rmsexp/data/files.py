@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -18,18 +18,6 @@ from rmsexp.system.command_line import inform, value_word
 from rmsexp.system.file_lock import locked
 
 TIMEOUT_SECONDS = 30  # longest wait for a connection, and for each further part of a response
-
-
-def check_own_files(name: str, paths: Mapping[str, str], kind: str) -> None:
-    """Check that the user's own files, ``paths`` by split, are given with ``data.name=files``, and with it alone.
-
-    ``name``: the value of ``data.name``. ``kind``: what a path is, for the message. Raises: ValueError.
-    """
-    for split, path in paths.items():
-        if name == "files" and not path:
-            raise ValueError(f"data.name=files needs data.{split}, {kind}")
-        if name != "files" and path:
-            raise ValueError(f"data.{split} is read with data.name=files only; add data.name=files")
 
 
 def read_bytes(path: Path) -> bytes:

@@ -24,7 +24,7 @@ from rmsexp.records.record import FEWEST_PROBES
 from rmsexp.system import atomic, machine
 from rmsexp.system.clock import Stopwatch
 from rmsexp.system.command_line import brief, inform
-from rmsexp.system.private import belongs_to_user, cache_folder
+from rmsexp.system.files import belongs_to_user, cache_folder
 from rmsexp.system.typed import Between, Count, read_typed
 from rmsexp.train.contention import Contention
 from rmsexp.train.provenance import machine_id

@@ -27,8 +27,8 @@ from typing import Annotated, Any, Final, Literal, NoReturn, NotRequired, TypedD
 from rmsexp.system import atomic
 from rmsexp.system.checks import MOST
 from rmsexp.system.command_line import command
+from rmsexp.system.files import open_regular, read_regular
 from rmsexp.system.lock import Lock
-from rmsexp.system.regular_file import open_regular, read_regular
 from rmsexp.system.typed import LARGEST as LARGEST_INTEGER
 from rmsexp.system.typed import Between, Count, read_typed
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from rmsexp.system.regular_file import check_regular
+from rmsexp.system.files import check_regular
 
 # Waiting polls: in a blocking flock, a signal that another thread receives would not reach Python's handler.
 POLL_SECONDS = 0.1

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from rmsexp.system.file_lock import locked, try_to_lock
-from rmsexp.system.regular_file import open_regular
+from rmsexp.system.files import open_regular
 
 PATIENCE = 0.2  # seconds of trying: is_held in another process takes a shared lock for a moment
 

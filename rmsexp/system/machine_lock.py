@@ -25,7 +25,7 @@ from typing import IO
 
 from rmsexp.system import file_lock
 from rmsexp.system.file_lock import try_to_lock
-from rmsexp.system.private import private_folder
+from rmsexp.system.files import private_folder
 
 FOLDER = Path(tempfile.gettempdir(), f"rmsexp-{os.geteuid()}")
 MEASURING, WORKING = "measuring.lock", "working.lock"

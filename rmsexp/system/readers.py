@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from rmsexp.system.command_line import brief, escaped
-from rmsexp.system.regular_file import read_regular
+from rmsexp.system.files import read_regular
 
 LARGEST_YAML = 1 << 15  # characters; a run's config.yaml has about two thousand characters
 # errors of the system that show no damage, such as missing permissions: the file must not be replaced

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from rmsexp import config
 from rmsexp.data import text
-from rmsexp.data.files import check_own_files, digest_of_contents
+from rmsexp.data.files import digest_of_contents
 from rmsexp.data.sequences import even_parts
 from rmsexp.models import init
 from rmsexp.models.language_model import Cache, LanguageModel, Sizes
@@ -58,15 +58,9 @@ class DataConfig(config.DataConfig):
         checks.choice("data.tokens", self.tokens, text.KINDS)
         checks.at_least("data.held_out", self.held_out, 1)
         checks.at_least("data.vocabulary", self.vocabulary, 2, checks.LARGEST_WIDTH)
-        check_own_files(self.name, self.own_files, "the path of a text file")
+        self.check_own_files("the path of a text file")
         self.check_options_of("name", ["lambada", "lambada_all"], ["held_out"])
         self.check_options_of("tokens", ["sentencepiece"], ["vocabulary"])
-
-    @property
-    def own_files(self) -> dict[str, str]:
-        """The paths of the user's own files by split."""
-        paths = {"train": self.train, "valid": self.valid, "test": self.test}
-        return {split: path and str(config.expanded(path)) for split, path in paths.items()}
 
     def digest_of_own_files(self) -> str:
         return digest_of_contents(map(Path, self.own_files.values())) if self.name == "files" else ""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from rmsexp import config
 from rmsexp.config.score import INTERIM
 from rmsexp.data import parallel, translation
-from rmsexp.data.files import check_own_files, digest_of_contents
+from rmsexp.data.files import digest_of_contents
 from rmsexp.data.sequences import padded
 from rmsexp.data.subwords import EOS, PAD, TextOptions
 from rmsexp.data.synthetic import phrases
@@ -73,13 +73,7 @@ class DataConfig(config.DataConfig):
                 "the built-in text needs data.source=en data.target=de"
             )
         names = f"text/a for text/a.{self.source} and text/a.{self.target}"
-        check_own_files(self.name, self.own_files, f"the path of its two files without the language: {names}")
-
-    @property
-    def own_files(self) -> dict[str, str]:
-        """The paths of the user's own files by split, without the languages."""
-        paths = {"train": self.train, "valid": self.valid, "test": self.test}
-        return {split: path and str(config.expanded(path)) for split, path in paths.items()}
+        self.check_own_files(f"the path of its two files without the language: {names}")
 
     def digest_of_own_files(self) -> str:
         if self.name != "files":

@@ -18,8 +18,8 @@ import torch
 
 from rmsexp.system.atomic import move_aside, sync_folder, write_atomic
 from rmsexp.system.command_line import ReportedError, memory_message
+from rmsexp.system.files import read_regular
 from rmsexp.system.readers import NOT_DAMAGE
-from rmsexp.system.regular_file import read_regular
 
 LAST, PREVIOUS, BEST, DAMAGED = "last.pt", "previous.pt", "best.pt", "damaged.pt"
 FORMAT = 1

@@ -15,7 +15,7 @@ from rmsexp.config.identity import shortened
 from rmsexp.records.record import Row
 from rmsexp.system import atomic, clock
 from rmsexp.system.clock import TIMED
-from rmsexp.system.regular_file import read_regular
+from rmsexp.system.files import read_regular
 from rmsexp.train.progress import Failures
 
 LONGEST_NAME, LONGEST_TAG = 128, 64  # largest number of characters of a name and a tag in Weights & Biases

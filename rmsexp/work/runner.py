@@ -22,9 +22,9 @@ from rmsexp.records.past import Past, RefusedError, name_of, tokens
 from rmsexp.records.record import Session, Status
 from rmsexp.system import atomic, lock, process
 from rmsexp.system.command_line import ReportedError, brief, memory_message, report
+from rmsexp.system.files import read_regular
 from rmsexp.system.machine_lock import Pause
 from rmsexp.system.readers import yaml_text
-from rmsexp.system.regular_file import read_regular
 from rmsexp.task import Task
 from rmsexp.train import provenance
 from rmsexp.train.checkpoint import Identity

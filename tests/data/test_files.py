@@ -10,7 +10,6 @@ import pytest
 
 from rmsexp.data import DataError, UnavailableError
 from rmsexp.data.files import (
-    check_own_files,
     digest_of,
     digest_of_contents,
     downloading,
@@ -19,6 +18,7 @@ from rmsexp.data.files import (
     missing,
     read_lines,
 )
+from rmsexp.tasks.language_model import DataConfig
 
 
 def test_only_line_feeds_end_lines(tmp_path: Path) -> None:
@@ -49,11 +49,14 @@ def test_missing_files_are_named_with_their_origin(tmp_path: Path) -> None:
 
 
 def test_own_files_are_needed_with_their_name_only() -> None:
-    check_own_files("files", {"train": "a"}, "a path")
-    check_own_files("lambada", {"train": ""}, "a path")
-    for name, paths in (("files", {"train": "a", "valid": "", "test": "b"}), ("lambada", {"train": "", "valid": "a"})):
+    assert DataConfig(name="files", train="a", valid="b", test="c").own_files == {
+        "train": "a",
+        "valid": "b",
+        "test": "c",
+    }
+    for name, paths in (("files", {"train": "a", "test": "b"}), ("lambada", {"valid": "a"})):
         with pytest.raises(ValueError, match=r"data\.valid"):
-            check_own_files(name, paths, "a path")
+            DataConfig(name=name, **paths)  # type: ignore[arg-type]
 
 
 def test_digest_depends_on_names_and_content(tmp_path: Path) -> None:

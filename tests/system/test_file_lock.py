@@ -12,7 +12,7 @@ from typing import NoReturn
 import pytest
 
 from rmsexp.system.file_lock import locked, try_to_lock
-from rmsexp.system.regular_file import NotRegularError
+from rmsexp.system.files import NotRegularError
 
 
 def fail(patch: pytest.MonkeyPatch, number: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rmsexp.system.private import private_folder
+from rmsexp.system.files import private_folder
 
 
 def test_a_folder_is_created_for_this_user_alone(tmp_path: Path) -> None:
