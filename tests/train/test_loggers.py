@@ -140,6 +140,17 @@ def test_wandb_has_the_values_of_the_record(runs: dict[str, Path], wandb: list[W
     assert logged.axes == [("time", None), ("*", "time")]
 
 
+def test_wandb_names_the_run_its_group_and_tags(runs: dict[str, Path], wandb: list[WandbRun]) -> None:
+    options = wandb[0].options
+    assert options["dir"] == str(runs["[wandb,tensorboard]"])
+    assert options["project"] == "rmsexp"
+    assert options["name"] == "cifar10-demo+batch_size=8+model.width=0.05-rms-seed0"
+    assert options["group"] == "cifar10/demo+batch_size=8+model.width=0.05"
+    assert options["tags"] == ["cifar10", "demo", "rms", "eager"]
+    setting = ("cifar10", "demo+batch_size=8+model.width=0.05", "rms", 8)
+    assert tuple(options["config"][key] for key in ("task", "setting", "series", "batch_size")) == setting
+
+
 def test_a_continued_run_keeps_its_id_and_one_begun_anew_gets_another(tmp_path: Path, wandb: list[WandbRun]) -> None:
     for step in (0, 3, 0):
         loggers.WandbLogger(*logged_run(tmp_path, step), mode="online", project="x")

@@ -11,12 +11,14 @@ import pytest
 from helpers.campaigns import three
 from helpers.comparisons import named, report
 from helpers.records import write_run
+from matplotlib import colors
 
 from rmsexp.campaign import results as campaign_results
 from rmsexp.compare import load
 from rmsexp.records.frames import timing_records
 from rmsexp.report import campaign_report
 from rmsexp.report.page import html
+from rmsexp.report.plots import style
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Locator, Page
@@ -85,6 +87,11 @@ def lines(page: Page) -> int:
     return visible(page).locator(".plot").first.locator("path.js-line").count()
 
 
+def rgb(colour: str) -> str:
+    """Return a colour as browsers write it, such as "rgb(0, 114, 178)"."""
+    return "rgb({}, {}, {})".format(*(round(255 * part) for part in colors.to_rgb(colour)))
+
+
 def test_controls_choose_setting_axis_curves_and_norms(opened: Callable[..., Page], address: str) -> None:
     page = opened(address)
     assert axis_titles(page) == [("step", title) for title in TITLES]
@@ -118,16 +125,53 @@ def test_the_point_under_the_pointer_is_named_and_names_are_escaped(
     assert page.locator(".plot a").count() == 0
 
 
-def test_figures_of_campaigns_fit_a_narrow_window(opened: Callable[..., Page], tmp_path: Path) -> None:
+def test_colours_follow_the_system(opened: Callable[..., Page], address: str) -> None:
+    page = opened(address, color_scheme="light")
+    line = "() => document.querySelector('.plot').data.find((trace) => trace.name === 'WeightNorm').line.color"
+    assert page.evaluate(line) == style.LOOKS["wn"].colour
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate("() => getComputedStyle(document.body).backgroundColor") == rgb(style.DARK)
+    page.wait_for_function(f"color => ({line})() === color", arg=style.LOOKS["wn"].on_dark)  # it is drawn again
+    assert page.evaluate("() => document.querySelector('.plot .xtitle').style.fill") != "rgb(28, 30, 33)"
+
+
+@pytest.mark.parametrize(("width", "theme"), [(390, "dark"), (1280, "light")])
+def test_figures_of_campaigns_fit_the_window(
+    opened: Callable[..., Page], tmp_path: Path, width: int, theme: str
+) -> None:
     for campaign in three():
         campaign.write(tmp_path)
     states = campaign_results.load_all(tmp_path, [])
     contents = campaign_report.write(states, load(tmp_path), timing_records.load(tmp_path), 0, tmp_path / "report")
     (path := tmp_path / "report.html").write_text(html.page([], contents))
-    page = opened(path.as_uri(), viewport={"width": 390, "height": 900})
+    page = opened(path.as_uri(), color_scheme=theme, viewport={"width": width, "height": 900})
     page.locator(".plot .xtitle").nth(4).wait_for()
     assert page.locator(".plot .xtitle").count() == 2 + 3  # differences of two decided campaigns, rates of three
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    rights = page.locator(".plot .main-svg").evaluate_all("all => all.map((svg) => svg.getBoundingClientRect().right)")
+    assert max(rights) <= width
+    mark = page.locator(".figure").first.locator(".point").first
+    rms = style.LOOKS["rms"]
+    expected = rms.colour if theme == "light" else rms.on_dark
+    assert rgb(expected) in mark.evaluate("point => getComputedStyle(point).fill")
+
+
+def test_the_page_works_with_the_keyboard_alone(opened: Callable[..., Page], address: str) -> None:
+    page = opened(address)
+    page.locator("select[name=task]").focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowDown")
+    assert visible(page).locator("h2").text_content() == "cifar10, small"
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowRight")
+    assert axis_titles(page)[0][0] == "time in training (seconds)"
+    for _ in range(2):
+        page.keyboard.press("Tab")
+    assert page.evaluate("() => document.activeElement.value") == "none"
+    assert page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    before = lines(page)
+    page.keyboard.press("Space")
+    assert lines(page) == before - 2  # the curves of the norm's one seed and of its mean
 
 
 def test_tables_are_readable_without_javascript(opened: Callable[..., Page], address: str) -> None:
