@@ -151,7 +151,7 @@ def results() -> str:
         "pRMSNorm). † at the chosen learning rates; what their choice may have cost is not known. [What the words mean]"
         f"({LIMITS}); [conditions](results/README.md#campaigns); [all claims]"
         "(results/reference/report/report.md#verdicts).\n\nStep time that RMSNorm saves: lowest to highest of "
-        f"[interleaved timings](docs/timing.md) on {len(machines)} CPUs, `scale=small`, unfused and [fused]"
+        f"[interleaved timings](docs/timing.md) on {len(machines)} kinds of CPU, `scale=small`, unfused and [fused]"
         "(docs/performance.md#eager-and-fused)."
     )
 
