@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -151,7 +150,7 @@ def job(overrides: Sequence[str], config_dir: str | None = None, own_norm: Any =
     if config_dir is not None:
         make_importable(config_dir)
     if own_norm is not None:
-        composed["norm"] = _described(own_norm, {})
+        composed["norm"] = own_norm.as_config()
     config, norm, resolved = checked(composed, imported)
     for path in getattr(norm, "imports", ()):
         imported(path)
@@ -162,7 +161,7 @@ def job(overrides: Sequence[str], config_dir: str | None = None, own_norm: Any =
     choices = tuple(word.input_line or "" for word in parse(overrides) if word.key_or_group in keys)
     base = _base(choices, config_dir, state_of_own_files(config_dir))
     if own_norm is not None and base["norm"]["name"] != norm.name:  # a norm without a config
-        base = base | {"norm": _described(own_norm, {each.name: each.default for each in fields(own_norm)})}
+        base = base | {"norm": own_norm.as_config(defaults=True)}
     changed = differences(resolved, base)
     if "norm.name" in changed:
         raise ConfigError("norm.name cannot be set; choose another norm with norm=…")
@@ -174,14 +173,6 @@ def job(overrides: Sequence[str], config_dir: str | None = None, own_norm: Any =
         of_setting["data"] = digest_of_own[:DIGITS]
     setting, series = config.scale + suffix(of_setting), norm.name + suffix(of_norm)
     return Job(tuple(overrides), config, norm, resolved, setting, series)
-
-
-def _described(norm: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config of a norm object, with the ``defaults`` of its options, if they have one."""
-    kind, package = type(norm), sys.modules["rmsexp.norms"]
-    path = "rmsexp.norms" if getattr(package, kind.__name__, None) is kind else kind.__module__
-    values = {name: value for name, value in defaults.items() if value is not MISSING}
-    return {"_target_": f"{path}.{kind.__qualname__}", **asdict(norm), **values}
 
 
 def _check_own_names(overrides: Sequence[str], names: Mapping[str, str], config_dir: str | None) -> None:

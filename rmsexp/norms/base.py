@@ -27,10 +27,11 @@ Shapes of activations: ``(…, n)``, such as ``(batch, n)``, ``(batch, time, n)`
 from __future__ import annotations
 
 import copy
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, ClassVar, Self
 
 import torch
@@ -458,6 +459,13 @@ class Norm:
     def fused(self) -> bool:
         """Whether the fused kernels compute this norm: ``impl`` is "fused", and they can be built and loaded."""
         return self.impl == "fused" and kernels.load()
+
+    def as_config(self, *, defaults: bool = False) -> dict[str, Any]:
+        """Return the content of a config file for this norm; with ``defaults``, of its options by default."""
+        kind, package = type(self), sys.modules["rmsexp.norms"]
+        path = "rmsexp.norms" if getattr(package, kind.__name__, None) is kind else kind.__module__
+        values = {each.name: each.default for each in fields(self) if defaults and each.default is not MISSING}
+        return {"_target_": f"{path}.{kind.__qualname__}", **asdict(self), **values}
 
     def at(self, *, role: str = "", depth: int | None = None, layers: int = 0) -> Self:
         """Return this norm for sites of a role, or of a block; see :class:`Site`. What is not given stays."""
