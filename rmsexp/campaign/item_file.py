@@ -79,7 +79,7 @@ class Panel:
     Attributes:
         quantity: split and metric, such as "valid bleu".
         title: the heading of the panel in the paper, such as "(a)".
-        x: against what; a p_sweep has p instead.
+        x: the x axis; not used with ``draw: p_sweep``, whose x axis is p.
         per: the number of steps that the paper's axis counts as one.
         steps: the number of steps that the paper draws; None: all.
         label: the paper's name of a metric that it shows as it is recorded, such as "error rate"; empty: the metric has

@@ -229,7 +229,7 @@ class Question(Asked):
             campaign = replace(campaign, jobs=jobs, seeds=replace(campaign.seeds, needed=needed)).with_results()
 
     def _next_jobs(self, campaign: Campaign, needed: int | None) -> Iterator[Job]:
-        """Yield the runs that the rules ask for now; those of earlier stages come first."""
+        """Yield the runs that the rules ask for so far, by stage; pilot and final runs also if they are done."""
 
         def job(stage: Stage, norm: str, rate: float, seed: int) -> Job:
             return Job(stage, norm, rate, seed, self.relative_folder(stage, norm, rate, seed))

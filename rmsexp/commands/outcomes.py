@@ -152,7 +152,9 @@ def _result(job: config.Job) -> Mapping[str, Any]:
             past = Past.read(folder)
             past.refuse_other(run=name_of(job), config=job.resolved)
             if not past.has_ended(job.config.max_steps):
-                raise RefusedError(f"it has finished at step {past.step}, and was not continued")
+                raise RefusedError(
+                    f"finished at step {past.step} of max_steps={job.config.max_steps}, and was not continued"
+                )
         except RefusedError as error:
             return {**status, "status": "failed", "error": str(error)}
     return status

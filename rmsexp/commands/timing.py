@@ -110,7 +110,7 @@ def _check(options: Options, jobs: Sequence[config.Job]) -> None:
     repeated = next((name for name in names if names.count(name) > 1), None)
     config.check_one_setting("norms", jobs)
     if repeated is not None:
-        raise config.ConfigError(f"norms and impl name {repeated} twice")
+        raise config.ConfigError(f"norms= and impl= give {repeated} twice")
     if options.timing.reference not in names:
         raise config.ConfigError(f"timing.reference={options.timing.reference} is not one of {', '.join(names)}")
     impls = {job.norm.impl for job in jobs}

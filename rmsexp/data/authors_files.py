@@ -160,7 +160,7 @@ def _words(path: Path) -> list[str]:
         ids = dict(_unpickled(content))
         names = {id: word for word, id in ids.items()}
         if len(names) < len(ids) or not names.keys() <= set(range(len(ids) + 1)):
-            raise ValueError(f"the ids of its {len(ids):,} words are not different numbers from 0 to {len(ids):,}")
+            raise ValueError(f"its {len(ids):,} words must have distinct ids from 0 to {len(ids):,}")
         if ENTITY.fullmatch(names.get(UNKNOWN_WORD, "")):  # every answer to its questions would count as wrong
             raise ValueError(f"the id of {names[UNKNOWN_WORD]!r} is {UNKNOWN_WORD}, which is the unknown word's")
         return [names.get(id, RESERVED[id] if id < len(RESERVED) else "<unused>") for id in range(len(ids) + 1)]

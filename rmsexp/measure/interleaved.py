@@ -116,7 +116,7 @@ class InterleavedTimer:
         return [{name: statistics.median_high(values) for name, values in parts.items()} for parts in samples]
 
     def peak_bytes(self) -> list[int | None]:
-        """Return for each contestant by how many bytes the allocated memory rises at most during one step.
+        """Return each contestant's peak memory in one step, in bytes above what was allocated before it.
 
         The value is None if the profiler does not report memory.
         """
@@ -126,9 +126,9 @@ class InterleavedTimer:
         ]
 
     def _next_block(self) -> tuple[int, list[MicroBatches], float]:
-        """Return the first step of the next block, the block's batches, and the seconds per step for loading them.
+        """Return the next block: the number of its first step, its batches, and the seconds per step for loading them.
 
-        The first step of a block is the one that does not count.
+        The first step of a block is an untimed warm-up; its batch is among those that are returned.
         """
         first, watch = self._next_step, Stopwatch()
         self._next_step += 1 + self.steps_per_block

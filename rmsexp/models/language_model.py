@@ -73,7 +73,7 @@ class Sizes:
                 checks.choice(f"model.{key}", placement, list(PLACEMENTS))
         if self.width % (2 * self.heads):
             raise ValueError(
-                f"model.width={self.width} is not an even multiple of model.heads={self.heads}, which rotations need"
+                f"model.width={self.width} is no multiple of 2 * model.heads={self.heads}, as rotary positions need"
             )
         if self.heads % self.kv_heads:
             raise ValueError(f"model.kv_heads={self.kv_heads} does not divide model.heads={self.heads}")

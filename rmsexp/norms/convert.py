@@ -148,7 +148,7 @@ def _norm(norm: str | Norm, impl: str | None, config_dir: str | None, options: M
 
 
 def layers(model: nn.Module) -> list[Layer]:
-    """Return the normalisation layers of a model, each once, with their places."""
+    """Return the normalisation layers of a model, each once, with name, block and role."""
     named = [(name, module) for name, module in model.named_modules() if name and _is_norm(module)]
     of_block: dict[str, list[str]] = {}
     for name, _ in named:

@@ -44,7 +44,7 @@ class PerExampleNorm(FusedNormaliser):
         gain: Whether there is a gain, ``weight``.
         shift: Whether there is a shift, ``bias``.
         impl: "eager" for elementary tensor operations, "fused" for one kernel; "eager" is used where there is none. It
-            can be set later, too, but not inside a recurrence, which decides when it is built.
+            can be set later, too, except inside a recurrent layer, which reads it only at construction.
         axes: Only for feature maps, and required for them: ``(2, 3)`` for one statistic per channel of an example,
             ``(1, 2, 3)`` for one per example. Gain and shift have one value per channel.
         initial_gain: Initial value of ``weight``.

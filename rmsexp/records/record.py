@@ -290,9 +290,9 @@ class RunFolder:
         """Append rows to the metrics and return the file's length in bytes once they are on the disk.
 
         Keys of a row: ``step, epoch, examples`` (since the run began), ``split`` (train, valid or a test set), ``loss``
-        (mean per prediction), the task's other metrics, and ``seconds`` (in each bucket of the clock, since the run
-        began). Training rows also have ``objective`` (the training objective), ``grad_norm`` (norm of the gradient
-        before clipping), ``lr`` and ``predictions`` (their number in the steps of the row). They have means over the
+        (mean per prediction), the task's other metrics, and ``seconds`` (by the clock's bucket, since the run began).
+        Training rows also have ``objective`` (the training objective), ``grad_norm`` (norm of the gradient before
+        clipping), ``lr`` and ``predictions`` (their number in the steps of the row). Their values are means over the
         steps since the previous training row, except ``lr``, the rate of the last step, and ``predictions``.
 
         Raises: RunLockedError if another process may have taken over the run.

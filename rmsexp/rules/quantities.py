@@ -38,10 +38,10 @@ class Quantity:
 
 
 def loss(split: str, unit: str = "nats") -> Quantity:
-    """Return the quantity of the loss on a split."""
+    """Return the :class:`Quantity` of the loss on a split."""
     return Quantity(split, "loss", "loss", unit, log=True)
 
 
 def error(split: str) -> Quantity:
-    """Return the quantity of the error, the fraction of wrong predictions, on a split."""
+    """Return the :class:`Quantity` of the error, the fraction of wrong predictions, on a split."""
     return Quantity(split, "error", "error", "%")

@@ -120,7 +120,7 @@ def typed(kind: Any, value: Any, place: str = "it", refuse: bool = False) -> Any
 
 
 def _is_plain(kind: type, value: object) -> bool:
-    """Return whether a value is of a class of ``NAMES``. A bool is no number, and neither are NaN and infinity."""
+    """Return whether a value has the type ``kind``, a key of ``NAMES``. An int is a float, too; a bool is neither."""
     if kind is float:
         return type(value) in (int, float) and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
     return type(value) is kind and (kind is not int or abs(value) <= LARGEST)  # type: ignore[arg-type]

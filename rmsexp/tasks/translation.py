@@ -279,9 +279,9 @@ class TranslationTask(ABC):
         return self.text.target.decode([translations.get(i, []) for i in range(len(sources))])
 
     def _cross_entropy(self, model: Any, held_out: translation.HeldOut) -> float:
-        """Return the cross-entropy of :meth:`held_out_batches` without label smoothing, in nats per target token.
+        """Return the cross-entropy on the scored pairs of a split, without label smoothing, in nats per target token.
 
-        It is NaN if there are no such pairs, as may happen in an interim evaluation.
+        It is NaN if no pair is scored, as may happen in an interim evaluation.
         """
 
         def sums(indices: np.ndarray) -> dict[str, float]:

@@ -61,7 +61,7 @@ class Writer:
         return length
 
     def save(self, payload: checkpoint.Payload, step: int) -> None:
-        """Save a checkpoint, and the record up to its step. Raises: as :meth:`write_status`."""
+        """Save a checkpoint, then update ``run.json`` and ``status.json``. Raises: as :meth:`write_status`."""
         self.files.check_lock()
         checkpoint.save(self.files.checkpoints, self._identified(payload))
         self._write_progress(step)

@@ -181,7 +181,7 @@ def test_a_sweep_with_a_refused_run_fails_although_the_run_in_its_folder_has_fin
     bench.edit(record.RUN, lambda run: run["dataset"].update(digest="other"))
     done = bench("-m", "norm=rms,none", "max_steps=6")
     assert done.status == 1
-    assert f"failed: {bench.folder()}: it has finished at step 4, and was not continued" in done.out
+    assert f"failed: {bench.folder()}: finished at step 4 of max_steps=" in done.out
     assert bench.status("none")["status"] == "finished"
     shutil.copytree(bench.folder("none"), bench.folder("none", 1))
     done = bench("-m", "norm=none", "seed=0,1", "max_steps=6")

@@ -55,7 +55,7 @@ def remarks(rows: pd.DataFrame) -> list[str]:
 
 @cache
 def curves() -> pd.DataFrame:
-    """Return the points of all curves.
+    """Return the points of the curves in the paper's figures.
 
     Columns: ``figure``, ``metric``, ``norm``, ``x_unit`` ("step" or "minutes"), ``x``, ``y``.
 
