@@ -124,6 +124,11 @@ def _set(composed: DictConfig, override: Override) -> None:
         OmegaConf.update(composed, key, value, force_add=override.is_add() or override.is_force_add())
     except (ConfigAttributeError, ConfigKeyError):
         known = [name for name in flatten(OmegaConf.to_container(composed)) if not name.startswith("hydra.")]
+        files, option = _files("norm", None).items(), key.removeprefix("norm.")
+        having = [name for name, path in sorted(files) if key != option and option in OmegaConf.load(path)]
+        if having:
+            others = f"norms that have it: {', '.join(having)}"
+            raise ConfigError(f"{key} is not known with norm={composed.norm.name}; {others}") from None
         raise ConfigError(f"{key} is not known{right_key(key, [*known, *GROUPS])}") from None
     except (OmegaConfBaseException, RecursionError) as error:
         raise ConfigError(" ".join(f"{word}: {error}".split())) from None

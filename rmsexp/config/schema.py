@@ -5,6 +5,7 @@ A task's schema is the class ``Config`` in its module; a norm's is the class tha
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -316,7 +317,10 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
     except OmegaConfBaseException as error:
         if not error.full_key and "Cannot merge" in str(error):
             raise ConfigError("a list stands where keys belong, or keys where a list does") from None
-        raise ConfigError(f"{prefix}{error.full_key}: {_first_line(error)}") from None
+        given = OmegaConf.select(content, error.full_key or "")
+        several = isinstance(given, ListConfig) or (isinstance(given, str) and re.fullmatch(r"[\d.,]+", given))
+        hint = f"; for several runs write -m {prefix}{error.full_key}=0,1,2" if several else ""
+        raise ConfigError(f"{prefix}{error.full_key}: {_first_line(error)}{hint}") from None
     except OverflowError:
         values = flatten(_container(content)).items()
         key = next(name for name, value in values if isinstance(value, int) and abs(value) > sys.float_info.max)

@@ -29,8 +29,6 @@ from __future__ import annotations
 import copy
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, ClassVar, Self
 
@@ -41,7 +39,6 @@ from torch.nn import functional as F
 from rmsexp.norms import kernels
 from rmsexp.norms.kernels.norms import compute_dtype as compute_dtype
 from rmsexp.system import checks
-from rmsexp.system.command_line import ConfigError
 
 IMPLS = ("eager", "fused")
 # names of gain and bias in other implementations, such as those of the paper's authors (scale, offset)
@@ -157,16 +154,11 @@ class Normaliser(nn.Module):
             for other in others_names:
                 if prefix + other in state_dict and prefix + name not in state_dict:
                     state_dict[prefix + name] = state_dict.pop(prefix + other)
-        here, there = self._parameters.get("bias") is not None, f"{prefix}bias" in state_dict
-        if there and self.bias is None:
-            advice = "has no bias, as the state has; make the layer with bias=True"
-        elif here and not there:
-            advice = "has a bias, which the state lacks; make the layer with bias=False"
-        else:
-            advice = ""
-        if advice:
-            kind = type(self).__name__
-            warnings.warn(f"{prefix}bias: this {kind} {advice}, or load with strict=False", stacklevel=6)
+        in_state, here = f"{prefix}bias" in state_dict, self._parameters.get("bias") is not None
+        if in_state != here and (here or self.bias is None):
+            only = "the state has a bias; make the layer" if in_state else "the layer has a bias; make it"
+            advice = f"only {only} with bias={in_state}, or load with strict=False"
+            warnings.warn(f"{prefix}bias: {type(self).__name__}: {advice}", stacklevel=6)
         super()._load_from_state_dict(state_dict, prefix, *others)
 
     def check_input(self, x: Tensor) -> None:
@@ -196,10 +188,10 @@ class Normaliser(nn.Module):
         raise NotImplementedError
 
     def set_step(self, step: int) -> None:
-        """Note the training step: called before each one, counted from 0, and before evaluations (the steps so far).
+        """Hook that is called once before each training step, with its number from 0, whatever the micro-batches.
 
-        A norm may depend on the step, and on nothing else that came before, so that a run may be continued. It is told
-        once per step, however many micro-batches there are.
+        Before an evaluation it gets the number of steps so far. By default it does nothing. What it sets must depend on
+        ``step`` alone, or a resumed run would differ from an uninterrupted one.
         """
 
     def add(self, x: Tensor, addend: Tensor | None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -286,47 +278,6 @@ def affine(x: Tensor, scale: Tensor | None, gain: Tensor | None, shift: Tensor |
     if factor is None:
         return x if shift is None else x + shift
     return x * factor if shift is None else torch.addcmul(shift, x, factor)
-
-
-def depending_on_step(model: nn.Module) -> list[Normaliser]:
-    """Return the normalisers of a model that want to be told the training step (:meth:`Normaliser.set_step`)."""
-    layers = (layer for layer in model.modules() if isinstance(layer, Normaliser))
-    return [layer for layer in layers if type(layer).set_step is not Normaliser.set_step]
-
-
-@contextmanager
-def calls_of_add(model: nn.Module) -> Iterator[None]:
-    """In the context, check that each class of one's own with another :meth:`Normaliser.add` is asked for sums.
-
-    Otherwise its ``add`` has no effect, and the run would be that of another norm under its name.
-
-    Raises: ConfigError at the end, if a model never calls it.
-    """
-    own = [layer for layer in model.modules() if isinstance(layer, Normaliser) and not _is_of_package(type(layer))]
-    called = dict.fromkeys(map(type, own), False)
-
-    def counted(layer: Normaliser) -> Callable[..., tuple[Tensor, Tensor]]:
-        def add(*arguments: Any, **others: Any) -> tuple[Tensor, Tensor]:
-            called[type(layer)] = True
-            return type(layer).add(layer, *arguments, **others)
-
-        return add
-
-    for layer in own:
-        layer.add = counted(layer)  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        for layer in own:
-            del layer.add
-    if unused := [kind.__name__ for kind, is_called in called.items() if not is_called]:
-        raise ConfigError(f"{unused[0]} has its own add, but this task's model never asks a norm for a sum (add)")
-
-
-def _is_of_package(kind: type) -> bool:
-    """Return whether the ``add`` of a class of normalisers is one of this package."""
-    owner = next(base for base in kind.__mro__ if "add" in vars(base))
-    return owner.__module__.startswith("rmsexp.")
 
 
 class Linear(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -79,7 +80,12 @@ class ByRole(Norm):
 
 @cache
 def _named(name: str, impl: str) -> Norm:
-    norm: Norm = config.job(["task=transformer", *config.norm_words(name), f"norm.impl={impl}"]).norm
+    return composed_norm([*config.norm_words(name), f"norm.impl={impl}"])
+
+
+def composed_norm(words: Sequence[str], config_dir: str | None = None) -> Norm:
+    """Return the norm that overrides such as ``norm=rms`` and ``norm.eps=0.1`` choose, outside of a run."""
+    norm: Norm = config.job(["task=transformer", *words], config_dir).norm
     return norm
 
 

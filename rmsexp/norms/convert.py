@@ -15,11 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from rmsexp import config
 from rmsexp.config.words import override
 from rmsexp.norms.base import IMPLS, NAMES, Identity, Norm, Normaliser, Site
 from rmsexp.norms.batch import BatchNorm
-from rmsexp.norms.composed import OF_CHANNELS
+from rmsexp.norms.composed import OF_CHANNELS, composed_norm
 from rmsexp.norms.layer import LayerNorm
 from rmsexp.norms.rms import RMSNorm
 from rmsexp.norms.weight import NoNorm
@@ -139,7 +138,7 @@ def _norm(norm: str | Norm, impl: str | None, config_dir: str | None, options: M
         options = {**options, "impl": "eager" if impl == "compiled" else impl}
     if isinstance(norm, str):
         words = [override("norm", norm), *(override(f"norm.{key}", value) for key, value in options.items())]
-        chosen: Norm = config.job(["task=transformer", *words], config_dir).norm
+        chosen = composed_norm(words, config_dir)
     else:
         chosen = replace(norm, **options)  # type: ignore[arg-type]
     if not isinstance(chosen, NoNorm) and isinstance(chosen.normaliser(Site("layer", 4)), Identity):
@@ -235,10 +234,9 @@ def _candidates(module: nn.Module, n: int, gain: bool, bias: bool) -> Iterator[N
     """Yield the layers over ``n`` features that a layer of another library may be equal to."""
     values = [getattr(module, name) for name in EPS if hasattr(module, name)]
     eps, p = next(iter(values), 0.0), getattr(module, "p", 1.0)
+    shares = {1.0, p} if isinstance(p, float) and 0 < p < 1 else {1.0}
     yield LayerNorm(n, 1e-5 if eps is None else eps, gain, bias)
-    for part, offset, inside in product(
-        {1.0, p if isinstance(p, float) and 0 < p < 1 else 1.0}, (False, True), (True, False)
-    ):
+    for part, offset, inside in product(shares, (False, True), (True, False)):
         yield RMSNorm(n, eps, gain, bias=bias, p=part, weight_offset=offset and gain, eps_inside=inside)
 
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from rmsexp.norms.base import calls_of_add
 from rmsexp.records import record
 from rmsexp.system import atomic
 from rmsexp.system.clock import TIMED, Clock
@@ -25,7 +24,7 @@ from rmsexp.train.contention import Contention
 from rmsexp.train.distributed.group import LostError
 from rmsexp.train.interrupt import Interrupted
 from rmsexp.train.progress import ProgressDisplay
-from rmsexp.train.step import WARMUP_STEPS, Stepper, StepResult, autocast, synchronise
+from rmsexp.train.step import WARMUP_STEPS, Stepper, StepResult, autocast, require_calls_of_add, synchronise
 from rmsexp.train.writer import Writer
 
 # keys that set the steps at which all processes communicate
@@ -242,7 +241,7 @@ class Trainer:
         model = {name: value.clone() for name, value in self.model.state_dict().items()}
         optimizer = copy.deepcopy(self.optimizer.state_dict())
         try:
-            with nullcontext() if getattr(self.config, "compile", False) else calls_of_add(self.model):
+            with nullcontext() if getattr(self.config, "compile", False) else require_calls_of_add(self.model):
                 for _ in range(WARMUP_STEPS):
                     self._update(self.state.step, self._batches(self.state.step))
             synchronise(self._stepper.device)

@@ -158,7 +158,6 @@ class Recorder:
             **self._names,
             "scale": self._names["setting"],
             "impl": "own",
-            "precision": "float32",
             "recipe_steps": self._step,
             "target": asdict(self._target),
             "quantities": [asdict(quantity) for quantity in quantities],

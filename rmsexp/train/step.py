@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from rmsexp.norms.base import depending_on_step
+from rmsexp.norms import Normaliser
 from rmsexp.norms.batch import BatchNorm
+from rmsexp.system.command_line import ConfigError
 from rmsexp.task import CoupledTask, MicroBatches, Objective, Task, checked
 from rmsexp.train.distributed.group import Alone
 from rmsexp.train.distributed.sums import sums_of
@@ -184,6 +185,46 @@ class Stepper:
 
     def _computing(self) -> AbstractContextManager[object]:
         return autocast(self.config.precision, self.device)
+
+
+def depending_on_step(model: nn.Module) -> list[Normaliser]:
+    """Return the normalisers of a model that define :meth:`rmsexp.norms.Normaliser.set_step`."""
+    layers = (layer for layer in model.modules() if isinstance(layer, Normaliser))
+    return [layer for layer in layers if type(layer).set_step is not Normaliser.set_step]
+
+
+@contextmanager
+def require_calls_of_add(model: nn.Module) -> Iterator[None]:
+    """Check that each class from outside this package that overrides ``Normaliser.add`` gets a call of it.
+
+    Otherwise the override has no effect, and the run would be recorded as another norm than the one that it equals.
+
+    Raises: ConfigError at the end of the context, if the model never called it.
+    """
+    own = [layer for layer in model.modules() if isinstance(layer, Normaliser) and _has_own_add(type(layer))]
+    called = set[type]()
+
+    def counted(layer: Normaliser) -> Callable[..., tuple[Tensor, Tensor]]:
+        def add(*arguments: Any, **others: Any) -> tuple[Tensor, Tensor]:
+            called.add(type(layer))
+            return type(layer).add(layer, *arguments, **others)
+
+        return add
+
+    for layer in own:
+        layer.add = counted(layer)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for layer in own:
+            del layer.add
+    if unused := {type(layer).__name__ for layer in own if type(layer) not in called}:
+        raise ConfigError(f"{min(unused)} overrides add, but the model of this task never calls add of a norm")
+
+
+def _has_own_add(kind: type) -> bool:
+    owner = next(base for base in kind.__mro__ if "add" in vars(base))
+    return not owner.__module__.startswith("rmsexp.")
 
 
 def _values(loss: Tensor, objective: Objective) -> Tensor:

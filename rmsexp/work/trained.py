@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import torch
 
 from rmsexp import config, tasks
-from rmsexp.norms.base import depending_on_step
 from rmsexp.records import record
 from rmsexp.records.past import Past, tokens
 from rmsexp.system.readers import read_yaml
 from rmsexp.train import checkpoint
+from rmsexp.train.step import depending_on_step
 
 
 class Trained(NamedTuple):
