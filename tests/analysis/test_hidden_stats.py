@@ -16,11 +16,7 @@ from helpers.translation_tasks import make, tiny
 
 from rmsexp import config
 from rmsexp.analysis import hidden_stats
-from rmsexp.commands.analysis import OUT
 from rmsexp.models.translation import FIRST, Batch
-from rmsexp.records import record
-from rmsexp.report.plots import style
-from rmsexp.system import atomic
 from rmsexp.tasks.translation import TranslationTask
 from rmsexp.work import runner, trained
 
@@ -94,17 +90,13 @@ def test_statistics_equal_those_of_stepwise_decoding(text_root: Path, norm: str,
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_the_command_writes_a_table_per_run_and_one_figure(
+def test_the_command_writes_a_table_per_run(
     text_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folders = [execute(text_root, tmp_path, "rnnsearch", f"norm={norm}") for norm in ("rms", "bn")]
     capsys.readouterr()
-    monkeypatch.chdir(tmp_path)
     assert analysed(monkeypatch, "hidden_stats", *folders) == 0
     output = capsys.readouterr().out
-    assert sorted(path.name for path in (tmp_path / OUT / "hidden_stats").iterdir()) == [
-        *("hidden_stats.png", "hidden_stats.svg")
-    ]
     for folder in folders:
         assert f"written {folder / 'hidden_stats.csv'}" in output
         table = pd.read_csv(folder / "hidden_stats.csv")
@@ -117,8 +109,6 @@ def test_the_command_writes_a_table_per_run_and_one_figure(
         batches = list(task.held_out_batches(task.text.held_out["valid"]))
         assert table["vectors"].to_list() == [16] * 12 + [sum(len(batch.real) for batch in batches)] * 3
         assert_close(table, hidden_stats.hidden_stats(model, batches), 1e-6)
-    assert analysed(monkeypatch, "hidden_stats", folder) == 0  # of a single run the figure, too
-    assert {path.suffix for path in folder.glob("hidden_stats.*")} == {".csv", ".png", ".svg"}
 
 
 def test_the_published_table_has_the_numbers_of_table_5() -> None:
@@ -126,26 +116,3 @@ def test_the_published_table_has_the_numbers_of_table_5() -> None:
     assert len(table) == 15
     assert table.loc[("none", "1")].to_dict() == {"mean": -2.6, "std": 7.35}
     assert table.loc[("rms", "all")].to_dict() == {"mean": -0.73, "std": 1.5}
-
-
-def test_the_figure_shows_each_run_beside_the_paper(tmp_path: Path) -> None:
-    tables = {}
-    for number, series in enumerate(("ln", "rms+eps=0.001")):
-        run = tmp_path / "rnnsearch" / "demo" / series / "seed0"
-        run.mkdir(parents=True)
-        atomic.write_json(run / record.RUN, {"series": series})
-        rows = [
-            (m, p, 9, i + number, 2 * i) for m in ("gates", "candidate", "both") for i, p in enumerate([1, 2, "all"])
-        ]
-        tables[run] = pd.DataFrame(rows, columns=COLUMNS)
-    panels = hidden_stats.draw(tables).axes
-    assert [axes.get_title() for axes in panels[:3]] == ["gates", "candidate", "both"]
-    assert [axes.get_ylabel() for axes in panels[::3]] == ["mean", "standard deviation"]
-    for index, axes in enumerate(panels):
-        *paper, first, second = axes.lines
-        assert [line.get_color() for line in paper] == [style.LOOKS[norm].colour for norm in ("none", "ln", "rms")]
-        assert second.get_color() == style.LOOKS["rms"].colour
-        assert list(second.get_ydata()) == ([1, 2, 3] if index < 3 else [0, 2, 4])
-        assert first.get_marker() != second.get_marker()
-        assert list(paper[0].get_xdata()) == POSITIONS
-        assert list(second.get_xdata()) == ["1", "2", "all"]
