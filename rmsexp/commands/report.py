@@ -16,7 +16,8 @@ from rmsexp.campaign.results import load_all as load_campaigns
 from rmsexp.records import record
 from rmsexp.records.frames import timing_records
 from rmsexp.records.frames.load import Records, load
-from rmsexp.report import campaign_report, overview, setting_report
+from rmsexp.report import campaign_report, setting_report
+from rmsexp.report.page import html
 from rmsexp.system.checks import nearest
 from rmsexp.system.command_line import Parser, command, entry_point, value_word
 
@@ -92,7 +93,7 @@ def _write(results: Path, task: str | None, setting: str | None, out: Path) -> l
         problems.append(f"{names}: the verdicts cannot be reported: {error!r}")
     if task is not None:
         timings = timings[timings["task"] == task]
-    paths = overview.write(reports, verdicts, timings, problems, out)
+    paths = html.write(reports, verdicts, timings, problems, out)
     for number, report in enumerate(reports, 1):
         print(f"{number}/{len(selected)}  runs: {len(report.records.runs)}  {report.folder}", flush=True)
     for problem in problems:

@@ -1,8 +1,9 @@
-"""Write the report of all campaigns: verdicts, tuning, and the figures of both, from records alone."""
+"""The report of all campaigns: verdicts, tuning, and the figures of both, from records alone."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import pandas as pd
@@ -11,7 +12,6 @@ from rmsexp.campaign.results import Campaign
 from rmsexp.config import score
 from rmsexp.records.frames import names
 from rmsexp.records.frames.load import Records
-from rmsexp.report.page.contents import CampaignReport
 from rmsexp.report.plots import canvas, style
 from rmsexp.report.plots import verdicts as panels
 from rmsexp.report.plots.chart import Chart, legend
@@ -32,6 +32,42 @@ EQUAL_TIME = (
     "examples, among which recall is higher than in tables; time: steps x seconds per step, measured interleaved"
 )
 LADDER = "positive: the norm named first is better; band: 90 % interval over seeds at each size"
+
+
+@dataclass(frozen=True)
+class CampaignReport:
+    """The contents of the report of all campaigns.
+
+    Attributes:
+        questions: the question of each campaign, with its name.
+        numbers: the verdicts as numbers (:func:`rmsexp.report.tables.verdicts.table`).
+        matrix: the matrix of claims and tasks (:func:`rmsexp.report.tables.verdicts.matrix`).
+        verdicts: the readable table of verdicts.
+        tables: the other readable tables by title.
+        charts: the figures, by the names of their files, without suffix.
+        notes: remarks, as lines of text.
+        settings: the folders of the settings of the runs of each campaign, by its name in ``numbers``.
+    """
+
+    questions: list[str]
+    numbers: pd.DataFrame
+    matrix: pd.DataFrame
+    verdicts: pd.DataFrame
+    tables: dict[str, pd.DataFrame]
+    charts: dict[str, Chart]
+    notes: list[str]
+    settings: dict[str, set[Path]]
+
+    @property
+    def markdown(self) -> str:
+        """The report as Markdown; its figures are in the folder of the text."""
+        parts = ["## Verdicts", markup.listed(self.questions)]
+        parts += [markup.markdown(self.matrix), markup.markdown(self.verdicts)]
+        for name, chart in self.charts.items():
+            parts += [f"![{chart.title}]({name}.png)", *chart.caption]
+        for title, table in self.tables.items():
+            parts += [f"### {title}", markup.markdown(table)]
+        return "\n\n".join([*parts, markup.listed(self.notes)]).rstrip()
 
 
 def write(

@@ -16,7 +16,7 @@ from rmsexp.commands import report
 from rmsexp.records import record
 from rmsexp.report import setting_report
 from rmsexp.report.page import html
-from rmsexp.report.page.contents import SettingReport
+from rmsexp.report.setting_report import SettingReport
 
 pytestmark = pytest.mark.slow
 
@@ -49,9 +49,7 @@ def written(results: Path) -> Path:
     draw = setting_report._draw
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(setting_report, "_draw", lambda *args: draw(*args) if "first" in args[-1].parts else [])
-        assert [path.name for path in report.run(copy, None, None)] == [
-            *("report.html", "report.md", "summary.csv", "tables.tex")
-        ]
+        assert [path.name for path in report.run(copy, None, None)] == [*("report.html", "report.md", "summary.csv")]
     return copy
 
 
@@ -76,7 +74,7 @@ def test_every_setting_has_its_figures_and_tables(written: Path) -> None:
     names = {path.name for path in (written / "report/first/cifar10/demo").iterdir() if path.is_file()}
     drawn = {"curves.png", "p.png"}
     tables = {f"{name}.csv" for name in ("summary", "paired", "paper", "target", "p")}
-    assert drawn | tables | {"report.md", "tables.tex"} <= names
+    assert drawn | tables | {"report.md"} <= names
     assert "rates.csv" not in names
     assert (written / "report/second/cifar10/demo/rates.csv").exists()
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from rmsexp.records.frames import names, statistics, timing_records
-from rmsexp.report.page.contents import SettingReport
 from rmsexp.report.plots.savings import WIDEST, clock
+from rmsexp.report.setting_report import SettingReport
 from rmsexp.report.tables import formats, verdicts
 from rmsexp.rules import measures, pairs
 from rmsexp.rules.ratios import FEWEST_ROUNDS

@@ -11,7 +11,7 @@ from helpers.comparisons import report
 from helpers.records import write_run
 
 from rmsexp.report.page import html
-from rmsexp.report.page.contents import SettingReport
+from rmsexp.report.setting_report import SettingReport
 from rmsexp.report.tables.formats import NO_VALUE
 from rmsexp.report.tables.markup import Table
 

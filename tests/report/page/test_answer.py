@@ -11,8 +11,8 @@ from helpers.comparisons import report
 from helpers.records import load_timings, write_run, write_timing
 
 from rmsexp.report.page import answer
-from rmsexp.report.page.contents import SettingReport
 from rmsexp.report.plots import savings as savings_plot
+from rmsexp.report.setting_report import SettingReport
 from rmsexp.report.tables import seed_tests
 from rmsexp.report.tables.markup import Table
 

@@ -14,7 +14,7 @@ from helpers.comparisons import marks_of, named, report
 from helpers.records import write_run
 
 from rmsexp.report.page import html
-from rmsexp.report.page.contents import SettingReport
+from rmsexp.report.setting_report import SettingReport
 from rmsexp.report.tables.markup import Table
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&amp;"
