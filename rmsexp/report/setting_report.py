@@ -116,11 +116,7 @@ def families(settings: Mapping[Path, Records]) -> dict[Path, dict[Path, Records]
 
 
 def write(
-    folder: Path,
-    records: Records,
-    family: dict[Path, Records],
-    timings: pd.DataFrame,
-    to: Path,
+    folder: Path, records: Records, family: dict[Path, Records], timings: pd.DataFrame, to: Path
 ) -> SettingReport:
     """Write the report of one setting into the folder ``to``.
 

@@ -26,7 +26,7 @@ from rmsexp.report.page import answer
 from rmsexp.report.plots import canvas, chart, setting_curves, style
 from rmsexp.report.plots import savings as savings_plot
 from rmsexp.report.setting_report import SettingReport
-from rmsexp.report.tables import markup
+from rmsexp.report.tables import markup, verdicts
 from rmsexp.system import atomic
 
 SAVINGS = {"eager": "savings", "fused": "savings_fused"}  # the names of the figures by implementation
@@ -61,22 +61,23 @@ def write(
     charts = {SAVINGS[impl]: savings_plot.chart(rows, impl) for impl, rows in saved.items() if len(rows)}
     for name, drawn in charts.items():
         canvas.write(canvas.draw(drawn), folder / name)
-    numbers = pd.DataFrame() if campaigns is None else campaigns.numbers
-    shown = set[Path]()
-    if campaigns is not None:
-        shown = {path for name in answer.about(numbers)["campaign"] for path in campaigns.settings[name]}
+    numbers = verdicts.table([]) if campaigns is None else campaigns.numbers
+    settings = {} if campaigns is None else campaigns.settings
+    shown = {path for name in answer.about(numbers)["campaign"] for path in settings[name]}
     others = [report for report in reports if report.path not in shown]
     first = answer.answer(others, numbers, saved["eager"], saved["fused"])
     places = ["root", "task", "setting"]  # the first columns of the summaries as one table
     parts = [report.numbers("summary").assign(**{key: getattr(report, key) for key in places}) for report in reports]
     summary = pd.concat(parts or [pd.DataFrame(columns=places)], ignore_index=True)
-    markdown = ["# Report"]
-    if problems:  # they come first, so that a missing file is not overlooked
-        markdown.append("Problems with the records:\n\n" + markup.listed(problems))
-    markdown += [f"## {answer.TITLE}", *first.sentences, *[markup.markdown(first.table)] * (len(first.table) > 0)]
-    markdown += [] if campaigns is None else [campaigns.markdown]
-    markdown += [f"![{name}]({name}.png)" for name in charts]
-    markdown += [report.markdown(folder, level=2) for report in reports]
+    markdown = [
+        "# Report",
+        *["Problems with the records:\n\n" + markup.listed(problems)] * bool(problems),  # first, not to be overlooked
+        *(f"## {answer.TITLE}", *first.sentences),
+        *[markup.markdown(first.table)] * bool(len(first.table)),
+        *([] if campaigns is None else [campaigns.markdown]),
+        *(f"![{name}]({name}.png)" for name in charts),
+        *(report.markdown(folder, level=2) for report in reports),
+    ]
     texts = {
         "report.html": page(reports, campaigns, first, problems, charts.get(SAVINGS["eager"])),
         "report.md": markup.document(markdown),
@@ -84,8 +85,8 @@ def write(
     }
     for name, text in texts.items():
         atomic.write_atomic(folder / name, text)
-    verdicts = ["verdicts.csv", "rates.csv", *(f"{name}.png" for name in campaigns.charts)] if campaigns else []
-    return [folder / name for name in (*texts, *verdicts, *(f"{name}.png" for name in charts))]
+    own = [] if campaigns is None else ["verdicts.csv", "rates.csv", *(f"{name}.png" for name in campaigns.charts)]
+    return [folder / name for name in (*texts, *own, *(f"{name}.png" for name in charts))]
 
 
 def page(

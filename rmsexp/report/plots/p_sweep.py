@@ -99,21 +99,19 @@ def _mean(values: pd.Series) -> str:
 def chart(table: pd.DataFrame, records: Records, title: str) -> Chart:
     """Return a chart with a panel per quantity and one with the seconds per 1k steps, all against p.
 
-    Each point is a run. Times that are not clear are hollow points and excluded from
-    means. A line joins the means of pRMSNorm over seeds; a horizontal line is the mean of RMSNorm. From three seeds on,
-    means have 95 % t-intervals. The caption has the numbers of seeds. ``table``: the
-    :func:`table` of ``records``.
+    Each point is a run. Times that are not clear are hollow points and excluded from means. A line joins the means of
+    pRMSNorm over seeds; a horizontal line is the mean of RMSNorm. From three seeds on, means have 95 % t-intervals. The
+    caption has the numbers of seeds. ``table``: the :func:`table` of ``records``.
     """
     shown = compared(records)
     clear = table["seconds_per_1k_steps"].where(table["time_state"] == "clear")
     norms = [table["series"] == WHOLE, table["p"]]
     seeds = [values.notna().groupby(norms).sum() for values in (*(table[quantity.name] for quantity in shown), clear)]
     counts = [" to ".join(dict.fromkeys([f"{each.min()}", f"{each.max()}"])) for each in seeds]
-    lost = int(table["status"].isin(statistics.LOST).sum())
     caption = [
         f"{READING}; hollow: time excluded; norms: {table['impl'].iloc[0]}",
         f"seeds per mean: {', '.join(counts[:-1])} in quality, {counts[-1]} in time",
-        f"runs that diverged or failed, whose quality is not drawn: {lost}",
+        f"runs that diverged or failed, whose quality is not drawn: {table['status'].isin(statistics.LOST).sum()}",
     ]
     panels = [quality(table, quantity, records) for quantity in shown]
     time = _panel(table, table["seconds_per_1k_steps"], clear, "seconds per 1k steps")
@@ -138,10 +136,10 @@ def _panel(table: pd.DataFrame, values: pd.Series, included: pd.Series, title: s
                 marks.append(Mark(kind, look, p[selected].to_list(), values[selected].to_list()))
         by_p = included[is_norm].dropna().groupby(p)
         means = {float(at): statistics.estimate(runs.to_numpy(float)) for at, runs in by_p}
-        x = list(means) if norm == PARTIAL else [0.0, 100.0] * bool(means)
-        found = [means[at] for at in means] * (1 if norm == PARTIAL else 2)
-        y, half = [one.mean for one in found], [one.interval for one in found]
-        low, high = ([mean + sign * end for mean, end in zip(y, half, strict=True)] for sign in (-1, 1))
-        marks.append(Mark("line", LOOKS[norm], x, y, low, high, names.label(norm), norm))
+        if norm == WHOLE:  # a horizontal line
+            means = {at: one for one in means.values() for at in (0.0, 100.0)}
+        y = [one.mean for one in means.values()]
+        low, high = ([one.mean + sign * one.interval for one in means.values()] for sign in (-1, 1))
+        marks.append(Mark("line", LOOKS[norm], list(means), y, low, high, names.label(norm), norm))
     ends = [value for mark in marks for value in (*mark.y, *(mark.low if mark.kind == "line" else ()), *mark.high)]
     return Panel(Axis("p (% of the units)", (0, 104), ticks=TICKS), Axis(title, padded(ends)), marks)

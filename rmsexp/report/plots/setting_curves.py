@@ -63,11 +63,7 @@ def reading(drawn: Sequence[Panel]) -> str:
 
 
 def panels(
-    records: Records,
-    quantity: Quantity,
-    looks: Mapping[str, Look],
-    axes: Sequence[X] = ("step", "time"),
-    per: int = 1,
+    records: Records, quantity: Quantity, looks: Mapping[str, Look], axes: Sequence[X] = ("step", "time"), per: int = 1
 ) -> list[Panel]:
     """Return a panel of a quantity against each of the ``axes``, all with the same y axis.
 

@@ -44,9 +44,9 @@ def figure_1(records: Records) -> list[str]:
         at_end = [np.interp(end, *smoothed[folder], left=np.nan, right=np.nan) for folder in kept["folder"]]
         losses[series] = float(np.mean(at_end))
     shown = {_name(series): four_digits(loss) for series, loss in losses.items() if not np.isnan(loss)}
-    if np.isnan(losses[baseline]) or len(shown) < 2:  # of two runs, one ended before the other's first row
+    level = shown.pop(_name(baseline), None)
+    if level is None or not shown:  # of two runs, one ended before the other's first row
         return []
-    level = shown.pop(_name(baseline))
     parts = [f"{name} is at {loss} after the same steps" for name, loss in shown.items()]
     unit = next((quantity.unit for quantity in quantities.named(records) if quantity.name == "train_loss"), "nats")
     trailing = f"a trailing mean over {WINDOW * 100:.0f} % of the baseline's steps"

@@ -27,11 +27,6 @@ def without_exponent(value: float) -> str:
     return f"{value:.4g}" if abs(value) < 9999.5 else f"{value:.0f}"
 
 
-def number(value: float) -> str:
-    """Return a number as :func:`four_digits` writes it, or ``NO_VALUE`` for NaN."""
-    return NO_VALUE if math.isnan(value) else four_digits(value)
-
-
 def quality(value: float, metric: str, interval: float = math.nan, remarks: Sequence[str] = ()) -> str:
     """Return a metric, with half its interval if it is not NaN, and with remarks in parentheses.
 
@@ -121,8 +116,3 @@ def saving(fraction: float, low: float = math.nan, high: float = math.nan) -> st
     """
     interval = "" if math.isnan(low) else f" ({low * 100:z.1f} to {high * 100:z.1f} %)"
     return f"{fraction * 100:z.1f} %{interval}"
-
-
-def saved(interval: Interval) -> str:
-    """Return the saving that follows from a ratio of times, with its interval."""
-    return saving(1 - interval.ratio, 1 - interval.high, 1 - interval.low)

@@ -44,7 +44,7 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
     the selection split. The value at rank 1 is optimistic, because the same runs chose the rate, unless it is the only
     rate.
     """
-    rows: list[dict[str, Any]] = []
+    rows = list[dict[str, Any]]()
     tried: dict[str, dict[int, dict[int, float]]] = {}  # by series, row and seed: the values that choose the rate
     for folder, records in settings.items():
         target, step = statistics.target(records), statistics.common_step(records)

@@ -171,10 +171,9 @@ def for_terminal(table: pd.DataFrame) -> TerminalTable:
     text = readable(table).drop(columns="steps")
     text = text[[name for name in text if not str(name).endswith(RATE)]]  # progress lines have shown them
     text = text.rename(columns={TIMES: "s per 1k steps"})
-    text["s per 1k steps"] = [
-        " ".join(filter(None, (formats.number(row["seconds_per_1k_steps"]), _excluded(row))))
-        for row in table.to_dict("records")
-    ]
+    seconds = table["seconds_per_1k_steps"].map(formats.four_digits, na_action="ignore").fillna(formats.NO_VALUE)
+    excluded = map(_excluded, table.to_dict("records"))
+    text["s per 1k steps"] = [" ".join(cells).strip() for cells in zip(seconds, excluded, strict=True)]
     columns = TerminalTable(*map(str, text), caption="\n".join(remarks(table)), caption_justify="left")
     for row in text.to_numpy().tolist():
         columns.add_row(*row)

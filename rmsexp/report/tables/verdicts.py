@@ -44,26 +44,20 @@ def table(campaigns: Sequence[Campaign]) -> pd.DataFrame:
     reader must know, such as that the campaign's file has changed. A claim of an unfinished campaign has the outcome
     ``UNDECIDED`` and NaN.
     """
-    rows = [row for campaign in campaigns for row in _rows(campaign)]
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame([row for campaign in campaigns for row in _rows(campaign)], columns=list(COLUMNS))
 
 
 def _rows(campaign: Campaign) -> list[dict[str, Any]]:
     shared = {"root": str(campaign.root), "task": campaign.task, "campaign": campaign.name}
     shared |= {"of": campaign.measure, "score": " ".join(campaign.score), "unit": unit(campaign)}
-    uncertainty = campaign.uncertainty
-    rows = []
+    uncertainty, rows = campaign.uncertainty, []
     for number, claim in enumerate(campaign.every_claim):
         row = shared | {key: getattr(claim, key) for key in ("claim", "test", "a", "b", "family")}
         row |= {f"uncertainty_{key}": uncertainty.get(getattr(claim, key), math.nan) for key in ("a", "b")}
-        row |= {"registered": claim in campaign.claims}
+        row |= {"registered": claim in campaign.claims, "remarks": "; ".join(campaign.remarks_on(claim))}
         row["margin"] = math.nan if claim.margin is None else claim.margin
-        row["remarks"] = "; ".join(campaign.remarks_on(claim))
-        if campaign.undecided:
-            row |= {"outcome": UNDECIDED, "reason": campaign.undecided}
-        else:
-            row |= _decided(campaign, campaign.verdicts[number])
-        rows.append(row)
+        undecided = {"outcome": UNDECIDED, "reason": campaign.undecided}
+        rows.append(row | (undecided if campaign.undecided else _decided(campaign, campaign.verdicts[number])))
     return rows
 
 
@@ -108,14 +102,6 @@ def note_on_rates(row: Mapping[Any, Any]) -> str:
     return CHOSEN_RATES * (decided and math.isnan(row["rates"]))
 
 
-def _power(verdict: claims.Verdict) -> str:
-    """Return the power of an inconclusive test with a margin, as text; "" for others."""
-    chance = seeds.power_of(verdict)
-    if verdict.outcome != claims.INCONCLUSIVE or math.isnan(chance):
-        return ""
-    return f"the power for a true difference of 0 is {chance:.2f} with {verdict.pairs} seeds and this spread"
-
-
 def unit(campaign: Campaign) -> str:
     """Return the unit of differences of what claims are about."""
     if campaign.measure == measures.RANGE:
@@ -131,11 +117,8 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
 
 def _readable(row: dict[Any, Any]) -> dict[str, str]:
     decided = row["outcome"] != UNDECIDED
-    diverged = [
-        f"{row[key]:.0f} {name}"
-        for key, name in (("diverged_a", row["a"]), ("diverged_b", row["b"]), ("diverged_both", "both"))
-        if decided and row[key]
-    ]
+    pairs = {"diverged_a": row["a"], "diverged_b": row["b"], "diverged_both": "both"}
+    diverged = [f"{row[key]:.0f} {name}" for key, name in pairs.items() if decided and row[key]]
     known = (row[key] for key in ("uncertainty_a", "uncertainty_b"))
     uncertainty = " / ".join(formats.NO_VALUE if math.isnan(value) else f"{value:.2g}" for value in known)
     in_family, interval = isinstance(row["family"], str), formats.NO_VALUE
@@ -181,22 +164,20 @@ def _explained(row: Mapping[Any, Any]) -> list[str]:
 
 def _smallest(row: Mapping[Any, Any]) -> str:
     """Return the smallest margin of a claim, and its share of the gain over no norm, if it is known."""
-    if not math.isfinite(row["smallest_margin"]):
+    margin, gain = row["smallest_margin"], row["gain_over_none"]
+    if not math.isfinite(margin):
         return formats.NO_VALUE
-    text = f"{row['smallest_margin']:.2g} {row['unit']}"
-    if math.isnan(row["gain_over_none"]):
-        return text
-    return f"{text} ({100 * row['smallest_margin'] / row['gain_over_none']:.0f} % of the gain over no norm)"
+    share = "" if math.isnan(gain) else f" ({100 * margin / gain:.0f} % of the gain over no norm)"
+    return f"{margin:.2g} {row['unit']}{share}"
 
 
 def _difference(row: Mapping[Any, Any]) -> str:
     """Return a difference with its 90 % interval, such as "+0.11 (-0.03 to +0.25) points"."""
     if math.isnan(row["difference"]):
         return formats.NO_VALUE
-    metric = row["score"].split()[1]
-    interval = formats.ends(row["alone_low"], row["alone_high"], metric, row["margin"])
-    interval = "no interval" if math.isnan(row["low"]) else interval
-    diverged = lost(row)
+    metric, diverged = row["score"].split()[1], lost(row)
+    ends = formats.ends(row["alone_low"], row["alone_high"], metric, row["margin"])
+    interval = "no interval" if math.isnan(row["low"]) else ends
     among = f" among the pairs that finished ({', '.join(diverged)})" if diverged else ""
     return f"{formats.signed(row['difference'], metric)} ({interval}) {row['unit']}{among}"
 
@@ -210,15 +191,12 @@ def lost(row: Mapping[Any, Any]) -> list[str]:
 def matrix(campaigns: Sequence[Campaign]) -> pd.DataFrame:
     """Return the matrix as text, one row per claim and one column per task; campaigns share a row by the claim's text.
 
-    A verdict that a later campaign supersedes is left out.
-
-    A cell begins with the outcome. The last column has the outcome on every task, if a claim is of two or more tasks.
+    A verdict that a later campaign supersedes is left out. A cell begins with the outcome. The last column has the
+    outcome on every task, if a claim is of two or more tasks.
     """
     numbers = newest(table(campaigns), campaigns)
-    tasks = list(dict.fromkeys(numbers["task"]))
-    rows = []
-    for claim in dict.fromkeys(numbers["claim"]):
-        same = numbers[numbers["claim"] == claim]
+    tasks, rows = list(dict.fromkeys(numbers["task"])), []
+    for claim, same in numbers.groupby("claim", sort=False):
         row = {"claim": str(claim)}
         for task in tasks:
             of_task = same[same["task"] == task].to_dict("records")

@@ -13,10 +13,11 @@ from helpers.records import load_timings, write_run, write_timing
 from rmsexp.report.page import answer
 from rmsexp.report.plots import savings as savings_plot
 from rmsexp.report.setting_report import SettingReport
-from rmsexp.report.tables import seed_tests
+from rmsexp.report.tables import seed_tests, verdicts
 from rmsexp.report.tables.markup import Table
 
 EACH_SEED = r"[+-][\d.]+ \(95 %: [+-][\d.]+ to [+-][\d.]+\) points, 3 seeds"
+UNDECIDED = verdicts.table([])
 NONE = pd.DataFrame(columns=["series", "task", "setting", "too_wide"]).astype({"too_wide": bool})  # no savings
 REAL = {"name": "CIFAR-10", "digest": "0", "builtin": False}
 
@@ -38,7 +39,7 @@ def first(tmp_path: Path) -> answer.Answer:
     reports = [report(tmp_path, setting="small"), report(tmp_path)]
     reports = [with_tests(found) for found in reports]
     savings = savings_plot.rows(load_timings(tmp_path), "eager")
-    return answer.answer(reports, pd.DataFrame(), savings, NONE)
+    return answer.answer(reports, UNDECIDED, savings, NONE)
 
 
 def test_differences_have_intervals(first: answer.Answer) -> None:
@@ -53,10 +54,10 @@ def test_each_implementation_of_a_setting_has_a_row(tmp_path: Path) -> None:
         write_run(tmp_path, series)
     found = report(tmp_path)
     found = with_tests(found)
-    table = answer.answer([found], pd.DataFrame(), NONE, NONE).table
+    table = answer.answer([found], UNDECIDED, NONE, NONE).table
     assert table["runs"].tolist() == ["demo, built-in data", "demo, built-in data, impl=fused"]
     tuning = replace(found, records=replace(found.records, runs=found.records.runs.assign(evaluation="validation")))
-    assert answer.answer([tuning], pd.DataFrame(), NONE, NONE).table.empty
+    assert answer.answer([tuning], UNDECIDED, NONE, NONE).table.empty
 
 
 def test_a_positive_difference_is_better_and_intervals_are_those_of_the_paired_table(tmp_path: Path) -> None:
@@ -67,5 +68,5 @@ def test_a_positive_difference_is_better_and_intervals_are_those_of_the_paired_t
     tests = seed_tests.table(found.records)
     row = tests["series"] == "rms"
     tests.loc[row, ["difference", "interval", "adjusted_interval"]] = [-0.02, 0.01, 0.03]
-    (shown,) = answer.answer([with_tests(found, tests)], pd.DataFrame(), NONE, NONE).table.to_dict("records")
+    (shown,) = answer.answer([with_tests(found, tests)], UNDECIDED, NONE, NONE).table.to_dict("records")
     assert shown[answer.QUALITY] == "+2.00 (95 %, Bonferroni: -1.00 to +5.00) points, 3 seeds"

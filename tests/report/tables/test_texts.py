@@ -23,7 +23,7 @@ FORMULAS = ("=1+1", "+1", "-1", "@SUM(1)", "\t=1", '=HYPERLINK("http://x")')
     ("value", "text"), [(123456.7, "123457"), (12.3, "12.30"), (0.01234567, "0.01235"), (0.0, "0"), (-2.5, "-2.500")]
 )
 def test_numbers_have_at_least_four_significant_digits(value: float, text: str) -> None:
-    assert formats.four_digits(value) == formats.number(value) == text
+    assert formats.four_digits(value) == text
 
 
 @pytest.mark.parametrize(
