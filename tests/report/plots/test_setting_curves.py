@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.comparisons import SERIES, marks_of, write_rows
+from helpers.comparisons import SERIES, marks_of, write_rows, write_setting
 from helpers.records import write_run
 
 from rmsexp.compare import load
@@ -30,8 +30,8 @@ def line(panel: Panel, series: str) -> Mark:
     return found
 
 
-def test_a_chart_has_a_thin_line_per_run_and_a_thick_line_per_series(results: Path) -> None:
-    found = chart(results)
+def test_a_chart_has_a_thin_line_per_run_and_a_thick_line_per_series(tmp_path: Path) -> None:
+    found = chart(write_setting(tmp_path))
     assert [(panel.y.title, panel.x.title) for panel in found.panels] == [
         (title, x)
         for title in ("train loss (nats)", "test loss (nats)", "test error (%)")

@@ -1,7 +1,9 @@
-"""The panels of the figures of campaigns."""
+"""The tables and the panels of campaigns."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +15,30 @@ from rmsexp.campaign import results as campaign_results
 from rmsexp.campaign.results import Campaign as Held
 from rmsexp.compare import load
 from rmsexp.records.frames import timing_records
-from rmsexp.report.plots import style, verdicts
+from rmsexp.report.plots import style
+from rmsexp.report.plots import verdicts as panels
 from rmsexp.report.plots.verdicts import Timed
+from rmsexp.report.tables import verdicts
+from rmsexp.report.tables.formats import NO_VALUE
 from rmsexp.system import atomic, readers
 
 LOOKS = style.looks(["none", "ln", "rms"])
 
 
+def written(root: Path, *campaigns: Campaign) -> list[Held]:
+    """Write campaigns, and return them with the results of their runs; there must be no problem."""
+    for campaign in campaigns:
+        campaign.write(root)
+    problems: list[str] = []
+    found = campaign_results.load_all(root, problems)
+    assert problems == []
+    return found
+
+
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("campaigns")
-    for campaign in three():
-        campaign.write(folder)
+    written(folder, *three())
     write_timing(folder, "cifar10")
     return folder
 
@@ -39,14 +53,12 @@ def looks(states: list[Held]) -> dict[str, style.Look]:
 
 
 def test_differences_with_intervals_and_margins(states: list[Held]) -> None:
-    cifar, retrieval = verdicts.differences(states, looks(states))  # the third campaign is not decided
+    cifar, retrieval = panels.differences(states, looks(states))  # the third campaign is not decided
     assert (cifar.title, cifar.x.title, cifar.line) == ("cifar10", "advantage in test error (points)", 0)
     equal, better = cifar.marks
     verdict = states[0].verdicts[0]
-    assert (equal.kind, equal.x, equal.low, equal.high) == (
-        *("interval", [verdict.difference]),
-        *([verdict.low], [verdict.high]),
-    )
+    assert (equal.kind, equal.x) == ("interval", [verdict.difference])
+    assert (equal.low, equal.high) == ([verdict.low], [verdict.high])
     assert cifar.x.range is not None
     assert retrieval.x.range is not None
     assert (better.kind, better.x) == ("edge", [cifar.x.range[1]])  # 7.9 points are far beyond the margins of 1.5
@@ -59,9 +71,9 @@ def test_differences_with_intervals_and_margins(states: list[Held]) -> None:
 
 @pytest.mark.parametrize("no_norm", [17.75, 19.5])  # 1.1 and 2.3 margins worse than RMSNorm
 def test_the_whole_interval_of_a_difference_in_the_panel_is_drawn(no_norm: float, tmp_path: Path) -> None:
-    Campaign(level={"none": no_norm, "ln": 16.0, "rms": 16.1}, claims=(EQUAL, BETTER | {"seeds": 4})).write(tmp_path)
-    (state,) = campaign_results.load_all(tmp_path, [])
-    (panel,) = verdicts.differences([state], LOOKS)
+    level = {"none": no_norm, "ln": 16.0, "rms": 16.1}
+    (state,) = written(tmp_path, Campaign(level=level, claims=(EQUAL, BETTER | {"seeds": 4})))
+    (panel,) = panels.differences([state], LOOKS)
     assert panel.x.range is not None
     for mark, verdict in zip(panel.marks, state.verdicts, strict=True):
         assert (mark.kind, mark.low, mark.high) == ("interval", [verdict.low], [verdict.high])
@@ -69,13 +81,13 @@ def test_the_whole_interval_of_a_difference_in_the_panel_is_drawn(no_norm: float
 
 
 def test_a_difference_without_interval_is_hollow(tmp_path: Path) -> None:
-    Campaign(claims=[BETTER], diverged={("none", 1)}).write(tmp_path)
-    ((mark,),) = (panel.marks for panel in verdicts.differences(campaign_results.load_all(tmp_path, []), LOOKS))
+    states = written(tmp_path, Campaign(claims=[BETTER], diverged={("none", 1)}))
+    ((mark,),) = (panel.marks for panel in panels.differences(states, LOOKS))
     assert (mark.kind, mark.low) == ("hollow", ())
 
 
 def test_quality_against_the_rate(states: list[Held]) -> None:
-    panel = verdicts.rates(states[0], looks(states))
+    panel = panels.rates(states[0], looks(states))
     assert list(panel.x.ticks or ()) == [0.001, 0.002, 0.004, 0.008]
     points, line, ring = (mark for mark in panel.marks if mark.label.startswith("LayerNorm"))
     assert line.x == [0.001, 0.002, 0.002828, 0.003364, 0.004, 0.004757, 0.005657, 0.008]
@@ -90,7 +102,7 @@ def test_diverged_runs_are_crosses_at_the_worse_edge(tmp_path: Path) -> None:
     for job in campaign_results.load(path).jobs:
         if job.stage == "tune" and job.rate == 0.008 and job.norm != "ln":
             (tmp_path / job.folder / "status.json").write_text('{"status": "diverged", "step": 9, "error": null}')
-    (panel,) = (verdicts.rates(state, LOOKS) for state in campaign_results.load_all(tmp_path, []))
+    panel = panels.rates(campaign_results.load(path), LOOKS)
     none, rms = (mark for mark in panel.marks if mark.kind == "cross")
     assert (none.x, none.look, rms.x, rms.look) == ([0.008], LOOKS["none"], [0.008], LOOKS["rms"])
     highest = max(y for mark in panel.marks if mark.kind == "points" for y in mark.y)
@@ -100,12 +112,12 @@ def test_diverged_runs_are_crosses_at_the_worse_edge(tmp_path: Path) -> None:
 
 def test_quality_at_equal_time(root: Path, states: list[Held]) -> None:
     records, timings = load(root), timing_records.load(root)
-    found = [verdicts.timed(state, records, timings) for state in states]
+    found = [panels.timed(state, records, timings) for state in states]
     assert [times is not None for times in found] == [True, False, False]
     timed = found[0]
     assert timed is not None
     assert timed.seconds == pytest.approx({"ln": 0.12, "rms": 0.11, "none": 0.10})
-    panel = verdicts.equal_time(states[0], records, timed, looks(states))
+    panel = panels.equal_time(states[0], records, timed, looks(states))
     ends = {mark.series: mark.x[-1] for mark in panel.marks}
     assert ends == pytest.approx({"ln": 0.12 * STEPS, "rms": 0.11 * STEPS, "none": 0.10 * STEPS})
     assert panel.y.title == "valid, 256 examples: error (%)"
@@ -113,14 +125,14 @@ def test_quality_at_equal_time(root: Path, states: list[Held]) -> None:
     clock = "interleaved, fused, 1 thread, AMD EPYC, torch 2.15.0, one process, not replicated, only 4 rounds"
     assert panel.note == f"{clock}; small; 2026-11-22"
     without = timed._replace(seconds={norm: seconds for norm, seconds in timed.seconds.items() if norm != "rms"})
-    panel = verdicts.equal_time(states[0], records, without, looks(states))
+    panel = panels.equal_time(states[0], records, without, looks(states))
     assert panel.note.endswith("; RMSNorm has no time")
 
 
 def times_of(root: Path) -> Timed | None:
     """Return the times of the only campaign in a folder."""
     (state,) = campaign_results.load_all(root, [])
-    return verdicts.timed(state, load(root), timing_records.load(root))
+    return panels.timed(state, load(root), timing_records.load(root))
 
 
 @pytest.mark.parametrize(
@@ -176,3 +188,54 @@ def test_a_norm_with_an_option_of_the_model_has_no_times(tmp_path: Path) -> None
     timed = times_of(tmp_path)
     assert timed is not None
     assert set(timed.seconds) == {"ln", "rms"}
+
+
+def test_a_row_per_claim_and_campaign(states: list[Held]) -> None:
+    table = verdicts.table(states)
+    assert table["outcome"].tolist() == [
+        *("supported", "supported"),
+        *("inconclusive", "supported", "refuted"),
+        *("not decided yet", "not decided yet"),
+    ]
+    assert table["unit"].unique().tolist() == ["points", "BLEU"]
+    undecided = table[table["task"] == "rnnsearch"]
+    assert undecided["difference"].isna().all()
+    assert set(undecided["reason"]) == {"12 of 24 final runs"}
+
+
+def test_the_outcome_on_every_task(states: list[Held]) -> None:
+    matrix = verdicts.matrix(states[:2]).set_index("claim")
+    assert matrix["every task"].tolist() == [
+        "inconclusive: 1 of 2 verdicts supported, 0 refuted",
+        "supported: 2 of 2 verdicts supported, 0 refuted",
+        NO_VALUE,
+    ]
+
+
+def test_a_claim_that_one_task_refutes_is_refuted_on_every_task(tmp_path: Path) -> None:
+    worse = Campaign(level=Campaign().level | {"rms": 30.0})
+    matrix = verdicts.matrix(written(tmp_path, worse, three()[2])).set_index("claim")
+    expected = "refuted: 0 of 1 verdicts supported, 1 refuted, 1 of 2 campaigns not finished"
+    assert matrix.loc[EQUAL["claim"], "every task"] == expected
+
+
+def unknown(state: Held) -> Held:
+    """Return the state with verdicts of which the uncertainty of the rates is not known."""
+    found = replace(state)
+    vars(found)["verdicts"] = [replace(verdict, rates=math.nan) for verdict in state.verdicts]
+    return found
+
+
+def test_a_verdict_that_holds_for_the_chosen_rates_only_is_marked(tmp_path: Path) -> None:
+    (state,) = written(tmp_path, Campaign())
+    table = verdicts.table([unknown(state)])
+    text = verdicts.readable(table)
+    assert text["verdict"].tolist() == ["supported†", "supported†"]
+    assert verdicts.CHOSEN_RATES in text["why"][0]
+    assert verdicts.CHOSEN_RATES in [verdicts.note_on_rates(row) for row in table.to_dict("records")]
+    assert verdicts.matrix([unknown(state)])["cifar10"][0].startswith("supported†: ")
+
+
+def test_superiority_is_set_against_the_margin_too(tmp_path: Path) -> None:
+    (state,) = written(tmp_path, Campaign(level=Campaign().level | {"none": 17.0}))
+    assert verdicts.readable(verdicts.table([state]))["verdict"][1] == "supported, not by the margin"

@@ -1,4 +1,7 @@
-"""Numbers as text, and tables as CSV, Markdown and LaTeX: also those that a spreadsheet or browser would interpret."""
+"""Numbers as text, tables as CSV, Markdown and LaTeX, and the files of a comparison.
+
+Also texts that a spreadsheet or browser would interpret.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,18 @@ import csv
 import io
 import math
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
-from helpers.comparisons import named
+from helpers.comparisons import SERIES, named, write_setting
 from helpers.records import write_run
+from rich.console import Console
 
-from rmsexp import compare
-from rmsexp.report.tables import formats, markup
+from rmsexp.compare import draw, load
+from rmsexp.records import record
+from rmsexp.report.setting_report import NoMetricsError
+from rmsexp.report.tables import formats, markup, summary
 from rmsexp.rules.ratios import Interval
 
 FORMULAS = ("=1+1", "+1", "-1", "@SUM(1)", "\t=1", '=HYPERLINK("http://x")')
@@ -89,9 +96,53 @@ def test_a_caption_in_latex_is_escaped() -> None:
 def test_names_in_somebody_elses_records_run_neither_formulas_nor_html(tmp_path: Path) -> None:
     named(write_run(tmp_path, "first"), "=1+1")
     named(write_run(tmp_path, "second"), "<img src=x onerror=alert(1)>")
-    folder = compare.draw(tmp_path, "cifar10", "demo")
+    folder = draw(tmp_path, "cifar10", "demo")
     table, text = ((folder / name).read_text() for name in ("summary.csv", "summary.md"))
     assert "'=1" in table
     assert not any(cell.startswith("=") for row in csv.reader(io.StringIO(table)) for cell in row)
     assert "<img" not in text
     assert "&lt;img src=x" in text
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a results folder with 11 runs of cifar10, demo, and their curves and summary."""
+    results = write_setting(tmp_path_factory.mktemp("drawn"))
+    draw(results, "cifar10", "demo")
+    return results
+
+
+def test_draw_writes_all_files_and_they_are_readable(drawn: Path) -> None:
+    folder = drawn / "cifar10/demo/comparison"
+    assert {path.name for path in folder.iterdir()} == {"curves.png", "curves.svg", "summary.csv", "summary.md"}
+    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG\r\n")
+    svg = ElementTree.fromstring((folder / "curves.svg").read_text())
+    assert any("RMSNorm" in (element.text or "") for element in svg.iter())
+    assert len(load(drawn).runs) == 11  # the folder of the comparison is not mistaken for a run
+
+
+def test_a_run_may_lack_metrics_but_not_all_runs_of_a_setting(tmp_path: Path, unwritten_figures: list[str]) -> None:
+    (write_run(tmp_path, "ln") / record.METRICS).unlink()
+    with pytest.raises(NoMetricsError) as error:
+        draw(tmp_path, "cifar10", "demo")
+    assert "\n" not in str(error.value)
+    write_run(tmp_path, "rms")
+    draw(tmp_path, "cifar10", "demo")
+    assert "curves" in unwritten_figures
+
+
+def test_nothing_is_drawn_of_a_setting_without_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(NoMetricsError, match="cifar10/demo"):
+        draw(tmp_path, "cifar10", "demo")
+
+
+def test_csv_markdown_and_terminal_show_the_same_numbers(drawn: Path) -> None:
+    folder = drawn / "cifar10/demo/comparison"
+    written = pd.read_csv(folder / "summary.csv")
+    assert written["series"].tolist() == list(SERIES)
+    percent = f"{written.loc[2, 'final']:.2%}".removesuffix("%")
+    markdown = (folder / "summary.md").read_text()
+    assert "| RMSNorm | 2 finished | 400 | " + percent in markdown
+    console = Console(file=io.StringIO(), width=200, record=True)
+    console.print(summary.for_terminal(written))
+    assert percent in console.export_text()

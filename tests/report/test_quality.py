@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.comparisons import SERIES, evaluated, setting, training, write_errors, write_rows
+from helpers.comparisons import evaluated, setting, training, write_errors, write_rows
 from helpers.records import write_run
-from rich.console import Console
 from scipy import stats as scipy_stats
 
 from rmsexp.compare import load
@@ -321,15 +319,3 @@ def test_where_no_rate_has_enough_seeds_all_rank_alike(tmp_path: Path) -> None:
     assert table["rank"].tolist() == [2, 1, 3]
     text = learning_rates.readable(table.reset_index(), statistics.target(setting(tmp_path))).iloc[0]
     assert text["best rate"] == "0.01 (best of 3 tried, by test error)"
-
-
-def test_csv_markdown_and_terminal_show_the_same_numbers(drawn: Path) -> None:
-    folder = drawn / "cifar10/demo/comparison"
-    written = pd.read_csv(folder / "summary.csv")
-    assert written["series"].tolist() == list(SERIES)
-    percent = f"{written.loc[2, 'final']:.2%}".removesuffix("%")
-    markdown = (folder / "summary.md").read_text()
-    assert "| RMSNorm | 2 finished | 400 | " + percent in markdown
-    console = Console(file=StringIO(), width=200, record=True)
-    console.print(summary_table.for_terminal(written))
-    assert percent in console.export_text()
