@@ -1,4 +1,7 @@
-"""The tables of the quality of runs: their numbers, and what they say of runs that are missing, short or diverged."""
+"""The tables of the quality of runs: their numbers, and what they say of runs that are missing, short or diverged.
+
+Last come runs that get a score, which is apart from their interim evaluations.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.campaigns import Campaign
 from helpers.comparisons import evaluated, setting, training, write_errors, write_rows
 from helpers.records import write_run
 from scipy import stats as scipy_stats
@@ -17,12 +21,21 @@ from scipy import stats as scipy_stats
 from rmsexp.compare import load
 from rmsexp.records import record
 from rmsexp.records.frames import statistics
+from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import findings, formats, learning_rates, seed_tests, time_to_target, versus_paper
 from rmsexp.report.tables import summary as summary_table
 from rmsexp.system import atomic, readers
 
 FROM = "(from the seeds that chose the rate)"
+SCORED = "small+evaluation=scored+optim.lr=0.004"
+TUNING = "small+evaluation=validation+optim.lr=0.004"
 CIFAR10 = {"name": "CIFAR-10", "digest": "0", "builtin": False}
+
+
+def write(root: Path, series: str, *ends: float, **run: object) -> None:
+    """Write runs of the seeds 0, 1, ... that begin at a test error of 0.9 and end at these."""
+    for seed, error in enumerate(ends):
+        write_errors(root, series, seed, [0.9, error], **run)
 
 
 def of_ln(root: Path) -> tuple[pd.Series, str]:
@@ -52,8 +65,7 @@ def test_predictions_per_second_are_those_of_a_step_over_its_time(tmp_path: Path
 
 
 def test_the_mean_is_beside_the_median_and_counts_the_runs_that_it_leaves_out(tmp_path: Path) -> None:
-    for seed, error in enumerate([0.2, 0.3, 0.9]):  # the last one blew up without diverging
-        write_errors(tmp_path, "ln", seed, [0.9, error])
+    write(tmp_path, "ln", 0.2, 0.3, 0.9)  # the last one blew up without diverging
     row, text = of_ln(tmp_path)
     assert (row["final_n"], row["seeds"], row["final_median"]) == (3, 3, pytest.approx(0.3))
     assert text == "46.67 ± 94 (sd 38, median 30.00) %"
@@ -67,9 +79,8 @@ def test_the_mean_is_beside_the_median_and_counts_the_runs_that_it_leaves_out(tm
 
 def test_paired_differences_agree_with_an_independent_computation(tmp_path: Path) -> None:
     ln, rms = [0.30, 0.34, 0.31, 0.36], [0.29, 0.31, 0.32, 0.33]
-    for seed, (ln_error, rms_error) in enumerate(zip(ln, rms, strict=True)):
-        write_errors(tmp_path, "ln", seed, [0.9, ln_error])
-        write_errors(tmp_path, "rms", seed, [0.9, rms_error])
+    write(tmp_path, "ln", *ln)
+    write(tmp_path, "rms", *rms)
     write_errors(tmp_path, "rms", 9, [0.9, 0.0])  # no LN of this seed
     write_errors(tmp_path, "ln", 8, [0.9, 0.0])
     (row,) = seed_tests.table(setting(tmp_path)).to_dict("records")
@@ -86,9 +97,8 @@ def test_paired_differences_agree_with_an_independent_computation(tmp_path: Path
 
 @pytest.mark.parametrize(("seeds", "reason"), [(1, "fewer than 3 common seeds"), (2, "fewer"), (3, "are equal")])
 def test_no_test_with_too_few_seeds_or_equal_differences(tmp_path: Path, seeds: int, reason: str) -> None:
-    for seed in range(seeds):
-        write_errors(tmp_path, "ln", seed, [0.9, 0.3 + seed / 100])
-        write_errors(tmp_path, "rms", seed, [0.9, 0.2 + seed / 100])
+    for series, first in {"ln": 0.3, "rms": 0.2}.items():
+        write(tmp_path, series, *(first + seed / 100 for seed in range(seeds)))
     table = seed_tests.table(setting(tmp_path))
     assert table["difference"].tolist() == pytest.approx([-0.1])
     assert math.isnan(table["p"].iloc[0])
@@ -101,8 +111,7 @@ def test_no_test_with_too_few_seeds_or_equal_differences(tmp_path: Path, seeds: 
 def test_several_series_are_corrected_together(tmp_path: Path) -> None:
     noise = {"ln": [0.0, 0.01, 0.0, 0.02], "rms": [0.11, 0.1, 0.12, 0.1], "wn": [0.0, 0.05, 0.02, 0.0]}
     for series, errors in noise.items():
-        for seed, error in enumerate(errors):
-            write_errors(tmp_path, series, seed, [0.9, 0.3 + error])
+        write(tmp_path, series, *(0.3 + error for error in errors))
     table = seed_tests.table(setting(tmp_path)).set_index("series")
     p = [scipy_stats.ttest_rel(noise[series], noise["ln"]).pvalue for series in ("rms", "wn")]
     assert table["p"].tolist() == pytest.approx(p)
@@ -114,13 +123,10 @@ def test_several_series_are_corrected_together(tmp_path: Path) -> None:
 
 
 def test_diverged_pairs_are_counted_and_not_tested(tmp_path: Path) -> None:
-    for seed in range(8):
-        write_errors(tmp_path, "ln", seed, [0.9, 0.3 + seed / 100])
-        write_errors(tmp_path, "rms", seed, [0.9, 0.4 + seed / 90], status="diverged" if seed < 2 else "finished")
-    write_errors(tmp_path, "ln", 8, [0.9, 0.3], status="diverged")
-    write_errors(tmp_path, "rms", 8, [0.9, 0.3], status="diverged")
-    write_errors(tmp_path, "rms", 9, [0.9, 0.3], status="failed")
-    write_errors(tmp_path, "ln", 9, [0.9, 0.3])
+    lost = {"rms": {0: "diverged", 1: "diverged", 8: "diverged", 9: "failed"}, "ln": {8: "diverged"}}
+    for seed in range(10):
+        for series, error in {"rms": 0.4 + seed / 90, "ln": 0.3 + seed / 100}.items():
+            write_errors(tmp_path, series, seed, [0.9, error], status=lost[series].get(seed, "finished"))
     (row,) = seed_tests.table(setting(tmp_path)).to_dict("records")
     assert [row[name] for name in ("n", "diverged", "ln_diverged", "both_diverged")] == [6, 2, 0, 1]
     assert math.isnan(row["p"])
@@ -130,12 +136,12 @@ def test_diverged_pairs_are_counted_and_not_tested(tmp_path: Path) -> None:
     assert text["p, paired t-test, Bonferroni"] == "no test (diverged)"
 
 
-def ranked(root: Path, errors: Mapping[str, Sequence[float]]) -> pd.DataFrame:
-    """Return the table, by rate, of runs with LayerNorm that end at these errors, by setting and seed."""
+def ranked(root: Path, errors: Mapping[str, Sequence[float]]) -> tuple[list[float], pd.Series]:
+    """Return the ranks of rates, and the row as text, of runs with LayerNorm that end at these errors, by setting."""
     for name, of_seeds in errors.items():
-        for seed, error in enumerate(of_seeds):
-            write_errors(root, "ln", seed, [0.9, error], setting=name)
-    return learning_rates.table(load(root).settings()).set_index("rate")
+        write(root, "ln", *of_seeds, setting=name)
+    table = learning_rates.table(load(root).settings())
+    return table["rank"].tolist(), learning_rates.readable(table, statistics.target(setting(root))).iloc[0]
 
 
 def test_each_norm_is_shown_at_its_recipes_rate_and_at_its_best_rate(tmp_path: Path) -> None:
@@ -164,16 +170,14 @@ def test_the_rate_is_read_from_the_config_where_the_name_of_the_setting_is_cut(t
 
 
 def test_a_rate_at_which_a_run_diverged_ranks_behind_the_others(tmp_path: Path) -> None:
-    errors = {"demo": [0.3, 0.5, 0.4], "demo+optim.lr=0.01": [0.35, 0.45, 0.41], "demo+optim.lr=0.1": [0.1, None, None]}
-    for name, of_seeds in errors.items():
-        for seed, error in enumerate(of_seeds):
-            lost = {"status": "diverged" if error is None else "finished"}
-            write_errors(tmp_path, "ln", seed, [0.9, error or 0.2], setting=name, **lost)
+    for seed in (1, 2):
+        write_errors(tmp_path, "ln", seed, [0.9, 0.2], setting="demo+optim.lr=0.1", status="diverged")
+    errors = {"demo": [0.3, 0.5, 0.4], "demo+optim.lr=0.01": [0.35, 0.45, 0.41], "demo+optim.lr=0.1": [0.1]}
+    ranks, text = ranked(tmp_path, errors)
+    assert ranks == [1, 2, 3]
     table = learning_rates.table(load(tmp_path).settings()).set_index("rate")
-    assert table["rank"].tolist() == [1, 2, 3]
     assert table["diverged"].tolist() == [0, 0, 2]
     assert table["chosen_by"].idxmin() == 0.1
-    text = learning_rates.readable(table.reset_index(), statistics.target(setting(tmp_path))).iloc[0]
     assert text["best rate"] == "the recipe's (best of 3 tried, by test error)"
     assert text["number of rates at which a run diverged"] == "1"
     assert text["number of rates at which every run diverged or failed"] == "0"
@@ -181,9 +185,8 @@ def test_a_rate_at_which_a_run_diverged_ranks_behind_the_others(tmp_path: Path) 
 
 def test_a_rate_with_few_seeds_ranks_behind_the_rates_with_enough(tmp_path: Path) -> None:
     errors = {"demo": [0.3, 0.32, 0.31], "demo+optim.lr=0.01": [0.35] * 4, "demo+optim.lr=0.1": [0.1]}
-    table = ranked(tmp_path, errors)
-    assert table["rank"].tolist() == [1, 2, 3]
-    text = learning_rates.readable(table.reset_index(), statistics.target(setting(tmp_path))).iloc[0]
+    ranks, text = ranked(tmp_path, errors)
+    assert ranks == [1, 2, 3]
     assert text["best rate"] == "the recipe's (best of 2 with 3 seeds or more, of 3 tried, by test error)"
     assert text["test error at the recipe's rate"].endswith("(3 seeds) %")
 
@@ -205,20 +208,15 @@ def test_steps_to_a_level(tmp_path: Path) -> None:
     assert text.loc["WeightNorm"].tolist() == ["0 of 1", "not reached"]
 
 
-def write(root: Path, series: str, errors: list[list[float]], **run: object) -> None:
-    for seed, of_seed in enumerate(errors):
-        write_errors(root, series, seed, of_seed, **run)
-
-
 @pytest.mark.parametrize(("status", "steps", "diverged"), [("diverged", 250, 1), ("failed", 200, 0)])
 def test_a_run_that_diverged_never_reaches_the_level(tmp_path: Path, status: str, steps: int, diverged: int) -> None:
-    write(tmp_path, "ln", [[0.9, 0.5]])
-    write(tmp_path, "rms", [[0.9, 0.4, 0.4, 0.4], [0.9, 0.9, 0.4, 0.4], [0.9, 0.9, 0.9, 0.4]])
+    write_errors(tmp_path, "ln", 0, [0.9, 0.5])
+    for seed, errors in enumerate([[0.9, 0.4, 0.4, 0.4], [0.9, 0.9, 0.4, 0.4], [0.9, 0.9, 0.9, 0.4]]):
+        write_errors(tmp_path, "rms", seed, errors)
     write_errors(tmp_path, "rms", 3, [0.9], status=status)
     write_errors(tmp_path, "rms", 4, [0.9, 0.9, 0.4, 0.9], status="diverged")  # after it reached the level
     write_errors(tmp_path, "rms", 5, [0.9], status=status)
-    records = setting(tmp_path)
-    row = time_to_target.table(records, "test", 0.5).set_index("series").loc["rms"]
+    row = time_to_target.table(setting(tmp_path), "test", 0.5).set_index("series").loc["rms"]
     assert (row["runs"], row["reached"], row["diverged"]) == (6, 4, 2 * diverged)
     assert row["steps"] == steps
 
@@ -267,20 +265,6 @@ def test_a_baseline_that_ended_before_another_ones_first_row_gives_no_sentence(t
     assert findings.figure_1(setting(tmp_path)) == []
 
 
-def test_our_error_is_compared_with_the_papers_error(tmp_path: Path) -> None:
-    for seed, last in enumerate([0.11, 0.13]):
-        write_errors(tmp_path, "ln", seed, [0.9, 0.10, last], dataset=CIFAR10)
-    write_errors(tmp_path, "nonparametric_ln", 0, [0.9, 0.5, 0.4], dataset=CIFAR10)  # not in the paper
-    table = versus_paper.table(setting(tmp_path))
-    (row,) = table.to_dict("records")
-    assert (row["series"], row["table"], row["paper"]) == ("ln", "Table 10", 0.1049)
-    assert row["final_difference"] == pytest.approx(0.12 - 0.1049)
-    assert row["best_difference"] == pytest.approx(0.10 - 0.1049)
-    text = versus_paper.readable(table, statistics.target(setting(tmp_path))).iloc[0]
-    assert text["paper, its own setting"] == "10.49 %"
-    assert text["last minus paper (points)"] == "+1.51"
-
-
 def test_runs_on_several_data_sets_have_no_differences(tmp_path: Path) -> None:
     write_errors(tmp_path, "ln", 0, [0.9, 0.11], dataset=CIFAR10)
     write_errors(tmp_path, "ln", 1, [0.9, 0.11])
@@ -315,7 +299,58 @@ def test_each_implementation_is_compared_with_its_own_ln(tmp_path: Path) -> None
 
 def test_where_no_rate_has_enough_seeds_all_rank_alike(tmp_path: Path) -> None:
     """A second seed at the recipe's rate, such as that of a pilot, does not make it the best."""
-    table = ranked(tmp_path, {"demo": [0.3, 0.32], "demo+optim.lr=0.01": [0.2], "demo+optim.lr=0.1": [0.4]})
-    assert table["rank"].tolist() == [2, 1, 3]
-    text = learning_rates.readable(table.reset_index(), statistics.target(setting(tmp_path))).iloc[0]
+    ranks, text = ranked(tmp_path, {"demo": [0.3, 0.32], "demo+optim.lr=0.01": [0.2], "demo+optim.lr=0.1": [0.4]})
+    assert ranks == [2, 1, 3]
     assert text["best rate"] == "0.01 (best of 3 tried, by test error)"
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("results")
+    Campaign().write(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def scored(results: Path) -> Records:
+    return load(results).select("cifar10", SCORED)
+
+
+def of(folder: str, split: str) -> list[float]:
+    rows, _ = record.RunFolder(Path(folder)).read_metrics()
+    return [row["error"] for row in rows if row["split"] == split]
+
+
+def test_the_result_is_the_mean_of_the_last_three_evaluations(scored: Records) -> None:
+    values = statistics.headline_metric(scored, statistics.common_step(scored))
+    assert len(values) == 16
+    for folder, value in values.items():
+        assert value == pytest.approx(sum(of(str(folder), "test")) / 3)
+    assert statistics.best_metric(scored, 1000).empty
+
+
+def test_a_run_without_one_of_the_evaluations_has_no_score(tmp_path: Path) -> None:
+    Campaign().write(tmp_path)
+    folder = tmp_path / "cifar10" / SCORED / "ln/seed3"
+    path = folder / record.METRICS
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows if (row["split"], row["step"]) != ("test", 900)))
+    records = load(tmp_path).select("cifar10", SCORED)
+    assert str(folder) not in statistics.headline_metric(records, 1000).index
+
+
+def test_tuning_runs_are_reported_on_validation(results: Path) -> None:
+    records = load(results).select("cifar10", TUNING)
+    assert statistics.target(records).split == "valid"
+    values = statistics.headline_metric(records, statistics.common_step(records))
+    folder = str(results / "cifar10" / TUNING / "ln/seed1000")
+    assert values[folder] == pytest.approx(sum(of(folder, "valid")) / 3)
+    by_rate = learning_rates.table({results / "cifar10" / TUNING: records}).set_index("series")
+    assert by_rate.loc["ln", "chosen_by"] == pytest.approx(by_rate.loc["ln", "value"])
+
+
+def test_an_unknown_plan_of_evaluations_is_damage(tmp_path: Path) -> None:
+    Campaign(grid=(0.004,), best={"ln": 0.004}, level={"ln": 16.0}, seeds=1, claims=()).write(tmp_path)
+    path = tmp_path / "cifar10" / SCORED / "ln/seed0" / record.RUN
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"evaluation": ["scored"]}))
+    assert "evaluation is ['scored']" in load(tmp_path).problems[0]
