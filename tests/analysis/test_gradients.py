@@ -60,19 +60,14 @@ def test_exponents_equal_the_theoretical_ones(table: pd.DataFrame, name: str) ->
     assert exponents.to_dict() == pytest.approx(expected, abs=1e-9)
 
 
-def test_only_rmsnorm_has_exponents_of_the_paper(table: pd.DataFrame) -> None:
-    in_paper = gradients.exponents(table).dropna(subset="paper")
-    assert in_paper["norm"].tolist() == ["rms"] * 8
-    assert in_paper["paper"].tolist() == pytest.approx(in_paper["exponent"].tolist(), abs=1e-9)
-
-
 def test_the_exponent_of_a_power_law_is_fitted() -> None:
     deltas = np.logspace(-1, 1, 5)
     noise = np.array([1.1, 1 / 1.1, 1, 1 / 1.1, 1.1])  # even in log(delta), so it does not change the slope
     table = pd.DataFrame({"norm": "rms", "changed": "W", "delta": deltas, "of": "x", "size": 3 * deltas**-0.5 * noise})
-    (row,) = gradients.exponents(table).to_dict("records")
+    (row, other) = gradients.exponents(pd.concat([table, table.assign(norm="ln")])).to_dict("records")
     assert row["exponent"] == pytest.approx(-0.5)
     assert row["paper"] == 0
+    assert np.isnan(other["paper"])
 
 
 def test_sgd_without_a_norm_equals_linear_regression_in_numpy() -> None:

@@ -26,7 +26,6 @@ from rmsexp.report.tables import findings, formats, learning_rates, seed_tests, 
 from rmsexp.report.tables import summary as summary_table
 from rmsexp.system import atomic, readers
 
-FROM = "(from the seeds that chose the rate)"
 SCORED = "small+evaluation=scored+optim.lr=0.004"
 TUNING = "small+evaluation=validation+optim.lr=0.004"
 CIFAR10 = {"name": "CIFAR-10", "digest": "0", "builtin": False}
@@ -144,25 +143,6 @@ def ranked(root: Path, errors: Mapping[str, Sequence[float]]) -> tuple[list[floa
     return table["rank"].tolist(), learning_rates.readable(table, statistics.target(setting(root))).iloc[0]
 
 
-def test_each_norm_is_shown_at_its_recipes_rate_and_at_its_best_rate(tmp_path: Path) -> None:
-    tried = {"demo": {"ln": 0.30, "rms": 0.25}, "demo+optim.lr=0.01": {"ln": 0.20, "rms": 0.28}}
-    for name, errors in tried.items():
-        for series, error in errors.items():
-            folder = write_errors(tmp_path, series, 0, [0.9, error], setting=name)
-            (folder / record.CONFIG).write_text(f"optim:\n  lr: {0.003 if name == 'demo' else 0.01}\n")
-    write_errors(tmp_path, "ln", 0, [0.9, 0.1], setting="demo+optim.lr=0.1", status="diverged")
-    settings = load(tmp_path).settings()
-    table = learning_rates.table(settings)
-    assert len(table) == 5
-    text = learning_rates.readable(table, statistics.target(setting(tmp_path))).set_index("norm")
-    assert text.loc["LayerNorm"].tolist() == [
-        *("0.003", "30.00 %", "0.01 (best of 3 tried, by test error)", f"20.00 % {FROM}", "1", "1")
-    ]
-    assert text.loc["RMSNorm"].tolist() == [
-        *("0.003", "25.00 %", "0.003 (best of 2 tried, by test error)", f"25.00 % {FROM}", "0", "0")
-    ]
-
-
 def test_the_rate_is_read_from_the_config_where_the_name_of_the_setting_is_cut(tmp_path: Path) -> None:
     folder = write_errors(tmp_path, "ln", 0, [0.9, 0.3], setting="demo+optim.lr=0.00+1a2b3c4d")
     (folder / record.CONFIG).write_text("optim:\n  lr: 0.0005\n")
@@ -191,23 +171,6 @@ def test_a_rate_with_few_seeds_ranks_behind_the_rates_with_enough(tmp_path: Path
     assert text["test error at the recipe's rate"].endswith("(3 seeds) %")
 
 
-def test_steps_to_a_level(tmp_path: Path) -> None:
-    write_errors(tmp_path, "ln", 0, [0.9, 0.5, 0.4, 0.4])
-    write_errors(tmp_path, "rms", 0, [0.9, 0.44, 0.5, 0.3])
-    write_errors(tmp_path, "rms", 1, [0.9, 0.6, 0.6, 0.45], contention="contended")
-    write_errors(tmp_path, "wn", 0, [0.9, 0.8, 0.8, 0.8])
-    found = time_to_target.level(setting(tmp_path))
-    assert found is not None
-    split, level, _ = found
-    assert (split, level) == ("test", pytest.approx(0.9 - 0.9 * 0.5))
-    table = time_to_target.table(setting(tmp_path), split, level).set_index("series")
-    assert table["reached"].to_dict() == {"ln": 1, "rms": 2, "wn": 0}
-    assert table["steps"].to_dict() == {"ln": 200, "rms": 200, "wn": math.inf}
-    text = time_to_target.readable(table.reset_index()).set_index("norm")
-    assert text.loc["RMSNorm"].tolist() == ["2 of 2", "200"]
-    assert text.loc["WeightNorm"].tolist() == ["0 of 1", "not reached"]
-
-
 @pytest.mark.parametrize(("status", "steps", "diverged"), [("diverged", 250, 1), ("failed", 200, 0)])
 def test_a_run_that_diverged_never_reaches_the_level(tmp_path: Path, status: str, steps: int, diverged: int) -> None:
     write_errors(tmp_path, "ln", 0, [0.9, 0.5])
@@ -228,20 +191,6 @@ def write_losses(root: Path, series: str, slope: float, **run: object) -> None:
     write_rows(folder, [*rows, evaluated(200, 0.5)])
 
 
-def test_the_sentence_of_figure_1_is_computed(tmp_path: Path) -> None:
-    write_losses(tmp_path, "none", 0.01)
-    write_losses(tmp_path, "ln", 0.02)
-    write_losses(tmp_path, "rms", 0.02)
-    sentence, method = findings.figure_1(setting(tmp_path))
-    # losses are means of the rows at steps 190 and 200, since the trailing window has 20 steps
-    assert sentence == (
-        "When LayerNorm reaches training loss 6.100 (at step 200), the model without norm is at 8.050 after the same "
-        "steps; RMSNorm is at 6.100 after the same steps."
-    )
-    assert "trailing mean over 10 % of the baseline's steps" in method
-    assert method.endswith("seeds: no norm 1, LayerNorm 1, RMSNorm 1.")
-
-
 @pytest.mark.parametrize(
     ("baseline", "reason"), [("diverged", "diverged, failed or was not started"), (None, "is missing")]
 )
@@ -254,6 +203,7 @@ def test_the_model_without_norm_is_the_baseline_if_ln_failed(tmp_path: Path, bas
     assert sentence.startswith(
         "When the model without norm reaches training loss 6.100 (at step 200), RMSNorm is at 4.15"
     )
+    # losses are means of the rows at steps 190 and 200, since the trailing window has 20 steps
     assert f"the model without norm is the baseline, since LayerNorm {reason}" in method
 
 

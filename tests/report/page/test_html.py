@@ -62,11 +62,8 @@ def test_the_page_has_the_marks_of_the_figures(page: str, reports: list[SettingR
             titles = (stored["x"]["title"], stored["y"]["title"], stored["note"])
             assert titles == (panel.x.title, panel.y.title, panel.note)
             for mark, entry in zip(panel.marks, stored["marks"], strict=True):
-                assert (entry["kind"], entry["series"], entry["look"]["colour"]) == (
-                    mark.kind,
-                    mark.series,
-                    mark.look.colour,
-                )
+                found_here = (entry["kind"], entry["series"], entry["look"]["colour"])
+                assert found_here == (mark.kind, mark.series, mark.look.colour)
                 assert entry["y"] == pytest.approx(list(mark.y), rel=1e-5)
     curves = reports[0].charts["curves"]
     (variant,) = marks_of(curves.panels[0], "rms+impl=fused", "line")

@@ -94,9 +94,8 @@ def test_a_setting_whose_runs_all_diverged_has_curves(tmp_path: Path) -> None:
 
 
 def test_names_with_dollars_are_drawn_as_text(tmp_path: Path) -> None:
-    write_run(
-        tmp_path / "results", "rms", dataset={"name": "$HOME/$x_ " + "long " * 100, "digest": "0", "builtin": True}
-    )
+    dataset = {"name": "$HOME/$x_ " + "long " * 100, "digest": "0", "builtin": True}
+    write_run(tmp_path / "results", "rms", dataset=dataset)
     canvas.write(canvas.draw(chart(tmp_path / "results", 1)), tmp_path / "figure")  # raises for a damaged formula
     assert "data: $HOME/$x_" in (tmp_path / "figure.svg").read_text()
 
