@@ -145,7 +145,8 @@ def analyse() -> Finding:
     agrees = (in_paper["exponent"] - in_paper["paper"]).abs() <= TOLERANCE  # false also for NaN: there is no exponent
     contradictions = [
         f"RMSNorm: when {row['changed']} is multiplied by delta, dL/d{row['of']} is multiplied by "
-        f"{_factor(row['exponent'])}; in the paper by delta^{row['paper']:g}"
+        f"{'no power of delta' if math.isnan(row['exponent']) else 'delta^{:.3f}'.format(row['exponent'])}"
+        f"; in the paper by delta^{row['paper']:g}"
         for row in in_paper[~agrees].to_dict("records")
     ]
     runs = {name: train(norm(name), STEPS) for name in NORMS}
@@ -166,21 +167,14 @@ def analyse() -> Finding:
     return Finding(tables, (), contradictions)
 
 
-def _factor(exponent: float) -> str:
-    return "no power of delta" if math.isnan(exponent) else f"delta^{exponent:.3f}"
-
-
 def _text(fitted: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each scaled variable and gradient, a column per norm, and a column of the paper's exponents."""
     rows = []
     for changed, variable in product(CHANGED, VARIABLES):
         exponent = fitted[(fitted["changed"] == changed) & (fitted["of"] == variable)].set_index("norm")["exponent"]
-        cells = {name: _cell(exponent[name]) if name in exponent else "" for name in SERIES}
+        texts = exponent.map(lambda power: "varies" if np.isnan(power) else f"{round(power, 2) + 0.0:g}")
+        cells = {name: texts.get(name, "") for name in SERIES}
         rows.append(
             {"scaled": changed, "gradient": f"dL/d{variable}", **cells, "paper, rms": str(EXPECTED[changed, variable])}
         )
     return pd.DataFrame(rows)
-
-
-def _cell(exponent: float) -> str:
-    return "varies" if np.isnan(exponent) else f"{round(exponent, 2) + 0.0:g}"

@@ -62,8 +62,10 @@ def _invariance(item: Item) -> Drawn:
     marks = invariance.ticks(table["invariant"]) + " / " + invariance.ticks(table["paper"])
     text = invariance.by_norm(table.assign(text=marks), "text").rename(index=names.label).rename_axis("Norm")
     different = int((table["invariant"] != table["paper"].astype(bool)).sum())
-    note = f"{len(table) - different} of {len(table)} entries agree; invariant: a relative change below "
-    note += f"{invariance.THRESHOLD:g} (eps = 0, double precision, mean of {invariance.DRAWS} draws)"
+    note = (
+        f"{len(table) - different} of {len(table)} entries agree; invariant: a relative change below "
+        f"{invariance.THRESHOLD:g} (eps = 0, double precision, mean of {invariance.DRAWS} draws)"
+    )
     return Drawn(Table(item.name, item.title, table, text.reset_index()), notes=[note])
 
 

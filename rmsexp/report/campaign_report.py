@@ -16,7 +16,7 @@ from rmsexp.report.plots import canvas, style
 from rmsexp.report.plots import verdicts as panels
 from rmsexp.report.plots.chart import Chart, legend
 from rmsexp.report.plots.verdicts import Timed, timed
-from rmsexp.report.tables import campaign_rates, markup, verdicts
+from rmsexp.report.tables import markup, verdicts
 from rmsexp.system import atomic
 
 DIFFERENCES = (
@@ -85,16 +85,15 @@ def write(
     folder.mkdir(parents=True, exist_ok=True)
     table = verdicts.table(campaigns)
     atomic.write_atomic(folder / "verdicts.csv", markup.csv(table))
-    atomic.write_atomic(folder / "rates.csv", markup.csv(campaign_rates.table(campaigns)))
+    atomic.write_atomic(folder / "rates.csv", markup.csv(verdicts.rates(campaigns)))
     times = {str(campaign.path): found for campaign in campaigns if (found := timed(campaign, records, timings))}
     charts = _charts(campaigns, records, table, times)
     for name, chart in charts.items():
         canvas.write(canvas.draw(chart), folder / name)
     tuned = {}
     for campaign in campaigns:
-        split, metric = campaign.tuned_by
-        title = f"Tuning of {campaign.rate}, by {split} {names.metric_label(metric)}: {campaign.name}"
-        tuned[title] = campaign_rates.readable(campaign)
+        by = f"{campaign.tuned_by[0]} {names.metric_label(campaign.tuned_by[1])}"
+        tuned[f"Tuning of {campaign.rate}, by {by}: {campaign.name}"] = verdicts.readable_rates(campaign)
     notes = _marks(campaigns, table)
     decided = [campaign for campaign in campaigns if not campaign.undecided]
     if untimed := [campaign.name for campaign in decided if str(campaign.path) not in times]:
@@ -122,19 +121,13 @@ def _charts(
     differences = "; ".join([DIFFERENCES, *_marks(campaigns, table)])
     decided = [campaign for campaign in campaigns if not campaign.undecided]
     timed = [(campaign, times[str(campaign.path)]) for campaign in decided if str(campaign.path) in times]
+    ladders = [panels.ladder(campaign, looks) for campaign in decided if campaign.ladder]
+    by_time = [panels.equal_time(campaign, records, own, looks) for campaign, own in timed]
     drawn = {
         "differences": ("Differences and margins", differences, panels.differences(campaigns, looks)),
         "rates": ("Quality against the tuned rate", RATES + ranges, [panels.rates(each, looks) for each in campaigns]),
-        "ladder": (
-            "Differences along the ladder",
-            LADDER,
-            [panels.ladder(campaign, looks) for campaign in decided if campaign.ladder],
-        ),
-        "equal_time": (
-            "Quality at equal time",
-            EQUAL_TIME,
-            [panels.equal_time(campaign, records, own, looks) for campaign, own in timed],
-        ),
+        "ladder": ("Differences along the ladder", LADDER, ladders),
+        "equal_time": ("Quality at equal time", EQUAL_TIME, by_time),
     }
     return {
         name: Chart(title, [caption], shown, legend(shown))

@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers.analyses import analysed
 from helpers.tasks import shake, train
 from helpers.translation_tasks import make, tiny
 
 from rmsexp import config
 from rmsexp.analysis import hidden_stats
+from rmsexp.commands.analysis import main
 from rmsexp.models.translation import FIRST, Batch
 from rmsexp.tasks.translation import TranslationTask
 from rmsexp.work import runner, trained
@@ -85,14 +85,14 @@ def test_statistics_equal_those_of_stepwise_decoding(text_root: Path, norm: str,
 
 
 def test_the_command_writes_a_table_per_run(
-    text_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    text_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [*tiny("rnnsearch"), *EDGES, f"data.root={text_root}", f"results={tmp_path}"]
     jobs = [config.job([*words, f"norm={norm}"]) for norm in ("rms", "bn")]
     assert [runner.execute(job).status for job in jobs] == ["finished"] * 2
     folders = [job.folder for job in jobs]
     capsys.readouterr()
-    assert analysed(monkeypatch, "hidden_stats", *folders) == 0
+    assert main(["hidden_stats", *map(str, folders)]) == 0
     output = capsys.readouterr().out
     for folder in folders:
         assert f"written {folder / 'hidden_stats.csv'}" in output

@@ -12,7 +12,7 @@ from rmsexp.campaign import results as campaign_results
 from rmsexp.compare import load
 from rmsexp.records.frames import timing_records
 from rmsexp.report import setting_report
-from rmsexp.report.tables import campaign_rates, markup, verdicts
+from rmsexp.report.tables import markup, verdicts
 
 REFERENCE = Path("results/reference")
 SETTINGS = (
@@ -48,6 +48,6 @@ def test_verdicts_and_tuning_of_campaigns(committed: str) -> None:
     campaigns = campaign_results.load_all(REFERENCE, problems)
     table = verdicts.table(campaigns)
     assert markup.csv(table) == (REFERENCE / "report/verdicts.csv").read_text()
-    assert markup.csv(campaign_rates.table(campaigns)) == (REFERENCE / "report/rates.csv").read_text()
-    for shown in (verdicts.matrix(campaigns), verdicts.readable(table), *map(campaign_rates.readable, campaigns)):
+    assert markup.csv(verdicts.rates(campaigns)) == (REFERENCE / "report/rates.csv").read_text()
+    for shown in (verdicts.matrix(campaigns), verdicts.readable(table), *map(verdicts.readable_rates, campaigns)):
         assert markup.document([markup.markdown(shown)]) in committed
