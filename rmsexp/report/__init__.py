@@ -6,7 +6,7 @@ differ in the seed alone.
 Each imports from this list only what is above it:
 
 paper             the numbers and curves of the paper, and which of our results they are comparable with
-tables            the tables (``table`` returns numbers, ``readable`` the cells as text), and the findings in words
+tables            the tables (``table`` returns numbers, ``readable`` the cells as text)
 plots             the curves of each chart, and the matplotlib figures
 setting_report    the report of one setting
 campaign_report   the report of all campaigns

@@ -18,7 +18,6 @@ from rmsexp.report import paper
 from rmsexp.report.plots import canvas, p_sweep, setting_curves
 from rmsexp.report.plots.chart import Chart
 from rmsexp.report.tables import (
-    findings,
     learning_rates,
     markup,
     savings,
@@ -44,7 +43,7 @@ class SettingReport:
         folder: the folder to which the setting's figures and tables are written.
         records: the records of this setting; their ``problems`` list what could not be read or compared.
         tables: the tables; the first column of their texts is the norm.
-        sentences: the findings in words (:mod:`rmsexp.report.tables.findings`).
+        sentences: :func:`rmsexp.report.tables.versus_paper.figure_1`.
         notes: the caveats, as lines of text: data, machine, reasons for caution.
         charts: the figures by the names of their files, without suffix. Without "curves", runs cannot be compared.
     """
@@ -147,7 +146,7 @@ def write(
     tables = list(_tables(folder, records, family, timings))
     sentences, notes, charts = list[str](), list[str](), dict[str, Chart]()
     if family:
-        sentences, notes = findings.figure_1(records), caveats(records)
+        sentences, notes = versus_paper.figure_1(records), caveats(records)
         charts["curves"] = setting_curves.chart(records, quantities.recorded(records))
         for table in tables:
             if table.name == "p":

@@ -22,7 +22,7 @@ from rmsexp.compare import load
 from rmsexp.records import record
 from rmsexp.records.frames import statistics
 from rmsexp.records.frames.load import Records
-from rmsexp.report.tables import findings, formats, learning_rates, seed_tests, time_to_target, versus_paper
+from rmsexp.report.tables import formats, learning_rates, seed_tests, time_to_target, versus_paper
 from rmsexp.report.tables import summary as summary_table
 from rmsexp.system import atomic, readers
 
@@ -199,7 +199,7 @@ def test_the_model_without_norm_is_the_baseline_if_ln_failed(tmp_path: Path, bas
         write_losses(tmp_path, "ln", 0.01, status=baseline)
     write_losses(tmp_path, "none", 0.02)
     write_losses(tmp_path, "rms", 0.03, contention="contended")
-    sentence, method = findings.figure_1(setting(tmp_path))
+    sentence, method = versus_paper.figure_1(setting(tmp_path))
     assert sentence.startswith(
         "When the model without norm reaches training loss 6.100 (at step 200), RMSNorm is at 4.15"
     )
@@ -212,7 +212,7 @@ def test_a_baseline_that_ended_before_another_ones_first_row_gives_no_sentence(t
     write_losses(tmp_path, "rms", 0.02)
     short = write_run(tmp_path, "ln", seed=1, steps=200)
     write_rows(short, [training(step, 10 - 0.02 * step, 0.2) for step in (2, 4)])
-    assert findings.figure_1(setting(tmp_path)) == []
+    assert versus_paper.figure_1(setting(tmp_path)) == []
 
 
 def test_runs_on_several_data_sets_have_no_differences(tmp_path: Path) -> None:

@@ -69,9 +69,8 @@ def test_times_and_savings_have_their_range() -> None:
 @pytest.mark.parametrize("text", FORMULAS)
 def test_a_text_that_looks_like_a_formula_gets_an_apostrophe(text: str) -> None:
     for column in (pd.Series([text, "rms"]), pd.Categorical([text, "rms"])):
-        rows = list(
-            csv.reader(io.StringIO(markup.csv(pd.DataFrame({"norm": column, "saving": [-0.5, 1.0]})), newline=""))
-        )
+        written = markup.csv(pd.DataFrame({"norm": column, "saving": [-0.5, 1.0]}))
+        rows = list(csv.reader(io.StringIO(written, newline="")))
         assert rows == [["norm", "saving"], [f"'{text}", "-0.5"], ["rms", "1.0"]]
 
 
@@ -88,8 +87,7 @@ def test_html_in_markdown_is_shown_as_text() -> None:
 
 def test_a_caption_in_latex_is_escaped() -> None:
     text = markup.latex(pd.DataFrame({"a": ["{b}"]}), r"\input{x} 5 % ~ ^")
-    caption = r"\caption{\textbackslash{}input\{x\} 5 \% \textasciitilde{} \textasciicircum{}}"
-    assert text.splitlines()[1] == caption
+    assert text.splitlines()[1] == r"\caption{\textbackslash{}input\{x\} 5 \% \textasciitilde{} \textasciicircum{}}"
 
 
 @pytest.mark.usefixtures("unwritten_figures")
