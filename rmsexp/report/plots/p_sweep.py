@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from contextlib import suppress
-from pathlib import Path
-
 import pandas as pd
 
-from rmsexp.records import record
 from rmsexp.records.frames import names, quantities, speed, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report.plots import style
 from rmsexp.report.plots.chart import Axis, Chart, Kind, Mark, Panel, padded
-from rmsexp.report.tables import formats
+from rmsexp.report.tables import formats, learning_rates
 from rmsexp.rules.quantities import Quantity
-from rmsexp.system.readers import read_yaml
 
 PARTIAL, WHOLE = "prms", "rms"
 IDENTITY = ["series", "impl", "p", "seed"]
@@ -47,7 +41,7 @@ def table(records: Records) -> pd.DataFrame:
     runs = records.runs.assign(series=plain, impl=records.runs["impl"].fillna("unknown"))
     runs = runs[(plain == WHOLE) | plain.str.fullmatch(rf"{PARTIAL}(\+p=[^+]*)*")]
     table = runs[runs["impl"] == runs["impl"].mode().iloc[0]].set_index("folder")
-    table["p"] = [_p(Path(str(folder)), series) for folder, series in table["series"].items()]
+    table["p"] = [_p(str(folder), series) for folder, series in table["series"].items()]
     step, shown = statistics.common_step(records), compared(records)
     for quantity in shown:
         table[quantity.name] = statistics.final_metric(records, step, quantity.split, quantity.metric)
@@ -56,14 +50,11 @@ def table(records: Records) -> pd.DataFrame:
     return table.dropna(subset="p").sort_values(["p", "series", "seed"])[columns].reset_index(drop=True)
 
 
-def _p(folder: Path, series: str) -> float:
+def _p(folder: str, series: str) -> float:
     """Return p: 1 for RMSNorm; for pRMSNorm from the name of the series, else from the run's config, else NaN."""
-    if series == WHOLE:
-        return 1.0
-    _, separator, value = series.partition("+p=")
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return float(value if separator else read_yaml(folder / record.CONFIG)["norm"]["p"])
-    return math.nan
+    _, is_named, value = series.partition("+p=")
+    named = pd.to_numeric(value, errors="coerce") if is_named else learning_rates.configured(folder, "norm", "p")
+    return 1.0 if series == WHOLE else float(named)
 
 
 def readable(table: pd.DataFrame, records: Records) -> pd.DataFrame:

@@ -88,11 +88,16 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
 
 def _rate(setting: Path, folders: pd.Index) -> float:
     """Return the rate in a config of a series' runs; else, as this name may be cut, that in its setting's, or NaN."""
-    for folder in folders:
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            return float(read_yaml(Path(folder) / record.CONFIG)["optim"]["lr"])
+    found = (rate for folder in folders if not math.isnan(rate := configured(folder, "optim", "lr")))
     match = RATE.search(setting.name)
-    return float(match[1]) if match else math.nan
+    return next(found, float(match[1]) if match else math.nan)
+
+
+def configured(run: str, group: str, key: str) -> float:
+    """Return a number from the config of a run, by the run's folder; NaN if it has none that can be read."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return float(read_yaml(Path(run) / record.CONFIG)[group][key])
+    return math.nan
 
 
 def _enough(rows: pd.DataFrame) -> int:
