@@ -143,12 +143,13 @@ def analyse() -> Finding:
     fitted = exponents(measure())
     in_paper = fitted.dropna(subset="paper")
     agrees = (in_paper["exponent"] - in_paper["paper"]).abs() <= TOLERANCE  # false also for NaN: there is no exponent
-    contradictions = [
-        f"RMSNorm: when {row['changed']} is multiplied by delta, dL/d{row['of']} is multiplied by "
-        f"{'no power of delta' if math.isnan(row['exponent']) else 'delta^{:.3f}'.format(row['exponent'])}"
-        f"; in the paper by delta^{row['paper']:g}"
-        for row in in_paper[~agrees].to_dict("records")
-    ]
+    contradictions = []
+    for changed, of, exponent, power in in_paper.loc[~agrees, ["changed", "of", "exponent", "paper"]].to_numpy():
+        factor = "no power of delta" if math.isnan(exponent) else f"delta^{exponent:.3f}"
+        contradictions.append(
+            f"RMSNorm: when {changed} is multiplied by delta, dL/d{of} is multiplied by {factor}; "
+            f"in the paper by delta^{power:g}"
+        )
     runs = {name: train(norm(name), STEPS) for name in NORMS}
     trained = summary(runs)
     adapted = (trained["growing"] == 1) & (trained["relative_step_last"] < trained["relative_step_first"])

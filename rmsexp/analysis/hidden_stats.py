@@ -20,7 +20,6 @@ from rmsexp.work import trained
 
 POSITIONS = 4  # the first positions of the target, as in Table 5, which also has a row for all positions
 MAPPINGS = ("gates", "candidate", "both")
-STATISTICS = {"mean": "mean", "std": "standard deviation"}  # our column -> its name in Table 5
 
 
 def hidden_stats(model: RNNSearch, batches: Iterable[Batch]) -> pd.DataFrame:
@@ -87,4 +86,4 @@ def published_table() -> pd.DataFrame:
     parts = rows["metric"].str.extract(r"^(?P<statistic>.+), token position (?P<position>\w+)$")
     wide = rows.join(parts).assign(position=lambda table: table["position"].str.lower())
     wide = wide.pivot(index=["norm", "position"], columns="statistic", values="value").reset_index()
-    return wide.rename(columns={name: column for column, name in STATISTICS.items()})
+    return wide.rename(columns={"standard deviation": "std"})

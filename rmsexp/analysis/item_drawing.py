@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from rmsexp.analysis import hidden_stats, invariance
 from rmsexp.campaign.asked import Timing
@@ -26,9 +27,6 @@ from rmsexp.report.tables import items as item_tables
 from rmsexp.report.tables.items import OURS, PAPER
 from rmsexp.report.tables.markup import Table
 from rmsexp.system import atomic
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MAPPING = "both"  # of those that Table 5 may be about, which the paper does not say: gates and candidate together
 
