@@ -1,10 +1,6 @@
-"""Should I swap the norms of my model? ``python -m rmsexp.swap``, and :func:`swap` in Python."""
+"""``python -m rmsexp.swap``, and :func:`swap` in Python: see :mod:`rmsexp.commands.swap`."""
 
-import sys
-
-from rmsexp.commands.swap import Swap, main, swap
-
-__all__ = ["Swap", "swap"]
+from rmsexp.commands.swap import main, swap  # noqa: F401
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())
