@@ -23,7 +23,7 @@ TIME_READERS = {"system/clock.py", "system/machine_lock.py"}  # the latter for m
 # orders follow, and record it.
 SYNTHETIC = {"data/synthetic/__init__.py", "data/synthetic/shapes.py"}
 DRAWERS = {
-    "norms/convert.py",
+    *("norms/convert.py", "measure/own_steps.py", "commands/swap.py"),  # they seed torch for models of others
     "train/randomness.py",
     "train/loggers.py",
     "train/distributed/group.py",

@@ -29,7 +29,10 @@ from rmsexp.work.worker import Worker
 
 
 def measured(
-    jobs: dict[str, config.Job], options: TimingConfig, report: Callable[[str], None]
+    jobs: dict[str, config.Job],
+    options: TimingConfig,
+    report: Callable[[str], None],
+    *_: object,
 ) -> Iterator[dict[str, Any]]:
     """Yield the contents of a record, without measuring."""
     answers = []
