@@ -24,12 +24,13 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "500")
 
 if TYPE_CHECKING:
+    from rmsexp.commands.compare_steps import compare_steps
     from rmsexp.commands.result import Result
     from rmsexp.norms import Norm
     from rmsexp.norms.convert import convert
     from rmsexp.train.recorder import Recorder
 
-__all__ = ["Recorder", "__version__", "convert", "run"]
+__all__ = ["Recorder", "__version__", "compare_steps", "convert", "run"]
 
 __version__ = "0.1.0"
 
@@ -88,7 +89,11 @@ def run(
 
 def __getattr__(name: str) -> Any:
     """Import what needs torch when it is used first, so that ``import rmsexp`` and the help stay quick."""
-    modules = {"convert": "rmsexp.norms.convert", "Recorder": "rmsexp.train.recorder"}
+    modules = {
+        "convert": "rmsexp.norms.convert",
+        "Recorder": "rmsexp.train.recorder",
+        "compare_steps": "rmsexp.commands.compare_steps",
+    }
     if name in modules:
         return getattr(import_module(modules[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -43,7 +43,8 @@ def print_plan(asked: Asked) -> None:
     if several:
         print(f"  {len(plan.states)} runs in all, since items share runs")
     for timing in asked.timings():
-        seconds = timing.options.seconds(len(comparable.grouped(timing.jobs, timing.options.reference)))
+        impls = {series: job.norm.impl for series, job in timing.jobs.items()}
+        seconds = timing.options.seconds(len(comparable.grouped(impls, timing.options.reference)))
         state = f"left, about {seconds:.0f} s" if timing.is_left() else "done"
         print(f"  timing {state}: {', '.join(timing.jobs)} in {timing.folder.relative_to(asked.results)}")
     for line in plan.lines:

@@ -30,8 +30,6 @@ from pathlib import Path
 from rmsexp import config
 from rmsexp.config.timing import TimingConfig
 from rmsexp.config.words import overrides
-from rmsexp.records.frames import timing_records
-from rmsexp.system import atomic, readers
 from rmsexp.system.command_line import Parser, command, entry_point, inform, report, value_word
 
 CALIBRATE = ["--calibrate"]
@@ -129,17 +127,9 @@ def _check(options: Options, jobs: Sequence[config.Job]) -> None:
 
 def _show(folder: Path) -> None:
     """Write the table of the record in ``folder`` beside it; print it, the paths and a next command."""
-    import pandas as pd
+    from rmsexp.commands.compare_steps import StepTimes
 
-    from rmsexp.report.tables import markup, savings
-
-    content = readers.read_json(folder / timing_records.FILE)
-    rows = pd.DataFrame(timing_records.rows(content, str(folder)), columns=list(timing_records.COLUMNS))
-    estimates = rows["estimates"].map(lambda ratios: " ".join(f"{ratio:.5f}" for ratio in ratios))
-    table = rows.assign(estimates=estimates).drop(columns=["seconds", "sessions"])
-    # the record stands, so it is shown before anything that could fail, such as on a full disk
-    lines = [*timing_records.notes(rows), *timing_records.not_measured(content)]
-    print(savings.of_record(rows).to_string(index=False), *lines, sep="\n")
-    print(f"record  {folder / timing_records.FILE}")
-    atomic.write_atomic(folder / "timing.csv", markup.csv(table))
+    times = StepTimes.read(folder)
+    print(times)  # the record stands, so it is shown before anything that could fail, such as on a full disk
+    times.write_table()
     print(f"next    {command('rmsexp.report', str(Path(*folder.parts[:-4])))}")

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from signal import Signals
+from types import ModuleType
 from typing import Any
 
 from rmsexp.system import process
@@ -36,7 +39,8 @@ def in_new_process(name: str, work: Work, arguments: tuple[Any, ...], report: Re
     receiving, sending = context.Pipe(duplex=False)
     child = context.Process(target=_be_child, args=(sending, work, arguments))
     try:
-        process.start_worker(child)
+        with without_main():
+            process.start_worker(child)
         sending.close()  # so that the end of the child, which has the only copy left, is seen
         while True:
             while not receiving.poll(POLL_SECONDS):
@@ -58,6 +62,19 @@ def in_new_process(name: str, work: Work, arguments: tuple[Any, ...], report: Re
             child.kill()
             child.join()
         receiving.close()
+
+
+@contextmanager
+def without_main() -> Iterator[None]:
+    """Hide the main module, so that a new process does not import a program again that has no ``if __name__ == …``.
+
+    Functions of the main module cannot be pickled inside.
+    """
+    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _be_child(sending: Connection, work: Work, arguments: tuple[Any, ...]) -> None:

@@ -10,9 +10,8 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from rmsexp.config import Job
 from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import steps
 from rmsexp.measure.new_process import ProcessError, Work, in_new_process
@@ -24,12 +23,27 @@ from rmsexp.train import provenance
 from rmsexp.train.interrupt import Interrupt, Interrupted
 
 
+class Timed(Protocol):
+    """What is read of a job, or of training steps of one's own, for the record. See :class:`rmsexp.config.Job`."""
+
+    @property
+    def config(self) -> Any: ...
+    @property
+    def norm(self) -> Any: ...
+    @property
+    def setting(self) -> str: ...
+    @property
+    def setting_folder(self) -> Path: ...
+
+
 def record(
-    jobs: Mapping[str, Job],
+    jobs: Mapping[str, Timed],
     options: TimingConfig,
     report: Report,
     typed: Sequence[str],
     show: Callable[[Path], object],
+    work: Work = steps.measure,
+    here: bool = False,
 ) -> Interrupted | None:
     """Time the jobs (:func:`measure`) and write the record; return the signal that stopped it, or None.
 
@@ -38,6 +52,7 @@ def record(
     Args:
         typed: the words of the command line, for the record.
         show: is called with the folder of the record.
+        work, here: as for :func:`measure`.
 
     Raises: as :func:`measure`; OSError if the record cannot be written.
     """
@@ -46,7 +61,7 @@ def record(
     content = None
     try:
         with Interrupt().install():
-            for content in measure(jobs, options, report):  # noqa: B007
+            for content in measure(jobs, options, report, work, here):  # noqa: B007
                 pass
     except Interrupted as stop:
         return stop
@@ -57,7 +72,7 @@ def record(
 
 
 def measure(
-    jobs: Mapping[str, Job], options: TimingConfig, report: Report, work: Work = steps.measure
+    jobs: Mapping[str, Timed], options: TimingConfig, report: Report, work: Work = steps.measure, here: bool = False
 ) -> Iterator[dict[str, Any]]:
     """Time the jobs in fresh processes; after each of them yield the content of the record so far.
 
@@ -68,10 +83,11 @@ def measure(
     Args:
         jobs: by series, the norm with its changed options.
         work: what a process does; it must be importable there.
+        here: whether it is done in this process.
 
     Raises: ProcessError if a process fails, or differs from the first in its code, versions or machine.
     """
-    groups = comparable.grouped(jobs, options.reference)
+    groups = comparable.grouped({series: job.norm.impl for series, job in jobs.items()}, options.reference)
     planned = [(number, group) for number in range(options.processes) for group in groups]
     first, seconds = next(iter(jobs.values())), options.seconds(len(groups))
     heading = f"timing task={first.config.task} scale={first.setting}: {', '.join(jobs)}"
@@ -84,7 +100,8 @@ def measure(
             name = f"process {begun + 1} of {len(planned)}"
             share = Budget(Stopwatch(), budget.left / (len(planned) - begun))
             selected = {series: jobs[series] for series in group}
-            answer = in_new_process(name, work, (selected, options, number, order_seed, share), report)
+            arguments = (selected, options, number, order_seed, share)
+            answer = work(*arguments, report) if here else in_new_process(name, work, arguments, report)
             answers.append(answer)
             if changed := provenance.changed(*(each["process"]["session"] for each in (answers[0], answer))):
                 raise ProcessError(f"{name} does not count, because it differs from the first in: {', '.join(changed)}")
@@ -108,7 +125,7 @@ def measure(
 
 
 def _content(
-    jobs: Mapping[str, Job],
+    jobs: Mapping[str, Timed],
     options: TimingConfig,
     order_seed: int,
     answers: Sequence[dict[str, Any]],

@@ -6,7 +6,7 @@ import os
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -30,13 +30,19 @@ PARTS_BLOCKS = 5  # number of blocks of each contestant in which the parts of a 
 # steps whose calls of norm layers are replayed; spread out, because neighbouring batches may have similar lengths
 REPLAYED_STEPS = range(0, 63, 7)
 
+T = TypeVar("T")
+
 
 class Contestants(NamedTuple):
-    """A timer, the series and implementations of its contestants (in the same order), and the data of their batches."""
+    """A timer, the series and implementations of its contestants (in the same order), and the data of their batches.
+
+    ``workloads``: by series, a digest of what is timed (:func:`rmsexp.train.provenance.workload`).
+    """
 
     timer: InterleavedTimer
     impls: dict[str, str]
     dataset: Dataset
+    workloads: dict[str, str]
 
 
 def measure(
@@ -59,7 +65,6 @@ def measure(
     Raises: ValueError if this machine lacks the config's device, or if norm layers alone are timed and the reference
         has none; data.DataError if data are missing or damaged.
     """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # silences the profiler that measures peak memory
     first = next(iter(jobs.values()))
     device = set_up_device(first.config)
     preparing = 0.0
@@ -67,13 +72,29 @@ def measure(
         watch = Stopwatch()
         tasks.make(first, device).prepare(report)
         preparing = watch.seconds
-    budget = budget.extended(preparing)
-    names = list(jobs)
-    order = balanced(len(names), number, order_seed, "process")
-    ordered, seed = {names[i]: jobs[names[i]] for i in order}, seed_of(order_seed, number)
-    timer, impls, dataset = make_contestants(ordered, options, device, seed, (lambda _: None) if number else report)
+    ordered, seed = in_order(jobs, number, order_seed), seed_of(order_seed, number)
+    made = make_contestants(ordered, options, device, seed, (lambda _: None) if number else report)
+    answer = take_times(made, options, number, budget.extended(preparing), preparing, report)
+    return {"preparing_seconds": preparing, **answer}
+
+
+def in_order(contestants: Mapping[str, T], number: int, order_seed: int) -> dict[str, T]:
+    """Return what is timed in the order in which the process of this number builds it."""
+    names = list(contestants)
+    return {names[i]: contestants[names[i]] for i in balanced(len(names), number, order_seed, "process")}
+
+
+def take_times(
+    made: Contestants, options: TimingConfig, number: int, budget: Budget, preparing: float, report: Report
+) -> dict[str, Any]:
+    """Time contestants, and return what :func:`measure` does, without ``preparing_seconds``.
+
+    ``preparing``: the seconds, from the start of the process on, that do not count.
+    """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # silences the profiler that measures peak memory
+    timer, impls, dataset, workloads = made
     timer.warm_up()
-    session, spent = provenance.session(device, 0), budget.watch.seconds - preparing
+    session, spent = provenance.session(timer.device, 0), budget.watch.seconds - preparing
     # The later processes have less time in return, so that all processes measure about equally many rounds.
     blocks_after = 0 if number else (PARTS_BLOCKS + 1) / options.processes
     rounds, stopped = measure_rounds(timer.rounds(), list(impls), options, budget, report, blocks_after)
@@ -81,11 +102,10 @@ def measure(
     if not number:
         measured = zip(impls.items(), timer.parts(PARTS_BLOCKS), timer.peak_bytes(), strict=True)
         for (name, impl), parts, peak in measured:
-            entry = {"series": name, "impl": impl, "workload": provenance.workload(jobs[name])}
+            entry = {"series": name, "impl": impl, "workload": workloads[name]}
             series.append(entry | {"parts": parts, "peak_bytes": peak})
     return {
         "dataset": asdict(dataset),
-        "preparing_seconds": preparing,
         "process": {
             "session": session | {"contention": timer.contention.report()},
             "stopped": stopped,
@@ -125,7 +145,9 @@ def make_contestants(
         contestants.append(contestant)
     if options.reference not in timed:
         raise ValueError(f"timing.reference={options.reference} has no norm layers to compare with")
-    return Contestants(InterleavedTimer(contestants, source.batches, device, order_seed), timed, source.dataset)
+    workloads = {name: provenance.workload(jobs[name]) for name in timed}
+    timer = InterleavedTimer(contestants, source.batches, device, order_seed)
+    return Contestants(timer, timed, source.dataset, workloads)
 
 
 def make_stepper(job: Job, device: torch.device, report: Report) -> Stepper:

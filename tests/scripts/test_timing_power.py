@@ -19,7 +19,7 @@ def test_the_second_model_is_slowed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def make_contestants(*_: Any) -> steps.Contestants:
         return steps.Contestants(
-            SimpleNamespace(contestants=[Sleeper(), Sleeper()]), {"second": None, "first": None}, None
+            SimpleNamespace(contestants=[Sleeper(), Sleeper()]), {"second": None, "first": None}, None, {}
         )
 
     monkeypatch.setattr(steps, "make_contestants", make_contestants)

@@ -269,14 +269,13 @@ def caution(comparison: Comparison) -> list[str]:
     return [f"time state {', '.join(states) or 'clear'}, {share}{f': {timing_records.SLOWED}' * bool(states)}"]
 
 
-def grouped(jobs: Mapping[str, config.Job], reference: str) -> list[list[str]]:
+def grouped(impls: Mapping[str, str], reference: str) -> list[list[str]]:
     """Return the series that each process times: groups of at most ``MOST_AT_ONCE``, each with the reference.
 
     With more than ``MOST_AT_ONCE`` series, a group has one implementation, eager or fused. If the reference's norm is
     also among the series with this implementation, each of its groups contains this series too, so that every norm is
-    measured in one process with it.
+    measured in one process with it. ``impls``: the implementation by series.
     """
-    impls = {series: job.norm.impl for series, job in jobs.items()}
     if len(impls) <= MOST_AT_ONCE:
         return [[reference, *(name for name in impls if name != reference)]]
     groups: list[list[str]] = []

@@ -248,7 +248,9 @@ def notes(timings: pd.DataFrame) -> list[str]:
     """Return the caption of one record's table and figure, as lines on method, machine, data and caveats."""
     row = timings.iloc[0]
     processes, rounds = timings["processes"].min(), timings["rounds"].min()
-    data = f"built-in data{config.papers_scale(row['task'])}" if row["builtin"] else "real data"
+    own = row["impl"].startswith("own")  # training steps of one's own, which load their batches
+    data = "own data" if own else f"built-in data{config.papers_scale(row['task'])}" if row["builtin"] else "real data"
+    loading = f"excludes {row['data_seconds_per_1k_steps']:.3g} ms of data loading per step, identical for all norms"
     lines = [
         f"{KINDS[row['kind']]}, interleaved: {replication(processes)}, {rounds} rounds with the norms in random order, "
         f"steps per block: {row['steps_per_block']}; stopped: {row['stopped']}",
@@ -256,7 +258,7 @@ def notes(timings: pd.DataFrame) -> list[str]:
         f"{'' if row['precision'] == FLOAT32 else 'precision ' + row['precision'] + '; '}"
         f"{row['device']}; threads {row['threads']:.0f}; "
         f"torch {row['torch']}; {data}; {row['started'][:10]}",
-        f"excludes {row['data_seconds_per_1k_steps']:.3g} ms of data loading per step, identical for all norms",
+        *([] if own else [loading]),
     ]
     if row["time_state"] == "clear" and not row["disturbed"]:
         return lines

@@ -1,0 +1,100 @@
+"""Interleaved timing of training steps of one's own, for :func:`rmsexp.compare_steps`."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import secrets
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from rmsexp.config.timing import TimingConfig
+from rmsexp.measure.interleaved import InterleavedTimer
+from rmsexp.measure.layers import NO_BATCHES
+from rmsexp.measure.options import Budget
+from rmsexp.measure.steps import Contestants, in_order, take_times
+from rmsexp.system.machine_lock import Report
+from rmsexp.task import Dataset, MicroBatches
+from rmsexp.train.device import keep_freed
+from rmsexp.train.randomness import seed_of
+from rmsexp.train.step import Part
+
+Maker = Callable[[], Callable[[], object]]
+
+
+class OwnConfig(NamedTuple):
+    """What a record says of steps of one's own in the place of a run's config."""
+
+    task: str
+    scale: str
+    threads: int
+    device: str
+    seed: int = 0
+    precision: str = "float32"
+
+
+class OwnForm(NamedTuple):
+    """The form of the norms: "own", or for steps that were timed in the caller's process "own, same process"."""
+
+    impl: str
+
+
+@dataclass(frozen=True)
+class OwnSteps:
+    """Training steps of one's own, with what is read of a job (:class:`rmsexp.measure.processes.Timed`)."""
+
+    make: Maker
+    config: OwnConfig
+    norm: OwnForm
+    setting_folder: Path
+
+    @property
+    def setting(self) -> str:
+        return self.config.scale
+
+    def workload(self) -> str:
+        """Return a digest of the maker and its module, or a random one for a maker that cannot be imported."""
+        maker = self.make
+        while isinstance(maker, partial):
+            maker = maker.func
+        file = getattr(sys.modules.get(maker.__module__), "__file__", None)
+        if self.norm.impl != "own" or file is None:
+            return secrets.token_hex(8)
+        return hashlib.sha256(pickle.dumps(self.make) + Path(file).read_bytes()).hexdigest()[:16]
+
+
+class Steps:
+    """A contestant that takes the steps of a function."""
+
+    def __init__(self, step: Callable[[], object]) -> None:
+        self._step = step
+
+    def take(self, step: int, batches: MicroBatches, part: Part = nullcontext) -> None:  # noqa: ARG002
+        self._step()
+
+
+def measure(
+    own: Mapping[str, OwnSteps], options: TimingConfig, number: int, order_seed: int, budget: Budget, report: Report
+) -> dict[str, Any]:
+    """Time steps of one's own in this process; see :func:`rmsexp.measure.steps.measure`."""
+    first = next(iter(own.values()))
+    if first.norm.impl == "own":  # a process of its own
+        keep_freed()
+        torch.set_num_threads(first.config.threads)
+    contestants = []
+    ordered = in_order(own, number, order_seed)
+    for each in ordered.values():
+        torch.manual_seed(0)
+        contestants.append(Steps(each.make()))
+    device = torch.device(first.config.device)
+    timer = InterleavedTimer(contestants, lambda _: NO_BATCHES, device, seed_of(order_seed, number))
+    impls, workloads = dict.fromkeys(ordered, first.norm.impl), {name: each.workload() for name, each in own.items()}
+    made = Contestants(timer, impls, Dataset("own", "", builtin=False), workloads)
+    return {"preparing_seconds": 0.0, **take_times(made, options, number, budget, 0.0, report)}

@@ -1,0 +1,61 @@
+"""``rmsexp.compare_steps``: the interleaved clock for training steps of one's own."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from helpers.own_steps import make_step
+
+import rmsexp
+from rmsexp.measure.new_process import ProcessError
+from rmsexp.records.frames import timing_records
+from rmsexp.system.command_line import ConfigError
+
+
+def test_makers_that_can_be_imported_are_timed_in_a_fresh_process(tmp_path: Path) -> None:
+    makers = {"ln": make_step, "rms": partial(make_step, "rms")}
+    times = rmsexp.compare_steps(makers, "tiny", results=tmp_path, processes=1, budget=3, report=lambda _: None)
+    assert times.folder == tmp_path / "tiny/own/timing/steps0"
+    rows = timing_records.load(tmp_path)
+    assert list(rows["series"]) == ["ln", "rms"]
+    assert set(rows["impl"]) == {"own"}
+    assert rows["workload"].nunique() == 2
+    assert (rows["ratio"][0], rows["low"][0] <= rows["ratio"][0] <= rows["high"][0]) == (1, True)
+    assert (times.folder / "timing.csv").exists()
+    assert "paper" not in times.table
+    assert "saving vs LayerNorm (95 % interval)" in str(times)
+
+
+def test_other_makers_are_timed_in_this_process_and_labelled(tmp_path: Path) -> None:
+    lines: list[str] = []
+    makers = {"a": lambda: make_step(), "b": lambda: make_step("rms")}
+    times = rmsexp.compare_steps(makers, results=tmp_path, reference="b", budget=2, report=lines.append)
+    assert "module of their own" in lines[0]
+    assert set(times.rows["impl"]) == {"own, same process"}
+    assert set(times.rows["reference"]) == {"b"}
+    assert "one process, not replicated" in times.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("makers", "keywords", "named"),
+    [
+        ({"a": make_step}, {}, "two steps"),
+        ({"a": make_step, "../b": make_step}, {}, r"\.\./b"),
+        ({"a": make_step, "b": make_step}, {"reference": "c"}, "reference=c"),
+        ({"a": make_step, "b": make_step}, {"processes": 0}, r"timing\.processes"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_measured(
+    makers: dict[str, object], keywords: dict[str, object], named: str, tmp_path: Path
+) -> None:
+    with pytest.raises((ConfigError, ValueError), match=named):
+        rmsexp.compare_steps(makers, results=tmp_path, **keywords)  # type: ignore[arg-type]
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_error_of_a_maker_is_told(tmp_path: Path) -> None:
+    makers = {"a": make_step, "b": partial(make_step, "no_such_norm")}
+    with pytest.raises(ProcessError, match="no_such_norm"):
+        rmsexp.compare_steps(makers, results=tmp_path, processes=1, report=lambda _: None)

@@ -1,0 +1,25 @@
+"""Training steps of one's own, in a module that measuring processes can import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from rmsexp.norms import convert
+
+
+def make_step(norm: str | None = None, features: int = 8) -> Callable[[], None]:
+    """Return a training step of a small model with LayerNorm, or with another norm in its place."""
+    model = nn.Sequential(nn.Linear(features, features), nn.LayerNorm(features))
+    if norm is not None:
+        convert.convert(model, norm)
+    x, optimiser = torch.randn(4, features), torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        model(x).square().mean().backward()
+        optimiser.step()
+        optimiser.zero_grad()
+
+    return step
