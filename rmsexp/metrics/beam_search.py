@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,9 +24,8 @@ NORMALISATIONS: dict[str, Callable[[Any, float], Any]] = {
     "length": lambda length, _: length,
     "gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha,  # Wu et al. 2016, equation 14, lp (no coverage penalty)
 }
-
-
 LARGEST_ALPHA = 10  # the divisors of larger exponents soon overflow
+Verdict = tuple[Tensor, Tensor, Tensor]  # see :meth:`ShrinkingBeam.judge`
 
 
 class State(Protocol):
@@ -75,36 +74,6 @@ class SearchOptions:
         return NORMALISATIONS[self.normalisation](length, self.alpha)
 
 
-class Verdict(NamedTuple):
-    """What a rule says about the continuations of a step.
-
-    ``complete``: whether a continuation may become the translation, ``(sentences, continuations)``. ``live``: whether
-    it may be continued, in the same shape. ``done``: whether the search of a sentence is done, ``(sentences,)``.
-    """
-
-    complete: Tensor
-    live: Tensor
-    done: Tensor
-
-
-class Rule(Protocol):
-    """The rule of a search, for the sentences that are not done. ``width``: number of continuations that it judges."""
-
-    width: int
-
-    def judge(self, costs: Tensor, is_eos: Tensor, length: int) -> Verdict:
-        """Return the verdict on the cheapest continuations, which have ``length`` tokens.
-
-        ``costs``: as in :func:`_continuations`, infinite where there is no continuation. ``is_eos``: whether the last
-        token is EOS. Both have shape ``(sentences, continuations)``.
-        """
-        ...
-
-    def select(self, active: Tensor) -> None:
-        """Keep only the sentences with the indices ``active``."""
-        ...
-
-
 class ShrinkingBeam:
     """The rule of Nematus. Each hypothesis that ends with EOS takes a slot of the beam.
 
@@ -117,13 +86,21 @@ class ShrinkingBeam:
         self.slots = max_lengths.new_full((len(max_lengths), 1), options.beam)  # number of slots left to each sentence
 
     def judge(self, costs: Tensor, is_eos: Tensor, length: int) -> Verdict:
+        """Return ``(complete, live, done)`` for the ``width`` cheapest continuations, which have ``length`` tokens.
+
+        ``costs``: as in :func:`_continuations`, infinite where there is no continuation. ``is_eos``: whether the last
+        token is EOS. Both have shape ``(sentences, continuations)``, and so have ``complete``, whether a continuation
+        may become the translation, and ``live``, whether it may be continued. ``done``: whether the search of a
+        sentence is done, ``(sentences,)``.
+        """
         exists = costs.isfinite() & (torch.arange(self.width, device=costs.device) < self.slots)
         ended, live = exists & is_eos, exists & ~is_eos
         at_end = length >= self.max_lengths
         self.slots = self.slots - ended.sum(1, keepdim=True)
-        return Verdict(ended | (exists & at_end[:, None]), live, at_end | ~live.any(1))
+        return ended | (exists & at_end[:, None]), live, at_end | ~live.any(1)
 
     def select(self, active: Tensor) -> None:
+        """Keep only the sentences with the indices ``active``."""
         self.max_lengths, self.slots = self.max_lengths[active], self.slots[active]
 
 
@@ -156,13 +133,13 @@ class FixedBeam:
         worst = self.pool.masked_fill(self.pool.isinf(), -math.inf).amax(1)
         bound = costs.masked_fill(~live, math.inf).amin(1) / self.options.divisor(self.max_lengths)
         complete = ended | (live & (at_end & empty)[:, None])
-        return Verdict(complete, live, at_end | (~empty & (worst < bound)) | ~live.any(1))
+        return complete, live, at_end | (~empty & (worst < bound)) | ~live.any(1)
 
     def select(self, active: Tensor) -> None:
         self.max_lengths, self.pool = self.max_lengths[active], self.pool[active]
 
 
-RULES: dict[str | None, Callable[[SearchOptions, Tensor], Rule]] = {None: ShrinkingBeam, "toolkit": FixedBeam}
+RULES: dict[str | None, type[ShrinkingBeam | FixedBeam]] = {None: ShrinkingBeam, "toolkit": FixedBeam}
 
 
 @torch.no_grad()

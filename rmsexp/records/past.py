@@ -74,19 +74,20 @@ class Past:
         """The sessions in ``run.json``, or an empty list."""
         return self.run["sessions"] if self.run else []
 
-    def refuse_other(self, **now: Any) -> None:
+    def refuse_other(self, notes: Mapping[str, str] | None = None, **now: Any) -> None:
         """Raise RefusedError if what is known of the run now differs from what it began with.
 
-        ``now``: values by keys of ``DIFFERENCES``: the run's name, its resolved config, the digest of its data, and the
-        digests of its tokens. What the record lacks is not compared.
+        ``notes``: those of the task, with the digests of its tokens. ``now``: values by the other keys of
+        ``DIFFERENCES``: the run's name, its resolved config and the digest of its data. What the record lacks is not
+        compared.
         """
-        notes = (self.run.get("notes") if self.run else None) or {}
-        began: dict[str, Any] = {"config": self.resolved} | {kind: notes.get(kind) for kind in TOKENS}
-        if self.run is not None:
-            own: Mapping[str, Any] = self.run
+        own: Mapping[str, Any] = self.run or {}
+        began: dict[str, Any] = {**(own.get("notes") or {}), "config": self.resolved}
+        if own:
             began["run"] = name(*(own.get(key) for key in ("task", "setting", "series", "seed")))
             began["data"] = own["dataset"]["digest"]
-        for key, value in now.items():
+        tokens = {} if notes is None else {kind: notes.get(kind) for kind in TOKENS}
+        for key, value in (now | tokens).items():
             before = began.get(key)
             if before is None:
                 continue
@@ -116,11 +117,6 @@ class Past:
         if problem is not None:
             raise RefusedError(f"{problem}; restore the file, or {ANEW}")
         return self.status["status"] == "diverged" or self.step >= max_steps
-
-
-def tokens(notes: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the digests of a task's tokens from its notes, for :meth:`Past.refuse_other`."""
-    return {kind: notes.get(kind) for kind in TOKENS}
 
 
 def name_of(job: config.Job) -> str:

@@ -12,7 +12,7 @@ import yaml
 from rmsexp import config
 from rmsexp.config import Job
 from rmsexp.records import record
-from rmsexp.records.past import Past, RefusedError, name_of, tokens
+from rmsexp.records.past import Past, RefusedError, name_of
 from rmsexp.system import atomic
 
 ROWS: list[record.Row] = [{"step": step, "split": "test", "loss": 1.0} for step in (0, 4)]
@@ -122,4 +122,4 @@ def test_other_subwords_and_words_are_refused(folder: record.RunFolder, kind: st
     ):
         atomic.write_json(folder.run_path, run | {"notes": notes})
         with pytest.raises(RefusedError, match=f"was trained with other {kind}") if refused else nullcontext():
-            Past.read(folder).refuse_other(**tokens(now))
+            Past.read(folder).refuse_other(now)

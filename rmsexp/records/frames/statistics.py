@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -30,6 +30,7 @@ LOST = ("diverged", "failed")  # statuses of runs that are excluded from means
 CONFIDENCE = 0.95
 NEAR_CHANCE = 0.03  # a result is near chance below this share of the way from chance to the best possible value
 RECENT = 8  # number of results that are remembered
+ROUNDING = 1e-9  # largest error of a computed probability
 
 
 class Estimate(NamedTuple):
@@ -219,3 +220,45 @@ def headline_metric(
     """Return each run's result: :func:`final_metric` or :func:`best_metric`, whichever :func:`headline` chooses."""
     result = final_metric if headline(target(records)) == "final" else best_metric
     return result(records, step, split, metric)
+
+
+class MedianTime(NamedTuple):
+    """The median time until runs reach something, of which some may never reach it, and its 95 % interval.
+
+    Attributes:
+        value: the median; inf if half of the runs did not reach it.
+        low, high: the ends of the interval; inf for "not reached"; NaN below six runs.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+def median_time(times: Array, reached: NDArray[np.bool_]) -> MedianTime:
+    """Return the Kaplan-Meier median of at least one run, and its exact interval from order statistics.
+
+    S(t) is the product over times up to t of 1 - (runs that reached it then) / (runs still observed without it). The
+    median is the first t at which S(t) < 1/2, or the middle between this and the t from which S = 1/2, as usual for
+    medians of an even number. (Kaplan and Meier, J. Am. Stat. Assoc. 53, 1958.)
+
+    The interval contains the median with at least 95 % probability for any distribution of the times, however few runs
+    there are and whatever the reason why some were not observed to the end: its low end takes these runs to reach it at
+    once after ``times``, its high end takes them never to reach it. Below six runs no interval has such a probability.
+
+    Args:
+        times: when each run reached it; for other runs, until when they were observed, or inf if they never reach it.
+        reached: whether it reached it.
+    """
+    from scipy import stats  # takes as long to import as pandas
+
+    bounds = (times, np.where(reached, times, math.inf))
+    intervals: Any = [stats.quantile_test(known, p=0.5).confidence_interval(CONFIDENCE) for known in bounds]
+    (low, _), (_, high) = intervals
+    never = 2 * max(times[np.isfinite(times)], default=0.0) + 1  # scipy takes finite times only: after all others
+    censored = stats.CensoredData(times[reached], right=np.where(np.isinf(times), never, times)[~reached])
+    survival = stats.ecdf(censored).sf
+    at_half = survival.quantiles[survival.probabilities <= 0.5 + ROUNDING]
+    below_half = survival.quantiles[survival.probabilities < 0.5 - ROUNDING]
+    value = (at_half[0] + below_half[0]) / 2 if len(below_half) else math.inf
+    return MedianTime(float(value), float(low), float(high))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from rmsexp.records import record
-from rmsexp.records.frames import names, quantities, speed, statistics
+from rmsexp.records.frames import curves, names, quantities, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report.plots import style
 from rmsexp.report.plots.chart import Axis, Chart, Kind, Mark, Panel, padded
@@ -51,7 +51,7 @@ def table(records: Records) -> pd.DataFrame:
     step, shown = statistics.common_step(records), compared(records)
     for quantity in shown:
         table[quantity.name] = statistics.final_metric(records, step, quantity.split, quantity.metric)
-    table["seconds_per_1k_steps"] = speed.seconds_per_1k_steps(records).groupby("folder")["seconds"].median()
+    table["seconds_per_1k_steps"] = curves.seconds_per_1k_steps(records).groupby("folder")["seconds"].median()
     columns = [*IDENTITY, *(quantity.name for quantity in shown), *TIME]
     return table.dropna(subset="p").sort_values(["p", "series", "seed"])[columns].reset_index(drop=True)
 

@@ -39,7 +39,7 @@ def figure_1(records: Records) -> list[str]:
     smoothed = {folder: (step, _smoothed(step, loss, end * WINDOW)) for folder, (step, loss) in points.items()}
     compared, losses, seeds = pd.concat([baseline_runs, others]), dict[str, float](), list[str]()
     for series in names.in_order(compared["series"]):
-        kept, _ = averaged(compared[compared["series"] == series], timed=False)
+        kept = averaged(compared[compared["series"] == series], timed=False)
         seeds.append(f"{names.label(series)} {len(kept)}")
         at_end = [np.interp(end, *smoothed[folder], left=np.nan, right=np.nan) for folder in kept["folder"]]
         losses[series] = float(np.mean(at_end))
