@@ -171,14 +171,6 @@ def test_a_record_is_dirty_if_one_of_its_processes_is(
     assert set(load_timings(tmp_path)["dirty"]) == {dirty}
 
 
-def test_a_fused_norm_is_compared_with_fused_layernorm(tmp_path: Path) -> None:
-    write_timing(tmp_path, EIGHT)
-    eager, fused = compared(tmp_path)
-    assert ratios(eager) == {"ln": 1.0, "rms": 0.8}
-    assert ratios(fused) == {"ln+impl=fused": 1.0, "rms+impl=fused": 0.9}
-    assert comparable.clock(fused).startswith("interleaved, fused, ")
-
-
 def test_fused_norms_are_compared_with_the_same_eager_norms_in_a_table_of_their_own(tmp_path: Path) -> None:
     write_timing(tmp_path, EIGHT)
     write_timing(tmp_path, {"ln": 1.0, "rms": 0.8}, number=1)  # without fused norms
