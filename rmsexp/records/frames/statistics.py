@@ -33,20 +33,6 @@ RECENT = 8  # number of results that are remembered
 ROUNDING = 1e-9  # largest error of a computed probability
 
 
-class Estimate(NamedTuple):
-    """A mean over seeds.
-
-    Attributes:
-        mean: the mean; NaN without seeds.
-        sd: the standard deviation over seeds; NaN below two seeds.
-        interval: half the width of the mean's 95 % t-interval; NaN below three seeds.
-    """
-
-    mean: float
-    sd: float
-    interval: float
-
-
 class Target(NamedTuple):
     """The metric that a setting reports.
 
@@ -117,13 +103,16 @@ def final_label(reported: Target, plain: str = "last") -> str:
     return f"mean of the last {score.SCORED} evaluations" if reported.scored else plain
 
 
-def estimate(values: Array) -> Estimate:
-    """Return the mean of the finite values, their standard deviation, and half the width of the mean's t-interval."""
+def estimate(values: Array) -> tuple[float, float, float]:
+    """Return the mean of the finite values, their standard deviation, and half the width of the mean's 95 % t-interval.
+
+    The mean is NaN without values, the standard deviation below two of them, and the interval below three.
+    """
     values = values[np.isfinite(values)]
     if not len(values):
-        return Estimate(math.nan, math.nan, math.nan)
+        return math.nan, math.nan, math.nan
     sd = float(values.std(ddof=1)) if len(values) > 1 else math.nan
-    return Estimate(float(values.mean()), sd, t_factor(len(values)) * sd)
+    return float(values.mean()), sd, t_factor(len(values)) * sd
 
 
 def t_factor(seeds: int) -> float:
@@ -222,25 +211,15 @@ def headline_metric(
     return result(records, step, split, metric)
 
 
-class MedianTime(NamedTuple):
-    """The median time until runs reach something, of which some may never reach it, and its 95 % interval.
+def median_time(times: Array, reached: NDArray[np.bool_]) -> tuple[float, float, float]:
+    """Return the median time until runs reach something, and the ends of its exact 95 % interval.
 
-    Attributes:
-        value: the median; inf if half of the runs did not reach it.
-        low, high: the ends of the interval; inf for "not reached"; NaN below six runs.
-    """
-
-    value: float
-    low: float
-    high: float
-
-
-def median_time(times: Array, reached: NDArray[np.bool_]) -> MedianTime:
-    """Return the Kaplan-Meier median of at least one run, and its exact interval from order statistics.
+    The median is that of Kaplan and Meier (J. Am. Stat. Assoc. 53, 1958) of at least one run; inf if half of the runs
+    did not reach it. The interval is from order statistics; inf for "not reached", and NaN below six runs.
 
     S(t) is the product over times up to t of 1 - (runs that reached it then) / (runs still observed without it). The
     median is the first t at which S(t) < 1/2, or the middle between this and the t from which S = 1/2, as usual for
-    medians of an even number. (Kaplan and Meier, J. Am. Stat. Assoc. 53, 1958.)
+    medians of an even number.
 
     The interval contains the median with at least 95 % probability for any distribution of the times, however few runs
     there are and whatever the reason why some were not observed to the end: its low end takes these runs to reach it at
@@ -261,4 +240,4 @@ def median_time(times: Array, reached: NDArray[np.bool_]) -> MedianTime:
     at_half = survival.quantiles[survival.probabilities <= 0.5 + ROUNDING]
     below_half = survival.quantiles[survival.probabilities < 0.5 - ROUNDING]
     value = (at_half[0] + below_half[0]) / 2 if len(below_half) else math.inf
-    return MedianTime(float(value), float(low), float(high))
+    return float(value), float(low), float(high)

@@ -140,7 +140,7 @@ def _panel(table: pd.DataFrame, values: pd.Series, included: pd.Series, title: s
         means = {float(at): statistics.estimate(runs.to_numpy(float)) for at, runs in by_p}
         x = list(means) if norm == PARTIAL else [0.0, 100.0] * bool(means)
         found = [means[at] for at in means] * (1 if norm == PARTIAL else 2)
-        y, half = [one.mean for one in found], [one.interval for one in found]
+        y, half = ([one[part] for one in found] for part in (0, 2))
         low, high = ([mean + sign * end for mean, end in zip(y, half, strict=True)] for sign in (-1, 1))
         marks.append(Mark("line", LOOKS[norm], x, y, low, high, names.label(norm), norm))
     ends = [value for mark in marks for value in (*mark.y, *(mark.low if mark.kind == "line" else ()), *mark.high)]
