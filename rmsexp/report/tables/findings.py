@@ -29,7 +29,6 @@ def figure_1(records: Records) -> list[str]:
     baseline = next(of_norms, None)
     baseline_runs = runs[runs["series"] == baseline]
     others = runs[runs["impl"].isin(baseline_runs["impl"]) & (runs["series"] != baseline)]
-    others = others[~others["series"].str.contains(names.PRECISION, regex=False)]  # which the baseline does not have
     if baseline is None or others.empty:
         return []
     rows = records.metrics[records.metrics["split"] == "train"]
