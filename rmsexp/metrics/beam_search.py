@@ -18,12 +18,7 @@ from torch import Tensor
 
 from rmsexp.system import checks
 
-# For each normalisation: the divisor of a hypothesis's sum of log probabilities, from its length (with EOS) and alpha.
-# The length may be an integer or a tensor.
-NORMALISATIONS: dict[str, Callable[[Any, float], Any]] = {
-    "length": lambda length, _: length,
-    "gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha,  # Wu et al. 2016, equation 14, lp (no coverage penalty)
-}
+NORMALISATIONS = ("length", "gnmt")  # see :meth:`SearchOptions.divisor`
 LARGEST_ALPHA = 10  # the divisors of larger exponents soon overflow
 Verdict = tuple[Tensor, Tensor, Tensor]  # see :meth:`ShrinkingBeam.judge`
 
@@ -47,7 +42,7 @@ S = TypeVar("S", bound=State)
 class SearchOptions:
     """Options of the search.
 
-    ``beam``: largest number of hypotheses per sentence. ``normalisation``: a key of ``NORMALISATIONS``. ``alpha``:
+    ``beam``: largest number of hypotheses per sentence. ``normalisation``: one of ``NORMALISATIONS``. ``alpha``:
     exponent of "gnmt", at most 10, unused by "length". ``forbid_empty``: whether EOS is excluded as the first token.
     ``search``: a key of ``RULES``.
 
@@ -62,7 +57,7 @@ class SearchOptions:
 
     def __post_init__(self) -> None:
         checks.at_least("decoding.beam", self.beam, 1, checks.LARGEST_BEAM)
-        checks.choice("decoding.normalisation", self.normalisation, tuple(NORMALISATIONS))
+        checks.choice("decoding.normalisation", self.normalisation, NORMALISATIONS)
         checks.at_least("decoding.alpha", self.alpha, 0)
         if self.alpha > LARGEST_ALPHA:
             raise ValueError(f"decoding.alpha must be at most {LARGEST_ALPHA}, got {self.alpha}")
@@ -70,8 +65,12 @@ class SearchOptions:
             checks.choice("decoding.search", self.search, [name for name in RULES if name])
 
     def divisor(self, length: Any) -> Any:
-        """Return the divisor of the sum of log probabilities of a hypothesis of this length, an integer or a tensor."""
-        return NORMALISATIONS[self.normalisation](length, self.alpha)
+        """Return the divisor of the sum of log probabilities of a hypothesis.
+
+        ``length``: its number of tokens with EOS, an integer or a tensor. The divisor is this length, or with "gnmt"
+        ``((5 + length) / 6) ** alpha`` (Wu et al. 2016, equation 14, lp, without the coverage penalty).
+        """
+        return length if self.normalisation == "length" else ((5 + length) / 6) ** self.alpha
 
 
 class ShrinkingBeam:

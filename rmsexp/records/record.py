@@ -55,7 +55,6 @@ FEWEST_PROBES = 20
 # The content of run.json and status.json. A continued run needs the keys that are required. Of the others, those that
 # are there must have the right type; older records lack some.
 Status = Literal["running", "finished", "diverged", "failed", "interrupted"]
-Steps = Annotated[int, Between(0, MOST)]
 Seconds = Annotated[float, Between(0, 1e9)]
 
 
@@ -172,7 +171,7 @@ class RunContent(TypedDict):
     setting: NotRequired[str]
     series: NotRequired[str]
     impl: NotRequired[str]
-    recipe_steps: NotRequired[Steps]
+    recipe_steps: NotRequired[Annotated[int, Between(0, MOST)]]
     target: NotRequired[TargetContent]
     parameters: NotRequired[Parameters]
     precision: NotRequired[str | None]
@@ -242,8 +241,8 @@ class RunFolder:
         """
         self.check_lock()
         content: dict[str, Any] = {"status": status, "step": step, "error": error, "process": os.getpid()}
-        metrics = _extent(self._metrics_content()) if status in ENDED else None
-        content |= {"run": run, "checkpoint": checkpoint, "metrics": metrics}
+        metrics = read_regular(self.metrics_path) if status in ENDED and self.metrics_path.exists() else b""
+        content |= {"run": run, "checkpoint": checkpoint, "metrics": _extent(metrics) if status in ENDED else None}
         atomic.write_json(self.status_path, content | {"digest": _digest(content)})
 
     def read_status(self) -> StatusContent:
@@ -303,7 +302,7 @@ class RunFolder:
 
         Raises: ValueError if the file is shorter.
         """
-        found = len(self._metrics_content())
+        found = self.metrics_path.stat().st_size if self.metrics_path.exists() else 0
         if found < length:
             missing = f"has {found} bytes, fewer than the {length} at its last checkpoint"
             raise ValueError(f"{self.metrics_path} {missing}")
@@ -329,9 +328,6 @@ class RunFolder:
         if recorded is not None and status["status"] in ENDED and recorded != _extent(content):
             return rows, f"{self.metrics_path} has changed since {STATUS} was written: its digest is another"
         return rows, None
-
-    def _metrics_content(self) -> bytes:
-        return read_regular(self.metrics_path) if self.metrics_path.exists() else b""
 
 
 def _extent(content: bytes) -> dict[str, int | str]:
