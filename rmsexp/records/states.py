@@ -129,9 +129,8 @@ def _seconds(row: record.Row) -> float | None:
     buckets = row.get("seconds")
     if not isinstance(buckets, dict):
         return None
-    seconds = [record.number(buckets.get(name)) for name in clock.BUCKETS if name != "warmup"]
-    known = [value for value in seconds if 0 <= value <= LONGEST_SECONDS]
-    return sum(known) if len(known) == len(seconds) else None
+    seconds = sum(record.number(buckets.get(name)) for name in clock.BUCKETS if name != "warmup")
+    return seconds if 0 <= seconds <= LONGEST_SECONDS else None
 
 
 def state(folder: Path, steps: int) -> str:

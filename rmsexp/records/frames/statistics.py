@@ -34,14 +34,10 @@ ROUNDING = 1e-9  # largest error of a computed probability
 
 
 class Target(NamedTuple):
-    """The metric that a setting reports.
+    """The metric that a setting reports, and the split on which it is reported.
 
-    Attributes:
-        split: the split on which the metric is reported.
-        metric: the name of the metric.
-        mode: "min" or "max", the better direction.
-        selection: the split on which the best evaluation of a run is chosen.
-        scored: whether the runs get a score.
+    ``mode``: "min" or "max", the better direction. ``selection``: the split on which the best evaluation of a run is
+    chosen. ``scored``: whether the runs get a score.
     """
 
     split: str
