@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmsexp import config
 from rmsexp.records import record, states
-from rmsexp.records.past import Past, RefusedError, name_of
+from rmsexp.records.states import Past, RefusedError, name_of
 from rmsexp.system.command_line import command, config_dir_words, report
 
 if TYPE_CHECKING:

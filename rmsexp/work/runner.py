@@ -18,8 +18,8 @@ from rmsexp import config, tasks
 from rmsexp.data import DataError
 from rmsexp.models.recurrent import impl_of
 from rmsexp.records import record
-from rmsexp.records.past import Past, RefusedError, name_of
 from rmsexp.records.record import Session, Status
+from rmsexp.records.states import Past, RefusedError, name_of
 from rmsexp.system import atomic, lock, process
 from rmsexp.system.command_line import ReportedError, brief, memory_message, report
 from rmsexp.system.files import read_regular

@@ -11,7 +11,7 @@ import torch
 
 from rmsexp import config, tasks
 from rmsexp.records import record
-from rmsexp.records.past import Past
+from rmsexp.records.states import Past
 from rmsexp.system.readers import read_yaml
 from rmsexp.train import checkpoint
 from rmsexp.train.step import depending_on_step
