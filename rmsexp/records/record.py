@@ -271,13 +271,6 @@ class RunFolder:
         """
         return read_typed(self.run_path, RunContent)
 
-    def metric(self) -> str | None:
-        """Return the metric by which the run is compared, or None if ``run.json`` cannot be read."""
-        try:
-            return self.read_run()["target"]["metric"]
-        except (OSError, ValueError, KeyError):
-            return None
-
     def append(self, rows: list[Row]) -> int:
         """Append rows to the metrics and return the file's length in bytes once they are on the disk.
 

@@ -154,18 +154,6 @@ def test_the_toolkits_rule_equals_the_literal_search_on_many_models() -> None:
     assert len(lengths) > 10
 
 
-@pytest.mark.parametrize("search", RULES)
-def test_a_sentence_has_the_same_translation_in_a_batch_as_alone(search: str | None) -> None:
-    model, options = Model(3, 7), SearchOptions(4, "length", 0, False, search)
-    sentences, max_lengths = list(range(30)), [1 + 5 * i % 9 for i in range(30)]
-    alone = [
-        model.search([sentence], [length], options)[0] for sentence, length in zip(sentences, max_lengths, strict=True)
-    ]
-    assert model.search(sentences, max_lengths, options) == alone
-    order = sentences[::-1]
-    assert model.search(order, [max_lengths[i] for i in order], options) == [alone[i] for i in order]
-
-
 def test_forbid_empty() -> None:
     model = Model(0, 5)
     model.table[:, EOS] = 20

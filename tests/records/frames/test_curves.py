@@ -25,16 +25,6 @@ def test_seeds_are_interpolated_onto_a_common_grid() -> None:
     assert curves.mean_curve([first, first, first])["high"].tolist() == [0.0, 2.0, 4.0]
 
 
-def test_runs_of_different_speed_are_averaged_at_equal_times() -> None:
-    slow = np.array([0.0, 10.0, 20.0]), np.array([4.0, 2.0, 0.0])
-    quick = np.array([0.0, 4.0, 8.0, 12.0]), np.array([4.0, 3.0, 2.0, 1.0])
-    found = curves.mean_curve([slow, quick])
-    mean = found[found["seeds"] == 2].set_index("x")["mean"]
-    assert mean.index.tolist() == [0, 4, 8, 10, 12]
-    expected = [(4 - 0.2 * time + 4 - 0.25 * time) / 2 for time in mean.index]
-    assert mean.tolist() == pytest.approx(expected)
-
-
 def test_a_mean_goes_as_far_as_at_least_half_the_seeds() -> None:
     lines = [(np.arange(end + 1.0), np.full(end + 1, value)) for end, value in ((4, 1.0), (3, 2.0), (2, 3.0), (9, 6.0))]
     mean = curves.mean_curve(lines)
