@@ -102,19 +102,7 @@ def test_near_chance(
     assert statistics.near_chance(load(tmp_path), pd.Series(of_runs)) == near
 
 
-def test_best_is_chosen_on_the_selection_split(tmp_path: Path) -> None:
-    target = {"split": "test", "metric": "error", "mode": "min", "selection": "valid"}
-    folder = write_run(tmp_path, "rms", target=target)
-    valid = [{"step": step, "split": "valid", "error": abs(step - 80) / 1000} for step in range(0, 401, 40)]
-    record.RunFolder(folder).append(valid)
-    tests = load(tmp_path).metrics.query("split == 'test'").set_index("step")["error"]
-    row = summary(tmp_path).loc["rms"]
-    assert row["best_on_valid"] == tests[80]
-    assert row["final"] == tests[400]
-
-
-def test_the_best_step_is_not_after_the_one_of_the_comparison(tmp_path: Path) -> None:
-    """As when another run was stopped earlier."""
+def test_best_is_chosen_on_the_selection_split_up_to_the_step_of_the_comparison(tmp_path: Path) -> None:
     target = {"split": "test", "metric": "error", "mode": "min", "selection": "valid"}
     folder = write_run(tmp_path, "rms", target=target)
     valid = [{"step": step, "split": "valid", "error": abs(step - 320) / 1000} for step in range(0, 401, 40)]
@@ -123,6 +111,7 @@ def test_the_best_step_is_not_after_the_one_of_the_comparison(tmp_path: Path) ->
     tests = records.metrics.query("split == 'test'").set_index("step")["error"]
     assert statistics.best_metric(records, 400).tolist() == [tests[320]]
     assert statistics.best_metric(records, 200).tolist() == [tests[200]]
+    assert summary(tmp_path).loc["rms", ["best_on_valid", "final"]].tolist() == [tests[320], tests[400]]
 
 
 def test_no_test_of_norms_that_are_both_near_chance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
