@@ -21,6 +21,7 @@ NOT_STARTED = "not started"  # the state of a run without a folder, of a campaig
 STATES = ("running", "failed", UNKNOWN, "diverged", "interrupted", "finished")  # in the order in which they are shown
 T = TypeVar("T")
 ANEW = "start a new run with force=true, which keeps this one beside it"
+NAME = "{}/{}/{}/seed{}"  # of a run, from its task, setting, series and seed
 TOKENS = (record.SUBWORDS, record.WORDS)  # what gives the ids in the data their meaning
 # What must be as it was when the run began: how it differs, and what else can be done than to start a new run.
 DIFFERENCES = {
@@ -89,7 +90,7 @@ class Past:
         own: Mapping[str, Any] = self.run or {}
         began: dict[str, Any] = {**(own.get("notes") or {}), "config": self.resolved}
         if own:
-            began["run"] = name(*(own.get(key) for key in ("task", "setting", "series", "seed")))
+            began["run"] = NAME.format(*(own.get(key) for key in ("task", "setting", "series", "seed")))
             began["data"] = own["dataset"]["digest"]
         tokens = {} if notes is None else {kind: notes.get(kind) for kind in TOKENS}
         for key, value in (now | tokens).items():
@@ -127,12 +128,8 @@ class Past:
 
 
 def name_of(job: config.Job) -> str:
-    return name(job.config.task, job.setting, job.series, job.config.seed)
-
-
-def name(task: Any, setting: Any, series: Any, seed: Any) -> str:
     """Return the name of a run, which is the end of its folder's path."""
-    return f"{task}/{setting}/{series}/seed{seed}"
+    return NAME.format(job.config.task, job.setting, job.series, job.config.seed)
 
 
 # --- states
