@@ -6,12 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from helpers.processes import is_running, wait_until
 from submitit.core.utils import UncompletedJobError
 
 from rmsexp.system import process
@@ -23,6 +22,23 @@ ROOT = Path(__file__).parents[1]
 def run_python(code: str, *, timeout: float = 60, **options: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, **options)
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process exists that has not ended: one whose parent has not read its status has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(condition: Callable[[], bool], seconds: int = 60) -> bool:
+    """Wait until a condition holds, for at most so many seconds; return whether it does."""
+    for _ in range(seconds * 20):
+        if condition():
+            return True
+        signal.sigtimedwait([], 0.05)  # sleeps
+    return False
 
 
 # --- output

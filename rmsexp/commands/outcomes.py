@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmsexp import config
 from rmsexp.records import record, states
-from rmsexp.records.past import Past, RefusedError, name_of
+from rmsexp.records.states import Past, RefusedError, name_of
 from rmsexp.system.command_line import command, config_dir_words, report
 
 if TYPE_CHECKING:
@@ -40,9 +40,10 @@ def show(job: config.Job, outcome: Outcome, swept: bool = False) -> None:
         print(f"{outcome.status} at step {outcome.step}{reason}")
     folder = record.RunFolder(job.folder)
     rows = folder.read_metrics()[0] if folder.metrics_path.exists() else []
-    evaluations = [row for row in rows if row["split"] != "train"]
-    for row in (row for row in evaluations if row["step"] == evaluations[-1]["step"]):
-        print(f"{row['split']:7} {record.metrics_text(row, folder.metric())} (step {row['step']})")
+    if evaluations := [row for row in rows if row["split"] != "train"]:
+        metric, last = folder.read_run().get("target", {}).get("metric"), evaluations[-1]["step"]
+        for row in (row for row in evaluations if row["step"] == last):
+            print(f"{row['split']:7} {record.metrics_text(row, metric)} (step {last})")
     print(f"record  {job.folder}")
 
 

@@ -18,8 +18,8 @@ from rmsexp import config, tasks
 from rmsexp.data import DataError
 from rmsexp.models.recurrent import impl_of
 from rmsexp.records import record
-from rmsexp.records.past import Past, RefusedError, name_of, tokens
 from rmsexp.records.record import Session, Status
+from rmsexp.records.states import Past, RefusedError, name_of
 from rmsexp.system import atomic, lock, process
 from rmsexp.system.command_line import ReportedError, brief, memory_message, report
 from rmsexp.system.files import read_regular
@@ -206,7 +206,7 @@ def _run(job: config.Job, past: Past, writer: Writer, group: Alone, conditions: 
                 display.warn(f"eval_every has no effect with evaluation={cfg.evaluation}")
             past.refuse_other(data=task.dataset.digest)  # before the preprocessing
             task.prepare(display.report)
-            past.refuse_other(**tokens(task.notes))
+            past.refuse_other(task.notes)
         model = tasks.build(task, job)
         stepper, impl = Stepper(cfg, task, model, device, group), impl_of(job.norm, model)
         known = identity(job, task)

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers.analyses import analysed
 from matplotlib.figure import Figure
 
 from rmsexp.analysis import gradients
 from rmsexp.analysis.site import EXAMPLES, GAINLESS, N_IN, N_OUT, NORMS, SPREAD, draw, norm, site
+from rmsexp.commands.analysis import main
 
 SCALE_INVARIANT = [name for name in NORMS if name != "none"]
 # exponents of dL/dW, dL/dx, dL/dg, dL/db with W scaled, then with x scaled; without a norm there is no g
@@ -137,7 +137,7 @@ def test_the_command_writes_its_files_and_agrees_with_the_paper(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(gradients, "measure", lambda: table)
-    assert analysed(monkeypatch, "gradients", "--out", tmp_path) == 0
+    assert main(["gradients", "--out", str(tmp_path)]) == 0
     output = capsys.readouterr()
     assert output.err == ""
     lines = [line.split() for line in output.out.splitlines()]

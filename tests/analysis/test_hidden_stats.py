@@ -10,13 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers.analyses import analysed
 from helpers.tasks import shake, train
 from helpers.translation_tasks import make, tiny
 
 from rmsexp import config
 from rmsexp.analysis import hidden_stats
-from rmsexp.commands.analysis import OUT
+from rmsexp.commands.analysis import OUT, main
 from rmsexp.models.translation import FIRST, Batch
 from rmsexp.records import record
 from rmsexp.report.plots import style
@@ -100,7 +99,7 @@ def test_the_command_writes_a_table_per_run_and_one_figure(
     folders = [execute(text_root, tmp_path, "rnnsearch", f"norm={norm}") for norm in ("rms", "bn")]
     capsys.readouterr()
     monkeypatch.chdir(tmp_path)
-    assert analysed(monkeypatch, "hidden_stats", *folders) == 0
+    assert main(["hidden_stats", *map(str, folders)]) == 0
     output = capsys.readouterr().out
     assert sorted(path.name for path in (tmp_path / OUT / "hidden_stats").iterdir()) == [
         *("hidden_stats.png", "hidden_stats.svg")
@@ -117,7 +116,7 @@ def test_the_command_writes_a_table_per_run_and_one_figure(
         batches = list(task.held_out_batches(task.text.held_out["valid"]))
         assert table["vectors"].to_list() == [16] * 12 + [sum(len(batch.real) for batch in batches)] * 3
         assert_close(table, hidden_stats.hidden_stats(model, batches), 1e-6)
-    assert analysed(monkeypatch, "hidden_stats", folder) == 0  # of a single run the figure, too
+    assert main(["hidden_stats", str(folder)]) == 0  # of a single run the figure, too
     assert {path.suffix for path in folder.glob("hidden_stats.*")} == {".csv", ".png", ".svg"}
 
 

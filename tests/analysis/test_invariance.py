@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers.analyses import analysed
 from numpy.typing import NDArray
 
 from rmsexp import config
 from rmsexp.analysis import invariance
 from rmsexp.analysis.site import EXAMPLES, GAINLESS, N_IN, N_OUT, draw, norm, site
+from rmsexp.commands.analysis import main
 from rmsexp.models import init
 from rmsexp.norms.composed import COMPOSED
 
@@ -109,9 +109,9 @@ def output(name: str, state: dict[str, Array], weight: Array, x: Array) -> Array
 
 
 def test_the_command_writes_its_files_and_agrees_with_the_paper(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert analysed(monkeypatch, "invariance", "--out", tmp_path / "out") == 0
+    assert main(["invariance", "--out", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
     assert "30 of 30 entries agree with the paper's Table 1" in printed.out

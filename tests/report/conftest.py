@@ -1,4 +1,4 @@
-"""Fixtures with the results of one setting that has six norms, for the tests of comparisons."""
+"""A fixture with drawn results of one setting that has six norms, for the tests of comparisons."""
 
 from __future__ import annotations
 
@@ -8,12 +8,6 @@ import pytest
 from helpers.comparisons import write_setting
 
 from rmsexp.compare import draw
-
-
-@pytest.fixture
-def results(tmp_path: Path) -> Path:
-    """Return a new results folder with 11 runs of cifar10, demo, which the test may change."""
-    return write_setting(tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from rmsexp.records import record
-from rmsexp.records.frames import names, quantities, speed, statistics
+from rmsexp.records.frames import curves, names, quantities, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report.plots import style
 from rmsexp.report.plots.chart import Axis, Chart, Kind, Mark, Panel, padded
@@ -51,7 +51,7 @@ def table(records: Records) -> pd.DataFrame:
     step, shown = statistics.common_step(records), compared(records)
     for quantity in shown:
         table[quantity.name] = statistics.final_metric(records, step, quantity.split, quantity.metric)
-    table["seconds_per_1k_steps"] = speed.seconds_per_1k_steps(records).groupby("folder")["seconds"].median()
+    table["seconds_per_1k_steps"] = curves.seconds_per_1k_steps(records).groupby("folder")["seconds"].median()
     columns = [*IDENTITY, *(quantity.name for quantity in shown), *TIME]
     return table.dropna(subset="p").sort_values(["p", "series", "seed"])[columns].reset_index(drop=True)
 
@@ -140,7 +140,7 @@ def _panel(table: pd.DataFrame, values: pd.Series, included: pd.Series, title: s
         means = {float(at): statistics.estimate(runs.to_numpy(float)) for at, runs in by_p}
         x = list(means) if norm == PARTIAL else [0.0, 100.0] * bool(means)
         found = [means[at] for at in means] * (1 if norm == PARTIAL else 2)
-        y, half = [one.mean for one in found], [one.interval for one in found]
+        y, half = ([one[part] for one in found] for part in (0, 2))
         low, high = ([mean + sign * end for mean, end in zip(y, half, strict=True)] for sign in (-1, 1))
         marks.append(Mark("line", LOOKS[norm], x, y, low, high, names.label(norm), norm))
     ends = [value for mark in marks for value in (*mark.y, *(mark.low if mark.kind == "line" else ()), *mark.high)]

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from rmsexp.campaign.results import Campaign
-from rmsexp.records.frames import comparable, curves, names, quantities, speed
+from rmsexp.records.frames import comparable, curves, names, quantities
 from rmsexp.records.frames.comparable import Comparison
 from rmsexp.records.frames.load import Records
 from rmsexp.report.plots.chart import Axis, Mark, Panel, Shade, Text, interval, padded
@@ -214,7 +214,7 @@ def equal_time(campaign: Campaign, records: Records, timed: Timed, looks: Looks)
     metric = campaign.score.metric
     means = {norm: mean for norm in timed.seconds if len(mean := _interim(campaign, records, norm))}
     longest = max((mean["x"].max() * timed.seconds[norm] for norm, mean in means.items()), default=0.0)
-    unit, divisor = speed.time_unit(longest)
+    unit, divisor = curves.time_unit(longest)
     marks, notes = [], [timed.source]
     for norm in campaign.norms:
         if norm not in means:
