@@ -37,8 +37,6 @@ from rmsexp.system.readers import checked_yaml, read_yaml
 # ${if_equal:a,b,x,y} in a config is x if a equals b, otherwise y; a is a reference such as ${model.variant}.
 OmegaConf.register_new_resolver("if_equal", lambda a, b, x, y: x if a == b else y, replace=True)
 
-OwnFiles = tuple[tuple[str, int, int], ...]
-
 _HERE = Path(__file__).parents[1]
 CONFIGS = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / "configs"
 GROUPS = ("task", "norm", "scale", "recipe", "pair", "logger", "sweep")
@@ -107,7 +105,7 @@ def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: b
             of_files.append(word)
         else:
             values.append(override)
-    composed = copy.deepcopy(_compose(tuple(of_files), config_dir, state_of_own_files(config_dir), hydra))
+    composed = copy.deepcopy(_compose(tuple(of_files), config_dir, _own_files(config_dir), hydra))
     for override in values:
         _set(composed, override)
     return composed
@@ -134,26 +132,25 @@ def _set(composed: DictConfig, override: Override) -> None:
         raise ConfigError(" ".join(f"{word}: {error}".split())) from None
 
 
-def state_of_own_files(config_dir: str | None) -> OwnFiles:
+def _own_files(config_dir: str | None) -> tuple[tuple[Path, int, int], ...]:
     """Return place, size and time of the user's own config files, by which a change of one is noticed."""
     if config_dir is None:
         return ()
-    groups = [path.name for path in CONFIGS.iterdir() if path.is_dir()]
-    paths = [
-        *Path(config_dir).glob("*.yaml"),
-        *(own for group in groups for own in Path(config_dir, group).rglob("*.yaml")),
-    ]
-    return tuple((str(path.absolute()), (stat := path.stat()).st_size, stat.st_mtime_ns) for path in sorted(paths))
+    folder, groups = Path(config_dir).absolute(), [path.name for path in CONFIGS.iterdir() if path.is_dir()]
+    paths = sorted([*folder.glob("*.yaml"), *(own for group in groups for own in (folder / group).rglob("*.yaml"))])
+    return tuple((path, (stat := path.stat()).st_size, stat.st_mtime_ns) for path in paths)
 
 
 @lru_cache(maxsize=256)
-def _compose(words: tuple[str, ...], config_dir: str | None, state: OwnFiles, hydra: bool) -> DictConfig:
-    """Return the config that Hydra composes. It is kept, so callers must copy it.
+def _compose(
+    words: tuple[str, ...], config_dir: str | None, own: tuple[tuple[Path, int, int], ...], hydra: bool
+) -> DictConfig:
+    """Return the config that Hydra composes. It is kept, so callers must copy it. ``own``: :func:`_own_files`.
 
     Raises: ConfigError if it cannot be composed, and for a file in ``config_dir`` that Hydra must not load, or that has
     the name of one of the package's, since only one of them would be used.
     """
-    for path in (Path(place) for place, *_ in state):
+    for path, *_ in own:
         try:
             checked_yaml(path)
         except ValueError as error:

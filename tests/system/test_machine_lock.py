@@ -22,7 +22,7 @@ from torch import nn
 
 from rmsexp.measure import layers
 from rmsexp.records import record
-from rmsexp.system import clock, file_lock, machine_lock
+from rmsexp.system import clock, lock, machine_lock
 from rmsexp.system.machine_lock import Pause, measuring, working
 from rmsexp.train.interrupt import Interrupted
 from rmsexp.train.loop import Trainer
@@ -34,7 +34,7 @@ SLOPES = [[[1.0, 2.0, 3.0]], [[3.0, 2.0, 1.0]], [[1.0, 0.0, 0.0]], [[0.0, 1.0, 0
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Use a new folder for the locks and poll 50 times as often."""
     monkeypatch.setattr(machine_lock, "FOLDER", tmp_path / "locks")
-    monkeypatch.setattr(file_lock, "POLL_SECONDS", 0.002)
+    monkeypatch.setattr(lock, "POLL_SECONDS", 0.002)
     return tmp_path / "locks"
 
 
