@@ -105,7 +105,7 @@ def test_the_markdown_contains_the_tables_and_links_to_figures(written: Path) ->
     assert "%2B" in links[-1]  # a plus sign must be escaped in a link
 
 
-def test_a_setting_of_another_folder_is_reported_alone(results: Path, tmp_path: Path, pages: list[SettingReport]) -> None:
+def test_the_folder_of_a_setting_is_reported_alone(results: Path, tmp_path: Path, pages: list[SettingReport]) -> None:
     report.run(results / "second/cifar10/demo+optim.lr=0.01", tmp_path)
     (page,) = pages
     assert (page.task, page.setting, page.root) == ("cifar10", "demo+optim.lr=0.01", str(results / "second"))
