@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
@@ -28,8 +27,6 @@ UNSUPPORTED = (("-cp", "--config-path"), ("-cn", "--config-name"), ("--experimen
 INFORMATION = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")  # that Hydra can print
 SEARCH_RESULT = "optimization_results.yaml"  # written by Optuna's sweeper
 QUIET = "RMSEXP_QUIET"  # environment variable that is set if runs show no progress, also in processes of launchers
-
-_jobs: list[config.Job] = []  # in the process of a sweep: its runs; none if its sweeper chooses their values
 
 
 @entry_point
@@ -53,13 +50,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sweep.words is not None and arguments.run:
         raise config.ConfigError("--run is about one run, and these words make a sweep; leave out --run")
     jobs = [config.job(run, folder) for run in sweep.runs]  # a mistake is reported before the first run begins
-    _jobs[:] = [] if sweep.searches else jobs
     own = config_dir_words(folder)
     if arguments.quiet:
         os.environ[QUIET] = "1"
     try:
         if sweep.words is None:
-            return launch.launch(run, [*own, *overrides])
+            status = launch.launch(run, [*own, *overrides])
+            if not status and process.rank_and_size()[0] == 0:
+                outcomes.show_setting(jobs[0], folder, arguments.quiet)
+            return status
         if process.rank_and_size()[1] > 1:
             raise config.ConfigError("torchrun starts the processes of one run; a sweep (-m) has several runs")
         if sweep.searches:
@@ -147,6 +146,7 @@ def _sweep(jobs: Sequence[config.Job], sweep: words.Sweep, config_dir: str | Non
     if status:
         print(f"stopped: {outcomes.counts(jobs)}; {jobs[0].again} to continue")
         return status
+    outcomes.show_settings(jobs)
     return outcomes.list_unfinished(jobs)
 
 
@@ -208,23 +208,6 @@ def _job(running: Any) -> config.Job:
     """Return the job of Hydra's own part of a composed config."""
     overrides = [word for word in running.overrides.task if not config.is_for_sweeps(word)]
     return config.job(overrides, launch.config_dir(running))
-
-
-class Curves(Callback):
-    """After a run, redraws the figures of its setting and suggests a command; after a sweep, prints its tables, too."""
-
-    def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:  # noqa: ARG002
-        if process.rank_and_size()[0] > 0:
-            return
-        job = _job(config.hydra)
-        curves = outcomes.draw(job)
-        if QUIET not in os.environ:
-            if curves is not None:
-                print(f"curves  {curves}")
-            print(f"next    {outcomes.next_command(job, launch.config_dir(config.hydra))}")
-
-    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:  # noqa: ARG002
-        outcomes.show_settings(_jobs)
 
 
 # ${run_folder:} in Hydra's part of the config is the folder of the run's record
