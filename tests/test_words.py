@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rmsexp import config
-from rmsexp.config import composition, words
+from rmsexp.config import words
 from rmsexp.config.schema import as_config
 from rmsexp.system.readers import read_yaml, yaml_text
 
@@ -35,7 +35,7 @@ def test_norms_have_other_names(word: str, expected: str) -> None:
 
 
 def test_every_other_name_is_of_a_norm() -> None:
-    assert set(composition.ALIASES.values()) <= {*config.options("norm")}
+    assert set(words.ALIASES.values()) <= {*config.options("norm")}
 
 
 def test_a_norm_of_the_users_keeps_its_name(tmp_path: Path) -> None:

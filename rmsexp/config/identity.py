@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rmsexp.config.classes import imported, make_importable
-from rmsexp.config.composition import compose, file, is_for_sweeps, parse
 from rmsexp.config.schema import ConfigError, checked, expanded, flatten, normalised, plain_values, results_folder
+from rmsexp.config.words import compose, file, is_for_sweeps, parse
 
 # Keys that are not part of a run's identity: changing one adds no +key=value to the name of the run's folder, and does
 # not prevent the run from continuing. They do not change what is trained, or the folder's path contains them anyway.
