@@ -54,10 +54,8 @@ class Parser(argparse.ArgumentParser):
         report(message)
         self.exit(2)
 
-    def add_config_dir(
-        self, help: str = "a folder of your own configs, such as norms and tasks", default: str | None = None
-    ) -> None:
-        self.add_argument("-cd", "--config-dir", metavar="DIR", default=default, help=help)
+    def add_config_dir(self, help: str = "a folder of your own configs, such as norms and tasks") -> None:
+        self.add_argument("-cd", "--config-dir", metavar="DIR", help=help)
 
 
 def number(kind: type[Number], least: float, most: float = sys.float_info.max) -> Callable[[str], Number]:
