@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import struct
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -40,25 +39,6 @@ def statistics(**changed: Any) -> dict[str, Any]:
     return values | changed
 
 
-def python2_statistics() -> bytes:
-    """Return a pickle as Python 2 wrote it by default: protocol 0, byte strings, ``__builtin__``, old numpy modules."""
-
-    def scalar(value: float) -> bytes:
-        text = repr(struct.pack("<d", value)).removeprefix("b").encode()
-        return (
-            b"cnumpy.core.multiarray\nscalar\n(cnumpy\ndtype\n(S'f8'\nI0\nI1\ntR(I3\nS'<'\nNNNI-1\nI-1\nI0\ntbS"
-            + text
-            + b"\ntRa"
-        )
-
-    lists = {name: values for name, values in statistics().items() if name != "valid_alphas_mean"}
-    items = b"".join(
-        b"S'" + name.encode() + b"'\n(l" + b"".join(scalar(float(value)) for value in values) + b"s"
-        for name, values in lists.items()
-    )
-    return b"ccollections\ndefaultdict\n(c__builtin__\nlist\ntR" + items + b"."
-
-
 def test_results_csv_gives_a_training_and_a_test_row_per_epoch(tmp_path: Path) -> None:
     rows = authors_files.cifar10_rows(saved(tmp_path / "results.csv", CSV))
     assert [(row["step"], row["epoch"], row["examples"], row["split"], row["error"]) for row in rows] == [
@@ -69,15 +49,9 @@ def test_results_csv_gives_a_training_and_a_test_row_per_epoch(tmp_path: Path) -
     assert [row["seconds"] for row in rows[::2]] == [{"train": 61}, {"train": 122}, {"train": 183}]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        pytest.param(python2_statistics(), id="Python 2"),
-        pytest.param(pickle.dumps(statistics(), protocol=0), id="protocol 0"),
-        pytest.param(pickle.dumps(statistics(), protocol=2), id="protocol 2"),
-    ],
-)
-def test_statistics_of_the_reader_are_rows_at_each_thousand_updates(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize("protocol", [0, 2])
+def test_statistics_of_the_reader_are_rows_at_each_thousand_updates(tmp_path: Path, protocol: int) -> None:
+    content = pickle.dumps(statistics(), protocol)
     rows = authors_files.reader_rows(saved(tmp_path / "stats_lstm_s1.npz.pkl", content))
     assert [(row["step"], row["split"]) for row in rows] == [
         (step, split) for step in (1000, 2000, 3000) for split in ("train", "valid")
@@ -159,7 +133,7 @@ def test_the_same_log_again_changes_nothing_and_another_is_refused(
 
 
 def test_the_log_of_the_attentive_reader_is_drawn(tmp_path: Path, unwritten_figures: list[str]) -> None:
-    path = saved(tmp_path / "stats_lstm_s1.npz.pkl", python2_statistics())
+    path = saved(tmp_path / "stats_lstm_s1.npz.pkl", pickle.dumps(statistics(), protocol=2))
     assert published.main([str(path), "--norm", "rms", "--results", str(tmp_path)]) == 0
     records = load(tmp_path).select("attentive_reader", "paper")
     assert records.problems == []
