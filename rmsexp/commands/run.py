@@ -23,7 +23,6 @@ from rmsexp.config import words
 from rmsexp.system import lock, process
 from rmsexp.system.command_line import Parser, ReportedError, config_dir_words, entry_point, report
 
-UNSUPPORTED = (("-cp", "--config-path"), ("-cn", "--config-name"), ("--experimental-rerun",))  # flags of Hydra
 INFORMATION = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")  # that Hydra can print
 SEARCH_RESULT = "optimization_results.yaml"  # written by Optuna's sweeper
 QUIET = "RMSEXP_QUIET"  # environment variable that is set if runs show no progress, also in processes of launchers
@@ -47,8 +46,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.help or arguments.hydra_help or arguments.cfg or arguments.info:
         return _print(arguments, overrides)
     sweep = words.expand(overrides, arguments.multirun, folder)
-    if sweep.words is not None and arguments.run:
-        raise config.ConfigError("--run is about one run, and these words make a sweep; leave out --run")
     jobs = [config.job(run, folder) for run in sweep.runs]  # a mistake is reported before the first run begins
     own = config_dir_words(folder)
     if arguments.quiet:
@@ -81,21 +78,18 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """
     parser = Parser(prog="rmsexp", add_help=False)
     parser.add_argument("overrides", nargs="*")
-    switches = "-h --help, -m --multirun, -r --run, -q --quiet, -sc --shell-completion"
-    for switch in f"{switches}, --resolve, --hydra-help, --version".split(", "):
+    switches = "-h --help, -m --multirun, -q --quiet, -sc --shell-completion, --resolve, --hydra-help, --version"
+    for switch in switches.split(", "):
         parser.add_argument(*switch.split(), action="store_true")
-    for flags in (("-cd", "--config-dir"), ("-p", "--package"), *UNSUPPORTED):
-        parser.add_argument(*flags)
+    parser.add_config_dir()
+    parser.add_argument("-p", "--package")
     parser.add_argument("-c", "--cfg", choices=("job", "hydra", "all"))
     parser.add_argument("-i", "--info", nargs="?", const="all", choices=INFORMATION)
     arguments = parser.parse_intermixed_args(argv)
-    for *_, flag in UNSUPPORTED:
-        if getattr(arguments, flag.removeprefix("--").replace("-", "_")) is not None:
-            parser.error(f"{flag} is not supported; --config-dir DIR adds a folder of configs")
     if arguments.cfg is None and (arguments.package is not None or arguments.resolve):
         parser.error("--package and --resolve have an effect together with --cfg only")
-    if arguments.multirun and (arguments.run or arguments.cfg or arguments.info):
-        parser.error("-m does not go with --run, --cfg and --info, which are about one run")
+    if arguments.multirun and (arguments.cfg or arguments.info):
+        parser.error("-m does not go with --cfg and --info, which are about one run")
     return arguments
 
 
@@ -207,7 +201,9 @@ def run(composed: DictConfig) -> float:  # noqa: ARG001
 def _job(running: Any) -> config.Job:
     """Return the job of Hydra's own part of a composed config."""
     overrides = [word for word in running.overrides.task if not config.is_for_sweeps(word)]
-    return config.job(overrides, launch.config_dir(running))
+    sources = running.runtime.config_sources
+    folder = next((source.path for source in sources if source.provider == "command-line"), None)
+    return config.job(overrides, folder)
 
 
 # ${run_folder:} in Hydra's part of the config is the folder of the run's record
