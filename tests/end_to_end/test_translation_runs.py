@@ -101,10 +101,3 @@ def test_a_run_on_users_text(main: Main, user_text: list[str], tmp_path: Path, n
     (tmp_path / "valid.en").write_text("another\n" * 6)
     assert main(*words, "max_steps=1").status == 0
     assert len(list(record.find_runs(tmp_path))) == 2  # other text is another setting
-
-
-def test_files_of_different_lengths_are_refused(main: Main, user_text: list[str], tmp_path: Path) -> None:
-    lines = (tmp_path / "train.en").read_text().splitlines(keepends=True)
-    (tmp_path / "train.en").write_text("".join(lines[:-3]))
-    done = main(*tiny("rnnsearch"), *user_text, f"data.root={tmp_path / 'cache'}")
-    done.assert_failed("train.en has 39 lines and train.de.gz has more.")
