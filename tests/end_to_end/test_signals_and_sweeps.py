@@ -72,9 +72,7 @@ def test_a_forced_sweep_that_was_stopped_goes_on_with_the_runs_that_it_had_not_r
 
 
 def test_a_sweep_with_the_same_run_twice_is_refused(bench: Bench) -> None:
-    done = bench("-m", "norm=ln,layernorm")
-    assert done.status == 2
-    assert f"the sweep would do the run {bench.folder('ln')} 2 times; give each value once" in done.err
+    bench("-m", "norm=ln,layernorm").assert_refused(f"the sweep would do the run {bench.folder('ln')} 2 times")
 
 
 def test_an_error_of_the_program_in_a_sweep_has_a_traceback_and_the_sweep_goes_on(
