@@ -78,16 +78,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """
     parser = Parser(prog="rmsexp", add_help=False)
     parser.add_argument("overrides", nargs="*")
-    switches = "-h --help, -m --multirun, -q --quiet, -sc --shell-completion, --resolve, --hydra-help, --version"
+    switches = "-h --help, -m --multirun, -q --quiet, -sc --shell-completion, --hydra-help, --version"
     for switch in switches.split(", "):
         parser.add_argument(*switch.split(), action="store_true")
     parser.add_config_dir()
-    parser.add_argument("-p", "--package")
     parser.add_argument("-c", "--cfg", choices=("job", "hydra", "all"))
     parser.add_argument("-i", "--info", nargs="?", const="all", choices=INFORMATION)
     arguments = parser.parse_intermixed_args(argv)
-    if arguments.cfg is None and (arguments.package is not None or arguments.resolve):
-        parser.error("--package and --resolve have an effect together with --cfg only")
     if arguments.multirun and (arguments.cfg or arguments.info):
         parser.error("-m does not go with --cfg and --info, which are about one run")
     return arguments
@@ -95,15 +92,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def _print(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
     """Let Hydra print its help, the config, or other information."""
-    folder, package = arguments.config_dir, arguments.package
-    composed = config.compose([] if arguments.help else overrides, folder, hydra=arguments.cfg != "job")
-    if package not in (None, "_global_") and OmegaConf.select(composed, package) is None:
-        raise config.ConfigError(f"--package {package} is not a part of the config")
-    values = {"--cfg": arguments.cfg, "--info": arguments.info, "--package": package}
+    words = [] if arguments.help else overrides
+    config.compose(words, arguments.config_dir, hydra=arguments.cfg != "job")  # reports mistakes in them
+    values = {"--cfg": arguments.cfg, "--info": arguments.info}
     options = [word for name, value in values.items() if value is not None for word in (name, value)]
-    flags = ("help", "hydra_help", "resolve")
-    options += [f"--{name.replace('_', '-')}" for name in flags if getattr(arguments, name)]
-    return launch.launch(run, [*options, *config_dir_words(folder), *([] if arguments.help else overrides)])
+    options += ["--help"] * arguments.help + ["--hydra-help"] * arguments.hydra_help
+    return launch.launch(run, [*options, *config_dir_words(arguments.config_dir), *words])
 
 
 def _sweep(jobs: Sequence[config.Job], sweep: words.Sweep, config_dir: str | None) -> int:

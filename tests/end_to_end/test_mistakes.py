@@ -122,8 +122,8 @@ rms -> 'rms'
 a=b=c -> 'a=b=c'
 --config-dir nowhere -> --config-dir nowhere
 --config-name x -> --config-name
--p norm -> --cfg
--m --resolve -> --cfg
+-p norm -> -p
+-m --cfg job -> --cfg
 --cfg -> --cfg
 --cfg job norm=rmss -> norm=rmss
 --shell-completion -> Hydra refuses

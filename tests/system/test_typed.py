@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import pytest
 
-from rmsexp.system.typed import Between, Count, read_typed, typed
+from rmsexp.system.readers import Between, Count, read_typed, typed
 
 
 class Point(NamedTuple):
