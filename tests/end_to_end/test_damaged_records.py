@@ -10,8 +10,6 @@ import pytest
 import torch
 from helpers.stopping import SHORT_RUN, WARMUP, assert_same, execute_on_few_images, stop
 
-from rmsexp import compare
-from rmsexp.commands import result
 from rmsexp.records import record
 from rmsexp.train import checkpoint
 from rmsexp.work import runner
@@ -201,15 +199,6 @@ def test_a_damaged_file_that_was_removed_is_written_again(names: list[str], runs
     outcome = runs.execute("damaged")
     assert (outcome.status, outcome.step, outcome.already) == ("finished", 8, False)
     assert_same(runs.root / "whole", runs.root / "damaged")
-
-
-def test_a_run_whose_process_died_is_shown_as_interrupted(runs: Runs) -> None:
-    folder = record.RunFolder(runs.folder("damaged"))
-    folder.write_status("running", 4)
-    assert result.read(folder.path).status["status"] == "interrupted"
-    assert compare.load(runs.root / "damaged").runs["status"].tolist() == ["interrupted"]
-    with folder.locked():
-        assert compare.load(runs.root / "damaged").runs["status"].tolist() == ["running"]
 
 
 def test_a_run_stops_writing_when_another_process_may_have_taken_it_over(

@@ -27,6 +27,8 @@ def test_cuda_without_a_cuda_device_fails(bench: Bench, monkeypatch: pytest.Monk
     assert done.status == 1
     assert done.err == "rmsexp: device=cuda, but torch sees no CUDA device here; use device=cpu or device=auto\n"
     assert bench.status()["status"] == "failed"
+    with pytest.raises(RuntimeError, match="torch sees no CUDA device"):
+        rmsexp.run(overrides=[*bench.words, "device=cuda"])
 
 
 def test_results_that_cannot_be_written_give_no_traceback(bench: Bench) -> None:
