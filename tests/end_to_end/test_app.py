@@ -39,9 +39,8 @@ def test_a_run_from_end_to_end(bench: Bench) -> None:
     assert end[4].startswith("next    python -m rmsexp ")
     following = config.job(shlex.split(end[4])[4:])
     assert following.folder == bench.folder("ln")
-    assert {path.name for path in folder.iterdir()} == {
-        *(record.CONFIG, record.RUN, record.METRICS, record.STATUS, record.CHECKPOINTS, ".hydra", "run.log")
-    }
+    names = {record.CONFIG, record.RUN, record.METRICS, record.STATUS, record.CHECKPOINTS, ".hydra", "run.log"}
+    assert {path.name for path in folder.iterdir()} == names
     files = record.RunFolder(folder)
     assert yaml.safe_load(files.overrides_path.read_text()) == [*bench.words, "norm=rms"]
     assert [line.split(" ", 2)[2] for line in files.log_path.read_text().splitlines()] == done.err.splitlines()
@@ -50,9 +49,8 @@ def test_a_run_from_end_to_end(bench: Bench) -> None:
     with (comparison / "summary.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 1
     assert bench.status() == {"status": "finished", "step": 4, "error": None}
-    assert [(row["step"], row["split"]) for row in bench.rows()] == [
-        *((0, "test"), (2, "train"), (2, "test"), (4, "train"), (4, "test"))
-    ]
+    rows = [(0, "test"), (2, "train"), (2, "test"), (4, "train"), (4, "test")]
+    assert [(row["step"], row["split"]) for row in bench.rows()] == rows
 
 
 def test_the_record_of_a_run_is_complete(undisturbed: Path) -> None:

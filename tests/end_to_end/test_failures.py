@@ -155,14 +155,10 @@ def test_an_objective_that_is_not_finite_ends_the_run_at_its_step(
     done = bench(*words)
     assert done.status == 0
     assert "diverged at step 5: the training objective of step 5 is not finite" in done.out
-    assert bench.status() == {
-        "status": "diverged",
-        "step": 5,
-        "error": "the training objective of step 5 is not finite",
-    }
-    assert [(row["step"], row["split"]) for row in bench.rows()] == [
-        *((0, "test"), (4, "train"), (4, "test"), (5, "train"))
-    ]
+    error = "the training objective of step 5 is not finite"
+    assert bench.status() == {"status": "diverged", "step": 5, "error": error}
+    rows = [(0, "test"), (4, "train"), (4, "test"), (5, "train")]
+    assert [(row["step"], row["split"]) for row in bench.rows()] == rows
     assert bench.rows()[-1]["examples"] == 5 * 8
     checkpoints = [bench.folder() / record.CHECKPOINTS / name for name in (checkpoint.LAST, checkpoint.PREVIOUS)]
     newest = next(path for path in checkpoints if path.exists())

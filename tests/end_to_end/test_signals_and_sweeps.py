@@ -22,17 +22,6 @@ from rmsexp.work import runner
 # --- Ctrl-C and SIGTERM
 
 
-def test_a_run_that_was_suspended_is_contended(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    at_step(monkeypatch, 3, lambda: signal.raise_signal(signal.SIGCONT))
-    assert bench().status == 0
-    (session,) = record.RunFolder(bench.folder()).read_run()["sessions"]
-    contention = session["contention"]
-    if contention["waited"] is None:
-        pytest.skip("this system has no files in /proc that tell whether a run is contended")
-    assert contention["state"] == "contended"
-    assert "suspension" in contention["based_on"]
-
-
 def test_a_run_continues_after_a_signal_before_training(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Task, "prepare", lambda *_: os.kill(os.getpid(), signal.SIGINT))
