@@ -345,8 +345,7 @@ def expand(*words: str, multirun: bool = True) -> list[list[str]]:
 
 
 def values_of(runs: Sequence[Sequence[str]], *keys: str) -> list[tuple[str, ...]]:
-    values = [dict(word.split("=") for word in run) for run in runs]
-    return [tuple(value[key] for key in keys) for value in values]
+    return [tuple(dict(word.split("=") for word in run)[key] for key in keys) for run in runs]
 
 
 def test_seeds_are_slowest_and_norms_fastest() -> None:
