@@ -48,7 +48,7 @@ AREAS = {
     "loop": (8, r"(train/(loop|step|optim|schedule|randomness|device)|system/clock)\.py"),
     "checkpoint": (6, r"(train/(checkpoint|interrupt)|records/record|work/runner)\.py"),
     "statistics": (6, r"(rules/\w+|records/frames/(statistics|curves)|report/tables/\w+)\.py"),
-    "campaigns": (5, r"(campaign/\w+|system/(lock|file_lock)|records/states)\.py"),
+    "campaigns": (5, r"(campaign/\w+|system/lock|records/states)\.py"),
     "timing": (5, r"(train/contention|measure/\w+|records/frames/(time_states|timing_records))\.py"),
     "readers": (5, r"(data/\w+|records/frames/load)\.py"),
     "kernels": (5, r"norms/kernels/(\w+/)?(?!__init__)\w+\.py"),

@@ -17,8 +17,7 @@ from rmsexp.records import record
 from rmsexp.rules import measures, seeds, selection
 from rmsexp.rules.claims import Claim
 from rmsexp.system import checks, clock
-from rmsexp.system.readers import read_json
-from rmsexp.system.typed import Between, read_typed, typed_of
+from rmsexp.system.readers import Between, read_json, read_typed, typed_of
 
 FILE = "campaign.json"
 REGISTRATION = "registered.json"  # beside the file, from the first tuning run on: the rules, and the commit of the code

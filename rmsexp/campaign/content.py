@@ -17,7 +17,7 @@ from rmsexp.config.timing import ProcessOptions
 from rmsexp.rules import seeds, selection
 from rmsexp.rules.claims import EQUIVALENCE, Claim
 from rmsexp.system import checks
-from rmsexp.system.typed import typed
+from rmsexp.system.readers import typed
 
 
 @dataclass

@@ -34,7 +34,7 @@ from rmsexp.config import classes, score
 from rmsexp.rules import selection
 from rmsexp.rules.claims import Claim
 from rmsexp.system import atomic, clock
-from rmsexp.system.command_line import LONGEST_WITH_PATHS, ReportedError, config_dir_words, report, value_word
+from rmsexp.system.command_line import ReportedError, config_dir_words, report, value_word
 from rmsexp.system.files import read_regular
 from rmsexp.system.lock import Lock
 from rmsexp.system.readers import read_yaml
@@ -46,9 +46,7 @@ NOT_OF_RUNS = ("campaign", "item", "sweep")  # groups of configs that say which 
 
 
 class OtherCommitError(ReportedError):
-    """The campaign was registered at another commit than this one. The message has a command with paths."""
-
-    longest = LONGEST_WITH_PATHS
+    """The campaign was registered at another commit than this one."""
 
 
 @dataclass(frozen=True)

@@ -56,9 +56,3 @@ def enter() -> Any:
     with suppress(OSError):  # another machine may lack the folder; there, only absolute paths can be used
         os.chdir(running.runtime.cwd)
     return running
-
-
-def config_dir(running: Any) -> str | None:
-    """Return the folder of ``--config-dir``, by Hydra's own part of a composed config."""
-    sources = running.runtime.config_sources
-    return next((source.path for source in sources if source.provider == "command-line"), None)

@@ -101,6 +101,15 @@ def draw(job: config.Job) -> Path | None:
         return None
 
 
+def show_setting(job: config.Job, config_dir: str | None, quiet: bool) -> None:
+    """Draw the setting of a single run, and print where and, unless it shall be ``quiet``, a command to type next."""
+    curves = draw(job)
+    if not quiet:
+        if curves is not None:
+            print(f"curves  {curves}")
+        print(f"next    {next_command(job, config_dir)}")
+
+
 def show_settings(jobs: Sequence[config.Job]) -> None:
     """Draw each setting of a sweep, and print its table."""
     from rich.console import Console

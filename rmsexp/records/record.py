@@ -29,8 +29,8 @@ from rmsexp.system.checks import MOST
 from rmsexp.system.command_line import command
 from rmsexp.system.files import open_regular, read_regular
 from rmsexp.system.lock import Lock
-from rmsexp.system.typed import LARGEST as LARGEST_INTEGER
-from rmsexp.system.typed import Between, Count, read_typed
+from rmsexp.system.readers import LARGEST as LARGEST_INTEGER
+from rmsexp.system.readers import Between, Count, read_typed
 
 ENDED = ("finished", "diverged")  # the statuses of runs that are not continued, unless with a larger max_steps
 Row = dict[str, Any]

@@ -32,7 +32,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for campaign in three():
         campaign.write(root)
     write_timing(root, "cifar10")
-    report.run(root, None, None)
+    report.run(root)
     return root
 
 
@@ -67,7 +67,7 @@ def test_a_tuning_setting_with_another_run_is_reported(tmp_path: Path) -> None:
     Campaign().write(tmp_path)
     setting = "small+evaluation=validation+optim.lr=0.004"
     write_run(tmp_path, "prms", setting=setting)
-    report.run(tmp_path, None, None)
+    report.run(tmp_path)
     assert (tmp_path / "report/cifar10" / setting / "report.md").exists()
 
 
@@ -91,7 +91,7 @@ def test_campaigns_of_one_name_are_told_apart_by_their_root(tmp_path: Path) -> N
 def test_a_damaged_campaign_is_a_problem_of_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Campaign().write(tmp_path)
     Campaign(name="damaged").write_file(tmp_path).write_text('{"format": 1}')
-    report.run(tmp_path, None, None)
+    report.run(tmp_path)
     problem = f"campaign left out: {tmp_path}/campaigns/damaged/campaign.json: it has no"
     assert problem in capsys.readouterr().err
     assert problem in (tmp_path / "report/report.md").read_text()

@@ -20,7 +20,7 @@ from rmsexp.records.record import number as number
 from rmsexp.rules.quantities import Quantity
 from rmsexp.system import clock, machine
 from rmsexp.system.checks import MOST
-from rmsexp.system.typed import typed
+from rmsexp.system.readers import typed
 
 # what reading a missing or damaged file can raise
 DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)

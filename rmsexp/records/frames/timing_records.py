@@ -28,7 +28,7 @@ from rmsexp.rules.ratios import Interval, over_processes, paired_ratio
 from rmsexp.system import atomic
 from rmsexp.system.command_line import recorded
 from rmsexp.system.machine import of_session
-from rmsexp.system.typed import Count, read_typed
+from rmsexp.system.readers import Count, read_typed
 
 FOLDER, FILE = "timing", "timing.json"
 KINDS = {"steps": "whole training steps", "layers": "the calls of norm layers that training steps make"}
