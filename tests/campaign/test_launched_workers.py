@@ -7,52 +7,36 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from helpers.campaign_runs import RUNS, write_file
 
-from hydra_plugins.rmsexp_campaign import RESTARTS, CampaignSweeper
+from rmsexp.commands import launch
 from rmsexp.commands.campaign import main
 from rmsexp.records import record
+from rmsexp.system.command_line import ReportedError
 
 
-def sweeper(*rounds: Sequence[int] | Exception) -> tuple[CampaignSweeper, list[int]]:
-    """Return a sweeper whose launcher gives these exit statuses or raises these errors, and the numbers of workers."""
-    launched, left = list[int](), list(rounds)
-
-    def launch(jobs: Sequence[Sequence[str]], initial_job_idx: int) -> list[SimpleNamespace]:
-        assert (initial_job_idx, set(map(tuple, jobs))) == (0, {("name=tiny",)})
-        launched.append(len(jobs))
-        result = left.pop(0)
-        if isinstance(result, Exception):
-            raise result
-        return [SimpleNamespace(return_value=status) for status in result]
-
-    made = CampaignSweeper(workers=3)
-    made.launcher = SimpleNamespace(launch=launch)  # type: ignore[assignment]
-    return made, launched
-
-
-def test_all_workers_are_started_at_once_and_the_first_failure_is_the_exit_status() -> None:
-    made, launched = sweeper([0, 0, 0], [0, 2, 1])
-    made.sweep(["name=tiny"])
-    with pytest.raises(SystemExit, match="2"):
-        made.sweep(["name=tiny"])
-    assert launched == [3, 3]
-
-
-def test_after_the_loss_of_a_worker_they_are_started_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_after_the_loss_of_a_process_all_are_started_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Not for ever, though."""
-    made, launched = sweeper(BrokenProcessPool(), [0, 0, 0], *[BrokenProcessPool()] * (RESTARTS + 1))
-    made.sweep(["name=tiny"])
-    assert (len(launched), capsys.readouterr().out.count("\n")) == (2, 1)
-    with pytest.raises(BrokenProcessPool):
-        made.sweep(["name=tiny"])
-    assert len(launched) == 2 + RESTARTS + 1
+    calls = list[int]()
+
+    def lose() -> None:
+        calls.append(len(calls))
+        if len(calls) != 2:
+            raise BrokenProcessPool
+
+    monkeypatch.setattr(sys, "argv", ["rmsexp"])
+    monkeypatch.setattr(launch.hydra, "main", lambda **_: lambda _: lose)
+    assert launch.launch(lambda _: None, [], restarts=1) == 0
+    assert (len(calls), capsys.readouterr().out.count("\n")) == (2, 1)
+    with pytest.raises(ReportedError, match="BrokenProcessPool"):
+        launch.launch(lambda _: None, [], restarts=1)
+    assert len(calls) == 4
 
 
 def start(folder: Path, results: Path, *words: str) -> subprocess.Popen[str]:
