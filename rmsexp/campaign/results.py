@@ -36,10 +36,10 @@ class Result(NamedTuple):
         status: "finished" for a run that counts, because it finished and has the evaluations of its scores; "diverged";
             "incomplete" for a run that finished without these evaluations; "missing" without a record; or another
             status of a record, such as "running".
-        validation: the score by which rates are chosen; NaN without its evaluations.
-        test: the score that claims are about; NaN unless the run counts and is a final run.
+        score: of a final run the score that claims are about, of others that by which rates are chosen; NaN unless the
+            run counts.
         gain: by how much the metric of the score, on the first validation examples, improved in the last fifth of the
-            steps, in the displayed unit; NaN unless the run counts and is a final run.
+            steps, in the displayed unit; NaN unless the run counts.
         code: the commit of each of its sessions, with "+" if there were uncommitted changes; without git, a digest of
             the code.
         data: the digest of its data.
@@ -47,8 +47,7 @@ class Result(NamedTuple):
     """
 
     status: str
-    validation: float = math.nan
-    test: float = math.nan
+    score: float = math.nan
     gain: float = math.nan
     code: frozenset[str] = frozenset()
     data: str = ""
@@ -108,27 +107,18 @@ class Campaign(CampaignFile):
         rows, problem = files.read_metrics()
         if problem:
             raise ValueError(problem)
-        steps = score.steps(int(number(run["recipe_steps"])))[-score.SCORED :]
-        by_step = [_values(rows, *target) for target in (self.tuned_by, self.score)]
-        validation, test = ([values[step] for step in steps if step in values] for values in by_step)
-        needed = test if job.stage == "final" else validation
-        if len(needed) < len(steps):
+        split, metric = self.score if job.stage == "final" else self.tuned_by
+        scale, _ = names.scale_and_unit(metric)
+        values, steps = _values(rows, split, metric), score.steps(int(number(run["recipe_steps"])))
+        scored = [values[step] for step in steps[-score.SCORED :] if step in values]
+        if len(scored) < score.SCORED:
             return result._replace(status="incomplete")
-        if not all(map(math.isfinite, needed)):  # the loss or a metric became NaN or infinite
+        if not all(map(math.isfinite, scored)):  # the loss or a metric became NaN or infinite
             return result._replace(status="diverged")
-        if len(validation) == len(steps):
-            scale, _ = names.scale_and_unit(self.tuned_by.metric)
-            result = result._replace(validation=scale * score.score(validation))
-        if job.stage != "final":
-            return result
-        scale, _ = names.scale_and_unit(self.score.metric)
-        result = result._replace(test=scale * score.score(test))
-        interim = [*_values(rows, score.INTERIM, self.score.metric).values()]
-        if len(interim) < score.EVALUATIONS:
-            return result
-        return result._replace(
-            gain=pairs.sign(self.mode) * scale * (interim[-1] - interim[-1 - score.EVALUATIONS // 5])
-        )
+        interim, gain = [*_values(rows, score.INTERIM, metric).values()], math.nan
+        if len(interim) >= score.EVALUATIONS:
+            gain = pairs.sign(self.mode) * scale * (interim[-1] - interim[-1 - score.EVALUATIONS // 5])
+        return result._replace(score=scale * score.score(scored), gain=gain)
 
     # --- runs
 
@@ -144,10 +134,6 @@ class Campaign(CampaignFile):
     def rated(self, norm: str) -> list[tuple[Job, Result]]:
         """Return the runs of a norm at several rates: of tuning or, for claims about stable ranges, the final runs."""
         return self.of_stage("tune" if self.tolerance is None else "final", norm)
-
-    def rated_score(self, result: Result) -> float:
-        """Return the score of one of the runs of :meth:`rated`."""
-        return result.validation if self.tolerance is None else result.test
 
     @cached_property
     def undecided(self) -> str:
@@ -281,8 +267,7 @@ class Campaign(CampaignFile):
         scores: ByRate = {arm: {} for arm in arms}
         for job, result in self.results.items():
             if job.stage == stage and result.ended:
-                value = result.test if stage == "final" else result.validation
-                scores[job.norm].setdefault(job.rate, {})[job.seed] = value
+                scores[job.norm].setdefault(job.rate, {})[job.seed] = result.score
         return scores
 
     # --- final runs
