@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from helpers import measuring_work
-from helpers.campaign_runs import ask
+from helpers.campaigns import ask
 
 from rmsexp import config
 from rmsexp.campaign import items

@@ -11,7 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
-from helpers.campaign_runs import RUNS, write_file
+from helpers.campaigns import RUNS, write_config
 
 from rmsexp.commands import launch
 from rmsexp.commands.campaign import main
@@ -56,7 +56,7 @@ def running(results: Path) -> list[record.RunFolder]:
 @pytest.mark.minutes
 @pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
 def test_two_workers_share_a_campaign(launcher: str, tmp_path: Path) -> None:
-    folder, results = Path(write_file(tmp_path / "configs")), tmp_path / "results"
+    folder, results = Path(write_config(tmp_path / "configs")), tmp_path / "results"
     with start(folder, results, f"hydra/launcher={launcher}") as command:
         out = command.communicate(timeout=500)[0]
     assert command.returncode == 0
@@ -68,7 +68,7 @@ def test_two_workers_share_a_campaign(launcher: str, tmp_path: Path) -> None:
 @pytest.mark.minutes
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_command_takes_its_workers_with_it(number: signal.Signals, tmp_path: Path) -> None:
-    folder = Path(write_file(tmp_path / "configs", runs=RUNS | {"schedule.steps": 20_000}))
+    folder = Path(write_config(tmp_path / "configs", runs=RUNS | {"schedule.steps": 20_000}))
     with start(folder, tmp_path / "results") as command:
         deadline = time.monotonic() + 200
         while not (busy := running(tmp_path / "results")) and time.monotonic() < deadline:
@@ -85,7 +85,7 @@ def test_a_stopped_command_takes_its_workers_with_it(number: signal.Signals, tmp
 
 def test_a_worker_reports_a_mistake_by_its_exit_status(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Here Hydra's basic launcher, which starts workers in this process, one after the other."""
-    folder = write_file(tmp_path / "configs")
+    folder = write_config(tmp_path / "configs")
     argv = ["tiny", "--config-dir", folder, f"results={tmp_path / 'results'}", "hydra/launcher=basic", "--jobs", "2"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["rmsexp"])

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.campaign_runs import EQUAL, ask, do, write_run
+from helpers.campaigns import EQUAL, ask, do, write_run
 
 from rmsexp.campaign import campaign_file, question
 from rmsexp.campaign import results as campaign_results

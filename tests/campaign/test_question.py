@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.campaign_runs import EQUAL, RUNS, ask
+from helpers.campaigns import EQUAL, RUNS, ask
 
 from rmsexp import config
 from rmsexp.campaign import campaign_file, question

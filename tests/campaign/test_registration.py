@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers.campaign_runs import EQUAL, ask
+from helpers.campaigns import EQUAL, ask
 
 from rmsexp import config
 from rmsexp.campaign import campaign_file, question

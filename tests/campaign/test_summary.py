@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
-from helpers.campaign_runs import ask, do, write_run
+from helpers.campaigns import ask, do, write_run
 
 from rmsexp.campaign import question
 from rmsexp.campaign.campaign_file import Job

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers.campaign_runs import ask, write_file, write_run
+from helpers.campaigns import ask, write_config, write_run
 from helpers.cases import some
 from helpers.stopping import stop
 
@@ -219,7 +219,7 @@ def test_runs_without_scores_do_not_loop(stage: str, simulation: Simulation) -> 
 @pytest.mark.usefixtures("quick_folders")
 def test_exit_statuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """0 if all runs have ended, 1 if some failed, and 128 + the number of a signal."""
-    argv = ["tiny", "--config-dir", write_file(tmp_path), f"results={tmp_path}"]
+    argv = ["tiny", "--config-dir", write_config(tmp_path), f"results={tmp_path}"]
 
     def result(work: Callable[[Worker], int | None]) -> tuple[int, str, str]:
         monkeypatch.setattr(Worker, "work", work)
@@ -248,7 +248,7 @@ def test_exit_statuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
 )
 def test_a_signal_saves_the_run(number: int, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = tmp_path / "a path with blanks"
-    argv = ["tiny", "--config-dir", write_file(tmp_path / "its configs"), f"results={results}"]
+    argv = ["tiny", "--config-dir", write_config(tmp_path / "its configs"), f"results={results}"]
     with pytest.MonkeyPatch.context() as patch:
         stop(patch, "_update", 3 + 7, lambda: signal.raise_signal(number))
         assert main(argv) == status
