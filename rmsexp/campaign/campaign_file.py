@@ -27,6 +27,8 @@ FORMAT = 1
 # other keys for the smallest and the largest number of seeds.
 OCTAVE_RULES, RULES = 1, 2
 TUNING = {OCTAVE_RULES: selection.OCTAVES, RULES: selection.QUARTERS}
+# Each stage has seeds of its own. Final seeds count from 0, and there are at most 1000 of them.
+TUNING_SEEDS, PILOT_SEED, TIMING_SEED = (1000, 1001, 1002), 2000, 3000
 OCTAVE_KEYS = {"min_seeds": "look", "max_seeds": "most"}
 NO_GIT = "code "  # in the place of a commit where there is none, before a digest of files
 Stage = Literal["pilot", "tune", "final"]

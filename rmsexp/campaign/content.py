@@ -12,9 +12,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rmsexp import config
 from rmsexp.campaign.campaign_file import RULES, TUNING
-from rmsexp.config.schema import LARGEST_SEED, as_config, fit
+from rmsexp.config.schema import as_config, fit
 from rmsexp.config.timing import ProcessOptions
-from rmsexp.rules import seeds, selection
+from rmsexp.rules import seeds
 from rmsexp.rules.claims import EQUIVALENCE, Claim
 from rmsexp.system import checks
 from rmsexp.system.typed import typed
@@ -25,10 +25,6 @@ class Pilot:
     """A first run of each norm, at one rate, which shows whether the norm trains. ``rate`` None: there is no pilot."""
 
     rate: float | None = None
-    seed: int = 2000
-
-    def __post_init__(self) -> None:
-        checks.at_least("pilot.seed", self.seed, 0, LARGEST_SEED)
 
 
 @dataclass
@@ -36,20 +32,18 @@ class Tune:
     """How learning rates are chosen.
 
     ``over``: the tuned key with its rates, ascending and an octave apart; by default those from half the recipe's rate
-    to twice it. With a single rate, all norms have this rate, and nothing is tuned. ``first_seed``: the first of three
-    seeds. ``by``: the metric by which rates are chosen, such as "valid error"; by default the task's. ``runs``: options
-    of the tuning runs alone, such as fewer steps.
+    to twice it. With a single rate, all norms have this rate, and nothing is tuned. ``by``: the metric by which rates
+    are chosen, such as "valid error"; by default the task's. ``runs``: options of the tuning runs alone, such as fewer
+    steps.
     """
 
     over: dict[str, list[float]] = field(default_factory=dict)
-    first_seed: int = 1000
     by: str | None = None
     runs: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.over) > 1:
             raise ValueError(f"tune.over names {len(self.over)} keys ({', '.join(self.over)}); tune one of them")
-        checks.at_least("tune.first_seed", self.first_seed, 0, LARGEST_SEED - selection.TUNING_SEEDS)
 
 
 @dataclass
@@ -78,15 +72,10 @@ class Final:
 class Timing(ProcessOptions):
     """Interleaved timing of training steps, after the runs. ``norms``: those that are timed; by default none.
 
-    ``seed``: that of their weights and batches. The other keys are those of :class:`ProcessOptions`.
+    The other keys are those of :class:`ProcessOptions`.
     """
 
     norms: list[str] = field(default_factory=list)
-    seed: int = 3000
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.at_least("timing.seed", self.seed, 0, LARGEST_SEED)
 
 
 @dataclass

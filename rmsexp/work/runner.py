@@ -49,7 +49,7 @@ class Outcome:
     """How a run ended.
 
     ``error``: why it diverged, failed or was interrupted. ``signum``: the number of the signal that stopped it, or
-    None. ``already``: whether it had ended before this process, which then did nothing. ``notices``: lines about its
+    None. ``already``: whether it had ended before this process, which then did nothing. ``notice``: a line about its
     record.
     """
 
@@ -58,7 +58,7 @@ class Outcome:
     error: str | None = None
     signum: int | None = None
     already: bool = False
-    notices: tuple[str, ...] = ()
+    notice: str = ""
 
 
 @dataclass(frozen=True)
@@ -140,12 +140,11 @@ def _is_repeated(files: record.RunFolder, group: Alone | None) -> bool:
 def _already(past: Past, job: config.Job) -> Outcome:
     """Return the outcome of a run that had ended before this process."""
     assert past.status is not None
-    notices = []
-    now = provenance.own_modules(job.resolved, edited=True)
+    notice, now = "", provenance.own_modules(job.resolved, edited=True)
     if past.sessions and past.sessions[-1].get(record.OWN_CODE, "") != now:
-        notices.append("the module of your own norm or task has changed since; these numbers are of the earlier code")
+        notice = "the module of your own norm or task has changed since; these numbers are of the earlier code"
     error = past.status.get("error")
-    return Outcome(past.status["status"], past.step, error, already=True, notices=tuple(notices))
+    return Outcome(past.status["status"], past.step, error, already=True, notice=notice)
 
 
 def _run_and_report(job: config.Job, past: Past, conditions: Conditions) -> Outcome:

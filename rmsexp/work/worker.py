@@ -79,7 +79,7 @@ class Worker:
         elif outcome.already:
             if job not in self.asked.plan().left:
                 return
-            message = "; ".join([ENDED, *outcome.notices])  # noted, or it would be tried for ever
+            message = "; ".join(filter(None, [ENDED, outcome.notice]))  # noted, or it would be tried for ever
         else:
             if outcome.status != "finished":
                 self.report(f"{outcome.status} at step {outcome.step}: {job.folder}: {outcome.error}")
