@@ -241,10 +241,11 @@ def changed_keys(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         if isinstance(value, list | tuple):
             return [stated(item) for item in value]
         if isinstance(value, dict):
-            return {key: stated(item) for key, item in value.items() if item is not None}
+            return {key: stated(item) for key, item in value.items() if item not in (None, {})}
         return value
 
-    return [key for key in dict.fromkeys([*then, *now]) if stated(then.get(key)) != stated(now.get(key))]
+    before, after = stated(then), stated(now)
+    return [key for key in dict.fromkeys([*before, *after]) if before.get(key) != after.get(key)]
 
 
 def registration(folder: Path) -> Registration | None:
@@ -273,7 +274,8 @@ def read(path: Path) -> CampaignFile:
 
 def text(file: CampaignFile) -> str:
     """Return the text of a file with this content. Keys of later rules are left out where they have no effect."""
-    seeds = renamed(asdict(file.seeds), file.rules)
+    old = OCTAVE_KEYS if file.rules == OCTAVE_RULES else {}
+    seeds = {old.get(key, key): value for key, value in asdict(file.seeds).items()}
     shown: dict[str, Any] = {"tuned_by": " ".join(file.tuned_by), "score": " ".join(file.score), "seeds": seeds}
     shown |= {"claims": [asdict(claim) for claim in file.claims], "jobs": [job._asdict() for job in file.jobs]}
     shown["registered"] = None if file.registered is None else file.registered._asdict()
@@ -282,8 +284,3 @@ def text(file: CampaignFile) -> str:
     later = ("rules", "supersedes") if file.rules == OCTAVE_RULES else ()
     unused = [key for key in ("tuning_runs", "ladder", "tolerance") if not content[key]]
     return json.dumps({key: value for key, value in content.items() if key not in (*later, *unused)}, indent=1) + "\n"
-
-
-def renamed(numbers: Mapping[str, Any], rules: int) -> dict[str, Any]:
-    """Return numbers of seeds with the keys that this version of the rules has in JSON."""
-    return {OCTAVE_KEYS.get(key, key) if rules == OCTAVE_RULES else key: value for key, value in numbers.items()}

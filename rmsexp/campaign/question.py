@@ -25,7 +25,7 @@ from typing import Any
 
 from rmsexp import config
 from rmsexp.campaign import campaign_file, content
-from rmsexp.campaign.asked import WHERE_AND_HOW, Asked, Timing, folder_name, last_of_each, overrides
+from rmsexp.campaign.asked import WHERE_AND_HOW, Asked, Timing, folder_name, last_of_each, overrides, timing
 from rmsexp.campaign.campaign_file import NO_GIT, Job, Metric, Registered, Stage
 from rmsexp.campaign.content import Content
 from rmsexp.campaign.progress import Plan, Planned
@@ -165,7 +165,7 @@ class Question(Asked):
         config.check_one_setting("timing.norms", jobs)
         if len({job.series for job in jobs}) < len(jobs):
             raise config.ConfigError(f"timing.norms={','.join(asked.norms)} has a norm twice; leave one out")
-        return [self.timing(jobs, asked, self.folder)] if jobs else []
+        return [timing(jobs, asked)] if jobs else []
 
     def begin(self, run: Planned) -> config.Job:
         """Return a run. Unless it is a pilot run, register the campaign first, if that was not done.
@@ -248,13 +248,9 @@ class Question(Asked):
         stated = asdict(self.content) | {"runs": words, "claims": [asdict(claim) for claim in self.claims]}
         del stated["timing"]
         stated["tune"]["first_seed"], stated["pilot"]["seed"] = campaign_file.TUNING_SEEDS[0], campaign_file.PILOT_SEED
-        for part, key in ((stated, "ladder"), (stated["final"], "tolerance"), (stated["tune"], "runs")):
-            if not part[key]:  # as campaigns without it were registered
-                del part[key]
         if self.content.rules == campaign_file.OCTAVE_RULES:  # as they were registered
-            del stated["supersedes"], stated["rules"]
-            numbers = {key: stated["final"].pop(key) for key in campaign_file.OCTAVE_KEYS}
-            stated["final"]["seeds"] = campaign_file.renamed(numbers, campaign_file.OCTAVE_RULES)
+            numbers = {old: stated["final"].pop(key) for key, old in campaign_file.OCTAVE_KEYS.items()}
+            stated |= {"rules": None, "final": stated["final"] | {"seeds": numbers}}
         shared = {key: list(getattr(self.campaign, key)) for key in ("grid", "tuned_by", "score")}
         return json.loads(json.dumps(stated | shared))
 

@@ -33,7 +33,7 @@ from rmsexp.commands import launch
 from rmsexp.config.words import overrides
 from rmsexp.system import process
 from rmsexp.system.command_line import REPORTED, Parser, config_dir_words, entry_point, number, report, value_word
-from rmsexp.system.lock import Lock, RunLockedError
+from rmsexp.system.lock import RunLockedError
 
 if TYPE_CHECKING:
     from rmsexp.campaign.asked import Asked, Timing
@@ -167,7 +167,7 @@ def _measure(timing: Timing, report: Callable[[str], None], typed: Sequence[str]
     from rmsexp.measure import processes
     from rmsexp.records.frames import timing_records
 
-    with suppress(RunLockedError), Lock(timing.lock, timing.lock.parent).held():
+    with suppress(RunLockedError), timing.locked():
         if timing.is_left():
 
             def show(folder: Path) -> None:

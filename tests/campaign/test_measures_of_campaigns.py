@@ -137,4 +137,3 @@ def test_tuning_runs_may_have_options_of_their_own(tmp_path: Path) -> None:
     campaign = asked.update()
     assert "its rates were chosen with schedule.steps=40" in campaign.remarks
     assert campaign_results.load(campaign.path) == campaign
-    assert "runs" not in ask(tmp_path / "usual").rules()["tune"]
