@@ -24,10 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from rmsexp import config
-from rmsexp.campaign import campaign_file, content
+from rmsexp.campaign import campaign_file
 from rmsexp.campaign.asked import WHERE_AND_HOW, Asked, Timing, folder_name, last_of_each, overrides, timing
-from rmsexp.campaign.campaign_file import NO_GIT, Job, Metric, Registered, Stage
-from rmsexp.campaign.content import Content
+from rmsexp.campaign.campaign_file import NO_GIT, Content, Job, Metric, Registered, Stage
 from rmsexp.campaign.progress import Plan, Planned
 from rmsexp.campaign.results import Campaign
 from rmsexp.config import classes, score
@@ -319,7 +318,7 @@ def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) ->
     """
     path, typed = config.file(GROUP, name, config_dir), last_of_each(words)
     try:
-        stated, claims, of_runs = content.read(read_yaml(path), typed)
+        stated, claims, of_runs = campaign_file.read_content(read_yaml(path), typed)
         shared = overrides({"threads": 1}, stated.runs, typed=of_runs)
         question = Question(name, typed, shared, config_dir, stated, claims)
         question.refuse_managed((*question.words, *question.tuning_words), [question.rate])

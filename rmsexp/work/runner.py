@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from threading import Event
 from typing import Any
@@ -117,24 +117,16 @@ def set_aside(files: record.RunFolder, group: Alone | None = None) -> None:
 
     The caller must hold the run's lock. ``group``: as in :class:`Conditions`.
     """
-    if _is_repeated(files, group):
+    is_repeated = (group or Alone()).is_restarted
+    if process.is_requeued():  # by SLURM: it may give commands that it had not reached before
+        sessions = []
+        with suppress(OSError, ValueError):
+            sessions = files.read_run()["sessions"]
+        is_repeated = process.slurm_job() in [session.get("slurm_job", "") for session in sessions]
+    if is_repeated:
         report("force=true is ignored, because torchrun or SLURM has started this command again")
     elif kept := files.move_aside():
         report(f"force=true begins a new run; the earlier one is kept as {kept}")
-
-
-def _is_repeated(files: record.RunFolder, group: Alone | None) -> bool:
-    """Return whether a launcher has given this run's command before: torchrun, or SLURM in a job that it requeued.
-
-    A requeued job may give commands that it had not reached before; the sessions of their runs are of other jobs.
-    """
-    if not process.is_requeued():
-        return (group or Alone()).is_restarted
-    try:
-        sessions = files.read_run()["sessions"]
-    except (OSError, ValueError):
-        return False
-    return process.slurm_job() in [session.get("slurm_job", "") for session in sessions]
 
 
 def _already(past: Past, job: config.Job) -> Outcome:
@@ -223,24 +215,19 @@ def _run(job: config.Job, past: Past, writer: Writer, group: Alone, conditions: 
         writer.begin(known, job.resolved, facts, contention.report(), failures, cfg.logger)
         pause = conditions.pause
         trainer = Trainer(stepper, state, clock, writer, contention=contention, display=display, pause=pause)
-        return _train(trainer, writer)
-
-
-def _train(trainer: Trainer, writer: Writer) -> Outcome:
-    """Train to the end, close the record with the run's final status, and return the outcome."""
-    status: Status = "failed"
-    error = None
-    try:
-        trainer.run()
-        status = "finished"
-    except Diverged as divergence:
-        status, error = "diverged", str(divergence)
-    except Interrupted:
-        status = "interrupted"
-        raise
-    finally:
-        writer.end(status, trainer.state.step)
-    return Outcome(status, writer.step, error)
+        status: Status = "failed"
+        error = None
+        try:
+            trainer.run()
+            status = "finished"
+        except Diverged as divergence:
+            status, error = "diverged", str(divergence)
+        except Interrupted:
+            status = "interrupted"
+            raise
+        finally:
+            writer.end(status, trainer.state.step)
+        return Outcome(status, writer.step, error)
 
 
 def _sessions(earlier: Sequence[Session], current: dict[str, Any], display: ProgressDisplay) -> list[Mapping[str, Any]]:
