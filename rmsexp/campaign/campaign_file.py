@@ -209,10 +209,6 @@ class CampaignFile:
             return measures.RANGE
         return measures.SLOPE if self.ladder else measures.SCORE
 
-    @property
-    def tuning_rule(self) -> selection.Rule:
-        return TUNING[self.rules]
-
 
 def on_ladder(norm: str, ladder: Mapping[str, Sequence[float]]) -> tuple[str, ...]:
     """Return the names of a norm on a ladder, such as "rms+schedule.steps=500"; the norm itself without a ladder."""
@@ -230,6 +226,13 @@ def moment(text: object) -> float | None:
     with suppress(ValueError):
         return clock.timestamp(str(text))
     return None
+
+
+def commit_of(git: Mapping[str, Any], code: object) -> str:
+    """Return the commit of some code, with "+" if there may be changes; without one, ``NO_GIT`` and a digest."""
+    if not git.get("commit"):
+        return f"{NO_GIT}{code}"
+    return f"{git['commit']}{'' if git.get('dirty', False) is False else '+'}"
 
 
 def find(root: Path) -> Iterator[Path]:

@@ -299,14 +299,13 @@ def code() -> dict[str, str]:
 
     The files are those of the package and the configs of runs, such as recipes.
     """
-    git, digest = provenance.git(), hashlib.sha256(provenance.code().encode())
+    digest = hashlib.sha256(provenance.code().encode())
     for path in sorted(config.CONFIGS.rglob("*.yaml")):
         place = path.relative_to(config.CONFIGS)
         if place.parts[0] not in NOT_OF_RUNS:
             digest.update(place.as_posix().encode() + b"\0" + path.read_bytes())
     files = digest.hexdigest()[:16]
-    commit = f"{git['commit']}{'' if git['dirty'] is False else '+'}" if git["commit"] else f"{NO_GIT}{files}"
-    return {"commit": commit, "code": files}
+    return {"commit": campaign_file.commit_of(provenance.git(), files), "code": files}
 
 
 def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) -> Question:

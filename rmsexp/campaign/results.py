@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rmsexp.campaign import remarks
-from rmsexp.campaign.campaign_file import NO_GIT, CampaignFile, Job, find, moment, read
+from rmsexp.campaign.campaign_file import TUNING, CampaignFile, Job, commit_of, find, moment, read
 from rmsexp.config import score
 from rmsexp.records import record
 from rmsexp.records.frames import names
@@ -99,7 +99,7 @@ class Campaign(CampaignFile):
         run, status = files.read_run(), str(files.read_status()["status"])
         if (name := "/".join([run["task"], run["setting"], run["series"], f"seed{run['seed']}"])) != job.folder:
             raise ValueError(f"{files.run_path} describes the run {name}, so it does not count")
-        code = frozenset(_code(session) for session in run["sessions"])
+        code = frozenset(commit_of(session.get("git") or {}, session.get("code")) for session in run["sessions"])
         began = next((moment(session.get("started")) for session in run["sessions"]), None)
         result = Result(status, code=code, data=run["dataset"]["digest"], began=began)
         if status != "finished" or job.stage == "pilot":
@@ -163,26 +163,24 @@ class Campaign(CampaignFile):
         return [arm for arms in self.arms.values() for arm in arms]
 
     @property
-    def tuned_arms(self) -> list[str]:
-        """The arms whose rates are tuned: with a ladder, those with its first and its last values."""
-        return [arm for arms in self.arms.values() for arm in dict.fromkeys((arms[0], arms[-1]))]
-
-    @property
     def sizes(self) -> tuple[float, ...]:
         """The values of the first key of the ladder; empty without one."""
         return next(iter(self.ladder.values()), ())
 
     @cached_property
     def validation(self) -> ByRate:
-        """The validation scores of the tuning runs that ended; NaN for diverged runs."""
-        return self._by_rate("tune", self.tuned_arms)
+        """The validation scores of the tuning runs that ended, of each arm that is tuned; NaN for diverged runs.
+
+        With a ladder these are the arms with its first and its last values.
+        """
+        return self._by_rate("tune", [arm for arms in self.arms.values() for arm in dict.fromkeys((arms[0], arms[-1]))])
 
     @cached_property
     def tuning(self) -> selection.Plan:
         """The rates of the grid as extended, and the tuning runs to be made now or, without any, the choices."""
         if not self.is_tuned:
             return selection.Plan(self.grid, (), {})
-        return selection.tune(self.grid, self.validation, self.mode, self.seeds.tune, self.tuning_rule)
+        return selection.tune(self.grid, self.validation, self.mode, self.seeds.tune, TUNING[self.rules])
 
     @cached_property
     def choice(self) -> dict[str, selection.Choice]:
@@ -325,7 +323,7 @@ class Campaign(CampaignFile):
         for norm, arm in ((norm, arm) for norm, arms in self.arms.items() for arm in arms):
             if not tuned:
                 rates = max(len(self.tuning.grid), len(self.grid))
-                number = rates + self.tuning_rule.runs if self.is_tuned and arm in self.tuned_arms else 0
+                number = rates + TUNING[self.rules].runs if self.is_tuned and arm in self.validation else 0
                 runs += [Job("tune", arm, self.grid[0], 0, "")] * max(0, number - planned["tune", arm])
             elif not planned["final", arm]:  # it diverged at every rate
                 continue
@@ -413,10 +411,3 @@ def load_all(root: Path, problems: list[str]) -> list[Campaign]:
 def _values(rows: Sequence[record.Row], split: str, metric: str) -> dict[int, float]:
     """Return a metric by step; NaN where it is not finite."""
     return {row["step"]: number(row[metric]) for row in rows if row["split"] == split and metric in row}
-
-
-def _code(session: Mapping[str, Any]) -> str:
-    git = session.get("git") or {}
-    if not git.get("commit"):
-        return f"{NO_GIT}{session.get('code')}"
-    return f"{git['commit']}{'+' if git.get('dirty', False) is not False else ''}"
