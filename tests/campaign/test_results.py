@@ -131,34 +131,8 @@ def test_a_damaged_record_counts_as_missing_and_is_named(tmp_path: Path, damage:
     assert [str(tmp_path / job.folder) in line and named in line for line in found.problems] == [True]
 
 
-def diverge(root: Path, path: Path, norms: set[str]) -> campaign_results.Campaign:
-    """Let norms diverge at every rate: the grid is extended at its low edge, twice, and they have no final runs."""
-    stored = json.loads(path.read_text())
-    stored["jobs"] = [job for job in stored["jobs"] if job["norm"] not in norms or job["seed"] == 1000]
-    stored["jobs"] += [
-        {"stage": "tune", "norm": norm, "rate": rate, "seed": 1000, "folder": copied(root, norm, rate)}
-        for norm in stored["norms"]
-        for rate in (0.0005, 0.00025)
-    ]
-    for job in stored["jobs"]:
-        if job["norm"] in norms:
-            atomic.write_json(root / job["folder"] / record.STATUS, {"status": "diverged", "step": 9, "error": "nan"})
-    atomic.write_json(path, stored)
-    return campaign_results.load(path)
-
-
-def copied(root: Path, norm: str, rate: float) -> str:
-    """Copy the run at the lowest rate of the grid to another rate; return its folder."""
-    setting = "cifar10/small+evaluation=validation+optim.lr="
-    folder = f"{setting}{rate:g}/{norm}/seed1000"
-    shutil.copytree(root / f"{setting}0.001/{norm}/seed1000", root / folder)
-    run = json.loads((root / folder / record.RUN).read_text())
-    atomic.write_json(root / folder / record.RUN, run | {"setting": folder.split("/")[1]})
-    return folder
-
-
 def test_a_campaign_in_which_every_norm_diverges_is_decided(tmp_path: Path) -> None:
-    campaign = diverge(tmp_path, Campaign(claims=[EQUAL]).write(tmp_path), {"none", "ln", "rms"})
+    campaign = loaded(tmp_path, claims=[EQUAL], lost=["none", "ln", "rms"])
     assert (campaign.undecided, campaign.coming()) == ("", [])
     (verdict,) = campaign.verdicts
     assert (verdict.outcome, verdict.diverged_both) == ("inconclusive", 8)
@@ -166,7 +140,7 @@ def test_a_campaign_in_which_every_norm_diverges_is_decided(tmp_path: Path) -> N
 
 
 def test_a_norm_that_diverges_at_every_rate_is_worse_than_any(tmp_path: Path) -> None:
-    campaign = diverge(tmp_path, Campaign(claims=[EQUAL, BETTER]).write(tmp_path), {"none"})
+    campaign = loaded(tmp_path, lost=["none"])
     assert campaign.choice["none"].rate is None
     assert (campaign.verdicts[1].outcome, campaign.verdicts[1].diverged_b) == ("supported", 8)
 

@@ -97,6 +97,7 @@ class Campaign:
         seeds: the number of final seeds; ``needed`` that is written, None for a campaign before its first look.
         gone: (norm, final seed) of runs that were not done.
         diverged: (norm, final seed) of runs that diverged.
+        lost: norms that diverge at every rate.
         rules: the version of the rules: 1 for rates an octave apart, 2 for rates a quarter-octave apart.
         gain: by how much the metric improves in the last fifth of the steps, in the displayed unit.
         setting: the scale of all runs, and the options that they share.
@@ -115,6 +116,7 @@ class Campaign:
     claims: Sequence[dict[str, Any]] = (EQUAL, BETTER)
     gone: set[tuple[str, int]] = field(default_factory=set)
     diverged: set[tuple[str, int]] = field(default_factory=set)
+    lost: Sequence[str] = ()
     commits: Sequence[str] = ("abc",)
     rules: int = 2
     gain: float = 0.0
@@ -126,7 +128,7 @@ class Campaign:
         for job in [*self.tune(), *self.final()]:
             key = job.norm, job.seed
             if key not in self.gone:
-                status = "diverged" if key in self.diverged else "finished"
+                status = "diverged" if key in self.diverged or job.norm in self.lost else "finished"
                 git = {"commit": self.commits[job.seed % len(self.commits)], "dirty": False}
                 value = self._value(job)
                 write_record(root, job, self.metric, value, mode=self.mode, status=status, git=git)
@@ -170,7 +172,7 @@ class Campaign:
             for run in runs:
                 value = self._value(self._job("tune", *run))
                 mean = sum(value(step, "valid") for step in score.steps(STEPS)[-3:]) / 3
-                values[run.norm].setdefault(run.rate, {})[run.seed] = mean
+                values[run.norm].setdefault(run.rate, {})[run.seed] = math.nan if run.norm in self.lost else mean
         return [
             self._job("tune", norm, rate, seed)
             for norm, tried in values.items()
@@ -179,7 +181,8 @@ class Campaign:
         ]
 
     def final(self) -> list[Job]:
-        return [self._job("final", norm, rate, seed) for norm, rate in self.best.items() for seed in range(self.seeds)]
+        rates = {norm: rate for norm, rate in self.best.items() if norm not in self.lost}
+        return [self._job("final", norm, rate, seed) for norm, rate in rates.items() for seed in range(self.seeds)]
 
     def _job(self, stage: Any, norm: str, rate: float, seed: int) -> Job:
         setting = f"{self.setting}+evaluation={'scored' if stage == 'final' else 'validation'}+optim.lr={rate:g}"
