@@ -87,12 +87,6 @@ def execute(job: config.Job, conditions: Conditions = ALONE) -> Outcome:
     Raises: lock.RunLockedError if another process writes this run; after SIGUSR2, what the handler that was there
     before raises, such as SystemExit if submitit has requeued its job.
     """
-    outcome = _execute(job, conditions)
-    process.hand_on(outcome.signum)
-    return outcome
-
-
-def _execute(job: config.Job, conditions: Conditions) -> Outcome:
     # Compute and cache these now: source files may be edited while the run goes on with the code that it has loaded.
     provenance.code()
     provenance.git()
@@ -109,7 +103,9 @@ def _execute(job: config.Job, conditions: Conditions) -> Outcome:
             return Outcome("failed", 0, str(error))
         files.path.mkdir(parents=True, exist_ok=True)
         files.remove_temporaries()
-        return _run_and_report(job, past, conditions)
+        outcome = _run_and_report(job, past, conditions)
+    process.hand_on(outcome.signum)
+    return outcome
 
 
 def set_aside(files: record.RunFolder, group: Alone | None = None) -> None:
