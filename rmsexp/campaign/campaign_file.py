@@ -36,7 +36,7 @@ FORMAT = 1
 OCTAVE_RULES, RULES = 1, 2
 TUNING = {OCTAVE_RULES: selection.OCTAVES, RULES: selection.QUARTERS}
 # Each stage has seeds of its own. Final seeds count from 0, and there are at most 1000 of them.
-TUNING_SEEDS, PILOT_SEED, TIMING_SEED = (1000, 1001, 1002), 2000, 3000
+TUNING_SEEDS, PILOT_SEED, TIMING_SEED = tuple(range(1000, 1000 + selection.TUNING_SEEDS)), 2000, 3000
 OCTAVE_KEYS = {"min_seeds": "look", "max_seeds": "most"}
 NO_GIT = "code "  # in the place of a commit where there is none, before a digest of files
 Stage = Literal["pilot", "tune", "final"]
