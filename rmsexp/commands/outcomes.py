@@ -31,8 +31,8 @@ def show(job: config.Job, outcome: Outcome, swept: bool = False) -> None:
     if outcome.already:
         longer = "; a larger max_steps continues this one" if outcome.status == "finished" else ""
         print(f"already {outcome.status} at step {outcome.step} (force=true starts a new run{longer})")
-        for notice in outcome.notices:
-            print(f"note    {notice}")
+        if outcome.notice:
+            print(f"note    {outcome.notice}")
     elif outcome.status == "interrupted":
         print(f"interrupted at step {outcome.step}" + f"; {job.again} to continue" * (not swept))
     else:

@@ -13,7 +13,7 @@ import termios
 from pathlib import Path
 
 import pytest
-from helpers import campaign_runs
+from helpers import campaigns
 from helpers.campaigns import Campaign
 from helpers.records import write_run
 
@@ -169,8 +169,8 @@ def test_a_campaign_counts_the_runs_that_its_rules_will_ask_for(
     """Six tuning runs are planned at first; eight more and four final runs come."""
     folder = "order_embedding/demo+evaluation=validation+optim.lr={2:g}/{1}/seed{3}"
     monkeypatch.setattr(question.Question, "relative_folder", lambda _, *run: folder.format(*run))
-    asked = campaign_runs.ask(tmp_path)
-    campaign_runs.write_run(asked, asked.update().jobs[0])
+    asked = campaigns.ask(tmp_path)
+    campaigns.write_run(asked, asked.update().jobs[0])
     assert status.main([str(asked.results)]) == 0
     shown = capsys.readouterr().out
     assert "left  coming\n" in shown

@@ -175,7 +175,7 @@ def test_runs_that_come_count_in_the_total_and_in_the_time_left(
 
 def test_time_left_of_an_interrupted_run_is_at_its_own_pace(tmp_path: Path, campaign: Campaign) -> None:
     campaign.write(tmp_path)
-    folder = tmp_path / campaign._final()[0]["folder"]
+    folder = tmp_path / campaign.final()[0].folder
     (folder / record.STATUS).write_text('{"status": "interrupted", "step": 600, "error": null}')
     (folder / record.CONFIG).write_text("max_steps: 1000\n")
     (found,) = progress.read(tmp_path).campaigns

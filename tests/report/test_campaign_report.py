@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from helpers.campaigns import Campaign, three, write_timing
-from helpers.records import load_timings, write_run
+from helpers.campaigns import Campaign, three
+from helpers.records import load_timings, write_run, write_timing
 
 from rmsexp.campaign import results as campaign_results
 from rmsexp.commands import report
@@ -31,7 +31,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("results")
     for campaign in three():
         campaign.write(root)
-    write_timing(root, "cifar10")
+    write_timing(root, {"ln+impl=fused": 1.0, "rms+impl=fused": 0.9}, setting="small")
     report.run(root)
     return root
 
@@ -57,7 +57,7 @@ def test_settings_with_only_tuning_runs_are_left_out_and_counted(reported: Path)
     page = (reported / "report/report.html").read_text()
     assert 'data-name="small+evaluation=validation' not in page
     assert 'data-name="small+evaluation=scored' in page
-    settings = {job["folder"].rsplit("/", 2)[0] for campaign in three() for job in campaign._tune()}
+    settings = {job.setting for campaign in three() for job in campaign.tune()}
     assert f"pilot or tuning runs of campaigns: {len(settings)}" in page
     assert not (reported / "report/cifar10/small+evaluation=validation+optim.lr=0.004").exists()
 

@@ -16,7 +16,7 @@ import forked_run
 import pytest
 import torch
 from distributed_equality import words_of
-from helpers.campaign_runs import RUNS
+from helpers.campaigns import RUNS
 from helpers.stopping import assert_same
 
 from rmsexp import config

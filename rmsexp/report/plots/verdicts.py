@@ -98,7 +98,7 @@ def rates(campaign: Campaign, looks: Looks) -> Panel:
     """
     found: dict[str, dict[float, list[float]]] = {}  # the scores of runs that ended, NaN for those that diverged
     for norm in campaign.every_arm:
-        ended = [(job.rate, campaign.rated_score(result)) for job, result in campaign.rated(norm) if result.ended]
+        ended = [(job.rate, result.score) for job, result in campaign.rated(norm) if result.ended]
         found[norm] = {rate: [score for at, score in ended if at == rate] for rate in sorted(dict(ended))}
     values = [value for by_rate in found.values() for scores in by_rate.values() for value in scores]
     low, high = padded(values)
