@@ -10,7 +10,7 @@ annotations ``(batch, time, 2 d)``, the hidden states of both directions concate
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,7 @@ from rmsexp.norms import Norm
 from rmsexp.task import Noise
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """A batch of examples, as word ids.
 
     Passages, questions and their masks are ``(batch, time)``; masks are false on padding. Answers are ``(batch,)``.
