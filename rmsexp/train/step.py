@@ -15,8 +15,8 @@ from rmsexp.norms import Normaliser
 from rmsexp.norms.batch import BatchNorm
 from rmsexp.system.command_line import ConfigError
 from rmsexp.task import CoupledTask, MicroBatches, Objective, Task, checked
-from rmsexp.train.distributed.group import Alone
-from rmsexp.train.distributed.sums import sums_of
+from rmsexp.train.distributed.group import Alone, Group
+from rmsexp.train.distributed.sums import KINDS, Sums
 from rmsexp.train.optim import CLIPPING
 from rmsexp.train.randomness import StreamNoise
 
@@ -40,44 +40,6 @@ class StepResult(NamedTuple):
     examples: int | Tensor
 
 
-Updates = list[list[Any]]  # of the running statistics in a micro-batch, by module
-
-
-class RunningStatistics:
-    """The running statistics of a model's batch norms, ``modules``.
-
-    Their updates are held, so that no micro-batch of a step depends on the others.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self.modules = [module for module in model.modules() if isinstance(module, BatchNorm)]
-        self._held: list[Updates] = []
-
-    @contextmanager
-    def held(self, active: bool) -> Iterator[None]:
-        """Undo, at the end of the context, what it changes of the statistics. Without ``active`` do nothing."""
-        if not active or not self.modules:
-            yield
-            return
-        for module in self.modules:
-            module.hold_updates()
-        try:
-            yield
-        finally:
-            self._held.append([module.release_updates() for module in self.modules])
-
-    def release(self) -> list[Updates]:
-        """Return the updates of each context of :meth:`held` since the last call."""
-        released, self._held = self._held, []
-        return released
-
-    def update(self, released: Iterable[Updates]) -> None:
-        """Update the statistics by what :meth:`release` returned, in order."""
-        for updates in released:
-            for module, updates_of_module in zip(self.modules, updates, strict=True):
-                module.apply_updates(updates_of_module)
-
-
 class Stepper:
     """A model with its task and optimiser, and the training step.
 
@@ -89,8 +51,9 @@ class Stepper:
     ) -> None:
         self.config, self.task, self.model, self.device = config, task, model, device
         self.optimizer, self.group = task.optimizer(model), group or Alone()
-        self._sums = sums_of(self.group, model, config.reduce)
-        self._statistics = RunningStatistics(model)
+        self._sums = KINDS[config.reduce](self.group, model) if isinstance(self.group, Group) else Sums()
+        self._batch_norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
+        self._held: list[list[Any]] = []  # updates of the running statistics, by micro-batch and batch norm
         self._depending_on_step = depending_on_step(model)
 
     def take(self, step: int, batches: MicroBatches, part: Part = nullcontext) -> StepResult:
@@ -111,10 +74,12 @@ class Stepper:
         with part("update"):
             sums.finish()
             assert sums.values is not None
-            if self._statistics.modules:
-                self._statistics.update(self._all(self._statistics.release()))
-            norm = self._update()
-        values = torch.cat([sums.values, norm.reshape(1)])
+            held, self._held = self._held, []
+            for updates in self._all(held) if self._batch_norms else []:
+                for norm, of_norm in zip(self._batch_norms, updates, strict=True):
+                    norm.apply_updates(of_norm)
+            gradient_norm = self._update()
+        values = torch.cat([sums.values, gradient_norm.reshape(1)])
         return StepResult(values, list(sums.metrics), sums.count, sums.examples)
 
     def set_step(self, step: int) -> None:
@@ -152,7 +117,7 @@ class Stepper:
         weights, held = batches.weights, self._sums.number > 1 or self.group.size > 1
         for micro, batch in self._numbered(batches):
             with part("forward"):
-                with self._computing(), self._statistics.held(held):
+                with self._computing(held):
                     noise = StreamNoise(self.config.seed, "noise", step, micro, device=self.device)
                     objective = self.task.objective(self.model, batch, noise)
                 checked(objective, Objective, "objective")
@@ -167,7 +132,7 @@ class Stepper:
         assert isinstance(task, CoupledTask)
         with part("forward"):
             for batch in batches:
-                with self._computing(), self._statistics.held(True):
+                with self._computing(hold=True):
                     embedded.append(task.embed(self.model, batch))
             rows = self._all([[tensor.detach() for tensor in tensors] for tensors in embedded])
             joined = [torch.cat(column).requires_grad_() for column in zip(*rows, strict=True)]
@@ -183,8 +148,21 @@ class Stepper:
                     values, objective = torch.zeros_like(values), dataclasses.replace(objective, count=0)
                 self._sums.add(micro, values, objective, batches.weights[micro])
 
-    def _computing(self) -> AbstractContextManager[object]:
-        return autocast(self.config.precision, self.device)
+    @contextmanager
+    def _computing(self, hold: bool = False) -> Iterator[None]:
+        """Compute inside in the config's precision. With ``hold`` the running statistics stay as they are.
+
+        Their updates are held until the end of the step, so that no micro-batch depends on the others.
+        """
+        norms = self._batch_norms if hold else []
+        for norm in norms:
+            norm.hold_updates()
+        try:
+            with autocast(self.config.precision, self.device):
+                yield
+        finally:
+            if norms:
+                self._held.append([norm.release_updates() for norm in norms])
 
 
 def depending_on_step(model: nn.Module) -> list[Normaliser]:

@@ -14,7 +14,7 @@ from rmsexp import config
 from rmsexp.config import score
 from rmsexp.records import record
 from rmsexp.task import INTERIM, WHOLE, Extent
-from rmsexp.train import evaluations
+from rmsexp.train.loop import evaluated_after, evaluated_at
 from rmsexp.work import runner
 
 TINY = (
@@ -36,14 +36,14 @@ def plan(cfg: Any, steps: int) -> dict[int, list[Extent]]:
     """Return the evaluations of a run of this many steps, by step, as the trainer finds them."""
     found, step = {}, 0
     while step < steps:
-        step = min(steps, evaluations.after(cfg, step))
-        found[step] = list(evaluations.at(cfg, step, step == steps))
+        step = min(steps, evaluated_after(cfg, step))
+        found[step] = list(evaluated_at(cfg, step, step == steps))
     return found
 
 
 def test_every_evaluates_all_splits_at_its_interval_and_at_the_end() -> None:
     assert plan(every(30), 100) == {30: [WHOLE], 60: [WHOLE], 90: [WHOLE], 100: [WHOLE]}
-    assert list(evaluations.at(every(30), 31, last=False)) == []
+    assert list(evaluated_at(every(30), 31, last=False)) == []
 
 
 @pytest.mark.parametrize("test", [True, False])

@@ -9,9 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from rmsexp.config.schema import LoggerConfig, TensorBoardConfig
+from rmsexp.records import record
 from rmsexp.train import loggers
+from rmsexp.train.checkpoint import Identity
 from rmsexp.train.interrupt import Interrupt, Interrupted
 from rmsexp.train.progress import Failures, ProgressDisplay
+from rmsexp.train.writer import Writer
 
 # --- signals
 
@@ -68,7 +71,7 @@ def fail(*_: object, **__: object) -> None:
 
 @pytest.mark.parametrize("failing", ["none", "start", "log", "close"])
 def test_a_logger_that_fails_is_switched_off(
-    failing: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    failing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures, calls = Failures(), list[str]()
 
@@ -82,10 +85,11 @@ def test_a_logger_that_fails_is_switched_off(
         return SimpleNamespace(log=lambda _: note("log"), close=lambda _: note("close"))
 
     monkeypatch.setattr(loggers, "KINDS", {"tensorboard": start})
-    logger = loggers.Loggers(LoggerConfig(tensorboard=TensorBoardConfig()), failures, Path(), {}, {})
+    writer, options = Writer(record.RunFolder(tmp_path), "slopes"), LoggerConfig(tensorboard=TensorBoardConfig())
+    writer.begin(Identity(0, "", ""), {}, {"sessions": [{"from_step": 0}]}, {}, failures, options)
     for _ in range(2):
-        logger.log({})
-    logger.close("finished")
+        writer.append([{}])
+    writer.end("finished", 1)
     expected = ["start", "log", "log", "close"]
     assert calls == (expected if failing == "none" else expected[: expected.index(failing) + 1])
     reported = {} if failing == "none" else {"logger=tensorboard": "ConnectionError: the service has gone away"}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rmsexp.system import process
 from rmsexp.task import Objective
-from rmsexp.train.distributed.group import Alone, Group
+from rmsexp.train.distributed.group import Group
 
 
 class Sums:
@@ -120,9 +120,4 @@ class OrderedSums(JointSums):
         return total
 
 
-KINDS: dict[str, type[JointSums]] = {"ordered": OrderedSums, "fast": JointSums}
-
-
-def sums_of(group: Alone, model: nn.Module, reduce: str) -> Sums:
-    """Return what adds up the steps of a model. ``reduce``: a key of ``KINDS``, for several processes."""
-    return KINDS[reduce](group, model) if isinstance(group, Group) else Sums()
+KINDS: dict[str, type[JointSums]] = {"ordered": OrderedSums, "fast": JointSums}  # for several processes, by ``reduce``
