@@ -246,25 +246,6 @@ def test_padding_has_no_part_in_training(name: str) -> None:
     close(*results)
 
 
-@EVERY_READER
-def test_batch_1_is_batch_32_in_evaluation(name: str) -> None:
-    model = make(READERS[name])
-    for index in range(2):
-        model(batch_of(name=str(index)))
-    model.eval()
-    batch = batch_of([(1 + i % 8, 1 + i % 5) for i in range(32)], "together")  # longer sequences than in training
-    together = model(batch)
-    for row in range(0, 32, 3):
-        passage, question = batch.passage_mask[row].sum(), batch.question_mask[row].sum()
-        here = slice(row, row + 1)
-        alone = Batch(
-            *(batch.passage[here, :passage], batch.passage_mask[here, :passage]),
-            *(batch.question[here, :question], batch.question_mask[here, :question]),
-            batch.answer[here],
-        )
-        close(model(alone), together[here])
-
-
 @pytest.mark.parametrize("padding", ["exclude", "include"])
 def test_everywhere_has_one_statistic_over_positions_of_the_passage_and_over_questions(padding: str) -> None:
     model = make(norms.BN(name="bn", min_examples=4, momentum=1.0, everywhere=True, padding=padding))

@@ -241,41 +241,6 @@ def test_padding_leaves_the_state(unit: Unit, name: str) -> None:
 
 @KINDS
 @UNITS
-@BOTH
-def test_padding_changes_nothing(unit: Unit, name: str, reverse: bool) -> None:
-    """Neither the input on padding nor the amount of padding changes states, statistics or gradients in training."""
-    x, results = draw(BATCH, TIME, E), []
-    other = torch.where(MASK.unsqueeze(-1), x, 100 * draw(BATCH, TIME, E, seed=5))
-    for inputs in (x, torch.cat([other, 100 * draw(BATCH, 3, E, seed=6)], 1)):
-        ours, mask = make(NORMS[name], unit), mask_of(time=inputs.shape[1])
-        states = ours(inputs, mask, initial_of(unit), reverse=reverse)[mask]
-        statistics = {key: buffer[:TIME] for key, buffer in ours.named_buffers()}
-        results.append((states, statistics, gradients(states, ours)))
-        assert all(not buffer[TIME:].any() for key, buffer in ours.named_buffers() if key.endswith("count"))
-    close(*results)
-
-
-@KINDS
-@UNITS
-@BOTH
-def test_a_sequence_in_a_batch_is_the_sequence_alone(unit: Unit, name: str, reverse: bool) -> None:
-    """In evaluation a sequence has the same states in a batch of 32 as alone, where it has no mask or padding.
-
-    For ``reverse`` the test itself flips the sequence alone, and its states.
-    """
-    ours, lengths = make(NORMS[name], unit), torch.arange(32) % TIME + 1
-    ours(draw(32, TIME, E, seed=1), mask_of(lengths))  # sets running statistics of batch norms
-    ours.eval()
-    x, initial = draw(32, TIME, E, seed=2), initial_of(unit, 32)
-    together = ours(x, mask_of(lengths), initial, reverse=reverse)
-    for i, length in list(enumerate(lengths.tolist()))[::3]:
-        sequence, state = x[i : i + 1, :length], tuple(part[i : i + 1] for part in initial)
-        alone = ours(sequence.flip(1), initial=state).flip(1) if reverse else ours(sequence, initial=state)
-        close(alone[0], together[i, :length])
-
-
-@KINDS
-@UNITS
 def test_the_default_state_is_zeros_and_the_default_mask_all_real(unit: Unit, name: str) -> None:
     ours, x = make(NORMS[name], unit).eval(), draw(BATCH, TIME, E)
     zeros = tuple(torch.zeros_like(part) for part in initial_of(unit))
