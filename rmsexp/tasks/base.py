@@ -28,6 +28,7 @@ class TaskBase(Task):
     def __init__(self, config: Any, device: torch.device, source: Any) -> None:
         self.config, self.device, self.source = config, device, source
         self.dataset = Dataset(source.name, source.digest, source.builtin)
+        self.notes: dict[str, str] = {}
         self.epoch = lru_cache(maxsize=3)(self.plan)  # epoch 0, for its size, and the one or two of a step
 
     @abstractmethod
@@ -85,8 +86,10 @@ class TaskBase(Task):
     ) -> dict[str, float]:
         """Return the metrics of the batches ``load(part)``, summed over all parts and divided by ``count``."""
 
+        noise: Any = None
+
         def sums(part: Any) -> dict[str, float]:
-            return {name: value.item() for name, value in self.objective(model, load(part), None).sums.items()}
+            return {name: value.item() for name, value in self.objective(model, load(part), noise).sums.items()}
 
         return means(sums, parts, count)
 

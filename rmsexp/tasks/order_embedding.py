@@ -211,7 +211,7 @@ class Task(TaskBase):
     def load(self, indices: np.ndarray, step: int) -> Batch:  # noqa: ARG002
         """Return a micro-batch of :meth:`parts`."""
         train, (images, captions) = self._splits["train"], indices.T
-        return Batch(*self._tokens(train, captions), self._features(train, images))
+        return Batch._make([*self._tokens(train, captions), self._features(train, images)])
 
     def objective(self, model: nn.Module, batch: Batch, noise: Noise | None) -> Objective:  # noqa: ARG002
         return self.coupled(*self.embed(model, batch))

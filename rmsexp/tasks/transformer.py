@@ -87,7 +87,7 @@ class Task(TranslationTask):
     config: Config
 
     @property
-    def steps_per_epoch(self) -> float:
+    def steps_per_epoch(self) -> float:  # type: ignore[override]
         steps = len(self.epoch(0)) / self.config.accumulate
         return steps if self.config.batching == "toolkit" else float(math.ceil(steps))
 
