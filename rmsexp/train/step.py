@@ -16,7 +16,7 @@ from rmsexp.norms.batch import BatchNorm
 from rmsexp.system.command_line import ConfigError
 from rmsexp.task import CoupledTask, MicroBatches, Objective, Task, checked
 from rmsexp.train.distributed.group import Alone, Group
-from rmsexp.train.distributed.sums import KINDS, Sums
+from rmsexp.train.distributed.sums import JointSums, Sums
 from rmsexp.train.optim import CLIPPING
 from rmsexp.train.randomness import StreamNoise
 
@@ -51,7 +51,8 @@ class Stepper:
     ) -> None:
         self.config, self.task, self.model, self.device = config, task, model, device
         self.optimizer, self.group = task.optimizer(model), group or Alone()
-        self._sums = KINDS[config.reduce](self.group, model) if isinstance(self.group, Group) else Sums()
+        ordered = config.reduce == "ordered"
+        self._sums = JointSums(self.group, model, ordered) if isinstance(self.group, Group) else Sums()
         self._batch_norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
         self._held: list[list[Any]] = []  # updates of the running statistics, by micro-batch and batch norm
         self._depending_on_step = depending_on_step(model)
