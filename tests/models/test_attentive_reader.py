@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.cases import some
-from helpers.sites import NORMS, TWINS, by_formula, close, draw, fill
+from helpers.sites import NORMS, TWINS, by_formula, close, draw, drawn_weights, fill
 from helpers.tensors import digest
 from helpers.translation_models import SiteList, parameters
 from torch import Tensor, nn
@@ -104,17 +104,8 @@ def initialised(name: str = "none", *, shared: bool = False, seed: int = 0) -> A
     return model
 
 
-def weights(model: AttentiveReader) -> dict[str, Tensor]:
-    """Return the weights that are drawn at random, by name; each gate's block has its own entry."""
-    drawn: dict[str, Tensor] = {"embedding": model.embedding, "output": model.output}
-    for name, site in model.named_modules():
-        if isinstance(site, norms.Linear):
-            drawn |= {f"{name}/{i}": block for i, block in enumerate(site.weight.chunk(site.site.blocks))}
-    return {name: weight.detach() for name, weight in drawn.items()}
-
-
 def test_square_matrices_are_orthogonal_and_small_and_others_uniform() -> None:
-    drawn = weights(initialised())
+    drawn = drawn_weights(initialised())
     square = {name for name, weight in drawn.items() if weight.shape[0] == weight.shape[1]}
     gates = {f"{lstm}_lstm.gates_{side}/{block}" for lstm in LSTMS for side in "xh" for block in range(4)}
     assert len(drawn) == 2 + 4 * 2 * 4 + 7
@@ -131,7 +122,7 @@ def test_square_matrices_are_orthogonal_and_small_and_others_uniform() -> None:
 
 
 def test_matrices_are_drawn_independently() -> None:
-    drawn = weights(initialised())
+    drawn = drawn_weights(initialised())
     blocks = torch.stack([weight.flatten() for name, weight in drawn.items() if weight.shape == (24, 24)])
     assert len(blocks) == 32
     assert (torch.corrcoef(blocks) - torch.eye(32)).abs().max() < 0.25  # correlations of matrices of 576 elements
@@ -139,10 +130,10 @@ def test_matrices_are_drawn_independently() -> None:
 
 
 def test_with_shared_init_weights_of_equal_shape_begin_equal() -> None:
-    drawn = weights(initialised(shared=True))
+    drawn = drawn_weights(initialised(shared=True))
     by_shape = {(tuple(weight.shape), digest(weight)) for weight in drawn.values()}
     assert len(by_shape) == len({shape for shape, _ in by_shape}) == 5
-    assert not torch.equal(drawn["embedding"], weights(initialised())["embedding"])
+    assert not torch.equal(drawn["embedding"], drawn_weights(initialised())["embedding"])
 
 
 # --- the forward pass, written plainly

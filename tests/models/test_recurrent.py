@@ -250,41 +250,6 @@ def test_the_default_state_is_zeros_and_the_default_mask_all_real(unit: Unit, na
         assert not torch.allclose(ours(x, initial=(*zeros[:i], part, *zeros[i + 1 :])), expected)
 
 
-# --- sites
-
-
-PARTS = {
-    GRU: {"gates_x": (2 * H, 2), "gates_h": (2 * H, 2), "candidate_x": (H, 1), "candidate_h": (H, 1)},
-    LSTM: {"gates_x": (4 * H, 4), "gates_h": (4 * H, 4)},
-}
-
-
-@UNITS
-def test_the_sites_and_their_blocks(unit: Unit) -> None:
-    ours = unit(NORMS["ln"], "encoder.forward", E, H)
-    sites = {module.site.name: module.site for module in ours.modules() if isinstance(module, norms.Linear)}
-    assert {name: (site.features, site.blocks) for name, site in sites.items()} == {
-        f"encoder.forward.{part}": sizes for part, sizes in PARTS[unit].items()
-    }
-
-
-GAINS = ("gates_x.norm.weight", "gates_h.norm.weight", "cell.weight")
-NORM_PARAMETERS = {  # of an LSTM, by norm; batch norm has no shift at the gates, because the LSTM adds a bias there
-    **dict.fromkeys(("none", "wn", "nonparametric_ln"), ()),
-    **dict.fromkeys(("rms", "prms", "l2"), GAINS),
-    "bn": (*GAINS, "cell.bias"),
-    "ln": (*GAINS, "gates_x.norm.bias", "gates_h.norm.bias", "cell.bias"),
-}
-
-
-@pytest.mark.parametrize("name", NORM_PARAMETERS)
-def test_the_lstm_has_one_bias_and_the_parameters_of_its_norms(name: str) -> None:
-    lstm = LSTM(NORMS[name], "lstm", E, H)
-    shapes = {n: tuple(p.shape) for n, p in lstm.named_parameters() if not n.endswith("reparametrisation.gain")}
-    maps = {"bias": (4 * H,), "gates_x.weight": (4 * H, E), "gates_h.weight": (4 * H, H)}
-    assert shapes == maps | {n: (H,) if n.startswith("cell") else (4 * H,) for n in NORM_PARAMETERS[name]}
-
-
 # --- effective weights are computed once per sequence
 
 

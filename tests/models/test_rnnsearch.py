@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.sites import KINDS, NORMS, close, fill, start_of
+from helpers.sites import KINDS, NORMS, close, drawn_weights, fill, start_of
 from helpers.translation_models import RAGGED, SOURCES, TARGETS, SiteList, batch_of, pairs, parameters
 from torch import Tensor
 from torch.nn import functional as F
@@ -67,18 +67,6 @@ def initialised(name: str = "none", *, center: float = 0.0, seed: int = 0) -> RN
     return model
 
 
-def weights(model: RNNSearch) -> dict[str, Tensor]:
-    """Return the weights that are drawn at random, by name; each gate's block has its own entry."""
-    drawn: dict[str, Tensor] = {
-        "source_embedding": model.source_embedding,
-        "target_embedding": model.target_embedding,
-    }
-    for name, site in model.named_modules():
-        if isinstance(site, norms.Linear):
-            drawn |= {f"{name}/{i}": block for i, block in enumerate(site.weight.chunk(site.site.blocks))}
-    return {name: weight.detach() for name, weight in drawn.items()}
-
-
 SQUARE = {
     *(f"{gru}_gru.gates_h/{i}" for gru in ("forward", "backward", "first", "second") for i in (0, 1)),
     *(f"{gru}_gru.candidate_h/0" for gru in ("forward", "backward", "first", "second")),
@@ -87,7 +75,7 @@ SQUARE = {
 
 
 def test_square_matrices_are_orthogonal_and_independent_and_others_small() -> None:
-    drawn = weights(initialised())
+    drawn = drawn_weights(initialised())
     assert len(drawn) == 2 + 4 * 6 + 7
     assert {name for name, weight in drawn.items() if weight.shape[0] == weight.shape[1]} == SQUARE
     for name in SQUARE:
@@ -120,8 +108,8 @@ def test_orthogonal_matrices_are_drawn_uniformly() -> None:
 @KINDS
 def test_the_centre_moves_every_weight_and_nothing_else(name: str) -> None:
     base, moved = (initialised(name, center=center) for center in (0.0, 0.2))
-    for key, weight in weights(base).items():
-        assert torch.equal(weights(moved)[key], weight + 0.2)
+    for key, weight in drawn_weights(base).items():
+        assert torch.equal(drawn_weights(moved)[key], weight + 0.2)
     drawn = {"source_embedding", "target_embedding"}
     for key, parameter in moved.named_parameters():
         if key in drawn or (key.endswith(".weight") and "norm" not in key):
