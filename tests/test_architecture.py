@@ -26,7 +26,7 @@ DRAWERS = {
     "norms/convert.py",
     "train/randomness.py",
     "train/loggers.py",
-    "train/distributed/group.py",
+    "train/group.py",
     "measure/processes.py",
     *SYNTHETIC,
 }

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rmsexp.data.sequences import even_parts
 from rmsexp.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Task
-from rmsexp.train.distributed.group import means
+from rmsexp.train.group import means
 
 
 class TaskBase(Task):

@@ -30,7 +30,7 @@ from rmsexp.rules.quantities import Quantity, loss
 from rmsexp.system import checks
 from rmsexp.task import Noise, Objective, Target
 from rmsexp.tasks.base import TaskBase
-from rmsexp.train.distributed.group import each
+from rmsexp.train.group import each
 from rmsexp.train.optim import TensorFlowAdam, TensorFlowAdamConfig
 from rmsexp.train.randomness import choices, permutation, stream
 from rmsexp.train.schedule import Constant

@@ -30,7 +30,7 @@ from rmsexp.system import checks
 from rmsexp.system.languages import language
 from rmsexp.task import WHOLE, Extent, Target
 from rmsexp.tasks.base import TaskBase
-from rmsexp.train.distributed.group import each
+from rmsexp.train.group import each
 from rmsexp.train.optim import TensorFlowAdamConfig
 
 SAMPLES = 10  # largest number of translations per split in a run's translations.txt

@@ -22,7 +22,7 @@ from rmsexp.system.machine_lock import Pause
 from rmsexp.task import INTERIM, WHOLE, Extent, MicroBatches, checked, target_value
 from rmsexp.train import checkpoint, provenance
 from rmsexp.train.contention import Contention
-from rmsexp.train.distributed.group import LostError
+from rmsexp.train.group import LostError
 from rmsexp.train.interrupt import Interrupted
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.step import WARMUP_STEPS, Stepper, StepResult, autocast, require_calls_of_add, synchronise

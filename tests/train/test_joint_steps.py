@@ -23,7 +23,7 @@ from rmsexp.system.command_line import ReportedError
 from rmsexp.train import provenance
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import Contention
-from rmsexp.train.distributed.group import Group, LostError, meet
+from rmsexp.train.group import Group, LostError, meet
 from rmsexp.train.interrupt import Interrupt
 from rmsexp.train.loop import EDGES, Diverged, State, Trainer, share_start
 from rmsexp.train.step import Stepper
@@ -274,7 +274,7 @@ def test_processes_that_are_started_again_find_nothing_of_those_before(
     restarts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Process 0 is there first, and torchrun's store still has the name of the process 1 before."""
-    monkeypatch.setattr("rmsexp.train.distributed.group.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("rmsexp.train.group.POLL_SECONDS", 0.01)
     shared = dist.HashStore()
     with ThreadPoolExecutor() as threads:
         for _ in range(1 + restarts):
