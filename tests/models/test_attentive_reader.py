@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from helpers.cases import some
-from helpers.sites import NORMS, TWINS, by_formula, close, draw, drawn_weights, fill
+from helpers.sites import NORMS, TWINS, close, draw, drawn_weights, fill
 from helpers.tensors import digest
 from helpers.translation_models import SiteList, parameters
 from torch import Tensor, nn
@@ -138,10 +138,19 @@ def test_with_shared_init_weights_of_equal_shape_begin_equal() -> None:
 
 # --- the forward pass, written plainly
 
-Normalise = Callable[[Any, Tensor], Tensor]
+
+def states_of(
+    model: Any, reader: Any, words: Tensor, mask: Tensor, row: int, factors: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Return the hidden states of both LSTMs for example ``row``, in the order of the words."""
+    length = int(mask[row].sum())
+    ahead, back = ((model.embedding[words[row]] * factor[row])[None, :length] for factor in factors)
+    starts = [(hidden[None], torch.zeros_like(hidden)[None]) for hidden in reader.initial]
+    backward = reader.backward_lstm(back.flip(1), initial=starts[1])
+    return reader.forward_lstm(ahead, initial=starts[0])[0], backward.flip(1)[0]
 
 
-def plain_reader(model: Any, batch: Batch, n: Normalise, factors: Sequence[Tensor]) -> Tensor:
+def plain_reader(model: Any, batch: Batch, factors: Sequence[Tensor]) -> Tensor:
     """Return logits ``(batch, words)``, computed question by question.
 
     ``factors``: dropout factors of the inputs of four LSTMs, ``(batch, time, d)`` each: passage forward and backward,
@@ -149,11 +158,9 @@ def plain_reader(model: Any, batch: Batch, n: Normalise, factors: Sequence[Tenso
     """
     rows = []
     for row in range(len(batch.answer)):
-        forward, backward = plain_states(model, model.passage, batch.passage, batch.passage_mask, row, n, factors[:2])
+        forward, backward = states_of(model, model.passage, batch.passage, batch.passage_mask, row, factors[:2])
         annotations = [torch.cat(pair) for pair in zip(forward, backward, strict=True)]
-        forward, backward = plain_states(
-            model, model.question, batch.question, batch.question_mask, row, n, factors[2:4]
-        )
+        forward, backward = states_of(model, model.question, batch.question, batch.question_mask, row, factors[2:4])
         question = torch.cat([forward[-1], backward[0]])
         scores = []
         for annotation in annotations:
@@ -169,28 +176,6 @@ def plain_reader(model: Any, batch: Batch, n: Normalise, factors: Sequence[Tenso
         readout = torch.tanh(readout + model.of_question.weight @ question + model.of_question.bias)
         rows.append(model.output @ (readout * factors[4][row]) + model.output_bias)
     return torch.stack(rows)
-
-
-def plain_states(
-    model: Any, reader: Any, words: Tensor, mask: Tensor, row: int, n: Normalise, factors: Sequence[Tensor]
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the hidden states of both LSTMs for example ``row``, each list in the order of the words."""
-    real = range(int(mask[row].sum()))
-    ahead, back = ([model.embedding[words[row, t]] * factor[row, t] for t in real] for factor in factors)
-    forward = plain_lstm(reader.forward_lstm, ahead, reader.initial[0], n)
-    return forward, plain_lstm(reader.backward_lstm, back[::-1], reader.initial[1], n)[::-1]
-
-
-def plain_lstm(lstm: Any, inputs: Sequence[Tensor], hidden: Tensor, n: Normalise) -> list[Tensor]:
-    states, cell = [], torch.zeros_like(hidden)
-    for x in inputs:
-        p = n(lstm.gates_x.norm, lstm.gates_x.weight @ x + lstm.bias)
-        p = p + n(lstm.gates_h.norm, lstm.gates_h.weight @ hidden) + lstm.bias
-        i, f, o, g = p[:D].sigmoid(), p[D : 2 * D].sigmoid(), p[2 * D : 3 * D].sigmoid(), p[3 * D :].tanh()
-        cell = f * cell + i * g
-        hidden = o * torch.tanh(n(lstm.cell, cell))
-        states.append(hidden)
-    return states
 
 
 class Recording:
@@ -217,7 +202,7 @@ def test_the_forward_pass_is_the_plain_formulas(name: str, dropout: bool) -> Non
     shapes = [(*batch.passage.shape, D)] * 2 + [(*batch.question.shape, D)] * 2 + [(len(LENGTHS), D)]
     assert [tuple(factor.shape) for factor in noise.factors] == (shapes if dropout else [])
     factors = noise.factors if dropout else [torch.ones(shape, dtype=torch.float64) for shape in shapes]
-    expected = plain_reader(model, batch, lambda layer, x: by_formula(name, layer, x), factors)
+    expected = plain_reader(model, batch, factors)
     close(logits, expected)
     close(gradients(model, logits), gradients(model, expected))
 

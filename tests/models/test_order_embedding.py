@@ -68,18 +68,6 @@ def test_images_are_mapped_to_unit_vectors_without_norm(name: str) -> None:
     assert (model.image.reparametrisation is not None) == (name in ("wn", "mean_only_bn"))
 
 
-@KINDS
-def test_vectors_have_unit_length_and_a_sign_only_without_absolute(name: str) -> None:
-    signed, plain = make(name, absolute=False).eval(), make(name).eval()
-    for with_sign, without in (
-        (signed.captions(*padded(captions())), plain.captions(*padded(captions()))),
-        (signed.images(draw(BATCH, FEATURES)), plain.images(draw(BATCH, FEATURES))),
-    ):
-        close(with_sign.norm(dim=1), torch.ones(BATCH, dtype=torch.float64))
-        assert (with_sign < 0).any()
-        close(without, with_sign.abs())
-
-
 # Penalties and loss
 
 
