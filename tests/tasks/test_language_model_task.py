@@ -61,15 +61,6 @@ def test_an_epoch_has_each_token_at_most_once_as_a_target() -> None:
     assert len(firsts) > 1
 
 
-def test_micro_batches_are_weighted_by_their_tokens() -> None:
-    task, _ = make("micro_batches=2")
-    whole, _ = make()
-    batches = task.batches(3)
-    assert batches.weights == [3, 2]
-    assert torch.equal(torch.cat(list(batches)), whole.batches(3)[0])
-    assert torch.equal(task.batches(3, slice(1, 2))[0], batches[1])
-
-
 @pytest.mark.parametrize(("context", "size"), [(16, 95), (94, 187)])
 def test_too_little_text_is_refused(context: int, size: int, tmp_path: Path) -> None:
     paths = {name: tmp_path / name for name in ("train", "valid", "test")}

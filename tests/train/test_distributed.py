@@ -199,23 +199,3 @@ def test_a_signal_to_one_process_ends_the_shared_work_of_all(monkeypatch: pytest
     with pytest.raises(Interrupted) as stopped:
         each(str, range(3))
     assert stopped.value.signum == 15
-
-
-def test_a_difference_between_the_processes_is_named() -> None:
-    group: Any = Threads(({"torch": "2.15"}, {"torch": "2.14"}))
-    with pytest.raises(Exception, match=r"differ in torch \(2.15 in process 1, 2.14 in process 2\)"):
-        group.require_equal({"torch": "2.15"})
-
-
-def test_a_second_signal_to_one_of_several_processes_changes_nothing() -> None:
-    """torchrun sends SIGTERM to processes that have got Ctrl-C from the terminal already."""
-    interrupt = Interrupt(joint=True)
-
-    def get_two_signals() -> None:
-        with interrupt.deferred():
-            for number in (2, 15):
-                interrupt._handle(number, None)
-
-    with pytest.raises(Interrupted) as stopped:
-        get_two_signals()
-    assert (stopped.value.signum, stopped.value.torn) == (2, False)

@@ -45,10 +45,14 @@ def test_after_nohup_a_run_goes_on_without_its_terminal() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_worker_process_ignores_further_signals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A terminal's Ctrl-C reaches a worker twice: directly, and through the process of the sweep."""
-    monkeypatch.setattr("rmsexp.train.interrupt.parent_process", lambda: "the process of the sweep")
-    interrupt = Interrupt()
+@pytest.mark.parametrize("joint", [True, False])
+def test_a_worker_and_one_of_several_processes_ignore_further_signals(
+    joint: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A terminal's Ctrl-C reaches each twice: directly, and through the process of the sweep, or from torchrun."""
+    if not joint:
+        monkeypatch.setattr("rmsexp.train.interrupt.parent_process", lambda: "the process of the sweep")
+    interrupt = Interrupt(joint)
     with pytest.raises(Interrupted) as stop, interrupt.install(), interrupt.deferred():  # noqa: PT012
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGTERM)

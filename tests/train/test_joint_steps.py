@@ -138,24 +138,18 @@ def test_all_processes_begin_with_the_parameters_of_process_0() -> None:
     assert all(torch.equal(weight, first) for weight in others)
 
 
-def test_a_difference_in_the_implementation_of_norms_is_an_error() -> None:
-    """As on a machine without a compiler, whose norms are eager."""
-    with pytest.raises(ReportedError, match="the processes of the run differ in impl "):
-        started(impl="eager")
+DIFFERENCES: dict[str, dict[str, Any]] = {  # what process 2 has, by the key that the error names
+    "impl": {"impl": "eager"},  # as on a machine without a compiler
+    **{key: {key: 20} for key in EDGES},
+    **{key: {"notes": {key: "0123"}} for key in (record.SUBWORDS, record.WORDS)},
+    record.OWN_CODE: {"norm": {"_target_": f"{__name__}.Norm"}},  # any module outside of the package
+}
 
 
-@pytest.mark.parametrize("key", EDGES)
-def test_a_difference_in_the_steps_at_which_processes_meet_is_an_error(key: str) -> None:
+@pytest.mark.parametrize("key", DIFFERENCES)
+def test_a_difference_between_the_processes_is_named(key: str) -> None:
     with pytest.raises(ReportedError, match=f"the processes of the run differ in {key} "):
-        started(**{key: 20})
-
-
-def test_a_difference_in_learnt_subwords_or_own_modules_is_an_error() -> None:
-    for key in (record.SUBWORDS, record.WORDS):
-        with pytest.raises(ReportedError, match=f"the processes of the run differ in {key}"):
-            started(notes={key: "0123"})
-    with pytest.raises(ReportedError, match="the processes of the run differ in own_code"):
-        started(norm={"_target_": f"{__name__}.Norm"})  # any module outside of the package
+        started(**DIFFERENCES[key])
 
 
 def test_the_seconds_of_training_are_those_of_the_slowest_process_and_others_of_process_0() -> None:
