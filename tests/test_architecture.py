@@ -25,7 +25,7 @@ DRAWERS = {
     *("norms/convert.py", "measure/own_steps.py", "commands/swap.py"),  # they seed torch for models of others
     "train/randomness.py",
     "train/loggers.py",
-    "train/distributed/group.py",
+    "train/group.py",
     "measure/processes.py",
     *SYNTHETIC,
 }

@@ -30,7 +30,7 @@ from rmsexp.train import provenance
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import Contention
 from rmsexp.train.device import compile_model, set_up_device
-from rmsexp.train.distributed.group import Alone, Group, joined
+from rmsexp.train.group import Alone, Group, joined
 from rmsexp.train.interrupt import Interrupted
 from rmsexp.train.loop import Diverged, Trainer, restore, share_start
 from rmsexp.train.progress import Failures, ProgressDisplay, logged
