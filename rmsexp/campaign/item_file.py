@@ -11,8 +11,7 @@ from typing import Any, Literal, NamedTuple
 from rmsexp import config
 from rmsexp.records.frames.comparable import Comparison
 from rmsexp.records.frames.load import Records
-from rmsexp.system.readers import read_yaml
-from rmsexp.system.typed import typed_of
+from rmsexp.system.readers import read_yaml, typed_of
 
 GROUP = "item"
 TIME = "time"  # the quantity of columns with the time of training steps

@@ -13,7 +13,7 @@ from typing import TypeVar
 from rmsexp.data import DataError
 from rmsexp.system.atomic import sync_folder
 from rmsexp.system.command_line import inform
-from rmsexp.system.file_lock import locked
+from rmsexp.system.lock import locked
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from rmsexp.data import DataError, UnavailableError
 from rmsexp.system.command_line import inform, value_word
-from rmsexp.system.file_lock import locked
+from rmsexp.system.lock import locked
 
 TIMEOUT_SECONDS = 30  # longest wait for a connection, and for each further part of a response
 

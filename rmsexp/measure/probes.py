@@ -25,7 +25,7 @@ from rmsexp.system import atomic, machine
 from rmsexp.system.clock import Stopwatch
 from rmsexp.system.command_line import brief, inform
 from rmsexp.system.files import belongs_to_user, cache_folder
-from rmsexp.system.typed import Between, Count, read_typed
+from rmsexp.system.readers import Between, Count, read_typed
 from rmsexp.train.contention import Contention
 from rmsexp.train.provenance import machine_id
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from rmsexp.records.frames.load import Records, load
 from rmsexp.system import atomic
 from rmsexp.system.command_line import inform
-from rmsexp.system.file_lock import locked
+from rmsexp.system.lock import locked
 
 __all__ = ["Records", "draw", "load"]
 

@@ -11,7 +11,7 @@ import torch
 
 from rmsexp import config, tasks
 from rmsexp.records import record
-from rmsexp.records.past import Past, tokens
+from rmsexp.records.states import Past
 from rmsexp.system.readers import read_yaml
 from rmsexp.train import checkpoint
 from rmsexp.train.step import depending_on_step
@@ -49,7 +49,7 @@ def load(
     task = task_class(cfg, device)
     past.refuse_other(data=task.dataset.digest)
     task.prepare(report)
-    past.refuse_other(**tokens(task.notes))
+    past.refuse_other(task.notes)
     model = task.build(norm)
     identity = checkpoint.Identity(cfg.seed, config.digest(read_yaml(files.config_path)), run["dataset"]["digest"])
     path = files.checkpoints / f"{which}.pt"

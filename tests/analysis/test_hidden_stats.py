@@ -39,8 +39,8 @@ def expected_statistics(model: Any, batches: list[Batch]) -> pd.DataFrame:
             previous = torch.tensor([FIRST])
             for step, token in enumerate(batch.target[row, batch.target_mask[row]]):
                 (h,) = state.history
-                gates = gru.gates_h.norm(h @ weights.gates_h.T, steps=step)[0]
-                candidate = gru.candidate_h.norm(h @ weights.candidate_h.T, steps=step)[0]
+                gates = gru.gates_h.norm(h @ weights["gates_h"].T, steps=step)[0]
+                candidate = gru.candidate_h.norm(h @ weights["candidate_h"].T, steps=step)[0]
                 both = torch.cat([gates, candidate])
                 for mapping, values in (("gates", gates), ("candidate", candidate), ("both", both)):
                     for position in (str(step + 1), "all"):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers.campaign_runs import ask, write_run
+from helpers.campaigns import ask, write_run
 
 from rmsexp import config
 from rmsexp.campaign import progress

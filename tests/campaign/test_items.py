@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from helpers.campaign_runs import RUNS
+from helpers.campaigns import RUNS
 
 from rmsexp import config
 from rmsexp.campaign import asked as asked_module

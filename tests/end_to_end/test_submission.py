@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from helpers.campaign_runs import RUNS
+from helpers.campaigns import RUNS
 from helpers.stopping import assert_same, in_training
 
 from rmsexp import config

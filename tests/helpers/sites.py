@@ -97,6 +97,15 @@ def weight_of(site: Any) -> Tensor:
     return site.reparametrisation.gain.unsqueeze(1) * weight / weight.norm(dim=1, keepdim=True)
 
 
+def drawn_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the embeddings and the weights of linear layers, by name; each gate's block has its own entry."""
+    drawn = {name: p.detach() for name, p in model.named_parameters(recurse=False) if p.dim() == 2}
+    for name, site in model.named_modules():
+        if isinstance(site, norms.Linear):
+            drawn |= {f"{name}/{i}": block for i, block in enumerate(site.weight.detach().chunk(site.site.blocks))}
+    return drawn
+
+
 def without_gradient(module: nn.Module) -> set[str]:
     """Return the names of the parameters whose gradient is missing or, up to rounding errors, zero."""
     gradients = {name: parameter.grad for name, parameter in module.named_parameters()}

@@ -13,10 +13,6 @@ from helpers.tensors import digest
 from rmsexp import config, tasks
 from rmsexp.train.randomness import StreamNoise, stream
 
-# Norms that reach different code: with the statistics of a row or of a batch, with reparametrised weights, and without
-# any. tests/end_to_end/test_every_norm.py, which takes minutes, trains with every norm.
-NORMS = ["none", "rms", "bn", "wn"]
-
 
 def task_and_model(*words: str) -> tuple[Any, Any]:
     """Return the task that a command line with these words makes, with its data prepared, and its initialised model."""

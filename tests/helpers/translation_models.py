@@ -16,7 +16,6 @@ from rmsexp.models.translation import FIRST, Batch, DecoderState
 from rmsexp.train.randomness import stream
 
 SOURCES, TARGETS = 9, 7  # sizes of the vocabularies
-BATCH_NORMS = ("bn", "mean_only_bn")
 # some (norm, mode) for which the result for an example does not depend on the other examples of its batch; in training
 # this holds for all norms but the batch norms
 ALONE = [

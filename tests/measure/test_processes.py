@@ -23,7 +23,7 @@ from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import new_process, processes
 from rmsexp.records.frames import comparable, timing_records
 from rmsexp.system import machine_lock
-from rmsexp.system.file_lock import try_to_lock
+from rmsexp.system.lock import try_to_lock
 
 ROOT = Path(__file__).parents[2]
 

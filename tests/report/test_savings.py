@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from helpers.records import load_timings, write_run, write_timing
 
-from rmsexp.compare import load
 from rmsexp.records.frames import comparable
 from rmsexp.report.plots import canvas, savings
 from rmsexp.report.plots.chart import Chart
@@ -83,16 +82,6 @@ def test_a_timing_record_without_layernorm_gives_no_saving(tmp_path: Path) -> No
     lonely, fused = savings_table.timing_table(load_timings(tmp_path)).to_dict("records")
     assert (lonely["record"], lonely["in the tables above"][:13]) == ("steps0", "no: LayerNorm")
     assert (fused["record"], fused["impl"], fused["in the tables above"]) == ("steps1", "eager and fused", "yes")
-
-
-def test_the_precision_is_recorded_or_that_of_the_settings_name(tmp_path: Path) -> None:
-    write_run(tmp_path, "ln")
-    write_run(tmp_path, "ln", setting="demo+batch_size=8+precision=bfloat16+reduce=fast")
-    write_run(tmp_path, "ln", setting="large", precision="bfloat16")
-    runs = load(tmp_path).runs
-    precisions = dict(zip(runs["setting"].str[:5], runs["precision"], strict=True))
-    assert precisions == {"demo": "float32", "demo+": "bfloat16", "large": "bfloat16"}
-    assert set(runs["series"]) == {"ln"}  # the figures and tables of a setting share a precision
 
 
 def test_timing_records_of_two_precisions_are_in_different_tables(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.campaigns import BETTER, EQUAL, STEPS, Campaign, three, write_timing
-from helpers.records import write_timing as write_record
+from helpers.campaigns import BETTER, EQUAL, STEPS, Campaign, three
+from helpers.records import write_timing
 
 from rmsexp.campaign import results as campaign_results
 from rmsexp.campaign.results import Campaign as Held
@@ -36,7 +36,7 @@ def written(root: Path, *campaigns: Campaign) -> list[Held]:
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("campaigns")
     written(folder, *three())
-    write_timing(folder, "cifar10")
+    write_timing(folder, {"ln+impl=fused": 1.0, "rms+impl=fused": 0.9, "none+impl=fused": 0.8}, setting="small")
     return folder
 
 
@@ -108,14 +108,14 @@ def test_quality_at_equal_time(root: Path, states: list[Held]) -> None:
     timed, *others = found
     assert timed is not None
     assert others == [None, None]
-    assert timed.seconds == pytest.approx({"ln": 0.12, "rms": 0.11, "none": 0.10})
+    assert timed.seconds == pytest.approx({"ln": 0.05, "rms": 0.045, "none": 0.04}, rel=1e-3)
     panel = panels.equal_time(states[0], records, timed, LOOKS)
     ends = {mark.series: mark.x[-1] for mark in panel.marks}
-    assert ends == pytest.approx({"ln": 0.12 * STEPS, "rms": 0.11 * STEPS, "none": 0.10 * STEPS})
+    assert ends == pytest.approx({norm: STEPS * seconds for norm, seconds in timed.seconds.items()})
     assert panel.y.title == "valid, 256 examples: error (%)"
     assert all(len(mark.low) == len(mark.x) == 20 for mark in panel.marks)
-    clock = "interleaved, fused, 1 thread, AMD EPYC, torch 2.15.0, one process, not replicated, only 4 rounds"
-    assert panel.note == f"{clock}; small; 2026-11-22"
+    clock = "interleaved, fused, 1 thread, AMD EPYC, torch 2.15.0, one process, not replicated"
+    assert panel.note == f"{clock}; small; 2026-11-20"
     without = timed._replace(seconds={norm: seconds for norm, seconds in timed.seconds.items() if norm != "rms"})
     panel = panels.equal_time(states[0], records, without, LOOKS)
     assert panel.note.endswith("; RMSNorm has no time")
@@ -149,18 +149,18 @@ def test_the_times_of_campaigns_are_of_their_implementation_and_machine(
 ) -> None:
     Campaign().write(tmp_path)
     place = {"task": "cifar10", "setting": "small"}
-    write_record(tmp_path, {"ln+impl=fused": 1.0, "rms+impl=fused": [0.9] * processes}, **place)
-    write_record(tmp_path, {f"ln{impl}": 1.0, f"rms{impl}": 0.8}, number=1, **place, **other)
+    write_timing(tmp_path, {"ln+impl=fused": 1.0, "rms+impl=fused": [0.9] * processes}, **place)
+    write_timing(tmp_path, {f"ln{impl}": 1.0, f"rms{impl}": 0.8}, number=1, **place, **other)
     assert times_of(tmp_path).seconds == pytest.approx({"ln": 0.05, "rms": 0.05 * used}, rel=1e-3)
 
 
 def test_times_of_the_plain_setting_are_not_those_of_runs_with_options(tmp_path: Path) -> None:
     """What the runs change about a step counts; rates, schedules and evaluations do not change a step."""
     Campaign(setting="small+batch_size=8").write(tmp_path)
-    write_record(tmp_path, {"ln": 1.0, "rms": [0.5, 0.5]}, number=1, task="cifar10", setting="small", **NEWER)
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.5, 0.5]}, number=1, task="cifar10", setting="small", **NEWER)
     assert times_of(tmp_path).seconds["rms"] == pytest.approx(0.025, rel=0.02)
     assert "not the setting of the runs" in times_of(tmp_path).source
-    write_record(tmp_path, {"ln": 1.0, "rms": [0.9, 0.9]}, task="cifar10", setting="small+batch_size=8")
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.9, 0.9]}, task="cifar10", setting="small+batch_size=8")
     assert times_of(tmp_path).seconds["rms"] == pytest.approx(0.045, rel=0.02)
     assert "not the setting of the runs" not in times_of(tmp_path).source
 
@@ -175,7 +175,7 @@ def test_a_norm_with_an_option_of_the_model_has_no_times(tmp_path: Path) -> None
             job["folder"] = job["folder"].replace("small+", "small+model.qk_norm=true+")
     norms = ["rms+model.qk_norm=true" if norm == "none" else norm for norm in stored["norms"]]
     atomic.write_json(path, stored | {"norms": norms, "claims": stored["claims"][:1]})
-    write_record(tmp_path, {"ln": 1.0, "rms": 0.9}, task="cifar10", setting="small")
+    write_timing(tmp_path, {"ln": 1.0, "rms": 0.9}, task="cifar10", setting="small")
     assert set(times_of(tmp_path).seconds) == {"ln", "rms"}
 
 

@@ -177,6 +177,3 @@ def test_the_optimiser_leaves_the_fixed_scale_of_none_alone(data_root: Path) -> 
     }
     assert moved == {"weight", "bias"}
     assert all(torch.equal(p, before.get_parameter(n)) for n, p in model.named_parameters() if n.endswith("gain"))
-
-
-# A whole run

@@ -44,13 +44,6 @@ def test_a_stream_has_no_history() -> None:
     assert torch.equal(torch.get_rng_state(), state)  # the draws do not change the default generator
 
 
-def test_a_permutation_contains_each_number_once() -> None:
-    order = permutation(1000, 0, "order", 0)
-    assert order.sort().values.tolist() == list(range(1000))
-    assert order.tolist() != list(range(1000))
-    assert order.tolist() != permutation(1000, 0, "order", 1).tolist()
-
-
 @pytest.mark.parametrize("options", [1, 2, 5, 128])
 def test_choices_are_uniform_and_independent(options: int) -> None:
     """The counts of each option and of equal neighbours are within five standard deviations of their expectations."""

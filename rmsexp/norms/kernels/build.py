@@ -23,8 +23,8 @@ import torch
 from rmsexp.norms.kernels.norms import Kind
 from rmsexp.system import cores
 from rmsexp.system.command_line import brief, inform
-from rmsexp.system.file_lock import locked
 from rmsexp.system.files import cache_folder
+from rmsexp.system.lock import locked
 
 CACHE = Path("~/.cache/rmsexp/kernels")
 SOURCES = Path(__file__).parent / "cpp"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from rmsexp.records.frames import names, quantities, speed, statistics
+from rmsexp.records.frames import curves, names, quantities, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report.plots import style
 from rmsexp.report.plots.chart import Axis, Chart, Kind, Mark, Panel, padded
@@ -45,7 +45,7 @@ def table(records: Records) -> pd.DataFrame:
     step, shown = statistics.common_step(records), compared(records)
     for quantity in shown:
         table[quantity.name] = statistics.final_metric(records, step, quantity.split, quantity.metric)
-    table["seconds_per_1k_steps"] = speed.seconds_per_1k_steps(records).groupby("folder")["seconds"].median()
+    table["seconds_per_1k_steps"] = curves.seconds_per_1k_steps(records).groupby("folder")["seconds"].median()
     columns = [*IDENTITY, *(quantity.name for quantity in shown), *TIME]
     return table.dropna(subset="p").sort_values(["p", "series", "seed"])[columns].reset_index(drop=True)
 
@@ -129,8 +129,8 @@ def _panel(table: pd.DataFrame, values: pd.Series, included: pd.Series, title: s
         means = {float(at): statistics.estimate(runs.to_numpy(float)) for at, runs in by_p}
         if norm == WHOLE:  # a horizontal line
             means = {at: one for one in means.values() for at in (0.0, 100.0)}
-        y = [one.mean for one in means.values()]
-        low, high = ([one.mean + sign * one.interval for one in means.values()] for sign in (-1, 1))
+        y = [mean for mean, *_ in means.values()]
+        low, high = ([mean + sign * half for mean, _, half in means.values()] for sign in (-1, 1))
         marks.append(Mark("line", LOOKS[norm], list(means), y, low, high, names.label(norm), norm))
     ends = [value for mark in marks for value in (*mark.y, *(mark.low if mark.kind == "line" else ()), *mark.high)]
     return Panel(Axis("p (% of the units)", (0, 104), ticks=TICKS), Axis(title, padded(ends)), marks)

@@ -69,7 +69,7 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
                     "runs": len(runs),
                     "kept": int((~runs["status"].isin(statistics.LOST)).sum()),
                     "seeds": len(tried[series][len(rows)]),
-                    "chosen_by": statistics.estimate(runs["score"].to_numpy(float)).mean,
+                    "chosen_by": statistics.estimate(runs["score"].to_numpy(float))[0],
                     "value": mean,
                     "averaged": runs["value"].count(),
                     "interval": interval,

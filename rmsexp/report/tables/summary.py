@@ -9,7 +9,7 @@ import pandas as pd
 from rich.table import Table as TerminalTable
 
 from rmsexp.config import score
-from rmsexp.records.frames import names, quantities, speed, statistics
+from rmsexp.records.frames import curves, names, quantities, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import formats
 from rmsexp.system import clock
@@ -34,7 +34,7 @@ def table(records: Records) -> pd.DataFrame:
     step, target = statistics.common_step(records), statistics.target(records)
     final, best = statistics.final_metric(records, step), statistics.best_metric(records, step)
     seconds = records.metrics.groupby("folder", observed=True)[SECONDS].last()
-    times = speed.seconds_per_1k_steps(records)
+    times = curves.seconds_per_1k_steps(records)
     untrained = statistics.near_chance(records, final)
     per_step, predictions = _predictions_per_step(records), records.runs["predictions"].dropna()
     rows = []

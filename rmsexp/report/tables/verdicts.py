@@ -276,7 +276,7 @@ def _of_rates(campaign: Campaign, norm: str) -> list[dict[str, Any]]:
     jobs, choice, rows = campaign.rated(norm), campaign.choice.get(norm), []
     for rate in sorted({job.rate for job, _ in jobs}):
         results = [result for job, result in jobs if job.rate == rate]
-        values = [campaign.rated_score(result) for result in results if result.status == "finished"]
+        values = [result.score for result in results if result.status == "finished"]
         chosen = choice if choice is not None and choice.rate == rate else None
         row: dict[str, Any] = {"rate": rate, "runs": len(results), "ended": sum(result.ended for result in results)}
         row |= {"diverged": sum(result.status == "diverged" for result in results)}
@@ -337,7 +337,7 @@ def _range(campaign: Campaign, norm: str) -> str:
 def _final(campaign: Campaign, norm: str) -> str:
     """Return the mean score of the final runs that finished, once the campaign is decided, and their number."""
     ended = [result for _, result in campaign.of_stage("final", norm) if result.ended]
-    values = [result.test for result in ended if result.status == "finished"]
+    values = [result.score for result in ended if result.status == "finished"]
     if campaign.undecided or not values:
         return formats.NO_VALUE
     mean, sd, interval = statistics.estimate(np.array(values))

@@ -102,7 +102,7 @@ def figure_1(records: Records) -> list[str]:
 
     The first gives the training losses of all norms after as many steps as the baseline was trained; the second
     describes the method. The baseline is LN or, if every run with LN is missing, diverged or failed, the model without
-    norm. It is compared only with runs of the same implementation and, where runs differ in it, precision: float32.
+    norm. It is compared only with runs of the same implementation.
     """
     trained = statistics.evaluations(records, "train", "loss")["folder"].unique()
     runs = records.runs[records.runs["folder"].isin(trained)]
@@ -111,7 +111,6 @@ def figure_1(records: Records) -> list[str]:
     baseline = next(of_norms, None)
     baseline_runs = runs[runs["series"] == baseline]
     others = runs[runs["impl"].isin(baseline_runs["impl"]) & (runs["series"] != baseline)]
-    others = others[~others["series"].str.contains(names.PRECISION, regex=False)]  # which the baseline does not have
     if baseline is None or others.empty:
         return []
     rows = records.metrics[records.metrics["split"] == "train"]
@@ -121,7 +120,7 @@ def figure_1(records: Records) -> list[str]:
     smoothed = {folder: (step, _smoothed(step, loss, end * WINDOW)) for folder, (step, loss) in points.items()}
     compared, losses, seeds = pd.concat([baseline_runs, others]), dict[str, float](), list[str]()
     for series in names.in_order(compared["series"]):
-        kept, _ = averaged(compared[compared["series"] == series], timed=False)
+        kept = averaged(compared[compared["series"] == series], timed=False)
         seeds.append(f"{names.label(series)} {len(kept)}")
         at_end = [np.interp(end, *smoothed[folder], left=np.nan, right=np.nan) for folder in kept["folder"]]
         losses[series] = float(np.mean(at_end))
