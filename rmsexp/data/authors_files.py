@@ -19,21 +19,20 @@ from __future__ import annotations
 import io
 import math
 import pickle
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rmsexp.data import DataError, Report, Source
-from rmsexp.data.cache import key
-from rmsexp.data.cloze import ENTITY, RESERVED, Cloze, Examples, entities, stored
+from rmsexp.data import Report, Source
+from rmsexp.data.cloze import ENTITY, RESERVED, Cloze, Examples, stored
 from rmsexp.data.cloze import UNK as UNKNOWN_WORD
-from rmsexp.data.files import digest_of, missing, read_bytes
+from rmsexp.data.files import checked, digest_of, key, require
 from rmsexp.data.sequences import Sequences, offsets
 
 Row = dict[str, Any]  # of metrics.jsonl
+
+KIND = "as the authors published it"  # what a damaged file is not
 
 EPOCH_STEPS, EPOCH_IMAGES = 500, 50_000  # updates and training images per epoch of the authors' CIFAR-10 runs
 CIFAR10_COLUMNS = ["epoch", "time", "train_error", "test_error"]
@@ -64,19 +63,6 @@ class _PlainUnpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-@contextmanager
-def _checked(path: Path) -> Iterator[bytes]:
-    """Yield the content of a file, and turn errors about this content into a DataError that names the file."""
-    content = read_bytes(path)
-    try:
-        yield content
-    except Exception as error:  # damaged files may raise any exception
-        problem = " ".join(str(error).split()).rstrip(".")  # numpy's messages may have several lines
-        raise DataError(
-            f"{path} is not as the authors published it ({type(error).__name__}: {problem}).\nReplace the file."
-        ) from None
-
-
 def _unpickled(content: bytes) -> Any:
     """Return the content of a pickle of plain data; 8-bit strings of Python 2 are decoded as Latin-1."""
     return _PlainUnpickler(io.BytesIO(content), encoding="latin1").load()
@@ -91,7 +77,7 @@ def cifar10_rows(path: Path) -> list[Row]:
 
     Raises: DataError if the file cannot be read or does not have the expected format.
     """
-    with _checked(path) as content:
+    with checked(path, KIND) as content:
         header, *lines = content.decode("ascii").splitlines()
         if [cell.strip() for cell in header.split(",")] != CIFAR10_COLUMNS or not lines:
             raise ValueError(f"it has no header {', '.join(CIFAR10_COLUMNS)}, or no epochs")
@@ -119,7 +105,7 @@ def reader_rows(path: Path) -> list[Row]:
     Raises: DataError if the file cannot be read or lacks the expected lists of numbers.
     """
     rows: list[Row] = []
-    with _checked(path) as content:
+    with checked(path, KIND) as content:
         stats = _unpickled(content)
         for split, lists in READER_LISTS.items():
             columns = zip(*(stats[name] for name in lists.values()), strict=True)
@@ -142,21 +128,20 @@ def top4(root: Path) -> Source[Cloze]:
     Raises: DataError if a file is missing. ``load`` raises DataError if a file is damaged.
     """
     folder = root / "top4"
-    if absent := [folder / name for name in TOP4_FILES if not (folder / name).is_file()]:
-        raise missing("CNN top4", folder, absent, TOP4_ORIGIN)
-    digest = digest_of(folder / name for name in TOP4_FILES)
+    paths = [folder / name for name in TOP4_FILES]
+    require("CNN top4", folder, paths, TOP4_ORIGIN)
+    digest = digest_of(paths)
 
     def make(_: Report) -> Cloze:
         words = _words(folder / "dict.pkl")
-        splits = {split: _examples(folder, prefix, len(words)) for split, prefix in TOP4_SPLITS.items()}
-        return Cloze(words, entities(words), splits)
+        return Cloze(words, {split: _examples(folder, name, len(words)) for split, name in TOP4_SPLITS.items()})
 
     return stored(root, "CNN top4", digest, key(__file__, digest), make)
 
 
 def _words(path: Path) -> list[str]:
     """Return the vocabulary by id, read from a pickled dictionary of n words to n of the ids from 0 to n."""
-    with _checked(path) as content:
+    with checked(path, KIND) as content:
         ids = dict(_unpickled(content))
         names = {id: word for word, id in ids.items()}
         if len(names) < len(ids) or not names.keys() <= set(range(len(ids) + 1)):
@@ -168,7 +153,7 @@ def _words(path: Path) -> list[str]:
 
 def _examples(folder: Path, prefix: str, size: int) -> Examples:
     passages, questions, answers = (_sequences(folder / f"{prefix}_{part}.pkl", size) for part in ("pass", "qs", "ans"))
-    with _checked(folder / f"{prefix}_ans.pkl"):
+    with checked(folder / f"{prefix}_ans.pkl", KIND):
         if not len(passages) == len(questions) == len(answers) or (answers.lengths != 1).any():
             raise ValueError("each passage needs one question with one answer")
     return Examples(passages, questions, answers.tokens)
@@ -176,7 +161,7 @@ def _examples(folder: Path, prefix: str, size: int) -> Examples:
 
 def _sequences(path: Path, size: int) -> Sequences:
     """Return a pickled list of lists of ids, which must be below ``size``. If every list ends in 0, remove this 0."""
-    with _checked(path) as content:
+    with checked(path, KIND) as content:
         rows = [np.asarray(ids) for ids in _unpickled(content)]
         if any(row.ndim != 1 or row.dtype.kind not in "iu" or row.min() < 0 or row.max() >= size for row in rows):
             raise ValueError("an id is no integer, or has no word")

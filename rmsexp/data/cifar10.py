@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from rmsexp.data import Images, Report, cache
-from rmsexp.data.files import downloading
+from rmsexp.data import Images, Report
+from rmsexp.data.files import cached, downloading, key
 
 BLOCK = 2048  # images that are computed at a time, to save memory
 
@@ -38,8 +38,8 @@ def whitened(images: Images, eps: float, root: Path, report: Report) -> Images:
     def read(folder: Path) -> dict[str, Any]:
         return {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in images.pixels}
 
-    folder = root / "whitened" / cache.key(__file__, images.digest, eps)
-    return replace(images, **cache.cached(folder, read, lambda folder: _make(folder, images, eps, report)))
+    folder = root / "whitened" / key(__file__, images.digest, eps)
+    return replace(images, **cached(folder, read, lambda folder: _make(folder, images, eps, report)))
 
 
 def _make(folder: Path, images: Images, eps: float, report: Report) -> None:

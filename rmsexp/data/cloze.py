@@ -14,14 +14,14 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from rmsexp.data import DataError, Report, Source, sequences
-from rmsexp.data.cache import cached, key
-from rmsexp.data.files import digest_of, missing, read_bytes, read_lines
+from rmsexp.data.files import cached, digest_of, key, read_bytes, read_lines, require
 from rmsexp.data.sequences import Sequences, offsets
 
 NIL, EOS, UNK, NUM = range(4)  # the first ids: padding, end (not used here), an unknown word, a number
@@ -65,13 +65,16 @@ class Examples:
 class Cloze:
     """An encoded data set.
 
-    ``words[i]`` is the word with id i. ``entities``, int64 of shape (entity,), has the ids of the words ``@entityN``,
-    which training may permute. ``splits`` has train, valid and, if the data set has it, test.
+    ``words[i]`` is the word with id i. ``splits`` has train, valid and, if the data set has it, test.
     """
 
     words: list[str]
-    entities: np.ndarray
     splits: Mapping[str, Examples]
+
+    @cached_property
+    def entities(self) -> np.ndarray:
+        """The ids of the words ``@entityN``, which training may permute, int64 of shape (entity,)."""
+        return np.array([number for number, word in enumerate(self.words) if ENTITY.fullmatch(word)], dtype=np.int64)
 
 
 class Question(NamedTuple):
@@ -97,11 +100,6 @@ def split_sentences(words: Iterable[str], closing: Collection[str] = ()) -> list
         sentences[-1].append(word)
         ended = ended or word in SENTENCE_ENDS
     return sentences
-
-
-def entities(words: Iterable[str]) -> np.ndarray:
-    """Return the ids of the words ``@entityN`` in a vocabulary given by id, int64 of shape (entity,)."""
-    return np.array([number for number, word in enumerate(words) if ENTITY.fullmatch(word)], dtype=np.int64)
 
 
 def encode(name: str, splits: Mapping[str, Iterable[Question]]) -> Cloze:
@@ -142,7 +140,7 @@ def encode(name: str, splits: Mapping[str, Iterable[Question]]) -> Cloze:
     for examples in encoded.values():
         for chunk in _chunks(examples):
             chunk[:] = table[chunk]
-    return Cloze(words, entities(words), encoded)
+    return Cloze(words, encoded)
 
 
 def _examples(name: str, split: str, examples: Iterable[Question], ids: Mapping[str, int]) -> Examples:
@@ -206,7 +204,7 @@ def _read(folder: Path) -> Cloze:
         )
         for split in content["splits"]
     }
-    return Cloze(content["words"], entities(content["words"]), splits)
+    return Cloze(content["words"], splits)
 
 
 def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
@@ -227,8 +225,8 @@ def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
                 stats = ((entry.name, entry.stat()) for entry in entries if entry.name.endswith(".question"))
                 if listed := sorted((file, stat.st_size, stat.st_mtime_ns) for file, stat in stats):
                     found[split] = listed
-    if absent := [folder / CNN_SPLITS[split] / "*.question" for split in ("train", "valid") if split not in found]:
-        raise missing("CNN", folder, absent, CNN_ORIGIN)
+    absent = (folder / CNN_SPLITS[split] / "*.question" for split in ("train", "valid") if split not in found)
+    require("CNN", folder, absent, CNN_ORIGIN)
     files = {split: [(file, size) for file, size, _ in listed] for split, listed in found.items()}
     name = "CNN" if sentences is None else f"CNN, {sentences} sentences"
 
@@ -304,8 +302,7 @@ def lambada_files(root: Path) -> list[Path]:
     """Return LAMBADA's files of development and of test below ``root``. Raises: DataError if one is missing."""
     folder = root / "lambada"
     paths = [folder / f"lambada_{name}_plain_text.txt" for name in ("development", "test")]
-    if absent := [path for path in paths if not path.is_file()]:
-        raise missing("LAMBADA", folder, absent, LAMBADA_ORIGIN)
+    require("LAMBADA", folder, paths, LAMBADA_ORIGIN)
     return paths
 
 

@@ -5,11 +5,9 @@ Text is read pair by pair, so that one of any size takes little memory.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import re
 import sys
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +15,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 
 from rmsexp.data import DataError
-from rmsexp.data.files import downloading, hub_files, hub_rows, not_utf8, sha256_of, unreadable
+from rmsexp.data.files import downloading, hub_files, hub_rows, read_lines, sha256_of
 from rmsexp.system.languages import language
 
 Pair = tuple[str, str]  # a source line and its target line, without line ends
@@ -51,7 +49,7 @@ LINE_ENDS = re.compile(r"[\r\n]+")
 class Corpus:
     """Parallel text in two languages.
 
-    ``source`` and ``target`` are languages such as "en", to which other spellings of their codes are reduced.
+    ``source`` and ``target`` are languages such as "en".
     ``splits`` maps train, valid, test and further test sets such as test2017 to functions that return an iterator over
     (source line, target line). If the text is in files, it reads and checks the files, and raises DataError if they are
     damaged. ``digest`` is a SHA-256, in hexadecimal, that identifies the content and the direction of translation.
@@ -64,10 +62,6 @@ class Corpus:
     source: str
     target: str
     splits: Mapping[str, Callable[[], Iterator[Pair]]]
-
-    def __post_init__(self) -> None:
-        for side in SIDES:
-            object.__setattr__(self, side, language(getattr(self, side)))
 
     def text(self, split: str) -> Pairs:
         """Return all lines of a split: those of the source, and those of the target."""
@@ -170,8 +164,8 @@ def _corpus(name: str, files: Mapping[str, list[Path]], source: str, target: str
         name=f"{name} {language(source)}-{language(target)}",
         digest=hashlib.sha256(repr(sorted(digests.items())).encode()).hexdigest(),
         builtin=False,
-        source=source,
-        target=target,
+        source=language(source),
+        target=language(target),
         splits={split: partial(read_pairs, *paths) for split, paths in files.items()},
     )
 
@@ -204,13 +198,12 @@ def _english_and_german(name: str, source: str, target: str) -> tuple[str, str]:
 def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
     """Yield the pairs of two UTF-8 files, plain or .gz, whose lines with the same number are a pair.
 
-    Empty lines are included. Only "\\n" and "\\r\\n" end a line, because sentences may contain other line separators of
-    Unicode. A byte order mark is dropped.
+    Empty lines are included (see :func:`rmsexp.data.files.read_lines`).
 
     Raises: DataError if a file is missing, damaged or not UTF-8, if the numbers of lines differ, or if there are none.
     """
     count = 0
-    for count, (line, translation) in enumerate(zip_longest(_lines(source), _lines(target)), 1):
+    for count, (line, translation) in enumerate(zip_longest(read_lines(source), read_lines(target)), 1):
         if line is None or translation is None:
             shorter, longer = (source, target) if line is None else (target, source)
             raise DataError(
@@ -221,18 +214,6 @@ def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
         yield line, translation
     if not count:
         raise DataError(f"{source} and {target} are empty.\nEach needs one sentence per line; replace the files.")
-
-
-def _lines(path: Path) -> Iterator[str]:
-    number = 0
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8" if number > 1 else "utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise not_utf8(path, number, error) from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise unreadable(path, error) from None
 
 
 def in_chunks(pairs: Iterable[Pair], size: int) -> Iterator[Pairs]:

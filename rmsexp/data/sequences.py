@@ -153,15 +153,12 @@ def _by_length(lengths: np.ndarray, indices: np.ndarray) -> np.ndarray:
 
 def _batch_ends(lengths: np.ndarray, tokens: int) -> list[int]:
     """Return the end (exclusive) of each batch but the last, as indices of ``lengths``, which must be ascending."""
-    ends: list[int] = []
-    end = 0
-    while True:
-        window = lengths[end : end + tokens // int(lengths[end])]  # more do not fit: none is shorter than the first
-        positions = np.arange(1, len(window) + 1) * window
-        end += max(1, int(np.searchsorted(positions, tokens, side="right")))
-        if end >= len(lengths):
-            return ends
-        ends.append(end)
+    ends, start = list[int](), 0
+    for index, length in enumerate(lengths.tolist()):
+        if index > start and (index + 1 - start) * length > tokens:
+            ends.append(index)
+            start = index
+    return ends
 
 
 def padded(sequences: Sequence[np.ndarray], fill: int) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from rmsexp.data import DataError, Report, sequences
-from rmsexp.data.cache import cached, key
+from rmsexp.data.files import cached, key
 from rmsexp.data.parallel import SIDES, Corpus, Pairs, in_chunks
 from rmsexp.data.sequences import Sequences
 from rmsexp.data.subwords import EOS, UNK, Codec, Learnt, TextOptions, learnt

@@ -181,50 +181,13 @@ def test_a_signal_during_sacrebleus_download_is_not_taken_for_its_failure(
             wmt14(tmp_path, "en", "de")
 
 
-def refusal(source: Path, target: Path) -> str:
-    with pytest.raises(DataError) as error:
-        list(read_pairs(source, target))
-    message = str(error.value)
-    assert message.count("\n") == 1
-    return message
-
-
-@pytest.mark.parametrize("ending", ["", ".gz"])
-def test_only_line_feeds_end_lines(ending: str, tmp_path: Path) -> None:
-    lines = ["one\u2028\u2029", "", " \x85\x0b\x0c\x1c\xa0", "a\rb", "ü 💬", "last"]
-    source = write(tmp_path / f"a.en{ending}", "\n".join(lines))
-    target = write(tmp_path / f"a.de{ending}", "\ufeff" + "\r\n".join(lines) + "\r\n")
-    assert list(read_pairs(source, target)) == list(zip(lines, lines, strict=True))
-
-
-@pytest.mark.parametrize("damage", ["truncated", "checksum", "body", "not gzip"])
-def test_damaged_gzip_is_named(damage: str, tmp_path: Path) -> None:
-    path = write(tmp_path / "a.en.gz", "".join(f"line {number}\n" for number in range(500)))
-    content = path.read_bytes()
-    broken = {
-        "truncated": content[:-20],
-        "checksum": content[:-8] + bytes(8),
-        "body": content[:40] + b"\xff" * 40 + content[80:],
-        "not gzip": b"line 1\n",
-    }
-    path.write_bytes(broken[damage])
-    assert f"{path} cannot be read (" in refusal(path, write(tmp_path / "a.de", "line\n" * 500))
-
-
-@pytest.mark.parametrize("bad", [b"\xff", b"caf\xe9", b"\xed\xa0\x80", b"\xc3"])
-def test_bytes_that_are_not_utf8_are_named_by_file_and_line(bad: bytes, tmp_path: Path) -> None:
-    path = write(tmp_path / "a.de.gz", b"one\ntwo\n" + bad + b"\nfour\n")
-    message = refusal(write(tmp_path / "a.en", "1\n2\n3\n4\n"), path)
-    assert f"{path}, line 3: not UTF-8" in message
-
-
 def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
     long, short = write(tmp_path / "a", "x\n" * 1001), write(tmp_path / "b", "x\n" * 1000)
-    for pair in ((long, short), (short, long)):
-        assert f"{short} has 1,000 lines and {long} has more" in refusal(*pair)
-    assert "are empty" in refusal(write(tmp_path / "c", ""), write(tmp_path / "d", ""))
-    for absent in (tmp_path / "a.de", tmp_path / "a.de.gz"):
-        assert f"{absent} cannot be read (No such file" in refusal(long, absent)
+    pairs = [(long, short), (short, long), (write(tmp_path / "c", ""), write(tmp_path / "d", ""))]
+    problems = [*[f"{short} has 1,000 lines and {long} has more"] * 2, "are empty"]
+    for pair, problem in zip(pairs, problems, strict=True):
+        with pytest.raises(DataError, match=rf"{problem}\..*\n.*$"):
+            list(read_pairs(*pair))
 
 
 def test_chunks_have_all_pairs_in_order() -> None:
