@@ -28,7 +28,6 @@ from rmsexp.data import Report, Source
 from rmsexp.data.cloze import ENTITY, RESERVED, Cloze, Examples, stored
 from rmsexp.data.cloze import UNK as UNKNOWN_WORD
 from rmsexp.data.files import checked, digest_of, key, require
-from rmsexp.data.sequences import Sequences, offsets
 
 Row = dict[str, Any]  # of metrics.jsonl
 
@@ -152,14 +151,14 @@ def _words(path: Path) -> list[str]:
 
 
 def _examples(folder: Path, prefix: str, size: int) -> Examples:
-    passages, questions, answers = (_sequences(folder / f"{prefix}_{part}.pkl", size) for part in ("pass", "qs", "ans"))
+    passages, questions, answers = (_rows(folder / f"{prefix}_{part}.pkl", size) for part in ("pass", "qs", "ans"))
     with checked(folder / f"{prefix}_ans.pkl", KIND):
-        if not len(passages) == len(questions) == len(answers) or (answers.lengths != 1).any():
-            raise ValueError("each passage needs one question with one answer")
-    return Examples(passages, questions, answers.tokens)
+        if any(len(answer) != 1 for answer in answers):
+            raise ValueError("each question needs one answer")
+        return Examples.from_lists(zip(passages, questions, answers, strict=True))
 
 
-def _sequences(path: Path, size: int) -> Sequences:
+def _rows(path: Path, size: int) -> list[np.ndarray]:
     """Return a pickled list of lists of ids, which must be below ``size``. If every list ends in 0, remove this 0."""
     with checked(path, KIND) as content:
         rows = [np.asarray(ids) for ids in _unpickled(content)]
@@ -167,6 +166,6 @@ def _sequences(path: Path, size: int) -> Sequences:
             raise ValueError("an id is no integer, or has no word")
         if all(row[-1] == 0 for row in rows):
             rows = [row[:-1] for row in rows]
-        if not all(map(len, rows)):
+        if not rows or not all(map(len, rows)):
             raise ValueError("a list is empty")
-        return Sequences(np.concatenate(rows).astype(np.int32), offsets(map(len, rows)))
+        return rows

@@ -15,21 +15,21 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rmsexp.data import DataError, Report, Source, sequences
 from rmsexp.data.files import cached, digest_of, key, read_bytes, read_lines, require
-from rmsexp.data.sequences import Sequences, offsets
+from rmsexp.data.sequences import Sequences
 
 NIL, EOS, UNK, NUM = range(4)  # the first ids: padding, end (not used here), an unknown word, a number
 RESERVED = ("<nil>", "<eos>", "<unk>", "<num>")  # the words with these four ids
 PLACEHOLDER = "@placeholder"  # the word that stands for the gap in a question
 ENTITY = re.compile(r"@entity(0|[1-9]\d{0,4})")  # a word that stands for an anonymised name: @entity0 to @entity99999
 SENTENCE_ENDS = frozenset(".?!")
-CHUNK = 1_000_000  # tokens counted or renumbered at a time: numpy copies int32 indices to int64, which takes memory
 CNN_SPLITS = {"train": "training", "valid": "validation", "test": "test"}  # our name of a split -> its folder
 CNN_ORIGIN = "Unpack the CNN part of DeepMind's Q&A data (Hermann et al. 2015) into this folder."
 CLOSING_QUOTES = ("''", "'")  # in LAMBADA
@@ -50,6 +50,12 @@ class Examples:
     passages: Sequences
     questions: Sequences
     answers: np.ndarray
+
+    @classmethod
+    def from_lists(cls, rows: Iterable[Iterable[Any]]) -> Examples:
+        """Return the questions whose passages, questions and answers (of one id) are the columns of ``rows``."""
+        passages, questions, answers = map(Sequences.from_lists, zip(*rows, strict=True))
+        return cls(passages, questions, answers.tokens)
 
     def __len__(self) -> int:
         return len(self.answers)
@@ -116,56 +122,39 @@ def encode(name: str, splits: Mapping[str, Iterable[Question]]) -> Cloze:
     - Ids from 4 on are given by falling frequency in the training text; equally frequent words are in the order of
       their first appearance in the data.
 
-    Besides the vocabulary, encoding takes four bytes of memory per token.
+    Besides the vocabulary, encoding takes about twelve bytes of memory per token.
 
     Raises: DataError if a split has no examples, and whatever the iterables in ``splits`` raise.
     """
     ids: defaultdict[str, int] = defaultdict()
     # The questions are read only once, so words first get temporary ids, in the order in which they appear.
     ids.default_factory = ids.__len__
-    encoded = {split: _examples(name, split, questions, ids) for split, questions in splits.items()}
+    encoded = {
+        split: [
+            [array("i", map(ids.__getitem__, text)) for text in (passage, question, [answer])]
+            for passage, question, answer in questions
+        ]
+        for split, questions in splits.items()
+    }
+    for split, rows in encoded.items():
+        if not rows:
+            raise DataError(f"No example of {name} is left in its {split} split.\nReplace the data, or use scale=demo.")
     highest = max((int(match[1]) for match in map(ENTITY.fullmatch, ids) if match), default=-1)
     always_known = dict.fromkeys([PLACEHOLDER, *(f"@entity{number}" for number in range(highest + 1))])
     types = list(ids | always_known)
-    frequency = np.zeros(len(types), dtype=np.int64)
-    for chunk in _chunks(encoded["train"]):
-        frequency += np.bincount(chunk, minlength=len(types))
+    counts = Counter(chain.from_iterable(chain.from_iterable(encoded["train"])))
     words = list(RESERVED)
-    for index in np.argsort(-frequency, kind="stable"):
+    for index in sorted(range(len(types)), key=lambda index: -counts[index]):
         word = types[index]
-        if word in always_known or (frequency[index] > 1 and not word.isdigit() and word not in RESERVED):
+        if word in always_known or (counts[index] > 1 and not word.isdigit() and word not in RESERVED):
             words.append(word)
     known = {word: number for number, word in enumerate(words)}
     table = np.array([NUM if word.isdigit() else known.get(word, UNK) for word in types], dtype=np.int32)
-    for examples in encoded.values():
-        for chunk in _chunks(examples):
-            chunk[:] = table[chunk]
-    return Cloze(words, encoded)
-
-
-def _examples(name: str, split: str, examples: Iterable[Question], ids: Mapping[str, int]) -> Examples:
-    passages, questions, answers = array("i"), array("i"), array("i")
-    passage_lengths, question_lengths = array("q"), array("q")
-    for example in examples:
-        passages.extend(map(ids.__getitem__, example.passage))
-        passage_lengths.append(len(example.passage))
-        questions.extend(map(ids.__getitem__, example.question))
-        question_lengths.append(len(example.question))
-        answers.append(ids[example.answer])
-    if not answers:
-        raise DataError(f"No example of {name} is left in its {split} split.\nReplace the data, or use scale=demo.")
-    return Examples(
-        Sequences(np.asarray(passages), offsets(passage_lengths)),
-        Sequences(np.asarray(questions), offsets(question_lengths)),
-        np.asarray(answers),
-    )
-
-
-def _chunks(examples: Examples) -> Iterator[np.ndarray]:
-    """Yield all ids of a split (passages, questions and answers), as views of at most CHUNK ids."""
-    for ids in (examples.passages.tokens, examples.questions.tokens, examples.answers):
-        for start in range(0, len(ids), CHUNK):
-            yield ids[start : start + CHUNK]
+    final = {
+        split: Examples.from_lists([table[np.asarray(text)] for text in row] for row in rows)
+        for split, rows in encoded.items()
+    }
+    return Cloze(words, final)
 
 
 def stored(root: Path, name: str, digest: str, stamp: str, make: Callable[[Report], Cloze]) -> Source[Cloze]:

@@ -28,7 +28,6 @@ import numpy as np
 
 from rmsexp.data import DataError, Report
 from rmsexp.data.files import cached, unreadable
-from rmsexp.system import checks
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -49,16 +48,15 @@ SCALES, ORIENTATIONS = 4, 16  # scales and directions in a histogram of gradient
 LAYOUT = 8  # pixels per side of the grey image in the descriptor
 
 
-def extract(images: Sequence[Path], kind: str, folder: Path, report: Report) -> Path:
-    """Return the path of a .npy file with the features of ``images``, float32 (image, 4096) with rows of norm 1.
+def extract(images: Sequence[Path], kind: str, folder: Path, report: Report) -> np.ndarray:
+    """Return the features of ``images``, float32 (image, 4096) with rows of norm 1, memory-mapped.
 
-    The file is in a folder of ``folder`` that is named by a digest of ``kind``, the extractor's version, and the names
-    and sizes of the images. If it is missing, the features are computed and stored first.
+    ``kind`` is a key of KINDS. The file is in a folder of ``folder`` that is named by a digest of ``kind``, the
+    extractor's version, and the names and sizes of the images. If it is missing, the features are computed first.
 
-    Raises: ValueError for an unknown kind; DataError if an image is missing or damaged, if the weights are neither
-    stored nor downloadable, or if the features cannot be stored.
+    Raises: DataError if an image is missing or damaged, if the weights are neither stored nor downloadable, or if the
+    features cannot be stored or read.
     """
-    checks.choice("data.features", kind, tuple(KINDS))
     version, make_extractor = KINDS[kind]
 
     def make(temporary: Path) -> None:
@@ -71,7 +69,7 @@ def extract(images: Sequence[Path], kind: str, folder: Path, report: Report) -> 
         np.save(temporary / FILE, features)
 
     name = hashlib.sha256(repr((kind, version, sizes(images))).encode()).hexdigest()[:16]
-    return cached(folder / name, lambda stored: stored / FILE, make)
+    return cached(folder / name, lambda stored: np.asarray(np.load(stored / FILE, mmap_mode="r")), make)
 
 
 def sizes(images: Iterable[Path]) -> list[tuple[str, int]]:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -37,7 +37,7 @@ class Sequences:
     offsets: np.ndarray
 
     @classmethod
-    def from_lists(cls, ids: Sequence[Sequence[int]]) -> Sequences:
+    def from_lists(cls, ids: Sequence[Any]) -> Sequences:
         return cls(np.fromiter(chain.from_iterable(ids), dtype=np.int32), offsets(map(len, ids)))
 
     @classmethod

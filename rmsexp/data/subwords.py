@@ -44,8 +44,7 @@ from typing import Any, NamedTuple, Protocol
 
 from rmsexp.data import DataError, Report
 from rmsexp.data.files import cached, digest_of, key
-from rmsexp.data.parallel import SIDES, Corpus, Pairs, in_chunks, read_pairs
-from rmsexp.data.workers import in_processes
+from rmsexp.data.parallel import SIDES, Corpus, Pairs, in_chunks, in_processes, read_pairs
 from rmsexp.system import checks, cores
 from rmsexp.system.languages import language
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
+import signal
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from rmsexp.data import DataError, UnavailableError, parallel
-from rmsexp.data.parallel import files, in_chunks, multi30k, read_pairs, wmt14
+from rmsexp.data.parallel import files, in_chunks, in_processes, multi30k, read_pairs, wmt14
+from rmsexp.system import cores
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -195,3 +199,45 @@ def test_chunks_have_all_pairs_in_order() -> None:
     chunks = list(in_chunks(iter(pairs), 3))
     assert [len(sources) for sources, _ in chunks] == [3, 3, 1]
     assert [pair for sides in chunks for pair in zip(*sides, strict=True)] == pairs
+
+
+# Processes
+
+
+@pytest.fixture
+def two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "threads_while_others_wait", lambda: 2)
+
+
+def work(item: str) -> tuple[str, int]:
+    if item == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item.upper(), os.getpid()
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_results_are_in_order_and_items_are_taken_as_they_are_needed() -> None:
+    taken: list[str] = []
+
+    def items() -> Iterator[str]:
+        for item in "abcdefghij":
+            taken.append(item)
+            yield item
+
+    results = in_processes(work, items())
+    first, process = next(results)
+    assert len(taken) < 5
+    assert [first, *(item for item, _ in results)] == list("ABCDEFGHIJ")
+    assert process != os.getpid()
+
+
+@pytest.mark.usefixtures("two_processes")
+@pytest.mark.parametrize("items", ["", "a"])
+def test_a_single_item_needs_no_process(items: str) -> None:
+    assert list(in_processes(work, items)) == [(item.upper(), os.getpid()) for item in items]
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_a_killed_process_is_named() -> None:
+    with pytest.raises(DataError, match="was killed"):
+        list(in_processes(work, ["a", "killed", "b"]))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from helpers.parallel_text import corpus, phrases
 
-from rmsexp.data import subwords, workers
+from rmsexp.data import parallel, subwords
 from rmsexp.data.parallel import Pairs
 from rmsexp.data.subwords import EOS, PAD, UNK, Codec, TextOptions, learnt
 from rmsexp.system import cores
@@ -66,7 +66,7 @@ def test_subwords_are_learnt_once_and_are_the_same_when_loaded(
     reports.clear()
     loaded = learnt(corpus({}), options, tmp_path, reports.append)  # this corpus has no text to learn from
     assert reports == []
-    monkeypatch.setattr(workers, "MOST", 1)
+    monkeypatch.setattr(parallel, "MOST_PROCESSES", 1)
     monkeypatch.setattr(cores, "threads_while_others_wait", lambda: 3)
     monkeypatch.setattr(subwords, "CHUNK", 80)
     again = learnt(train, options, tmp_path / "elsewhere", reports.append)
