@@ -81,9 +81,9 @@ def multi30k(root: Path, source: str, target: str) -> Corpus:
     The files are in ``<root>/multi30k/task1/raw``, named and compressed as published. Missing files are downloaded. The
     digests of all files are verified on each call. The test sets are those of 2016 and 2017 (Flickr).
 
-    Raises: ValueError if the languages are not en and de; DataError if a file is damaged, or if a download fails.
+    Raises: DataError if a file is damaged, or if a download fails.
     """
-    source, target = _english_and_german("Multi30k", source, target)
+    source, target = language(source), language(target)
     folder = root / "multi30k" / "task1" / "raw"
     if absent := [name for name in MULTI30K_SHA256 if not (folder / name).exists()]:
         from torch.hub import download_url_to_file
@@ -107,9 +107,9 @@ def wmt14(root: Path, source: str, target: str) -> Corpus:
     and newstest2013 are sacreBLEU's English-German test sets, also for translation from German; sacreBLEU downloads
     them to its own folder.
 
-    Raises: ValueError if the languages are not en and de; DataError if a file cannot be read or downloaded.
+    Raises: DataError if a file cannot be read or downloaded.
     """
-    source, target = _english_and_german("WMT14", source, target)
+    source, target = language(source), language(target)
     task = "task=rnnsearch scale=paper"
     (train,) = hub_files("WMT14", root / "wmt14", *WMT14, ("train",), task)
     tests = {split: _test_set(name, sentences, task, root) for split, (name, sentences) in WMT14_TESTS.items()}
@@ -190,16 +190,6 @@ def pairs_of_files(prefixes: Mapping[str, Path], source: str, target: str) -> di
             "A split's prefix is the path without the dot and the language code; check the prefixes."
         )
     return pairs
-
-
-def _english_and_german(name: str, source: str, target: str) -> tuple[str, str]:
-    """Return the languages of two codes. Raises: ValueError if they are not English and German."""
-    languages = language(source, "data.source"), language(target, "data.target")
-    if set(languages) != {"en", "de"}:
-        raise ValueError(
-            f"data.source={source} data.target={target}: {name} needs en for one of them and de for the other"
-        )
-    return languages
 
 
 def read_pairs(source: Path, target: Path) -> Iterator[Pair]:

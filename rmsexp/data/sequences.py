@@ -117,7 +117,11 @@ def by_tokens(lengths: np.ndarray, order: np.ndarray, tokens: int, pool: int) ->
     pools = []
     for start in range(0, len(order), pool):
         shortest_first = _by_length(lengths, order[start : start + pool])
-        pools.append(np.split(shortest_first, _batch_ends(lengths[shortest_first], tokens)))
+        starts = [0]
+        for index, length in enumerate(lengths[shortest_first].tolist()):
+            if index > starts[-1] and (index + 1 - starts[-1]) * length > tokens:
+                starts.append(index)
+        pools.append(np.split(shortest_first, starts[1:]))
     return pools
 
 
@@ -149,16 +153,6 @@ def by_tokens_carried(
 
 def _by_length(lengths: np.ndarray, indices: np.ndarray) -> np.ndarray:
     return indices[np.argsort(lengths[indices], kind="stable")].astype(np.int64, copy=False)
-
-
-def _batch_ends(lengths: np.ndarray, tokens: int) -> list[int]:
-    """Return the end (exclusive) of each batch but the last, as indices of ``lengths``, which must be ascending."""
-    ends, start = list[int](), 0
-    for index, length in enumerate(lengths.tolist()):
-        if index > start and (index + 1 - start) * length > tokens:
-            ends.append(index)
-            start = index
-    return ends
 
 
 def padded(sequences: Sequence[np.ndarray], fill: int) -> tuple[np.ndarray, np.ndarray]:

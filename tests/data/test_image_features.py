@@ -108,6 +108,16 @@ def test_weights_that_cannot_be_loaded_are_named(monkeypatch: pytest.MonkeyPatch
 # Stored files
 
 
+@pytest.fixture
+def images(tmp_path: Path) -> list[Path]:
+    """Return the paths of seven plain images; the red value of image i is 10 i."""
+    paths = [tmp_path / "images" / f"{number}.png" for number in range(7)]
+    paths[0].parent.mkdir()
+    for number, path in enumerate(paths):
+        plain(10 * number, 0, 0).save(path)
+    return paths
+
+
 def test_rows_are_of_unit_length_in_the_order_of_the_images(images: list[Path], tmp_path: Path) -> None:
     reports: list[str] = []
     rows = extract(images, "descriptor", tmp_path / "features", reports.append)

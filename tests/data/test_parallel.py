@@ -114,15 +114,6 @@ def test_damaged_multi30k_is_refused_in_the_folder_and_in_a_download(upstream: P
     assert not path.exists()
 
 
-@pytest.mark.parametrize(("source", "target"), [("en", "fr"), ("cs", "de"), ("en", "en")])
-def test_other_languages_are_refused(source: str, target: str, tmp_path: Path) -> None:
-    message = rf"data\.source={source} data\.target={target}: .* en for one of them and de for the other"
-    with pytest.raises(ValueError, match=message):
-        multi30k(tmp_path, source, target)
-    with pytest.raises(ValueError, match=message):
-        wmt14(tmp_path, source, target)
-
-
 @pytest.fixture
 def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Write the hub's files of WMT14 to ``data.root``, and let sacreBLEU read small test sets in place of its own.
