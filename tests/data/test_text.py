@@ -14,13 +14,6 @@ import pytest
 from rmsexp.data import DataError, Source, text
 from rmsexp.data.text import SPLITS, Text, Tokens
 
-ROWS = {
-    "train": ["", " = A title = \n", "", " An article ; it has @,@ <unk> words . \n"],
-    "validation": [" = Größe = \n"],
-    "test": ["", " The end . \n"],
-}
-
-
 TEXTS = [
     "The old dog sees the house.\n",
     "  two  spaces \n\n\ttab\r\nno end",
@@ -91,7 +84,8 @@ def test_passages_of_lambada(tmp_path: Path) -> None:
 def test_wikitext_is_read_from_the_files_of_the_hub(tmp_path: Path) -> None:
     folder = tmp_path / "wikitext103/wikitext-103-raw-v1"
     folder.mkdir(parents=True)
-    for split, rows in ROWS.items():
+    train = ["", " = A title = \n", "", " An article ; it has @,@ <unk> words . \n"]
+    for split, rows in (("train", train), ("validation", [" = Größe = \n"]), ("test", ["", " The end . \n"])):
         pd.DataFrame({"text": rows}).to_parquet(folder / f"{split}-00000-of-00001.parquet")
     plain = text.wikitext103(tmp_path)
     assert read(plain) == {
@@ -100,7 +94,6 @@ def test_wikitext_is_read_from_the_files_of_the_hub(tmp_path: Path) -> None:
         "test": b"\n The end . \n",
     }
     assert (plain.name, plain.builtin) == ("WikiText-103", False)
-    assert text.wikitext103(tmp_path).digest == plain.digest
 
 
 def mine(contents: Mapping[str, bytes]) -> Text:
@@ -113,7 +106,13 @@ def prepared(root: Path, kind: str, plain: Text | None = None, vocabulary: int =
 
 @pytest.mark.parametrize("kind", text.KINDS)
 def test_text_is_restored_from_tokens(kind: str, tmp_path: Path) -> None:
-    tokeniser = prepared(tmp_path, kind).tokeniser
+    plain = text.sentences(60, 12, 13)
+    found = prepared(tmp_path, kind, plain)
+    tokeniser = found.tokeniser
+    assert tokeniser.size == (256 if kind == "bytes" else 330)
+    assert found.splits["train"].dtype == (np.uint8 if kind == "bytes" else np.uint16)
+    for split, content in read(plain).items():
+        assert tokeniser.decode(found.splits[split].tolist()).encode() == content
     for content in TEXTS:
         ids = tokeniser.encode(content.encode())
         assert tokeniser.decode(ids.tolist()) == content
@@ -121,16 +120,6 @@ def test_text_is_restored_from_tokens(kind: str, tmp_path: Path) -> None:
         assert (ids == tokeniser.line_end).sum() == content.count("\n")
         assert ids.size == 0 or ids.max() < tokeniser.size
     assert len(tokeniser.lengths) == tokeniser.size
-
-
-@pytest.mark.parametrize("kind", text.KINDS)
-def test_every_split_is_encoded_whole(kind: str, tmp_path: Path) -> None:
-    plain = text.sentences(60, 12, 13)
-    found = prepared(tmp_path, kind, plain)
-    for split, content in read(plain).items():
-        assert found.tokeniser.decode(found.splits[split].tolist()).encode() == content
-    assert found.tokeniser.size == (256 if kind == "bytes" else 330)
-    assert found.splits["train"].dtype == (np.uint8 if kind == "bytes" else np.uint16)
 
 
 def test_pieces_are_longer_than_bytes_and_are_learnt_from_training_text_once(tmp_path: Path) -> None:
@@ -169,13 +158,9 @@ def test_chunks_do_not_change_the_tokens(size: int, monkeypatch: pytest.MonkeyPa
         assert np.array_equal(found.splits[split], found.tokeniser.encode(content))
 
 
-def test_nothing_is_learnt_from_an_empty_text(tmp_path: Path) -> None:
-    plain = mine(dict.fromkeys(SPLITS, b"\n\n"))
+def test_pieces_need_text(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^The training text of mine is empty: there is nothing"):
-        prepared(tmp_path, "sentencepiece", plain)
-
-
-def test_bytes_that_are_no_text_need_bytes_as_tokens(tmp_path: Path) -> None:
+        prepared(tmp_path, "sentencepiece", mine(dict.fromkeys(SPLITS, b"\n\n")))
     plain = mine({"train": read(text.sentences(60))["train"], "valid": b"a\n\xff", "test": b"b"})
     assert prepared(tmp_path, "bytes", plain).tokeniser.decode([97, 10, 255]) == "a\n\ufffd"
     with pytest.raises(DataError, match=r"^The valid text of mine is not UTF-8 \(invalid start byte at byte 2\)\."):
