@@ -330,7 +330,9 @@ def lambada(root: Path, vocabulary: int, entities: int, validation: int | None =
                 counted = f"the {len(development)} training questions"
                 raise ValueError(f"data.validation={validation} leaves none of {counted}")
             whole = {"train": development[:-validation], "valid": development[-validation:], "test": test}
-        frequent = _frequent(whole["train"], vocabulary)
+        texts = chain.from_iterable((*passage, *gap, answer) for passage, gap, answer in whole["train"])
+        counts = Counter(word for word in texts if not word.isdigit() and word != PLACEHOLDER)
+        frequent = {word for word, count in counts.most_common(vocabulary) if count > 1}  # of equal ones, the earlier
         cut = [shortened(example, near, place) for place, example in enumerate(whole["train"]) for near in NEAR]
         splits = {
             split: [anonymised(example, frequent, entities) for example in examples]
@@ -394,17 +396,3 @@ def anonymised(question: Question, frequent: Collection[str], entities: int) -> 
         [anonymise(word) for word in question.question],
         anonymise(question.answer),
     )
-
-
-def _frequent(questions: list[Question], vocabulary: int) -> set[str]:
-    """Return the ``vocabulary`` most frequent words, less those that occur only once.
-
-    Passages, questions and answers are counted, without numbers and the placeholder. Of equally frequent words, those
-    that appear first are preferred.
-    """
-    counts: Counter[str] = Counter()
-    for example in questions:
-        words = (*example.passage, *example.question, example.answer)
-        counts.update(word for word in words if not word.isdigit())
-    del counts[PLACEHOLDER]
-    return {word for word, count in counts.most_common(vocabulary) if count > 1}

@@ -115,13 +115,13 @@ def wmt14(root: Path, source: str, target: str) -> Corpus:
     tests = {split: _test_set(name, sentences, task, root) for split, (name, sentences) in WMT14_TESTS.items()}
     pairs = {"train": train} | {split: [files[source], files[target]] for split, files in tests.items()}
     corpus = _corpus("WMT14", pairs, source, target)
-    return replace(corpus, splits={**corpus.splits, "train": partial(_hub_pairs, train, source, target)})
 
+    def training() -> Iterator[Pair]:
+        for row in hub_rows(train):
+            line, translation = (LINE_ENDS.sub(" ", row["translation"][code]) for code in (source, target))
+            yield line, translation
 
-def _hub_pairs(paths: list[Path], source: str, target: str) -> Iterator[Pair]:
-    for row in hub_rows(paths):
-        line, translation = (LINE_ENDS.sub(" ", row["translation"][code]) for code in (source, target))
-        yield line, translation
+    return replace(corpus, splits={**corpus.splits, "train": training})
 
 
 def _test_set(name: str, sentences: int, task: str, root: Path) -> dict[str, Path]:

@@ -201,7 +201,16 @@ def prepare(text: Text, kind: str, vocabulary: int, root: Path, report: Report) 
 
     def make(folder: Path) -> None:
         texts = text.load(report)
-        model = _learn(texts["train"], text.name, vocabulary, report)
+        training = texts["train"]
+        if not training.strip():
+            raise DataError(
+                f"The training text of {text.name} is empty: there is nothing to learn pieces from.\nReplace the file."
+            )
+        every = -(-(training.count(b"\n") + 1) // MOST_LINES)
+        report(f"learning {vocabulary:,} pieces (once)")
+        chosen = (line.rstrip(b"\n") for line in islice(io.BytesIO(training), 0, None, every))
+        lines = (line.decode(errors="replace") for line in chosen if line)
+        model = learn_pieces(lines, vocabulary, text.name, unk_id=UNK, eos_id=LINE_END, pad_id=-1, **LOSSLESS)
         (folder / "model").write_bytes(model)
         for split, content in texts.items():
             report(f"encoding {split} (once)")
@@ -214,15 +223,3 @@ def prepare(text: Text, kind: str, vocabulary: int, root: Path, report: Report) 
                 ) from None
 
     return cached(folder, read, make)
-
-
-def _learn(content: bytes, name: str, vocabulary: int, report: Report) -> bytes:
-    if not content.strip():
-        raise DataError(
-            f"The training text of {name} is empty: there is nothing to learn pieces from.\nReplace the file."
-        )
-    every = -(-(content.count(b"\n") + 1) // MOST_LINES)
-    report(f"learning {vocabulary:,} pieces (once)")
-    chosen = (line.rstrip(b"\n") for line in islice(io.BytesIO(content), 0, None, every))
-    decoded = (line.decode(errors="replace") for line in chosen if line)
-    return learn_pieces(decoded, vocabulary, name, unk_id=UNK, eos_id=LINE_END, pad_id=-1, **LOSSLESS)
