@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from array import array
 from collections import Counter, defaultdict
@@ -209,11 +208,10 @@ def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
     """
     folder, found = root / "cnn" / "questions", dict[str, list[tuple[str, int, int]]]()
     for split, split_folder in CNN_SPLITS.items():
-        if (folder / split_folder).is_dir():
-            with os.scandir(folder / split_folder) as entries:
-                stats = ((entry.name, entry.stat()) for entry in entries if entry.name.endswith(".question"))
-                if listed := sorted((file, stat.st_size, stat.st_mtime_ns) for file, stat in stats):
-                    found[split] = listed
+        paths = (folder / split_folder).iterdir() if (folder / split_folder).is_dir() else ()
+        stats = ((path.name, path.stat()) for path in paths if path.name.endswith(".question"))
+        if listed := sorted((file, stat.st_size, stat.st_mtime_ns) for file, stat in stats):
+            found[split] = listed
     absent = (folder / CNN_SPLITS[split] / "*.question" for split in ("train", "valid") if split not in found)
     require("CNN", folder, absent, CNN_ORIGIN)
     files = {split: [(file, size) for file, size, _ in listed] for split, listed in found.items()}
