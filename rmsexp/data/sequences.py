@@ -119,7 +119,7 @@ def by_tokens(lengths: np.ndarray, order: np.ndarray, tokens: int, pool: int) ->
         shortest_first = _by_length(lengths, order[start : start + pool])
         starts = [0]
         for index, length in enumerate(lengths[shortest_first].tolist()):
-            if index > starts[-1] and (index + 1 - starts[-1]) * length > tokens:
+            if index and (index + 1 - starts[-1]) * length > tokens:
                 starts.append(index)
         pools.append(np.split(shortest_first, starts[1:]))
     return pools
