@@ -1,11 +1,10 @@
-"""Measure time and memory of data at size: parallel text that is prepared, and image features that are trained on.
+"""Measure time and memory of preparing parallel text at size.
 
-    python scripts/data_at_size.py --pairs 10000 100000 1000000 4500000 --images 113287
+    python scripts/data_at_size.py --pairs 10000 100000 1000000 4500000
 
 For each number of pairs, scripts/parallel_corpus.py writes a corpus with the lengths and the vocabulary of WMT14's
 training text. A process then prepares it for the Transformer up to its first batch, and another does so again from
-what is stored. For each number of images, a run of order_embedding at scale=paper takes five training steps on random
-features and captions, evaluates all held-out images, and saves a checkpoint.
+what is stored.
 
 Each size and kind of subwords has a record of its own (check_record.py). The corpora and all stored results are
 removed.
@@ -26,7 +25,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import parallel_corpus
 import psutil
 from check_record import Check, add_option, run
@@ -47,8 +45,6 @@ task.prepare(lambda line: print(line, file=sys.stderr, flush=True))
 for batch in task.batches(0):
     pass
 """
-FEATURES, BLOCK = 4096, 4096  # numbers per image, as of VGG-19; images whose features are written at a time
-HELD_OUT_IMAGES, PER_IMAGE, WORDS = 5000, 5, 10_000
 
 
 def watched(what: str, command: Sequence[str], **options: Any) -> dict[str, float]:
@@ -106,52 +102,15 @@ def measure_text(pairs: int, kind: str, folder: Path, results: Path) -> None:
     shutil.rmtree(root)
 
 
-def measure_images(images: int, folder: Path, results: Path) -> None:
-    """Train on features of so many images."""
-    identity, root = {"images": images}, folder / f"{images}-images"
-    if not root.exists():
-        inform(f"writing features of {images:,} images")
-        shutil.rmtree(root.with_suffix(".tmp"), ignore_errors=True)
-        write_captions(root.with_suffix(".tmp"), images)
-        root.with_suffix(".tmp").rename(root)
-    shutil.rmtree(root / "results", ignore_errors=True)  # of a killed run, which would be continued
-    words = ["task=order_embedding", "scale=paper", "max_steps=5", f"data.root={root}", f"results={root / 'results'}"]
-    check = Check(NAME, results)
-    with measuring(inform):
-        found = watched("training", [sys.executable, "-m", "rmsexp", *words])
-    inform(f"{images:,} images: {found}")
-    check.write(identity | {"trained": found})
-    shutil.rmtree(root)
-
-
-def write_captions(folder: Path, images: int) -> None:
-    """Write files like those of order-embedding's release, with random features and words, to ``folder``/coco."""
-    rng, features = np.random.default_rng(0), folder / "coco" / "images" / "10crop"
-    features.mkdir(parents=True)
-    for split, count in (("train", images), ("val", HELD_OUT_IMAGES), ("test", HELD_OUT_IMAGES)):
-        sizes = [min(BLOCK, count - start) for start in range(0, count, BLOCK)]
-        drawn = (np.abs(rng.standard_normal((size, FEATURES), dtype=np.float32)) for size in sizes)
-        blocks = (block / np.linalg.norm(block, axis=1, keepdims=True) for block in drawn)
-        np.save(features / f"{split}.npy", np.concatenate(list(blocks)))
-        with (folder / "coco" / f"{split}.txt").open("w") as file:
-            for size in sizes:
-                for length in rng.integers(8, 15, PER_IMAGE * size).tolist():
-                    ranks = (WORDS ** rng.random(length)).astype(int).tolist()
-                    file.write(" ".join(f"word{rank}" for rank in ranks) + "\n")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, nargs="*", default=[10_000, 100_000], help="sizes (10000 100000)")
     parser.add_argument("--subwords", nargs="+", default=KINDS, choices=KINDS, help="kinds of subwords (both)")
-    parser.add_argument("--images", type=int, nargs="*", default=[], help="numbers of training images, such as 113287")
     place = Path(tempfile.gettempdir(), NAME)
     parser.add_argument("--folder", type=Path, default=place, help=f"folder for corpora and stored results ({place})")
     add_option(parser)
     arguments = parser.parse_args()
     results = arguments.results.expanduser()
-    for images in arguments.images:
-        measure_images(images, arguments.folder, results)
     for pairs in arguments.pairs:
         for kind in arguments.subwords:
             measure_text(pairs, kind, arguments.folder, results)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rmsexp import config, tasks
-from rmsexp.data import authors_files, cache
+from rmsexp.data import authors_files, files
 from rmsexp.records import record
 from rmsexp.report import draw
 from rmsexp.system import atomic, readers
@@ -81,13 +81,13 @@ def import_log(path: Path, norm: str, seed: int, results: Path) -> Path:
     }
     if folder.exists() and readers.read_json(folder / record.RUN).get("notes") == run["notes"]:
         return folder  # imported before, perhaps by an older version, whose description has other keys
-    with cache.staging(folder) as temporary:
+    with files.staging(folder) as temporary:
         if folder.exists():
             raise FileExistsError(f"{folder} contains another run; choose another --seed or --results")
         atomic.write_json(temporary / record.RUN, run)
         record.RunFolder(temporary).append(rows)
         atomic.write_json(temporary / record.STATUS, {"status": "finished", "step": step, "error": None})
-        cache.publish(temporary, folder)
+        files.publish(temporary, folder)
     return folder
 
 

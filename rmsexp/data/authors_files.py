@@ -19,21 +19,19 @@ from __future__ import annotations
 import io
 import math
 import pickle
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rmsexp.data import DataError, Report, Source
-from rmsexp.data.cache import key
-from rmsexp.data.cloze import ENTITY, RESERVED, Cloze, Examples, entities, stored
+from rmsexp.data import Report, Source
+from rmsexp.data.cloze import ENTITY, RESERVED, Cloze, Examples, stored
 from rmsexp.data.cloze import UNK as UNKNOWN_WORD
-from rmsexp.data.files import digest_of, missing, read_bytes
-from rmsexp.data.sequences import Sequences, offsets
+from rmsexp.data.files import checked, digest_of, key, require
 
 Row = dict[str, Any]  # of metrics.jsonl
+
+KIND = "as the authors published it"  # what a damaged file is not
 
 EPOCH_STEPS, EPOCH_IMAGES = 500, 50_000  # updates and training images per epoch of the authors' CIFAR-10 runs
 CIFAR10_COLUMNS = ["epoch", "time", "train_error", "test_error"]
@@ -64,19 +62,6 @@ class _PlainUnpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-@contextmanager
-def _checked(path: Path) -> Iterator[bytes]:
-    """Yield the content of a file, and turn errors about this content into a DataError that names the file."""
-    content = read_bytes(path)
-    try:
-        yield content
-    except Exception as error:  # damaged files may raise any exception
-        problem = " ".join(str(error).split()).rstrip(".")  # numpy's messages may have several lines
-        raise DataError(
-            f"{path} is not as the authors published it ({type(error).__name__}: {problem}).\nReplace the file."
-        ) from None
-
-
 def _unpickled(content: bytes) -> Any:
     """Return the content of a pickle of plain data; 8-bit strings of Python 2 are decoded as Latin-1."""
     return _PlainUnpickler(io.BytesIO(content), encoding="latin1").load()
@@ -91,7 +76,7 @@ def cifar10_rows(path: Path) -> list[Row]:
 
     Raises: DataError if the file cannot be read or does not have the expected format.
     """
-    with _checked(path) as content:
+    with checked(path, KIND) as content:
         header, *lines = content.decode("ascii").splitlines()
         if [cell.strip() for cell in header.split(",")] != CIFAR10_COLUMNS or not lines:
             raise ValueError(f"it has no header {', '.join(CIFAR10_COLUMNS)}, or no epochs")
@@ -119,17 +104,16 @@ def reader_rows(path: Path) -> list[Row]:
     Raises: DataError if the file cannot be read or lacks the expected lists of numbers.
     """
     rows: list[Row] = []
-    with _checked(path) as content:
+    with checked(path, KIND) as content:
         stats = _unpickled(content)
-        for split, lists in READER_LISTS.items():
-            columns = zip(*(stats[name] for name in lists.values()), strict=True)
-            for index, values in enumerate(columns, 1):
+        columns = [zip(*(stats[name] for name in lists.values()), strict=True) for lists in READER_LISTS.values()]
+        for index, validation in enumerate(zip(*columns, strict=True), 1):
+            for (split, lists), values in zip(READER_LISTS.items(), validation, strict=True):
                 finite = (value if math.isfinite(value) else None for value in map(float, values))
                 rows.append({"step": VALID_STEPS * index, "split": split} | dict(zip(lists, finite, strict=True)))
-        steps = {split: [row["step"] for row in rows if row["split"] == split] for split in READER_LISTS}
-        if steps["train"] != steps["valid"] or not rows:
-            raise ValueError("its lists are empty or differ in length")
-    return sorted(rows, key=lambda row: row["step"])
+        if not rows:
+            raise ValueError("its lists are empty")
+    return rows
 
 
 def top4(root: Path) -> Source[Cloze]:
@@ -142,21 +126,20 @@ def top4(root: Path) -> Source[Cloze]:
     Raises: DataError if a file is missing. ``load`` raises DataError if a file is damaged.
     """
     folder = root / "top4"
-    if absent := [folder / name for name in TOP4_FILES if not (folder / name).is_file()]:
-        raise missing("CNN top4", folder, absent, TOP4_ORIGIN)
-    digest = digest_of(folder / name for name in TOP4_FILES)
+    paths = [folder / name for name in TOP4_FILES]
+    require("CNN top4", folder, paths, TOP4_ORIGIN)
+    digest = digest_of(paths)
 
     def make(_: Report) -> Cloze:
         words = _words(folder / "dict.pkl")
-        splits = {split: _examples(folder, prefix, len(words)) for split, prefix in TOP4_SPLITS.items()}
-        return Cloze(words, entities(words), splits)
+        return Cloze(words, {split: _examples(folder, name, len(words)) for split, name in TOP4_SPLITS.items()})
 
     return stored(root, "CNN top4", digest, key(__file__, digest), make)
 
 
 def _words(path: Path) -> list[str]:
     """Return the vocabulary by id, read from a pickled dictionary of n words to n of the ids from 0 to n."""
-    with _checked(path) as content:
+    with checked(path, KIND) as content:
         ids = dict(_unpickled(content))
         names = {id: word for word, id in ids.items()}
         if len(names) < len(ids) or not names.keys() <= set(range(len(ids) + 1)):
@@ -167,21 +150,21 @@ def _words(path: Path) -> list[str]:
 
 
 def _examples(folder: Path, prefix: str, size: int) -> Examples:
-    passages, questions, answers = (_sequences(folder / f"{prefix}_{part}.pkl", size) for part in ("pass", "qs", "ans"))
-    with _checked(folder / f"{prefix}_ans.pkl"):
-        if not len(passages) == len(questions) == len(answers) or (answers.lengths != 1).any():
-            raise ValueError("each passage needs one question with one answer")
-    return Examples(passages, questions, answers.tokens)
+    passages, questions, answers = (_rows(folder / f"{prefix}_{part}.pkl", size) for part in ("pass", "qs", "ans"))
+    with checked(folder / f"{prefix}_ans.pkl", KIND):
+        if any(len(answer) != 1 for answer in answers):
+            raise ValueError("each question needs one answer")
+        return Examples.from_lists(zip(passages, questions, answers, strict=True))
 
 
-def _sequences(path: Path, size: int) -> Sequences:
+def _rows(path: Path, size: int) -> list[np.ndarray]:
     """Return a pickled list of lists of ids, which must be below ``size``. If every list ends in 0, remove this 0."""
-    with _checked(path) as content:
+    with checked(path, KIND) as content:
         rows = [np.asarray(ids) for ids in _unpickled(content)]
         if any(row.ndim != 1 or row.dtype.kind not in "iu" or row.min() < 0 or row.max() >= size for row in rows):
             raise ValueError("an id is no integer, or has no word")
         if all(row[-1] == 0 for row in rows):
             rows = [row[:-1] for row in rows]
-        if not all(map(len, rows)):
+        if not rows or not all(map(len, rows)):
             raise ValueError("a list is empty")
-        return Sequences(np.concatenate(rows).astype(np.int32), offsets(map(len, rows)))
+        return rows

@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from rmsexp.data import DataError, Report, Source
-from rmsexp.data.files import digest_of, missing, read_bytes, read_lines
+from rmsexp.data.files import checked, digest_of, read_lines, require
 from rmsexp.data.image_features import extract, sizes
 from rmsexp.data.sequences import Sequences
 
@@ -51,8 +52,7 @@ class Captions:
     splits: Mapping[str, CaptionedImages]
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(NamedTuple):
     """The path of an image file, and the image's captions as lists of words."""
 
     path: Path
@@ -89,10 +89,7 @@ def pictures(
 
     def load(report: Report) -> Captions:
         place = folder / "features" / kind
-        features = {
-            split: np.asarray(np.load(extract(paths, kind, place, report), mmap_mode="r"))
-            for split, paths in images.items()
-        }
+        features = {split: extract(paths, kind, place, report) for split, paths in images.items()}
         return encode(captions, features, report)
 
     digest = hashlib.sha256(repr((digest_of(files), kind, listing)).encode()).hexdigest()
@@ -154,8 +151,7 @@ def flickr8k(root: Path, features: str) -> Source[Captions]:
     text, images = folder / "Flickr8k_text", folder / "Flicker8k_Dataset"
     tokens = text / "Flickr8k.token.txt"
     lists = {split: text / f"Flickr_8k.{name}Images.txt" for split, name in FLICKR8K_SPLITS.items()}
-    if absent := [path for path in (tokens, *lists.values(), images) if not path.exists()]:
-        raise missing("Flickr8k", folder, absent, FLICKR8K_ORIGIN)
+    require("Flickr8k", folder, [tokens, *lists.values(), images], FLICKR8K_ORIGIN)
     captions = read_captions(tokens)
     splits = {
         split: [Picture(images / name, captions.get(name, [])) for line in read_lines(path) if (name := line.strip())]
@@ -207,8 +203,7 @@ def coco(root: Path, features: str) -> Source[Captions]:
     if karpathy.exists():
         return pictures("COCO", read_karpathy(karpathy, folder), [karpathy], folder, features)
     files = [folder / "annotations" / f"captions_{part}2017.json" for part in ("train", "val")]
-    if absent := [path for path in files if not path.exists()]:
-        raise missing("COCO", folder, absent, f"There is no dataset_coco.json either. {COCO_ORIGIN}")
+    require("COCO", folder, files, f"There is no dataset_coco.json either. {COCO_ORIGIN}")
     train, test = (read_official(path, folder / path.stem.removeprefix("captions_")) for path in files)
     splits = {"train": train[:-VALID_IMAGES], "valid": train[-VALID_IMAGES:], "test": test}
     return pictures("COCO, 2017", splits, files, folder, features)
@@ -222,13 +217,10 @@ def read_karpathy(path: Path, folder: Path) -> dict[str, list[Picture]]:
     Raises: DataError if ``path`` cannot be read or is not the Karpathy split.
     """
     splits: dict[str, list[Picture]] = {"train": [], "valid": [], "test": []}
-    content = read_bytes(path)
-    try:
+    with checked(path, "the Karpathy split") as content:
         for image in json.loads(content)["images"]:
             captions = [list(map(str, sentence["tokens"])) for sentence in image["sentences"]]
             splits[KARPATHY[image["split"]]].append(Picture(folder / image["filepath"] / image["filename"], captions))
-    except (KeyError, TypeError, ValueError) as error:
-        raise _malformed(path, "the Karpathy split", error) from None
     return splits
 
 
@@ -239,16 +231,10 @@ def read_official(path: Path, folder: Path) -> list[Picture]:
 
     Raises: DataError if ``path`` cannot be read or is no file of captions.
     """
-    content, captions = read_bytes(path), defaultdict(list)
-    try:
+    captions: defaultdict[int, list[Words]] = defaultdict(list)
+    with checked(path, "a file of COCO's captions") as content:
         annotations = json.loads(content)
         for annotation in annotations["annotations"]:
             captions[annotation["image_id"]].append(tokenise(annotation["caption"]))
         images = sorted(annotations["images"], key=lambda image: image["id"])
         return [Picture(folder / image["file_name"], captions[image["id"]]) for image in images]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _malformed(path, "a file of COCO's captions", error) from None
-
-
-def _malformed(path: Path, kind: str, error: Exception) -> DataError:
-    return DataError(f"{path} is not {kind} ({type(error).__name__}: {error}).\nReplace the file.")

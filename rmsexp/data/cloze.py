@@ -8,28 +8,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rmsexp.data import DataError, Report, Source, sequences
-from rmsexp.data.cache import cached, key
-from rmsexp.data.files import digest_of, missing, read_bytes, read_lines
-from rmsexp.data.sequences import Sequences, offsets
+from rmsexp.data.files import cached, digest_of, key, read_bytes, read_lines, require
+from rmsexp.data.sequences import Sequences
 
 NIL, EOS, UNK, NUM = range(4)  # the first ids: padding, end (not used here), an unknown word, a number
 RESERVED = ("<nil>", "<eos>", "<unk>", "<num>")  # the words with these four ids
 PLACEHOLDER = "@placeholder"  # the word that stands for the gap in a question
 ENTITY = re.compile(r"@entity(0|[1-9]\d{0,4})")  # a word that stands for an anonymised name: @entity0 to @entity99999
 SENTENCE_ENDS = frozenset(".?!")
-CHUNK = 1_000_000  # tokens counted or renumbered at a time: numpy copies int32 indices to int64, which takes memory
 CNN_SPLITS = {"train": "training", "valid": "validation", "test": "test"}  # our name of a split -> its folder
 CNN_ORIGIN = "Unpack the CNN part of DeepMind's Q&A data (Hermann et al. 2015) into this folder."
 CLOSING_QUOTES = ("''", "'")  # in LAMBADA
@@ -51,6 +50,12 @@ class Examples:
     questions: Sequences
     answers: np.ndarray
 
+    @classmethod
+    def from_lists(cls, rows: Iterable[Iterable[Any]]) -> Examples:
+        """Return the questions whose passages, questions and answers (of one id) are the columns of ``rows``."""
+        passages, questions, answers = map(Sequences.from_lists, zip(*rows, strict=True))
+        return cls(passages, questions, answers.tokens)
+
     def __len__(self) -> int:
         return len(self.answers)
 
@@ -65,13 +70,16 @@ class Examples:
 class Cloze:
     """An encoded data set.
 
-    ``words[i]`` is the word with id i. ``entities``, int64 of shape (entity,), has the ids of the words ``@entityN``,
-    which training may permute. ``splits`` has train, valid and, if the data set has it, test.
+    ``words[i]`` is the word with id i. ``splits`` has train, valid and, if the data set has it, test.
     """
 
     words: list[str]
-    entities: np.ndarray
     splits: Mapping[str, Examples]
+
+    @cached_property
+    def entities(self) -> np.ndarray:
+        """The ids of the words ``@entityN``, which training may permute, int64 of shape (entity,)."""
+        return np.array([number for number, word in enumerate(self.words) if ENTITY.fullmatch(word)], dtype=np.int64)
 
 
 class Question(NamedTuple):
@@ -99,11 +107,6 @@ def split_sentences(words: Iterable[str], closing: Collection[str] = ()) -> list
     return sentences
 
 
-def entities(words: Iterable[str]) -> np.ndarray:
-    """Return the ids of the words ``@entityN`` in a vocabulary given by id, int64 of shape (entity,)."""
-    return np.array([number for number, word in enumerate(words) if ENTITY.fullmatch(word)], dtype=np.int64)
-
-
 def encode(name: str, splits: Mapping[str, Iterable[Question]]) -> Cloze:
     """Encode questions as ids. ``name`` is the data set's name, for messages.
 
@@ -118,56 +121,39 @@ def encode(name: str, splits: Mapping[str, Iterable[Question]]) -> Cloze:
     - Ids from 4 on are given by falling frequency in the training text; equally frequent words are in the order of
       their first appearance in the data.
 
-    Besides the vocabulary, encoding takes four bytes of memory per token.
+    Besides the vocabulary, encoding takes about twelve bytes of memory per token.
 
     Raises: DataError if a split has no examples, and whatever the iterables in ``splits`` raise.
     """
     ids: defaultdict[str, int] = defaultdict()
     # The questions are read only once, so words first get temporary ids, in the order in which they appear.
     ids.default_factory = ids.__len__
-    encoded = {split: _examples(name, split, questions, ids) for split, questions in splits.items()}
+    encoded = {
+        split: [
+            [array("i", map(ids.__getitem__, text)) for text in (passage, question, [answer])]
+            for passage, question, answer in questions
+        ]
+        for split, questions in splits.items()
+    }
+    for split, rows in encoded.items():
+        if not rows:
+            raise DataError(f"No example of {name} is left in its {split} split.\nReplace the data, or use scale=demo.")
     highest = max((int(match[1]) for match in map(ENTITY.fullmatch, ids) if match), default=-1)
     always_known = dict.fromkeys([PLACEHOLDER, *(f"@entity{number}" for number in range(highest + 1))])
     types = list(ids | always_known)
-    frequency = np.zeros(len(types), dtype=np.int64)
-    for chunk in _chunks(encoded["train"]):
-        frequency += np.bincount(chunk, minlength=len(types))
+    counts = Counter(chain.from_iterable(chain.from_iterable(encoded["train"])))
     words = list(RESERVED)
-    for index in np.argsort(-frequency, kind="stable"):
+    for index in sorted(range(len(types)), key=lambda index: -counts[index]):
         word = types[index]
-        if word in always_known or (frequency[index] > 1 and not word.isdigit() and word not in RESERVED):
+        if word in always_known or (counts[index] > 1 and not word.isdigit() and word not in RESERVED):
             words.append(word)
     known = {word: number for number, word in enumerate(words)}
     table = np.array([NUM if word.isdigit() else known.get(word, UNK) for word in types], dtype=np.int32)
-    for examples in encoded.values():
-        for chunk in _chunks(examples):
-            chunk[:] = table[chunk]
-    return Cloze(words, entities(words), encoded)
-
-
-def _examples(name: str, split: str, examples: Iterable[Question], ids: Mapping[str, int]) -> Examples:
-    passages, questions, answers = array("i"), array("i"), array("i")
-    passage_lengths, question_lengths = array("q"), array("q")
-    for example in examples:
-        passages.extend(map(ids.__getitem__, example.passage))
-        passage_lengths.append(len(example.passage))
-        questions.extend(map(ids.__getitem__, example.question))
-        question_lengths.append(len(example.question))
-        answers.append(ids[example.answer])
-    if not answers:
-        raise DataError(f"No example of {name} is left in its {split} split.\nReplace the data, or use scale=demo.")
-    return Examples(
-        Sequences(np.asarray(passages), offsets(passage_lengths)),
-        Sequences(np.asarray(questions), offsets(question_lengths)),
-        np.asarray(answers),
-    )
-
-
-def _chunks(examples: Examples) -> Iterator[np.ndarray]:
-    """Yield all ids of a split (passages, questions and answers), as views of at most CHUNK ids."""
-    for ids in (examples.passages.tokens, examples.questions.tokens, examples.answers):
-        for start in range(0, len(ids), CHUNK):
-            yield ids[start : start + CHUNK]
+    final = {
+        split: Examples.from_lists([table[np.asarray(text)] for text in row] for row in rows)
+        for split, rows in encoded.items()
+    }
+    return Cloze(words, final)
 
 
 def stored(root: Path, name: str, digest: str, stamp: str, make: Callable[[Report], Cloze]) -> Source[Cloze]:
@@ -206,7 +192,7 @@ def _read(folder: Path) -> Cloze:
         )
         for split in content["splits"]
     }
-    return Cloze(content["words"], entities(content["words"]), splits)
+    return Cloze(content["words"], splits)
 
 
 def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
@@ -222,13 +208,12 @@ def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
     """
     folder, found = root / "cnn" / "questions", dict[str, list[tuple[str, int, int]]]()
     for split, split_folder in CNN_SPLITS.items():
-        if (folder / split_folder).is_dir():
-            with os.scandir(folder / split_folder) as entries:
-                stats = ((entry.name, entry.stat()) for entry in entries if entry.name.endswith(".question"))
-                if listed := sorted((file, stat.st_size, stat.st_mtime_ns) for file, stat in stats):
-                    found[split] = listed
-    if absent := [folder / CNN_SPLITS[split] / "*.question" for split in ("train", "valid") if split not in found]:
-        raise missing("CNN", folder, absent, CNN_ORIGIN)
+        paths = (folder / split_folder).iterdir() if (folder / split_folder).is_dir() else ()
+        stats = ((path.name, path.stat()) for path in paths if path.name.endswith(".question"))
+        if listed := sorted((file, stat.st_size, stat.st_mtime_ns) for file, stat in stats):
+            found[split] = listed
+    absent = (folder / CNN_SPLITS[split] / "*.question" for split in ("train", "valid") if split not in found)
+    require("CNN", folder, absent, CNN_ORIGIN)
     files = {split: [(file, size) for file, size, _ in listed] for split, listed in found.items()}
     name = "CNN" if sentences is None else f"CNN, {sentences} sentences"
 
@@ -304,8 +289,7 @@ def lambada_files(root: Path) -> list[Path]:
     """Return LAMBADA's files of development and of test below ``root``. Raises: DataError if one is missing."""
     folder = root / "lambada"
     paths = [folder / f"lambada_{name}_plain_text.txt" for name in ("development", "test")]
-    if absent := [path for path in paths if not path.is_file()]:
-        raise missing("LAMBADA", folder, absent, LAMBADA_ORIGIN)
+    require("LAMBADA", folder, paths, LAMBADA_ORIGIN)
     return paths
 
 
@@ -344,7 +328,9 @@ def lambada(root: Path, vocabulary: int, entities: int, validation: int | None =
                 counted = f"the {len(development)} training questions"
                 raise ValueError(f"data.validation={validation} leaves none of {counted}")
             whole = {"train": development[:-validation], "valid": development[-validation:], "test": test}
-        frequent = _frequent(whole["train"], vocabulary)
+        texts = chain.from_iterable((*passage, *gap, answer) for passage, gap, answer in whole["train"])
+        counts = Counter(word for word in texts if not word.isdigit() and word != PLACEHOLDER)
+        frequent = {word for word, count in counts.most_common(vocabulary) if count > 1}  # of equal ones, the earlier
         cut = [shortened(example, near, place) for place, example in enumerate(whole["train"]) for near in NEAR]
         splits = {
             split: [anonymised(example, frequent, entities) for example in examples]
@@ -408,17 +394,3 @@ def anonymised(question: Question, frequent: Collection[str], entities: int) -> 
         [anonymise(word) for word in question.question],
         anonymise(question.answer),
     )
-
-
-def _frequent(questions: list[Question], vocabulary: int) -> set[str]:
-    """Return the ``vocabulary`` most frequent words, less those that occur only once.
-
-    Passages, questions and answers are counted, without numbers and the placeholder. Of equally frequent words, those
-    that appear first are preferred.
-    """
-    counts: Counter[str] = Counter()
-    for example in questions:
-        words = (*example.passage, *example.question, example.answer)
-        counts.update(word for word in words if not word.isdigit())
-    del counts[PLACEHOLDER]
-    return {word for word, count in counts.most_common(vocabulary) if count > 1}

@@ -1,21 +1,28 @@
-"""Files of data sets: read and download them, compute digests, and build the errors for missing and damaged files.
+"""Files of data sets: read and download them, compute digests, name missing and damaged ones, store results.
 
 They are downloaded with the libraries of their publishers: torchvision, torch, the Hugging Face hub, sacreBLEU.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import os
+import shutil
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rmsexp.data import DataError, UnavailableError
+from rmsexp.system.atomic import sync_folder
 from rmsexp.system.command_line import inform, value_word
 from rmsexp.system.lock import locked
+
+T = TypeVar("T")
 
 TIMEOUT_SECONDS = 30  # longest wait for a connection, and for each further part of a response
 
@@ -28,18 +35,38 @@ def read_bytes(path: Path) -> bytes:
         raise unreadable(path, error) from None
 
 
-def read_lines(path: Path) -> list[str]:
-    """Return the lines of a UTF-8 file, without their ends and without a byte order mark.
+def read_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a UTF-8 file, plain or compressed (.gz), without their ends and without a byte order mark.
 
-    Only "\\n" ends a line; a "\\r" before it is kept. An empty file gives one empty line.
+    Only "\\n" and "\\r\\n" end a line, because text may contain other line separators of Unicode.
 
-    Raises: DataError if the file cannot be read or is not UTF-8.
+    Raises: DataError if the file cannot be read, is damaged or is not UTF-8.
+    """
+    number = 0
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8" if number > 1 else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}, line {number}: not UTF-8 ({error.reason}).\nUnpack a compressed file; convert another to UTF-8."
+        ) from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise unreadable(path, error) from None
+
+
+@contextmanager
+def checked(path: Path, kind: str) -> Iterator[bytes]:
+    """Yield the content of a file, which is expected to be of a ``kind``.
+
+    Raises: DataError that names the file if it cannot be read, or in place of any exception about its content.
     """
     content = read_bytes(path)
     try:
-        return content.decode("utf-8-sig").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise not_utf8(path, content.count(b"\n", 0, error.start) + 1, error) from None
+        yield content
+    except Exception as error:  # damaged files may raise any exception
+        problem = " ".join(str(error).split()).rstrip(".")  # numpy's messages may have several lines
+        raise DataError(f"{path} is not {kind} ({type(error).__name__}: {problem}).\nReplace the file.") from None
 
 
 def sha256_of(path: Path) -> str:
@@ -75,29 +102,24 @@ def digest_of_words(words: Sequence[str]) -> str:
     return hashlib.sha256(repr(list(words)).encode()).hexdigest()[:16]
 
 
-def missing(name: str, folder: Path, paths: Iterable[Path], origin: str) -> DataError:
-    """Return the error for missing files, ``paths`` below ``folder``, that the user has to get.
+def require(name: str, folder: Path, paths: Iterable[Path], origin: str) -> None:
+    """Check that ``paths`` below ``folder``, which the user has to get, exist.
 
     ``name`` is the data set. ``origin`` is a full sentence that says where to get the files and where to put them.
+
+    Raises: UnavailableError if one is missing.
     """
-    first, *others = [path.relative_to(folder) for path in paths]
-    more = f", nor {len(others)} other files" if others else ""
-    return UnavailableError(
-        f"{name} is incomplete: in {folder} there is no {first}{more}.\n{origin} scale=demo needs no data."
-    )
+    if absent := [path.relative_to(folder) for path in paths if not path.exists()]:
+        more = f", nor {len(absent) - 1} other files" if len(absent) > 1 else ""
+        raise UnavailableError(
+            f"{name} is incomplete: in {folder} there is no {absent[0]}{more}.\n{origin} scale=demo needs no data."
+        )
 
 
 def unreadable(file: Path | str, error: Exception, remedy: str = "Replace the file.") -> DataError:
     """Return the error for a file that cannot be opened or decoded. ``file`` is its path or a text with its path."""
     reason = getattr(error, "strerror", None) or error or type(error).__name__
     return DataError(f"{file} cannot be read ({reason}).\n{remedy}")
-
-
-def not_utf8(path: Path, line: int, error: UnicodeDecodeError) -> DataError:
-    """Return the error for a line that is not UTF-8. ``line`` counts from 1."""
-    return DataError(
-        f"{path}, line {line}: not UTF-8 ({error.reason}).\nUnpack a compressed file; convert another to UTF-8."
-    )
 
 
 @contextmanager
@@ -164,3 +186,66 @@ def hub_rows(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
     from datasets import load_dataset  # type: ignore[import-untyped]
 
     yield from load_dataset("parquet", data_files=[str(path) for path in paths], split="train", streaming=True)
+
+
+def key(source: str, *parts: object) -> str:
+    """Return a name, 16 hexadecimal digits, for a stored result that depends on ``parts`` and on a module's code.
+
+    The name is a hash of the ``repr`` of ``parts`` and of the content of ``source``, which is the ``__file__`` of the
+    module that computes the result. So editing this module changes the name; editing a module that it imports does not.
+    """
+    code = hashlib.sha256(Path(source).read_bytes()).hexdigest()
+    return hashlib.sha256(repr((code, *parts)).encode()).hexdigest()[:16]
+
+
+def cached(folder: Path, read: Callable[[Path], T], make: Callable[[Path], None]) -> T:
+    """Return ``read(folder)``. If the folder is missing, let ``make`` write its files to a temporary folder first.
+
+    If several processes need the same folder, one makes it and the others wait. If ``make`` fails or the process is
+    killed, nothing is stored.
+
+    Raises: DataError if the folder cannot be read or stored; whatever ``make`` raises.
+    """
+    if not folder.exists():
+        try:
+            with staging(folder) as temporary:
+                if not folder.exists():  # another process may have made it while this one waited
+                    make(temporary)
+                    publish(temporary, folder)
+        except OSError as error:
+            raise DataError(
+                f"{folder} cannot be stored ({error.strerror or error}).\n"
+                "Free some space there, or choose another folder (data.root)."
+            ) from None
+    try:
+        return read(folder)
+    except (OSError, ValueError, EOFError, KeyError) as error:
+        raise DataError(f"{folder} cannot be read ({error}).\nDelete this folder; it is then computed again.") from None
+
+
+@contextmanager
+def staging(path: Path) -> Iterator[Path]:
+    """Yield an empty temporary folder beside ``path``, and hold an exclusive lock for ``path`` meanwhile.
+
+    Wait while another process holds the lock, and report it. At the end, or when the lock is taken after a kill, the
+    temporary folder is removed, unless the caller has renamed it (:func:`publish`).
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    with locked(path.with_name(f".{path.name}.lock"), lambda: inform(f"waiting for another process: {path}")):
+        shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            temporary.mkdir()
+            yield temporary
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def publish(temporary: Path, folder: Path) -> None:
+    """Rename a folder once its files are on the disk."""
+    for path in temporary.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    sync_folder(temporary)
+    temporary.rename(folder)
+    sync_folder(folder.parent)

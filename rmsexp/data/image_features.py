@@ -26,9 +26,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rmsexp.data import DataError, Report, cache
-from rmsexp.data.files import unreadable
-from rmsexp.system import checks
+from rmsexp.data import DataError, Report
+from rmsexp.data.files import cached, unreadable
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -49,16 +48,15 @@ SCALES, ORIENTATIONS = 4, 16  # scales and directions in a histogram of gradient
 LAYOUT = 8  # pixels per side of the grey image in the descriptor
 
 
-def extract(images: Sequence[Path], kind: str, folder: Path, report: Report) -> Path:
-    """Return the path of a .npy file with the features of ``images``, float32 (image, 4096) with rows of norm 1.
+def extract(images: Sequence[Path], kind: str, folder: Path, report: Report) -> np.ndarray:
+    """Return the features of ``images``, float32 (image, 4096) with rows of norm 1, memory-mapped.
 
-    The file is in a folder of ``folder`` that is named by a digest of ``kind``, the extractor's version, and the names
-    and sizes of the images. If it is missing, the features are computed and stored first.
+    ``kind`` is a key of KINDS. The file is in a folder of ``folder`` that is named by a digest of ``kind``, the
+    extractor's version, and the names and sizes of the images. If it is missing, the features are computed first.
 
-    Raises: ValueError for an unknown kind; DataError if an image is missing or damaged, if the weights are neither
-    stored nor downloadable, or if the features cannot be stored.
+    Raises: DataError if an image is missing or damaged, if the weights are neither stored nor downloadable, or if the
+    features cannot be stored or read.
     """
-    checks.choice("data.features", kind, tuple(KINDS))
     version, make_extractor = KINDS[kind]
 
     def make(temporary: Path) -> None:
@@ -71,7 +69,7 @@ def extract(images: Sequence[Path], kind: str, folder: Path, report: Report) -> 
         np.save(temporary / FILE, features)
 
     name = hashlib.sha256(repr((kind, version, sizes(images))).encode()).hexdigest()[:16]
-    return cache.cached(folder / name, lambda stored: stored / FILE, make)
+    return cached(folder / name, lambda stored: np.asarray(np.load(stored / FILE, mmap_mode="r")), make)
 
 
 def sizes(images: Iterable[Path]) -> list[tuple[str, int]]:
@@ -117,12 +115,12 @@ def describe(image: Image) -> np.ndarray:
     pixels = np.asarray(image.resize((SIDE, SIDE), Resampling.BILINEAR), dtype=np.float32) / 255
     grey = pixels.mean(axis=2)
     pyramids = (_colours(_shrunk(pixels, SIDE // 2)), _texture(grey), _gradients(grey))
-    levels = [np.sqrt(_coarser(pyramid, cells)) for pyramid in pyramids for cells in (1, 2, CELLS)]
+    levels = [np.sqrt(_shrunk(pyramid, cells)) for pyramid in pyramids for cells in (1, 2, CELLS)]
     return np.concatenate([_unit(part.ravel()) for part in (*levels, _shrunk(grey, LAYOUT))])
 
 
 def _shrunk(pixels: np.ndarray, side: int) -> np.ndarray:
-    """Average a square image over ``side`` x ``side`` cells: from (height, width, ...) to (side, side, ...)."""
+    """Average a square of pixels or cells, (height, width, ...), over larger cells, (side, side, ...)."""
     step = len(pixels) // side
     return pixels.reshape(side, step, side, step, *pixels.shape[2:]).mean(axis=(1, 3))
 
@@ -136,12 +134,6 @@ def _histograms(bins: np.ndarray, weights: np.ndarray) -> np.ndarray:
     cell = np.arange(bins.shape[-1]) * CELLS // bins.shape[-1]
     index = (cell[:, None] * CELLS + cell) * BINS + bins
     return np.bincount(index.ravel(), weights.ravel(), CELLS * CELLS * BINS).reshape(CELLS, CELLS, BINS)
-
-
-def _coarser(histograms: np.ndarray, cells: int) -> np.ndarray:
-    """Sum histograms of 4x4 cells, (4, 4, 64), into those of larger cells, (cells, cells, 64)."""
-    step = CELLS // cells
-    return histograms.reshape(cells, step, cells, step, BINS).sum(axis=(1, 3))
 
 
 def _colours(pixels: np.ndarray) -> np.ndarray:

@@ -1,25 +1,29 @@
 """Raw parallel text: Multi30k, WMT14, or any two files with one sentence per line.
 
-Text is read pair by pair, so that one of any size takes little memory.
+Text is read pair by pair, so that one of any size takes little memory, and its chunks are worked on by processes.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import re
 import sys
-import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import BrokenExecutor, Future
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
+from typing import TypeVar
 
 from rmsexp.data import DataError
-from rmsexp.data.files import downloading, hub_files, hub_rows, not_utf8, sha256_of, unreadable
+from rmsexp.data.files import downloading, hub_files, hub_rows, read_lines, sha256_of
+from rmsexp.system import cores, process
 from rmsexp.system.languages import language
 
+T = TypeVar("T")
+R = TypeVar("R")
 Pair = tuple[str, str]  # a source line and its target line, without line ends
 Pairs = tuple[list[str], list[str]]  # source lines and as many target lines
 
@@ -45,13 +49,14 @@ WMT14 = "wmt/wmt14", "b199e406369ec1b7634206d3ded5ba45de2fe696", "de-en"
 # our name of a split -> (sacreBLEU's name of the test set, its number of sentences)
 WMT14_TESTS = {"valid": ("wmt13", 3000), "test": ("wmt14", 2737), "test2017": ("wmt17", 3004)}
 LINE_ENDS = re.compile(r"[\r\n]+")
+MOST_PROCESSES = 4  # with Moses' truecaser of WMT14 each has up to 600 MB
 
 
 @dataclass(frozen=True)
 class Corpus:
     """Parallel text in two languages.
 
-    ``source`` and ``target`` are languages such as "en", to which other spellings of their codes are reduced.
+    ``source`` and ``target`` are languages such as "en".
     ``splits`` maps train, valid, test and further test sets such as test2017 to functions that return an iterator over
     (source line, target line). If the text is in files, it reads and checks the files, and raises DataError if they are
     damaged. ``digest`` is a SHA-256, in hexadecimal, that identifies the content and the direction of translation.
@@ -65,10 +70,6 @@ class Corpus:
     target: str
     splits: Mapping[str, Callable[[], Iterator[Pair]]]
 
-    def __post_init__(self) -> None:
-        for side in SIDES:
-            object.__setattr__(self, side, language(getattr(self, side)))
-
     def text(self, split: str) -> Pairs:
         """Return all lines of a split: those of the source, and those of the target."""
         return next(in_chunks(self.splits[split](), sys.maxsize), ([], []))
@@ -80,9 +81,9 @@ def multi30k(root: Path, source: str, target: str) -> Corpus:
     The files are in ``<root>/multi30k/task1/raw``, named and compressed as published. Missing files are downloaded. The
     digests of all files are verified on each call. The test sets are those of 2016 and 2017 (Flickr).
 
-    Raises: ValueError if the languages are not en and de; DataError if a file is damaged, or if a download fails.
+    Raises: DataError if a file is damaged, or if a download fails.
     """
-    source, target = _english_and_german("Multi30k", source, target)
+    source, target = language(source), language(target)
     folder = root / "multi30k" / "task1" / "raw"
     if absent := [name for name in MULTI30K_SHA256 if not (folder / name).exists()]:
         from torch.hub import download_url_to_file
@@ -106,21 +107,21 @@ def wmt14(root: Path, source: str, target: str) -> Corpus:
     and newstest2013 are sacreBLEU's English-German test sets, also for translation from German; sacreBLEU downloads
     them to its own folder.
 
-    Raises: ValueError if the languages are not en and de; DataError if a file cannot be read or downloaded.
+    Raises: DataError if a file cannot be read or downloaded.
     """
-    source, target = _english_and_german("WMT14", source, target)
+    source, target = language(source), language(target)
     task = "task=rnnsearch scale=paper"
     (train,) = hub_files("WMT14", root / "wmt14", *WMT14, ("train",), task)
     tests = {split: _test_set(name, sentences, task, root) for split, (name, sentences) in WMT14_TESTS.items()}
     pairs = {"train": train} | {split: [files[source], files[target]] for split, files in tests.items()}
     corpus = _corpus("WMT14", pairs, source, target)
-    return replace(corpus, splits={**corpus.splits, "train": partial(_hub_pairs, train, source, target)})
 
+    def training() -> Iterator[Pair]:
+        for row in hub_rows(train):
+            line, translation = (LINE_ENDS.sub(" ", row["translation"][code]) for code in (source, target))
+            yield line, translation
 
-def _hub_pairs(paths: list[Path], source: str, target: str) -> Iterator[Pair]:
-    for row in hub_rows(paths):
-        line, translation = (LINE_ENDS.sub(" ", row["translation"][code]) for code in (source, target))
-        yield line, translation
+    return replace(corpus, splits={**corpus.splits, "train": training})
 
 
 def _test_set(name: str, sentences: int, task: str, root: Path) -> dict[str, Path]:
@@ -170,8 +171,8 @@ def _corpus(name: str, files: Mapping[str, list[Path]], source: str, target: str
         name=f"{name} {language(source)}-{language(target)}",
         digest=hashlib.sha256(repr(sorted(digests.items())).encode()).hexdigest(),
         builtin=False,
-        source=source,
-        target=target,
+        source=language(source),
+        target=language(target),
         splits={split: partial(read_pairs, *paths) for split, paths in files.items()},
     )
 
@@ -191,26 +192,15 @@ def pairs_of_files(prefixes: Mapping[str, Path], source: str, target: str) -> di
     return pairs
 
 
-def _english_and_german(name: str, source: str, target: str) -> tuple[str, str]:
-    """Return the languages of two codes. Raises: ValueError if they are not English and German."""
-    languages = language(source, "data.source"), language(target, "data.target")
-    if set(languages) != {"en", "de"}:
-        raise ValueError(
-            f"data.source={source} data.target={target}: {name} needs en for one of them and de for the other"
-        )
-    return languages
-
-
 def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
     """Yield the pairs of two UTF-8 files, plain or .gz, whose lines with the same number are a pair.
 
-    Empty lines are included. Only "\\n" and "\\r\\n" end a line, because sentences may contain other line separators of
-    Unicode. A byte order mark is dropped.
+    Empty lines are included (see :func:`rmsexp.data.files.read_lines`).
 
     Raises: DataError if a file is missing, damaged or not UTF-8, if the numbers of lines differ, or if there are none.
     """
     count = 0
-    for count, (line, translation) in enumerate(zip_longest(_lines(source), _lines(target)), 1):
+    for count, (line, translation) in enumerate(zip_longest(read_lines(source), read_lines(target)), 1):
         if line is None or translation is None:
             shorter, longer = (source, target) if line is None else (target, source)
             raise DataError(
@@ -223,20 +213,42 @@ def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
         raise DataError(f"{source} and {target} are empty.\nEach needs one sentence per line; replace the files.")
 
 
-def _lines(path: Path) -> Iterator[str]:
-    number = 0
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8" if number > 1 else "utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise not_utf8(path, number, error) from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise unreadable(path, error) from None
-
-
 def in_chunks(pairs: Iterable[Pair], size: int) -> Iterator[Pairs]:
     """Yield the pairs in chunks of ``size``, as source lines and target lines. The last chunk may have fewer."""
     remaining = iter(pairs)
     while chunk := list(islice(remaining, size)):
         yield [source for source, _ in chunk], [target for _, target in chunk]
+
+
+def in_processes(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """Yield ``function(item)`` for each item, in their order; a few items are taken ahead.
+
+    A single item is computed in this process. Under torchrun one process of a machine prepares data, with the cores of
+    all.
+
+    Raises: DataError if a process is killed; whatever ``function`` raises.
+    """
+    # Unlike those of the standard library, loky's processes do not import the user's script, which may have no guard,
+    # and do not inherit open files, whose locks they would hold.
+    from joblib.externals.loky import ProcessPoolExecutor
+
+    remaining = iter(items)
+    first = list(islice(remaining, 2))
+    processes = min(cores.threads_while_others_wait(), MOST_PROCESSES)
+    if len(first) < 2 or processes < 2:
+        yield from map(function, chain(first, remaining))
+        return
+    pool, pending = ProcessPoolExecutor(processes, initializer=process.follow_parent), deque[Future[R]]()
+    try:
+        for item in chain(first, remaining):
+            pending.append(pool.submit(function, item))
+            if len(pending) > processes:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    except BrokenExecutor:
+        raise DataError(
+            "A process that prepares data was killed.\nThe machine may have too little memory; start the command again."
+        ) from None
+    finally:
+        pool.shutdown(kill_workers=True)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -37,7 +37,7 @@ class Sequences:
     offsets: np.ndarray
 
     @classmethod
-    def from_lists(cls, ids: Sequence[Sequence[int]]) -> Sequences:
+    def from_lists(cls, ids: Sequence[Any]) -> Sequences:
         return cls(np.fromiter(chain.from_iterable(ids), dtype=np.int32), offsets(map(len, ids)))
 
     @classmethod
@@ -122,7 +122,11 @@ def by_tokens(lengths: np.ndarray, order: np.ndarray, tokens: int, pool: int) ->
     pools = []
     for start in range(0, len(order), pool):
         shortest_first = _by_length(lengths, order[start : start + pool])
-        pools.append(np.split(shortest_first, _batch_ends(lengths[shortest_first], tokens)))
+        starts = [0]
+        for index, length in enumerate(lengths[shortest_first].tolist()):
+            if index and (index + 1 - starts[-1]) * length > tokens:
+                starts.append(index)
+        pools.append(np.split(shortest_first, starts[1:]))
     return pools
 
 
@@ -154,19 +158,6 @@ def by_tokens_carried(
 
 def _by_length(lengths: np.ndarray, indices: np.ndarray) -> np.ndarray:
     return indices[np.argsort(lengths[indices], kind="stable")].astype(np.int64, copy=False)
-
-
-def _batch_ends(lengths: np.ndarray, tokens: int) -> list[int]:
-    """Return the end (exclusive) of each batch but the last, as indices of ``lengths``, which must be ascending."""
-    ends: list[int] = []
-    end = 0
-    while True:
-        window = lengths[end : end + tokens // int(lengths[end])]  # more do not fit: none is shorter than the first
-        positions = np.arange(1, len(window) + 1) * window
-        end += max(1, int(np.searchsorted(positions, tokens, side="right")))
-        if end >= len(lengths):
-            return ends
-        ends.append(end)
 
 
 def padded(sequences: Sequence[np.ndarray], fill: int) -> tuple[np.ndarray, np.ndarray]:

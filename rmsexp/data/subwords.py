@@ -35,7 +35,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain, islice
@@ -43,10 +43,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from rmsexp.data import DataError, Report
-from rmsexp.data.cache import cached, key
-from rmsexp.data.files import digest_of
-from rmsexp.data.parallel import SIDES, Corpus, Pairs, in_chunks
-from rmsexp.data.workers import in_processes
+from rmsexp.data.files import cached, digest_of, key
+from rmsexp.data.parallel import SIDES, Corpus, Pairs, in_chunks, in_processes, read_pairs
 from rmsexp.system import checks, cores
 from rmsexp.system.languages import language
 
@@ -57,7 +55,7 @@ KINDS = ("sentencepiece", "moses_bpe")
 LARGEST_VOCABULARY = 10**9  # sentencepiece takes integers of 32 bits
 MOST_PAIRS = 500_000  # from which sentencepiece learns; of longer texts every n-th pair is taken
 LONGEST_LINE = 1 << 22  # bytes; sentencepiece ignores longer ones, and by default those of more than 4,192
-CHUNK = 50_000  # pairs that a process tokenises at a time, or lines that it truecases
+CHUNK = 50_000  # pairs that a process tokenises or truecases at a time
 MOST_CACHED = 100_000  # words of which a process keeps the subwords
 
 
@@ -121,11 +119,11 @@ def learnt(corpus: Corpus, options: TextOptions, root: Path, report: Report) -> 
     large, or if the packages for moses_bpe are not installed; DataError if the training text is blank or cannot be
     read, or if the result cannot be stored.
     """
-    if options.kind == "moses_bpe" and not all(map(importlib.util.find_spec, ("sacremoses", "subword_nmt"))):
+    moses, languages = options.kind == "moses_bpe", (corpus.source, corpus.target)
+    if moses and not all(map(importlib.util.find_spec, ("sacremoses", "subword_nmt"))):
         raise ValueError('data.subwords=moses_bpe needs sacremoses and subword-nmt: pip install "rmsexp[parity]"')
-    learn, load = LEARNERS[options.kind]
-    languages, chosen = (corpus.source, corpus.target), (options.vocabulary, options.threshold)
-    folder = root / "subwords" / key(__file__, corpus.digest, languages, options.kind, *chosen)
+    chosen = options.kind, options.vocabulary, options.threshold
+    folder = root / "subwords" / key(__file__, corpus.digest, languages, *chosen)
 
     def make(folder: Path) -> None:
         report(f"learning {options.vocabulary:,} subwords (once)")
@@ -134,9 +132,22 @@ def learnt(corpus: Corpus, options: TextOptions, root: Path, report: Report) -> 
                 f"The training text of {corpus.name} is empty: there is nothing to learn subwords from.\n"
                 "Replace the files."
             )
-        learn(corpus, *chosen, folder, report)
+        if moses:
+            _learn_moses(corpus, options, folder, report)
+        else:
+            pairs = sum(1 for _ in corpus.splits["train"]())
+            lines = chain.from_iterable(islice(corpus.splits["train"](), 0, None, -(-pairs // MOST_PAIRS)))
+            ids = {"pad_id": PAD, "unk_id": UNK, "eos_id": EOS}
+            (folder / "model").write_bytes(learn_pieces(lines, options.vocabulary, corpus.name, **ids))
 
-    return cached(folder, partial(load, corpus), make)
+    def load(folder: Path) -> Learnt:
+        if moses:
+            source, target = (loaded(folder, *side) for side in zip(SIDES, languages, strict=True))
+            return Learnt(source, target, digest_of(sorted(folder.glob("*.json")))[:16])
+        codec = _SentencePiece((folder / "model").read_bytes())
+        return Learnt(codec, codec, digest_of_pieces(codec.processor))
+
+    return cached(folder, load, make)
 
 
 def learn_pieces(lines: Iterable[str], vocabulary: int, name: str, **options: Any) -> bytes:
@@ -189,13 +200,6 @@ def digest_of_pieces(processor: Any) -> str:
     return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
 
 
-def _learn_sentencepiece(corpus: Corpus, vocabulary: int, _threshold: int, folder: Path, _report: Report) -> None:
-    pairs = sum(1 for _ in corpus.splits["train"]())
-    chosen = islice(corpus.splits["train"](), 0, None, -(-pairs // MOST_PAIRS))
-    ids = {"pad_id": PAD, "unk_id": UNK, "eos_id": EOS}
-    (folder / "model").write_bytes(learn_pieces(chain.from_iterable(chosen), vocabulary, corpus.name, **ids))
-
-
 class _SentencePiece:
     def __init__(self, model: bytes) -> None:
         self.processor = load_pieces(model)
@@ -208,18 +212,10 @@ class _SentencePiece:
         return [self.processor.decode([int(i) for i in ids if i not in (PAD, EOS)]) for ids in sequences]
 
 
-def _load_sentencepiece(_corpus: Corpus, folder: Path) -> Learnt:
-    codec = _SentencePiece((folder / "model").read_bytes())
-    return Learnt(codec, codec, digest_of_pieces(codec.processor))
-
-
-def _learn_moses(corpus: Corpus, vocabulary: int, threshold: int, folder: Path, report: Report) -> None:
+def _learn_moses(corpus: Corpus, options: TextOptions, folder: Path, report: Report) -> None:
     """Write a file with the merges and the vocabularies, and one with the casing of each side, to ``folder``.
 
-    ``vocabulary`` is the number of merges. A subword that occurs fewer than ``threshold`` times in its language's
-    training text is split into shorter ones.
-
-    Raises: ValueError if the text gives fewer merges, or if no subword occurs ``threshold`` times.
+    Raises: ValueError if the text gives too few merges, or if no subword occurs ``options.threshold`` times.
     """
     languages = corpus.source, corpus.target
     tokenised = [folder / f"{side}.txt" for side in SIDES]
@@ -238,21 +234,22 @@ def _learn_moses(corpus: Corpus, vocabulary: int, threshold: int, folder: Path, 
             best.setdefault(form.lower(), form)
         _write_json(folder / f"{side}_casing.json", {"best": best, "known": list(found)})
     words: list[Counter[str]] = [Counter(), Counter()]
-    for number, counts in in_processes(partial(_count, folder), _in_chunks(tokenised)):
-        words[number].update(counts)
+    for counted in in_processes(partial(_count, folder), in_chunks(read_pairs(*tokenised), CHUNK)):
+        for total, found in zip(words, counted, strict=True):
+            total.update(found)
     for path in tokenised:
         path.unlink()
-    report(f"learning {vocabulary:,} merges")
-    merges = _merges(words[0] + words[1], vocabulary, corpus.name)
+    report(f"learning {options.vocabulary:,} merges")
+    merges = _merges(words[0] + words[1], options.vocabulary, corpus.name)
     sides = []
     for code, counts in zip(languages, words, strict=True):
         frequent = list[str]()
-        if threshold:
+        if options.threshold:
             tokens = _token_counts(counts, _bpe(merges, frequent))
-            frequent = sorted(token for token, count in tokens.items() if count >= threshold)
+            frequent = sorted(token for token, count in tokens.items() if count >= options.threshold)
             if not frequent:
                 raise ValueError(
-                    f"data.threshold={threshold}: no subword of the {code} training text of "
+                    f"data.threshold={options.threshold}: no subword of the {code} training text of "
                     f"{corpus.name} occurs so often; lower it"
                 )
         tokens = _token_counts(counts, _bpe(merges, frequent))
@@ -299,18 +296,11 @@ def _truecaser(path: Path) -> Callable[[str], list[str]]:
     return partial(truecaser.truecase, use_known=True)
 
 
-def _in_chunks(files: Sequence[Path]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of a file and some of its lines."""
-    for number, path in enumerate(files):
-        with path.open(encoding="utf-8", newline="\n") as file:
-            while lines := list(islice(file, CHUNK)):
-                yield number, lines
-
-
-def _count(folder: Path, part: tuple[int, list[str]]) -> tuple[int, Counter[str]]:
-    """Return the number of a side, and how often each truecased word occurs in some of its lines."""
-    number, lines = part
-    return number, Counter(chain.from_iterable(map(_truecaser(folder / f"{SIDES[number]}_casing.json"), lines)))
+def _count(folder: Path, pairs: Pairs) -> list[Counter[str]]:
+    """Return how often each truecased word occurs in tokenised lines of each side."""
+    truecasers = (_truecaser(folder / f"{side}_casing.json") for side in SIDES)
+    sides = zip(truecasers, pairs, strict=True)
+    return [Counter(chain.from_iterable(map(truecase, lines))) for truecase, lines in sides]
 
 
 def _merges(counts: Counter[str], vocabulary: int, name: str) -> str:
@@ -384,11 +374,3 @@ class MosesBPE:
 @lru_cache(maxsize=2)
 def loaded(folder: Path, side: str, code: str) -> MosesBPE:
     return MosesBPE(folder, side, code)
-
-
-def _load_moses(corpus: Corpus, folder: Path) -> Learnt:
-    source, target = loaded(folder, "source", corpus.source), loaded(folder, "target", corpus.target)
-    return Learnt(source, target, digest_of(sorted(folder.glob("*.json")))[:16])
-
-
-LEARNERS = {"sentencepiece": (_learn_sentencepiece, _load_sentencepiece), "moses_bpe": (_learn_moses, _load_moses)}

@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 
-from rmsexp.data import DataError, Report, subwords
-from rmsexp.data.cache import cached, key
+from rmsexp.data import DataError, Report, Source, subwords
 from rmsexp.data.cloze import lambada_files
-from rmsexp.data.files import digest_of, digest_of_contents, hub_files, hub_rows, read_bytes
+from rmsexp.data.files import cached, digest_of, digest_of_contents, hub_files, hub_rows, key, read_bytes
 from rmsexp.data.subwords import digest_of_pieces, learn_pieces, load_pieces
 from rmsexp.data.synthetic import phrases
 from rmsexp.system import cores
+
+Text = Source[Mapping[str, bytes]]  # the text of each of SPLITS
 
 SPLITS = ("train", "valid", "test")
 WIKITEXT = (  # repository on the Hugging Face hub, revision, config
@@ -42,40 +43,25 @@ LOSSLESS = {
 }
 
 
-@dataclass(frozen=True)
-class PlainText:
-    """Text in the splits train, valid and test.
-
-    ``splits`` has functions that return the bytes of a split; they raise DataError if a file cannot be read or is
-    empty. ``digest`` is a SHA-256, in hexadecimal, that identifies the content. ``builtin`` is true if this package
-    generates the text.
-    """
-
-    name: str
-    digest: str
-    builtin: bool
-    splits: Mapping[str, Callable[[], bytes]]
-
-
-def sentences(n_train: int = 6000, n_valid: int = 200, n_test: int = 200) -> PlainText:
+def sentences(n_train: int = 6000, n_valid: int = 200, n_test: int = 200) -> Text:
     """Return the English sentences of the synthetic corpus for translation, one per line."""
     corpus = phrases.phrases(n_train, n_valid, n_test)
     texts = {split: "".join(f"{line}\n" for line in corpus.text(split)[0]).encode() for split in SPLITS}
     digest = hashlib.sha256(repr(texts).encode()).hexdigest()
-    return PlainText("sentences", digest, True, {split: partial(texts.__getitem__, split) for split in SPLITS})
+    return Source("sentences", digest, True, lambda _: texts)
 
 
-def files(train: str, valid: str, test: str) -> PlainText:
+def files(train: str, valid: str, test: str) -> Text:
     """Return the text of three files of the user. The name is that of train's file.
 
-    Raises: DataError if a file cannot be read.
+    Raises: DataError if a file cannot be read. ``load`` raises DataError if a file is empty or no plain text.
     """
     paths = dict(zip(SPLITS, map(Path, (train, valid, test)), strict=True))
-    splits = {split: partial(_read, path) for split, path in paths.items()}
-    return PlainText(paths["train"].name, digest_of_contents(paths.values()), False, splits)
+    digest = digest_of_contents(paths.values())
+    return Source(paths["train"].name, digest, False, lambda _: {split: _read(path) for split, path in paths.items()})
 
 
-def lambada(root: Path, held_out: int, rest: bool) -> PlainText:
+def lambada(root: Path, held_out: int, rest: bool) -> Text:
     """Return the passages in ``<root>/lambada/lambada_{development,test}_plain_text.txt``, one per line.
 
     The ``held_out`` last passages of development are the validation text, and the others the training text. The
@@ -97,10 +83,10 @@ def lambada(root: Path, held_out: int, rest: bool) -> PlainText:
     texts = {split: b"".join(line + b"\n" for line in lines) for split, lines in passages.items()}
     content = f"{digest_of(paths)}, held out {held_out}{', and the rest of test' * rest}"
     digest = hashlib.sha256(content.encode()).hexdigest()
-    return PlainText("LAMBADA", digest, False, {split: partial(texts.__getitem__, split) for split in SPLITS})
+    return Source("LAMBADA", digest, False, lambda _: texts)
 
 
-def wikitext103(root: Path) -> PlainText:
+def wikitext103(root: Path) -> Text:
     """Return WikiText-103 (Merity et al. 2017), raw: Wikipedia articles, 540 MB of training text.
 
     It is in ``<root>/wikitext103/wikitext-103-raw-v1/*.parquet``, as on the Hugging Face hub, from which missing files
@@ -115,12 +101,12 @@ def wikitext103(root: Path) -> PlainText:
         ("train", "validation", "test"),
         "task=language_model scale=large",
     )
-    splits = {split: partial(_hub_text, paths) for split, paths in zip(SPLITS, files, strict=True)}
-    return PlainText("WikiText-103", digest_of(chain.from_iterable(files)), False, splits)
 
+    def load(_: Report) -> Mapping[str, bytes]:
+        lines = [(row["text"].removesuffix("\n").encode() + b"\n" for row in hub_rows(paths)) for paths in files]
+        return dict(zip(SPLITS, map(b"".join, lines), strict=True))
 
-def _hub_text(paths: Sequence[Path]) -> bytes:
-    return b"".join(row["text"].removesuffix("\n").encode() + b"\n" for row in hub_rows(paths))
+    return Source("WikiText-103", digest_of(chain.from_iterable(files)), False, load)
 
 
 def _read(path: Path) -> bytes:
@@ -197,7 +183,7 @@ class Pieces:
         return "\n".join(self._processor.decode(line) for line in lines)
 
 
-def prepare(text: PlainText, kind: str, vocabulary: int, root: Path, report: Report) -> Tokens:
+def prepare(text: Text, kind: str, vocabulary: int, root: Path, report: Report) -> Tokens:
     """Return a text as tokens of a kind in ``KINDS``.
 
     A model of ``vocabulary`` pieces and the encoded text are read from ``<root>/tokens``, or computed and stored there.
@@ -206,7 +192,7 @@ def prepare(text: PlainText, kind: str, vocabulary: int, root: Path, report: Rep
     ``vocabulary`` does not fit the text.
     """
     if kind == "bytes":
-        return Tokens(Bytes(), {split: Bytes().encode(read()) for split, read in text.splits.items()})
+        return Tokens(Bytes(), {split: Bytes().encode(content) for split, content in text.load(report).items()})
     folder = root / "tokens" / key(__file__, key(subwords.__file__), text.digest, vocabulary)
 
     def read(folder: Path) -> Tokens:
@@ -214,12 +200,22 @@ def prepare(text: PlainText, kind: str, vocabulary: int, root: Path, report: Rep
         return Tokens(Pieces((folder / "model").read_bytes()), splits)
 
     def make(folder: Path) -> None:
-        model = _learn(text, vocabulary, report)
+        texts = text.load(report)
+        training = texts["train"]
+        if not training.strip():
+            raise DataError(
+                f"The training text of {text.name} is empty: there is nothing to learn pieces from.\nReplace the file."
+            )
+        every = -(-(training.count(b"\n") + 1) // MOST_LINES)
+        report(f"learning {vocabulary:,} pieces (once)")
+        chosen = (line.rstrip(b"\n") for line in islice(io.BytesIO(training), 0, None, every))
+        lines = (line.decode(errors="replace") for line in chosen if line)
+        model = learn_pieces(lines, vocabulary, text.name, unk_id=UNK, eos_id=LINE_END, pad_id=-1, **LOSSLESS)
         (folder / "model").write_bytes(model)
-        for split, read_split in text.splits.items():
+        for split, content in texts.items():
             report(f"encoding {split} (once)")
             try:
-                np.save(folder / f"{split}.npy", Pieces(model).encode(read_split()))
+                np.save(folder / f"{split}.npy", Pieces(model).encode(content))
             except UnicodeDecodeError as error:
                 raise DataError(
                     f"The {split} text of {text.name} is not UTF-8 ({error.reason} at byte {error.start}).\n"
@@ -227,16 +223,3 @@ def prepare(text: PlainText, kind: str, vocabulary: int, root: Path, report: Rep
                 ) from None
 
     return cached(folder, read, make)
-
-
-def _learn(text: PlainText, vocabulary: int, report: Report) -> bytes:
-    content = text.splits["train"]()
-    if not content.strip():
-        raise DataError(
-            f"The training text of {text.name} is empty: there is nothing to learn pieces from.\nReplace the file."
-        )
-    every = -(-(content.count(b"\n") + 1) // MOST_LINES)
-    report(f"learning {vocabulary:,} pieces (once)")
-    chosen = (line.rstrip(b"\n") for line in islice(io.BytesIO(content), 0, None, every))
-    decoded = (line.decode(errors="replace") for line in chosen if line)
-    return learn_pieces(decoded, vocabulary, text.name, unk_id=UNK, eos_id=LINE_END, pad_id=-1, **LOSSLESS)

@@ -14,11 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from rmsexp.data import DataError, Report, sequences
-from rmsexp.data.cache import cached, key
-from rmsexp.data.parallel import SIDES, Corpus, Pairs, in_chunks
+from rmsexp.data.files import cached, key
+from rmsexp.data.parallel import SIDES, Corpus, Pairs, in_chunks, in_processes
 from rmsexp.data.sequences import Sequences
 from rmsexp.data.subwords import EOS, UNK, Codec, Learnt, TextOptions, learnt
-from rmsexp.data.workers import in_processes
 
 CHUNK = 20_000  # pairs encoded at a time, because lists of ids take ten times the memory of arrays
 

@@ -66,7 +66,7 @@ class DataConfig(config.DataConfig):
         return digest_of_contents(map(Path, self.own_files.values())) if self.name == "files" else ""
 
 
-SOURCES: dict[str, Callable[[DataConfig, Path], text.PlainText]] = {
+SOURCES: dict[str, Callable[[DataConfig, Path], text.Text]] = {
     "sentences": lambda data, root: text.sentences(),  # noqa: ARG005
     "lambada": lambda data, root: text.lambada(root, data.held_out, rest=False),
     "lambada_all": lambda data, root: text.lambada(root, data.held_out, rest=True),

@@ -67,11 +67,10 @@ class DataConfig(config.DataConfig):
         repeated = len(set(self.tests)) < len(self.tests)
         if self.tests[:1] != ["test"] or repeated or not all(name.startswith("test") for name in self.tests):
             raise ValueError("data.tests must begin with test and name each test set once, as in [test,test2017]")
-        if self.name == "phrases" and languages != ("en", "de"):
-            raise ValueError(
-                f"data.source={self.source} data.target={self.target}: "
-                "the built-in text needs data.source=en data.target=de"
-            )
+        directions = [("en", "de"), ("de", "en")][: 1 if self.name == "phrases" else 2]
+        if self.name != "files" and languages not in directions:
+            chosen, *needed = (f"data.source={a} data.target={b}" for a, b in [(self.source, self.target), *directions])
+            raise ValueError(f"{chosen}: data.name={self.name} needs {' or '.join(needed)}")
         names = f"text/a for text/a.{self.source} and text/a.{self.target}"
         self.check_own_files(f"the path of its two files without the language: {names}")
 

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from rmsexp.data import DataError
-from rmsexp.data.authors_files import _checked, _unpickled, top4
+from rmsexp.data.authors_files import KIND, _unpickled, top4
 from rmsexp.data.cloze import Examples
+from rmsexp.data.files import checked
 
 PYTHON2_FLOAT64 = (  # what Python 2 writes for numpy.float64(0.5)
     b"\x80\x02cnumpy.core.multiarray\nscalar\nq\x00cnumpy\ndtype\nq\x01U\x02f8q\x02K\x00K\x01\x87q\x03Rq\x04"
@@ -25,7 +26,7 @@ PYTHON2_FLOAT64 = (  # what Python 2 writes for numpy.float64(0.5)
 
 def unpickle(folder: Path, content: bytes) -> Any:
     (folder / "a.pkl").write_bytes(content)
-    with _checked(folder / "a.pkl") as read:
+    with checked(folder / "a.pkl", KIND) as read:
         return _unpickled(read)
 
 

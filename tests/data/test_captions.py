@@ -29,24 +29,20 @@ from rmsexp.data.captions import (
 )
 
 
-def rows(count: int, size: int = 3) -> np.ndarray:
-    return np.eye(count, size, dtype=np.float32) + np.eye(count, size, -size, dtype=np.float32)
-
-
 def splits(train: str, valid: str = "", test: str = "") -> dict[str, list[Words]]:
-    """Return the five captions of one image for each split.
+    """Return the five captions of each image of each split.
 
-    In an argument, slashes separate captions; the last caption is repeated until there are five.
+    In an argument, bars separate images and slashes their captions; the last is repeated until there are five.
     """
-    texts = {"train": train.split("/"), "valid": valid.split("/"), "test": test.split("/")}
+    images = {"train": train.split("|"), "valid": valid.split("|"), "test": test.split("|")}
     return {
-        split: [caption.split() for caption in [*captions, *captions[-1:] * (5 - len(captions))]]
-        for split, captions in texts.items()
+        split: [caption.split() for text in texts for caption in (text.split("/") + text.split("/")[-1:] * 4)[:5]]
+        for split, texts in images.items()
     }
 
 
-def features(**images: int) -> dict[str, np.ndarray]:
-    return {split: rows(count) for split, count in ({"train": 1, "valid": 1, "test": 1} | images).items()}
+def encoded(texts: dict[str, list[Words]]) -> Captions:
+    return encode(texts, {split: np.eye(len(lines) // 5, 3) for split, lines in texts.items()}, silent)
 
 
 @pytest.mark.parametrize(
@@ -62,22 +58,16 @@ def test_words_are_lower_case_letters_and_digits(text: str, words: str) -> None:
     assert tokenise(text) == words.split()
 
 
-def test_vocabulary_of_train_and_valid_is_sorted_by_frequency_then_alphabet() -> None:
-    encoded = encode(splits("b b c/a", "c c c c/d", "e a/a"), features(), silent)
-    # frequencies in train: b 2, c 1, a 4; in valid: c 4, d 4
-    assert encoded.words == ["<eos>", "<unk>", "c", "a", "d", "b"]
-    assert [list(caption) for caption in encoded.splits["train"].captions][:2] == [[5, 5, 2, EOS], [3, EOS]]
-    assert list(encoded.splits["test"].captions[0]) == [UNK, 3, EOS]
-    assert encoded.splits["test"].captions.tokens.dtype == np.int32
-    assert [len(split) for split in encoded.splits.values()] == [1, 1, 1]
-
-
-def test_words_of_later_valid_captions_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vocabulary_of_train_and_valid_is_sorted_by_frequency_then_alphabet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(captions, "VOCABULARY_IMAGES", 1)
-    texts = splits("a", "b", "c") | {"valid": [["b"]] * 5 + [["d"]] * 5}
-    encoded = encode(texts, features(valid=2), silent)
-    assert encoded.words == ["<eos>", "<unk>", "a", "b"]
-    assert list(encoded.splits["valid"].captions[5]) == [UNK, EOS]
+    found = encoded(splits("b b c/a", "c c c c/d|f", "e a/a"))
+    # frequencies in train: b 2, c 1, a 4; in the first image of valid: c 4, d 4
+    assert found.words == ["<eos>", "<unk>", "c", "a", "d", "b"]
+    assert [list(caption) for caption in found.splits["train"].captions][:2] == [[5, 5, 2, EOS], [3, EOS]]
+    assert list(found.splits["valid"].captions[5]) == [UNK, EOS]
+    assert list(found.splits["test"].captions[0]) == [UNK, 3, EOS]
+    assert found.splits["test"].captions.tokens.dtype == np.int32
+    assert [len(split) for split in found.splits.values()] == [1, 2, 1]
 
 
 def album(folder: Path, captions: int = 5) -> dict[str, list[Picture]]:
@@ -105,21 +95,21 @@ def test_source_of_pictures_computes_their_features(tmp_path: Path) -> None:
     for number, split in enumerate(("train", "valid", "test")):
         assert loaded.splits[split].features.shape == (2, 4096)
         assert len(loaded.splits[split].captions) == 10
-        words = [loaded.words[i] for i in loaded.splits[split].captions[7]]
-        assert words == ([f"{2 * number + 1}", "2", "<eos>"] if split != "test" else ["<unk>", "2", "<eos>"])
+        unknown = split == "test"
+        assert text(loaded, split, 7) == ("<unk> 2 <eos>" if unknown else f"{2 * number + 1} 2 <eos>")
 
 
 def test_digest_depends_on_captions_kind_and_images_but_not_on_the_folder(tmp_path: Path) -> None:
-    files, images_by_split = [tmp_path / "captions.txt"], album(tmp_path)
-    before = pictures("album", images_by_split, files, tmp_path, "descriptor").digest
-    again = album(tmp_path / "elsewhere")
-    elsewhere = [tmp_path / "elsewhere" / "captions.txt"]
-    assert pictures("album", again, elsewhere, tmp_path, "descriptor").digest == before
-    assert pictures("album", images_by_split, files, tmp_path, "vgg19").digest != before
-    elsewhere[0].write_text("a cat")
-    assert pictures("album", again, elsewhere, tmp_path, "descriptor").digest != before
-    images_by_split["test"][1].path.write_bytes(b"")
-    assert pictures("album", images_by_split, files, tmp_path, "descriptor").digest != before
+    def digest(folder: Path, images: dict[str, list[Picture]], kind: str = "descriptor") -> str:
+        return pictures("album", images, [folder / "captions.txt"], tmp_path, kind).digest
+
+    images, again, other = album(tmp_path), album(tmp_path / "elsewhere"), tmp_path / "elsewhere"
+    before = digest(tmp_path, images)
+    assert digest(other, again) == before != digest(tmp_path, images, "vgg19")
+    (other / "captions.txt").write_text("a cat")
+    assert digest(other, again) != before
+    images["test"][1].path.write_bytes(b"")
+    assert digest(tmp_path, images) != before
 
 
 @pytest.mark.parametrize("change", [lambda captions: captions.pop(), lambda captions: captions[0].clear()])
@@ -152,20 +142,11 @@ def flickr(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def refusal(flickr: Path) -> str:
-    with pytest.raises(DataError) as error:
-        flickr8k(flickr, "descriptor")
-    message = str(error.value)
-    assert message.count("\n") == 1
-    return message
-
-
 def test_splits_have_their_images_in_the_order_of_the_lists(flickr: Path) -> None:
     source = flickr8k(flickr, "descriptor")
     assert (source.name, source.builtin) == ("Flickr8k", False)
     loaded = source.load(silent)
     assert {split: len(part) for split, part in loaded.splits.items()} == {"train": 2, "valid": 1, "test": 1}
-
     assert text(loaded, "train", 0) == "a a number 0 <eos>"
     assert text(loaded, "train", 9) == "a b number 4 <eos>"
     assert text(loaded, "valid", 2) == "a c number 2 <eos>"
@@ -184,15 +165,26 @@ def test_malformed_line_is_named(line: str, tmp_path: Path) -> None:
     assert f"{path}, line 2: not a caption: {line!r}" in str(error.value)
 
 
-def test_image_of_a_split_without_captions_or_file_is_named(flickr: Path) -> None:
-    listed = flickr / "flickr8k" / "Flickr8k_text" / "Flickr_8k.devImages.txt"
-    listed.write_text("c.jpg\nz.jpg\n")
-    assert "z.jpg needs 5 captions" in refusal(flickr)
-    listed.write_text("c.jpg\n")
-    (flickr / "flickr8k" / "Flicker8k_Dataset" / "c.jpg").unlink()
-    assert f"{flickr / 'flickr8k' / 'Flicker8k_Dataset' / 'c.jpg'} cannot be read (No such file" in refusal(flickr)
-    listed.write_text("")
-    assert "The valid split of Flickr8k has no images" in refusal(flickr)
+@pytest.mark.parametrize(
+    ("listed", "lost", "message"),
+    [
+        ("c.jpg\nz.jpg\n", "", r"^z\.jpg needs 5 captions"),
+        ("c.jpg\n", "Flicker8k_Dataset/c.jpg", r"/flickr8k/Flicker8k_Dataset/c\.jpg cannot be read \(No such file"),
+        ("\n", "", "^The valid split of Flickr8k has no images"),
+        (
+            "c.jpg\n",
+            "Flickr8k_text/Flickr8k.token.txt",
+            r"^Flickr8k is incomplete: in .*flickr8k there is no Flickr8k_t",
+        ),
+    ],
+)
+def test_incomplete_files_of_flickr8k_are_named(listed: str, lost: str, message: str, flickr: Path) -> None:
+    (flickr / "flickr8k" / "Flickr8k_text" / "Flickr_8k.devImages.txt").write_text(listed)
+    if lost:
+        (flickr / "flickr8k" / lost).unlink()
+    with pytest.raises(DataError, match=message) as error:
+        flickr8k(flickr, "descriptor")
+    assert str(error.value).count("\n") == 1
 
 
 def text(captions: Captions, split: str, number: int) -> str:
@@ -211,35 +203,26 @@ def karpathy_image(number: int, split: str) -> dict[str, Any]:
     return {"filepath": part, "filename": f"{number}.jpg", "split": split, "sentences": sentences}
 
 
-@pytest.fixture
-def karpathy(tmp_path: Path) -> Path:
+def test_karpathy_split_has_restval_in_train(tmp_path: Path) -> None:
     images = [karpathy_image(*pair) for pair in enumerate(("test", "restval", "train", "val", "restval"))]
-    write(tmp_path / "coco" / "dataset_coco.json", {"images": images, "dataset": "coco"})
+    file = write(tmp_path / "coco" / "dataset_coco.json", {"images": images, "dataset": "coco"})
     for image in images:
-        folder = tmp_path / "coco" / image["filepath"]
-        folder.mkdir(exist_ok=True)
-        plain(9, 9, 99).save(folder / image["filename"])
-    return tmp_path
-
-
-def test_karpathy_split_has_restval_in_train(karpathy: Path) -> None:
-    splits = read_karpathy(karpathy / "coco" / "dataset_coco.json", karpathy)
+        (tmp_path / "coco" / image["filepath"]).mkdir(exist_ok=True)
+        plain(9, 9, 99).save(tmp_path / "coco" / image["filepath"] / image["filename"])
+    splits = read_karpathy(file, tmp_path)
     names = {split: [picture.path.name for picture in pictures] for split, pictures in splits.items()}
     assert names == {"train": ["1.jpg", "2.jpg", "4.jpg"], "valid": ["3.jpg"], "test": ["0.jpg"]}
-    assert splits["train"][0].path == karpathy / "val2014" / "1.jpg"
-    loaded = coco(karpathy, "descriptor").load(silent)
-    assert [text(loaded, "train", number) for number in (0, 5, 14)] == [
-        "restval 0 <eos>",
-        "train 0 <eos>",
-        "restval 4 <eos>",
-    ]
+    assert splits["train"][0].path == tmp_path / "val2014" / "1.jpg"
+    loaded = coco(tmp_path, "descriptor").load(silent)
+    expected = ["restval 0 <eos>", "train 0 <eos>", "restval 4 <eos>"]
+    assert [text(loaded, "train", number) for number in (0, 5, 14)] == expected
     assert loaded.splits["train"].features.shape == (3, 4096)
 
 
 def annotations(first: int, count: int) -> dict[str, Any]:
     """Return an official file's content, for ``count`` images with ids from ``first`` on, not sorted by id.
 
-    The image with the id ``first`` has six captions, the others five.
+    The first image has six captions, the others five.
     """
     ids = [first + (3 * number) % count for number in range(count)]
     captions = [(image, k) for k in range(5) for image in ids] + [(first, 5)]
@@ -252,20 +235,15 @@ def annotations(first: int, count: int) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a ``data.root`` with 5 train and 2 val images; two images of train become our validation split."""
+def test_official_captions_are_split_by_id_and_tokenised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of the five training images become our validation split."""
     monkeypatch.setattr(captions, "VALID_IMAGES", 2)
     for part, content in (("train", annotations(0, 5)), ("val", annotations(100, 2))):
         write(tmp_path / "coco" / "annotations" / f"captions_{part}2017.json", content)
         (tmp_path / "coco" / f"{part}2017").mkdir()
         for image in content["images"]:
             plain(9, 9, 99).save(tmp_path / "coco" / f"{part}2017" / image["file_name"])
-    return tmp_path
-
-
-def test_official_captions_are_split_by_id_and_tokenised(official: Path) -> None:
-    source = coco(official, "descriptor")
+    source = coco(tmp_path, "descriptor")
     loaded = source.load(silent)
     assert source.name == "COCO, 2017"
     assert {split: len(part) for split, part in loaded.splits.items()} == {"train": 3, "valid": 2, "test": 2}

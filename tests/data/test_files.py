@@ -1,7 +1,11 @@
-"""Files of data sets: lines, digests, downloads, and messages about files that cannot be read."""
+"""Files of data sets: lines, digests, downloads, messages about unusable files; results are stored whole and once."""
 
 from __future__ import annotations
 
+import errno
+import gzip
+import multiprocessing
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,74 +14,93 @@ import pytest
 
 from rmsexp.data import DataError, UnavailableError
 from rmsexp.data.files import (
+    cached,
     digest_of,
     digest_of_contents,
     downloading,
     hub_files,
     hub_rows,
-    missing,
+    key,
     read_lines,
+    require,
 )
 from rmsexp.tasks.language_model import DataConfig
 
 
-def test_only_line_feeds_end_lines(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_bytes("\ufeffone\u2028\x0b\r\n\n two".encode())
-    assert read_lines(path) == ["one\u2028\x0b\r", "", " two"]
-    path.write_bytes(b"one\n\n")
-    assert read_lines(path) == ["one", ""]
+def write(path: Path, content: str | bytes) -> Path:
+    data = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    return path
 
 
-@pytest.mark.parametrize(("content", "line"), [(b"\xff", 1), (b"one\nca\xc3\xa9 \xe9t\n", 2), (b"\n\n\xc3", 3)])
-def test_lines_that_are_not_utf8_are_named(content: bytes, line: int, tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(content)
+@pytest.mark.parametrize("name", ["a", "a.gz"])
+def test_only_line_feeds_end_lines(name: str, tmp_path: Path) -> None:
+    lines = ["one\u2028\u2029", "", " \x85\x0b\x0c\x1c\xa0", "a\rb", "ü 💬", "last"]
+    assert list(read_lines(write(tmp_path / name, "\n".join(lines)))) == lines
+    assert list(read_lines(write(tmp_path / name, "\ufeff" + "\r\n".join([*lines, ""]) + "\r\n"))) == [*lines, ""]
+
+
+@pytest.mark.parametrize("name", ["a", "a.gz"])
+@pytest.mark.parametrize(
+    ("content", "line"), [(b"\xff", 1), (b"one\nca\xc3\xa9 \xe9t\n", 2), (b"\n\n\xc3", 3), (b"a\n\xed\xa0\x80\nb", 2)]
+)
+def test_lines_that_are_not_utf8_are_named(content: bytes, line: int, name: str, tmp_path: Path) -> None:
+    path = write(tmp_path / name, content)
     with pytest.raises(DataError, match=f"^{path}, line {line}: not UTF-8"):
-        read_lines(path)
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize("damage", ["truncated", "checksum", "body", "not gzip"])
+def test_damaged_gzip_is_named(damage: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.en.gz", "".join(f"line {number}\n" for number in range(500)))
+    content = path.read_bytes()
+    broken = {
+        "truncated": content[:-20],
+        "checksum": content[:-8] + bytes(8),
+        "body": content[:40] + b"\xff" * 40 + content[80:],
+        "not gzip": b"line 1\n",
+    }
+    path.write_bytes(broken[damage])
+    with pytest.raises(DataError, match=rf"^{path} cannot be read \(.+\)\.\n.+$"):
+        list(read_lines(path))
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    for function in (read_lines, lambda path: digest_of([path]), lambda path: digest_of_contents([path])):
+    for function in (lambda path: list(read_lines(path)), lambda path: digest_of([path])):
         with pytest.raises(DataError, match=rf"{tmp_path}/absent cannot be read \(No such file"):
             function(tmp_path / "absent")
 
 
 def test_missing_files_are_named_with_their_origin(tmp_path: Path) -> None:
-    message = str(missing("CNN", tmp_path, [tmp_path / "a/b", tmp_path / "c"], "Unpack it."))
-    assert message.startswith(f"CNN is incomplete: in {tmp_path} there is no a/b, nor 1 other files.\nUnpack it.")
+    (tmp_path / "present").touch()
+    require("CNN", tmp_path, [tmp_path / "present"], "Unpack it.")
+    message = rf"^CNN is incomplete: in {tmp_path} there is no a/b, nor 1 other files.\nUnpack it\. "
+    with pytest.raises(UnavailableError, match=message):
+        require("CNN", tmp_path, [tmp_path / name for name in ("a/b", "present", "c")], "Unpack it.")
 
 
 def test_own_files_are_needed_with_their_name_only() -> None:
-    assert DataConfig(name="files", train="a", valid="b", test="c").own_files == {
-        "train": "a",
-        "valid": "b",
-        "test": "c",
-    }
-    for name, paths in (("files", {"train": "a", "test": "b"}), ("lambada", {"valid": "a"})):
+    paths = {"train": "a", "valid": "b", "test": "c"}
+    assert DataConfig(name="files", **paths).own_files == paths  # type: ignore[arg-type]
+    for name, wrong in (("files", {"train": "a", "test": "b"}), ("lambada", {"valid": "a"})):
         with pytest.raises(ValueError, match=r"data\.valid"):
-            DataConfig(name=name, **paths)  # type: ignore[arg-type]
+            DataConfig(name=name, **wrong)  # type: ignore[arg-type]
 
 
-def test_digest_depends_on_names_and_content(tmp_path: Path) -> None:
-    paths = [tmp_path / "a", tmp_path / "b"]
-    for path in paths:
-        path.write_text("one")
-    before = digest_of(paths)
-    assert len(before) == 64
-    assert digest_of(paths[::-1]) != before
-    paths[1].write_text("two")
-    assert digest_of(paths) != before
-
-
-def test_digest_of_contents_depends_on_contents_alone(tmp_path: Path) -> None:
+def test_digests_depend_on_content_and_order_and_one_of_them_on_names(tmp_path: Path) -> None:
     paths = [tmp_path / "a", tmp_path / "b", tmp_path / "c"]
     for path, content in zip(paths, ("one", "two", "one"), strict=True):
         path.write_text(content)
-    before = digest_of_contents(paths[:2])
-    assert digest_of_contents([paths[2], paths[1]]) == before != digest_of_contents(paths[1::-1])
-    paths[1].write_text("longer")
-    assert digest_of_contents(paths[:2]) != before
+    before = digest_of(paths[:2]), digest_of_contents(paths[:2])
+    assert len(before[0]) == len(before[1]) == 64
+    renamed = [paths[2], paths[1]]
+    assert digest_of(renamed) != before[0]
+    assert digest_of_contents(renamed) == before[1]
+    for digest, old in zip((digest_of, digest_of_contents), before, strict=True):
+        paths[1].write_text("two")
+        assert digest(paths[1::-1]) != old == digest(paths[:2])
+        paths[1].write_text("longer")
+        assert digest(paths[:2]) != old
 
 
 def parquet(folder: Path, split: str, *parts: list[str]) -> None:
@@ -122,3 +145,81 @@ def test_an_incomplete_download_is_refused(tmp_path: Path, monkeypatch: pytest.M
 def test_our_own_errors_pass_unchanged(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^mine$"), downloading("Mine", tmp_path, "", tmp_path):
         raise DataError("mine")
+
+
+# Stored results
+
+
+def read(folder: Path) -> str:
+    if not (text := (folder / "value").read_text()):
+        raise ValueError("empty")
+    return text
+
+
+def make(folder: Path) -> None:
+    assert list(folder.iterdir()) == []
+    (folder / "value").write_text("made")
+
+
+def visible(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
+
+
+def test_result_is_made_once_and_then_read(tmp_path: Path) -> None:
+    """What a killed process left is removed."""
+    folder = tmp_path / "deep" / "entry"
+    (tmp_path / "deep" / ".entry.tmp" / "stray").mkdir(parents=True)
+    assert cached(folder, read, make) == "made"
+    assert cached(folder, read, lambda _: pytest.fail("made again")) == "made"
+    assert visible(folder.parent) == ["entry"]
+
+
+@pytest.mark.parametrize("content", ["", None])
+def test_a_damaged_folder_is_named(content: str | None, tmp_path: Path) -> None:
+    folder = tmp_path / "entry"
+    folder.mkdir()
+    if content is not None:
+        (folder / "value").write_text(content)
+    with pytest.raises(DataError, match=rf"^{folder} cannot be read .*\nDelete this folder"):
+        cached(folder, read, make)
+
+
+def test_failure_stores_nothing_and_frees_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(folder: Path) -> None:
+        make(folder)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cached(tmp_path / "entry", read, fail)
+    assert visible(tmp_path) == []
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(DataError, match=rf"{tmp_path}/entry cannot be stored \(No space left on device\)"):
+            cached(tmp_path / "entry", read, make)
+    assert visible(tmp_path) == []
+    assert cached(tmp_path / "entry", read, make) == "made"
+
+
+def test_only_one_of_two_processes_makes_the_result(tmp_path: Path) -> None:
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        results = pool.starmap(_made_by, [(tmp_path / "entry", name) for name in ("a", "b")], chunksize=1)
+    assert results in (["a", "a"], ["b", "b"])
+
+
+def _made_by(folder: Path, name: str) -> str:
+    return cached(folder, read, lambda temporary: (temporary / "value").write_text(name) and None)
+
+
+def test_key_changes_with_each_part_and_with_the_source(tmp_path: Path) -> None:
+    source = tmp_path / "module.py"
+    source.write_text("x = 1\n")
+    names = [key(str(source), "a", 1), key(str(source), "a", "1"), key(str(source), "a1"), key(str(source), "a", 1.0)]
+    assert key(str(source), "a", 1) == names[0]
+    source.write_text("x = 2\n")
+    names.append(key(str(source), "a", 1))
+    assert len(set(names)) == 5
+    assert all(len(name) == 16 and set(name) <= set("0123456789abcdef") for name in names)

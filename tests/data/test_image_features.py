@@ -23,22 +23,15 @@ def picture(pixels: Any) -> Image.Image:
 # The descriptor
 
 
-def test_parts_of_the_descriptor_have_equal_lengths() -> None:
-    row = describe(picture(np.arange(128 * 128 * 3).reshape(128, 128, 3) % 253))
-    ends = np.cumsum([64, 256, 1024] * 3)
-    parts = np.split(row, ends)
+def test_the_descriptor_of_an_image_stays_what_it_was() -> None:
+    """Committed runs were trained on it. Each of its parts has norm 1."""
+    x = np.arange(128)
+    pixels = np.stack([(x[:, None] ** 2 + 3 * x), 5 * x[:, None] + x**2 // 7, x[:, None] * x], axis=2) % 256
+    parts = np.split(describe(picture(pixels)), np.cumsum([64, 256, 1024] * 3))
     assert [len(part) for part in parts] == [64, 256, 1024] * 3 + [64]
     assert np.allclose([np.linalg.norm(part) for part in parts], 1)
-
-
-def test_descriptor_distinguishes_colours_and_places() -> None:
-    red, dark_red, blue = (describe(plain(*colour))[:64] for colour in ((200, 0, 0), (180, 0, 0), (0, 0, 200)))
-    assert red @ dark_red > 0.8 > 0.2 > red @ blue
-    half = np.zeros((128, 128, 3))
-    half[:, :64] = (255, 0, 0)
-    left, right = describe(picture(half)), describe(picture(half[:, ::-1]))
-    assert left[:64] @ right[:64] == pytest.approx(1)  # 1x1 cells: both images have the same colours
-    assert left[64:320] @ right[64:320] < 0.9  # 2x2 cells: the quarters of the images have different colours
+    expected = [-0.246592, 0.14222, 0.092938, 0.516928, 0.082803, 0.408909, 0.061275, -0.116636, 0.24291, -0.02065]
+    assert [part @ np.cos(np.arange(len(part))) for part in parts] == pytest.approx(expected, abs=1e-5)
 
 
 def test_gradients_are_counted_by_direction_and_scale() -> None:
@@ -52,16 +45,6 @@ def test_gradients_are_counted_by_direction_and_scale() -> None:
     fine, coarse = (histogram(across // period % 2 * 200).sum(axis=1) for period in (1, 8))
     assert fine[0] > 0.99  # stripes of 1 pixel give gradients at the borders of the finest scale only
     assert coarse.argmax() == 2  # at scale 2, a stripe of 8 pixels has 2 cells, so no central difference is zero
-
-
-def test_texture_counts_brighter_neighbours() -> None:
-    dots = np.zeros((128, 128, 3))
-    dots[4::8, 4::8] = 255
-    row = describe(picture(dots))[1344:1408] ** 2
-    assert row[0] > 0.8  # most pixels have no brighter neighbour: pattern 0
-    one_neighbour = row[[1, 2, 4, 8, 16, 32]]  # patterns of one brighter neighbour, which are equally frequent
-    assert one_neighbour / row[1] == pytest.approx(np.ones(6), rel=0.1)
-    assert row[[3, 5, 9, 63]].sum() == 0
 
 
 # VGG-19, which a small network replaces
@@ -108,9 +91,19 @@ def test_weights_that_cannot_be_loaded_are_named(monkeypatch: pytest.MonkeyPatch
 # Stored files
 
 
+@pytest.fixture
+def images(tmp_path: Path) -> list[Path]:
+    """Return the paths of seven plain images; the red value of image i is 10 i."""
+    paths = [tmp_path / "images" / f"{number}.png" for number in range(7)]
+    paths[0].parent.mkdir()
+    for number, path in enumerate(paths):
+        plain(10 * number, 0, 0).save(path)
+    return paths
+
+
 def test_rows_are_of_unit_length_in_the_order_of_the_images(images: list[Path], tmp_path: Path) -> None:
     reports: list[str] = []
-    rows = np.load(extract(images, "descriptor", tmp_path / "features", reports.append))
+    rows = extract(images, "descriptor", tmp_path / "features", reports.append)
     assert (rows.shape, rows.dtype) == ((7, SIZE), np.float32)
     for row, image in zip(rows, images, strict=True):
         assert row == pytest.approx(unit(describe(Image.open(image))), abs=1e-6)
@@ -128,11 +121,10 @@ def test_features_are_computed_once_for_the_same_images_and_version(
 
     monkeypatch.setattr(image_features, "WORKERS", 1)
     monkeypatch.setitem(image_features.KINDS, "red", (1, lambda: red))
-    first = extract(images, "red", tmp_path, silent)
-    assert extract(images, "red", tmp_path, silent) == first
+    for _ in range(2):
+        assert extract(images, "red", tmp_path, silent).argmax(axis=1).tolist() == [*range(7)]
     assert seen == [*range(7)]
-    backward = extract(images[::-1], "red", tmp_path, silent)
-    assert np.load(backward).argmax(axis=1).tolist() == [6, 5, 4, 3, 2, 1, 0]
+    assert extract(images[::-1], "red", tmp_path, silent).argmax(axis=1).tolist() == [6, 5, 4, 3, 2, 1, 0]
     images[0].write_bytes(images[0].read_bytes() + b"\0")  # changes the size of the file
     extract(images, "red", tmp_path, silent)
     monkeypatch.setitem(image_features.KINDS, "red", (2, lambda: red))

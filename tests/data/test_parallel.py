@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
+import signal
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from rmsexp.data import DataError, UnavailableError, parallel
-from rmsexp.data.parallel import files, in_chunks, multi30k, read_pairs, wmt14
+from rmsexp.data.parallel import files, in_chunks, in_processes, multi30k, read_pairs, wmt14
+from rmsexp.system import cores
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -110,15 +114,6 @@ def test_damaged_multi30k_is_refused_in_the_folder_and_in_a_download(upstream: P
     assert not path.exists()
 
 
-@pytest.mark.parametrize(("source", "target"), [("en", "fr"), ("cs", "de"), ("en", "en")])
-def test_other_languages_are_refused(source: str, target: str, tmp_path: Path) -> None:
-    message = rf"data\.source={source} data\.target={target}: .* en for one of them and de for the other"
-    with pytest.raises(ValueError, match=message):
-        multi30k(tmp_path, source, target)
-    with pytest.raises(ValueError, match=message):
-        wmt14(tmp_path, source, target)
-
-
 @pytest.fixture
 def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Write the hub's files of WMT14 to ``data.root``, and let sacreBLEU read small test sets in place of its own.
@@ -181,50 +176,13 @@ def test_a_signal_during_sacrebleus_download_is_not_taken_for_its_failure(
             wmt14(tmp_path, "en", "de")
 
 
-def refusal(source: Path, target: Path) -> str:
-    with pytest.raises(DataError) as error:
-        list(read_pairs(source, target))
-    message = str(error.value)
-    assert message.count("\n") == 1
-    return message
-
-
-@pytest.mark.parametrize("ending", ["", ".gz"])
-def test_only_line_feeds_end_lines(ending: str, tmp_path: Path) -> None:
-    lines = ["one\u2028\u2029", "", " \x85\x0b\x0c\x1c\xa0", "a\rb", "ü 💬", "last"]
-    source = write(tmp_path / f"a.en{ending}", "\n".join(lines))
-    target = write(tmp_path / f"a.de{ending}", "\ufeff" + "\r\n".join(lines) + "\r\n")
-    assert list(read_pairs(source, target)) == list(zip(lines, lines, strict=True))
-
-
-@pytest.mark.parametrize("damage", ["truncated", "checksum", "body", "not gzip"])
-def test_damaged_gzip_is_named(damage: str, tmp_path: Path) -> None:
-    path = write(tmp_path / "a.en.gz", "".join(f"line {number}\n" for number in range(500)))
-    content = path.read_bytes()
-    broken = {
-        "truncated": content[:-20],
-        "checksum": content[:-8] + bytes(8),
-        "body": content[:40] + b"\xff" * 40 + content[80:],
-        "not gzip": b"line 1\n",
-    }
-    path.write_bytes(broken[damage])
-    assert f"{path} cannot be read (" in refusal(path, write(tmp_path / "a.de", "line\n" * 500))
-
-
-@pytest.mark.parametrize("bad", [b"\xff", b"caf\xe9", b"\xed\xa0\x80", b"\xc3"])
-def test_bytes_that_are_not_utf8_are_named_by_file_and_line(bad: bytes, tmp_path: Path) -> None:
-    path = write(tmp_path / "a.de.gz", b"one\ntwo\n" + bad + b"\nfour\n")
-    message = refusal(write(tmp_path / "a.en", "1\n2\n3\n4\n"), path)
-    assert f"{path}, line 3: not UTF-8" in message
-
-
 def test_files_that_do_not_fit_are_named(tmp_path: Path) -> None:
     long, short = write(tmp_path / "a", "x\n" * 1001), write(tmp_path / "b", "x\n" * 1000)
-    for pair in ((long, short), (short, long)):
-        assert f"{short} has 1,000 lines and {long} has more" in refusal(*pair)
-    assert "are empty" in refusal(write(tmp_path / "c", ""), write(tmp_path / "d", ""))
-    for absent in (tmp_path / "a.de", tmp_path / "a.de.gz"):
-        assert f"{absent} cannot be read (No such file" in refusal(long, absent)
+    pairs = [(long, short), (short, long), (write(tmp_path / "c", ""), write(tmp_path / "d", ""))]
+    problems = [*[f"{short} has 1,000 lines and {long} has more"] * 2, "are empty"]
+    for pair, problem in zip(pairs, problems, strict=True):
+        with pytest.raises(DataError, match=rf"{problem}\..*\n.*$"):
+            list(read_pairs(*pair))
 
 
 def test_chunks_have_all_pairs_in_order() -> None:
@@ -232,3 +190,45 @@ def test_chunks_have_all_pairs_in_order() -> None:
     chunks = list(in_chunks(iter(pairs), 3))
     assert [len(sources) for sources, _ in chunks] == [3, 3, 1]
     assert [pair for sides in chunks for pair in zip(*sides, strict=True)] == pairs
+
+
+# Processes
+
+
+@pytest.fixture
+def two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "threads_while_others_wait", lambda: 2)
+
+
+def work(item: str) -> tuple[str, int]:
+    if item == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item.upper(), os.getpid()
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_results_are_in_order_and_items_are_taken_as_they_are_needed() -> None:
+    taken: list[str] = []
+
+    def items() -> Iterator[str]:
+        for item in "abcdefghij":
+            taken.append(item)
+            yield item
+
+    results = in_processes(work, items())
+    first, process = next(results)
+    assert len(taken) < 5
+    assert [first, *(item for item, _ in results)] == list("ABCDEFGHIJ")
+    assert process != os.getpid()
+
+
+@pytest.mark.usefixtures("two_processes")
+@pytest.mark.parametrize("items", ["", "a"])
+def test_a_single_item_needs_no_process(items: str) -> None:
+    assert list(in_processes(work, items)) == [(item.upper(), os.getpid()) for item in items]
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_a_killed_process_is_named() -> None:
+    with pytest.raises(DataError, match="was killed"):
+        list(in_processes(work, ["a", "killed", "b"]))

@@ -51,3 +51,4 @@ def test_shapes() -> None:
     again = shapes(n_train=300, n_test=100)
     np.testing.assert_array_equal(again.train_x, images.train_x)
     assert again.digest == images.digest != shapes(n_train=300, n_test=100, seed=1).digest
+    assert images.digest == "c48df3edf73906e7e0bc75685b5ce520632cf9bdeb0bf4a1fa4cd288d6be2317"

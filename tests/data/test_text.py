@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rmsexp.data import DataError, text
-from rmsexp.data.text import SPLITS, PlainText, Tokens
-
-ROWS = {
-    "train": ["", " = A title = \n", "", " An article ; it has @,@ <unk> words . \n"],
-    "validation": [" = Größe = \n"],
-    "test": ["", " The end . \n"],
-}
-
+from rmsexp.data import DataError, Source, text
+from rmsexp.data.text import SPLITS, Text, Tokens
 
 TEXTS = [
     "The old dog sees the house.\n",
@@ -31,8 +23,8 @@ TEXTS = [
 ]
 
 
-def read(plain: PlainText) -> dict[str, bytes]:
-    return {split: read() for split, read in plain.splits.items()}
+def read(plain: Text) -> Mapping[str, bytes]:
+    return plain.load(lambda _: None)
 
 
 def test_files_are_read_as_they_are(tmp_path: Path) -> None:
@@ -55,7 +47,7 @@ def test_files_are_read_as_they_are(tmp_path: Path) -> None:
 def test_what_is_no_text_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(content)
     with pytest.raises(DataError, match="a is no plain text"):
-        text.files(*[str(tmp_path / "a")] * 3).splits["train"]()
+        read(text.files(*[str(tmp_path / "a")] * 3))
 
 
 def lambada(root: Path, development: int = 5, test: int = 4) -> None:
@@ -92,7 +84,8 @@ def test_passages_of_lambada(tmp_path: Path) -> None:
 def test_wikitext_is_read_from_the_files_of_the_hub(tmp_path: Path) -> None:
     folder = tmp_path / "wikitext103/wikitext-103-raw-v1"
     folder.mkdir(parents=True)
-    for split, rows in ROWS.items():
+    train = ["", " = A title = \n", "", " An article ; it has @,@ <unk> words . \n"]
+    for split, rows in (("train", train), ("validation", [" = Größe = \n"]), ("test", ["", " The end . \n"])):
         pd.DataFrame({"text": rows}).to_parquet(folder / f"{split}-00000-of-00001.parquet")
     plain = text.wikitext103(tmp_path)
     assert read(plain) == {
@@ -101,16 +94,25 @@ def test_wikitext_is_read_from_the_files_of_the_hub(tmp_path: Path) -> None:
         "test": b"\n The end . \n",
     }
     assert (plain.name, plain.builtin) == ("WikiText-103", False)
-    assert text.wikitext103(tmp_path).digest == plain.digest
 
 
-def prepared(root: Path, kind: str, plain: PlainText | None = None, vocabulary: int = 330) -> Tokens:
+def mine(contents: Mapping[str, bytes]) -> Text:
+    return Source("mine", "0", False, lambda _: contents)
+
+
+def prepared(root: Path, kind: str, plain: Text | None = None, vocabulary: int = 330) -> Tokens:
     return text.prepare(plain or text.sentences(60, 12, 13), kind, vocabulary, root, lambda _: None)
 
 
 @pytest.mark.parametrize("kind", text.KINDS)
 def test_text_is_restored_from_tokens(kind: str, tmp_path: Path) -> None:
-    tokeniser = prepared(tmp_path, kind).tokeniser
+    plain = text.sentences(60, 12, 13)
+    found = prepared(tmp_path, kind, plain)
+    tokeniser = found.tokeniser
+    assert tokeniser.size == (256 if kind == "bytes" else 330)
+    assert found.splits["train"].dtype == (np.uint8 if kind == "bytes" else np.uint16)
+    for split, content in read(plain).items():
+        assert tokeniser.decode(found.splits[split].tolist()).encode() == content
     for content in TEXTS:
         ids = tokeniser.encode(content.encode())
         assert tokeniser.decode(ids.tolist()) == content
@@ -120,21 +122,11 @@ def test_text_is_restored_from_tokens(kind: str, tmp_path: Path) -> None:
     assert len(tokeniser.lengths) == tokeniser.size
 
 
-@pytest.mark.parametrize("kind", text.KINDS)
-def test_every_split_is_encoded_whole(kind: str, tmp_path: Path) -> None:
-    plain = text.sentences(60, 12, 13)
-    found = prepared(tmp_path, kind, plain)
-    for split, read in plain.splits.items():
-        assert found.tokeniser.decode(found.splits[split].tolist()).encode() == read()
-    assert found.tokeniser.size == (256 if kind == "bytes" else 330)
-    assert found.splits["train"].dtype == (np.uint8 if kind == "bytes" else np.uint16)
-
-
 def test_pieces_are_longer_than_bytes_and_are_learnt_from_training_text_once(tmp_path: Path) -> None:
     plain, messages = text.sentences(60, 12, 13), list[str]()
     first = text.prepare(plain, "sentencepiece", 330, tmp_path, messages.append)
     assert messages[0] == "learning 330 pieces (once)"
-    assert len(first.splits["train"]) < 0.7 * len(plain.splits["train"]())
+    assert len(first.splits["train"]) < 0.7 * len(read(plain)["train"])
     count = len(messages)
     again = text.prepare(plain, "sentencepiece", 330, tmp_path, messages.append)
     assert len(messages) == count
@@ -154,28 +146,22 @@ def test_of_long_texts_every_nth_line_is_used(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(text, "MOST_LINES", 25)
     plain = text.sentences(60, 12, 13)
     text.prepare(plain, "sentencepiece", 320, tmp_path, lambda _: None)
-    assert learnt == plain.splits["train"]().decode().split("\n")[:-1:3]
+    assert learnt == read(plain)["train"].decode().split("\n")[:-1:3]
 
 
 @pytest.mark.parametrize("size", [1, 7])
 def test_chunks_do_not_change_the_tokens(size: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(text, "LINES", size)
-    contents = {"train": text.sentences(60).splits["train"](), "valid": "".join(TEXTS).encode(), "test": b"\n\nb\n"}
-    plain = PlainText("mine", "0", False, {split: partial(contents.__getitem__, split) for split in contents})
-    found = prepared(tmp_path, "sentencepiece", plain)
+    contents = {"train": read(text.sentences(60))["train"], "valid": "".join(TEXTS).encode(), "test": b"\n\nb\n"}
+    found = prepared(tmp_path, "sentencepiece", mine(contents))
     for split, content in contents.items():
         assert np.array_equal(found.splits[split], found.tokeniser.encode(content))
 
 
-def test_nothing_is_learnt_from_an_empty_text(tmp_path: Path) -> None:
-    plain = PlainText("mine", "0", False, dict.fromkeys(SPLITS, lambda: b"\n\n"))
+def test_pieces_need_text(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^The training text of mine is empty: there is nothing"):
-        prepared(tmp_path, "sentencepiece", plain)
-
-
-def test_bytes_that_are_no_text_need_bytes_as_tokens(tmp_path: Path) -> None:
-    contents = {"train": text.sentences(60).splits["train"](), "valid": b"a\n\xff", "test": b"b"}
-    plain = PlainText("mine", "0", False, {split: partial(contents.__getitem__, split) for split in contents})
+        prepared(tmp_path, "sentencepiece", mine(dict.fromkeys(SPLITS, b"\n\n")))
+    plain = mine({"train": read(text.sentences(60))["train"], "valid": b"a\n\xff", "test": b"b"})
     assert prepared(tmp_path, "bytes", plain).tokeniser.decode([97, 10, 255]) == "a\n\ufffd"
     with pytest.raises(DataError, match=r"^The valid text of mine is not UTF-8 \(invalid start byte at byte 2\)\."):
         prepared(tmp_path, "sentencepiece", plain)

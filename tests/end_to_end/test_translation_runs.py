@@ -33,7 +33,7 @@ def main(main: Main, text_root: Path) -> Main:
         (["data.tests=[test,train]"], "data.tests must begin with test"),
         (["data.tests=[test,valid]"], "data.tests must begin with test"),  # because valid selects the best model
         (["data.tests=[test,test]"], "data.tests"),
-        (["data.name=multi30k", "data.source=fr"], "data.source=fr data.target=de: Multi30k needs en for one"),
+        (["data.name=multi30k", "data.source=fr"], "data.source=fr data.target=de: data.name=multi30k needs"),
         (["data.source=de", "data.target=en"], "data.source"),  # the synthetic text is from English to German
         (["data.vocabulary=100000"], "data.vocabulary=100000 does not fit"),
         (["data.vocabulary=20"], "data.vocabulary=20 does not fit"),

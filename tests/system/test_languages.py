@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmsexp.data import parallel, subwords
+from rmsexp.data import subwords
 from rmsexp.metrics import bleu
 from rmsexp.system.languages import language
 from rmsexp.tasks.translation import DataConfig
@@ -45,6 +45,9 @@ def test_moses_tokenises_alike_for_each_spelling(code: str, same: str) -> None:
 
 def test_builtin_data_take_every_spelling_of_their_languages() -> None:
     DataConfig(name="phrases", source="en-GB", target="deu")
-    assert parallel._english_and_german("WMT14", "DE", "eng") == ("de", "en")
-    with pytest.raises(ValueError, match="WMT14 needs en for one of them and de for the other"):
-        parallel._english_and_german("WMT14", "de", "de_AT")
+    DataConfig(name="wmt14", source="DE", target="eng")
+    for name, source, target in (("wmt14", "de", "de_AT"), ("multi30k", "en", "fr"), ("phrases", "de", "en")):
+        with pytest.raises(
+            ValueError, match=f"^data.source={source} data.target={target}: data.name={name} needs data"
+        ):
+            DataConfig(name=name, source=source, target=target)

@@ -39,7 +39,7 @@ def examples(rows: list[tuple[list[int], list[int], int]]) -> Examples:
 
 
 def source(**splits: Examples) -> Callable[..., Source[Cloze]]:
-    cloze = Cloze(WORDS, ENTITIES, splits)
+    cloze = Cloze(WORDS, splits)
     return lambda *_: Source("by hand", "0", False, lambda _: cloze)
 
 

@@ -17,7 +17,6 @@ COLOURS = ("warm", "cool")  # label = index of the shape + len(SHAPES) * index o
 HUES = ((-30.0, 60.0), (150.0, 240.0))  # degrees: red to yellow, cyan to blue
 RADIUS = (8.0, 13.0)  # least and greatest size of a shape, in pixels: about the distance from its centre to its edge
 OFFSET = 6.0  # greatest distance of the labelled shape's centre from the image's along each axis, in pixels
-DISTRACTORS = 1  # other shapes per image, of any kind and hue, under the labelled shape and partly outside the image
 SATURATION, BRIGHTNESS = (0.6, 1.0), (0.6, 1.0)  # least and greatest, of a shape's colour
 BACKGROUND_CONTRAST = 0.2  # width of the range, around medium grey, of each channel of the background; white is 1
 BACKGROUND_CELLS = 4  # the background is interpolated from a grid of 4 x 4 random colours
@@ -55,11 +54,11 @@ def _paint(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """
     count = len(labels)
     images = _background(count, rng)
-    for _ in range(DISTRACTORS):
-        angle = np.pi * rng.uniform(-1, 1, count)  # direction from the image's centre to the shape's
-        centre = SIZE / 2 + 0.6 * SIZE * np.stack([np.cos(angle), np.sin(angle)])
-        kind, hue = rng.integers(len(SHAPES), size=count), rng.uniform(0, 360, count)
-        _stamp(images, kind, hue, centre, rng)
+    # another shape, of any kind and hue, under the labelled one and partly outside the image
+    angle = np.pi * rng.uniform(-1, 1, count)  # direction from the image's centre to the shape's
+    centre = SIZE / 2 + 0.6 * SIZE * np.stack([np.cos(angle), np.sin(angle)])
+    kind, hue = rng.integers(len(SHAPES), size=count), rng.uniform(0, 360, count)
+    _stamp(images, kind, hue, centre, rng)
     colour, kind = np.divmod(labels, len(SHAPES))
     low, high = np.array(HUES)[colour].T
     centre = SIZE / 2 + rng.uniform(-OFFSET, OFFSET, (2, count))

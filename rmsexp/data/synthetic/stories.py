@@ -10,11 +10,8 @@ from __future__ import annotations
 import hashlib
 from typing import NamedTuple
 
-import numpy as np
-
 from rmsexp.data import Source
 from rmsexp.data.cloze import PLACEHOLDER, RESERVED, Cloze, Examples
-from rmsexp.data.sequences import Sequences
 from rmsexp.data.synthetic import RandomChoices
 
 EPISODES = (  # (first sentence, second sentence)
@@ -72,18 +69,12 @@ def stories(n_train: int = 5000, n_valid: int = 500, seed: int = 0) -> Source[Cl
                 seen.add(story.passage)
                 split.append(story)
     digest = hashlib.sha256(repr(splits).encode()).hexdigest()
-    entities = np.array([ids[entity] for entity in ENTITIES], dtype=np.int64)
-    cloze = Cloze(list(WORDS), entities, {name: _encoded(split, ids) for name, split in splits.items()})
+    encoded = {
+        name: Examples.from_lists([[ids[word] for word in text.split()] for text in story] for story in split)
+        for name, split in splits.items()
+    }
+    cloze = Cloze(list(WORDS), encoded)
     return Source("stories", digest, True, lambda _: cloze)
-
-
-def _encoded(split: list[Story], ids: dict[str, int]) -> Examples:
-    passages, questions, answers = (
-        [[ids[word] for word in text.split()] for text in texts] for texts in zip(*split, strict=True)
-    )
-    return Examples(
-        Sequences.from_lists(passages), Sequences.from_lists(questions), np.array(answers, dtype=np.int32)[:, 0]
-    )
 
 
 def _story(rng: RandomChoices, episodes: int) -> Story:
