@@ -18,6 +18,14 @@ from rmsexp.norms.kernels.norms import Kind
 NONE = tl.constexpr(int(Kind.NONE))
 LAYER = tl.constexpr(int(Kind.LAYER))
 EUCLID = tl.constexpr(int(Kind.EUCLID))
+ERF = tl.constexpr(int(Kind.ERF))
+
+
+@triton.jit
+def indices(start, n, BLOCK: tl.constexpr):
+    """Return the indices of a block of units, (1, BLOCK), the first of which is ``start``, and which are below n."""
+    unit = start + tl.arange(0, BLOCK)[None, :]
+    return unit, unit < n
 
 
 @triton.jit
@@ -159,13 +167,11 @@ def norm_backward(
     affine += first
     partials += first
     DTYPE: tl.constexpr = a.dtype.element_ty
-    units = tl.arange(0, BLOCK_N)[None, :]
     sums_g = tl.zeros([1, BLOCK_N], DTYPE)
     sums_gy = tl.zeros([1, BLOCK_N], DTYPE)
     tl.debug_barrier()  # other threads wrote the gradient that is read here
     for start in range(0, n, BLOCK_N):
-        unit = start + units
-        in_row = unit < n
+        unit, in_row = indices(start, n, BLOCK_N)
         g = tl.load(gradient + unit, in_row, other=0)
         normalised = (tl.load(a + unit, in_row, other=0) - mean) * scale
         tl.store(partials + unit, tl.load(partials + unit, in_row) + g * normalised, in_row)
@@ -178,8 +184,7 @@ def norm_backward(
     mean_g, slope = row_gradient_terms(sum_g, sum_gy, scale, n, k, NORM)
     tl.debug_barrier()  # every thread has read the gradient before it is overwritten
     for start in range(0, n, BLOCK_N):
-        unit = start + units
-        in_row = unit < n
+        unit, in_row = indices(start, n, BLOCK_N)
         g = tl.load(gradient + unit, in_row, other=0) * tl.load(affine + unit, in_row, other=0)
         if NORM[0] != NONE:  # else an infinite input would give infinity times a slope of 0
             normalised = (tl.load(a + unit, in_row, other=0) - mean) * scale
