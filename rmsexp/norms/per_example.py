@@ -185,9 +185,8 @@ class PerExampleNorm(FusedNormaliser):
 
 def _shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
     """Return ``normalized_shape`` as a tuple of Python integers. Raises: ValueError if it is not a shape."""
-    if isinstance(normalized_shape, int | Integral):  # integers of NumPy are not int
-        normalized_shape = (int(normalized_shape),)
-    shape = tuple(map(operator.index, normalized_shape))
+    sizes = (normalized_shape,) if isinstance(normalized_shape, int | Integral) else normalized_shape
+    shape = tuple(map(operator.index, sizes))  # integers of NumPy are not int
     if not shape or min(shape) < 0:
         raise ValueError(f"normalized_shape must be a size or a non-empty sequence of sizes, got {normalized_shape}")
     return shape

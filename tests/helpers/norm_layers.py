@@ -31,7 +31,7 @@ LAYERS: dict[str, Callable[..., norms.Normaliser]] = {
 every = pytest.mark.parametrize("name", LAYERS)
 
 
-def pointwise(kind: type[norms.DynamicTanh], features: int, _eps: float, **options: Any) -> norms.DynamicTanh:
+def pointwise(kind: type[norms.DynamicTanh], features: int, _eps: float | None, **options: Any) -> norms.DynamicTanh:
     return kind(features, 0.7, maps=options.pop("axes", None) is not None, **options)
 
 

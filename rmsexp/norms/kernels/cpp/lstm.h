@@ -17,17 +17,10 @@ struct LstmGates {
       : in(row), forget(row + hidden), out(row + 2 * hidden), value(row + 3 * hidden), seen(row + 4 * hidden) {}
 };
 
-// The cell of one row before and after a step, (H,) each.
-template <typename T>
-struct Cells {
-  const T* before;
-  T* after;
-};
-
 // Writes the gates, the new cell, the new hidden state and the statistics of the new cell, for one row.
 template <typename T>
 void row_forward(const NormedRow<T>& x, const NormedRow<T>& h, const Affine<const T>& cell_affine, const Form& form,
-                 Cells<T> cell, LstmGates<T> gates, Statistics<T>& cell_statistics, T* out_h, int64_t hidden) {
+                 const T* c, T* out_c, LstmGates<T> gates, Statistics<T>& cell_statistics, T* out_h, int64_t hidden) {
   for_each_vector<T>(0, hidden, [&](int64_t j, auto count) {
     const auto summed = [&](int64_t gate) {
       return x.value(gate * hidden + j, count) + h.value(gate * hidden + j, count);
@@ -38,10 +31,10 @@ void row_forward(const NormedRow<T>& x, const NormedRow<T>& h, const Affine<cons
     store(gates.forget + j, forget, count);
     store(gates.out + j, out, count);
     store(gates.value + j, value, count);
-    store(cell.after + j, at::vec::fmadd(forget, load(cell.before + j, count), in * value), count);
+    store(out_c + j, at::vec::fmadd(forget, load(c + j, count), in * value), count);
   });
-  cell_statistics = row_statistics<T>(cell.after, form);
-  const NormedRow<T> normed_cell{cell.after, cell_statistics, cell_affine};
+  cell_statistics = row_statistics<T>(out_c, form);
+  const NormedRow<T> normed_cell{out_c, cell_statistics, cell_affine};
   for_each_vector<T>(0, hidden, [&](int64_t j, auto count) {
     const auto seen = tanh<T>(normed_cell.value(j, count));
     store(gates.seen + j, seen, count);
@@ -114,13 +107,14 @@ void lstm_gates_forward(const Tensor& ax,            // (B, 4H)
     at::parallel_for(0, rows, rows_per_thread(width), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const T *x = ax_rows[row], *a = ah_rows[row];
-        const Cells<T> cell{c_rows[row], out_c_rows[row]};
+        const T* last = c_rows[row];
+        T* next = out_c_rows[row];
         LstmStatistics<T> s{row_statistics(x, forms.gates), row_statistics(a, forms.gates), {T(0), T(1)}};
         if (real.is_real(row)) {
-          row_forward<T>({x, s.x, step_affine.x}, {a, s.h, step_affine.h}, of_cell, forms.inner, cell,
+          row_forward<T>({x, s.x, step_affine.x}, {a, s.h, step_affine.h}, of_cell, forms.inner, last, next,
                          {gate_rows[row], hidden}, s.cell, out_h_rows[row], hidden);
         } else {
-          std::copy(cell.before, cell.before + hidden, cell.after);
+          std::copy(last, last + hidden, next);
           std::copy(h_rows[row], h_rows[row] + hidden, out_h_rows[row]);
         }
         write_struct(statistics_rows[row], s);
