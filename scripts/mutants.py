@@ -60,7 +60,7 @@ CPP = ((r" \+ ", " - "), (r" - ", " + "), (r" < ", " <= "), (r" \* ", " + "), (r
 # minutes, so that the JUnit file may lack it
 WHOLE = "test_under_the_interpreter"
 # the tests that run C++ kernels, and those of Triton kernels
-CPP_TESTS = re.compile(rf".*tests/norms/(kernels/test_(?!build|triton)\w+|test_pointwise)\.py::(?!{WHOLE}$).*")
+CPP_TESTS = re.compile(rf".*tests/norms/kernels/test_(?!build|triton)\w+\.py::(?!{WHOLE}$).*")
 TRITON_TESTS = re.compile(rf".*tests/norms/kernels/(test_triton\w*\.py::.*|test_\w+\.py::{WHOLE})")
 NO_ARGUMENT = {ast.Starred, ast.Constant}  # what is never swapped with another argument
 # functions whose first two arguments are never swapped

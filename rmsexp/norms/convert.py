@@ -19,7 +19,7 @@ from rmsexp.config.words import override
 from rmsexp.norms.base import IMPLS, NAMES, Identity, Norm, Normaliser, Site
 from rmsexp.norms.batch import BatchNorm
 from rmsexp.norms.composed import OF_CHANNELS, composed_norm
-from rmsexp.norms.layer import LayerNorm
+from rmsexp.norms.per_example import LayerNorm
 from rmsexp.norms.rms import RMSNorm
 from rmsexp.norms.weight import NoNorm
 from rmsexp.system import checks

@@ -1,9 +1,10 @@
-// One step of additive attention on CPU. The formulas are in steps.h.
+// The operators of one step of additive attention on CPU.
+#pragma once
 
 #include <limits>
 #include <vector>
 
-#include "step_rows.h"
+#include "steps.h"
 
 namespace rmsexp {
 namespace {
@@ -101,9 +102,22 @@ void query_backward(const NormedRow<T>& query, const Affine<T>& daffine, T* dq, 
 
 }  // namespace
 
-void attention_forward(const Tensor& keys, const Tensor& query, const Tensor& values, const Tensor& mask,
-                       const Tensor& score, const Tensor& affine, at::IntArrayRef form, double eps,
-                       const Tensor& statistics, const Tensor& alpha, const Tensor& context) {
+// Additive attention (Bahdanau et al. 2015, section 3.1) with a normalised query, over the positions p where the mask
+// is true:
+//
+//   energy_p = score . tanh(key_p + N(query)), alpha = softmax(energy), context = sum_p alpha_p value_p
+//
+// Where the mask is false, alpha is 0.
+void attention_forward(const Tensor& keys,    // (B, S, C)
+                       const Tensor& query,   // (B, C)
+                       const Tensor& values,  // (B, S, A)
+                       const Tensor& mask,    // (B, S)
+                       const Tensor& score,   // (C,)
+                       const Tensor& affine,  // (2, C): gain and shift of the query
+                       at::IntArrayRef form, double eps,
+                       const Tensor& statistics,  // (B, 2), written: Statistics
+                       const Tensor& alpha,       // (B, S), written
+                       const Tensor& context) {   // (B, A), written
   const int64_t rows = keys.size(0), S = keys.size(1), C = keys.size(-1), A = values.size(-1);
   const Form norm = query_form(form, eps, C);
   AT_DISPATCH_FLOATING_TYPES(keys.scalar_type(), "attention_forward", [&] {
@@ -126,10 +140,22 @@ void attention_forward(const Tensor& keys, const Tensor& query, const Tensor& va
   });
 }
 
-void attention_backward(const Tensor& dcontext, const Tensor& keys, const Tensor& query, const Tensor& values,
-                        const Tensor& mask, const Tensor& score, const Tensor& affine, const Tensor& statistics,
-                        const Tensor& alpha, at::IntArrayRef form, double eps, const Tensor& dkeys,
-                        const Tensor& dquery, const Tensor& partials) {
+// With seen_p = tanh(key_p + N(query)):
+//
+//   dalpha_p  = dcontext . value_p
+//   denergy_p = alpha_p (dalpha_p - sum_i alpha_i dalpha_i)
+//   dscore    = sum_p denergy_p seen_p
+//   dkey_p    = denergy_p score (1 - seen_p^2)
+//   dquery    = N'(sum_p dkey_p)
+//
+// The caller computes the gradient of the values, which is a matrix product.
+void attention_backward(
+    const Tensor& dcontext,  // (B, A)
+    const Tensor& keys, const Tensor& query, const Tensor& values, const Tensor& mask, const Tensor& score,
+    const Tensor& affine, const Tensor& statistics, const Tensor& alpha, at::IntArrayRef form, double eps,
+    const Tensor& dkeys,       // (B, S, C), accumulated in place: gradient of the keys
+    const Tensor& dquery,      // (B, C), written: gradient of the query
+    const Tensor& partials) {  // (P, 3, C), accumulated in place: gradients of score, gain and shift
   const int64_t rows = keys.size(0), S = keys.size(1), C = keys.size(-1), A = values.size(-1);
   const Form norm = query_form(form, eps, C);
   AT_DISPATCH_FLOATING_TYPES(keys.scalar_type(), "attention_backward", [&] {
@@ -159,15 +185,3 @@ void attention_backward(const Tensor& dcontext, const Tensor& keys, const Tensor
 }
 
 }  // namespace rmsexp
-
-TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
-  m.def(
-      "attention_forward(Tensor keys, Tensor query, Tensor values, Tensor mask, Tensor score, Tensor affine, "
-      "int[] form, float eps, Tensor(a!) statistics, Tensor(b!) alpha, Tensor(c!) context) -> ()",
-      rmsexp::on_cpu(rmsexp::attention_forward));
-  m.def(
-      "attention_backward(Tensor dcontext, Tensor keys, Tensor query, Tensor values, Tensor mask, Tensor score, "
-      "Tensor affine, Tensor statistics, Tensor alpha, int[] form, float eps, Tensor(a!) dkeys, Tensor(b!) dquery, "
-      "Tensor(c!) partials) -> ()",
-      rmsexp::on_cpu(rmsexp::attention_backward));
-}

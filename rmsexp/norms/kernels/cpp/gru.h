@@ -1,6 +1,7 @@
-// The gates of a GRU on CPU. The formulas are in steps.h.
+// The operators of one step of a GRU on CPU.
+#pragma once
 
-#include "step_rows.h"
+#include "steps.h"
 
 namespace rmsexp {
 namespace {
@@ -72,9 +73,24 @@ void row_backward(const NormedStep<T>& step, const StepForms& forms, const T* h,
 
 }  // namespace
 
-void gru_gates_forward(const Tensor& ax, const Tensor& ah, const Tensor& h, const OptionalTensor& mask,
-                       const OptionalTensor& bias, const Tensor& affine, at::IntArrayRef form, double eps,
-                       const Tensor& gates, const Tensor& statistics, const Tensor& out) {
+// ax and ah are the summed inputs (weight times vector) from input and state. Their first 2H units, the gates, have one
+// norm, their last H units, the candidate, another:
+//
+//   [reset, update] = sigmoid(N(ax) + N(ah)), candidate = tanh(N(ax) + reset * N(ah))
+//   out = update * h + (1 - update) * candidate
+//
+// Cho et al. (2014), with norms as in Nematus (Zhang & Sennrich 2019, section 6.1). Where the mask is false, out is h,
+// and gates is not written.
+void gru_gates_forward(const Tensor& ax,            // (B, 3H)
+                       const Tensor& ah,            // (B, 3H); the bias is added in place
+                       const Tensor& h,             // (B, H)
+                       const OptionalTensor& mask,  // (B,)
+                       const OptionalTensor& bias,  // (3H,)
+                       const Tensor& affine,        // (2, 2, 3H): gain and shift for ax, gain and shift for ah
+                       at::IntArrayRef form, double eps,
+                       const Tensor& gates,       // (B, 3H), written: reset, update, candidate
+                       const Tensor& statistics,  // (B, 8), written: GruStatistics
+                       const Tensor& out) {       // (B, H), written
   const int64_t rows = h.size(0), hidden = h.size(-1), width = 3 * hidden;
   const StepForms forms(form, eps, 2, hidden);
   const RowMask real(mask);
@@ -105,10 +121,25 @@ void gru_gates_forward(const Tensor& ax, const Tensor& ah, const Tensor& h, cons
   });
 }
 
-void gru_gates_backward(const OptionalTensor& dout, const Tensor& dh, const Tensor& ax, const Tensor& ah,
-                        const Tensor& h, const Tensor& gates, const Tensor& statistics, const OptionalTensor& mask,
-                        const Tensor& affine, at::IntArrayRef form, double eps, const Tensor& dax, const Tensor& dah,
-                        const Tensor& partials) {
+// On entry, dh is the gradient that later steps send to `out`; on return, it is the gradient of h, except through ah,
+// which the caller adds. With D = dout + dh on entry, and d_update, d_candidate and d_reset the gradients with respect
+// to the arguments of sigmoid and tanh:
+//
+//   d_update    = D * (h - candidate) * update * (1 - update)
+//   d_candidate = D * (1 - update) * (1 - candidate^2)
+//   d_reset     = d_candidate * N(ah) * reset * (1 - reset)
+//   dax = N'([d_reset, d_update, d_candidate]), dah = N'([d_reset, d_update, d_candidate * reset])
+//   dh  = D * update (on return)
+//
+// Where the mask is false, dax and dah are 0, and dh is D on return.
+void gru_gates_backward(const OptionalTensor& dout,  // (B, H): gradient of this step's output
+                        const Tensor& dh,            // (B, H), read and written
+                        const Tensor& ax, const Tensor& ah, const Tensor& h, const Tensor& gates,
+                        const Tensor& statistics, const OptionalTensor& mask, const Tensor& affine,
+                        at::IntArrayRef form, double eps,
+                        const Tensor& dax,         // (B, 3H), written
+                        const Tensor& dah,         // (B, 3H), written
+                        const Tensor& partials) {  // (P, 2, 2, 3H), accumulated in place: gradient of affine
   const int64_t rows = h.size(0), hidden = h.size(-1), width = 3 * hidden;
   const StepForms forms(form, eps, 2, hidden);
   const RowMask real(mask);
@@ -121,11 +152,8 @@ void gru_gates_backward(const OptionalTensor& dout, const Tensor& dh, const Tens
       const StepAffine<T> daffine(partial_rows[at::get_thread_num()], width);
       for (int64_t row = begin; row < end; ++row) {
         if (const int64_t next = row + 1; next < end) {
-          ax_rows.template prefetch<false>(next, width);
-          ah_rows.template prefetch<false>(next, width);
-          gate_rows.template prefetch<false>(next, width);
-          dax_rows.template prefetch<true>(next, width);
-          dah_rows.template prefetch<true>(next, width);
+          for (const auto* read : {&ax_rows, &ah_rows, &gate_rows}) read->template prefetch<false>(next, width);
+          for (const auto* written : {&dax_rows, &dah_rows}) written->template prefetch<true>(next, width);
         }
         const T* sent = dout_rows[row];
         T *dx = dax_rows[row], *da = dah_rows[row], *carried = dh_rows[row];
@@ -144,15 +172,3 @@ void gru_gates_backward(const OptionalTensor& dout, const Tensor& dh, const Tens
 }
 
 }  // namespace rmsexp
-
-TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
-  m.def(
-      "gru_gates_forward(Tensor ax, Tensor(a!) ah, Tensor h, Tensor? mask, Tensor? bias, Tensor affine, int[] form, "
-      "float eps, Tensor(b!) gates, Tensor(c!) statistics, Tensor(d!) out) -> ()",
-      rmsexp::on_cpu(rmsexp::gru_gates_forward));
-  m.def(
-      "gru_gates_backward(Tensor? dout, Tensor(a!) dh, Tensor ax, Tensor ah, Tensor h, Tensor gates, "
-      "Tensor statistics, Tensor? mask, Tensor affine, int[] form, float eps, Tensor(b!) dax, Tensor(c!) dah, "
-      "Tensor(d!) partials) -> ()",
-      rmsexp::on_cpu(rmsexp::gru_gates_backward));
-}

@@ -1,6 +1,9 @@
-// The gates of an LSTM on CPU. The formulas are in steps.h.
+// The operators of one step of an LSTM on CPU.
+#pragma once
 
-#include "step_rows.h"
+#include <vector>
+
+#include "steps.h"
 
 namespace rmsexp {
 namespace {
@@ -14,17 +17,10 @@ struct LstmGates {
       : in(row), forget(row + hidden), out(row + 2 * hidden), value(row + 3 * hidden), seen(row + 4 * hidden) {}
 };
 
-// The cell of one row before and after a step, (H,) each.
-template <typename T>
-struct Cells {
-  const T* before;
-  T* after;
-};
-
 // Writes the gates, the new cell, the new hidden state and the statistics of the new cell, for one row.
 template <typename T>
 void row_forward(const NormedRow<T>& x, const NormedRow<T>& h, const Affine<const T>& cell_affine, const Form& form,
-                 Cells<T> cell, LstmGates<T> gates, Statistics<T>& cell_statistics, T* out_h, int64_t hidden) {
+                 const T* c, T* out_c, LstmGates<T> gates, Statistics<T>& cell_statistics, T* out_h, int64_t hidden) {
   for_each_vector<T>(0, hidden, [&](int64_t j, auto count) {
     const auto summed = [&](int64_t gate) {
       return x.value(gate * hidden + j, count) + h.value(gate * hidden + j, count);
@@ -35,10 +31,10 @@ void row_forward(const NormedRow<T>& x, const NormedRow<T>& h, const Affine<cons
     store(gates.forget + j, forget, count);
     store(gates.out + j, out, count);
     store(gates.value + j, value, count);
-    store(cell.after + j, at::vec::fmadd(forget, load(cell.before + j, count), in * value), count);
+    store(out_c + j, at::vec::fmadd(forget, load(c + j, count), in * value), count);
   });
-  cell_statistics = row_statistics<T>(cell.after, form);
-  const NormedRow<T> normed_cell{cell.after, cell_statistics, cell_affine};
+  cell_statistics = row_statistics<T>(out_c, form);
+  const NormedRow<T> normed_cell{out_c, cell_statistics, cell_affine};
   for_each_vector<T>(0, hidden, [&](int64_t j, auto count) {
     const auto seen = tanh<T>(normed_cell.value(j, count));
     store(gates.seen + j, seen, count);
@@ -80,10 +76,25 @@ void row_backward(NormBackward<T> x, NormBackward<T> h, NormBackward<T> cell, co
 
 }  // namespace
 
-void lstm_gates_forward(const Tensor& ax, const Tensor& ah, const Tensor& h, const Tensor& c,
-                        const OptionalTensor& mask, const Tensor& affine, const Tensor& cell_affine,
-                        at::IntArrayRef form, double eps, const Tensor& gates, const Tensor& statistics,
-                        const Tensor& out_h, const Tensor& out_c) {
+// ax and ah are the summed inputs (weight times vector) from input and hidden state. The 4H units of each have one
+// norm:
+//
+//   [in, forget, out] = sigmoid(N(ax) + N(ah)), value = tanh(N(ax) + N(ah))
+//   out_c = forget * c + in * value, out_h = out * tanh(N(out_c))
+//
+// Ba et al. (2016), Eqs. 20 to 22. Where the mask is false, out_h is h, out_c is c, and gates is not written.
+void lstm_gates_forward(const Tensor& ax,            // (B, 4H)
+                        const Tensor& ah,            // (B, 4H)
+                        const Tensor& h,             // (B, H)
+                        const Tensor& c,             // (B, H)
+                        const OptionalTensor& mask,  // (B,)
+                        const Tensor& affine,        // (2, 2, 4H): gain and shift for ax, gain and shift for ah
+                        const Tensor& cell_affine,   // (2, H): gain and shift for out_c
+                        at::IntArrayRef form, double eps,
+                        const Tensor& gates,       // (B, 5H), written: in, forget, out, value, tanh(N(out_c))
+                        const Tensor& statistics,  // (B, 6), written: LstmStatistics
+                        const Tensor& out_h,       // (B, H), written
+                        const Tensor& out_c) {     // (B, H), written
   const int64_t rows = c.size(0), hidden = c.size(-1), width = 4 * hidden;
   const StepForms forms(form, eps, 4, hidden);
   const RowMask real(mask);
@@ -96,13 +107,14 @@ void lstm_gates_forward(const Tensor& ax, const Tensor& ah, const Tensor& h, con
     at::parallel_for(0, rows, rows_per_thread(width), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const T *x = ax_rows[row], *a = ah_rows[row];
-        const Cells<T> cell{c_rows[row], out_c_rows[row]};
+        const T* last = c_rows[row];
+        T* next = out_c_rows[row];
         LstmStatistics<T> s{row_statistics(x, forms.gates), row_statistics(a, forms.gates), {T(0), T(1)}};
         if (real.is_real(row)) {
-          row_forward<T>({x, s.x, step_affine.x}, {a, s.h, step_affine.h}, of_cell, forms.inner, cell,
+          row_forward<T>({x, s.x, step_affine.x}, {a, s.h, step_affine.h}, of_cell, forms.inner, last, next,
                          {gate_rows[row], hidden}, s.cell, out_h_rows[row], hidden);
         } else {
-          std::copy(cell.before, cell.before + hidden, cell.after);
+          std::copy(last, last + hidden, next);
           std::copy(h_rows[row], h_rows[row] + hidden, out_h_rows[row]);
         }
         write_struct(statistics_rows[row], s);
@@ -111,11 +123,29 @@ void lstm_gates_forward(const Tensor& ax, const Tensor& ah, const Tensor& h, con
   });
 }
 
-void lstm_gates_backward(const OptionalTensor& dout, const Tensor& dh, const Tensor& dc, const Tensor& ax,
-                         const Tensor& ah, const Tensor& c, const Tensor& out_c, const Tensor& gates,
+// On entry, dh and dc are the gradients that later steps send to out_h and out_c. On return, dc is the gradient of c,
+// and dh that of h, except through ah, which the caller adds. With D = dout + dh on entry, seen = tanh(N(out_c)), and
+// d_in, d_forget, d_out and d_value the gradients with respect to the arguments of sigmoid and tanh:
+//
+//   d_out    = D * seen * out * (1 - out)
+//   E        = dc (on entry) + N'(D * out * (1 - seen^2)), the whole gradient of out_c
+//   d_in     = E * value * in * (1 - in)
+//   d_forget = E * c * forget * (1 - forget)
+//   d_value  = E * in * (1 - value^2)
+//   dax = N'([d_in, d_forget, d_out, d_value]), and dah likewise, with the statistics of ah
+//   dc  = E * forget (on return), dh = 0 (on return)
+//
+// Where the mask is false, dax and dah are 0, dh is D on return, and dc does not change.
+void lstm_gates_backward(const OptionalTensor& dout,  // (B, H): gradient of this step's output
+                         const Tensor& dh,            // (B, H), read and written
+                         const Tensor& dc,            // (B, H), read and written
+                         const Tensor& ax, const Tensor& ah, const Tensor& c, const Tensor& out_c, const Tensor& gates,
                          const Tensor& statistics, const OptionalTensor& mask, const Tensor& affine,
-                         const Tensor& cell_affine, at::IntArrayRef form, double eps, const Tensor& dax,
-                         const Tensor& dah, const Tensor& partials, const Tensor& cell_partials) {
+                         const Tensor& cell_affine, at::IntArrayRef form, double eps,
+                         const Tensor& dax,              // (B, 4H), written
+                         const Tensor& dah,              // (B, 4H), written
+                         const Tensor& partials,         // (P, 2, 2, 4H), accumulated in place: gradient of affine
+                         const Tensor& cell_partials) {  // (P, 2, H), accumulated in place: gradient of cell_affine
   const int64_t rows = c.size(0), hidden = c.size(-1), width = 4 * hidden;
   const StepForms forms(form, eps, 4, hidden);
   const RowMask real(mask);
@@ -132,11 +162,9 @@ void lstm_gates_backward(const OptionalTensor& dout, const Tensor& dh, const Ten
       std::vector<T> buffer(hidden);
       for (int64_t row = begin; row < end; ++row) {
         if (const int64_t next = row + 1; next < end) {
-          ax_rows.template prefetch<false>(next, width);
-          ah_rows.template prefetch<false>(next, width);
+          for (const auto* read : {&ax_rows, &ah_rows}) read->template prefetch<false>(next, width);
           gate_rows.template prefetch<false>(next, 5 * hidden);
-          dax_rows.template prefetch<true>(next, width);
-          dah_rows.template prefetch<true>(next, width);
+          for (const auto* written : {&dax_rows, &dah_rows}) written->template prefetch<true>(next, width);
         }
         const T* sent = dout_rows[row];
         T *dx = dax_rows[row], *da = dah_rows[row], *carried = dh_rows[row];
@@ -157,15 +185,3 @@ void lstm_gates_backward(const OptionalTensor& dout, const Tensor& dh, const Ten
 }
 
 }  // namespace rmsexp
-
-TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
-  m.def(
-      "lstm_gates_forward(Tensor ax, Tensor ah, Tensor h, Tensor c, Tensor? mask, Tensor affine, Tensor cell_affine, "
-      "int[] form, float eps, Tensor(a!) gates, Tensor(b!) statistics, Tensor(c!) out, Tensor(d!) out_c) -> ()",
-      rmsexp::on_cpu(rmsexp::lstm_gates_forward));
-  m.def(
-      "lstm_gates_backward(Tensor? dout, Tensor(a!) dh, Tensor(b!) dc, Tensor ax, Tensor ah, Tensor c, Tensor out_c, "
-      "Tensor gates, Tensor statistics, Tensor? mask, Tensor affine, Tensor cell_affine, int[] form, float eps, "
-      "Tensor(c!) dax, Tensor(d!) dah, Tensor(e!) partials, Tensor(f!) cell_partials) -> ()",
-      rmsexp::on_cpu(rmsexp::lstm_gates_backward));
-}
