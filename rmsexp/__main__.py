@@ -3,8 +3,6 @@
 The words are those of runs if there are none, or if the first is a flag or an override such as norm=ln.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from importlib import import_module

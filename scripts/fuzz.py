@@ -9,8 +9,6 @@ else, and inputs that take more than 5 seconds of processor time or 2 GiB of mem
 one and prints it. Exit status 1 if there are any. Inputs follow from ``--seed`` and the name of the reader.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import io

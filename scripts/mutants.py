@@ -16,8 +16,6 @@ command plants only the faults that were not detected before. ``--again FILE`` p
 in code that may have moved since: each is found by its function's qualified name, its line and its kind.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import itertools

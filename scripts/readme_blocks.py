@@ -1,7 +1,5 @@
 """The texts of the marked blocks of the pages, from the tables of the committed report and from records of checks."""
 
-from __future__ import annotations
-
 import functools
 import math
 import re

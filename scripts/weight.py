@@ -4,8 +4,6 @@ Lines are those of tracked files (``wc -l``); words are those of the pages and t
 beyond the caps (tests/test_weight.py).
 """
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Rules for the package: which files read the time or draw random numbers, and what commands must not import."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

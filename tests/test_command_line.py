@@ -1,7 +1,5 @@
 """What all commands share: short messages, exit statuses, one-line mistakes, help."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Command lines: the config that they compose, the folder of their run, and the mistakes in them."""
 
-from __future__ import annotations
-
 import datetime
 import re
 from collections.abc import Sequence

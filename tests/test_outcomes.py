@@ -1,7 +1,5 @@
 """What is shown after a run: the command that is suggested, and curves that cannot be drawn."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NoReturn
 

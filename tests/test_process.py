@@ -1,7 +1,5 @@
 """The process of a command: output that fails, signals, and worker processes that end with it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

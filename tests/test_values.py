@@ -1,7 +1,5 @@
 """Values on the command line: spellings of one value, missing values, limits, and words that are too long."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

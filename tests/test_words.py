@@ -1,7 +1,5 @@
 """The words of a command line: other names of norms, and keys without effect. Sweeps are tested with the config."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

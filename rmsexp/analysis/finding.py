@@ -1,7 +1,5 @@
 """The result of an analysis, and how it is written and printed."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The loss is ``sum(D * y)`` with a random constant D. Its gradient with respect t
 changes the gradients. Shapes: W ``(N_OUT, N_IN)``, x ``(EXAMPLES, N_IN)``, D and y ``(EXAMPLES, N_OUT)``.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import product
 

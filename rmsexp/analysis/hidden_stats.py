@@ -1,7 +1,5 @@
 """Table 5 of the paper: mean and standard deviation of the decoder's hidden-to-hidden map by target position."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 

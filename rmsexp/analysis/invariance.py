@@ -3,8 +3,6 @@
 Shapes: W ``(N_OUT, N_IN)``; the data set ``(EXAMPLES, N_IN)``, which is a single batch for batch norms.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -5,8 +5,6 @@ seeds and what is missing; beside it are ``<item>.tex`` and ``<item>.csv`` of a 
 of a figure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """What a command asks for: the runs of a campaign, which decide its claims, or those of items, which are drawn."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

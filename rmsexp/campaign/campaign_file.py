@@ -4,8 +4,6 @@
 come from others. The file in ``configs/campaign`` asks for it (:class:`Content`); its keys may be typed, too.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

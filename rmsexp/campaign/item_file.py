@@ -3,8 +3,6 @@
 An item is a file ``configs/item/<name>.yaml`` with the keys of :class:`Item`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 

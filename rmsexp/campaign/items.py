@@ -3,8 +3,6 @@
 Their runs are ordinary runs in ordinary folders. A run that has ended already is not repeated, and items share runs.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field

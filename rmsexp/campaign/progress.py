@@ -7,8 +7,6 @@ mean of the finished runs of its norm in its stage, or else in others; if there 
 made. So a final run of whose norm none has finished is taken to need no time for test splits.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence

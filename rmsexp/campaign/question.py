@@ -11,8 +11,6 @@ some seconds, at worst tries to begin a run that has ended; the run's lock and i
 prevent that it is done twice.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shlex

@@ -7,8 +7,6 @@ hidden_stats   Table 5: mean and sd of the decoder's hidden-to-hidden map by tar
 If a result contradicts the paper, a message names it and the exit status is 1.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Call Hydra, which composes a config from the words of a command line and calls a function by one of its launchers."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

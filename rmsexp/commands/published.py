@@ -4,8 +4,6 @@ A log, results.csv (CIFAR-10) or stats_*.pkl (attentive reader), becomes the rec
 <results>/<task>/paper/<norm>+published/seed<k>, and the curves of that setting are redrawn.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict

@@ -5,8 +5,6 @@ them. RESULTS may be the folder of a task or setting, such as results/cifar10/de
 (RESULTS/reference) are left out, unless RESULTS is their folder.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

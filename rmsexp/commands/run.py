@@ -1,7 +1,5 @@
 """The command line of runs and sweeps. Its words are checked here; Hydra composes the configs and starts the runs."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

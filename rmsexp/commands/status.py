@@ -6,8 +6,6 @@ the number of finished runs of each setting. Times left are estimated from the t
 finished runs are not checked against their digests; rmsexp.report does that.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence

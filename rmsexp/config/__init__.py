@@ -1,7 +1,5 @@
 """The config of a run: composed from a command line, checked, and the name of the run's folder."""
 
-from __future__ import annotations
-
 from rmsexp.config.identity import Job as Job
 from rmsexp.config.identity import check_one_setting as check_one_setting
 from rmsexp.config.identity import differences as differences

@@ -1,7 +1,5 @@
 """A run to be done: its config, which of its values tell it apart from other runs, and the names of its folders."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """From the words of a command line to a config: other names and spellings, the runs of a sweep, and composition."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math

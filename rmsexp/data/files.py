@@ -3,8 +3,6 @@
 They are downloaded with the libraries of their publishers: torchvision, torch, the Hugging Face hub, sacreBLEU.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import os

@@ -8,8 +8,6 @@ The *quiet reference* is how long a probe takes on this machine while nothing el
 each machine in the user's cache folder; ``python -m rmsexp.timing --calibrate`` writes it.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Collection
 from dataclasses import asdict, dataclass

@@ -6,8 +6,6 @@ translation is the complete hypothesis with the largest score. A rule (``RULES``
 which are continued, and when the search of a sentence is done.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ Deviation: order-embedding, rank of a match that ties with others
     effect: none without ties, which are frequent only where vectors collapse, as early in training
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 import numpy as np

@@ -8,8 +8,6 @@ Shapes: words and masks ``(batch, time)``; embeddings and hidden states ``(batch
 annotations ``(batch, time, 2 d)``, the hidden states of both directions concatenated.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

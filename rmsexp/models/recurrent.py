@@ -5,8 +5,6 @@ real positions. Tensors of a single time step lack the axis ``time``. In formula
 before the step, h' the hidden state after it, and N a norm with its own gain and shift at each place.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any

@@ -20,8 +20,6 @@ Shapes: source and target tokens and masks ``(batch, time)``; embeddings ``(batc
 ``(batch, time, H)``; annotations, contexts and keys ``(batch, time, C)`` with C = 2 H.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

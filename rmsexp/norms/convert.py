@@ -1,7 +1,5 @@
 """Replace the normalisation layers of any model by another norm: :func:`convert`."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import re

@@ -3,8 +3,6 @@
 Non-parametric LayerNorm is that of OLMo (Groeneveld et al. 2024).
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Sequence

@@ -10,8 +10,6 @@ embedded tokens by a trained number that starts at the root of the width: a poin
 activations as a norm does. The pair files of ``language_model`` set ``model.embedding_scale`` for both functions.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -13,8 +13,6 @@ Deviation: pRMSNorm, number of units in the mean
         values of p in Figure 3
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction

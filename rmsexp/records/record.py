@@ -13,8 +13,6 @@ What a process wrote is checked when it is read: ``status.json`` contains a dige
 ended, of the metrics.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -13,8 +13,6 @@ campaign_report   the report of all campaigns
 page              the report of all settings and campaigns: HTML page and Markdown
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rmsexp.records.frames.load import Records, load

@@ -1,7 +1,5 @@
 """The report of all campaigns: verdicts, tuning, and the figures of both, from records alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath

@@ -1,7 +1,5 @@
 """The report of one setting: its tables, texts and figures, from records alone."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

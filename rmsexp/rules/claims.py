@@ -26,8 +26,6 @@ Diverged runs:
 A claim is tested once, when all its runs are there.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence

@@ -4,8 +4,6 @@ The claims are tested once, with the number of seeds that is decided here. The d
 the differences alone, not their mean, so it does not depend on which norm is ahead.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Checks of the values of options. Each raises ValueError with a message that names the key and says what is valid."""
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Iterable, Sequence

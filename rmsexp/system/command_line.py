@@ -1,7 +1,5 @@
 """What all commands share: the parser of their options, messages about mistakes and failures, and exit statuses."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import itertools

@@ -6,8 +6,6 @@ has no shared locks, so :func:`try_to_lock` takes those, and shows whether a loc
 filelock is imported when the first lock is taken; commands that only read do not need it.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import platform

@@ -9,8 +9,6 @@ them. Keys that the type does not have are allowed, since newer versions add som
 a class raises ValueError for, as in ``__post_init__``, gets its place.
 """
 
-from __future__ import annotations
-
 import errno
 import inspect
 import json

@@ -39,8 +39,6 @@ Deviation: attentive reader, words that count as entities
     effect: none if the vocabulary has no such words, as @entity1-based; not checked, for want of the original files
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the tasks of this package share: the data set, the optimiser, the batches of an epoch, and evaluation."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """CIFAR-10 with ConvPool-CNN-C (the paper's Table 10 and appendix A.4; Salimans & Kingma 2016, section 5.1)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial

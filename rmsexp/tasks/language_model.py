@@ -1,7 +1,5 @@
 """Language modelling with a decoder like LLaMA's: predict each token of a text from those before it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace

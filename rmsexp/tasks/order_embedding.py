@@ -1,7 +1,5 @@
 """Image-caption retrieval with order-embeddings (the paper's section 6.3; Vendrov et al. 2016)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace

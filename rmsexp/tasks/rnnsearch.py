@@ -12,8 +12,6 @@ Deviation: RNNSearch in Theano, unknown word in decoding
     effect: not measured; the unknown word is rare in text of subwords
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import partial
 

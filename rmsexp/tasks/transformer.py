@@ -24,8 +24,6 @@ Deviation: Transformer, validation metric
     effect: other numbers, and possibly another best checkpoint
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What both translation tasks share: text, optimiser, evaluation and decoding. Model, batches and objective differ."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence

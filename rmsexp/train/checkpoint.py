@@ -4,8 +4,6 @@ A checkpoint is a dict whose entry ``identity`` says to which run it belongs. It
 :func:`torch.save` writes, with the SHA-256 of all bytes before it as the archive's comment.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import struct

@@ -3,8 +3,6 @@
 Loggers do not change the results of a run: a logger that fails is switched off, and the run goes on without it.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Write the record of a run: its metrics, its checkpoints, ``run.json`` and ``status.json``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """Do one run, from its config to its end: data, model, training, record, status; in one process or in several."""
 
-from __future__ import annotations
-
 import errno
 import sys
 import traceback

@@ -1,7 +1,5 @@
 """Load the task and the model of a trained run."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Do runs, one after the other, beside other workers on this machine or on others."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Callable

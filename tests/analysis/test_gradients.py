@@ -1,7 +1,5 @@
 """``python -m rmsexp.analysis gradients``: gradients and SGD steps equal those from formulas in numpy."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``python -m rmsexp.analysis hidden_stats``: statistics of the decoder's hidden-to-hidden map by target position."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from pathlib import Path
 from typing import Any

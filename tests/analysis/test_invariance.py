@@ -1,7 +1,5 @@
 """``python -m rmsexp.analysis invariance``: its results agree with the paper's Table 1 and with formulas in numpy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

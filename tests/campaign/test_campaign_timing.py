@@ -1,7 +1,5 @@
 """The timing stage: once for all workers, with a seed of its own, and its record in the setting's folder."""
 
-from __future__ import annotations
-
 import itertools
 import signal
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What runs take, in uncontended seconds: from records, or from trials."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

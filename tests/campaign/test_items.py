@@ -1,7 +1,5 @@
 """Items of the paper: which runs and timings they need, what is done, and one item from its first run to its table."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which runs the rules ask for, and the file ``campaign.json``."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import math

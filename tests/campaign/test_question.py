@@ -1,7 +1,5 @@
 """The file of a campaign and the words on the command line: what they mean, and how mistakes are reported."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Campaigns read from their files, and what is computed from the records of their runs."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

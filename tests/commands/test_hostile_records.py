@@ -1,7 +1,5 @@
 """One bad record takes neither the report nor the status of the others, and nothing waits for a pipe in its folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

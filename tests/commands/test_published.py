@@ -1,7 +1,5 @@
 """``python -m rmsexp.published``: logs in the authors' layout are drawn with our runs."""
 
-from __future__ import annotations
-
 import pickle
 from collections import defaultdict
 from pathlib import Path

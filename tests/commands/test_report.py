@@ -1,7 +1,5 @@
 """The output of ``python -m rmsexp.report`` for complete and for damaged records."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Sequence

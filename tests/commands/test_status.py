@@ -1,7 +1,5 @@
 """``python -m rmsexp.status``: plain lines, a terminal of 80 columns, and ``--watch``."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

@@ -1,7 +1,5 @@
 """``python -m rmsexp.swap``: what another norm would change in a model of one's own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """``python -m rmsexp.translate``: translations of trained runs, and messages about mistakes."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import os

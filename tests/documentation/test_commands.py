@@ -1,7 +1,5 @@
 """The commands in the documents have valid arguments, and their overrides compose to valid configs. None is run."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

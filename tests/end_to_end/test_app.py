@@ -1,7 +1,5 @@
 """Single runs from end to end, a norm from outside the package, and the Python interface."""
 
-from __future__ import annotations
-
 import csv
 import os
 import platform

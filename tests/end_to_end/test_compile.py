@@ -1,7 +1,5 @@
 """Training with ``compile=true`` equals eager training up to rounding; the run has another setting."""
 
-from __future__ import annotations
-
 import shutil
 from functools import partialmethod
 from pathlib import Path

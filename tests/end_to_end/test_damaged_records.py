@@ -1,7 +1,5 @@
 """What a run wrote is checked when it is read: the previous checkpoint replaces a damaged one, the rest is named."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

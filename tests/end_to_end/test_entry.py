@@ -1,7 +1,5 @@
 """The command ``rmsexp``: its first word names another command, or all words describe runs."""
 
-from __future__ import annotations
-
 import sys
 import tomllib
 from collections.abc import Sequence

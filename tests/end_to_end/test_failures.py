@@ -1,7 +1,5 @@
 """Runs that fail after they have begun: data, disk, checkpoints, divergence."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

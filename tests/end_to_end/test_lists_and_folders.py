@@ -1,7 +1,5 @@
 """Empty, nested and recursive lists, and folders that hold no results."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Help, and mistakes on the command line: each is reported in one line."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Sequence

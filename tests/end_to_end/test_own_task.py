@@ -1,7 +1,5 @@
 """A task from outside the package: the example of docs/extending.md, and what is answered if it lacks something."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Whole runs of the attentive reader and order-embedding: resuming, the best checkpoint, mistakes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A run that is stopped in any way and started again ends bit-identical to an undisturbed run."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM, and sweeps."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sweeps whose runs are jobs of submitit: pre-emption, and machines without SLURM."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

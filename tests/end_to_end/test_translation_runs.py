@@ -1,7 +1,5 @@
 """Whole runs of the translation tasks: mistakes, and users' text."""
 
-from __future__ import annotations
-
 import gzip
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Synthetic campaigns: their files and the records of their runs, with chosen scores."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A bench for whole commands in this process, on a tiny run of CIFAR-10's built-in data."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

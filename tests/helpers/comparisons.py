@@ -1,7 +1,5 @@
 """Synthetic settings and evaluations for tests of comparisons."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pairs of modules, one with the eager norm and one with its fused form, and how close their results must be."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Pairs of an eager and a fused norm layer with equal parameters, layouts of their inputs, and whether they agree."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Training steps of one's own, in a module that measuring processes can import."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

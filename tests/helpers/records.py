@@ -1,7 +1,5 @@
 """Synthetic run folders and timing records, for tests of code that reads records."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Inputs of the fused recurrences, drawn at random, and the forms of their norms."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

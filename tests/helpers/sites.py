@@ -1,7 +1,5 @@
 """Every norm, the formula of each without gain and shift, and helpers for modules that contain normalised layers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

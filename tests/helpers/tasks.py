@@ -1,7 +1,5 @@
 """Helpers for the tests of several tasks: make and train a task's model, check batches, check a command's result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any

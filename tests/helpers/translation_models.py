@@ -1,7 +1,5 @@
 """Helpers for the tests of both translation models: sentence pairs, and assertions that hold for both."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Forms of norms, random tensors with gaps in memory, and the norm by its formula, for tests of the Triton kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Interleaved timing: the order of contestants and steps, and the seconds of steps and of their parts."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import Counter

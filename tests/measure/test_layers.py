@@ -1,7 +1,5 @@
 """Layers of the benchmark, and replay of norm layers: which calls are recorded, and what their repetition computes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from helpers.reading_and_retrieval import make

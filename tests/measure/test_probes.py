@@ -1,7 +1,5 @@
 """Probes of fixed work, the reference of the quiet machine, its calibration, and what they say of a timing."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Sequence

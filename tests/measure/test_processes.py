@@ -1,7 +1,5 @@
 """Measuring in several processes: what is measured together, the budget, the record's content, and failures."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

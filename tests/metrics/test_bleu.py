@@ -1,7 +1,5 @@
 """BLEU and chrF against values worked out by hand."""
 
-from __future__ import annotations
-
 import math
 import sys
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """Retrieval metrics against sorting, ties against all orders of equal values, chance against counting; blocks."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

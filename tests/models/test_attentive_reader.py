@@ -1,7 +1,5 @@
 """The attentive reader: sites, sizes and initial values; the forward pass against plain formulas; padding."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The language model: equality with transformers' models, sites and sizes, initial values, rotations, masks, cache."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

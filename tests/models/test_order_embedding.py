@@ -1,7 +1,5 @@
 """Order-embeddings: vectors, penalties and loss against plain formulas; sizes and initial values."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """GRU and LSTM against torch's layers and, for every norm, plain formulas; statistics of time steps, padding."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

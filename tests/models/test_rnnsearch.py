@@ -1,7 +1,5 @@
 """RNNSearch: sites, sizes and initial values; padding, batches, steps. test_rnnsearch_theano.py has the formulas."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Batch norm in recurrences: statistics for each time step, masks, running statistics, evaluation, saving."""
 
-from __future__ import annotations
-
 import copy
 from contextlib import nullcontext
 from functools import partial

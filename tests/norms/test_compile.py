@@ -1,7 +1,5 @@
 """torch.compile traces norms whole, for rows and feature maps whose sizes change, with few compilations."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial

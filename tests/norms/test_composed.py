@@ -1,7 +1,5 @@
 """Norms by role and block, and any module as a norm."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Conversion of the norms of other libraries' models: same results, what is taken over, what is left and why."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every norm against an independent definition: torch's modules, published code and loops."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The interface between models and norms, with every norm of the package."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

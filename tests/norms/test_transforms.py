@@ -1,7 +1,5 @@
 """Forward-mode derivatives and the transforms of ``torch.func``: right for eager norms, refused by fused ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The files around the package agree with it: version, licence, and the commands that CI and Docker call."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The wheel works outside the repository: it has all files that a run and a report need."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The states of runs and campaigns, and what is refused, from complete, unfinished and damaged records."""
 
-from __future__ import annotations
-
 import json
 from contextlib import nullcontext
 from pathlib import Path

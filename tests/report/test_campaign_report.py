@@ -1,7 +1,5 @@
 """The report of a results folder with campaigns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

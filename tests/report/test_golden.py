@@ -1,7 +1,5 @@
 """The committed report has what today's code makes of the committed records: every table that a report can have."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

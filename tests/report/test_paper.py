@@ -1,7 +1,5 @@
 """The paper's numbers and curves, and its items: their files, and tables and figures of synthetic records."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict
 from pathlib import Path

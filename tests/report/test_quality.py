@@ -3,8 +3,6 @@
 Last come runs that get a score, which is apart from their interim evaluations.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Savings of time: the tables of a setting, the charts of all tasks, and precisions that stay apart."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

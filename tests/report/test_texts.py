@@ -3,8 +3,6 @@
 Also texts that a spreadsheet or browser would interpret.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import math

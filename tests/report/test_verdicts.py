@@ -1,7 +1,5 @@
 """The tables and the panels of campaigns."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The test of the detection of contention: its runs, its neighbours and its summary."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -3,8 +3,6 @@
 SLURM and the worker are simulated.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The clock of a run, and the date."""
 
-from __future__ import annotations
-
 import json
 import re
 from types import SimpleNamespace

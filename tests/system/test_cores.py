@@ -1,7 +1,5 @@
 """How many threads a process uses: the least of its affinity, of its container's quota, and of its launcher."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Folders that only this user can change."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

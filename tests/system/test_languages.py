@@ -1,7 +1,5 @@
 """A language's code in any spelling gives the same language, tokeniser and metric."""
 
-from __future__ import annotations
-
 import pytest
 
 from rmsexp.data import subwords

@@ -1,7 +1,5 @@
 """Locks of files and of a run: who holds one, how others wait, deleted files, and file systems that have none."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """What tells machines of the same name apart."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

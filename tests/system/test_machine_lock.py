@@ -1,7 +1,5 @@
 """The machine's lock: workers pause while one process measures, and a process that dies frees its locks."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """JSON and YAML files of others are read as plain data, whose types are checked; no file takes much time or memory."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The attentive reader's task: batches and entities, objective, evaluation by hand, chance, the paper's setting."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

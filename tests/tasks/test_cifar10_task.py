@@ -1,7 +1,5 @@
 """The CIFAR-10 task: batches, objective and evaluation by hand; what norms have in common; runs of every norm."""
 
-from __future__ import annotations
-
 import copy
 import math
 from functools import partial

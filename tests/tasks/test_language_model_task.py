@@ -1,7 +1,5 @@
 """The task language_model: sequences, objective, metrics, generated text, settings."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The order-embedding task: batches, evaluation by hand, bias correction, chance, the paper's setting."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import Counter

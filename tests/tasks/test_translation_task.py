@@ -1,7 +1,5 @@
 """The translation tasks: batches, evaluation, decoding and objectives by hand, the paper's setting."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """The detection of other processes, and of a busy host, that slow a run down."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

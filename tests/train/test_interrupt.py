@@ -1,7 +1,5 @@
 """Signals that stop a run; its display, its log file and its loggers, whose failures do not."""
 
-from __future__ import annotations
-
 import logging
 import re
 import signal

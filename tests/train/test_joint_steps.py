@@ -1,7 +1,5 @@
 """Several processes, as threads of one: bits of the steps, start, time, contention; processes that are lost."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The training loop: what it shows, how often it asks for batches, when it evaluates, and what it keeps."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

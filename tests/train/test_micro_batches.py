@@ -1,7 +1,5 @@
 """Steps that are split into micro-batches: gradients, values, running statistics, precision, resuming."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

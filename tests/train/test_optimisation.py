@@ -1,7 +1,5 @@
 """Schedules, optimisers and clipping, compared with plain formulas."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import itertools

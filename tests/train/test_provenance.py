@@ -1,7 +1,5 @@
 """The provenance of a run: code, versions, device and memory; how its device is set up."""
 
-from __future__ import annotations
-
 import json
 import platform
 import re

@@ -1,7 +1,5 @@
 """Random streams and noise, which depend only on a seed and a name."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from helpers.tensors import digest

@@ -1,7 +1,5 @@
 """``rmsexp.Recorder``: a training loop of one's own as a run."""
 
-from __future__ import annotations
-
 import json
 import math
 from contextlib import nullcontext

@@ -4,8 +4,6 @@ The cache has a folder for each combination of sources, compiler, flags, process
 user can change. A library appears in it when it is complete, and is never changed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shlex

@@ -12,8 +12,6 @@ All functions raise ValueError for tensors whose shapes or devices do not fit to
 do not know.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import torch

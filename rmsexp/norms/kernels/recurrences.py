@@ -9,8 +9,6 @@ number of threads; with another number, gradients of parameters may differ by ro
 not available.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext

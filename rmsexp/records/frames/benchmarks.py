@@ -3,8 +3,6 @@
 A case is an input shape together with the measured passes (rmsexp.measure.options).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Curves of runs: their points, the mean over seeds, and their time axis."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray

@@ -3,8 +3,6 @@
 A series is a norm with the options that were changed, such as "prms+p=0.5".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from rmsexp.config import score

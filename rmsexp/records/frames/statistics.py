@@ -8,8 +8,6 @@ and times to a level (:mod:`rmsexp.report.tables.time_to_target`) use them.
 returned as a pandas Series, whose index is the run's folder.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whether something slowed a run or a timing down, from the sessions of its processes in a record."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any

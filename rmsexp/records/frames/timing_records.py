@@ -5,8 +5,6 @@ and each series, the seconds per step in each round (one block of steps); quanti
 computed here. A series is a norm with the options that were changed.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import statistics

@@ -1,7 +1,5 @@
 """The first view of a report: RMSNorm against LayerNorm, in quality and in time, on every task."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple

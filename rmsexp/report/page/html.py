@@ -4,8 +4,6 @@ The HTML page makes no network requests. ``page.html.j2`` is its template, and `
 browser with Plotly's JavaScript, which the page contains.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ column per norm. A cell is such as "501 ± 11.8 (a remark)"; ``note`` says where
 ``curves.csv`` has points read from the vector drawings of the figures: a row per step, and the minutes of each norm.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Draw a chart with matplotlib, and write figures to files. All sizes are in inches."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 from io import BytesIO

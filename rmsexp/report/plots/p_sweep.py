@@ -1,7 +1,5 @@
 """Quality and time against p, the fraction of units in pRMSNorm's mean square, as in the paper's Figure 3."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from rmsexp.records.frames import curves, names, quantities, statistics

@@ -1,7 +1,5 @@
 """The figures of the paper in its own layout: our curves in its panels and, beside or below them, its own curves."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

@@ -7,8 +7,6 @@ note counts the seeds of means that leave some out. A spike does not set the ran
 (:func:`rmsexp.report.plots.chart.robust`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

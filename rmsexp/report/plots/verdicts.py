@@ -4,8 +4,6 @@ There are four figures: the differences that claims are about, with a panel per 
 rate, differences along a ladder, and quality against time, with a panel per campaign.
 """
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Number formats that tables share. Metrics that are fractions, such as errors, are shown in percent."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

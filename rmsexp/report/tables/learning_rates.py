@@ -5,8 +5,6 @@ ranked as in campaigns (``rmsexp.rules.selection``): a rate at which a seed dive
 and the rates with fewer than ``ENOUGH`` seeds rank behind those with so many, if there are any.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from contextlib import suppress

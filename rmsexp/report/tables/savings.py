@@ -3,8 +3,6 @@
 Times of norm layers alone have tables of their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ The tests are two-sided and explore; claims that were stated before the runs are
 large p-value is no sign that two norms are equal; only an equivalence test with a margin can show that.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

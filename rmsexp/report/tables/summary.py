@@ -1,7 +1,5 @@
 """The summary of a setting: quality at the common step, time per step, and the quantities of the curves."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

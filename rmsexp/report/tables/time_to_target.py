@@ -5,8 +5,6 @@ it reached the level never reaches it, so its time is infinite; to censor it wou
 on like the others. A run that reached the level and diverged later did reach it.
 """
 
-from __future__ import annotations
-
 import math
 
 import pandas as pd

@@ -5,8 +5,6 @@ Last comes their tuning: the validation score of each norm at each rate, and whi
 Differences are in the displayed unit; positive means that the norm named first in the claim is better.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The quality of our runs beside the numbers of the paper, and the comparison of its Figure 1 in words."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A residual sum and its norm as one operator equal the two apart, in values and in derivatives of both results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 

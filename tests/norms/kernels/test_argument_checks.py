@@ -3,8 +3,6 @@
 Without these checks, kernels would read and write beyond the end of tensors.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """Building and caching the fused kernels, mostly with a script in place of the compiler."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

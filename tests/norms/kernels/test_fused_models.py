@@ -1,7 +1,5 @@
 """Whole models and runs with fused norms and recurrences equal those with eager ones."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

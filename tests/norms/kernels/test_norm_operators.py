@@ -1,7 +1,5 @@
 """The fused norms meet torch's requirements on operators: fake results, compilation, autocast, threads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The fused norms and pointwise functions equal the eager ones, in values and gradients."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The operators of the fused recurrences: gradients, memory layouts, torch's own checks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The fused recurrent layers, GRU and LSTM, equal the eager ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace

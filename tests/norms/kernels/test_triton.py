@@ -1,7 +1,5 @@
 """The Triton kernels equal PyTorch's autograd in float64: run by Triton's interpreter on CPU, and on a GPU if any."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The Triton kernels compile for CUDA; this needs no GPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

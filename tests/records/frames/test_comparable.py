@@ -1,7 +1,5 @@
 """Which times stand in one table, and which of several timing records of one thing comes first in it."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

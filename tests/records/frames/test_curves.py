@@ -1,7 +1,5 @@
 """The mean over seeds on a common grid, thinned curves, and seconds per 1k steps."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Loading records of runs, and the list of files that are missing or damaged."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The quantities of a setting, and its caveats: what has no value, what is left out, and on what it was measured."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict
 from pathlib import Path

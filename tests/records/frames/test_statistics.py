@@ -1,7 +1,5 @@
 """Means and intervals over seeds, the common step, the best evaluation."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

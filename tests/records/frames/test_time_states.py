@@ -1,7 +1,5 @@
 """Whether other work slowed a timing down, judged from all of its processes together."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

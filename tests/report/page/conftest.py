@@ -1,7 +1,5 @@
 """Fixtures with a page of three settings, for the tests of the page's content and of its controls."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The content of the HTML page, and its first view."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The curves of a setting, their drawing with matplotlib, and quality and time against p of pRMSNorm."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

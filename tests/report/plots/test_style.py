@@ -1,7 +1,5 @@
 """The looks of norms; the user's settings of matplotlib do not change them."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
