@@ -194,7 +194,7 @@ def test_failure_stores_nothing_and_frees_the_lock(tmp_path: Path, monkeypatch: 
     assert visible(tmp_path) == []
 
     def full(file: int) -> None:
-        if os.readlink(f"/proc/self/fd/{file}").endswith("value"):
+        if Path(f"/proc/self/fd/{file}").readlink().name == "value":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
