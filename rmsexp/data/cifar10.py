@@ -35,20 +35,22 @@ def whitened(images: Images, eps: float, root: Path, report: Report) -> Images:
     Raises: DataError if the whitened images cannot be stored.
     """
 
-    def make(folder: Path) -> None:
-        report(f"whitening {sum(map(len, images.pixels.values())):,} images (once; less than a minute)")
-        mean, matrix = fit(images.train_x, eps)
-        for name, pixels in images.pixels.items():
-            result = np.empty(pixels.shape, dtype=np.float32)
-            for start in range(0, len(pixels), BLOCK):
-                block = (_scaled(pixels[start : start + BLOCK]) - mean) @ matrix
-                result[start : start + BLOCK] = block.reshape(-1, *pixels.shape[1:])
-            np.save(folder / f"{name}.npy", result)
-
     def read(folder: Path) -> dict[str, Any]:
         return {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in images.pixels}
 
-    return replace(images, **cached(root / "whitened" / key(__file__, images.digest, eps), read, make))
+    folder = root / "whitened" / key(__file__, images.digest, eps)
+    return replace(images, **cached(folder, read, lambda folder: _make(folder, images, eps, report)))
+
+
+def _make(folder: Path, images: Images, eps: float, report: Report) -> None:
+    report(f"whitening {sum(map(len, images.pixels.values())):,} images (once; less than a minute)")
+    mean, matrix = fit(images.train_x, eps)
+    for name, pixels in images.pixels.items():
+        result = np.empty(pixels.shape, dtype=np.float32)
+        for start in range(0, len(pixels), BLOCK):
+            block = (_scaled(pixels[start : start + BLOCK]) - mean) @ matrix
+            result[start : start + BLOCK] = block.reshape(-1, *pixels.shape[1:])
+        np.save(folder / f"{name}.npy", result)
 
 
 def fit(pixels: np.ndarray, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
