@@ -82,8 +82,8 @@ def run(
         raise KeyboardInterrupt
     if outcome.status == "failed":
         raise RuntimeError(outcome.error)
-    for notice in outcome.notices:
-        warnings.warn(f"{job.folder}: {notice}", stacklevel=2)
+    if outcome.notice:
+        warnings.warn(f"{job.folder}: {outcome.notice}", stacklevel=2)
     return result.read(job.folder)
 
 

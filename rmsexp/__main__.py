@@ -3,8 +3,6 @@
 The words are those of runs if there are none, or if the first is a flag or an override such as norm=ln.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -15,7 +13,7 @@ from rmsexp.system.command_line import entry_point, report
 # ``rmsexp NAME`` calls main(argv) of the module rmsexp.commands.NAME; configs/hydra/help/rmsexp.yaml has their help.
 COMMANDS = (
     *("campaign", "timing", "bench", "report", "status", "analysis"),
-    *("translate", "generate", "prepare", "published"),
+    *("translate", "generate", "prepare", "published", "swap"),
 )
 
 

@@ -1,7 +1,5 @@
 """The interface between the trainer and a task."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A record is ``<results>/checks/<name><number>/check.json``. Its keys: ``format``
 without the words that say where data and results lie; ``session``, as in ``run.json``; ``results``, of the check.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

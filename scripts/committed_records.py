@@ -7,8 +7,6 @@ printed, and the exit status is then 1.
     python scripts/committed_records.py
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import subprocess

@@ -12,8 +12,6 @@ removed.
 Memory is the proportional set size (PSS), summed over the process and those that it starts, every quarter of a second.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import subprocess

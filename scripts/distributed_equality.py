@@ -10,8 +10,6 @@ scale=demo. After a SIGKILL the other processes get no signal for a minute: they
 With --results the results are written to a record (check_record.py).
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import signal

@@ -6,8 +6,6 @@ A module is entered when its body is executed; a function when it is called (``s
 training begins, in :meth:`rmsexp.train.loop.Trainer.run`, are counted apart. The run is written to a temporary folder.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import threading

@@ -3,8 +3,6 @@
 A process can be killed at a chosen step.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -9,8 +9,6 @@ else, and inputs that take more than 5 seconds of processor time or 2 GiB of mem
 one and prints it. Exit status 1 if there are any. Inputs follow from ``--seed`` and the name of the reader.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import io
@@ -42,7 +40,7 @@ from rmsexp.commands import result, status
 from rmsexp.data.synthetic import stories
 from rmsexp.records import record
 from rmsexp.records.frames import timing_records
-from rmsexp.system.command_line import LONGEST_WITH_PATHS, brief
+from rmsexp.system.command_line import LONGEST_MESSAGE, brief
 from rmsexp.tasks import attentive_reader
 from rmsexp.train import checkpoint
 from rmsexp.work import runner
@@ -266,7 +264,7 @@ READERS = {
 
 def poor(message: str) -> str:
     """Return what is wrong with the message of a refusal; "" if it is short."""
-    is_good = message.strip() and message.count("\n") < MOST_LINES and len(message) <= LONGEST_WITH_PATHS
+    is_good = message.strip() and message.count("\n") < MOST_LINES and len(message) <= LONGEST_MESSAGE
     return "" if is_good else f"a message of {len(message)} characters: {message:.1000}"
 
 

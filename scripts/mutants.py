@@ -16,8 +16,6 @@ command plants only the faults that were not detected before. ``--again FILE`` p
 in code that may have moved since: each is found by its function's qualified name, its line and its kind.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import itertools
@@ -47,8 +45,8 @@ AREAS = {
     "models": (10, r"models/\w+\.py"),
     "loop": (8, r"(train/(loop|step|optim|schedule|randomness|device)|system/clock)\.py"),
     "checkpoint": (6, r"(train/(checkpoint|interrupt)|records/record|work/runner)\.py"),
-    "statistics": (6, r"(rules/\w+|records/frames/(statistics|curves|speed)|report/tables/\w+)\.py"),
-    "campaigns": (5, r"(campaign/\w+|system/(lock|file_lock)|records/(earlier|states))\.py"),
+    "statistics": (6, r"(rules/\w+|records/frames/(statistics|curves)|report/tables/\w+)\.py"),
+    "campaigns": (5, r"(campaign/\w+|system/lock|records/states)\.py"),
     "timing": (5, r"(train/contention|measure/\w+|records/frames/(time_states|timing_records))\.py"),
     "readers": (5, r"(data/\w+|records/frames/load)\.py"),
     "kernels": (5, r"norms/kernels/(\w+/)?(?!__init__)\w+\.py"),
@@ -60,7 +58,7 @@ CPP = ((r" \+ ", " - "), (r" - ", " + "), (r" < ", " <= "), (r" \* ", " + "), (r
 # minutes, so that the JUnit file may lack it
 WHOLE = "test_under_the_interpreter"
 # the tests that run C++ kernels, and those of Triton kernels
-CPP_TESTS = re.compile(rf".*tests/norms/(kernels/test_(?!build|triton)\w+|test_pointwise)\.py::(?!{WHOLE}$).*")
+CPP_TESTS = re.compile(rf".*tests/norms/kernels/test_(?!build|triton)\w+\.py::(?!{WHOLE}$).*")
 TRITON_TESTS = re.compile(rf".*tests/norms/kernels/(test_triton\w*\.py::.*|test_\w+\.py::{WHOLE})")
 NO_ARGUMENT = {ast.Starred, ast.Constant}  # what is never swapped with another argument
 # functions whose first two arguments are never swapped

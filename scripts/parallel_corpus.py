@@ -13,8 +13,6 @@ larger one. The sides are not translations of each other: the corpus is for meas
 - Words are made of syllables. Some are numbers, some have capital letters, and some are followed by punctuation.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The texts of the marked blocks of the pages, from the tables of the committed report and from records of checks."""
 
-from __future__ import annotations
-
 import functools
 import math
 import re
@@ -118,16 +116,22 @@ def answer() -> str:
         own = [row["outcome"] for row in verdicts() if row["claim"] == claim]
         supported[claim] = f"{own.count(claims.SUPPORTED)} of {len(own)}"
     equal, partial, better = supported.values()
+    worse = listed(
+        f"`{row['task']}`"
+        for row in verdicts()
+        if (row["claim"], row["outcome"]) == ("RMSNorm is better than no norm", claims.REFUTED)
+    )
     blind = listed(sorted({f"`{row['task']}`" for row in verdicts() if row["blind"]}))
     improving = sum(bool(row["improving"]) for row in verdicts())
     octaves = ", rates chosen from octaves" if any(note_on_rates(row) for row in verdicts()) else ""
     (eager, eager_saved), (fused, fused_saved) = cost("eager"), cost("fused")
     return (
         f"Small models, short runs{octaves}: within a margin, RMSNorm equals LayerNorm on {equal} tasks and pRMSNorm "
-        f"on {partial}; RMSNorm is better than no norm on {better}. On {blind} a model without norm equals LayerNorm, "
-        f"too. In {improving} of {len(verdicts())} verdicts the runs were still improving when they ended.\n\n"
+        f"on {partial}; RMSNorm is better than no norm on {better}, and worse on {worse}. On {blind} a model without "
+        f"norm equals LayerNorm, too. In {improving} of {len(verdicts())} verdicts the runs were still improving when "
+        "they ended.\n\n"
         f"On CPUs LayerNorm takes {eager} of a training step unfused and {fused} fused. Of that RMSNorm saves about a "
-        f"third: {eager_saved} and {fused_saved} (medians)."
+        f"third: {eager_saved} and {fused_saved}, medians with their ranges."
     )
 
 
@@ -139,7 +143,9 @@ def results() -> str:
         row = {"task": f"`{task}`"}
         for norm in ("RMSNorm", "pRMSNorm"):
             same = [one for one in verdicts() if (one["task"], one["claim"]) == (task, f"{norm} equals LayerNorm")]
-            cells = [qualified(one | {"registered": True, "improving": ""}) for one in same]
+            cells = [
+                f"{qualified(one | {'registered': True})} ({one['smallest_margin']:.2g} {one['unit']})" for one in same
+            ]
             row[f"{norm} equals LayerNorm"] = "; ".join(cells) or NO_VALUE
         for name, savings_of_norm in found.items():
             row[name] = spread(one.saved for one in savings_of_norm if one.task == task)
@@ -148,12 +154,19 @@ def results() -> str:
     machines = {re.sub(".* of ", "", one.machine) for one in found["fused"]}
     return (
         f"{table(rows)}\n\nQuality: `scale=medium`, fused norms; *equals*: within a margin (not registered for "
-        "pRMSNorm). † at the chosen learning rates; what their choice may have cost is not known. [What the words mean]"
-        f"({LIMITS}); [conditions](results/README.md#campaigns); [all claims]"
-        "(results/reference/report/report.md#verdicts).\n\nStep time that RMSNorm saves: lowest to highest of "
-        f"[interleaved timings](docs/timing.md) on {len(machines)} kinds of CPU, `scale=small`, unfused and [fused]"
-        "(docs/performance.md#eager-and-fused)."
+        "pRMSNorm); in brackets the smallest with which that would be supported. † at the chosen learning rates; what "
+        f"their choice may have cost is not known ({octaves()}). [What the words mean]({LIMITS}); "
+        "[conditions](results/README.md#campaigns); [all claims](results/reference/report/report.md#verdicts).\n\nStep "
+        f"time that RMSNorm saves: lowest to highest of [interleaved timings](docs/timing.md) on {len(machines)} kinds "
+        "of CPU, `scale=small`, unfused and [fused](docs/performance.md#eager-and-fused)."
     )
+
+
+def octaves() -> str:
+    """How often intervals under the rules before 28 November 2026 contained the truth, in simulated campaigns."""
+    (result,) = check("verdict_power")
+    covered = [100 * row["coverage"] for row in result["tuned"] if row["rule"] == "octaves"]
+    return f"in simulations {min(covered):.0f} to {max(covered):.0f} % of such 90 % intervals contained the truth"
 
 
 def spread(values: Iterable[float]) -> str:
@@ -166,7 +179,8 @@ def cost(impl: str) -> tuple[str, str]:
     none = {(one.task, one.machine): one.saved for one in of_steps(impl, "no norm") if one.low > 0}
     found = [one for one in of_steps(impl, "RMSNorm") if (one.task, one.machine) in none]
     shares = [100 * one.saved / none[one.task, one.machine] for one in found]
-    return f"{min(none.values()):.0f} to {max(none.values()):.0f} %", f"{median(shares):.0f} %"
+    saved = f"{median(shares):.0f} % ({min(shares):.0f} to {max(shares):.0f} %)"
+    return f"{min(none.values()):.0f} to {max(none.values()):.0f} %", saved
 
 
 def fused_steps() -> str:
@@ -203,8 +217,10 @@ def torch_layers() -> str:
         ratios = [
             paired_ratio(each["nn.RMSNorm"], each["nn.LayerNorm"]).ratio for each in times if "nn.RMSNorm" in each
         ]
-        found[device] = geometric_mean(ratios)
-    each = listed(f"{found[device]:.1f} times ({device})" for device in sorted(found))
+        found[device] = (
+            f"{geometric_mean(ratios):.1f} times ({device}; {min(ratios):.1f} to {max(ratios):.1f} by shape)"
+        )
+    each = listed(found[device] for device in sorted(found))
     return f"On CPUs PyTorch's own `nn.RMSNorm` takes {each} as long as its `nn.LayerNorm`, forward and backward."
 
 
@@ -234,6 +250,17 @@ def processes() -> str:
         f"times as fast as one process of two threads; {min(shares):.0f} to {max(shares):.0f} % of a step was "
         "communication."
     )
+
+
+def neighbours() -> str:
+    """How many runs beside planted neighbours, and how many quiet ones, were marked as disturbed."""
+    parts = []
+    for path in sorted(REFERENCE.glob("*/checks/planted_neighbours[0-9]/check.json")):
+        record = read_json(path)
+        counts = {kind: f"{each['marked']} of {each['runs']}" for kind, each in record["results"]["summary"].items()}
+        beside = "{same_core} beside a process on the same core, {memory} beside one that reads memory".format(**counts)
+        parts.append(f"{record['session']['device']}: {beside}, and {counts['quiet']} quiet ones")
+    return f"Runs that were marked, on {'; on '.join(parts)}."
 
 
 def disturbed() -> str:
@@ -294,18 +321,21 @@ class Item(NamedTuple):
 
 
 ITEMS = (
-    Item("Figure 2, Table 2", "+0.2 to +0.9 BLEU", "rnnsearch", "LayerNorm is better than no norm"),
+    Item("Figure 2, Tables 2, 3", "-0.4 to +0.9 BLEU", "rnnsearch", "LayerNorm is better than no norm"),
     Item("Tables 2, 3", "-0.6 to +0.2 BLEU", "rnnsearch", "RMSNorm equals LayerNorm"),
     Item("Tables 2, 3", "-0.5 to +0.4 BLEU", "rnnsearch", "pRMSNorm equals LayerNorm"),
     Item("Table 4", "0.0 to +0.2 BLEU", "transformer", "RMSNorm equals LayerNorm"),
     Item("Table 4", "-0.1 to +0.1 BLEU", "transformer", "pRMSNorm equals LayerNorm"),
     Item("Figure 5", NO_VALUE, "attentive_reader", "RMSNorm equals LayerNorm"),
+    Item("Figure 5", NO_VALUE, "attentive_reader", "pRMSNorm equals LayerNorm"),
     Item("Figure 6, Table 7", "+0.8 to +0.9 points", "order_embedding", "LayerNorm is better than no norm"),
     Item("Figure 6, Table 7", "+0.1 points", "order_embedding", "RMSNorm equals LayerNorm"),
+    Item("Figure 6, Table 7", "0.0 to +0.1 points", "order_embedding", "pRMSNorm equals LayerNorm"),
     Item("Table 10", "+1.66 points", "cifar10", "RMSNorm is not worse than LayerNorm"),
     Item("Table 10", "-1.53 points", "cifar10", "LayerNorm is better than no norm"),
     Item("Table 10", "+0.13 points", "cifar10", "RMSNorm is better than no norm"),
     Item("Table 10", "-1.54 points", "cifar10", "pRMSNorm is not worse than RMSNorm"),
+    Item("Table 10", "+0.12 points", "cifar10", "pRMSNorm equals LayerNorm"),
 )
 TIMED = {"Tables 2, 3": "rnnsearch", "Table 4": "transformer", "Table 6": "attentive_reader"}
 TIMED |= {"Table 8": "order_embedding", "Table 10": "cifar10"}
@@ -321,7 +351,8 @@ def paper_items() -> str:
                 numbers = [f"{row[key]:+.{decimals}f}" for key in ("difference", "low", "high")]
                 here = "{} ({} to {})".format(*numbers)
                 shown = {"item": item.name, "task": f"`{item.task}`", "claim": item.claim, "paper": item.published}
-                rows.append(shown | {"here": f"{here} {row['unit']}", "score": score(item, row)})
+                here = f"{here[:-1]}, {100 * row['level']:.3g} %) {row['unit']}"
+                rows.append(shown | {"here": here, "score": score(item, row) + "†" * bool(note_on_rates(row))})
     for name, task in TIMED.items():
         for norm, published in zip(("RMSNorm", "pRMSNorm"), PAPER_SAVINGS[task], strict=True):
             own = [one for one in of_steps("eager", norm) if one.task == task]
@@ -339,7 +370,10 @@ def score(item: Item, row: Mapping[Any, Any]) -> str:
         return f"{found}{', not registered' * (not row['registered'])}"
     if math.isnan(row["low"]) or row["low"] <= 0 <= row["high"]:
         return "undecided"
-    same = (row["low"] > 0) == item.published.startswith("+")
+    signs = {number.startswith("+") for number in item.published.split() if number[0] in "+-"}
+    if len(signs) > 1:
+        return "the paper's signs differ"
+    same = {row["low"] > 0} == signs
     return f"{'agrees in sign' if same else 'disagrees'}{'*' * bool(row['remarks'])}"
 
 
@@ -352,6 +386,7 @@ BLOCKS = {
     "trainer": trainer,
     "processes": processes,
     "disturbed": disturbed,
+    "neighbours": neighbours,
     "simulated-campaigns": simulated,
     "timing-intervals": timing_intervals,
     "paper": paper_items,

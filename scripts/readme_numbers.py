@@ -13,8 +13,6 @@ blocks, code and links, unless ``CONSTANTS`` has them: definitions, limits, and 
     python scripts/readme_numbers.py --check
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 from pathlib import Path

@@ -9,8 +9,6 @@ norms and kernels that call the C++ kernels in their own process. Its exit statu
 the tests passed.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

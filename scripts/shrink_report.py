@@ -6,8 +6,6 @@ What stays: ``report.md``, which has all tables, the CSV files beside it, and th
 most 1,600 pixels in width and 128 colours. The files of each setting, LaTeX, SVG and the HTML page repeat them.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 from pathlib import Path

@@ -4,8 +4,6 @@ Lines are those of tracked files (``wc -l``); words are those of the pages and t
 beyond the caps (tests/test_weight.py).
 """
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +21,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "package": Budget("lines", ("rmsexp", "hydra_plugins"), 31_000, 32_000),
+    "package": Budget("lines", ("rmsexp",), 31_000, 32_000),
     "tests": Budget("lines", ("tests",), 27_000, 29_000),
     "scripts": Budget("lines", ("scripts",), 4_200, 4_600),
     "docs": Budget("words", ("docs/*.md",), 17_000, 19_000),

@@ -227,6 +227,14 @@ def small_synthetic_data() -> Iterator[None]:
 
 
 @pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Return a new results folder with 11 runs of cifar10, demo, of six norms, which the test may change."""
+    from helpers.comparisons import write_setting
+
+    return write_setting(tmp_path)
+
+
+@pytest.fixture
 def main(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Main:
     """Return a function that runs command lines in this process, by default for two steps and without figures.
 

@@ -1,8 +1,7 @@
-"""The command that is suggested after a run."""
-
-from __future__ import annotations
+"""What is shown after a run: the command that is suggested, and curves that cannot be drawn."""
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -33,3 +32,14 @@ def test_norms_are_suggested_until_all_have_runs_and_none_that_is_refused(
         assert outcomes.next_command(job, None) == f"python -m rmsexp {typed} norm={norm}"
         (job.setting_folder / norm).mkdir()
     assert outcomes.next_command(job, None) == f"python -m rmsexp -m {typed} norm={norms} seed=0,1,2"
+
+
+def test_curves_that_cannot_be_drawn_are_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise ValueError("Out of range float values")
+
+    monkeypatch.setattr("rmsexp.report.draw", fail)
+    assert outcomes.draw(config.job([])) is None
+    assert capsys.readouterr().err == "rmsexp: the curves cannot be drawn: Out of range float values\n"

@@ -1,7 +1,5 @@
 """The project stays within its caps of lines and words (``make weight``)."""
 
-from __future__ import annotations
-
 import pytest
 import weight
 

@@ -4,25 +4,20 @@ The loss is ``sum(D * y)`` with a random constant D. Its gradient with respect t
 changes the gradients. Shapes: W ``(N_OUT, N_IN)``, x ``(EXAMPLES, N_IN)``, D and y ``(EXAMPLES, N_OUT)``.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from rmsexp.analysis.finding import Finding, captioned
+from rmsexp.analysis.finding import Finding
 from rmsexp.analysis.site import EXAMPLES, LATER, N_IN, N_OUT, NORMS, SPREAD, draw, norm, site
 from rmsexp.norms import Linear, Norm
 from rmsexp.records.frames import names
-from rmsexp.report.plots import canvas, style
 from rmsexp.report.tables.markup import Table
 
 DELTAS = np.logspace(-2, 2, 9)
@@ -33,13 +28,12 @@ EXPECTED = {  # RMSNorm: (changed, variable) -> k if dL/dvariable scales as delt
     **dict.fromkeys([("W", "W"), ("x", "x")], -1),
 }
 SERIES = (*NORMS, *LATER)
-WIDTHS = np.linspace(7.5, 1, len(SERIES))  # line width of each norm
 BEND = 0.2  # where the logarithm of a size differs more from the fitted power law, there is no exponent
 TOLERANCE = 1e-6  # a fitted exponent contradicts the paper's if they differ by more
 # of SGD on one layer
 STEPS = 500
 LEARNING_RATE = 15.0  # large, so that the effect shows within few steps
-SMOOTHED = 20  # steps averaged, in the figure's running mean and in the table's means over first and last steps
+SMOOTHED = 20  # steps in the means over first and last steps
 
 
 def sizes(layer: Linear, weight: Tensor, x: Tensor, upstream: Tensor) -> dict[str, float]:
@@ -144,15 +138,16 @@ def summary(runs: dict[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def analyse() -> Finding:
-    table = measure()
-    fitted = exponents(table)
+    fitted = exponents(measure())
     in_paper = fitted.dropna(subset="paper")
     agrees = (in_paper["exponent"] - in_paper["paper"]).abs() <= TOLERANCE  # false also for NaN: there is no exponent
-    contradictions = [
-        f"RMSNorm: when {row['changed']} is multiplied by delta, dL/d{row['of']} is multiplied by "
-        f"{_factor(row['exponent'])}; in the paper by delta^{row['paper']:g}"
-        for row in in_paper[~agrees].to_dict("records")
-    ]
+    contradictions = []
+    for changed, of, exponent, power in in_paper.loc[~agrees, ["changed", "of", "exponent", "paper"]].to_numpy():
+        factor = "no power of delta" if math.isnan(exponent) else f"delta^{exponent:.3f}"
+        contradictions.append(
+            f"RMSNorm: when {changed} is multiplied by delta, dL/d{of} is multiplied by {factor}; "
+            f"in the paper by delta^{power:g}"
+        )
     runs = {name: train(norm(name), STEPS) for name in NORMS}
     trained = summary(runs)
     adapted = (trained["growing"] == 1) & (trained["relative_step_last"] < trained["relative_step_first"])
@@ -168,11 +163,7 @@ def analyse() -> Finding:
         Table("gradients", "exponent of delta in the gradients", fitted, _text(fitted)),
         Table("adaptation", title, trained, text),
     ]
-    return Finding(tables, {"gradients": draw_grid(table), "adaptation": draw_runs(runs)}, (), contradictions)
-
-
-def _factor(exponent: float) -> str:
-    return "no power of delta" if math.isnan(exponent) else f"delta^{exponent:.3f}"
+    return Finding(tables, (), contradictions)
 
 
 def _text(fitted: pd.DataFrame) -> pd.DataFrame:
@@ -180,61 +171,9 @@ def _text(fitted: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for changed, variable in product(CHANGED, VARIABLES):
         exponent = fitted[(fitted["changed"] == changed) & (fitted["of"] == variable)].set_index("norm")["exponent"]
-        cells = {name: _cell(exponent[name]) if name in exponent else "" for name in SERIES}
+        texts = exponent.map(lambda power: "varies" if np.isnan(power) else f"{round(power, 2) + 0.0:g}")
+        cells = {name: texts.get(name, "") for name in SERIES}
         rows.append(
             {"scaled": changed, "gradient": f"dL/d{variable}", **cells, "paper, rms": str(EXPECTED[changed, variable])}
         )
     return pd.DataFrame(rows)
-
-
-def _cell(exponent: float) -> str:
-    return "varies" if np.isnan(exponent) else f"{round(exponent, 2) + 0.0:g}"
-
-
-def draw_grid(table: pd.DataFrame) -> Figure:
-    """Draw a panel per scaled variable and gradient: the gradient's norm against delta, with a line per norm."""
-    caption = (
-        "Norms relative to delta = 1. eps = 0, double precision; the gradient with respect to the output is constant. "
-        "Where lines coincide, the thinner one is on top."
-    )
-    figure = captioned("Gradients under scaling (section 4.2)", caption, 14, 6.4)
-    looks = style.looks(SERIES)
-    grid = figure.subplots(len(CHANGED), len(VARIABLES), sharex=True, sharey=True)
-    for (changed, variable), axes in zip(product(CHANGED, VARIABLES), grid.flat, strict=True):
-        panel = table[(table["changed"] == changed) & (table["of"] == variable)]
-        for name, rows in panel.groupby("norm", sort=False):
-            series = str(name)
-            look = {"color": looks[series].colour, "linewidth": WIDTHS[SERIES.index(series)]}
-            dashes = looks[series].dash
-            axes.loglog(rows["delta"], rows["size"], label=names.label(series), linestyle=dashes, **look)
-        power = "1/delta" if EXPECTED[changed, variable] == -1 else "constant"
-        axes.set_title(f"dL/d{variable}, {changed} times delta (RMSNorm: {power})", size=9.5)
-        canvas.add_grid(axes)
-    for axes in grid[-1]:
-        axes.set_xlabel("delta")
-    for axes in grid[:, 0]:
-        axes.set_ylabel("norm of the gradient, relative")
-    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=9)
-    return figure
-
-
-def draw_runs(runs: dict[str, pd.DataFrame]) -> Figure:
-    """Draw |W| relative to its first value, and |step| / |W| averaged over ``SMOOTHED`` steps, against steps."""
-    caption = (
-        f"One layer of {N_IN} inputs and {N_OUT} units, gain and shift not trained, {EXAMPLES} new examples per step, "
-        f"learning rate {LEARNING_RATE:g}. Right: running mean over {SMOOTHED} steps."
-    )
-    figure = captioned("Learning-rate adaptation under SGD (section 4.2)", caption, 10, 4.2)
-    weight, relative = figure.subplots(1, 2)
-    looks, widths = style.looks(runs), np.linspace(4, 1, len(runs))  # lines may coincide, so later ones are thinner
-    for (name, run), width in zip(runs.items(), widths, strict=True):
-        look: dict[str, Any] = {"color": looks[name].colour, "linewidth": width, "label": names.label(name)}
-        weight.plot(run["step"], run["weight"] / run["weight"].iloc[0], **look)
-        relative.plot(run["step"], run["relative_step"].rolling(SMOOTHED).mean(), **look)
-    for axes, title in ((weight, "|W| / first |W|"), (relative, "|step| / |W|")):
-        canvas.add_grid(axes)
-        axes.set_xlabel("step")
-        axes.set_ylabel(title)
-    relative.set_yscale("log")
-    figure.legend(*weight.get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=9)
-    return figure

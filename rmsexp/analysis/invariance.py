@@ -3,21 +3,16 @@
 Shapes: W ``(N_OUT, N_IN)``; the data set ``(EXAMPLES, N_IN)``, which is a single batch for batch norms.
 """
 
-from __future__ import annotations
-
-import textwrap
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 from torch.func import functional_call
 
 from rmsexp import config
-from rmsexp.analysis.finding import Finding, captioned
+from rmsexp.analysis.finding import Finding
 from rmsexp.analysis.site import EXAMPLES, GAINLESS, N_IN, N_OUT, draw, norm, site
 from rmsexp.models import init
 from rmsexp.norms import Norm
@@ -28,7 +23,6 @@ from rmsexp.report.tables.markup import Table
 
 DRAWS = 8  # random layers and data sets over which a change is averaged
 THRESHOLD = 1e-6  # a smaller relative change is "invariant"; rounding changes about 1e-15, other changes are above 1e-2
-FLOOR = 1e-17  # the least relative change on the logarithmic colour scale, which also stands for 0
 TICK, CROSS = "\N{CHECK MARK}", "\N{BALLOT X}"
 
 Transformation = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -88,10 +82,10 @@ def analyse() -> Finding:
         f"relative change of the output, mean of {DRAWS} draws (eps = 0, double precision); "
         f"{TICK} invariant: below {THRESHOLD:g}"
     )
-    text = by_norm(table.assign(text=_cells(table)), "text").rename(index=names.label).reset_index()
+    cells = ticks(table["invariant"]) + table["change"].map(" {:.1g}".format)
+    text = by_norm(table.assign(text=cells), "text").rename(index=names.label).reset_index()
     return Finding(
         [Table("invariance", title, table, text)],
-        {"invariance": draw_grid(table, f"{title}; {agreement}")},
         [agreement],
         [
             f"{names.label(row['norm'])}, {row['transformation']}: the relative change is {row['change']:.1g}"
@@ -105,32 +99,7 @@ def ticks(values: pd.Series) -> pd.Series:
     return values.map(lambda value: TICK if value else CROSS, na_action="ignore")
 
 
-def _cells(table: pd.DataFrame) -> pd.Series:
-    return ticks(table["invariant"]) + table["change"].map(" {:.1g}".format)
-
-
 def by_norm(table: pd.DataFrame, values: str) -> pd.DataFrame:
     """Return a column of the table with a row per norm and a column per transformation."""
     wide = table.pivot(index="norm", columns="transformation", values=values)
     return wide.loc[list(dict.fromkeys(table["norm"])), list(TRANSFORMATIONS)]
-
-
-def draw_grid(table: pd.DataFrame, caption: str) -> Figure:
-    """Draw a cell per norm and transformation, coloured by the change, with our tick or cross above the paper's."""
-    change = by_norm(table, "change")
-    figure = captioned("Invariance of the output (the paper's Table 1)", caption, 10.2, 0.55 * len(change) + 1.9)
-    axes = figure.subplots()
-    exponents = np.log10(change.clip(lower=FLOOR))
-    cells = axes.pcolormesh(exponents, cmap="cividis", vmin=np.log10(FLOOR), vmax=1, edgecolors="white", linewidth=1)
-    figure.colorbar(cells, label="log10 of the relative change of the output", pad=0.01)
-    headings = [textwrap.fill(name, 16, break_on_hyphens=False) for name in change.columns]
-    axes.set_yticks(np.arange(len(change)) + 0.5, [names.label(name) for name in change.index])
-    axes.set_xticks(np.arange(len(headings)) + 0.5, headings)
-    axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
-    axes.invert_yaxis()
-    words = by_norm(table.assign(text=_cells(table) + ("\npaper " + ticks(table["paper"])).fillna("")), "text")
-    look: dict[str, Any] = {"ha": "center", "va": "center", "size": 8.5, "linespacing": 1.4}
-    for (row, column), value in np.ndenumerate(change.to_numpy()):
-        colour = "black" if value >= THRESHOLD else "white"
-        axes.text(column + 0.5, row + 0.5, str(words.iat[row, column]), color=colour, **look)
-    return figure

@@ -5,13 +5,12 @@ seeds and what is missing; beside it are ``<item>.tex`` and ``<item>.csv`` of a 
 of a figure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from rmsexp.analysis import hidden_stats, invariance
 from rmsexp.campaign.asked import Timing
@@ -26,9 +25,6 @@ from rmsexp.report.tables import items as item_tables
 from rmsexp.report.tables.items import OURS, PAPER
 from rmsexp.report.tables.markup import Table
 from rmsexp.system import atomic
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MAPPING = "both"  # of those that Table 5 may be about, which the paper does not say: gates and candidate together
 
@@ -62,8 +58,10 @@ def _invariance(item: Item) -> Drawn:
     marks = invariance.ticks(table["invariant"]) + " / " + invariance.ticks(table["paper"])
     text = invariance.by_norm(table.assign(text=marks), "text").rename(index=names.label).rename_axis("Norm")
     different = int((table["invariant"] != table["paper"].astype(bool)).sum())
-    note = f"{len(table) - different} of {len(table)} entries agree; invariant: a relative change below "
-    note += f"{invariance.THRESHOLD:g} (eps = 0, double precision, mean of {invariance.DRAWS} draws)"
+    note = (
+        f"{len(table) - different} of {len(table)} entries agree; invariant: a relative change below "
+        f"{invariance.THRESHOLD:g} (eps = 0, double precision, mean of {invariance.DRAWS} draws)"
+    )
     return Drawn(Table(item.name, item.title, table, text.reset_index()), notes=[note])
 
 
@@ -97,7 +95,7 @@ def _measured(found: Found) -> tuple[pd.DataFrame, list[str]]:
     tables, notes = [], []
     for run in found.records.runs.to_dict("records"):
         try:
-            (table,) = hidden_stats.tables_of([Path(run["folder"])])
+            (table,) = hidden_stats.analyse([Path(run["folder"])]).tables
         except (ValueError, OSError) as error:
             notes.append(f"without {run['folder']}: {error}")
             continue

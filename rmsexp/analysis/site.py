@@ -1,7 +1,5 @@
 """A single normalised linear map in double precision, as section 4 of the paper analyses it."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import cache
 from typing import Any

@@ -2,9 +2,9 @@
 paper's tables and figures (items) are campaigns without tuning and claims, which are drawn.
 
 asked                 what a command asks for, of both kinds: runs, timings, folders
-content, question     a campaign's file; its runs, plan and registration
+campaign_file         a campaign's file; campaign.json, which lists the runs, and registered.json
+question              a campaign's runs, plan and registration
 item_file, items      an item's file; the runs of items
-campaign_file         campaign.json, which lists the runs, and registered.json
 results, remarks      what the records of the runs say: scores, rates, verdicts; what a reader of verdicts must know
 progress              how far campaigns are and how long the runs that are left take; the overview of a folder
 """

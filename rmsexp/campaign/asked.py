@@ -1,12 +1,11 @@
 """What a command asks for: the runs of a campaign, which decide its claims, or those of items, which are drawn."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -18,6 +17,7 @@ from rmsexp.config import identity
 from rmsexp.config.timing import ProcessOptions, TimingConfig
 from rmsexp.records.frames import comparable, names, timing_records
 from rmsexp.system.command_line import config_dir_words, value_word
+from rmsexp.system.lock import Lock
 from rmsexp.train import provenance
 
 # words that begin so say where runs are done, how they are logged and saved, but not which runs
@@ -33,17 +33,19 @@ class Timing:
     """An interleaved timing of training steps, which follows the runs, once for all workers.
 
     ``jobs``: the runs whose steps are timed, all of one setting, by series. ``options``: how they are timed.
-    ``lock``: the file that a worker locks while it measures.
     """
 
     jobs: Mapping[str, config.Job]
     options: TimingConfig
-    lock: Path
 
     @property
     def folder(self) -> Path:
         """The folder of the setting."""
         return next(iter(self.jobs.values())).setting_folder
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Let no other worker measure inside the context. Raises: RunLockedError if one does."""
+        return Lock(self.folder / ".timing.lock", self.folder).held()
 
     def is_left(self) -> bool:
         """Return whether some series was measured in fewer processes than asked for, in the records so far.
@@ -124,16 +126,6 @@ class Asked(ABC):
     def timings(self) -> Sequence[Timing]:
         """Return the timings that follow the runs, each once."""
 
-    def timing(self, jobs: Sequence[config.Job], asked: ProcessOptions, folder: Path) -> Timing:
-        """Return the timing of runs of one setting, whose lock is in ``folder``.
-
-        Ratios of times are relative to a plain LayerNorm if there is one, else to the first series.
-        """
-        by_series = {job.series: job for job in jobs}
-        reference = next(filter(names.is_plain_ln, by_series), next(iter(by_series)))
-        options = TimingConfig(reference=reference, processes=asked.processes, budget=asked.budget)
-        return Timing(by_series, options, folder / ".timing.lock")
-
     def refuse_managed(self, words: Sequence[str], more: Collection[str]) -> None:
         """Raise ConfigError for an override of a key that is ``MANAGED``, or one of ``more``."""
         for override in config.parse(words):
@@ -145,6 +137,16 @@ class Asked(ABC):
 def _composed(words: tuple[str, ...], config_dir: str | None) -> config.Job:
     """Composing is slow."""
     return config.job(words, config_dir)
+
+
+def timing(jobs: Sequence[config.Job], asked: ProcessOptions) -> Timing:
+    """Return the timing of runs of one setting.
+
+    Ratios of times are relative to a plain LayerNorm if there is one, else to the first series.
+    """
+    by_series = {job.series: job for job in jobs}
+    reference = next(filter(names.is_plain_ln, by_series), next(iter(by_series)))
+    return Timing(by_series, TimingConfig(reference=reference, processes=asked.processes, budget=asked.budget))
 
 
 def last_of_each(words: Iterable[str]) -> tuple[str, ...]:

@@ -1,24 +1,29 @@
-"""Read and write ``campaign.json``, which lists a campaign's runs, claims and rules, and the registration beside it.
+"""The files of a campaign.
 
-They may be damaged, or come from others.
+``campaign.json`` lists its runs, claims and rules, and ``registered.json`` is its registration. Both may be damaged, or
+come from others. The file in ``configs/campaign`` asks for it (:class:`Content`); its keys may be typed, too.
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, NamedTuple
 
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rmsexp import config
+from rmsexp.config.schema import as_config, fit
+from rmsexp.config.timing import ProcessOptions
 from rmsexp.records import record
 from rmsexp.rules import measures, seeds, selection
-from rmsexp.rules.claims import Claim
+from rmsexp.rules.claims import EQUIVALENCE, Claim
 from rmsexp.system import checks, clock
-from rmsexp.system.readers import read_json
-from rmsexp.system.typed import Between, read_typed, typed_of
+from rmsexp.system.readers import Between, read_json, read_typed, typed, typed_of
 
 FILE = "campaign.json"
 REGISTRATION = "registered.json"  # beside the file, from the first tuning run on: the rules, and the commit of the code
@@ -27,6 +32,8 @@ FORMAT = 1
 # other keys for the smallest and the largest number of seeds.
 OCTAVE_RULES, RULES = 1, 2
 TUNING = {OCTAVE_RULES: selection.OCTAVES, RULES: selection.QUARTERS}
+# Each stage has seeds of its own. Final seeds count from 0, and there are at most 1000 of them.
+TUNING_SEEDS, PILOT_SEED, TIMING_SEED = tuple(range(1000, 1000 + selection.TUNING_SEEDS)), 2000, 3000
 OCTAVE_KEYS = {"min_seeds": "look", "max_seeds": "most"}
 NO_GIT = "code "  # in the place of a commit where there is none, before a digest of files
 Stage = Literal["pilot", "tune", "final"]
@@ -199,10 +206,6 @@ class CampaignFile:
             return measures.RANGE
         return measures.SLOPE if self.ladder else measures.SCORE
 
-    @property
-    def tuning_rule(self) -> selection.Rule:
-        return TUNING[self.rules]
-
 
 def on_ladder(norm: str, ladder: Mapping[str, Sequence[float]]) -> tuple[str, ...]:
     """Return the names of a norm on a ladder, such as "rms+schedule.steps=500"; the norm itself without a ladder."""
@@ -222,6 +225,13 @@ def moment(text: object) -> float | None:
     return None
 
 
+def commit_of(git: Mapping[str, Any], code: object) -> str:
+    """Return the commit of some code, with "+" if there may be changes; without one, ``NO_GIT`` and a digest."""
+    if not git.get("commit"):
+        return f"{NO_GIT}{code}"
+    return f"{git['commit']}{'' if git.get('dirty', False) is False else '+'}"
+
+
 def find(root: Path) -> Iterator[Path]:
     """Yield the ``campaign.json`` of each campaign below a folder, which may hold several results folders."""
     yield from record.find(root, f"campaigns/*/{FILE}")
@@ -239,10 +249,11 @@ def changed_keys(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         if isinstance(value, list | tuple):
             return [stated(item) for item in value]
         if isinstance(value, dict):
-            return {key: stated(item) for key, item in value.items() if item is not None}
+            return {key: stated(item) for key, item in value.items() if item not in (None, {})}
         return value
 
-    return [key for key in dict.fromkeys([*then, *now]) if stated(then.get(key)) != stated(now.get(key))]
+    before, after = stated(then), stated(now)
+    return [key for key in dict.fromkeys([*before, *after]) if before.get(key) != after.get(key)]
 
 
 def registration(folder: Path) -> Registration | None:
@@ -271,7 +282,8 @@ def read(path: Path) -> CampaignFile:
 
 def text(file: CampaignFile) -> str:
     """Return the text of a file with this content. Keys of later rules are left out where they have no effect."""
-    seeds = renamed(asdict(file.seeds), file.rules)
+    old = OCTAVE_KEYS if file.rules == OCTAVE_RULES else {}
+    seeds = {old.get(key, key): value for key, value in asdict(file.seeds).items()}
     shown: dict[str, Any] = {"tuned_by": " ".join(file.tuned_by), "score": " ".join(file.score), "seeds": seeds}
     shown |= {"claims": [asdict(claim) for claim in file.claims], "jobs": [job._asdict() for job in file.jobs]}
     shown["registered"] = None if file.registered is None else file.registered._asdict()
@@ -282,6 +294,158 @@ def text(file: CampaignFile) -> str:
     return json.dumps({key: value for key, value in content.items() if key not in (*later, *unused)}, indent=1) + "\n"
 
 
-def renamed(numbers: Mapping[str, Any], rules: int) -> dict[str, Any]:
-    """Return numbers of seeds with the keys that this version of the rules has in JSON."""
-    return {OCTAVE_KEYS.get(key, key) if rules == OCTAVE_RULES else key: value for key, value in numbers.items()}
+# --- the file of configs that asks for a campaign
+
+
+@dataclass
+class Pilot:
+    """A first run of each norm, at one rate, which shows whether the norm trains. ``rate`` None: there is no pilot."""
+
+    rate: float | None = None
+
+
+@dataclass
+class Tune:
+    """How learning rates are chosen.
+
+    ``over``: the tuned key with its rates, ascending and an octave apart; by default those from half the recipe's rate
+    to twice it. With a single rate, all norms have this rate, and nothing is tuned. ``by``: the metric by which rates
+    are chosen, such as "valid error"; by default the task's. ``runs``: options of the tuning runs alone, such as fewer
+    steps.
+    """
+
+    over: dict[str, list[float]] = field(default_factory=dict)
+    by: str | None = None
+    runs: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.over) > 1:
+            raise ValueError(f"tune.over names {len(self.over)} keys ({', '.join(self.over)}); tune one of them")
+
+
+@dataclass
+class Final:
+    """The runs that claims are about.
+
+    ``min_seeds``: the number of seeds at first; then as many as their spread asks for, at most ``max_seeds``.
+    ``score``: the metric, such as "test error"; by default the task's. ``tolerance``: claims are about the stable
+    ranges of rates, within which the score is at most this much worse than at the best rate
+    (:mod:`rmsexp.rules.measures`); then ``tune.over`` has all rates, and there are ``min_seeds`` seeds.
+    """
+
+    min_seeds: int = 8
+    max_seeds: int = 16
+    score: str | None = None
+    tolerance: float | None = None
+
+    def __post_init__(self) -> None:
+        checks.at_least("final.min_seeds", self.min_seeds, 2)
+        checks.at_least("final.max_seeds", self.max_seeds, self.min_seeds, seeds.MOST)
+        if self.tolerance is not None:
+            checks.positive("final.tolerance", self.tolerance)
+
+
+@dataclass
+class Timing(ProcessOptions):
+    """Interleaved timing of training steps, after the runs. ``norms``: those that are timed; by default none.
+
+    The other keys are those of :class:`ProcessOptions`.
+    """
+
+    norms: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Content:
+    """The keys of a campaign's file, except ``claims``.
+
+    ``runs``: overrides of all runs. ``norms``: the norms, with options as in prms+p=0.5. ``margin``: of the claims that
+    are made if the file has none: each norm equals the first. ``supersedes``: the name of an earlier campaign whose
+    verdicts this one replaces, once it is decided. ``ladder``: keys of the runs with their values, such as
+    ``{schedule.steps: [500, 1000, 2000], schedule.warmup: [50, 100, 200]}``; then claims are about the slope of the
+    score over the first key (:mod:`rmsexp.rules.measures`). ``rules``: the version of the rules by which it was begun.
+    """
+
+    question: str = ""
+    runs: dict[str, Any] = field(default_factory=dict)
+    norms: list[str] = field(default_factory=list)
+    margin: float | None = None
+    supersedes: str | None = None
+    ladder: dict[str, list[float]] = field(default_factory=dict)
+    pilot: Pilot = field(default_factory=Pilot)
+    tune: Tune = field(default_factory=Tune)
+    final: Final = field(default_factory=Final)
+    rules: int = RULES
+    timing: Timing = field(default_factory=Timing)
+
+    def __post_init__(self) -> None:
+        checks.not_empty("question", self.question)
+        checks.at_least("rules", self.rules, min(TUNING), RULES)
+        if len(self.norms) < 2 or len(set(self.norms)) < len(self.norms):
+            raise ValueError("norms must name at least two norms, each once, as in norms=[ln,rms]")
+        if not self.ladder:
+            return
+        sizes = next(iter(self.ladder.values()))
+        if len(sizes) < 2 or sorted({*sizes}) != sizes or sizes[0] <= 0:
+            raise ValueError(
+                f"ladder: the values of {next(iter(self.ladder))} must be at least two, ascending, above 0"
+            )
+        if uneven := [key for key, values in self.ladder.items() if len(values) != len(sizes)]:
+            raise ValueError(f"ladder.{uneven[0]} needs {len(sizes)} values, one for each of {next(iter(self.ladder))}")
+        if self.final.tolerance is not None:
+            raise ValueError("claims are about slopes or about stable ranges: leave out ladder or final.tolerance")
+
+
+# Keys of the campaign itself, not of its runs, which may be typed.
+KEYS = ("claims", *(key.name for key in fields(Content) if key.name not in ("runs", "rules")))
+
+
+def read_content(stored: dict[str, Any], words: Sequence[str]) -> tuple[Content, tuple[Claim, ...], list[str]]:
+    """Return the content of a file with the changes in ``words``, its claims, and the other words, which are of runs.
+
+    Raises: ConfigError or ValueError for a mistake in the file or in the words.
+    """
+    own = [word for word in words if re.split(r"[.=]", word, maxsplit=1)[0] in KEYS]
+    if any(word.startswith("claims") for word in own):
+        raise config.ConfigError("claims can be changed in its file only")
+    claims = stored.pop("claims", [])
+    try:
+        merged = OmegaConf.to_container(OmegaConf.merge(as_config(stored), config.from_dotlist(own)))
+    except OmegaConfBaseException:
+        raise config.ConfigError(
+            f"{' '.join(own)}: a list stands where keys belong, or keys where a list does"
+        ) from None
+    assert isinstance(merged, dict)
+    tune = merged.get("tune")
+    for part, key in ((tune if isinstance(tune, dict) else {}, "over"), (merged, "ladder")):
+        if isinstance(part.get(key), dict):  # tune.over.optim.lr=[…] makes nested dicts
+            part[key] = {name: _floats(values) for name, values in config.flatten(part[key]).items()}
+    content: Content = fit(Content, OmegaConf.create(merged), "")
+    return content, _claims(content, claims), [word for word in words if word not in own]
+
+
+def _floats(values: Any) -> Any:
+    """Return a list with its integers as floats, which OmegaConf requires here; and any other value as it is."""
+    return [float(value) if type(value) is int else value for value in values] if isinstance(values, list) else values
+
+
+def _claims(content: Content, stored: Any) -> tuple[Claim, ...]:
+    """Return the claims of a file; if it has none, that each norm equals the first."""
+    if stored and content.margin is not None:
+        raise config.ConfigError("margin= has no effect, because the file has claims with margins of their own")
+    if stored == []:
+        if content.margin is None:
+            raise config.ConfigError(
+                "the file has no claims, so margin= is needed: the largest difference that does not matter"
+            )
+        first, *others = content.norms
+        shared = {"test": EQUIVALENCE, "b": first, "margin": content.margin}
+        stored = [{"claim": f"{norm} equals {first}", "a": norm} | shared for norm in others]
+    claims: tuple[Claim, ...] = typed(tuple[Claim, ...], stored, "claims", refuse=True)
+    claimed = {norm for claim in claims for norm in (claim.a, claim.b)}
+    if idle := [norm for norm in content.norms if norm not in claimed]:
+        raise config.ConfigError(f"norms: no claim is about {', '.join(idle)}; leave it out, or add a claim about it")
+    least = content.final.min_seeds
+    if more := [claim.claim for claim in claims if (claim.seeds or 0) > least]:
+        raise config.ConfigError(f"seeds of the claim {more[0]!r} are more than final.min_seeds, {least}: raise that")
+    return claims

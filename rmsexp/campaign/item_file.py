@@ -3,16 +3,13 @@
 An item is a file ``configs/item/<name>.yaml`` with the keys of :class:`Item`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from rmsexp import config
 from rmsexp.records.frames.comparable import Comparison
 from rmsexp.records.frames.load import Records
-from rmsexp.system.readers import read_yaml
-from rmsexp.system.typed import typed_of
+from rmsexp.system.readers import read_yaml, typed_of
 
 GROUP = "item"
 TIME = "time"  # the quantity of columns with the time of training steps

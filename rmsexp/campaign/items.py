@@ -3,8 +3,6 @@
 Their runs are ordinary runs in ordinary folders. A run that has ended already is not repeated, and items share runs.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +12,7 @@ from typing import NamedTuple
 
 from rmsexp import config
 from rmsexp.campaign import item_file, question
-from rmsexp.campaign.asked import WHERE_AND_HOW, Asked, Timing, folder_name, last_of_each, overrides
+from rmsexp.campaign.asked import WHERE_AND_HOW, Asked, Timing, folder_name, last_of_each, overrides, timing
 from rmsexp.campaign.item_file import Group, Item
 from rmsexp.campaign.progress import Plan
 from rmsexp.config.timing import ProcessOptions
@@ -115,7 +113,7 @@ class Items(Asked):
     def timing_of(self, item: Item, runs: dict[str, list[Run]]) -> Timing | None:
         """Return the timing of a group's norms; None if it asks for none. ``runs``: those of :attr:`groups`."""
         jobs = [self.composed(of_row[0].words) for of_row in runs.values()]
-        return self.timing(jobs, self.options.timing, jobs[0].setting_folder) if item.timed and jobs else None
+        return timing(jobs, self.options.timing) if item.timed and jobs else None
 
     def timings(self) -> list[Timing]:
         found = [self.timing_of(item, runs) for item in self.items for runs in self.groups[item.name]]

@@ -7,10 +7,8 @@ mean of the finished runs of its norm in its stage, or else in others; if there 
 made. So a final run of whose norm none has finished is taken to need no time for test splits.
 """
 
-from __future__ import annotations
-
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,26 +87,18 @@ class Plan(NamedTuple):
 
         ``finished``: the seconds of the runs that have finished. ``trial``: is asked once for each norm without such.
         """
-        known: dict[tuple[str, bool], list[float]] = {}  # seconds by norm, and whether runs were final
+        known: dict[tuple[str, bool], list[float]] = defaultdict(list)  # by norm, and whether runs were final
         for run, seconds in finished.items():
-            known.setdefault((run.norm, run.stage == "final"), []).append(seconds)
-
-        def whole(run: Planned) -> float | None:
-            is_final = run.stage == "final"
-            for of_stage, factor in ((is_final, 1.0), (False, self.longer)):
-                if seconds := known.get((run.norm, of_stage)):
-                    return factor * statistics.fmean(seconds)
-            if (run.norm, False) in known:  # its trial failed
-                return None
-            tried = trial(run)
-            known[run.norm, False] = []  # so that it is tried once
-            known[run.norm, is_final] = [] if tried is None else [tried]
-            return tried
+            known[run.norm, run.stage == "final"].append(seconds)
+        means: dict[tuple[str, bool], float | None] = {key: statistics.fmean(known[key]) for key in known}
 
         def left(run: Planned) -> float | None:
-            folder = results / run.folder
+            folder, key = results / run.folder, (run.norm, run.stage == "final")
             own = read_run(folder).seconds_left if run.folder and folder.exists() else None
-            return whole(run) if own is None else own
+            if own is None and key not in means:
+                tuning = means.get((run.norm, False))
+                means[key] = tuning and self.longer * tuning if (run.norm, False) in means else trial(run)
+            return means[key] if own is None else own
 
         needed = {run: left(run) for run in [*self.left, *self.coming]}
         stages = []
@@ -198,14 +188,13 @@ def read_campaign(path: Path, runs: Mapping[Path, Run]) -> CampaignState:
     """
     campaign, root = campaign_file.read(path), path.parents[2]
     states = {job: runs[root / job.folder].state if root / job.folder in runs else NOT_STARTED for job in campaign.jobs}
-    plan = Plan(campaign.stages, states)
-    decided = "final" in plan.stages and campaign.seeds.needed is not None
-    diverged = "final" not in plan.stages and {states[job] for job in plan.stages.get("tune", [])} == {"diverged"}
-    if (decided or diverged) and not plan.left:
-        stages = plan.progress(root, {})
-        return CampaignState(campaign.name, campaign.question, stages, command("rmsexp.report", str(root)))
-    from rmsexp.campaign import results  # imports pandas, which only campaigns that go on need
+    plan, costs, words = Plan(campaign.stages, states), {}, ["rmsexp.report", str(root)]
+    if plan.left or "final" not in plan.stages or campaign.seeds.needed is None:
+        from rmsexp.campaign import results  # imports pandas, which only campaigns that go on need
 
-    plan = plan._replace(coming=results.load(path).coming(), longer=campaign.longer)
-    words = ["rmsexp.campaign", *campaign.command, *([] if str(root) == "results" else [value_word("results", root)])]
-    return CampaignState(campaign.name, campaign.question, plan.progress(root, plan.costs(root)), command(*words))
+        found = results.load(path)
+        plan, costs = plan._replace(coming=found.coming(), longer=found.longer), plan.costs(root)
+        if plan.left or found.undecided:
+            place = [] if str(root) == "results" else [value_word("results", root)]
+            words = ["rmsexp.campaign", *campaign.command, *place]
+    return CampaignState(campaign.name, campaign.question, plan.progress(root, costs), command(*words))

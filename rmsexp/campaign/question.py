@@ -11,8 +11,6 @@ some seconds, at worst tries to begin a run that has ended; the run's lock and i
 prevent that it is done twice.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shlex
@@ -24,17 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from rmsexp import config
-from rmsexp.campaign import campaign_file, content
-from rmsexp.campaign.asked import WHERE_AND_HOW, Asked, Timing, folder_name, last_of_each, overrides
-from rmsexp.campaign.campaign_file import NO_GIT, Job, Metric, Registered, Stage
-from rmsexp.campaign.content import Content
+from rmsexp.campaign import campaign_file
+from rmsexp.campaign.asked import WHERE_AND_HOW, Asked, Timing, folder_name, last_of_each, overrides, timing
+from rmsexp.campaign.campaign_file import NO_GIT, Content, Job, Metric, Registered, Stage
 from rmsexp.campaign.progress import Plan, Planned
 from rmsexp.campaign.results import Campaign
 from rmsexp.config import classes, score
-from rmsexp.rules import selection
 from rmsexp.rules.claims import Claim
 from rmsexp.system import atomic, clock
-from rmsexp.system.command_line import LONGEST_WITH_PATHS, ReportedError, config_dir_words, report, value_word
+from rmsexp.system.command_line import ReportedError, config_dir_words, report, value_word
 from rmsexp.system.files import read_regular
 from rmsexp.system.lock import Lock
 from rmsexp.system.readers import read_yaml
@@ -46,9 +42,7 @@ NOT_OF_RUNS = ("campaign", "item", "sweep")  # groups of configs that say which 
 
 
 class OtherCommitError(ReportedError):
-    """The campaign was registered at another commit than this one. The message has a command with paths."""
-
-    longest = LONGEST_WITH_PATHS
+    """The campaign was registered at another commit than this one."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +96,6 @@ class Question(Asked):
         content, final, target = self.content, self.content.final, self.target
         splits = dict.fromkeys(("valid", target.split, *self.recipe.config.test_splits))
         judged = self._metric("final.score", final.score or f"{target.split} {target.metric}", splits)
-        first = content.tune.first_seed
         grid = content.tune.over.get(self.rate)
         if grid is None:  # without what configs/pair has for the first norm alone, whose place does not matter
             middle = replace(self, words=("pair=[]", *self.words)).recipe.config.optim.lr
@@ -124,9 +117,7 @@ class Question(Asked):
             ladder={key: tuple(values) for key, values in content.ladder.items()},
             tolerance=final.tolerance,
             grid=tuple(grid),
-            seeds=campaign_file.Seeds(
-                tuple(range(first, first + selection.TUNING_SEEDS)), final.min_seeds, final.max_seeds, None
-            ),
+            seeds=campaign_file.Seeds(campaign_file.TUNING_SEEDS, final.min_seeds, final.max_seeds, None),
             claims=self.claims,
             jobs=(),
             registered=None,
@@ -165,11 +156,11 @@ class Question(Asked):
 
     def timings(self) -> list[Timing]:
         asked = self.content.timing
-        jobs = [self.job("final", norm, None, asked.seed) for norm in asked.norms]
+        jobs = [self.job("final", norm, None, campaign_file.TIMING_SEED) for norm in asked.norms]
         config.check_one_setting("timing.norms", jobs)
         if len({job.series for job in jobs}) < len(jobs):
             raise config.ConfigError(f"timing.norms={','.join(asked.norms)} has a norm twice; leave one out")
-        return [self.timing(jobs, asked, self.folder)] if jobs else []
+        return [timing(jobs, asked)] if jobs else []
 
     def begin(self, run: Planned) -> config.Job:
         """Return a run. Unless it is a pilot run, register the campaign first, if that was not done.
@@ -234,9 +225,8 @@ class Question(Asked):
         def job(stage: Stage, norm: str, rate: float, seed: int) -> Job:
             return Job(stage, norm, rate, seed, self.relative_folder(stage, norm, rate, seed))
 
-        pilot = self.content.pilot
-        if pilot.rate is not None:
-            yield from (job("pilot", arm, pilot.rate, pilot.seed) for arm in campaign.every_arm)
+        if (pilot := self.content.pilot.rate) is not None:
+            yield from (job("pilot", arm, pilot, campaign_file.PILOT_SEED) for arm in campaign.every_arm)
         yield from (job("tune", *run) for run in campaign.tuning.runs)
         if campaign.tuning.runs or any(job.stage == "tune" for job in campaign.left):
             return
@@ -252,13 +242,10 @@ class Question(Asked):
         words = sorted(word for word in self.words if not word.startswith(WHERE_AND_HOW))
         stated = asdict(self.content) | {"runs": words, "claims": [asdict(claim) for claim in self.claims]}
         del stated["timing"]
-        for part, key in ((stated, "ladder"), (stated["final"], "tolerance"), (stated["tune"], "runs")):
-            if not part[key]:  # as campaigns without it were registered
-                del part[key]
+        stated["tune"]["first_seed"], stated["pilot"]["seed"] = campaign_file.TUNING_SEEDS[0], campaign_file.PILOT_SEED
         if self.content.rules == campaign_file.OCTAVE_RULES:  # as they were registered
-            del stated["supersedes"], stated["rules"]
-            numbers = {key: stated["final"].pop(key) for key in campaign_file.OCTAVE_KEYS}
-            stated["final"]["seeds"] = campaign_file.renamed(numbers, campaign_file.OCTAVE_RULES)
+            numbers = {old: stated["final"].pop(key) for key, old in campaign_file.OCTAVE_KEYS.items()}
+            stated |= {"rules": None, "final": stated["final"] | {"seeds": numbers}}
         shared = {key: list(getattr(self.campaign, key)) for key in ("grid", "tuned_by", "score")}
         return json.loads(json.dumps(stated | shared))
 
@@ -308,14 +295,13 @@ def code() -> dict[str, str]:
 
     The files are those of the package and the configs of runs, such as recipes.
     """
-    git, digest = provenance.git(), hashlib.sha256(provenance.code().encode())
+    digest = hashlib.sha256(provenance.code().encode())
     for path in sorted(config.CONFIGS.rglob("*.yaml")):
         place = path.relative_to(config.CONFIGS)
         if place.parts[0] not in NOT_OF_RUNS:
             digest.update(place.as_posix().encode() + b"\0" + path.read_bytes())
     files = digest.hexdigest()[:16]
-    commit = f"{git['commit']}{'' if git['dirty'] is False else '+'}" if git["commit"] else f"{NO_GIT}{files}"
-    return {"commit": commit, "code": files}
+    return {"commit": campaign_file.commit_of(provenance.git(), files), "code": files}
 
 
 def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) -> Question:
@@ -327,7 +313,7 @@ def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) ->
     """
     path, typed = config.file(GROUP, name, config_dir), last_of_each(words)
     try:
-        stated, claims, of_runs = content.read(read_yaml(path), typed)
+        stated, claims, of_runs = campaign_file.read_content(read_yaml(path), typed)
         shared = overrides({"threads": 1}, stated.runs, typed=of_runs)
         question = Question(name, typed, shared, config_dir, stated, claims)
         question.refuse_managed((*question.words, *question.tuning_words), [question.rate])
@@ -338,9 +324,8 @@ def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) ->
 
 
 def _check(question: Question) -> None:
-    """Raise ConfigError or ValueError unless runs can be composed, fit the rules, and have seeds of their own."""
-    content, campaign = question.content, question.campaign
-    grid, first, pilot, timing = campaign.grid, content.tune.first_seed, content.pilot, content.timing
+    """Raise ConfigError or ValueError unless runs can be composed and fit the rules."""
+    campaign, grid, pilot = question.campaign, question.campaign.grid, question.content.pilot.rate
     if campaign.tolerance is not None and (sorted({*grid}) != list(grid) or len(grid) < 3):
         raise config.ConfigError(f"tune.over.{question.rate}: a stable range needs at least three rates, ascending")
     if campaign.tolerance is None and campaign.tuned_by.metric != campaign.score.metric:
@@ -351,12 +336,5 @@ def _check(question: Question) -> None:
     for norm in campaign.every_arm:
         question.relative_folder("final", norm, grid[0], 0)
     question.timings()
-    if pilot.rate is not None:
-        question.job("pilot", content.norms[0], pilot.rate, pilot.seed)
-    seeds = [*range(content.final.max_seeds), *range(first, first + selection.TUNING_SEEDS)]
-    seeds += [pilot.seed] * (pilot.rate is not None) + [timing.seed] * bool(timing.norms)
-    if shared := [seed for seed in seeds if seeds.count(seed) > 1]:
-        raise config.ConfigError(
-            f"two stages share seed {shared[0]}, and each needs its own; final seeds count from 0; tune.first_seed, "
-            "pilot.seed and timing.seed set the others"
-        )
+    if pilot is not None:
+        question.job("pilot", campaign.norms[0], pilot, campaign_file.PILOT_SEED)

@@ -66,14 +66,19 @@ def on_campaign(campaign: Campaign) -> list[str]:
 def on_claim(campaign: Campaign, claim: Claim) -> list[str]:
     """Return the remarks on a claim: other differences between its norms, and rates at an edge."""
     norms = claim.a, claim.b
+    ours, theirs = (_model_options(campaign, norm) for norm in norms)
+    lines = [
+        f"{key} is {ours.get(key)} with {claim.a} and {theirs.get(key)} with {claim.b}"
+        for key in sorted({*ours, *theirs} if ours and theirs else ())
+        if ours.get(key) != theirs.get(key) and not any(f"{key}=" in norm for norm in norms)
+    ]
     edges = {norm: campaign.choice[norm].edge for norm in norms if norm in campaign.choice}
-    at_edge = [f"the chosen rate of {norm} is the {edge} of the extended grid" for norm, edge in edges.items() if edge]
-    at_edge += [
+    lines += [f"the chosen rate of {norm} is the {edge} of the extended grid" for norm, edge in edges.items() if edge]
+    return lines + [
         f"the stable range of {norm} reaches an end of the grid, so it is at least this wide"
         for norm in norms
         if (found := campaign.ranges.get(norm)) is not None and found.at_least
     ]
-    return [*_differing_models(campaign, claim), *at_edge]
 
 
 def _registration(campaign: Campaign, began: Sequence[float]) -> list[str]:
@@ -101,27 +106,14 @@ def _registration(campaign: Campaign, began: Sequence[float]) -> list[str]:
     return lines
 
 
-def _differing_models(campaign: Campaign, claim: Claim) -> list[str]:
-    """Return the options of the model that differ between the norms of a claim and are not in their names."""
-    ours, theirs = _model_options(campaign, claim.a), _model_options(campaign, claim.b)
-    if ours is None or theirs is None:
-        return []
-    keys = [key for key in sorted({*ours, *theirs}) if not any(f"{key}=" in norm for norm in (claim.a, claim.b))]
-    return [
-        f"{key} is {ours.get(key)} with {claim.a} and {theirs.get(key)} with {claim.b}"
-        for key in keys
-        if ours.get(key) != theirs.get(key)
-    ]
-
-
-def _model_options(campaign: Campaign, norm: str) -> dict[str, Any] | None:
-    """Return the options of the model in the first tuning run of a norm that can be read; None without one."""
+def _model_options(campaign: Campaign, norm: str) -> dict[str, Any]:
+    """Return the options of the model in the first tuning run of a norm that can be read; none without one."""
     for job, result in campaign.of_stage("tune", norm):
         if result.ended:
             with suppress(*DAMAGE):  # which is reported when the run is loaded
                 values = flatten(read_yaml(campaign.root / job.folder / record.CONFIG))
                 return {key: value for key, value in values.items() if key.startswith("model.")}
-    return None
+    return {}
 
 
 # --- how much a verdict says

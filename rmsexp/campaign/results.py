@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rmsexp.campaign import remarks
-from rmsexp.campaign.campaign_file import NO_GIT, CampaignFile, Job, find, moment, read
+from rmsexp.campaign.campaign_file import TUNING, CampaignFile, Job, commit_of, find, moment, read
 from rmsexp.config import score
 from rmsexp.records import record
 from rmsexp.records.frames import names
@@ -36,10 +36,10 @@ class Result(NamedTuple):
         status: "finished" for a run that counts, because it finished and has the evaluations of its scores; "diverged";
             "incomplete" for a run that finished without these evaluations; "missing" without a record; or another
             status of a record, such as "running".
-        validation: the score by which rates are chosen; NaN without its evaluations.
-        test: the score that claims are about; NaN unless the run counts and is a final run.
+        score: of a final run the score that claims are about, of others that by which rates are chosen; NaN unless the
+            run counts.
         gain: by how much the metric of the score, on the first validation examples, improved in the last fifth of the
-            steps, in the displayed unit; NaN unless the run counts and is a final run.
+            steps, in the displayed unit; NaN unless the run counts.
         code: the commit of each of its sessions, with "+" if there were uncommitted changes; without git, a digest of
             the code.
         data: the digest of its data.
@@ -47,8 +47,7 @@ class Result(NamedTuple):
     """
 
     status: str
-    validation: float = math.nan
-    test: float = math.nan
+    score: float = math.nan
     gain: float = math.nan
     code: frozenset[str] = frozenset()
     data: str = ""
@@ -100,7 +99,7 @@ class Campaign(CampaignFile):
         run, status = files.read_run(), str(files.read_status()["status"])
         if (name := "/".join([run["task"], run["setting"], run["series"], f"seed{run['seed']}"])) != job.folder:
             raise ValueError(f"{files.run_path} describes the run {name}, so it does not count")
-        code = frozenset(_code(session) for session in run["sessions"])
+        code = frozenset(commit_of(session.get("git") or {}, session.get("code")) for session in run["sessions"])
         began = next((moment(session.get("started")) for session in run["sessions"]), None)
         result = Result(status, code=code, data=run["dataset"]["digest"], began=began)
         if status != "finished" or job.stage == "pilot":
@@ -108,27 +107,18 @@ class Campaign(CampaignFile):
         rows, problem = files.read_metrics()
         if problem:
             raise ValueError(problem)
-        steps = score.steps(int(number(run["recipe_steps"])))[-score.SCORED :]
-        by_step = [_values(rows, *target) for target in (self.tuned_by, self.score)]
-        validation, test = ([values[step] for step in steps if step in values] for values in by_step)
-        needed = test if job.stage == "final" else validation
-        if len(needed) < len(steps):
+        split, metric = self.score if job.stage == "final" else self.tuned_by
+        scale, _ = names.scale_and_unit(metric)
+        values, steps = _values(rows, split, metric), score.steps(int(number(run["recipe_steps"])))
+        scored = [values[step] for step in steps[-score.SCORED :] if step in values]
+        if len(scored) < score.SCORED:
             return result._replace(status="incomplete")
-        if not all(map(math.isfinite, needed)):  # the loss or a metric became NaN or infinite
+        if not all(map(math.isfinite, scored)):  # the loss or a metric became NaN or infinite
             return result._replace(status="diverged")
-        if len(validation) == len(steps):
-            scale, _ = names.scale_and_unit(self.tuned_by.metric)
-            result = result._replace(validation=scale * score.score(validation))
-        if job.stage != "final":
-            return result
-        scale, _ = names.scale_and_unit(self.score.metric)
-        result = result._replace(test=scale * score.score(test))
-        interim = [*_values(rows, score.INTERIM, self.score.metric).values()]
-        if len(interim) < score.EVALUATIONS:
-            return result
-        return result._replace(
-            gain=pairs.sign(self.mode) * scale * (interim[-1] - interim[-1 - score.EVALUATIONS // 5])
-        )
+        interim, gain = [*_values(rows, score.INTERIM, metric).values()], math.nan
+        if len(interim) >= score.EVALUATIONS:
+            gain = pairs.sign(self.mode) * scale * (interim[-1] - interim[-1 - score.EVALUATIONS // 5])
+        return result._replace(score=scale * score.score(scored), gain=gain)
 
     # --- runs
 
@@ -144,10 +134,6 @@ class Campaign(CampaignFile):
     def rated(self, norm: str) -> list[tuple[Job, Result]]:
         """Return the runs of a norm at several rates: of tuning or, for claims about stable ranges, the final runs."""
         return self.of_stage("tune" if self.tolerance is None else "final", norm)
-
-    def rated_score(self, result: Result) -> float:
-        """Return the score of one of the runs of :meth:`rated`."""
-        return result.validation if self.tolerance is None else result.test
 
     @cached_property
     def undecided(self) -> str:
@@ -177,26 +163,24 @@ class Campaign(CampaignFile):
         return [arm for arms in self.arms.values() for arm in arms]
 
     @property
-    def tuned_arms(self) -> list[str]:
-        """The arms whose rates are tuned: with a ladder, those with its first and its last values."""
-        return [arm for arms in self.arms.values() for arm in dict.fromkeys((arms[0], arms[-1]))]
-
-    @property
     def sizes(self) -> tuple[float, ...]:
         """The values of the first key of the ladder; empty without one."""
         return next(iter(self.ladder.values()), ())
 
     @cached_property
     def validation(self) -> ByRate:
-        """The validation scores of the tuning runs that ended; NaN for diverged runs."""
-        return self._by_rate("tune", self.tuned_arms)
+        """The validation scores of the tuning runs that ended, of each arm that is tuned; NaN for diverged runs.
+
+        With a ladder these are the arms with its first and its last values.
+        """
+        return self._by_rate("tune", [arm for arms in self.arms.values() for arm in dict.fromkeys((arms[0], arms[-1]))])
 
     @cached_property
     def tuning(self) -> selection.Plan:
         """The rates of the grid as extended, and the tuning runs to be made now or, without any, the choices."""
         if not self.is_tuned:
             return selection.Plan(self.grid, (), {})
-        return selection.tune(self.grid, self.validation, self.mode, self.seeds.tune, self.tuning_rule)
+        return selection.tune(self.grid, self.validation, self.mode, self.seeds.tune, TUNING[self.rules])
 
     @cached_property
     def choice(self) -> dict[str, selection.Choice]:
@@ -281,8 +265,7 @@ class Campaign(CampaignFile):
         scores: ByRate = {arm: {} for arm in arms}
         for job, result in self.results.items():
             if job.stage == stage and result.ended:
-                value = result.test if stage == "final" else result.validation
-                scores[job.norm].setdefault(job.rate, {})[job.seed] = value
+                scores[job.norm].setdefault(job.rate, {})[job.seed] = result.score
         return scores
 
     # --- final runs
@@ -340,7 +323,7 @@ class Campaign(CampaignFile):
         for norm, arm in ((norm, arm) for norm, arms in self.arms.items() for arm in arms):
             if not tuned:
                 rates = max(len(self.tuning.grid), len(self.grid))
-                number = rates + self.tuning_rule.runs if self.is_tuned and arm in self.tuned_arms else 0
+                number = rates + TUNING[self.rules].runs if self.is_tuned and arm in self.validation else 0
                 runs += [Job("tune", arm, self.grid[0], 0, "")] * max(0, number - planned["tune", arm])
             elif not planned["final", arm]:  # it diverged at every rate
                 continue
@@ -428,10 +411,3 @@ def load_all(root: Path, problems: list[str]) -> list[Campaign]:
 def _values(rows: Sequence[record.Row], split: str, metric: str) -> dict[int, float]:
     """Return a metric by step; NaN where it is not finite."""
     return {row["step"]: number(row[metric]) for row in rows if row["split"] == split and metric in row}
-
-
-def _code(session: Mapping[str, Any]) -> str:
-    git = session.get("git") or {}
-    if not git.get("commit"):
-        return f"{NO_GIT}{session.get('code')}"
-    return f"{git['commit']}{'+' if git.get('dirty', False) is not False else ''}"

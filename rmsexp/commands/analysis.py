@@ -1,4 +1,4 @@
-"""``python -m rmsexp.analysis NAME``: the paper's analyses, each with tables (CSV) and a figure (PNG, SVG).
+"""``python -m rmsexp.analysis NAME``: the paper's analyses, each with tables (CSV).
 
 invariance     Table 1: which changes of weights or data leave the output of which norm unchanged
 gradients      section 4.2: how gradients scale with weights and data, and how this adapts the learning rate
@@ -6,8 +6,6 @@ hidden_stats   Table 5: mean and sd of the decoder's hidden-to-hidden map by tar
 
 If a result contradicts the paper, a message names it and the exit status is 1.
 """
-
-from __future__ import annotations
 
 import argparse
 import sys
@@ -25,14 +23,13 @@ OUT = Path("results/analysis")
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     # the module of the analysis alone is imported, because the help needs no torch
-    analyse, out = import_module(f"rmsexp.analysis.{arguments.analysis}").analyse, OUT / str(arguments.analysis)
+    analyse = import_module(f"rmsexp.analysis.{arguments.analysis}").analyse
     if arguments.analysis == "hidden_stats":
         classes.load_own(arguments.config_dir, arguments.norm_class)
-        finding = analyse(arguments.runs)
-        out = arguments.runs[0] if len(arguments.runs) == 1 else out
+        finding, out = analyse(arguments.runs), Path()
     else:
-        finding = analyse()
-    finding.publish(arguments.out or out)
+        finding, out = analyse(), arguments.out
+    finding.publish(out)
     for line in finding.contradictions:
         print(f"rmsexp: contradicts the paper: {line}", file=sys.stderr)
     return 1 if finding.contradictions else 0
@@ -42,12 +39,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m rmsexp.analysis", description=__doc__)
     commands = parser.add_subparsers(dest="analysis", required=True, metavar="NAME")
     for name in ("invariance", "gradients"):
-        commands.add_parser(name)
+        out = OUT / name
+        commands.add_parser(name).add_argument(
+            "--out", type=Path, default=out, help=f"folder for tables; default: {out}"
+        )
     hidden_stats = commands.add_parser("hidden_stats")
-    hidden_stats.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folder")
+    hidden_stats.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="run folder, to which its table is written"
+    )
     add_own_classes(hidden_stats)
-    for name, command in commands.choices.items():
-        single = "the run's folder for a single RUN, otherwise " if name == "hidden_stats" else ""
-        files = "the figure; each table is written to its run's folder" if single else "tables and figures"
-        command.add_argument("--out", type=Path, help=f"folder for {files}; default: {single}{OUT / name}")
     return parser

@@ -33,20 +33,20 @@ from rmsexp.commands import launch
 from rmsexp.config.words import overrides
 from rmsexp.system import process
 from rmsexp.system.command_line import REPORTED, Parser, config_dir_words, entry_point, number, report, value_word
-from rmsexp.system.lock import Lock, RunLockedError
+from rmsexp.system.lock import RunLockedError
 
 if TYPE_CHECKING:
     from rmsexp.campaign.asked import Asked, Timing
 
 WORKER = "campaign_worker"  # the name of a worker's config in Hydra's ConfigStore
 ON_THIS_MACHINE = ("basic", "joblib", "submitit_local")  # launchers of Hydra whose workers share the cores
-
+RESTARTS = 3  # how often the workers are started again after the process of one was killed
 
 # The config of a worker that a launcher of Hydra starts. name, words, config_dir: of the command line; typed: the words
-# of the whole command line, for the record of a timing; of: the number of workers that share the machine's cores.
-VALUES: dict[str, Any] = {"name": "", "words": [], "config_dir": None, "typed": [], "of": 1}
-OVERRIDES = {"sweeper": "campaign", "job_logging": "none", "hydra_logging": "none"}  # of groups of Hydra
-DEFAULTS = ["_self_", *({f"override hydra/{group}": choice} for group, choice in OVERRIDES.items())]
+# of the whole command line, for the record of a timing; of: the number of workers that share the machine's cores;
+# worker: its number. A worker takes one run after the other by itself, so all have the same words but for the number.
+VALUES: dict[str, Any] = {"name": "", "words": [], "config_dir": None, "typed": [], "of": 1, "worker": 0}
+DEFAULTS = ["_self_", {"override hydra/job_logging": "none"}, {"override hydra/hydra_logging": "none"}]
 ConfigStore.instance().store(name=WORKER, node=VALUES | {"defaults": DEFAULTS})
 
 
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _start(asked: Asked, arguments: argparse.Namespace, words: Sequence[str], of_hydra: Sequence[str]) -> int:
-    """Start workers by a launcher of Hydra and wait for them; return 0 or the first exit status that is not 0.
+    """Start workers by a launcher of Hydra and wait for them; return the exit status, 1 if runs or timings are left.
 
     ``of_hydra``: the words that choose and configure the launcher; none: the workers are processes of joblib.
     """
@@ -90,28 +90,26 @@ def _start(asked: Asked, arguments: argparse.Namespace, words: Sequence[str], of
         "config_dir": arguments.config_dir,
         "of": arguments.jobs if launcher in (None, *ON_THIS_MACHINE) else 1,
         "typed": _typed(arguments),
-        "hydra.sweeper.workers": arguments.jobs,
         "hydra.sweep.dir": asked.results,
         "hydra.sweep.subdir": ".",
         "hydra.output_subdir": None,
     }
-    return launch.launch(_worker, ["-m", *chosen, *(value_word(key, value) for key, value in values.items())], WORKER)
+    words = [*(value_word(key, value) for key, value in values.items()), f"worker=range({arguments.jobs})"]
+    status = launch.launch(_worker, ["-m", *chosen, *words], WORKER, RESTARTS)
+    return status or int(bool(asked.plan().left) or any(timing.is_left() for timing in asked.timings()))
 
 
-def _worker(composed: DictConfig) -> int:
-    """Be a worker that Hydra has started, and return its exit status."""
+def _worker(composed: DictConfig) -> None:
+    """Be a worker that Hydra has started."""
     from rmsexp.campaign import items
 
-    running = launch.enter()
-    with process.ending_on_signals():
+    launch.enter()
+    with process.ending_on_signals(), suppress(SystemExit):  # which would end the workers that share this process
         try:
             asked = items.asked(composed.name, list(composed.words), composed.config_dir)
-            return _work(asked, list(composed.typed), composed.of, f"[{running.job.num + 1}] ")
+            _work(asked, list(composed.typed), composed.of, f"[{composed.worker + 1}] ")
         except REPORTED as error:
             report(error)
-            return getattr(error, "exit_status", 1)
-        except SystemExit as end:
-            return int(end.code or 0)
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -169,7 +167,7 @@ def _measure(timing: Timing, report: Callable[[str], None], typed: Sequence[str]
     from rmsexp.measure import processes
     from rmsexp.records.frames import timing_records
 
-    with suppress(RunLockedError), Lock(timing.lock, timing.lock.parent).held():
+    with suppress(RunLockedError), timing.locked():
         if timing.is_left():
 
             def show(folder: Path) -> None:

@@ -1,7 +1,5 @@
 """``rmsexp.compare_steps``: time training steps of your own, interleaved."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass

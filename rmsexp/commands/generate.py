@@ -1,7 +1,5 @@
 """``python -m rmsexp.generate RUN --prompt TEXT``: continue a text with a trained language model."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

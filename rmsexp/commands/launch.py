@@ -1,10 +1,9 @@
 """Call Hydra, which composes a config from the words of a command line and calls a function by one of its launchers."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from typing import Any
 
@@ -17,12 +16,13 @@ from rmsexp.system import process
 from rmsexp.system.command_line import ReportedError
 
 
-def launch(function: TaskFunction, words: Sequence[str], config_name: str = "config") -> int:
+def launch(function: TaskFunction, words: Sequence[str], config_name: str = "config", restarts: int = 0) -> int:
     """Let Hydra call ``function`` with the config that it composes from ``words``, in one process or several.
 
     Return 0, or the exit status with which ``function`` or Hydra ended the process by SystemExit.
 
-    ``config_name``: a file in configs, or a config in Hydra's ConfigStore.
+    ``config_name``: a file in configs, or a config in Hydra's ConfigStore. ``restarts``: how often all is done again
+    after joblib lost a process, which ends the others: runs continue from their last checkpoints.
 
     Raises: ConfigError if Hydra refuses the words, as for hydra.sweeper.max_batch_size=0; OSError; ReportedError if a
     launcher fails.
@@ -36,6 +36,9 @@ def launch(function: TaskFunction, words: Sequence[str], config_name: str = "con
     except (OSError, ReportedError):
         raise
     except RuntimeError as error:  # such as a process of joblib that was killed
+        if restarts and isinstance(error, BrokenProcessPool):
+            print("a process was lost; all are started again", flush=True)
+            return launch(function, words, config_name, restarts - 1)
         raise ReportedError(f"{type(error).__name__}: {error}") from None
     except Exception as error:  # Hydra and its plugins raise many types of exceptions for invalid values
         raise config.ConfigError(
@@ -56,9 +59,3 @@ def enter() -> Any:
     with suppress(OSError):  # another machine may lack the folder; there, only absolute paths can be used
         os.chdir(running.runtime.cwd)
     return running
-
-
-def config_dir(running: Any) -> str | None:
-    """Return the folder of ``--config-dir``, by Hydra's own part of a composed config."""
-    sources = running.runtime.config_sources
-    return next((source.path for source in sources if source.provider == "command-line"), None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmsexp import config
 from rmsexp.records import record, states
-from rmsexp.records.past import Past, RefusedError, name_of
+from rmsexp.records.states import Past, RefusedError, name_of
 from rmsexp.system.command_line import command, config_dir_words, report
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ def show(job: config.Job, outcome: Outcome, swept: bool = False) -> None:
     if outcome.already:
         longer = "; a larger max_steps continues this one" if outcome.status == "finished" else ""
         print(f"already {outcome.status} at step {outcome.step} (force=true starts a new run{longer})")
-        for notice in outcome.notices:
-            print(f"note    {notice}")
+        if outcome.notice:
+            print(f"note    {outcome.notice}")
     elif outcome.status == "interrupted":
         print(f"interrupted at step {outcome.step}" + f"; {job.again} to continue" * (not swept))
     else:
@@ -40,9 +40,10 @@ def show(job: config.Job, outcome: Outcome, swept: bool = False) -> None:
         print(f"{outcome.status} at step {outcome.step}{reason}")
     folder = record.RunFolder(job.folder)
     rows = folder.read_metrics()[0] if folder.metrics_path.exists() else []
-    evaluations = [row for row in rows if row["split"] != "train"]
-    for row in (row for row in evaluations if row["step"] == evaluations[-1]["step"]):
-        print(f"{row['split']:7} {record.metrics_text(row, folder.metric())} (step {row['step']})")
+    if evaluations := [row for row in rows if row["split"] != "train"]:
+        metric, last = folder.read_run().get("target", {}).get("metric"), evaluations[-1]["step"]
+        for row in (row for row in evaluations if row["step"] == last):
+            print(f"{row['split']:7} {record.metrics_text(row, metric)} (step {last})")
     print(f"record  {job.folder}")
 
 
@@ -98,6 +99,15 @@ def draw(job: config.Job) -> Path | None:
     except (OSError, ValueError) as error:
         report(f"the curves cannot be drawn: {error}")
         return None
+
+
+def show_setting(job: config.Job, config_dir: str | None, quiet: bool) -> None:
+    """Draw the setting of a single run, and print where and, unless it shall be ``quiet``, a command to type next."""
+    curves = draw(job)
+    if not quiet:
+        if curves is not None:
+            print(f"curves  {curves}")
+        print(f"next    {next_command(job, config_dir)}")
 
 
 def show_settings(jobs: Sequence[config.Job]) -> None:

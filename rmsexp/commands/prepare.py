@@ -3,8 +3,6 @@
 It takes the arguments of one run. A run with the same arguments then uses the prepared data and needs no network.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rmsexp import config

@@ -4,12 +4,11 @@ A log, results.csv (CIFAR-10) or stats_*.pkl (attentive reader), becomes the rec
 <results>/<task>/paper/<norm>+published/seed<k>, and the curves of that setting are redrawn.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 from rmsexp import config, tasks
 from rmsexp.data import authors_files, files
@@ -21,32 +20,29 @@ from rmsexp.system.command_line import Parser, command, entry_point, number, val
 SCALE = "paper"
 
 
-@dataclass(frozen=True)
-class Log:
-    """How a task's published log becomes a record.
+class Log(NamedTuple):
+    """How a published log becomes the record of a run of ``task``. ``read`` returns its rows from the log's path.
 
-    ``suffix``: the ending of the log's name. ``read``: takes the path of the log and returns the metric rows of the
-    record. ``dataset``: the name of the data set. ``device``: on which the paper's times were measured. ``assumed``:
-    what we assume because the log does not say it, for the record's notes.
+    ``device``: on which the paper's times were measured. ``assumed``: what the log does not say, for the notes.
     """
 
-    suffix: str
+    task: str
     read: Callable[[Path], list[record.Row]]
     dataset: str
     device: str
     assumed: str
 
 
-LOGS = {
-    "cifar10": Log(
-        ".csv",
+LOGS = {  # by the ending of the log's name
+    ".csv": Log(
+        "cifar10",
         authors_files.cifar10_rows,
         "CIFAR-10",
         "GeForce RTX 2080 Ti",
         f"{authors_files.EPOCH_STEPS} updates per epoch; seconds include training and test passes",
     ),
-    "attentive_reader": Log(
-        ".pkl",
+    ".pkl": Log(
+        "attentive_reader",
         authors_files.reader_rows,
         "CNN top4",
         "TITAN X (Pascal)",
@@ -55,15 +51,13 @@ LOGS = {
 }
 
 
-def import_log(path: Path, task: str, norm: str, seed: int, results: Path) -> Path:
+def import_log(path: Path, norm: str, seed: int, results: Path) -> Path:
     """Write the record of a published log and return its folder. If this log has been imported before, do nothing else.
 
-    Raises:
-        DataError: the log cannot be read.
-        FileExistsError: the folder contains another run.
+    Raises: DataError if the log cannot be read; FileExistsError if the folder contains another run.
     """
-    log, series = LOGS[task], f"{norm}+published"
-    rows = log.read(path)
+    log, series = LOGS[path.suffix], f"{norm}+published"
+    task, rows = log.task, log.read(path)
     step, digest = rows[-1]["step"], hashlib.sha256(path.read_bytes()).hexdigest()
     folder = results / task / SCALE / series / f"seed{seed}"
     run = {
@@ -99,19 +93,15 @@ def import_log(path: Path, task: str, norm: str, seed: int, results: Path) -> Pa
 def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m rmsexp.published", description=__doc__)
     parser.add_argument("file", type=Path, help="a file as the authors published it")
-    suffixes = ", ".join(f"{task} for {log.suffix}" for task, log in LOGS.items())
-    parser.add_argument("--task", choices=LOGS, help=f"default: {suffixes}")
     parser.add_argument("--norm", choices=config.options("norm"), default="rms", help="the norm of FILE (%(default)s)")
     seed = number(int, 0, config.LARGEST_SEED)
     parser.add_argument("--seed", type=seed, default=0, help="tells several logs of one norm apart (%(default)s)")
     parser.add_argument("--results", type=Path, default=Path("results"), help="root of all records")
     arguments = parser.parse_args(argv)
-    by_suffix = {log.suffix: task for task, log in LOGS.items()}
-    task = arguments.task or by_suffix.get(arguments.file.suffix)
-    if task is None:
-        parser.error(f"{arguments.file} ends in none of {', '.join(by_suffix)}; set --task")
-    results = config.results_folder(arguments.results)
-    print(f"record  {import_log(arguments.file, task, arguments.norm, arguments.seed, results)}")
+    if arguments.file.suffix not in LOGS:
+        parser.error(f"{arguments.file} ends in none of {', '.join(LOGS)}")
+    task, results = LOGS[arguments.file.suffix].task, config.results_folder(arguments.results)
+    print(f"record  {import_log(arguments.file, arguments.norm, arguments.seed, results)}")
     print(f"curves  {draw(results, task, SCALE) / 'curves.png'}")
     words = [f"task={task}", f"norm={arguments.norm}", f"scale={SCALE}", value_word("results", results)]
     print(f"next    {command('rmsexp', *words)}")

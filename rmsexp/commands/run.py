@@ -1,7 +1,5 @@
 """The command line of runs and sweeps. Its words are checked here; Hydra composes the configs and starts the runs."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import os
@@ -13,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
@@ -24,12 +21,9 @@ from rmsexp.config import words
 from rmsexp.system import lock, process
 from rmsexp.system.command_line import Parser, ReportedError, config_dir_words, entry_point, report
 
-UNSUPPORTED = (("-cp", "--config-path"), ("-cn", "--config-name"), ("--experimental-rerun",))  # flags of Hydra
 INFORMATION = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")  # that Hydra can print
 SEARCH_RESULT = "optimization_results.yaml"  # written by Optuna's sweeper
 QUIET = "RMSEXP_QUIET"  # environment variable that is set if runs show no progress, also in processes of launchers
-
-_jobs: list[config.Job] = []  # in the process of a sweep: its runs; none if its sweeper chooses their values
 
 
 @entry_point
@@ -50,16 +44,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.help or arguments.hydra_help or arguments.cfg or arguments.info:
         return _print(arguments, overrides)
     sweep = words.expand(overrides, arguments.multirun, folder)
-    if sweep.words is not None and arguments.run:
-        raise config.ConfigError("--run is about one run, and these words make a sweep; leave out --run")
     jobs = [config.job(run, folder) for run in sweep.runs]  # a mistake is reported before the first run begins
-    _jobs[:] = [] if sweep.searches else jobs
     own = config_dir_words(folder)
     if arguments.quiet:
         os.environ[QUIET] = "1"
     try:
         if sweep.words is None:
-            return launch.launch(run, [*own, *overrides])
+            status = launch.launch(run, [*own, *overrides])
+            if not status and process.rank_and_size()[0] == 0:
+                outcomes.show_setting(jobs[0], folder, arguments.quiet)
+            return status
         if process.rank_and_size()[1] > 1:
             raise config.ConfigError("torchrun starts the processes of one run; a sweep (-m) has several runs")
         if sweep.searches:
@@ -82,35 +76,26 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """
     parser = Parser(prog="rmsexp", add_help=False)
     parser.add_argument("overrides", nargs="*")
-    switches = "-h --help, -m --multirun, -r --run, -q --quiet, -sc --shell-completion"
-    for switch in f"{switches}, --resolve, --hydra-help, --version".split(", "):
+    switches = "-h --help, -m --multirun, -q --quiet, -sc --shell-completion, --hydra-help, --version"
+    for switch in switches.split(", "):
         parser.add_argument(*switch.split(), action="store_true")
-    for flags in (("-cd", "--config-dir"), ("-p", "--package"), *UNSUPPORTED):
-        parser.add_argument(*flags)
+    parser.add_config_dir()
     parser.add_argument("-c", "--cfg", choices=("job", "hydra", "all"))
     parser.add_argument("-i", "--info", nargs="?", const="all", choices=INFORMATION)
     arguments = parser.parse_intermixed_args(argv)
-    for *_, flag in UNSUPPORTED:
-        if getattr(arguments, flag.removeprefix("--").replace("-", "_")) is not None:
-            parser.error(f"{flag} is not supported; --config-dir DIR adds a folder of configs")
-    if arguments.cfg is None and (arguments.package is not None or arguments.resolve):
-        parser.error("--package and --resolve have an effect together with --cfg only")
-    if arguments.multirun and (arguments.run or arguments.cfg or arguments.info):
-        parser.error("-m does not go with --run, --cfg and --info, which are about one run")
+    if arguments.multirun and (arguments.cfg or arguments.info):
+        parser.error("-m does not go with --cfg and --info, which are about one run")
     return arguments
 
 
 def _print(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
     """Let Hydra print its help, the config, or other information."""
-    folder, package = arguments.config_dir, arguments.package
-    composed = config.compose([] if arguments.help else overrides, folder, hydra=arguments.cfg != "job")
-    if package not in (None, "_global_") and OmegaConf.select(composed, package) is None:
-        raise config.ConfigError(f"--package {package} is not a part of the config")
-    values = {"--cfg": arguments.cfg, "--info": arguments.info, "--package": package}
+    words = [] if arguments.help else overrides
+    config.compose(words, arguments.config_dir, hydra=arguments.cfg != "job")  # reports mistakes in them
+    values = {"--cfg": arguments.cfg, "--info": arguments.info}
     options = [word for name, value in values.items() if value is not None for word in (name, value)]
-    flags = ("help", "hydra_help", "resolve")
-    options += [f"--{name.replace('_', '-')}" for name in flags if getattr(arguments, name)]
-    return launch.launch(run, [*options, *config_dir_words(folder), *([] if arguments.help else overrides)])
+    options += ["--help"] * arguments.help + ["--hydra-help"] * arguments.hydra_help
+    return launch.launch(run, [*options, *config_dir_words(arguments.config_dir), *words])
 
 
 def _sweep(jobs: Sequence[config.Job], sweep: words.Sweep, config_dir: str | None) -> int:
@@ -147,6 +132,7 @@ def _sweep(jobs: Sequence[config.Job], sweep: words.Sweep, config_dir: str | Non
     if status:
         print(f"stopped: {outcomes.counts(jobs)}; {jobs[0].again} to continue")
         return status
+    outcomes.show_settings(jobs)
     return outcomes.list_unfinished(jobs)
 
 
@@ -207,24 +193,9 @@ def run(composed: DictConfig) -> float:  # noqa: ARG001
 def _job(running: Any) -> config.Job:
     """Return the job of Hydra's own part of a composed config."""
     overrides = [word for word in running.overrides.task if not config.is_for_sweeps(word)]
-    return config.job(overrides, launch.config_dir(running))
-
-
-class Curves(Callback):
-    """After a run, redraws the figures of its setting and suggests a command; after a sweep, prints its tables, too."""
-
-    def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:  # noqa: ARG002
-        if process.rank_and_size()[0] > 0:
-            return
-        job = _job(config.hydra)
-        curves = outcomes.draw(job)
-        if QUIET not in os.environ:
-            if curves is not None:
-                print(f"curves  {curves}")
-            print(f"next    {outcomes.next_command(job, launch.config_dir(config.hydra))}")
-
-    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:  # noqa: ARG002
-        outcomes.show_settings(_jobs)
+    sources = running.runtime.config_sources
+    folder = next((source.path for source in sources if source.provider == "command-line"), None)
+    return config.job(overrides, folder)
 
 
 # ${run_folder:} in Hydra's part of the config is the folder of the run's record

@@ -6,8 +6,6 @@ the number of finished runs of each setting. Times left are estimated from the t
 finished runs are not checked against their digests; rmsexp.report does that.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -23,7 +21,7 @@ from rmsexp.campaign.progress import CampaignState, Overview
 from rmsexp.config.schema import results_folder
 from rmsexp.records import record
 from rmsexp.records.states import NOT_STARTED, STATES
-from rmsexp.system.command_line import LONGEST_WITH_PATHS, Parser, brief, duration, entry_point
+from rmsexp.system.command_line import Parser, brief, duration, entry_point
 
 REFRESH_SECONDS = 2.0
 WIDEST = 10_000  # characters of a line
@@ -105,7 +103,7 @@ def _campaign(campaign: CampaignState) -> Iterator[RenderableType]:
         ended = sum(stage.ended for stage in stages)
         runs = f"{ended} of {ended + campaign.left} runs have ended"
         yield _text(f"time left  {time}, with one worker on idle cores; {runs}")
-    yield Text(f"next       {brief(campaign.next, LONGEST_WITH_PATHS)}", overflow="fold")
+    yield Text(f"next       {brief(campaign.next)}", overflow="fold")
 
 
 def _unfinished(overview: Overview, state: str) -> Iterator[RenderableType]:

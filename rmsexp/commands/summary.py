@@ -1,7 +1,5 @@
 """What a campaign and the paper's items print: the plan with costs; then verdicts, or the files that were drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rmsexp.campaign.asked import Asked

@@ -18,8 +18,6 @@ The flag --calibrate measures for a minute, in five processes, how fast this mac
 later compared with that, to find out whether something slowed them down.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import sys

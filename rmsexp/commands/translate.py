@@ -1,7 +1,5 @@
 """``python -m rmsexp.translate RUN < in > out``: translate lines of text with a trained model."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

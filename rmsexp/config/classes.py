@@ -1,7 +1,5 @@
 """The classes of norms and tasks, which configs name by their path (``_target_``). Torch is imported when needed."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable

@@ -1,18 +1,15 @@
 """A run to be done: its config, which of its values tell it apart from other runs, and the names of its folders."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from rmsexp.config.classes import imported, make_importable
-from rmsexp.config.composition import OwnFiles, compose, file, is_for_sweeps, parse, state_of_own_files
 from rmsexp.config.schema import ConfigError, checked, expanded, flatten, normalised, plain_values, results_folder
+from rmsexp.config.words import compose, file, is_for_sweeps, parse
 
 # Keys that are not part of a run's identity: changing one adds no +key=value to the name of the run's folder, and does
 # not prevent the run from continuing. They do not change what is trained, or the folder's path contains them anyway.
@@ -158,8 +155,11 @@ def job(overrides: Sequence[str], config_dir: str | None = None, own_norm: Any =
     names = {"task": config.task, "scale": config.scale} | ({"norm": norm.name} if own_norm is None else {})
     _check_own_names(overrides, names, config_dir)
     keys = ("task", "norm", "scale", "model.variant")
-    choices = tuple(word.input_line or "" for word in parse(overrides) if word.key_or_group in keys)
-    base = _base(choices, config_dir, state_of_own_files(config_dir))
+    chosen = [word.input_line or "" for word in parse(overrides) if word.key_or_group in keys]
+    without_options = plain_values(compose(chosen, config_dir))
+    if isinstance(without_options.get("model"), dict):
+        without_options["model"].pop("variant", None)  # names have the variant, but not the values it determines
+    base = normalised(without_options, imported)
     if own_norm is not None and base["norm"]["name"] != norm.name:  # a norm without a config
         base = base | {"norm": own_norm.as_config(defaults=True)}
     changed = differences(resolved, base)
@@ -186,22 +186,6 @@ def _check_own_names(overrides: Sequence[str], names: Mapping[str, str], config_
             key = "norm.name" if group == "norm" else group
             path = file(group, choice, config_dir)
             raise ConfigError(f"{path}: {key} is {names[group]}; it must be {path.stem}, the name of the file")
-
-
-@lru_cache(maxsize=256)
-def _base(
-    chosen: tuple[str, ...],
-    config_dir: str | None,
-    state: OwnFiles,  # noqa: ARG001
-) -> dict[str, Any]:
-    """Return the config of a run's task, norm, scale and variant without other options.
-
-    ``state``: place, size and time of the user's own files, which may change meanwhile, as in a notebook.
-    """
-    composed = plain_values(compose(chosen, config_dir))
-    if isinstance(composed.get("model"), dict):
-        composed["model"].pop("variant", None)  # so that names have the variant, but not the values it determines
-    return normalised(composed, imported)
 
 
 def check_one_setting(key: str, jobs: Sequence[Job]) -> None:

@@ -3,8 +3,6 @@
 A task's schema is the class ``Config`` in its module; a norm's is the class that its config names.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Sequence

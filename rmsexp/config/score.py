@@ -7,8 +7,6 @@ last ``SCORED`` steps the whole validation split is evaluated, too, and with ``e
 This module imports only the standard library, because the trainer imports it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

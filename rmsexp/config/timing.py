@@ -1,7 +1,5 @@
 """Options of interleaved timings, without importing torch, so that mistakes in them are reported at once."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rmsexp.system import checks

@@ -1,25 +1,71 @@
-"""The words of a command line: other names and spellings, and the runs of a sweep, in their order."""
+"""From the words of a command line to a config: other names and spellings, the runs of a sweep, and composition."""
 
-from __future__ import annotations
-
+import copy
 import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException
-from omegaconf.errors import MissingMandatoryValue
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+from yaml import YAMLError
 
-from rmsexp.config import composition
-from rmsexp.config.schema import ConfigError
+from rmsexp.config.classes import loaded
+from rmsexp.config.schema import (
+    ConfigError,
+    as_config,
+    check_missing,
+    checked,
+    expanded,
+    fit,
+    flatten,
+    plain_values,
+)
+from rmsexp.system.checks import nearest, right_key
 from rmsexp.system.command_line import value_word
+from rmsexp.system.readers import checked_yaml, read_yaml
 
+# ${if_equal:a,b,x,y} in a config is x if a equals b, otherwise y; a is a reference such as ${model.variant}.
+OmegaConf.register_new_resolver("if_equal", lambda a, b, x, y: x if a == b else y, replace=True)
+
+_HERE = Path(__file__).parents[1]
+CONFIGS = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / "configs"
+GROUPS = ("task", "norm", "scale", "recipe", "pair", "logger", "sweep")
+# Other names of norms on a command line, in small letters and without hyphens and underscores.
+ALIASES = {
+    "layernorm": "ln",
+    "rmsnorm": "rms",
+    "prmsnorm": "prms",
+    "batchnorm": "bn",
+    "weightnorm": "wn",
+    "l2norm": "l2",
+    "nonorm": "none",
+    "identity": "none",
+    "meanonlybatchnorm": "mean_only_bn",
+    "nonparametriclayernorm": "nonparametric_ln",
+    "dynamictanh": "dyt",
+    "dynamicerf": "derf",
+}
+EXTRAS = {  # launcher or sweeper of Hydra -> the extra that installs it
+    **{name: name for name in ("joblib", "ray", "optuna")},
+    **dict.fromkeys(("slurm", "submitit_slurm", "submitit_local"), "slurm"),
+}
 MOST_RUNS = 10_000  # of a sweep
 NAMES_OF_NORMS = ("norm", "norms", "timing.norms", "timing.reference")  # keys whose values name norms
 # keys of Hydra that would have no effect
 WITHOUT_EFFECT = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir", "hydra.mode")
+
+
+# --- names and spellings
 
 
 def overrides(words: Sequence[str], config_dir: str | None = None) -> list[str]:
@@ -30,13 +76,13 @@ def overrides(words: Sequence[str], config_dir: str | None = None) -> list[str]:
 
     Raises: ConfigError for a key of Hydra that has no effect here.
     """
-    known = composition.options("norm", config_dir)
+    known = options("norm", config_dir)
     for word in words:
         key = word.partition("=")[0].lstrip("+~")
         if key in WITHOUT_EFFECT:
             raise ConfigError(f"{word} has no effect: results=DIR sets the folder of results, and -m makes a sweep")
     words = [f"norm.module={word[11:]}" if word.startswith("norm.class=") else word for word in words]
-    return [_with_names(composition.expand_home(word), known) for word in words]
+    return [_with_names(expand_home(word), known) for word in words]
 
 
 def override(key: str, value: object) -> str:
@@ -59,7 +105,7 @@ def _with_names(word: str, known: Sequence[str]) -> str:
     """Return an override with the names of norms in the place of other names."""
 
     def name(match: re.Match[str]) -> str:
-        return match[0] if match[0] in known else (composition.ALIASES | plain).get(_plain(match[0]), match[0])
+        return match[0] if match[0] in known else (ALIASES | plain).get(_plain(match[0]), match[0])
 
     plain = {_plain(norm): norm for norm in known}
     key, sign, value = word.partition("=")
@@ -70,6 +116,239 @@ def _with_names(word: str, known: Sequence[str]) -> str:
 
 def _plain(name: str) -> str:
     return re.sub("[-_]", "", name.lower())
+
+
+# --- composition
+
+
+def is_for_sweeps(word: str) -> bool:
+    """Return whether an override is about sweeps and not about a single run: sweep=…, and Hydra's own keys."""
+    return word.lstrip("+~").startswith(("sweep=", "hydra.", "hydra/"))
+
+
+def read(path: Path) -> tuple[Any, Any]:
+    """Return the task's config and the norm of a recorded run from its ``config.yaml``.
+
+    The run may be somebody else's, so its file is read as data: no module that it names is imported. Its norm and its
+    task must be classes that are loaded already, as all norms of the package are
+    (:func:`rmsexp.config.classes.loaded`).
+
+    Raises: ConfigError if the file cannot be opened; ValueError, with the file's name, if its content is not valid.
+    """
+    try:
+        return checked(read_yaml(path), loaded)[:2]
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}): name the folder of a run") from None
+    except ConfigError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: bool = False) -> DictConfig:
+    """Return the composed config; with ``hydra``, including Hydra's own part.
+
+    Hydra takes a tenth of a second to compose files. So it composes them once for all configs that differ in values
+    alone, and the values are set afterwards, in their order and as Hydra sets them.
+
+    Raises: ConfigError for overrides that do not parse, for unknown groups, choices and keys, and if ``config_dir`` is
+    no folder.
+    """
+    if config_dir is not None and not (config_dir and Path(config_dir).is_dir()):
+        raise ConfigError(f"--config-dir {config_dir} is not a folder")
+    own_folders = {path.name for path in Path(config_dir).iterdir() if path.is_dir()} if config_dir else set[str]()
+    values, of_files = list[Override](), list[str]()
+    for word, override in zip(overrides, parse(overrides), strict=True):
+        key = override.key_or_group
+        if key in own_folders and key not in GROUPS:  # Hydra takes each folder there for a group
+            raise ConfigError(f"{key} cannot be set, since --config-dir {config_dir} has a folder of that name")
+        _check_choice(override, config_dir)
+        if key in GROUPS or "/" in key or override.package is not None or override.is_hydra_override():
+            of_files.append(word)
+        else:
+            values.append(override)
+    composed = copy.deepcopy(_compose(tuple(of_files), config_dir, _own_files(config_dir), hydra))
+    for override in values:
+        _set(composed, override)
+    return composed
+
+
+def _set(composed: DictConfig, override: Override) -> None:
+    """Set a value; + and ++ add one that the config lacks. Raises: ConfigError if it cannot be set."""
+    key, word, value = override.key_or_group, override.input_line, override.value()
+    if override.is_sweep_override():
+        raise ConfigError(f"{word} names several runs: add -m for a sweep")
+    try:
+        if override.is_add() and not isinstance(value, dict | list) and OmegaConf.select(composed, key) is not None:
+            raise ConfigError(f"{word}: {key} has a value, which {key}=… changes")
+        OmegaConf.update(composed, key, value, force_add=override.is_add() or override.is_force_add())
+    except (ConfigAttributeError, ConfigKeyError):
+        known = [name for name in flatten(OmegaConf.to_container(composed)) if not name.startswith("hydra.")]
+        files, option = _files("norm", None).items(), key.removeprefix("norm.")
+        having = [name for name, path in sorted(files) if key != option and option in OmegaConf.load(path)]
+        if having:
+            others = f"norms that have it: {', '.join(having)}"
+            raise ConfigError(f"{key} is not known with norm={composed.norm.name}; {others}") from None
+        raise ConfigError(f"{key} is not known{right_key(key, [*known, *GROUPS])}") from None
+    except (OmegaConfBaseException, RecursionError) as error:
+        raise ConfigError(" ".join(f"{word}: {error}".split())) from None
+
+
+def _own_files(config_dir: str | None) -> tuple[tuple[Path, int, int], ...]:
+    """Return place, size and time of the user's own config files, by which a change of one is noticed."""
+    if config_dir is None:
+        return ()
+    folder, groups = Path(config_dir).absolute(), [path.name for path in CONFIGS.iterdir() if path.is_dir()]
+    paths = sorted([*folder.glob("*.yaml"), *(own for group in groups for own in (folder / group).rglob("*.yaml"))])
+    return tuple((path, (stat := path.stat()).st_size, stat.st_mtime_ns) for path in paths)
+
+
+@lru_cache(maxsize=256)
+def _compose(
+    words: tuple[str, ...], config_dir: str | None, own: tuple[tuple[Path, int, int], ...], hydra: bool
+) -> DictConfig:
+    """Return the config that Hydra composes. It is kept, so callers must copy it. ``own``: :func:`_own_files`.
+
+    Raises: ConfigError if it cannot be composed, and for a file in ``config_dir`` that Hydra must not load, or that has
+    the name of one of the package's, since only one of them would be used.
+    """
+    for path, *_ in own:
+        try:
+            checked_yaml(path)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        packaged = CONFIGS / path.relative_to(Path(config_dir or "").absolute())
+        if packaged.exists() and not packaged.samefile(path):
+            raise ConfigError(f"{path} has the name of a file of rmsexp, and only one of them would be used; rename it")
+    extra = [value_word("hydra.searchpath", [f"file://{Path(config_dir).absolute()}"])] if config_dir else []
+    outer = GlobalHydra.instance().hydra  # in a sweep Hydra has already been initialised
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(CONFIGS), version_base=None):
+            composed = hydra_compose("config", [*extra, *words], return_hydra_config=True)
+    except YAMLError as error:
+        raise ConfigError(" ".join(str(error).split())) from None
+    except Exception as error:  # Hydra raises many types of exceptions for invalid values of its own keys
+        raise ConfigError(_failure(error, config_dir)) from None
+    finally:
+        GlobalHydra.instance().hydra = outer
+    if not hydra:
+        composed = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+        OmegaConf.set_struct(composed, True)
+    return composed
+
+
+def _failure(error: Exception, config_dir: str | None) -> str:
+    """Return the message about an error with which Hydra ends."""
+    line = str(error).partition("\n")[0] or type(error).__name__
+    if not isinstance(error, HydraException | OmegaConfBaseException):
+        return f"Hydra fails at these words ({type(error).__name__}: {line})"
+    missing = re.search(r"Could not find '((?:recipe|hydra)/\w+)/(\w+)'", line)
+    if missing is None:
+        return line
+    group, name = missing.groups()
+    if group.startswith("recipe/"):
+        task, scales = Path(group).name, ", ".join(options(group, config_dir))
+        known = f"its scales are {scales}" if scales else f"write {group}/{name}.yaml beside its config"
+        return f"task={task} has no scale={name} ({known})"
+    if name in EXTRAS:
+        return f"{group}={name} is not installed: pip install 'rmsexp[{EXTRAS[name]}]'"
+    return f"{group}={name} is not known{nearest(name, ['basic', *EXTRAS])}"
+
+
+def from_words(schema: type, words: Sequence[str]) -> Any:
+    """Return an instance of a dataclass from ``KEY=VALUE`` words. Raises: ConfigError."""
+    content = as_config(plain_values(from_dotlist(words)))
+    check_missing(content)
+    return fit(schema, content, "")
+
+
+def from_dotlist(words: Sequence[str]) -> DictConfig:
+    """Return ``KEY=VALUE`` words, whose values are YAML, as a config. Raises: ConfigError."""
+    try:
+        return OmegaConf.from_dotlist(list(words))
+    except (OmegaConfBaseException, YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(" ".join(f"{' '.join(words)}: {error}".split())) from None
+
+
+def parse(overrides: Sequence[str]) -> list[Override]:
+    """Return the overrides as Hydra parses them. Raises: ConfigError."""
+    return list(map(_parsed, overrides))
+
+
+@lru_cache(maxsize=1024)
+def _parsed(word: str) -> Override:
+    try:
+        return OverridesParser.create().parse_overrides([word])[0]
+    except (HydraException, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split("\nSee http")[0].split())
+        raise ConfigError(f"{word!r} is no GROUP=CHOICE and no KEY=VALUE ({reason})") from None
+
+
+def expand_home(word: str) -> str:
+    """Replace ``~`` in ``key=~/…`` by the home folder: shells do not expand it there, and Hydra refuses it."""
+    key, is_value, value = word.partition("=")
+    if not is_value or not value.startswith("~"):
+        return word
+    # a comma: perhaps a sweep; ${: perhaps a reference
+    return f"{key}={expanded(value)}" if re.search(r",|\$\{", value) else value_word(key, expanded(value))
+
+
+def options(group: str, config_dir: str | None = None) -> list[str]:
+    """Return the choices of a config group, sorted: the names of its files in the package and in ``config_dir``."""
+    return sorted(_files(group, config_dir))
+
+
+def file(group: str, name: str, config_dir: str | None = None) -> Path:
+    """Return the file of a choice of a config group. Raises: ConfigError if there is no such choice."""
+    known = _files(group, config_dir)
+    if name not in known:
+        raise ConfigError(unknown(group, name, sorted(known), config_dir))
+    return known[name]
+
+
+def unknown(group: str, name: str, known: Sequence[str], config_dir: str | None) -> str:
+    """Return the message about a choice of a config group that is none of the known ones."""
+    hint = nearest(name, [*known, *(ALIASES if group == "norm" else ())])
+    own = "" if config_dir else "; your own: --config-dir DIR"
+    return f"{group}{'=' if group in GROUPS else ' '}{name} is not known{hint}{own} (one of {', '.join(known)})"
+
+
+def papers_scale(task: str) -> str:
+    """Return "; the paper's setting is scale=paper" for a task of the paper, and "" for another task."""
+    return "; the paper's setting is scale=paper" if "paper" in options(f"recipe/{task}") else ""
+
+
+def norm_words(name: str) -> list[str]:
+    """Return the overrides for a norm with options, such as norm=prms and norm.p=0.5 for prms+p=0.5.
+
+    Options of the model and of the schedule keep their name, such as model.qk_norm=true in rms+model.qk_norm=true.
+    """
+    norm, *options = name.split("+")
+    return [f"norm={norm}", *(word if word.startswith(("model.", "schedule.")) else f"norm.{word}" for word in options)]
+
+
+def _files(group: str, config_dir: str | None) -> dict[str, Path]:
+    folders = [CONFIGS / group, *([Path(config_dir) / group] if config_dir else [])]
+    return {
+        path.relative_to(folder).with_suffix("").as_posix(): path
+        for folder in folders
+        for path in folder.rglob("*.yaml")
+    }
+
+
+def _check_choice(override: Override, config_dir: str | None) -> None:
+    """Raise ConfigError for a choice of a config group that does not exist, and for a key that is removed."""
+    group, value = override.key_or_group, override.value()
+    if override.is_delete() and not group.startswith("hydra"):
+        raise ConfigError(f"{override.input_line}: a value can be set, but not removed")
+    if group not in GROUPS:
+        return
+    if group in ("task", "norm", "scale") and not isinstance(value, str):  # exactly one choice
+        raise ConfigError(f"{group} takes one of {', '.join(options(group, config_dir))}")
+    for name in value if isinstance(value, list) else [] if value is None else [value]:
+        file(group, str(name), config_dir)
+
+
+# --- sweeps
 
 
 class Sweep(NamedTuple):
@@ -90,9 +369,9 @@ def expand(overrides: Sequence[str], multirun: bool, config_dir: str | None) -> 
 
     Raises: ConfigError for a mistake in the overrides, or if a key has several values without a sweep.
     """
-    parsed = composition.parse(overrides)
-    of_hydra = [word for word in overrides if composition.is_for_sweeps(word)]
-    hydra = composition.compose(of_hydra, config_dir, hydra=True).hydra
+    parsed = parse(overrides)
+    of_hydra = [word for word in overrides if is_for_sweeps(word)]
+    hydra = compose(of_hydra, config_dir, hydra=True).hydra
     try:
         mode, chdir, params = str(hydra.mode), hydra.job.chdir, dict(hydra.sweeper.params or {})
     except MissingMandatoryValue as error:
@@ -102,7 +381,7 @@ def expand(overrides: Sequence[str], multirun: bool, config_dir: str | None) -> 
     swept = [override for override in parsed if override.is_sweep_override()]
     if swept and not multirun:
         first = [_choices(override, config_dir)[0] for override in parsed]
-        composition.compose(first, config_dir)  # so that an unknown key is named rather than its several values
+        compose(first, config_dir)  # so that an unknown key is named rather than its several values
         raise ConfigError(f"{swept[0].input_line} names several runs: add -m for a sweep")
     if chdir:
         raise ConfigError("hydra.job.chdir=true would change the folder that relative paths start from")
@@ -110,14 +389,12 @@ def expand(overrides: Sequence[str], multirun: bool, config_dir: str | None) -> 
     # the seed varies slowest, and norms and their options fastest: runs that differ in the norm follow each other
     ordered = sorted([*preset, *overrides], key=lambda word: word.startswith("norm") - word.startswith("seed="))
     # the last override of a key wins
-    axes = {
-        override.get_key_element(): _choices(override, config_dir, searches) for override in composition.parse(ordered)
-    }
+    axes = {override.get_key_element(): _choices(override, config_dir, searches) for override in parse(ordered)}
     count = 1 if searches else math.prod(len(choices) for choices in axes.values())
     if count > MOST_RUNS:
         raise ConfigError(f"these are {count} runs; a sweep has at most {MOST_RUNS}")
     points = [[choices[0] for choices in axes.values()]] if searches else itertools.product(*axes.values())
-    runs = [[word for word in point if not composition.is_for_sweeps(word)] for point in points]
+    runs = [[word for word in point if not is_for_sweeps(word)] for point in points]
     of_sweep = list(overrides) if searches else [*map(_for_hydra, ordered), "hydra.sweeper.params=null"]
     return Sweep(runs, of_sweep if multirun else None, searches, hydra.launcher)
 
@@ -128,9 +405,9 @@ def _for_hydra(word: str) -> str:
     Hydra first composes a config of the words that have one value, with the default task and norm, which may lack the
     key of the word. What it then does with a choice of one value is the same.
     """
-    (override,) = composition.parse([word])
+    (override,) = parse([word])
     kept = override.is_sweep_override() or override.value() is None  # null cannot be a choice
-    if kept or composition.is_for_sweeps(word) or word.startswith(("~", "results=")):
+    if kept or is_for_sweeps(word) or word.startswith(("~", "results=")):
         return word
     return f"{override.get_key_element()}=choice({override.get_value_element_as_str()})"
 
@@ -148,7 +425,7 @@ def _choices(override: Override, config_dir: str | None, searches: bool = False)
     if isinstance(values, IntervalSweep) and searches:
         return [f"{key}={values.start}"]
     if isinstance(values, Glob):
-        choices = [f"{key}={name}" for name in values.filter(composition.options(override.key_or_group, config_dir))]
+        choices = [f"{key}={name}" for name in values.filter(options(override.key_or_group, config_dir))]
     else:
         # the length of a range is compared before Hydra lists its values, which for 10^9 takes minutes
         length = abs((values.stop or 0) - (values.start or 0)) if isinstance(values, RangeSweep) else 0

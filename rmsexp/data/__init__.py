@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from rmsexp.system.command_line import LONGEST_WITH_PATHS, ReportedError
+from rmsexp.system.command_line import ReportedError
 
 T = TypeVar("T")
 Report = Callable[[str], None]  # is called with one line of text: progress, or a summary of the data
@@ -24,8 +24,6 @@ class DataError(ReportedError):
 
 class UnavailableError(DataError):
     """Raised if data is missing or could not be downloaded. The message has something to copy."""
-
-    longest = LONGEST_WITH_PATHS
 
 
 @dataclass(frozen=True)

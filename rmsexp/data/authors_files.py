@@ -14,8 +14,6 @@ Deviation: attentive reader, last id of the published passages and questions
     effect: none on files whose sequences all end in 0; not checked, for want of the original files
 """
 
-from __future__ import annotations
-
 import io
 import math
 import pickle

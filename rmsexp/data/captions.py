@@ -3,8 +3,6 @@
 The publishers' files of two data sets are read here: Flickr8k (Hodosh et al. 2013) and COCO (Chen et al. 2015).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -11,8 +11,6 @@ Deviation: CIFAR-10, precision of whitening
     effect: not measured; differences are of the size of float32's rounding
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 from pathlib import Path

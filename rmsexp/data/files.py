@@ -3,8 +3,6 @@
 They are downloaded with the libraries of their publishers: torchvision, torch, the Hugging Face hub, sacreBLEU.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import os
@@ -20,7 +18,7 @@ from typing import Any, TypeVar
 from rmsexp.data import DataError, UnavailableError
 from rmsexp.system.atomic import sync_folder
 from rmsexp.system.command_line import inform, value_word
-from rmsexp.system.file_lock import locked
+from rmsexp.system.lock import locked
 
 T = TypeVar("T")
 

@@ -3,8 +3,6 @@
 Text is read pair by pair, so that one of any size takes little memory, and its chunks are worked on by processes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import sys

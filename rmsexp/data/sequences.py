@@ -96,8 +96,13 @@ def by_sentences(lengths: np.ndarray, order: np.ndarray, batch_size: int, pool: 
     batches = []
     for start in range(0, len(order), pool * batch_size):
         longest_first = _by_length(lengths, order[start : start + pool * batch_size])[::-1]
-        batches += [longest_first[at : at + batch_size] for at in range(0, len(longest_first), batch_size)]
+        batches += cut(longest_first, batch_size)
     return batches
+
+
+def cut(indices: np.ndarray, size: int) -> list[np.ndarray]:
+    """Return consecutive parts of ``size`` indices; the last one may be smaller."""
+    return [indices[start : start + size] for start in range(0, len(indices), size)]
 
 
 def even_parts(batch: np.ndarray, parts: int) -> list[np.ndarray]:

@@ -26,8 +26,6 @@ Deviation: translation at scale=paper, program for Moses' preprocessing
         English and 5 German lines, and from those of September 2019 in 19 and 30
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib.util

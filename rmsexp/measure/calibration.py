@@ -4,8 +4,6 @@ Probes of two processes differ even on a quiet machine, as a process keeps its m
 is the median over several fresh processes, which train a small model between the probes, as timings do.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any

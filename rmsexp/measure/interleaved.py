@@ -5,8 +5,6 @@ almost the same conditions and the same batches, so the ratio of two times of on
 a block does not count, because it begins with what another contestant has left in the caches.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Interleaved benchmarks of single norm layers and recurrent layers of given shapes, and of torch's own."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext

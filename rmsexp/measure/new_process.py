@@ -3,8 +3,6 @@
 This module and ``options`` do not import torch, so that a process whose work does not need it starts quickly.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import sys

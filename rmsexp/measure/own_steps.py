@@ -1,7 +1,5 @@
 """Interleaved timing of training steps of one's own, for :func:`rmsexp.compare_steps`."""
 
-from __future__ import annotations
-
 import hashlib
 import pickle
 import secrets

@@ -8,8 +8,6 @@ The *quiet reference* is how long a probe takes on this machine while nothing el
 each machine in the user's cache folder; ``python -m rmsexp.timing --calibrate`` writes it.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
@@ -25,7 +23,7 @@ from rmsexp.system import atomic, machine
 from rmsexp.system.clock import Stopwatch
 from rmsexp.system.command_line import brief, inform
 from rmsexp.system.files import belongs_to_user, cache_folder
-from rmsexp.system.typed import Between, Count, read_typed
+from rmsexp.system.readers import Between, Count, read_typed
 from rmsexp.train.contention import Contention
 from rmsexp.train.provenance import machine_id
 

@@ -4,8 +4,6 @@ The ratio of two times depends on where a process has its memory and in which or
 two processes differ by more than their intervals within each process. A record therefore has several processes.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Record the calls of a model's norm layers in some steps, then repeat these calls without the rest of the model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple

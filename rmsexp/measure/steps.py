@@ -1,7 +1,5 @@
 """Interleaved timing of one task's training steps, or of its norm layers alone, with several norms, in this process."""
 
-from __future__ import annotations
-
 import os
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -6,27 +6,19 @@ translation is the complete hypothesis with the largest score. A rule (``RULES``
 which are continued, and when the search of a sentence is done.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from rmsexp.system import checks
 
-# For each normalisation: the divisor of a hypothesis's sum of log probabilities, from its length (with EOS) and alpha.
-# The length may be an integer or a tensor.
-NORMALISATIONS: dict[str, Callable[[Any, float], Any]] = {
-    "length": lambda length, _: length,
-    "gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha,  # Wu et al. 2016, equation 14, lp (no coverage penalty)
-}
-
-
+NORMALISATIONS = ("length", "gnmt")  # see :meth:`SearchOptions.divisor`
 LARGEST_ALPHA = 10  # the divisors of larger exponents soon overflow
+Verdict = tuple[Tensor, Tensor, Tensor]  # see :meth:`ShrinkingBeam.judge`
 
 
 class State(Protocol):
@@ -48,7 +40,7 @@ S = TypeVar("S", bound=State)
 class SearchOptions:
     """Options of the search.
 
-    ``beam``: largest number of hypotheses per sentence. ``normalisation``: a key of ``NORMALISATIONS``. ``alpha``:
+    ``beam``: largest number of hypotheses per sentence. ``normalisation``: one of ``NORMALISATIONS``. ``alpha``:
     exponent of "gnmt", at most 10, unused by "length". ``forbid_empty``: whether EOS is excluded as the first token.
     ``search``: a key of ``RULES``.
 
@@ -63,7 +55,7 @@ class SearchOptions:
 
     def __post_init__(self) -> None:
         checks.at_least("decoding.beam", self.beam, 1, checks.LARGEST_BEAM)
-        checks.choice("decoding.normalisation", self.normalisation, tuple(NORMALISATIONS))
+        checks.choice("decoding.normalisation", self.normalisation, NORMALISATIONS)
         checks.at_least("decoding.alpha", self.alpha, 0)
         if self.alpha > LARGEST_ALPHA:
             raise ValueError(f"decoding.alpha must be at most {LARGEST_ALPHA}, got {self.alpha}")
@@ -71,38 +63,12 @@ class SearchOptions:
             checks.choice("decoding.search", self.search, [name for name in RULES if name])
 
     def divisor(self, length: Any) -> Any:
-        """Return the divisor of the sum of log probabilities of a hypothesis of this length, an integer or a tensor."""
-        return NORMALISATIONS[self.normalisation](length, self.alpha)
+        """Return the divisor of the sum of log probabilities of a hypothesis.
 
-
-class Verdict(NamedTuple):
-    """What a rule says about the continuations of a step.
-
-    ``complete``: whether a continuation may become the translation, ``(sentences, continuations)``. ``live``: whether
-    it may be continued, in the same shape. ``done``: whether the search of a sentence is done, ``(sentences,)``.
-    """
-
-    complete: Tensor
-    live: Tensor
-    done: Tensor
-
-
-class Rule(Protocol):
-    """The rule of a search, for the sentences that are not done. ``width``: number of continuations that it judges."""
-
-    width: int
-
-    def judge(self, costs: Tensor, is_eos: Tensor, length: int) -> Verdict:
-        """Return the verdict on the cheapest continuations, which have ``length`` tokens.
-
-        ``costs``: as in :func:`_continuations`, infinite where there is no continuation. ``is_eos``: whether the last
-        token is EOS. Both have shape ``(sentences, continuations)``.
+        ``length``: its number of tokens with EOS, an integer or a tensor. The divisor is this length, or with "gnmt"
+        ``((5 + length) / 6) ** alpha`` (Wu et al. 2016, equation 14, lp, without the coverage penalty).
         """
-        ...
-
-    def select(self, active: Tensor) -> None:
-        """Keep only the sentences with the indices ``active``."""
-        ...
+        return length if self.normalisation == "length" else ((5 + length) / 6) ** self.alpha
 
 
 class ShrinkingBeam:
@@ -117,13 +83,21 @@ class ShrinkingBeam:
         self.slots = max_lengths.new_full((len(max_lengths), 1), options.beam)  # number of slots left to each sentence
 
     def judge(self, costs: Tensor, is_eos: Tensor, length: int) -> Verdict:
+        """Return ``(complete, live, done)`` for the ``width`` cheapest continuations, which have ``length`` tokens.
+
+        ``costs``: as in :func:`_continuations`, infinite where there is no continuation. ``is_eos``: whether the last
+        token is EOS. Both have shape ``(sentences, continuations)``, and so have ``complete``, whether a continuation
+        may become the translation, and ``live``, whether it may be continued. ``done``: whether the search of a
+        sentence is done, ``(sentences,)``.
+        """
         exists = costs.isfinite() & (torch.arange(self.width, device=costs.device) < self.slots)
         ended, live = exists & is_eos, exists & ~is_eos
         at_end = length >= self.max_lengths
         self.slots = self.slots - ended.sum(1, keepdim=True)
-        return Verdict(ended | (exists & at_end[:, None]), live, at_end | ~live.any(1))
+        return ended | (exists & at_end[:, None]), live, at_end | ~live.any(1)
 
     def select(self, active: Tensor) -> None:
+        """Keep only the sentences with the indices ``active``."""
         self.max_lengths, self.slots = self.max_lengths[active], self.slots[active]
 
 
@@ -156,13 +130,13 @@ class FixedBeam:
         worst = self.pool.masked_fill(self.pool.isinf(), -math.inf).amax(1)
         bound = costs.masked_fill(~live, math.inf).amin(1) / self.options.divisor(self.max_lengths)
         complete = ended | (live & (at_end & empty)[:, None])
-        return Verdict(complete, live, at_end | (~empty & (worst < bound)) | ~live.any(1))
+        return complete, live, at_end | (~empty & (worst < bound)) | ~live.any(1)
 
     def select(self, active: Tensor) -> None:
         self.max_lengths, self.pool = self.max_lengths[active], self.pool[active]
 
 
-RULES: dict[str | None, Callable[[SearchOptions, Tensor], Rule]] = {None: ShrinkingBeam, "toolkit": FixedBeam}
+RULES: dict[str | None, type[ShrinkingBeam | FixedBeam]] = {None: ShrinkingBeam, "toolkit": FixedBeam}
 
 
 @torch.no_grad()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rmsexp.system.languages import language
 
@@ -13,8 +12,7 @@ if TYPE_CHECKING:
     from sacrebleu.metrics.chrf import CHRF
 
 
-@dataclass(frozen=True)
-class Scores:
+class Scores(NamedTuple):
     """BLEU and chrF2 of a corpus, from 0 to 100."""
 
     bleu: float

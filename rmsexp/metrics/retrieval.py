@@ -10,8 +10,6 @@ Deviation: order-embedding, rank of a match that ties with others
     effect: none without ties, which are frequent only where vectors collapse, as early in training
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -23,19 +21,11 @@ CUDA_BLOCK_BYTES = 1 << 26  # the same on a GPU, which would start thousands of 
 CUTOFFS = (1, 5, 10)  # the K of the metrics R@K
 
 Penalty = Callable[[Tensor, Tensor], Tensor]  # (captions, size), (images, size) -> (captions, images)
-
-
 Metrics = dict[str, float]
-Each = Callable[[Callable[[int], Metrics], Iterable[int]], list[Metrics]]
+Each = Callable[[Callable[[int], Metrics], Iterable[int]], Iterable[Metrics]]
 
 
-def _in_turn(function: Callable[[int], Metrics], items: Iterable[int]) -> list[Metrics]:
-    return [function(item) for item in items]
-
-
-def retrieval(
-    captions: Tensor, images: Tensor, penalty: Penalty, fold: int | None = None, each: Each = _in_turn
-) -> dict[str, float]:
+def retrieval(captions: Tensor, images: Tensor, penalty: Penalty, fold: int | None = None, each: Each = map) -> Metrics:
     """Return metrics of the search for images by captions (``image_…``) and for captions by images (``caption_…``).
 
     ``_r1``, ``_r5`` and ``_r10``: share of queries whose match, or best match, has rank at most 1, 5 or 10.
@@ -51,14 +41,14 @@ def retrieval(
     size = min(fold or len(images), len(images))
     per_image = len(captions) // len(images)
 
-    def metrics(start: int) -> dict[str, float]:
+    def metrics(start: int) -> Metrics:
         fold_captions = captions[start * per_image : (start + size) * per_image]
         fold_images = images[start : start + size]
         # No variable refers to the penalties here, so that `ranks` can free them after making its copy.
         image_ranks, caption_ranks = ranks(penalties(fold_captions, fold_images, penalty), per_image)
         return _summary("image", image_ranks) | _summary("caption", caption_ranks)
 
-    results = each(metrics, range(0, len(images) - size + 1, size))
+    results = list(each(metrics, range(0, len(images) - size + 1, size)))
     return {name: float(np.mean([result[name] for result in results])) for name in results[0]}
 
 

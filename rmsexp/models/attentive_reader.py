@@ -8,9 +8,7 @@ Shapes: words and masks ``(batch, time)``; embeddings and hidden states ``(batch
 annotations ``(batch, time, 2 d)``, the hidden states of both directions concatenated.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +19,7 @@ from rmsexp.norms import Norm
 from rmsexp.task import Noise
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """A batch of examples, as word ids.
 
     Passages, questions and their masks are ``(batch, time)``; masks are false on padding. Answers are ``(batch,)``.
@@ -44,14 +41,14 @@ class BidirectionalLSTM(nn.Module):
         self.backward_lstm = LSTM(norm, f"{name}.backward", input_size, hidden_size)
         self.initial = nn.Parameter(torch.zeros(2, hidden_size))
 
-    def forward(self, ahead: Tensor, back: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, mask: Tensor, noise: Noise | None, dropout: float) -> tuple[Tensor, Tensor]:
         """Return the hidden states of the forward and of the backward LSTM, each at the positions of the words it read.
 
-        ``ahead`` is the input of the forward LSTM and ``back`` the input of the backward LSTM, both
-        ``(batch, time, input_size)``: the same embedded words with different dropout. The results are
-        ``(batch, time, d)``.
+        ``x``, ``(batch, time, input_size)``: embedded words, to which the two LSTMs apply different dropout. The
+        results are ``(batch, time, d)``.
         """
-        hidden = [state.expand(len(ahead), -1) for state in self.initial]
+        ahead, back = (x, x) if noise is None else (noise.dropout(x, dropout), noise.dropout(x, dropout))
+        hidden = [state.expand(len(x), -1) for state in self.initial]
         cell = torch.zeros_like(hidden[0])
         return (
             self.forward_lstm(ahead, mask, (hidden[0], cell)),
@@ -87,8 +84,9 @@ class AttentiveReader(nn.Module):
     def forward(self, batch: Batch, noise: Noise | None = None) -> Tensor:
         """Return logits ``(batch, words)``; ``noise=None``, as in evaluation, applies no dropout."""
         mask = batch.passage_mask
-        annotations = torch.cat(self._read(self.passage, batch.passage, mask, noise), -1)
-        ahead, back = self._read(self.question, batch.question, batch.question_mask, noise)
+        passage, words = F.embedding(batch.passage, self.embedding), F.embedding(batch.question, self.embedding)
+        annotations = torch.cat(self.passage(passage, mask, noise, self.dropout), -1)
+        ahead, back = self.question(words, batch.question_mask, noise, self.dropout)
         question = torch.cat([ahead[:, -1], back[:, 0]], -1)  # each LSTM's state after the whole question
         weights = mask.unsqueeze(-1).to(annotations.dtype)
         mean = (annotations * weights).sum(1) / weights.sum(1)
@@ -98,16 +96,6 @@ class AttentiveReader(nn.Module):
         if noise is not None:
             readout = noise.dropout(readout, self.dropout)
         return F.linear(readout, self.output, self.output_bias)
-
-    def _read(
-        self, reader: BidirectionalLSTM, words: Tensor, mask: Tensor, noise: Noise | None
-    ) -> tuple[Tensor, Tensor]:
-        """Return the hidden states of forward and backward LSTM, which read the words with different dropout."""
-        ahead = back = F.embedding(words, self.embedding)
-        if noise is not None:
-            ahead, back = noise.dropout(ahead, self.dropout), noise.dropout(back, self.dropout)
-        states: tuple[Tensor, Tensor] = reader(ahead, back, mask)
-        return states
 
     def _attend(self, annotations: Tensor, question: Tensor, mask: Tensor) -> Tensor:
         """Return the attention weights ``(batch, time)`` over the passage, 0 on padding.

@@ -3,8 +3,6 @@
 Images and feature maps have shape ``(batch, channels, side, side)``.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 

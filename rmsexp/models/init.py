@@ -4,8 +4,6 @@ The caller gives a random stream for the name of each weight. Names do not depen
 only in their norm start from the same weights.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from functools import partial

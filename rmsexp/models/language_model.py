@@ -4,8 +4,6 @@ Shapes: tokens are (batch, time), activations (batch, time, width), queries, key
 per head); there are fewer heads of keys and values than of queries if queries are grouped.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import torch

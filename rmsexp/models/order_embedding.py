@@ -4,8 +4,6 @@ Shapes: tokens and masks ``(captions, time)``; image features ``(images, feature
 ``(captions, hidden)`` and of images ``(images, hidden)``; penalties ``(captions, images)``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -5,11 +5,9 @@ real positions. Tensors of a single time step lack the axis ``time``. In formula
 before the step, h' the hidden state after it, and N a norm with its own gain and shift at each place.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +17,7 @@ from rmsexp.norms import Linear, Norm, Normaliser, kernels
 
 State = tuple[Tensor, ...]  # (batch, hidden_size) each; the first is the hidden state, which is the output
 Part = tuple[Tensor, ...]  # the terms of a step that depend on the input alone, for one time step or for all
-W = TypeVar("W")
+Weights = dict[str, Tensor]  # effective weights: re-parametrised if the norm does so, otherwise as they are
 
 DIFFERENT_NORMS = (
     "fused recurrences need norms of one kind, with the same eps and share of the units, at all their sites; "
@@ -27,12 +25,10 @@ DIFFERENT_NORMS = (
 )
 
 
-class Recurrence(nn.Module, ABC, Generic[W]):
+class Recurrence(nn.Module, ABC):
     """A recurrent layer. It runs step by step or, with ``norm.impl=fused``, as one operator for whole sequences.
 
     With a norm that has no fused form for recurrences, it runs step by step in both cases.
-
-    ``W`` is the type of the layer's effective weights, which :meth:`forward` computes once per call.
     """
 
     states = 1  # number of tensors in a state
@@ -82,12 +78,12 @@ class Recurrence(nn.Module, ABC, Generic[W]):
     def run_fused(self, x: Tensor, mask: Tensor | None, state: State, *, reverse: bool) -> Tensor:
         """Return the result of :meth:`forward`, computed by one fused operator. ``state`` is the initial state."""
 
-    @abstractmethod
-    def weights(self) -> W:
-        """Return the effective weights: re-parametrised if the norm does so, otherwise as they are."""
+    def weights(self) -> Weights:
+        """Return the effective weights of the linear layers, by their names; :meth:`forward` computes them once."""
+        return {name: site.effective_weight() for name, site in self.named_children() if isinstance(site, Linear)}
 
     @abstractmethod
-    def read(self, x: Tensor, weights: W, mask: Tensor | None, steps: int | range) -> Part:
+    def read(self, x: Tensor, weights: Weights, mask: Tensor | None, steps: int | range) -> Part:
         """Return the terms of :meth:`transition` that depend on the input alone.
 
         ``steps`` is the time step of an ``x`` of shape ``(batch, input_size)``, or the range of time steps of an ``x``
@@ -95,7 +91,7 @@ class Recurrence(nn.Module, ABC, Generic[W]):
         """
 
     @abstractmethod
-    def transition(self, part: Part, state: State, weights: W, mask: Tensor | None, step: int) -> State:
+    def transition(self, part: Part, state: State, weights: Weights, mask: Tensor | None, step: int) -> State:
         """Return the state after time step ``step``. ``part`` is the result of :meth:`read` for this step.
 
         Where ``mask``, ``(batch,)``, is false, the hidden state in the result has no meaning, and the caller restores
@@ -103,21 +99,7 @@ class Recurrence(nn.Module, ABC, Generic[W]):
         """
 
 
-class GRUWeights(NamedTuple):
-    """Effective weights of a GRU.
-
-    Those of the gates have ``2 hidden_size`` rows, first r, then u; those of the candidate have ``hidden_size`` rows.
-    ``…_x`` are multiplied by the input and have ``input_size`` columns; ``…_h`` are multiplied by the hidden state and
-    have ``hidden_size`` columns.
-    """
-
-    gates_x: Tensor
-    gates_h: Tensor
-    candidate_x: Tensor
-    candidate_h: Tensor
-
-
-class GRU(Recurrence[GRUWeights]):
+class GRU(Recurrence):
     """A gated recurrent unit with norms at four sites, as in Nematus.
 
     ``[r, u] = sigmoid(N(W x + b) + N(U h))``; ``c = tanh(N(V x + d) + r * N(T h))``; ``h' = u * h + (1 - u) * c``.
@@ -125,6 +107,8 @@ class GRU(Recurrence[GRUWeights]):
     r is the reset gate, u the update gate, c the candidate. The norms of ``W x + b`` and ``U h`` normalise both gates
     together. The reset gate is applied after the norm. Without a norm this is ``torch.nn.GRU`` with one of its two bias
     vectors at zero.
+
+    Layers ``…_x`` map the input, and ``…_h`` the hidden state. The weights of the gates have the rows of r, then of u.
 
     ``norm``: creates the layers. ``name``: beginning of the names of the sites. ``bias_of_state``: add the biases b and
     d to ``U h`` and ``T h`` instead of ``W x`` and ``V x``, as in the second GRU of the decoder of Nematus.
@@ -141,20 +125,16 @@ class GRU(Recurrence[GRUWeights]):
         self.candidate_x = norm.linear(f"{name}.candidate_x", input_size, hidden_size, bias=bias_of_input)
         self.candidate_h = norm.linear(f"{name}.candidate_h", hidden_size, hidden_size, bias=bias_of_state)
 
-    def weights(self) -> GRUWeights:
-        sites = (self.gates_x, self.gates_h, self.candidate_x, self.candidate_h)
-        return GRUWeights(*(site.effective_weight() for site in sites))
-
-    def read(self, x: Tensor, weights: GRUWeights, mask: Tensor | None, steps: int | range) -> Part:
+    def read(self, x: Tensor, weights: Weights, mask: Tensor | None, steps: int | range) -> Part:
         return (
-            self.gates_x.norm(self.gates_x.map(x, weights.gates_x), mask=mask, steps=steps),
-            self.candidate_x.norm(self.candidate_x.map(x, weights.candidate_x), mask=mask, steps=steps),
+            self.gates_x.norm(self.gates_x.map(x, weights["gates_x"]), mask=mask, steps=steps),
+            self.candidate_x.norm(self.candidate_x.map(x, weights["candidate_x"]), mask=mask, steps=steps),
         )
 
-    def transition(self, part: Part, state: State, weights: GRUWeights, mask: Tensor | None, step: int) -> State:
+    def transition(self, part: Part, state: State, weights: Weights, mask: Tensor | None, step: int) -> State:
         (hidden,) = state
-        gates_h = self.gates_h.norm(self.gates_h.map(hidden, weights.gates_h), mask=mask, steps=step)
-        candidate_h = self.candidate_h.norm(self.candidate_h.map(hidden, weights.candidate_h), mask=mask, steps=step)
+        gates_h = self.gates_h.norm(self.gates_h.map(hidden, weights["gates_h"]), mask=mask, steps=step)
+        candidate_h = self.candidate_h.norm(self.candidate_h.map(hidden, weights["candidate_h"]), mask=mask, steps=step)
         gates_x, candidate_x = part
         reset, update = torch.sigmoid(gates_x + gates_h).chunk(2, -1)
         candidate = torch.tanh(torch.addcmul(candidate_x, reset, candidate_h))
@@ -165,16 +145,17 @@ class GRU(Recurrence[GRUWeights]):
         inputs = {
             "x": self.products(x, weights),
             "h0": hidden,
-            "weight": torch.cat([weights.gates_h, weights.candidate_h]),
+            "weight": torch.cat([weights["gates_h"], weights["candidate_h"]]),
             "affine": self.affine(),
             "bias": self.bias_of_state(),
             "mask": mask,
         }
         return kernels.sequence("gru", *self.form(), inputs, reverse=reverse)
 
-    def products(self, x: Tensor, weights: GRUWeights) -> Tensor:
+    def products(self, x: Tensor, weights: Weights) -> Tensor:
         """Return ``W x + b`` and ``V x + d``, concatenated and before the norms, ``(…, 3 hidden_size)``."""
-        return F.linear(x, torch.cat([weights.gates_x, weights.candidate_x]), biases(self.gates_x, self.candidate_x))
+        weight = torch.cat([weights["gates_x"], weights["candidate_x"]])
+        return F.linear(x, weight, biases(self.gates_x, self.candidate_x))
 
     def bias_of_state(self) -> Tensor | None:
         """Return the biases added to ``U h`` and ``T h``, ``(3 hidden_size,)``; None if the input has the biases."""
@@ -194,17 +175,7 @@ class GRU(Recurrence[GRUWeights]):
         return form(gates, 2 * self.hidden_size, candidates, self.hidden_size, self.gates_h.weight.dtype)
 
 
-class LSTMWeights(NamedTuple):
-    """Effective weights of an LSTM: ``(4 hidden_size, input_size)`` and ``(4 hidden_size, hidden_size)``.
-
-    The rows are four blocks of equal height, for i, f, o and g.
-    """
-
-    gates_x: Tensor
-    gates_h: Tensor
-
-
-class LSTM(Recurrence[LSTMWeights]):
+class LSTM(Recurrence):
     """A long short-term memory with norms at three sites (Ba et al. 2016, Eqs. 20 to 22).
 
     ``[i, f, o, g] = N(W x + b) + N(U h) + b``; ``c' = sigmoid(f) * c + sigmoid(i) * tanh(g)``;
@@ -228,16 +199,13 @@ class LSTM(Recurrence[LSTMWeights]):
         self.cell = norm.value(f"{name}.cell", hidden_size)
         self.bias = nn.Parameter(torch.zeros(width))
 
-    def weights(self) -> LSTMWeights:
-        return LSTMWeights(self.gates_x.effective_weight(), self.gates_h.effective_weight())
-
-    def read(self, x: Tensor, weights: LSTMWeights, mask: Tensor | None, steps: int | range) -> Part:
-        products = F.linear(x, weights.gates_x, self.bias)
+    def read(self, x: Tensor, weights: Weights, mask: Tensor | None, steps: int | range) -> Part:
+        products = F.linear(x, weights["gates_x"], self.bias)
         return (self.gates_x.norm(products, mask=mask, steps=steps) + self.bias,)
 
-    def transition(self, part: Part, state: State, weights: LSTMWeights, mask: Tensor | None, step: int) -> State:
+    def transition(self, part: Part, state: State, weights: Weights, mask: Tensor | None, step: int) -> State:
         hidden, cell = state
-        gates = part[0] + self.gates_h.norm(self.gates_h.map(hidden, weights.gates_h), mask=mask, steps=step)
+        gates = part[0] + self.gates_h.norm(self.gates_h.map(hidden, weights["gates_h"]), mask=mask, steps=step)
         i, f, o, g = gates.chunk(4, -1)
         new = torch.addcmul(torch.sigmoid(f) * cell, torch.sigmoid(i), torch.tanh(g))
         # Restore the cell on padding before the norm: with norm.padding=include, batch norm's statistics cover padding.
@@ -251,15 +219,15 @@ class LSTM(Recurrence[LSTMWeights]):
         is_input_shift = torch.zeros_like(gains_and_shifts, dtype=torch.bool)
         is_input_shift[0, 1] = True  # the bias that follows the norms is added to the shift of the input's norm
         inputs = {
-            "x": F.linear(x, weights.gates_x, self.bias),
+            "x": F.linear(x, weights["gates_x"], self.bias),
             "h0": hidden,
             "c0": cell,
-            "weight": weights.gates_h,
+            "weight": weights["gates_h"],
             "affine": torch.where(is_input_shift, gains_and_shifts + self.bias, gains_and_shifts),
             "cell_affine": torch.stack(gain_and_shift(self.cell, size, self.bias)),
             "mask": mask,
         }
-        norms = form((self.gates_x.norm, self.gates_h.norm), 4 * size, (self.cell,), size, weights.gates_h.dtype)
+        norms = form((self.gates_x.norm, self.gates_h.norm), 4 * size, (self.cell,), size, weights["gates_h"].dtype)
         return kernels.sequence("lstm", *norms, inputs, reverse=reverse)
 
 

@@ -20,25 +20,23 @@ Shapes: source and target tokens and masks ``(batch, time)``; embeddings ``(batc
 ``(batch, time, H)``; annotations, contexts and keys ``(batch, time, C)`` with C = 2 H.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rmsexp.models.recurrent import DIFFERENT_NORMS, GRU, GRUWeights, Part, affine
+from rmsexp.models.recurrent import DIFFERENT_NORMS, GRU, Part, Weights, affine
 from rmsexp.models.translation import Batch, DecoderState
 from rmsexp.norms import Norm, kernels
 from rmsexp.task import Noise
 
 
-class Weights(NamedTuple):
+class DecoderWeights(NamedTuple):
     """The effective weights of a decoder step. Training computes them once per batch, decoding at every step."""
 
-    first: GRUWeights
-    second: GRUWeights
+    first: Weights
+    second: Weights
     query: Tensor
     score: Tensor
 
@@ -128,8 +126,8 @@ class RNNSearch(nn.Module):
         logits = self._logits(self._readout(previous, new, context, None, state.step))
         return logits, DecoderState(state.memory, (new,), state.step + 1)
 
-    def _weights(self) -> Weights:
-        return Weights(
+    def _weights(self) -> DecoderWeights:
+        return DecoderWeights(
             self.first_gru.weights(),
             self.second_gru.weights(),
             self.query.effective_weight(),
@@ -137,7 +135,7 @@ class RNNSearch(nn.Module):
         )
 
     def _decode_by_step(
-        self, previous: Tensor, start: DecoderState, weights: Weights, mask: Tensor
+        self, previous: Tensor, start: DecoderState, weights: DecoderWeights, mask: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return hidden states ``(batch, time, H)`` and contexts ``(batch, time, C)``, computed target step by step."""
         gates, candidate = self.first_gru.read(previous, weights.first, mask, range(previous.shape[1]))
@@ -149,7 +147,7 @@ class RNNSearch(nn.Module):
             contexts.append(context)
         return torch.stack(states, 1), torch.stack(contexts, 1)
 
-    def _decode_fused(self, previous: Tensor, start: DecoderState, weights: Weights) -> tuple[Tensor, Tensor]:
+    def _decode_fused(self, previous: Tensor, start: DecoderState, weights: DecoderWeights) -> tuple[Tensor, Tensor]:
         """Return the results of :meth:`_decode_by_step`, computed by one fused operator.
 
         The operator adds no bias to the scores, because their softmax does not depend on it.
@@ -164,9 +162,9 @@ class RNNSearch(nn.Module):
             "s0": start.history[0],
             "keys": keys,
             "values": annotations,
-            "w_first": torch.cat([weights.first.gates_h, weights.first.candidate_h]),
-            "w_between": torch.cat([weights.query, weights.second.gates_h, weights.second.candidate_h]),
-            "w_context": torch.cat([weights.second.gates_x, weights.second.candidate_x]),
+            "w_first": torch.cat([weights.first["gates_h"], weights.first["candidate_h"]]),
+            "w_between": torch.cat([weights.query, weights.second["gates_h"], weights.second["candidate_h"]]),
+            "w_context": torch.cat([weights.second["gates_x"], weights.second["candidate_x"]]),
             "score": weights.score.flatten(),
             "affine_first": self.first_gru.affine(),
             "affine_second": self.second_gru.affine(),
@@ -181,7 +179,7 @@ class RNNSearch(nn.Module):
         part: Part,
         state: Tensor,
         memory: tuple[Tensor, ...],
-        weights: Weights,
+        weights: DecoderWeights,
         mask: Tensor | None,
         step: int,
     ) -> tuple[Tensor, Tensor]:

@@ -6,8 +6,6 @@ each sublayer and to the outputs of encoder and decoder. There are 2 sites in an
 layer, 30 in the base model (32 with ``pre_norm``).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import cast

@@ -3,7 +3,7 @@
 from rmsexp.norms.base import Linear, Norm, Normaliser, Site
 from rmsexp.norms.batch import BN, BatchNorm, MeanOnlyBatchNorm
 from rmsexp.norms.composed import ByRole, ModuleNorm
-from rmsexp.norms.layer import LN, LayerNorm, NonparametricLN
+from rmsexp.norms.per_example import LN, LayerNorm, NonparametricLN
 from rmsexp.norms.pointwise import Derf, DynamicErf, DynamicTanh, DyT
 from rmsexp.norms.rms import L2, PRMS, RMS, L2Norm, RMSNorm
 from rmsexp.norms.weight import WN, MeanOnlyBN, NoNorm, WeightNorm

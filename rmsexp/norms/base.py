@@ -292,22 +292,20 @@ class Linear(nn.Module):
         site: Name, width and properties of the site.
         n_in: Number of input features or channels.
         norm: The module that normalises the output.
-        reparametrisation: The module that computes the effective weight (see :meth:`Norm.reparametrisation`). None: the
-            weight is used unchanged.
+        options: The norm that re-parametrises the weight (see :meth:`Norm.reparametrisation`) and scales its start.
         bias: Whether the layer has a bias ``b``, which is added before the norm.
         kernel_size: Height and width of the kernel of a convolution. None makes a linear layer.
         padding: Number of zeros added to each side of a convolution's input.
     """
 
     optional = False  # whether the layer is normalised only because of BN's option ``everywhere``
-    initial_scale = 1.0  # the factor on the weights that are drawn
 
     def __init__(
         self,
         site: Site,
         n_in: int,
         norm: Normaliser,
-        reparametrisation: nn.Module | None,
+        options: Norm,
         *,
         bias: bool,
         kernel_size: int | None = None,
@@ -319,7 +317,8 @@ class Linear(nn.Module):
         kernel = () if kernel_size is None else (kernel_size, kernel_size)
         self.weight = nn.Parameter(torch.full((site.features, n_in, *kernel), float("nan")))
         self.bias = nn.Parameter(torch.zeros(site.features)) if bias else None
-        self.reparametrisation = reparametrisation
+        self.reparametrisation = options.reparametrisation(site)
+        self.initial_scale = options.initial_scale(site)  # the factor on the weights that are drawn
         self.norm = norm
 
     @torch.no_grad()
@@ -453,11 +452,7 @@ class Norm:
         normaliser = self.normaliser(site)
         if isinstance(normaliser, Identity):  # a bias before the norm and a bias after it are then the same
             bias = bias or bool(shift)
-        reparametrisation = self.reparametrisation(site)
-        kernel: Any = {"kernel_size": kernel_size, "padding": padding}
-        layer = Linear(site, n_in, normaliser, reparametrisation, bias=bias, **kernel)
-        layer.initial_scale = self.initial_scale(site)
-        return layer
+        return Linear(site, n_in, normaliser, self, bias=bias, kernel_size=kernel_size, padding=padding)
 
     def value(self, name: str, features: int) -> Normaliser:
         """Return a normaliser for a value of shape ``(…, features)`` that is not the output of a layer."""
@@ -465,10 +460,7 @@ class Norm:
 
     def plain(self, name: str, n_in: int, n_out: int, *, bias: bool = True) -> Linear:
         """Return a linear layer whose output is not normalised. Its weight is re-parametrised if the norm does so."""
-        site = self.site(name, n_out)
-        layer = Linear(site, n_in, Identity(), self.reparametrisation(site), bias=bias)
-        layer.initial_scale = self.initial_scale(site)
-        return layer
+        return Linear(self.site(name, n_out), n_in, Identity(), self, bias=bias)
 
     def optional(self, name: str, n_in: int, n_out: int, *, bias: bool = True) -> Linear:
         """Return the layer of :meth:`plain`; :class:`rmsexp.norms.BN` with ``everywhere`` returns a normalised one."""

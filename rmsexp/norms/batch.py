@@ -147,7 +147,7 @@ class BatchNorm(Normaliser):
     running_mean: Tensor
     running_var: Tensor
     count: Tensor
-    has_gain = True
+    has_gain = True  # whether the centred input is divided by its standard deviation, and multiplied by a gain
 
     def __init__(
         self,
@@ -188,7 +188,8 @@ class BatchNorm(Normaliser):
         use_batch = self.training or self.statistics == "batch"
         centred, var = self._centre_by_batch(wide, mask, span) if use_batch else self._centre_by_running(wide, span)
         gain, shift = self.broadcast(self.weight), self.broadcast(self.bias)
-        return affine(centred, self.scale(var), gain, shift, fold=True).to(x.dtype)
+        scale = torch.rsqrt(var + self.eps) if self.has_gain else None
+        return affine(centred, scale, gain, shift, fold=True).to(x.dtype)
 
     def check_input(self, x: Tensor) -> None:
         super().check_input(x)
@@ -224,10 +225,6 @@ class BatchNorm(Normaliser):
         bias, gain = self.bias is not None, f", initial_gain={self.initial_gain}" if self.has_gain else ""
         eps = f", eps={self.eps}" if self.has_gain else ""
         return f"{self.shape[0]}{eps}, shift={bias}, maps={self.maps}{gain}, options={self.options}"
-
-    def scale(self, var: Tensor) -> Tensor | None:
-        """Return the factor by which the centred input is multiplied, given its variance; None means no scaling."""
-        return torch.rsqrt(var + self.eps)
 
     def _centre_by_running(self, x: Tensor, span: range | None) -> tuple[Tensor, Tensor]:
         """Return ``x`` minus the running mean, and the running variance.
@@ -374,6 +371,3 @@ class MeanOnlyBatchNorm(BatchNorm):
     """
 
     has_gain = False
-
-    def scale(self, var: Tensor) -> None:  # noqa: ARG002
-        return None

@@ -1,7 +1,5 @@
 """Replace the normalisation layers of any model by another norm: :func:`convert`."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import re
@@ -19,7 +17,7 @@ from rmsexp.config.words import override
 from rmsexp.norms.base import IMPLS, NAMES, Identity, Norm, Normaliser, Site
 from rmsexp.norms.batch import BatchNorm
 from rmsexp.norms.composed import OF_CHANNELS, composed_norm
-from rmsexp.norms.layer import LayerNorm
+from rmsexp.norms.per_example import LayerNorm
 from rmsexp.norms.rms import RMSNorm
 from rmsexp.norms.weight import NoNorm
 from rmsexp.system import checks
@@ -289,11 +287,29 @@ def _instead_of(layer: Layer, norm: Norm, same_eps: bool, like: Tensor | None) -
         new.running_mean.copy_(statistics.running_mean)
         new.running_var.copy_(statistics.running_var)
         new.count.copy_(statistics.num_batches_tracked)
+    if isinstance(new, BatchNorm) and isinstance(same, _BatchNorm):
+        new.register_state_dict_post_hook(_save_as_torch)
+        new.register_load_state_dict_pre_hook(_load_from_torch)
     if isinstance(old, nn.BatchNorm1d):
         new.register_forward_pre_hook(_two_axes)
     parts = (("gain", new.weight, gain), ("bias", new.bias, bias))
     lacks = [name for name, own, other in parts if own is None and other is not None]
     return new, " and ".join(lacks)
+
+
+def _save_as_torch(_: nn.Module, state: dict[str, Any], prefix: str, *__: object) -> None:
+    """Give the state of a batch norm the names and shapes of torch's."""
+    state[f"{prefix}num_batches_tracked"] = state.pop(f"{prefix}count")[0]
+    for name in ("running_mean", "running_var"):
+        state[prefix + name] = state[prefix + name][0]
+
+
+def _load_from_torch(_: nn.Module, state: dict[str, Any], prefix: str, *__: object) -> None:
+    """Give a state of torch's batch norm the names and shapes of ours."""
+    if f"{prefix}num_batches_tracked" in state:
+        state[f"{prefix}count"] = state.pop(f"{prefix}num_batches_tracked").reshape(1)
+        for name in ("running_mean", "running_var"):
+            state[prefix + name] = state[prefix + name].unsqueeze(0)
 
 
 def _two_axes(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:

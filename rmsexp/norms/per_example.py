@@ -1,6 +1,7 @@
-"""Base classes, of layers and of options, for norms with statistics of a single example, such as RMSNorm."""
+"""Base classes, of layers and of options, for norms with statistics of a single example; LayerNorm (Ba et al. 2016).
 
-from __future__ import annotations
+Non-parametric LayerNorm is that of OLMo (Groeneveld et al. 2024).
+"""
 
 import math
 import operator
@@ -14,15 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp.norms import kernels
-from rmsexp.norms.base import (
-    EPS,
-    FusedNormaliser,
-    Norm,
-    Normaliser,
-    Site,
-    affine,
-    compute_dtype,
-)
+from rmsexp.norms.base import EPS, FusedNormaliser, Norm, Normaliser, Site, affine, compute_dtype
 from rmsexp.system import checks
 
 AXES = ((2, 3), (1, 2, 3))  # the normalised axes of feature maps: per channel of an example, or per example
@@ -184,26 +177,14 @@ class PerExampleNorm(FusedNormaliser):
 
     def extra_repr(self) -> str:
         """Return the arguments with which the constructor makes an equal layer, up to the values of its parameters."""
-        options = {
-            "eps": self.eps,
-            "elementwise_affine": self.elementwise_affine,
-            "bias": self.bias is not None,
-            **self.options(),
-            "impl": self.impl,
-            "axes": self.axes,
-        }
-        return ", ".join([str(self.normalized_shape), *(f"{name}={value!r}" for name, value in options.items())])
-
-    def options(self) -> dict[str, object]:
-        """Return the constructor's arguments that only this class has, and their values."""
-        return {}
+        parameters = f"elementwise_affine={self.elementwise_affine}, bias={self.bias is not None}"
+        return f"{self.normalized_shape}, eps={self.eps}, {parameters}, impl={self.impl!r}, axes={self.axes}"
 
 
 def _shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
     """Return ``normalized_shape`` as a tuple of Python integers. Raises: ValueError if it is not a shape."""
-    if isinstance(normalized_shape, int | Integral):  # integers of NumPy are not int
-        normalized_shape = (int(normalized_shape),)
-    shape = tuple(map(operator.index, normalized_shape))
+    sizes = (normalized_shape,) if isinstance(normalized_shape, int | Integral) else normalized_shape
+    shape = tuple(map(operator.index, sizes))  # integers of NumPy are not int
     if not shape or min(shape) < 0:
         raise ValueError(f"normalized_shape must be a size or a non-empty sequence of sizes, got {normalized_shape}")
     return shape
@@ -258,3 +239,57 @@ class PerExampleNormOptions(Norm):
     def axes_of(self, site: Site) -> tuple[int, ...] | None:
         """Return the argument ``axes`` of :class:`PerExampleNorm` for a site: None unless its input is feature maps."""
         return tuple(self.axes) if site.feature_maps else None
+
+
+class LayerNorm(PerExampleNorm):
+    """``y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias``, with the biased variance (Ba et al. 2016, Eq. 3).
+
+    It can replace ``torch.nn.LayerNorm``, which is always one fused kernel; this class is one if ``impl`` is "fused".
+
+    Args:
+        normalized_shape: Shape of the last axes of the input, over which mean and variance are taken. With ``axes``,
+            the number of channels.
+        eps: Added to the variance.
+        elementwise_affine: Whether there is a gain, ``weight``.
+        bias: Whether there is a shift, ``bias``; no effect without ``elementwise_affine``.
+
+    See :class:`PerExampleNorm` for the other arguments and for errors.
+    """
+
+    kind = kernels.Kind.LAYER
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        impl: str = "eager",
+        axes: Sequence[int] | None = None,
+    ) -> None:
+        parameters: dict[str, Any] = {"gain": elementwise_affine, "shift": elementwise_affine and bias}
+        super().__init__(normalized_shape, eps, impl=impl, axes=axes, device=device, dtype=dtype, **parameters)
+
+    def standardise(self, x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
+        centred = x - x.mean(axes, keepdim=True)
+        return centred, torch.rsqrt(centred.square().mean(axes, keepdim=True) + eps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LN(PerExampleNormOptions):
+    """Options of LayerNorm. See :class:`PerExampleNormOptions`."""
+
+    def normaliser(self, site: Site) -> LayerNorm:
+        shift = site.shift is not False
+        return LayerNorm(site.features, self.eps, bias=shift, impl=self.impl, axes=self.axes_of(site))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonparametricLN(PerExampleNormOptions):
+    """Options of LayerNorm without gain and shift. See :class:`PerExampleNormOptions`."""
+
+    def normaliser(self, site: Site) -> LayerNorm:
+        return LayerNorm(site.features, self.eps, elementwise_affine=False, impl=self.impl, axes=self.axes_of(site))

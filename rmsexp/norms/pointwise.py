@@ -10,8 +10,6 @@ embedded tokens by a trained number that starts at the root of the width: a poin
 activations as a norm does. The pair files of ``language_model`` set ``model.embedding_scale`` for both functions.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,6 +22,7 @@ from rmsexp.norms.base import FusedNormaliser, Norm, Site, compute_dtype
 from rmsexp.system import checks
 
 ALPHA = 0.5  # initial value of alpha in both papers
+KINDS = {"tanh": kernels.Kind.TANH, "erf": kernels.Kind.ERF}  # of the functions that the kernels know
 
 
 class DynamicTanh(FusedNormaliser):
@@ -50,7 +49,7 @@ class DynamicTanh(FusedNormaliser):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls.fusible = cls.forward is DynamicTanh.forward and cls.function in ("tanh", "erf")
+        cls.fusible = cls.forward is DynamicTanh.forward and cls.function in KINDS
 
     def __init__(
         self,
@@ -94,7 +93,7 @@ class DynamicTanh(FusedNormaliser):
         assert self.weight is not None
         if self.fused:
             parameters = (self.alpha, self.offset, self.weight, self.bias)
-            return kernels.pointwise(x, *parameters, self.function, maps=self.maps, slope=slope)
+            return kernels.pointwise(x, *parameters, KINDS[self.function], maps=self.maps, slope=slope)
         gain, shift = self.broadcast(self.weight), self.broadcast(self.bias)
         u = self.alpha * x.to(compute_dtype(x.dtype))
         y = getattr(torch, self.function)(u if self.offset is None else u + self.offset) * gain

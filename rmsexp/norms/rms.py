@@ -13,8 +13,6 @@ Deviation: pRMSNorm, number of units in the mean
         values of p in Figure 3
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -79,17 +77,8 @@ class RMSNorm(PerExampleNorm):
         axes: Sequence[int] | None = None,
     ) -> None:
         checks.choice("k_rounding", k_rounding, ROUNDING)
-        super().__init__(
-            normalized_shape,
-            eps,
-            gain=elementwise_affine,
-            shift=bias,
-            impl=impl,
-            axes=axes,
-            initial_gain=0.0 if weight_offset else 1.0,
-            device=device,
-            dtype=dtype,
-        )
+        start: dict[str, Any] = {"initial_gain": 0.0 if weight_offset else 1.0, "device": device, "dtype": dtype}
+        super().__init__(normalized_shape, eps, gain=elementwise_affine, shift=bias, impl=impl, axes=axes, **start)
         self.gain_offset = float(weight_offset)
         self.p, self.eps_inside, self.k_rounding = p, eps_inside, k_rounding
 
@@ -132,9 +121,9 @@ class RMSNorm(PerExampleNorm):
         root = statistic.masked_fill(zero, 1.0).sqrt().masked_fill(zero, 0.0)
         return x, 1.0 / (root + eps)
 
-    def options(self) -> dict[str, object]:
-        offset = bool(self.gain_offset)
-        return {"p": self.p, "eps_inside": self.eps_inside, "k_rounding": self.k_rounding, "weight_offset": offset}
+    def extra_repr(self) -> str:
+        options = f"p={self.p}, eps_inside={self.eps_inside}, k_rounding={self.k_rounding!r}"
+        return f"{super().extra_repr()}, {options}, weight_offset={bool(self.gain_offset)}"
 
 
 class L2Norm(RMSNorm):

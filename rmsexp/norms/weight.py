@@ -1,7 +1,5 @@
 """No norm, weight normalisation, and weight normalisation with mean-only batch norm (Salimans & Kingma 2016)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -13,8 +13,6 @@ What a process wrote is checked when it is read: ``status.json`` contains a dige
 ended, of the metrics.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -29,8 +27,8 @@ from rmsexp.system.checks import MOST
 from rmsexp.system.command_line import command
 from rmsexp.system.files import open_regular, read_regular
 from rmsexp.system.lock import Lock
-from rmsexp.system.typed import LARGEST as LARGEST_INTEGER
-from rmsexp.system.typed import Between, Count, read_typed
+from rmsexp.system.readers import LARGEST as LARGEST_INTEGER
+from rmsexp.system.readers import Between, Count, read_typed
 
 ENDED = ("finished", "diverged")  # the statuses of runs that are not continued, unless with a larger max_steps
 Row = dict[str, Any]
@@ -55,15 +53,7 @@ FEWEST_PROBES = 20
 # The content of run.json and status.json. A continued run needs the keys that are required. Of the others, those that
 # are there must have the right type; older records lack some.
 Status = Literal["running", "finished", "diverged", "failed", "interrupted"]
-Steps = Annotated[int, Between(0, MOST)]
 Seconds = Annotated[float, Between(0, 1e9)]
-
-
-class MetricsContent(TypedDict):
-    """A metrics file: its length, and the SHA-256 of its content."""
-
-    bytes: Count
-    digest: str
 
 
 class StatusContent(TypedDict):
@@ -75,7 +65,7 @@ class StatusContent(TypedDict):
     process: NotRequired[Count]
     run: NotRequired[str | None]
     checkpoint: NotRequired[Count | None]
-    metrics: NotRequired[MetricsContent | None]
+    metrics: NotRequired[dict[str, int | str] | None]  # see :func:`_extent`
     digest: NotRequired[str]
 
 
@@ -115,11 +105,11 @@ class MachineContent(TypedDict):
     name: NotRequired[str]
 
 
-class Git(TypedDict):
+class Git(TypedDict, total=False):
     """The commit that a process ran, and whether there were uncommitted changes; None if that is not known."""
 
-    commit: NotRequired[str | None]
-    dirty: NotRequired[bool | None]
+    commit: str | None
+    dirty: bool | None
 
 
 class Session(TypedDict):
@@ -179,7 +169,7 @@ class RunContent(TypedDict):
     setting: NotRequired[str]
     series: NotRequired[str]
     impl: NotRequired[str]
-    recipe_steps: NotRequired[Steps]
+    recipe_steps: NotRequired[Annotated[int, Between(0, MOST)]]
     target: NotRequired[TargetContent]
     parameters: NotRequired[Parameters]
     precision: NotRequired[str | None]
@@ -249,8 +239,8 @@ class RunFolder:
         """
         self.check_lock()
         content: dict[str, Any] = {"status": status, "step": step, "error": error, "process": os.getpid()}
-        metrics = _extent(self._metrics_content()) if status in ENDED else None
-        content |= {"run": run, "checkpoint": checkpoint, "metrics": metrics}
+        metrics = read_regular(self.metrics_path) if status in ENDED and self.metrics_path.exists() else b""
+        content |= {"run": run, "checkpoint": checkpoint, "metrics": _extent(metrics) if status in ENDED else None}
         atomic.write_json(self.status_path, content | {"digest": _digest(content)})
 
     def read_status(self) -> StatusContent:
@@ -279,13 +269,6 @@ class RunFolder:
         """
         return read_typed(self.run_path, RunContent)
 
-    def metric(self) -> str | None:
-        """Return the metric by which the run is compared, or None if ``run.json`` cannot be read."""
-        try:
-            return self.read_run()["target"]["metric"]
-        except (OSError, ValueError, KeyError):
-            return None
-
     def append(self, rows: list[Row]) -> int:
         """Append rows to the metrics and return the file's length in bytes once they are on the disk.
 
@@ -310,7 +293,7 @@ class RunFolder:
 
         Raises: ValueError if the file is shorter.
         """
-        found = len(self._metrics_content())
+        found = self.metrics_path.stat().st_size if self.metrics_path.exists() else 0
         if found < length:
             missing = f"has {found} bytes, fewer than the {length} at its last checkpoint"
             raise ValueError(f"{self.metrics_path} {missing}")
@@ -337,34 +320,21 @@ class RunFolder:
             return rows, f"{self.metrics_path} has changed since {STATUS} was written: its digest is another"
         return rows, None
 
-    def _metrics_content(self) -> bytes:
-        return read_regular(self.metrics_path) if self.metrics_path.exists() else b""
 
-
-def _extent(content: bytes) -> MetricsContent:
-    """Return what a status records of a metrics file."""
+def _extent(content: bytes) -> dict[str, int | str]:
+    """Return what a status records of a metrics file: its length and its SHA-256."""
     return {"bytes": len(content), "digest": hashlib.sha256(content).hexdigest()}
 
 
 def _rows(content: bytes) -> tuple[list[Row], int | None]:
-    """Return the rows in the content of a metrics file, and the number of the first damaged line (or None).
-
-    The rows after the damaged line are left out.
-    """
-    lines = content.splitlines()
-    try:  # a third faster than line by line
-        rows: list[Row] = json.loads(b"[%b]" % b",".join(lines), parse_constant=_refuse)
-        if len(rows) == len(lines) and all(_is_row(row) for row in rows):
-            return rows, None
-    except (ValueError, RecursionError):
-        pass
-    rows = []
-    for number, line in enumerate(lines, 1):
+    """Return the rows up to the first damaged line of a metrics file, and the number of this line (or None)."""
+    rows: list[Row] = []
+    for number, line in enumerate(content.splitlines(), 1):
         try:
             row = json.loads(line, parse_constant=_refuse)
         except (ValueError, RecursionError):
             return rows, number
-        if not _is_row(row):
+        if not (isinstance(row, dict) and isinstance(row.get("split"), str) and type(row.get("step")) in (int, float)):
             return rows, number
         rows.append(row)
     return rows, None
@@ -373,10 +343,6 @@ def _rows(content: bytes) -> tuple[list[Row], int | None]:
 def _refuse(constant: str) -> NoReturn:
     """Refuse NaN, Infinity and -Infinity, which Python's parser of JSON takes for numbers. Raises: ValueError."""
     raise ValueError(f"{constant} is no JSON value")
-
-
-def _is_row(value: object) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("split"), str) and type(value.get("step")) in (int, float)
 
 
 def number(value: object) -> float:

@@ -3,22 +3,22 @@
 A *series* is a norm with the options that were changed, such as "prms+p=0.5". In one setting, the runs of a series
 differ in the seed alone.
 
-The packages. Each imports from this list only packages above it:
+Each imports from this list only what is above it:
 
-paper       the numbers and curves of the paper, and which of our results they are comparable with
-tables      the tables (``table`` returns numbers, ``readable`` the cells as text), and the findings in words
-plots       the curves of each chart, and the matplotlib figures
-page        the texts of a report: HTML page, Markdown, LaTeX
+paper             the numbers and curves of the paper, and which of our results they are comparable with
+tables            the tables (``table`` returns numbers, ``readable`` the cells as text)
+plots             the curves of each chart, and the matplotlib figures
+setting_report    the report of one setting
+campaign_report   the report of all campaigns
+page              the report of all settings and campaigns: HTML page and Markdown
 """
-
-from __future__ import annotations
 
 from pathlib import Path
 
 from rmsexp.records.frames.load import Records, load
 from rmsexp.system import atomic
 from rmsexp.system.command_line import inform
-from rmsexp.system.file_lock import locked
+from rmsexp.system.lock import locked
 
 __all__ = ["Records", "draw", "load"]
 
@@ -36,9 +36,8 @@ def draw(results: Path, task: str, setting: str) -> Path:
         ValueError: no ``run.json`` names a target metric.
     """
     from rmsexp.records.frames import caveats, quantities
-    from rmsexp.report.page.contents import SettingReport
     from rmsexp.report.plots import canvas, setting_curves
-    from rmsexp.report.setting_report import NoMetricsError, check
+    from rmsexp.report.setting_report import NoMetricsError, SettingReport, check
     from rmsexp.report.tables import markup, summary
 
     folder = results / task / setting

@@ -1,8 +1,7 @@
-"""Write the report of all campaigns: verdicts, tuning, and the figures of both, from records alone."""
-
-from __future__ import annotations
+"""The report of all campaigns: verdicts, tuning, and the figures of both, from records alone."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import pandas as pd
@@ -11,12 +10,11 @@ from rmsexp.campaign.results import Campaign
 from rmsexp.config import score
 from rmsexp.records.frames import names
 from rmsexp.records.frames.load import Records
-from rmsexp.report.page.contents import CampaignReport
 from rmsexp.report.plots import canvas, style
 from rmsexp.report.plots import verdicts as panels
 from rmsexp.report.plots.chart import Chart, legend
 from rmsexp.report.plots.verdicts import Timed, timed
-from rmsexp.report.tables import campaign_rates, markup, verdicts
+from rmsexp.report.tables import markup, verdicts
 from rmsexp.system import atomic
 
 DIFFERENCES = (
@@ -34,6 +32,42 @@ EQUAL_TIME = (
 LADDER = "positive: the norm named first is better; band: 90 % interval over seeds at each size"
 
 
+@dataclass(frozen=True)
+class CampaignReport:
+    """The contents of the report of all campaigns.
+
+    Attributes:
+        questions: the question of each campaign, with its name.
+        numbers: the verdicts as numbers (:func:`rmsexp.report.tables.verdicts.table`).
+        matrix: the matrix of claims and tasks (:func:`rmsexp.report.tables.verdicts.matrix`).
+        verdicts: the readable table of verdicts.
+        tables: the other readable tables by title.
+        charts: the figures, by the names of their files, without suffix.
+        notes: remarks, as lines of text.
+        settings: the folders of the settings of the runs of each campaign, by its name in ``numbers``.
+    """
+
+    questions: list[str]
+    numbers: pd.DataFrame
+    matrix: pd.DataFrame
+    verdicts: pd.DataFrame
+    tables: dict[str, pd.DataFrame]
+    charts: dict[str, Chart]
+    notes: list[str]
+    settings: dict[str, set[Path]]
+
+    @property
+    def markdown(self) -> str:
+        """The report as Markdown; its figures are in the folder of the text."""
+        parts = ["## Verdicts", markup.listed(self.questions)]
+        parts += [markup.markdown(self.matrix), markup.markdown(self.verdicts)]
+        for name, chart in self.charts.items():
+            parts += [f"![{chart.title}]({name}.png)", *chart.caption]
+        for title, table in self.tables.items():
+            parts += [f"### {title}", markup.markdown(table)]
+        return "\n\n".join([*parts, markup.listed(self.notes)]).rstrip()
+
+
 def write(
     campaigns: Sequence[Campaign], records: Records, timings: pd.DataFrame, tuning: int, folder: Path
 ) -> CampaignReport:
@@ -49,16 +83,15 @@ def write(
     folder.mkdir(parents=True, exist_ok=True)
     table = verdicts.table(campaigns)
     atomic.write_atomic(folder / "verdicts.csv", markup.csv(table))
-    atomic.write_atomic(folder / "rates.csv", markup.csv(campaign_rates.table(campaigns)))
+    atomic.write_atomic(folder / "rates.csv", markup.csv(verdicts.rates(campaigns)))
     times = {str(campaign.path): found for campaign in campaigns if (found := timed(campaign, records, timings))}
     charts = _charts(campaigns, records, table, times)
     for name, chart in charts.items():
         canvas.write(canvas.draw(chart), folder / name)
     tuned = {}
     for campaign in campaigns:
-        split, metric = campaign.tuned_by
-        title = f"Tuning of {campaign.rate}, by {split} {names.metric_label(metric)}: {campaign.name}"
-        tuned[title] = campaign_rates.readable(campaign)
+        by = f"{campaign.tuned_by[0]} {names.metric_label(campaign.tuned_by[1])}"
+        tuned[f"Tuning of {campaign.rate}, by {by}: {campaign.name}"] = verdicts.readable_rates(campaign)
     notes = _marks(campaigns, table)
     decided = [campaign for campaign in campaigns if not campaign.undecided]
     if untimed := [campaign.name for campaign in decided if str(campaign.path) not in times]:
@@ -86,19 +119,13 @@ def _charts(
     differences = "; ".join([DIFFERENCES, *_marks(campaigns, table)])
     decided = [campaign for campaign in campaigns if not campaign.undecided]
     timed = [(campaign, times[str(campaign.path)]) for campaign in decided if str(campaign.path) in times]
+    ladders = [panels.ladder(campaign, looks) for campaign in decided if campaign.ladder]
+    by_time = [panels.equal_time(campaign, records, own, looks) for campaign, own in timed]
     drawn = {
         "differences": ("Differences and margins", differences, panels.differences(campaigns, looks)),
         "rates": ("Quality against the tuned rate", RATES + ranges, [panels.rates(each, looks) for each in campaigns]),
-        "ladder": (
-            "Differences along the ladder",
-            LADDER,
-            [panels.ladder(campaign, looks) for campaign in decided if campaign.ladder],
-        ),
-        "equal_time": (
-            "Quality at equal time",
-            EQUAL_TIME,
-            [panels.equal_time(campaign, records, own, looks) for campaign, own in timed],
-        ),
+        "ladder": ("Differences along the ladder", LADDER, ladders),
+        "equal_time": ("Quality at equal time", EQUAL_TIME, by_time),
     }
     return {
         name: Chart(title, [caption], shown, legend(shown))

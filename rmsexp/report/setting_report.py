@@ -1,9 +1,10 @@
-"""Write the report of one setting: its tables, texts and figures, from records alone."""
+"""The report of one setting: its tables, texts and figures, from records alone."""
 
-from __future__ import annotations
-
+import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 import pandas as pd
 
@@ -12,11 +13,9 @@ from rmsexp.records.frames import names, quantities, statistics
 from rmsexp.records.frames.caveats import caveats
 from rmsexp.records.frames.load import Records
 from rmsexp.report import paper
-from rmsexp.report.page.contents import SettingReport
 from rmsexp.report.plots import canvas, p_sweep, setting_curves
 from rmsexp.report.plots.chart import Chart
 from rmsexp.report.tables import (
-    findings,
     learning_rates,
     markup,
     savings,
@@ -31,6 +30,61 @@ from rmsexp.system import atomic
 
 class NoMetricsError(ValueError):
     """No run of a setting has any metrics yet."""
+
+
+@dataclass(frozen=True)
+class SettingReport:
+    """The contents of the report of one setting.
+
+    Attributes:
+        path: the folder of the setting, in that of its task; results of two machines have different roots above it.
+        folder: the folder to which the setting's figures and tables are written.
+        records: the records of this setting; their ``problems`` list what could not be read or compared.
+        tables: the tables; the first column of their texts is the norm.
+        sentences: :func:`rmsexp.report.tables.versus_paper.figure_1`.
+        notes: the caveats, as lines of text: data, machine, reasons for caution.
+        charts: the figures by the names of their files, without suffix. Without "curves", runs cannot be compared.
+    """
+
+    path: Path
+    folder: Path
+    records: Records
+    tables: list[Table] = field(default_factory=list)
+    sentences: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    charts: dict[str, Chart] = field(default_factory=dict)
+
+    @property
+    def task(self) -> str:
+        """The name of the folder of the task."""
+        return self.path.parent.name
+
+    @property
+    def setting(self) -> str:
+        """The name of the folder of the setting."""
+        return self.path.name
+
+    @property
+    def root(self) -> str:
+        """The folder that contains the task's folder."""
+        return str(self.path.parents[1])
+
+    def numbers(self, name: str) -> pd.DataFrame:
+        """Return the numbers of a table; an empty frame if the report has no such table."""
+        return next((table.numbers for table in self.tables if table.name == name), pd.DataFrame())
+
+    def markdown(self, to: Path, level: int = 1) -> str:
+        """Return the report as Markdown. Links are relative to ``to``.
+
+        The title is a heading of this level; the headings of tables are one level deeper.
+        """
+        heading = "#" * level
+        titles = {"curves": "Curves"} | {table.name: table.title for table in self.tables}
+        parts = [f"{heading} {self.task}, {self.setting} ({self.root})", *self.sentences]
+        parts += [f"![{titles[name]}]({quote(os.path.relpath(self.folder / name, to))}.png)" for name in self.charts]
+        for table in self.tables:
+            parts += [f"{heading}# {table.title}", markup.markdown(table.readable)]
+        return markup.document([*parts, markup.listed([*self.notes, *self.records.problems])])
 
 
 def check(records: Records) -> None:
@@ -59,11 +113,7 @@ def families(settings: Mapping[Path, Records]) -> dict[Path, dict[Path, Records]
 
 
 def write(
-    folder: Path,
-    records: Records,
-    family: dict[Path, Records],
-    timings: pd.DataFrame,
-    to: Path,
+    folder: Path, records: Records, family: dict[Path, Records], timings: pd.DataFrame, to: Path
 ) -> SettingReport:
     """Write the report of one setting into the folder ``to``.
 
@@ -94,7 +144,7 @@ def write(
     tables = list(_tables(folder, records, family, timings))
     sentences, notes, charts = list[str](), list[str](), dict[str, Chart]()
     if family:
-        sentences, notes = findings.figure_1(records), caveats(records)
+        sentences, notes = versus_paper.figure_1(records), caveats(records)
         charts["curves"] = setting_curves.chart(records, quantities.recorded(records))
         for table in tables:
             if table.name == "p":
@@ -102,9 +152,9 @@ def write(
                 charts["p"] = p_sweep.chart(table.numbers, records, title)
     notes = [*notes, *_about_paper(task, tables)]
     report = SettingReport(folder, to, records, tables, sentences, notes, charts)
-    texts = {f"{table.name}.csv": markup.csv(table.numbers) for table in tables}
-    for name, text in (texts | {"report.md": report.markdown(to), "tables.tex": report.latex}).items():
-        atomic.write_atomic(to / name, text)
+    for table in tables:
+        atomic.write_atomic(to / f"{table.name}.csv", markup.csv(table.numbers))
+    atomic.write_atomic(to / "report.md", report.markdown(to))
     records.problems.extend(_draw(charts, folder, to))
     return report
 

@@ -26,8 +26,6 @@ Diverged runs:
 A claim is tested once, when all its runs are there.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -209,19 +207,6 @@ def ruled_out(claim: Claim, pairs: Pairs) -> bool:
     return bool(pairs.diverged_a or (pairs.diverged_b and claim.test == EQUIVALENCE))
 
 
-def _trains(claim: Claim, pairs: Pairs, mode: str) -> bool:
-    """Return whether one of the norms is better than a model that has learnt nothing, by more than the margin."""
-    if claim.untrained is None or not pairs.finished:
-        return True
-    best = float(np.max(np.mean(pairs.scores[: len(pairs.finished)], axis=0)))
-    return best - sign(mode) * claim.untrained > (claim.margin or 0.0)
-
-
-def counted(rates: float) -> float:
-    """Return the standard deviation that an interval contains for the choice of rates: 0 where it is not known."""
-    return 0.0 if math.isnan(rates) else rates
-
-
 def _verdict(claim: Claim, pairs: Pairs, mode: str, size: int, rates: float, open_ends: tuple[bool, bool]) -> Verdict:
     """Return the verdict of a claim in a family of this size.
 
@@ -230,30 +215,33 @@ def _verdict(claim: Claim, pairs: Pairs, mode: str, size: int, rates: float, ope
     diverged, few = bool(pairs.diverged_a or pairs.diverged_b), len(pairs.finished) < MIN_PAIRS
     alpha, by_ranks = ALPHA / size, claim.test == SUPERIORITY and diverged and not pairs.missing
     unbounded = diverged and claim.test == EQUIVALENCE
-    a_open, b_open = open_ends
+    (a_open, b_open), uncertainty = open_ends, np.nan_to_num(rates)  # 0 where it is not known
 
     def interval(alpha: float) -> tuple[float, float]:
         if by_ranks or pairs.missing or few:
             return math.nan, math.nan
-        low, high = significance.interval(pairs.differences, alpha, counted(rates))
+        low, high = significance.interval(pairs.differences, alpha, uncertainty)
         return (
             -math.inf if pairs.diverged_a or unbounded or b_open else low,
             math.inf if pairs.diverged_b or unbounded or a_open else high,
         )
 
-    trains, p = _trains(claim, pairs, mode), 1.0
+    trains, p = True, 1.0
+    if claim.untrained is not None and pairs.finished:  # whether a norm is better than that, by more than the margin
+        best = float(np.max(np.mean(pairs.scores[: len(pairs.finished)], axis=0)))
+        trains = best - sign(mode) * claim.untrained > (claim.margin or 0.0)
     if trains and not (pairs.missing or b_open or (a_open and claim.test == EQUIVALENCE)):
         if by_ranks:
             p = significance.p_of_ranks(pairs.scores)
         elif not few and not ruled_out(claim, pairs):
-            p = significance.p_between(pairs.differences, *claim.bounds, counted(rates))
+            p = significance.p_between(pairs.differences, *claim.bounds, uncertainty)
     low, high = interval(alpha)
     both = interval(ALPHA / 2)
-    outcome = _outcome(claim, low, high)
+    lower, upper = claim.bounds
+    supported, refuted = low > lower and (high < upper or upper == math.inf), high < lower or low > upper
     if by_ranks:
-        opposite = significance.p_of_ranks(pairs.scores[:, ::-1])
-        outcome = SUPPORTED if p < alpha else REFUTED if opposite < alpha else INCONCLUSIVE
-    outcome = outcome if trains else INCONCLUSIVE
+        supported, refuted = p < alpha, significance.p_of_ranks(pairs.scores[:, ::-1]) < alpha
+    outcome = INCONCLUSIVE if not trains else SUPPORTED if supported else REFUTED if refuted else INCONCLUSIVE
     if pairs.missing:
         reason = f"{len(pairs.missing)} of {pairs.total} pairs are not finished; the claim is tested when all are"
     elif not trains:
@@ -264,7 +252,13 @@ def _verdict(claim: Claim, pairs: Pairs, mode: str, size: int, rates: float, ope
     elif few:
         reason = f"{len(pairs.finished)} finished pairs; an interval needs {MIN_PAIRS}"
     else:
-        reason = _place(claim, outcome, alpha)
+        reason = f"the {100 * (1 - 2 * alpha):.3g} % interval lies {_place(claim, outcome)}"
+    counts = {
+        f"only {claim.a} diverged": pairs.diverged_a,
+        f"only {claim.b} diverged": pairs.diverged_b,
+        "both runs diverged (does not count)": pairs.diverged_both,
+    }
+    lost = [f"pairs of which {what}: {len(seeds)}" for what, seeds in counts.items() if seeds]
     return Verdict(
         claim=claim,
         outcome=outcome,
@@ -281,30 +275,13 @@ def _verdict(claim: Claim, pairs: Pairs, mode: str, size: int, rates: float, ope
         diverged_a=len(pairs.diverged_a),
         diverged_b=len(pairs.diverged_b),
         diverged_both=len(pairs.diverged_both),
-        reason="; ".join([reason, *_diverged(claim, pairs)]),
+        reason="; ".join([reason, *lost]),
     )
 
 
-def _outcome(claim: Claim, low: float, high: float) -> str:
-    lower, upper = claim.bounds
-    if low > lower and (high < upper or upper == math.inf):
-        return SUPPORTED
-    return REFUTED if high < lower or low > upper else INCONCLUSIVE
-
-
-def _place(claim: Claim, outcome: str, alpha: float) -> str:
+def _place(claim: Claim, outcome: str) -> str:
     """Return where the interval lies, the reason for an outcome."""
-    name = f"the {100 * (1 - 2 * alpha):.3g} % interval"
     bound = {EQUIVALENCE: "±{:g}", SUPERIORITY: "0", NONINFERIORITY: "-{:g}"}[claim.test].format(claim.margin)
     inside, outside = ("within", "beyond") if claim.test == EQUIVALENCE else ("above", "below")
     where = {SUPPORTED: f"wholly {inside}", REFUTED: f"wholly {outside}"}
-    return f"{name} lies {where.get(outcome, f'neither {inside} nor {outside}')} {bound}"
-
-
-def _diverged(claim: Claim, pairs: Pairs) -> list[str]:
-    counts = {
-        f"only {claim.a} diverged": pairs.diverged_a,
-        f"only {claim.b} diverged": pairs.diverged_b,
-        "both runs diverged (does not count)": pairs.diverged_both,
-    }
-    return [f"pairs of which {what}: {len(seeds)}" for what, seeds in counts.items() if seeds]
+    return f"{where.get(outcome, f'neither {inside} nor {outside}')} {bound}"

@@ -13,8 +13,6 @@ the width w_i without seed i (Tukey's jackknife), so that claims about them are 
 scores.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

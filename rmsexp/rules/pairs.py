@@ -3,8 +3,6 @@
 Scores are given by norm and seed. NaN stands for a run that diverged; a run that is missing has no entry.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 This module imports only the standard library, because both the trainer and the comparisons import it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

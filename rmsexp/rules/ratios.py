@@ -1,7 +1,5 @@
 """Ratios of times that were measured in the same rounds, with their intervals."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

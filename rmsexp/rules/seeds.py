@@ -4,25 +4,14 @@ The claims are tested once, with the number of seeds that is decided here. The d
 the differences alone, not their mean, so it does not depend on which norm is ahead.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy import special
 
-from rmsexp.rules.claims import (
-    ALPHA,
-    MIN_PAIRS,
-    SUPERIORITY,
-    Claim,
-    Verdict,
-    counted,
-    family_sizes,
-    rates_of,
-    ruled_out,
-)
+from rmsexp.rules import claims as rules
+from rmsexp.rules.claims import ALPHA, Claim, Verdict
 from rmsexp.rules.pairs import Scores, pair
 
 MOST = 1000  # seeds that a campaign may have
@@ -51,13 +40,13 @@ def needed(
         most: the largest number of seeds.
     """
     count = len(seeds)
-    for claim, size in zip(claims, family_sizes(claims), strict=True):
+    for claim, size in zip(claims, rules.family_sizes(claims), strict=True):
         pairs = pair(scores.get(claim.a, {}), scores.get(claim.b, {}), seeds, mode)
-        counts = claim.test != SUPERIORITY and claim.seeds is None
-        if not counts or ruled_out(claim, pairs) or len(pairs.finished) < MIN_PAIRS:
+        counts = claim.test != rules.SUPERIORITY and claim.seeds is None
+        if not counts or rules.ruled_out(claim, pairs) or len(pairs.finished) < rules.MIN_PAIRS:
             continue
         sd, lost = float(np.std(pairs.differences, ddof=1)), len(seeds) - len(pairs.finished)
-        alpha, rates = ALPHA / size, counted(rates_of(claim, uncertainty))
+        alpha, rates = ALPHA / size, float(np.nan_to_num(rules.rates_of(claim, uncertainty)))
         if power(claim, 0.0, count, alpha, rates=rates) == 0:  # no number of seeds is enough
             continue
         while count < most and power(claim, sd, count - lost, alpha, rates=rates) < POWER:
@@ -102,7 +91,7 @@ def power_of(verdict: Verdict) -> float:
     half = verdict.difference - verdict.low
     if verdict.claim.margin is None or not math.isfinite(half):
         return math.nan
-    alpha, rates = (1 - verdict.level) / 2, counted(verdict.rates)
+    alpha, rates = (1 - verdict.level) / 2, float(np.nan_to_num(verdict.rates))
     of_seeds = math.sqrt(max(0.0, half**2 - (float(special.ndtri(1 - alpha)) * rates) ** 2))
     sd = of_seeds * math.sqrt(verdict.pairs) / float(special.stdtrit(verdict.pairs - 1, 1 - alpha))
     return power(verdict.claim, sd, verdict.pairs, alpha, rates=rates)

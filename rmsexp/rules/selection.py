@@ -23,8 +23,6 @@ far and does not depend on the order in which the runs finish, so any number of 
 Values are given by norm, rate and seed. NaN stands for a run that diverged; a run that is not finished has no entry.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Tests of paired differences."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Replace files atomically, and move files aside. This module imports only the standard library."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

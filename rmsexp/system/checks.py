@@ -1,7 +1,5 @@
 """Checks of the values of options. Each raises ValueError with a message that names the key and says what is valid."""
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Iterable, Sequence
@@ -55,37 +53,34 @@ def choice(key: str, value: str, options: Sequence[str]) -> None:
 
 
 def positive(key: str, value: float, most: float = LARGEST_FLOAT) -> None:
-    if not 0 < value < math.inf:
-        raise ValueError(f"{key} must be a finite number greater than 0, got {value}")
-    if value > most:
-        raise ValueError(f"{key} must be at most {most}, got {value}")
+    _check(0 < value < math.inf, key, "be a finite number greater than 0", value)
+    _check(value <= most, key, f"be at most {most}", value)
 
 
 def at_least(key: str, value: float, least: float, most: int = MOST) -> None:
     """Check that a number is at least ``least``, an integer at most ``most``, and a float in the range of float32."""
-    if not least <= value < math.inf:
-        kind = "" if isinstance(value, int) else "a finite number of "
-        raise ValueError(f"{key} must be {kind}at least {least}, got {value}")
-    largest = most if isinstance(value, int) else LARGEST_FLOAT
-    if value > largest:
-        raise ValueError(f"{key} must be at most {largest}, got {value}")
+    kind, largest = ("", most) if isinstance(value, int) else ("a finite number of ", LARGEST_FLOAT)
+    _check(least <= value < math.inf, key, f"be {kind}at least {least}", value)
+    _check(value <= largest, key, f"be at most {largest}", value)
 
 
 def finite(key: str, value: float) -> None:
-    if not math.isfinite(value):
-        raise ValueError(f"{key} must be a finite number, got {value}")
+    _check(math.isfinite(value), key, "be a finite number", value)
 
 
 def fraction(key: str, value: float) -> None:
-    if not 0 < value <= 1:
-        raise ValueError(f"{key} must lie in (0, 1], got {value}")
+    _check(0 < value <= 1, key, "lie in (0, 1]", value)
 
 
 def probability(key: str, value: float) -> None:
-    if not 0 <= value < 1:
-        raise ValueError(f"{key} must lie in [0, 1), got {value}")
+    _check(0 <= value < 1, key, "lie in [0, 1)", value)
 
 
 def not_empty(key: str, value: str) -> None:
     if not value.strip():
         raise ValueError(f"{key} must not be empty")
+
+
+def _check(valid: bool, key: str, must: str, value: float) -> None:
+    if not valid:
+        raise ValueError(f"{key} must {must}, got {value}")

@@ -1,7 +1,5 @@
 """Stopwatch, clock, spans of time and date. Nothing else that is recorded reads the time."""
 
-from __future__ import annotations
-
 import datetime
 import time
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """What all commands share: the parser of their options, messages about mistakes and failures, and exit statuses."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import itertools
@@ -19,8 +17,7 @@ from typing import Any, NoReturn, TypeVar
 from rmsexp.system import process
 
 PLACES = ("results=", "data.root=", "--results", "--folder", "--data-root", "--records")
-LONGEST_MESSAGE = 300  # largest number of characters of a message
-LONGEST_WITH_PATHS = 1000  # the same for messages that have a command with paths, or several paths and addresses
+LONGEST_MESSAGE = 1000  # characters; a command with paths, or several paths and addresses, takes some hundreds
 # what Hydra takes for null, a truth value or a number
 NO_TEXT = re.compile(r"null|true|false|[+-]?(nan|inf|[\d_.]*\d[\d_.]*(e[+-]?[\d_]+)?)", re.ASCII | re.IGNORECASE)
 
@@ -28,13 +25,9 @@ Number = TypeVar("Number", int, float)
 
 
 class ReportedError(Exception):
-    """An error that a command reports by its message.
-
-    ``exit_status``: the exit status of the command. ``longest``: largest number of characters of its message.
-    """
+    """An error that a command reports by its message. ``exit_status``: the exit status of the command."""
 
     exit_status = 1
-    longest = LONGEST_MESSAGE
 
 
 class ConfigError(ReportedError, ValueError):
@@ -59,10 +52,8 @@ class Parser(argparse.ArgumentParser):
         report(message)
         self.exit(2)
 
-    def add_config_dir(
-        self, help: str = "a folder of your own configs, such as norms and tasks", default: str | None = None
-    ) -> None:
-        self.add_argument("-cd", "--config-dir", metavar="DIR", default=default, help=help)
+    def add_config_dir(self, help: str = "a folder of your own configs, such as norms and tasks") -> None:
+        self.add_argument("-cd", "--config-dir", metavar="DIR", help=help)
 
 
 def number(kind: type[Number], least: float, most: float = sys.float_info.max) -> Callable[[str], Number]:
@@ -156,20 +147,19 @@ def inform(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def brief(message: object, longest: int = LONGEST_MESSAGE) -> str:
-    """Return a message, or that of an error, in at most two lines and ``longest`` characters.
+def brief(message: object) -> str:
+    """Return a message, or that of an error, in at most two lines and ``LONGEST_MESSAGE`` characters.
 
     In a longer one, long paths and values lose their middle, so that the names of files remain, and then the message
-    does. Characters that cannot be printed are written as escapes. A ReportedError may have a limit of its own.
+    does. Characters that cannot be printed are written as escapes.
     """
-    longest = getattr(message, "longest", longest)
     first, *others = [line.strip() for line in str(message).splitlines() if line.strip()] or [type(message).__name__]
     lines = [first, " ".join(others)] if others else [first]
     text = "\n".join("".join(char if char.isprintable() else ascii(char)[1:-1] for char in line) for line in lines)
-    if len(text) > longest:
+    if len(text) > LONGEST_MESSAGE:
         text = re.sub(r"\S{80,}", lambda word: f"{word[0][:30]}…{word[0][-49:]}", text)
-    end = longest // 3
-    return text if len(text) <= longest else f"{text[: longest - end - 1]}…{text[-end:]}"
+    end = LONGEST_MESSAGE // 3
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - end - 1]}…{text[-end:]}"
 
 
 def command(module: str, *words: str) -> str:

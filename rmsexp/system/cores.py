@@ -5,8 +5,6 @@ Three things limit them: the CPU affinity of the process, the CPU quota of its c
 control group at ``/sys/fs/cgroup``, not those of groups nested in it.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ A results folder may hold anything, such as a pipe, and opening that would wait.
 that only this user can change.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Codes of languages without region, script and case: zh, ZH, zh_CN and zho_Hans all stand for Chinese, ``zh``."""
 
-from __future__ import annotations
-
 import re
 
 # other codes of the languages for which sacreBLEU and Moses have tokenisers of their own

@@ -3,8 +3,6 @@
 Cloud machines often have only a marketing name, such as "AMD EPYC", which several generations of processors share.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -23,9 +23,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
-from rmsexp.system import file_lock
-from rmsexp.system.file_lock import try_to_lock
+from rmsexp.system import lock
 from rmsexp.system.files import private_folder
+from rmsexp.system.lock import try_to_lock
 
 FOLDER = Path(tempfile.gettempdir(), f"rmsexp-{os.geteuid()}")
 MEASURING, WORKING = "measuring.lock", "working.lock"
@@ -118,7 +118,7 @@ def _wait(file: IO[str], kind: int, waiting: Callable[[], None] = lambda: None, 
         if polls == patience:
             waiting()
         polls += 1
-        threading.Event().wait(file_lock.POLL_SECONDS)
+        threading.Event().wait(lock.POLL_SECONDS)
 
 
 def _owner(file: IO[str]) -> str:

@@ -3,16 +3,35 @@
 Each reader returns the mapping that a file holds, and raises OSError if the file cannot be opened, or else ValueError
 with a message of one line that names the file. YAML that is too large, too deeply nested or has aliases is refused
 before it takes time or memory.
+
+A reader of a record states, in annotations, which keys and types it needs, and :func:`typed` checks the data against
+them. Keys that the type does not have are allowed, since newer versions add some, unless they are to be refused. What
+a class raises ValueError for, as in ``__post_init__``, gets its place.
 """
 
-from __future__ import annotations
-
 import errno
+import inspect
 import json
 import re
+import reprlib
+import sys
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    NotRequired,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 import yaml
 
@@ -24,6 +43,9 @@ LARGEST_YAML = 1 << 15  # characters; a run's config.yaml has about two thousand
 NOT_DAMAGE = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE)
 DEEPEST_YAML = 20  # levels of nesting; a run's config has four
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is the faster one
+T = TypeVar("T")
+LARGEST = (1 << 63) - 1  # integer in a record: that of NumPy and pandas
+NAMES = {int: "an integer", float: "a finite number", str: "a text", bool: "true or false", NoneType: "null"}
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -117,3 +139,121 @@ def _text(path: Path) -> str:
 
 def _one_line(error: object) -> str:
     return brief(" ".join(str(error).split()))
+
+
+class Between(NamedTuple):
+    """The limits of a number, both included: ``Annotated[int, Between(0, 9)]``."""
+
+    least: float
+    most: float
+
+    def __str__(self) -> str:
+        return f"a number from {self.least:g} to {self.most:g}"
+
+
+Count = Annotated[int, Between(0, LARGEST)]
+
+
+def read_typed(path: Path, kind: type[T]) -> T:
+    """Return the JSON object in a file as a value of a type.
+
+    Raises: OSError if the file cannot be opened; as :func:`typed_of`.
+    """
+    return typed_of(path, kind, read_json(path))
+
+
+def typed_of(file: object, kind: type[T], content: object, *, refuse_unknown: bool = False) -> T:
+    """Return the content of a file as a value of a type.
+
+    Raises: ValueError, in one line that names the file and the place in it, if it is not of this type.
+    """
+    try:
+        found: T = typed(kind, content, refuse=refuse_unknown)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+    return found
+
+
+def typed(kind: Any, value: Any, place: str = "it", refuse: bool = False) -> Any:
+    """Return plain data as a value of a type.
+
+    ``kind``: a class of ``NAMES``, Any, a Literal, a union, ``Annotated[…, Between(…)]``, a list, tuple or dict of
+    such, or a class with annotated fields: a dataclass, a NamedTuple, or a TypedDict, whose values keep their other
+    keys. An integer may stand for a float. ``place``: the name of the value in messages. ``refuse``: whether keys that
+    a class does not have are refused.
+
+    Raises: ValueError, in one line, for a value of another type.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if kind in NAMES:
+        return _require(_is_plain(kind, value), value, place, NAMES[kind])
+    if origin is Annotated:
+        plain, limits = typed(arguments[0], value, place, refuse), arguments[1]
+        return _require(limits.least <= plain <= limits.most, plain, place, limits)
+    if origin in (Union, UnionType):  # the first type that the value fits
+        if value is None and NoneType in arguments:
+            return None
+        *kinds, last = [each for each in arguments if each is not NoneType]
+        for each in kinds:
+            with suppress(ValueError):
+                return typed(each, value, place, refuse)
+        return typed(last, value, place, refuse)
+    if origin is Literal:
+        known = any(type(value) is type(choice) and value == choice for choice in arguments)
+        return _require(known, value, place, " or ".join(map(str, arguments)))
+    if origin in (list, tuple):
+        _require(isinstance(value, list | tuple), value, place, "a list")
+        return origin(typed(arguments[0], item, f"{place}[{number}]", refuse) for number, item in enumerate(value))
+    _require(isinstance(value, dict), value, place, "an object")
+    if origin is dict:
+        return {key: typed(arguments[1], item, _inside(place, key), refuse) for key, item in value.items()}
+    fields = _fields(kind)
+    if missing := [name for name, (_, required) in fields.items() if required and name not in value]:
+        raise ValueError(f"{place} has no {missing[0]}")
+    if refuse and (unknown := [name for name in value if name not in fields]):
+        raise ValueError(f"{place} has {reprlib.repr(unknown[0])}, which is not known")
+    content = {
+        name: typed(of, value[name], _inside(place, name), refuse) for name, (of, _) in fields.items() if name in value
+    }
+    if is_typeddict(kind):
+        return value | content
+    try:
+        return kind(**content)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
+
+
+def _is_plain(kind: type, value: object) -> bool:
+    """Return whether a value has the type ``kind``, a key of ``NAMES``. An int is a float, too; a bool is neither."""
+    if kind is float:
+        return type(value) in (int, float) and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
+    return type(value) is kind and (kind is not int or abs(value) <= LARGEST)  # type: ignore[arg-type]
+
+
+def _require(valid: bool, value: Any, place: str, expected: object) -> Any:
+    """Return the value if it is valid. Raises: ValueError."""
+    if not valid:
+        raise ValueError(f"{place} is {reprlib.repr(value)} instead of {expected}")
+    return value
+
+
+def _inside(place: str, key: object) -> str:
+    """Return the name of a value in an object."""
+    name = key if isinstance(key, str) and key.isidentifier() and len(key) < 40 else reprlib.repr(key)
+    return str(name) if place == "it" else f"{place}.{name}"
+
+
+@cache
+def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
+    """Return the type of each field of a class, and whether data must have the field."""
+    hints = get_type_hints(kind, include_extras=True)
+    if is_typeddict(kind):
+        optional = {name for name, hint in hints.items() if get_origin(hint) is NotRequired} | kind.__optional_keys__
+        return {
+            name: (get_args(hint)[0] if get_origin(hint) is NotRequired else hint, name not in optional)
+            for name, hint in hints.items()
+        }
+    parameters = inspect.signature(kind).parameters  # of a dataclass or NamedTuple
+    return {name: (hints[name], parameter.default is parameter.empty) for name, parameter in parameters.items()}

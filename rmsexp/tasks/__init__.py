@@ -6,8 +6,6 @@ package and is constructed from the task's config and a device. The module ``tra
 task's config names under ``_target_`` (docs/extending.md).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -39,23 +39,20 @@ Deviation: attentive reader, words that count as entities
     effect: none if the vocabulary has no such words, as @entity1-based; not checked, for want of the original files
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from rmsexp import config
 from rmsexp.data import Source, authors_files, cloze
 from rmsexp.data.cloze import NIL, UNK, Cloze, Examples
 from rmsexp.data.files import digest_of_words
-from rmsexp.data.sequences import Sequences, by_sentences, cycled, even_parts
+from rmsexp.data.sequences import by_sentences, cut, cycled
 from rmsexp.data.synthetic import stories
 from rmsexp.models import init
 from rmsexp.models.attentive_reader import AttentiveReader, Batch
@@ -64,8 +61,8 @@ from rmsexp.norms.batch import other_statistics
 from rmsexp.records import record
 from rmsexp.rules.quantities import Quantity, error, loss
 from rmsexp.system import checks
-from rmsexp.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Noise, Objective, Target
-from rmsexp.train.distributed.group import means
+from rmsexp.task import Noise, Objective, Target
+from rmsexp.tasks.base import TaskBase
 from rmsexp.train.optim import TensorFlowAdamConfig
 from rmsexp.train.randomness import permutation, stream
 from rmsexp.train.schedule import Constant
@@ -167,18 +164,15 @@ class Config(config.RunConfig):
         checks.at_least("pool", self.pool, 1)
 
 
-class Task:
+class Task(TaskBase):
     """The task ``attentive_reader``. :class:`rmsexp.task.Task` describes the attributes and methods."""
 
     target = Target(split="valid", metric="error", mode="min", selection="valid")  # top4 has no test split
     predictions = "questions"
     quantities: Sequence[Quantity] = (loss("train"), loss("valid"), error("valid"), error("test"))
-    files: Mapping[str, str] = {}
 
     def __init__(self, config: Config, device: torch.device) -> None:
-        self.config, self.device = config, device
-        self._source = SOURCES[config.data.name](config.data, config.data.root_folder)
-        self.dataset = Dataset(self._source.name, self._source.digest, self._source.builtin)
+        super().__init__(config, device, SOURCES[config.data.name](config.data, config.data.root_folder))
         if config.data.validation is not None:
             self.target = replace(self.target, split="test")
         elif not config.test_splits:
@@ -187,16 +181,12 @@ class Task:
             "batch norm": "error and loss use the statistics that norm.eval selects; error_… and loss_… use the others"
         }
 
-    @property
-    def steps_per_epoch(self) -> float:
-        return float(len(self._cloze.splits["train"]) // self.config.batch_size)
-
     def prepare(self, report: Callable[[str], None]) -> None:
-        self._cloze = self._source.load(report)
+        self._cloze: Cloze = self.source.load(report)
+        self.held_out = self._cloze.splits
         size = len(self._cloze.splits["train"])
         if self.config.batch_size > size:
             raise ValueError(f"batch_size={self.config.batch_size} is more than the {size} training examples")
-        self._epoch = lru_cache(maxsize=2)(self._plan)
         self.notes[record.WORDS] = digest_of_words(self._cloze.words)
         self.target = replace(self.target, chance=self._chance(self._cloze.splits[self.target.split]))
 
@@ -213,66 +203,48 @@ class Task:
             model, INITIALISERS[self.config.model.init], lambda name: stream(seed, "init", stream_name(name)), others
         )
 
-    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return self.config.optim.optimizer(model.parameters())
+    def plan(self, epoch: int) -> list[np.ndarray]:
+        """Return the batches of an epoch, without the examples at the end of its order that do not fill a batch."""
+        train, options = self._cloze.splits["train"], self.config
+        size = len(train)
+        order = permutation(size, options.seed, "order", epoch).numpy() if options.shuffle else np.arange(size)
+        lengths = train.passages.lengths + train.questions.lengths
+        return by_sentences(lengths, order[: size - size % options.batch_size], options.batch_size, options.pool)
 
-    def batches(self, step: int, chosen: slice = ALL) -> MicroBatches:
-        """Return the micro-batches of a step.
-
-        The step's entity names are permuted at random, so that a name means nothing across steps.
-        """
-        epoch, index = divmod(step, int(self.steps_per_epoch))
-        parts = even_parts(self._epoch(epoch)[index], self.config.micro_batches)
-        entities = self._cloze.entities
-        words = np.arange(len(self._cloze.words))
+    def load(self, indices: np.ndarray, step: int) -> Batch:
+        """Return training examples. The step permutes the entities, so that a name means nothing across steps."""
+        words, entities = np.arange(len(self._cloze.words)), self._cloze.entities
         words[entities] = entities[permutation(len(entities), self.config.seed, "entities", step).numpy()]
-        loaded = (self._load(self._cloze.splits["train"], part, words) for part in parts[chosen])
-        return MicroBatches(loaded, [len(part) for part in parts])
+        return self._load(self._cloze.splits["train"], indices, words)
 
-    def examples(self, batch: Batch) -> int:
-        return len(batch.answer)
+    def objective(self, model: nn.Module, batch: Batch, noise: Noise | None) -> Objective:
+        """Return the mean of ``-log(p + LEAST_PROBABILITY)``, where p is the probability of the answer.
 
-    def objective(self, model: nn.Module, batch: Batch, noise: Noise) -> Objective:
-        sums, objective = _sums(model(batch, noise), batch.answer)
-        return Objective(objective / len(batch.answer), sums, len(batch.answer))
+        The loss is ``-log(p)``. If the answer is the unknown word, any prediction is an error.
+        """
+        logits, answers = model(batch, noise).float(), batch.answer
+        losses = F.cross_entropy(logits, answers, reduction="none")
+        objective = -torch.log(torch.exp(-losses) + LEAST_PROBABILITY)
+        wrong = (logits.argmax(1) != answers) | (answers == UNK)
+        return Objective(objective.sum() / len(answers), {"loss": losses.sum(), "error": wrong.sum()}, len(answers))
 
-    def evaluate(self, model: nn.Module, extent: Extent = WHOLE) -> dict[str, dict[str, float]]:
-        """Return mean loss in nats and error (a fraction) of each held-out split that ``extent`` covers.
+    def scores(self, model: nn.Module, split: str, examples: int | None) -> dict[str, float]:
+        """Return mean loss in nats and error (a fraction) of a split, whose entities keep their names.
 
         With batch norm there are also the metrics with the statistics that ``norm.eval`` does not select:
         ``loss_batch`` and ``error_batch`` if it is "running", ``loss_running`` and ``error_running`` if it is "batch".
         """
-        results, splits = {}, self._cloze.splits
-        held_out = {extent.split: splits["valid"].first(extent.examples)}
-        if extent.test and "test" in splits:
-            held_out["test"] = splits["test"]
-        for name, split in held_out.items():
-            results[name] = self._scores(model, split)
-            with other_statistics(model) as other:
-                if other is not None:
-                    results[name] |= {f"{key}_{other}": value for key, value in self._scores(model, split).items()}
-        return results
+        held_out, words = self._cloze.splits[split].first(examples), np.arange(len(self._cloze.words))
+        parts = cut(np.arange(len(held_out)), self.config.batch_size)
 
-    def _plan(self, epoch: int) -> list[np.ndarray]:
-        """Return the batches of an epoch, as indices of training examples.
+        def means() -> dict[str, float]:
+            return self.mean_metrics(model, lambda part: self._load(held_out, part, words), parts, len(held_out))
 
-        The examples at the end of the epoch's order that do not fill a batch are left out.
-        """
-        train, options = self._cloze.splits["train"], self.config
-        size, used = len(train), int(self.steps_per_epoch) * options.batch_size
-        order = permutation(size, options.seed, "order", epoch).numpy() if options.shuffle else np.arange(size)
-        lengths = train.passages.lengths + train.questions.lengths
-        return by_sentences(lengths, order[:used], options.batch_size, options.pool)
-
-    def _scores(self, model: nn.Module, split: Examples) -> dict[str, float]:
-        """Return mean loss and error of a split. Its examples keep their order and their entity names."""
-        words, size = np.arange(len(self._cloze.words)), self.config.batch_size
-
-        def sums(start: int) -> dict[str, float]:
-            batch = self._load(split, np.arange(start, min(start + size, len(split))), words)
-            return {name: value.item() for name, value in _sums(model(batch), batch.answer)[0].items()}
-
-        return means(sums, range(0, len(split), size), len(split))
+        metrics = means()
+        with other_statistics(model) as other:
+            if other is not None:
+                metrics |= {f"{key}_{other}": value for key, value in means().items()}
+        return metrics
 
     def _chance(self, split: Examples) -> float:
         """Return the expected error of answering with an entity of the passage, drawn uniformly."""
@@ -283,32 +255,12 @@ class Task:
         return 1 - correct / len(split)
 
     def _load(self, split: Examples, indices: np.ndarray, words: np.ndarray) -> Batch:
-        """Return the examples ``indices`` as a batch on the device, with word id ``words[i]`` in place of word id i."""
-        arrays = (
-            *self._pad(split.passages, indices, words),
-            *self._pad(split.questions, indices, words),
-            words[split.answers[indices]],
-        )
-        return Batch(*(torch.from_numpy(array).to(self.device, non_blocking=True) for array in arrays))
-
-    @staticmethod
-    def _pad(sequences: Sequences, indices: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return word ids, replaced by ``words``, and their mask, ``(batch, time)`` each.
+        """Return the examples ``indices`` as a batch on the device, with word id ``words[i]`` in place of word id i.
 
         Padding repeats the sequence (:func:`rmsexp.data.sequences.cycled`).
         """
-        tokens, mask = cycled([sequences[i] for i in indices], NIL)
-        return words[tokens], mask
-
-
-def _sums(logits: Tensor, answers: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    """Return two results, summed over the batch: the metrics (loss in nats, number of errors) and the objective.
-
-    The loss is ``-log(p)`` and the objective ``-log(p + LEAST_PROBABILITY)``, where p is the probability of the answer.
-    If the answer is the unknown word, any prediction is an error.
-    """
-    logits = logits.float()
-    losses = F.cross_entropy(logits, answers, reduction="none")
-    objective = -torch.log(torch.exp(-losses) + LEAST_PROBABILITY)
-    wrong = (logits.argmax(1) != answers) | (answers == UNK)
-    return {"loss": losses.sum(), "error": wrong.sum()}, objective.sum()
+        arrays = []
+        for sequences in (split.passages, split.questions):
+            tokens, mask = cycled([sequences[i] for i in indices], NIL)
+            arrays += [words[tokens], mask]
+        return Batch(*self.on_device([*arrays, words[split.answers[indices]]]))

@@ -1,10 +1,8 @@
 """CIFAR-10 with ConvPool-CNN-C (the paper's Table 10 and appendix A.4; Salimans & Kingma 2016, section 5.1)."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +12,15 @@ from torch.nn import functional as F
 
 from rmsexp import config
 from rmsexp.data import Images, cifar10
-from rmsexp.data.sequences import even_parts
+from rmsexp.data.sequences import cut
 from rmsexp.data.synthetic import shapes
 from rmsexp.models import init
 from rmsexp.models.convpool import ConvPool
 from rmsexp.norms import Norm
 from rmsexp.rules.quantities import Quantity, error, loss
 from rmsexp.system import checks
-from rmsexp.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Noise, Objective, Target
-from rmsexp.train.distributed.group import means
+from rmsexp.task import Noise, Objective, Target
+from rmsexp.tasks.base import TaskBase
 from rmsexp.train.optim import Adam, AdamConfig
 from rmsexp.train.randomness import StreamNoise, permutation, stream
 from rmsexp.train.schedule import HoldThenDecay
@@ -105,7 +103,7 @@ class Config(config.RunConfig):
             )
 
 
-class Task:
+class Task(TaskBase):
     """The task ``cifar10``. :class:`rmsexp.task.Task` describes the attributes and methods.
 
     A batch is whitened images, ``(batch, 3, 32, 32)``, and labels, ``(batch,)``.
@@ -115,28 +113,23 @@ class Task:
     target = Target(split="test", metric="error", mode="min", selection="test", chance=0.9)
     predictions = "images"
     quantities: Sequence[Quantity] = (loss("train"), *map(error, ("train", "valid", "test")))
-    notes: Mapping[str, str] = {}
-    files: Mapping[str, str] = {}
 
     def __init__(self, config: Config, device: torch.device) -> None:
-        self.config, self.device = config, device
-        self._root = config.data.root_folder
-        self._source = SOURCES[config.data.name](self._root)
+        images = SOURCES[config.data.name](config.data.root_folder)
         if config.data.validation is not None:
-            self._source = self._source.with_validation(config.data.validation)
+            images = images.with_validation(config.data.validation)
             self.target = replace(self.target, selection="valid")
         else:
+            self.held_out = ("test",)
             self.quantities = [quantity for quantity in self.quantities if quantity.split != "valid"]
-        self.dataset = Dataset(self._source.name, self._source.digest, self._source.builtin)
-        size = len(self._source.train_y)
+        super().__init__(config, device, images)
+        size = len(images.train_y)
         if config.batch_size > size:
             raise ValueError(f"batch_size={config.batch_size} is more than the {size} training images")
-        self._batches_per_epoch = size // config.batch_size
-        self.steps_per_epoch = float(self._batches_per_epoch)
-        self._order = lru_cache(maxsize=2)(lambda epoch: permutation(size, config.seed, "order", epoch).numpy())
 
     def prepare(self, report: Callable[[str], None]) -> None:
-        self._images = cifar10.whitened(self._source, self.config.data.zca_eps, self._root, report)
+        data = self.config.data
+        self._images = cifar10.whitened(self.source, data.zca_eps, data.root_folder, report)
 
     def build(self, norm: Norm) -> nn.Module:
         options = self.config.model
@@ -147,10 +140,10 @@ class Task:
 
     def initialise(self, model: nn.Module) -> None:
         seed, options = self.config.seed, self.config.model
-        init.initialise(model, init.INITIALISERS[options.init], lambda name: stream(seed, "init", name))
+        init.initialise(model, init.INITIALISERS[options.init], partial(stream, seed, "init"))
         if options.data_init:
             indices = permutation(len(self._images.train_y), seed, "calibration")[:CALIBRATION_IMAGES].numpy()
-            images, _ = self._load(self._images.train_x, self._images.train_y, indices)
+            images, _ = self.load(indices)
             init.initialise_from_data(
                 model, lambda: model(images, StreamNoise(seed, "calibration noise", device=self.device))
             )
@@ -160,51 +153,27 @@ class Task:
         trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         return Adam(trainable, options.lr, self.config.schedule.beta1, options.beta2, options.eps)
 
-    def batches(self, step: int, chosen: slice = ALL) -> MicroBatches:
-        epoch, index = divmod(step, self._batches_per_epoch)
-        size, images = self.config.batch_size, self._images
-        parts = even_parts(self._order(epoch)[index * size : (index + 1) * size], self.config.micro_batches)
-        loaded = (self._load(images.train_x, images.train_y, part) for part in parts[chosen])
-        return MicroBatches(loaded, [len(part) for part in parts])
+    def plan(self, epoch: int) -> np.ndarray:
+        """Return the batches of an epoch, ``(step, batch)``, without the images that do not fill a batch."""
+        size, batch_size = len(self.source.train_y), self.config.batch_size
+        order = permutation(size, self.config.seed, "order", epoch).numpy()
+        return order[: size - size % batch_size].reshape(-1, batch_size)
 
-    def examples(self, batch: Batch) -> int:
-        return len(batch[1])
+    def load(self, indices: np.ndarray, step: int = 0, split: str = "train") -> Batch:  # noqa: ARG002
+        """Return images, in the model's memory format, and labels of a split."""
+        arrays = (getattr(self._images, f"{split}_{part}")[indices] for part in ("x", "y"))
+        images, labels = self.on_device(arrays)
+        return images.contiguous(memory_format=MEMORY_FORMATS[self.config.model.memory_format]), labels
 
-    def objective(self, model: nn.Module, batch: Batch, noise: Noise) -> Objective:
+    def objective(self, model: nn.Module, batch: Batch, noise: Noise | None) -> Objective:
+        """Return the mean cross-entropy. Logits with a NaN are no prediction, so they count as wrong."""
         images, labels = batch
-        sums = _sums(model(images, noise), labels)
-        return Objective(sums["loss"] / len(labels), sums, len(labels))
+        logits = model(images, noise).float()
+        wrong = (logits.argmax(1) != labels) | logits.isnan().any(1)
+        loss = F.cross_entropy(logits, labels, reduction="sum")
+        return Objective(loss / len(labels), {"loss": loss, "error": wrong.sum()}, len(labels))
 
-    def evaluate(self, model: nn.Module, extent: Extent = WHOLE) -> dict[str, dict[str, float]]:
-        data = self._images
-        splits = {}
-        if data.valid_x is not None and data.valid_y is not None:
-            splits[extent.split] = data.valid_x, data.valid_y[: extent.examples]
-        if extent.test:
-            splits["test"] = (data.test_x, data.test_y)
-        return {name: self._scores(model, *split) for name, split in splits.items()}
-
-    def _scores(self, model: nn.Module, x: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-        """Return mean loss and error of as many images, the first ones, as there are labels."""
-
-        def sums(start: int) -> dict[str, float]:
-            images, truth = self._load(x, labels, np.arange(start, min(start + EVALUATION_BATCH, len(labels))))
-            return {name: value.item() for name, value in _sums(model(images), truth).items()}
-
-        return means(sums, range(0, len(labels), EVALUATION_BATCH), len(labels))
-
-    def _load(self, images: np.ndarray, labels: np.ndarray, indices: np.ndarray) -> Batch:
-        """Return the images, in the model's memory format, and labels at ``indices``, both on the device."""
-        x = torch.from_numpy(images[indices]).to(self.device, non_blocking=True)
-        memory_format = MEMORY_FORMATS[self.config.model.memory_format]
-        return x.contiguous(memory_format=memory_format), torch.from_numpy(labels[indices]).to(self.device)
-
-
-def _sums(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Return the cross-entropy in nats, summed over the batch, and the number of wrong predictions.
-
-    Logits with a NaN are no prediction, so they count as wrong.
-    """
-    logits = logits.float()
-    wrong = (logits.argmax(1) != labels) | logits.isnan().any(1)
-    return {"loss": F.cross_entropy(logits, labels, reduction="sum"), "error": wrong.sum()}
+    def scores(self, model: nn.Module, split: str, examples: int | None) -> dict[str, float]:
+        indices = np.arange(len(getattr(self._images, f"{split}_y")))[:examples]
+        parts = cut(indices, EVALUATION_BATCH)
+        return self.mean_metrics(model, partial(self.load, split=split), parts, len(indices))

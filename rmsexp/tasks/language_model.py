@@ -1,11 +1,9 @@
 """Language modelling with a decoder like LLaMA's: predict each token of a text from those before it."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,7 @@ from torch.nn import functional as F
 from rmsexp import config
 from rmsexp.data import text
 from rmsexp.data.files import digest_of_contents
-from rmsexp.data.sequences import even_parts
+from rmsexp.data.sequences import cut
 from rmsexp.models import init
 from rmsexp.models.language_model import Cache, LanguageModel, Sizes
 from rmsexp.norms import Norm, Site
@@ -25,8 +23,8 @@ from rmsexp.norms.batch import refuse_batch_statistics
 from rmsexp.records import record
 from rmsexp.rules.quantities import Quantity, loss
 from rmsexp.system import checks
-from rmsexp.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Noise, Objective, Target
-from rmsexp.train.distributed.group import each
+from rmsexp.task import Noise, Objective, Target
+from rmsexp.tasks.base import TaskBase
 from rmsexp.train.optim import AdamWConfig
 from rmsexp.train.randomness import drawn_index, permutation, seed_of, stream
 from rmsexp.train.schedule import Cosine
@@ -95,7 +93,7 @@ class Config(config.RunConfig):
         checks.at_least("context", self.context, 2)
 
 
-class Task:
+class Task(TaskBase):
     """The task ``language_model``. :class:`rmsexp.task.Task` describes the attributes and methods.
 
     A micro-batch is token ids, ``(batch, context + 1)``; all but the first of a row are predicted. An example is a row.
@@ -104,24 +102,17 @@ class Task:
     target = Target(split="test", metric="bits_per_byte", mode="min", selection="valid")
     predictions = "tokens"
     quantities = (loss("train"), loss("valid"), Quantity("valid", "bits_per_byte", "bits per byte"))
-    files: Mapping[str, str] = {}
 
     def __init__(self, config: Config, device: torch.device) -> None:
-        self.config, self.device = config, device
-        self._text = SOURCES[config.data.name](config.data, config.data.root_folder)
-        self.dataset = Dataset(self._text.name, self._text.digest, self._text.builtin)
+        super().__init__(config, device, SOURCES[config.data.name](config.data, config.data.root_folder))
         self.notes = {
             "tokens": f"{config.batch_size * config.context:,} per step, in sequences of {config.context:,}",
             "batch norm": "in training, statistics include later tokens; evaluation uses the running statistics",
         }
 
-    @property
-    def steps_per_epoch(self) -> float:
-        return float(self._windows // self.config.batch_size)
-
     def prepare(self, report: Callable[[str], None]) -> None:
         options = self.config.data
-        self._tokens = text.prepare(self._text, options.tokens, options.vocabulary, options.root_folder, report)
+        self._tokens = text.prepare(self.source, options.tokens, options.vocabulary, options.root_folder, report)
         self.notes[record.SUBWORDS] = self._tokens.tokeniser.digest
         size, context = len(self._tokens.splits["train"]), self.config.context
         # An epoch begins at one of the first `context` tokens, so that sequences begin elsewhere in every epoch.
@@ -131,7 +122,6 @@ class Task:
                 f"the training text has {size:,} tokens, too few for a step: {self.config.batch_size} sequences of "
                 f"{context} tokens; lower batch_size or context"
             )
-        self._epoch = lru_cache(maxsize=2)(self._starts)
         held_out = self._tokens.splits[self.target.split]
         bytes_per_token = self._tokens.tokeniser.lengths[held_out].mean()
         self.target = replace(self.target, chance=math.log2(self.vocabulary) / float(bytes_per_token))
@@ -152,33 +142,47 @@ class Task:
 
     def initialise(self, model: nn.Module) -> None:
         assert isinstance(model, LanguageModel)
-        seed = self.config.seed
-        init.initialise(model, init.lecun_normal, lambda name: stream(seed, "init", name), model.initialisers())
+        init.initialise(model, init.lecun_normal, partial(stream, self.config.seed, "init"), model.initialisers())
 
-    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return self.config.optim.optimizer(model.parameters())
+    def plan(self, epoch: int) -> np.ndarray:
+        """Return where the sequences of an epoch's batches start in the training text, in random order."""
+        context, seed, batch_size = self.config.context, self.config.seed, self.config.batch_size
+        first = seed_of(seed, "first", epoch) % context
+        starts = first + context * permutation(self._windows, seed, "order", epoch).numpy()
+        return starts[: self._windows - self._windows % batch_size].reshape(-1, batch_size)
 
-    def batches(self, step: int, chosen: slice = ALL) -> MicroBatches:
-        epoch, index = divmod(step, int(self.steps_per_epoch))
-        size, train = self.config.batch_size, self._tokens.splits["train"]
-        parts = even_parts(self._epoch(epoch)[index * size : (index + 1) * size], self.config.micro_batches)
-        loaded = (self._load(train, starts, self.config.context + 1) for starts in parts[chosen])
-        return MicroBatches(loaded, [len(starts) for starts in parts])  # every sequence has as many tokens
+    def load(self, indices: np.ndarray, step: int) -> Tensor:  # noqa: ARG002
+        """Return the sequences that start at ``indices``, with the token before the first that is predicted."""
+        return self._load(self._tokens.splits["train"], indices, self.config.context + 1)
 
     def examples(self, batch: Tensor) -> int:
         return len(batch)
 
-    def objective(self, model: nn.Module, batch: Tensor, noise: Noise) -> Objective:  # noqa: ARG002
-        nats, count = _nats(model, batch)
-        return Objective(nats / count, {"loss": nats}, count)
+    def objective(self, model: nn.Module, batch: Tensor, noise: Noise | None) -> Objective:  # noqa: ARG002
+        """Return the mean cross-entropy of the predicted tokens."""
+        targets = batch[:, 1:].flatten()
+        logits = model(batch[:, :-1]).flatten(0, 1).float()
+        nats = F.cross_entropy(logits, targets, reduction="sum")
+        return Objective(nats / len(targets), {"loss": nats}, len(targets))
 
-    def evaluate(self, model: nn.Module, extent: Extent = WHOLE) -> dict[str, dict[str, float]]:
-        """Return the loss in nats per token, the bits per byte, and the perplexity of the held-out splits.
+    def scores(self, model: nn.Module, split: str, examples: int | None) -> dict[str, float]:
+        """Return the loss in nats per token, the bits per byte and the perplexity of a split.
 
-        A split is read in sequences of ``context`` tokens, each without what is before it; ``extent`` counts these.
+        It is read in sequences of ``context`` tokens, each without what is before it; ``examples`` counts these. The
+        first one follows a line feed.
         """
-        names = {extent.split: "valid"} | ({"test": "test"} if extent.test else {})
-        return {name: self._scores(model, self._tokens.splits[split], extent.examples) for name, split in names.items()}
+        tokeniser, tokens = self._tokens.tokeniser, self._tokens.splits[split]
+        tokens = tokens if examples is None else tokens[: examples * self.config.context]
+        shifted = np.concatenate([tokens[:1], tokens])
+        shifted[0] = tokeniser.line_end
+        parts = self._sequences(len(tokens))
+        nats = self.mean_metrics(model, lambda part: self._load(shifted, *part), parts, 1)["loss"]
+        mean = nats / len(tokens)
+        return {
+            "loss": mean,
+            "bits_per_byte": nats / math.log(2) / int(tokeniser.lengths[tokens].sum()),
+            "perplexity": math.exp(mean) if mean < 700 else math.inf,
+        }
 
     def generate(self, model: nn.Module, prompt: str, count: int, temperature: float, seed: int) -> str:
         """Return ``count`` tokens after the prompt, as text. The model must be in evaluation mode.
@@ -204,48 +208,23 @@ class Task:
             tokens.append(int(drawn_index(logits, temperature, generator)))
         return tokeniser.decode(tokens[start:])
 
-    def _starts(self, epoch: int) -> np.ndarray:
-        """Return where the sequences of an epoch start in the training text, in random order."""
-        context, seed = self.config.context, self.config.seed
-        first = seed_of(seed, "first", epoch) % context
-        return first + context * permutation(self._windows, seed, "order", epoch).numpy()
-
-    def _scores(self, model: nn.Module, split: np.ndarray, sequences: int | None) -> dict[str, float]:
-        """Return the metrics of a split, or of its first ``sequences`` sequences. The first follows a line feed."""
-        context, lengths = self.config.context, self._tokens.tokeniser.lengths
-        split = split if sequences is None else split[: sequences * context]
-        shifted = np.concatenate([split[:1], split])
-        shifted[0] = self._tokens.tokeniser.line_end
-
-        def sum_of(batch: tuple[np.ndarray, int]) -> float:
-            return _nats(model, self._load(shifted, *batch))[0].item()
-
-        nats = sum(each(sum_of, self._held_out(len(split))))
-        mean = nats / len(split)
-        return {
-            "loss": mean,
-            "bits_per_byte": nats / math.log(2) / int(lengths[split].sum()),
-            "perplexity": math.exp(mean) if mean < 700 else math.inf,
-        }
-
-    def _held_out(self, tokens: int) -> Iterator[tuple[np.ndarray, int]]:
+    def _sequences(self, tokens: int) -> Iterator[tuple[np.ndarray, int]]:
         """Yield batches of the successive sequences of ``tokens`` tokens, as their starts and their common length.
 
         Each sequence has one token before those that are predicted. The last batch has what remains.
         """
         context = self.config.context
         at_once = min(EVALUATED_TOKENS, EVALUATED_LOGITS // self.vocabulary)
-        whole, size = tokens // context, max(1, at_once // context)
-        starts = np.arange(whole) * context
-        for at in range(0, whole, size):
-            yield starts[at : at + size], context + 1
+        whole = tokens // context
+        for starts in cut(np.arange(whole) * context, max(1, at_once // context)):
+            yield starts, context + 1
         if rest := tokens - whole * context:
             yield np.array([whole * context]), rest + 1
 
     def _load(self, array: np.ndarray, starts: np.ndarray, length: int) -> Tensor:
         """Return rows of ``length`` tokens from ``starts`` on, on the device, ``(row, length)``."""
         rows = np.stack([array[start : start + length] for start in starts]).astype(np.int64)
-        return torch.from_numpy(rows).to(self.device, non_blocking=True)
+        return self.on_device([rows])[0]
 
     def _unigram_entropy(self) -> str:
         """Return the lowest loss that a model without context can have on each held-out split, as text."""
@@ -255,10 +234,3 @@ class Task:
             shares = counts[counts > 0] / counts.sum()
             entropies.append(f"{name} {-(shares * np.log(shares)).sum():.4f}")
         return f"entropy of single tokens, in nats: {'; '.join(entropies)}"
-
-
-def _nats(model: nn.Module, batch: Tensor) -> tuple[Tensor, int]:
-    """Return the cross-entropy of all predicted tokens, in nats, and the number of these tokens."""
-    targets = batch[:, 1:].flatten()
-    logits = model(batch[:, :-1]).flatten(0, 1).float()
-    return F.cross_entropy(logits, targets, reduction="sum"), len(targets)

@@ -1,11 +1,9 @@
 """Image-caption retrieval with order-embeddings (the paper's section 6.3; Vendrov et al. 2016)."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +16,7 @@ from rmsexp.data import Source
 from rmsexp.data.captions import EOS, PER_IMAGE, CaptionedImages, Captions, coco, flickr8k
 from rmsexp.data.files import digest_of_words
 from rmsexp.data.image_features import KINDS
-from rmsexp.data.sequences import even_parts, padded
+from rmsexp.data.sequences import cut, even_parts, padded
 from rmsexp.data.synthetic import scenes
 from rmsexp.metrics.retrieval import retrieval
 from rmsexp.models import init
@@ -28,8 +26,9 @@ from rmsexp.norms.batch import refuse_batch_statistics
 from rmsexp.records import record
 from rmsexp.rules.quantities import Quantity, loss
 from rmsexp.system import checks
-from rmsexp.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Noise, Objective, Target
-from rmsexp.train.distributed.group import each
+from rmsexp.task import Noise, Objective, Target
+from rmsexp.tasks.base import TaskBase
+from rmsexp.train.group import each
 from rmsexp.train.optim import TensorFlowAdam, TensorFlowAdamConfig
 from rmsexp.train.randomness import choices, permutation, stream
 from rmsexp.train.schedule import Constant
@@ -137,7 +136,7 @@ class Batch(NamedTuple):
     features: Tensor
 
 
-class Task:
+class Task(TaskBase):
     """The task ``order_embedding``. :class:`rmsexp.task.Task` describes the attributes and methods.
 
     ``words``: the vocabulary by word id, set by ``prepare``.
@@ -152,28 +151,18 @@ class Task:
         loss("valid", "per pair"),
         *(Quantity("valid", f"image_r{k}", f"image recall@{k}", "%") for k in (1, 5, 10)),
     )
-    files: Mapping[str, str] = {}
 
     def __init__(self, config: Config, device: torch.device) -> None:
-        self.config, self.device = config, device
-        self._source = SOURCES[config.data.name](config.data, config.data.root_folder)
-        self.dataset = Dataset(self._source.name, self._source.digest, self._source.builtin)
+        super().__init__(config, device, SOURCES[config.data.name](config.data, config.data.root_folder))
         self._penalty = PENALTIES[config.penalty]
-        self.notes: Mapping[str, str] = {}
-
-    @property
-    def steps_per_epoch(self) -> float:
-        """Return the steps per epoch. As in the published code, an epoch's last batch is dropped even if it is full."""
-        return float((len(self._splits["train"]) - 1) // self.config.batch_size)
 
     def prepare(self, report: Callable[[str], None]) -> None:
-        captions, data = self._source.load(report), self.config.data
+        captions, data = self.source.load(report), self.config.data
         self.words, self._splits = captions.words, dict(captions.splits)
         self._splits["valid"] = _first(self._splits["valid"], data.valid_images)
         size = len(self._splits["train"])
         if self.config.batch_size >= size:
             raise ValueError(f"batch_size={self.config.batch_size} must be less than the {size} training images")
-        self._order = lru_cache(maxsize=2)(lambda epoch: permutation(size, self.config.seed, "order", epoch).numpy())
         images = len(self._splits["test"])
         ranked = min(data.fold or images, images)
         self.notes = {
@@ -197,26 +186,32 @@ class Task:
     def initialise(self, model: nn.Module) -> None:
         recurrent = dict.fromkeys(("gru.gates_h.weight", "gru.candidate_h.weight"), init.orthogonal)
         others = recurrent | {"image.weight": init.glorot_uniform}
-        init.initialise(model, init.uniform(0.1), lambda name: stream(self.config.seed, "init", name), others)
+        init.initialise(model, init.uniform(0.1), partial(stream, self.config.seed, "init"), others)
 
-    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return self.config.optim.optimizer(model.parameters())
+    def plan(self, epoch: int) -> np.ndarray:
+        """Return the images of an epoch's batches, ``(step, batch)``.
 
-    def batches(self, step: int, chosen: slice = ALL) -> MicroBatches:
-        """Return micro-batches of images, each with one of its captions, drawn at random in each epoch."""
-        size = self.config.batch_size
-        epoch, index = divmod(step, int(self.steps_per_epoch))
-        images = self._order(epoch)[index * size : (index + 1) * size]
-        captions = PER_IMAGE * images + choices(size, PER_IMAGE, self.config.seed, "captions", step).numpy()
-        parts = [(captions[part], images[part]) for part in even_parts(np.arange(size), self.config.micro_batches)]
-        train = self._splits["train"]
-        loaded = (Batch(*self._tokens(train, texts), self._features(train, shown)) for texts, shown in parts[chosen])
-        return MicroBatches(loaded, [len(shown) for _, shown in parts])
+        As in the published code, an epoch's last batch is dropped even if it is full.
+        """
+        size, batch_size = len(self._splits["train"]), self.config.batch_size
+        order = permutation(size, self.config.seed, "order", epoch).numpy()
+        return order[: (size - 1) // batch_size * batch_size].reshape(-1, batch_size)
 
-    def examples(self, batch: Batch) -> int:
-        return len(batch.features)
+    def parts(self, step: int) -> list[np.ndarray]:
+        """Return, for each micro-batch, images and one caption of each, drawn at random in each epoch, ``(image, 2)``.
 
-    def objective(self, model: nn.Module, batch: Batch, noise: Noise) -> Objective:  # noqa: ARG002
+        Captions and images are indices.
+        """
+        images = self.batch(step)
+        captions = PER_IMAGE * images + choices(len(images), PER_IMAGE, self.config.seed, "captions", step).numpy()
+        return even_parts(np.stack([images, captions], 1), self.config.micro_batches)
+
+    def load(self, indices: np.ndarray, step: int) -> Batch:  # noqa: ARG002
+        """Return a micro-batch of :meth:`parts`."""
+        train, (images, captions) = self._splits["train"], indices.T
+        return Batch._make([*self._tokens(train, captions), self._features(train, images)])
+
+    def objective(self, model: nn.Module, batch: Batch, noise: Noise | None) -> Objective:  # noqa: ARG002
         return self.coupled(*self.embed(model, batch))
 
     def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -228,20 +223,11 @@ class Task:
         loss = ranking_loss(penalties.float(), self.config.margin)
         return Objective(loss, {"loss": loss}, len(penalties))
 
-    def evaluate(self, model: nn.Module, extent: Extent = WHOLE) -> dict[str, dict[str, float]]:
-        assert isinstance(model, OrderEmbedding)
-        results, valid = {}, self._splits["valid"]
-        splits = {extent.split: valid if extent.examples is None else _first(valid, extent.examples)}
-        if extent.test:
-            splits["test"] = self._splits["test"]
-        for name, split in splits.items():
-            captions, images = self._embed(model, split)
-            fold = self.config.data.fold if name == "test" else None
-            results[name] = {
-                "loss": self._loss(captions, images),
-                **retrieval(captions, images, self._penalty, fold, each),
-            }
-        return results
+    def scores(self, model: OrderEmbedding, split: str, examples: int | None) -> dict[str, float]:
+        """Return the mean loss per matching pair, and the measures of :func:`rmsexp.metrics.retrieval.retrieval`."""
+        captions, images = self._embed(model, _first(self._splits[split], examples))
+        fold = self.config.data.fold if split == "test" else None
+        return {"loss": self._loss(captions, images), **retrieval(captions, images, self._penalty, fold, each)}
 
     def _embed(self, model: OrderEmbedding, split: CaptionedImages) -> tuple[Tensor, Tensor]:
         """Return the vectors of all captions and of all images of a split, in its order, as float32 tensors.
@@ -249,13 +235,12 @@ class Task:
         Captions of similar length are encoded in one forward pass.
         """
         order = np.argsort(split.captions.lengths, kind="stable")
-        parts = [order[start : start + ENCODED_AT_ONCE] for start in range(0, len(order), ENCODED_AT_ONCE)]
+        parts = cut(order, ENCODED_AT_ONCE)
         ordered = torch.cat(each(lambda part: model.captions(*self._tokens(split, part)), parts)).to(self.device)
         captions = torch.empty_like(ordered)
         captions[torch.from_numpy(order)] = ordered
-        rows = np.arange(len(split))
-        blocks = [rows[start : start + ENCODED_AT_ONCE] for start in range(0, len(rows), ENCODED_AT_ONCE)]
-        images = torch.cat(each(lambda block: model.images(self._features(split, block)), blocks)).to(self.device)
+        parts = cut(np.arange(len(split)), ENCODED_AT_ONCE)
+        images = torch.cat(each(lambda part: model.images(self._features(split, part)), parts)).to(self.device)
         return captions.float(), images.float()
 
     def _loss(self, captions: Tensor, images: Tensor) -> float:
@@ -276,15 +261,16 @@ class Task:
                 total += value
         return total / len(captions)
 
-    def _tokens(self, split: CaptionedImages, indices: np.ndarray) -> tuple[Tensor, Tensor]:
+    def _tokens(self, split: CaptionedImages, indices: np.ndarray) -> list[Tensor]:
         """Return tokens and mask of the captions ``indices`` on the device, ``(batch, time)`` each."""
-        arrays = padded([split.captions[i] for i in indices], EOS)
-        return tuple(torch.from_numpy(array).to(self.device, non_blocking=True) for array in arrays)  # type: ignore[return-value]
+        return self.on_device(padded([split.captions[i] for i in indices], EOS))
 
     def _features(self, split: CaptionedImages, indices: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.asarray(split.features[indices])).to(self.device, non_blocking=True)
+        return self.on_device([np.asarray(split.features[indices])])[0]
 
 
-def _first(split: CaptionedImages, images: int) -> CaptionedImages:
-    """Return the first ``images`` images of a split, with their captions."""
+def _first(split: CaptionedImages, images: int | None) -> CaptionedImages:
+    """Return the first ``images`` images of a split, with their captions; None: all."""
+    if images is None:
+        return split
     return CaptionedImages(split.features[:images], split.captions.first(PER_IMAGE * images))

@@ -12,14 +12,13 @@ Deviation: RNNSearch in Theano, unknown word in decoding
     effect: not measured; the unknown word is rare in text of subwords
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from torch import nn
 
-from rmsexp.data.sequences import by_sentences, even_parts
+from rmsexp.data.sequences import by_sentences
 from rmsexp.models import init
 from rmsexp.models.rnnsearch import RNNSearch
 from rmsexp.models.translation import Batch, token_losses
@@ -97,13 +96,6 @@ class Task(TranslationTask):
         order = permutation(len(lengths), self.config.seed, "order", epoch).numpy()
         return by_sentences(lengths, order, self.config.batch_size, self.config.pool)
 
-    def micro_batches(self, step: int) -> list[np.ndarray]:
-        epoch, index = divmod(step, int(self.steps_per_epoch))
-        return even_parts(self._epoch(epoch)[index], self.config.micro_batches)
-
-    def weight(self, indices: np.ndarray) -> int:
-        return len(indices)
-
     def build(self, norm: Norm) -> nn.Module:
         refuse_batch_statistics(norm)
         options = self.config.model
@@ -123,9 +115,9 @@ class Task(TranslationTask):
         options = self.config.model
         draw, readout = (init.centred(of[options.init], options.init_center) for of in (INITIALISERS, NEVER_ORTHOGONAL))
         others = dict.fromkeys(READOUT, readout) if options.variant == "nematus_theano" else {}
-        init.initialise(model, draw, lambda name: stream(self.config.seed, "init", name), others)
+        init.initialise(model, draw, partial(stream, self.config.seed, "init"), others)
 
-    def objective(self, model: nn.Module, batch: Batch, noise: Noise) -> Objective:
+    def objective(self, model: nn.Module, batch: Batch, noise: Noise | None) -> Objective:
         """Return the smoothed cross-entropy, summed over the tokens and averaged over the sentences, as in Nematus.
 
         The smoothed target has probability e / V for each wrong word and 1 - e + e / V for the true word, for smoothing

@@ -24,11 +24,10 @@ Deviation: Transformer, validation metric
     effect: other numbers, and possibly another best checkpoint
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -86,13 +85,13 @@ class Task(TranslationTask):
     config: Config
 
     @property
-    def steps_per_epoch(self) -> float:
-        steps = len(self._epoch(0)) / self.config.accumulate
+    def steps_per_epoch(self) -> float:  # type: ignore[override]
+        steps = len(self.epoch(0)) / self.config.accumulate
         return steps if self.config.batching == "toolkit" else float(math.ceil(steps))
 
     def prepare(self, report: Callable[[str], None]) -> None:
         super().prepare(report)
-        if not self._epoch(0):
+        if not self.epoch(0):
             raise ValueError(f"tokens={self.config.tokens} is too large: no micro-batch of this text is half full")
 
     def plan(self, epoch: int) -> list[np.ndarray]:
@@ -113,18 +112,18 @@ class Task(TranslationTask):
             batches += [pool[i] for i in permutation(len(pool), options.seed, "batches", epoch, index).tolist()]
         return batches
 
-    def micro_batches(self, step: int) -> list[np.ndarray]:
+    def parts(self, step: int) -> list[np.ndarray]:
         """Return the micro-batches of a step, as indices of training pairs.
 
         The last step of an epoch may have fewer micro-batches than ``accumulate``. With ``batching=toolkit`` the next
         epoch's first ones complete it, as in zero (main.py:217-308).
         """
-        size, count = len(self._epoch(0)), self.config.accumulate
+        size, count = len(self.epoch(0)), self.config.accumulate
         if self.config.batching == "toolkit":
             places = [divmod(number, size) for number in range(step * count, (step + 1) * count)]
-            return [self._epoch(epoch)[index] for epoch, index in places]
+            return [self.epoch(epoch)[index] for epoch, index in places]
         epoch, index = divmod(step, int(self.steps_per_epoch))
-        return self._epoch(epoch)[index * count : (index + 1) * count]
+        return self.epoch(epoch)[index * count : (index + 1) * count]
 
     def weight(self, indices: np.ndarray) -> int:  # noqa: ARG002
         return 1  # as in the toolkit, whatever their number of pairs
@@ -140,9 +139,9 @@ class Task(TranslationTask):
             "target_embedding": init.normal(width**-0.5),
             "embedding_bias": init.uniform(math.sqrt(3 / width)),
         }
-        init.initialise(model, init.glorot_uniform, lambda name: stream(self.config.seed, "init", name), others)
+        init.initialise(model, init.glorot_uniform, partial(stream, self.config.seed, "init"), others)
 
-    def objective(self, model: nn.Module, batch: Batch, noise: Noise) -> Objective:
+    def objective(self, model: nn.Module, batch: Batch, noise: Noise | None) -> Objective:
         """Return the smoothed cross-entropy, averaged over each sentence's tokens and then over the sentences.
 
         The smoothed target has probability e / (V - 1) for each wrong word and 1 - e for the true word, for smoothing e

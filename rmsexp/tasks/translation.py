@@ -1,36 +1,34 @@
 """What both translation tasks share: text, optimiser, evaluation and decoding. Model, batches and objective differ."""
 
-from __future__ import annotations
-
 import itertools
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rmsexp import config
 from rmsexp.config.score import INTERIM
 from rmsexp.data import parallel, translation
 from rmsexp.data.files import digest_of_contents
-from rmsexp.data.sequences import padded
+from rmsexp.data.sequences import cut, padded
 from rmsexp.data.subwords import EOS, PAD, TextOptions
 from rmsexp.data.synthetic import phrases
 from rmsexp.metrics import bleu
 from rmsexp.metrics.beam_search import SearchOptions, beam_search
-from rmsexp.models.translation import FIRST, Batch, token_losses
+from rmsexp.models.translation import FIRST, Batch
 from rmsexp.records import record
 from rmsexp.rules.quantities import Quantity, loss
 from rmsexp.system import checks
 from rmsexp.system.languages import language
-from rmsexp.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Target
-from rmsexp.train.distributed.group import each, means
+from rmsexp.task import WHOLE, Extent, Target
+from rmsexp.tasks.base import TaskBase
+from rmsexp.train.group import each
 from rmsexp.train.optim import TensorFlowAdamConfig
 
 SAMPLES = 10  # largest number of translations per split in a run's translations.txt
@@ -154,7 +152,7 @@ class Config(config.RunConfig):
         checks.probability("label_smoothing", self.label_smoothing)
 
 
-class TranslationTask(ABC):
+class TranslationTask(TaskBase):
     """Base class of both translation tasks. :class:`rmsexp.task.Task` describes the attributes and methods.
 
     A model takes a :class:`Batch` and :class:`rmsexp.task.Noise` in training. In decoding ``encode`` takes source
@@ -166,54 +164,26 @@ class TranslationTask(ABC):
     quantities = (loss("train"), loss("valid"), Quantity("valid", "bleu", "BLEU"))
 
     def __init__(self, config: Any, device: torch.device) -> None:
-        self.config, self.device = config, device
         data: DataConfig = config.data
-        self._corpus = SOURCES[data.name](data)
+        corpus = SOURCES[data.name](data)
+        super().__init__(config, device, corpus)
         for name in data.tests:
-            if name not in self._corpus.splits:
-                test_sets = ", ".join(name for name in self._corpus.splits if name.startswith("test"))
-                raise ValueError(f"data.tests: {self._corpus.name} has no {name} (it has {test_sets})")
-        self.dataset = Dataset(self._corpus.name, self._corpus.digest, self._corpus.builtin)
-        self.files: Mapping[str, str] = {}
+            if name not in corpus.splits:
+                test_sets = ", ".join(name for name in corpus.splits if name.startswith("test"))
+                raise ValueError(f"data.tests: {corpus.name} has no {name} (it has {test_sets})")
         self.notes = {
-            **bleu.signatures(self._corpus.source, self._corpus.target),
+            **bleu.signatures(corpus.source, corpus.target),
             "decoding": f"beam {config.decoding.beam} on test sets, {config.decoding.valid_beam} on the validation set",
             "batch norm": "in training, statistics include later target tokens, which are not known in decoding",
         }
 
-    @property
-    def steps_per_epoch(self) -> float:
-        return float(len(self._epoch(0)))
-
     def prepare(self, report: Callable[[str], None]) -> None:
         root = self.config.data.root_folder
-        self.text = translation.prepare(self._corpus, self.config.data.text_options(), root, report)
+        self.text = translation.prepare(self.source, self.config.data.text_options(), root, report)
         self.notes[record.SUBWORDS] = self.text.subwords
-        self._epoch = lru_cache(maxsize=3)(self.plan)  # epoch 0, for its size, and the one or two of a step
 
-    @abstractmethod
-    def plan(self, epoch: int) -> list[np.ndarray]:
-        """Return the batches of an epoch, as indices of training pairs."""
-
-    @abstractmethod
-    def micro_batches(self, step: int) -> list[np.ndarray]:
-        """Return the micro-batches of a step, as indices of training pairs."""
-
-    @abstractmethod
-    def weight(self, indices: np.ndarray) -> int:
-        """Return the weight of a micro-batch (see :class:`rmsexp.task.MicroBatches`)."""
-
-    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        optim: TensorFlowAdamConfig = self.config.optim
-        return optim.optimizer(model.parameters())
-
-    def batches(self, step: int, chosen: slice = ALL) -> MicroBatches:
-        parts = self.micro_batches(step)
-        loaded = (self._load(self.text.train, indices) for indices in parts[chosen])
-        return MicroBatches(loaded, [self.weight(indices) for indices in parts])
-
-    def examples(self, batch: Batch) -> int:
-        return len(batch.source)
+    def load(self, indices: np.ndarray, step: int) -> Batch:  # noqa: ARG002
+        return self._load(self.text.train, indices)
 
     def evaluate(self, model: Any, extent: Extent = WHOLE) -> dict[str, dict[str, float]]:
         decoding = self.config.decoding
@@ -225,7 +195,7 @@ class TranslationTask(ABC):
         for name, split in held_out.items():
             sources = [split.pairs.source[i] for i in range(len(split.references))]
             hypotheses = self._search(model, sources, beams.get(name, decoding.beam))
-            scores = bleu.score(hypotheses, split.references, self._corpus.target)
+            scores = bleu.score(hypotheses, split.references, self.source.target)
             loss = self._cross_entropy(model, split)
             perplexity = math.exp(loss) if loss < 700 else math.inf
             results[name] = {"loss": loss, "perplexity": perplexity, "bleu": scores.bleu, "chrf": scores.chrf}
@@ -254,9 +224,8 @@ class TranslationTask(ABC):
 
     def _held_out_indices(self, held_out: translation.HeldOut) -> list[np.ndarray]:
         """Return batches of the pairs that are scored, as indices, in descending order of target length."""
-        size = self.config.decoding.batch_size
         order = held_out.scored[np.argsort(-held_out.pairs.target.lengths[held_out.scored], kind="stable")]
-        return [order[start : start + size] for start in range(0, len(order), size)]
+        return cut(order, self.config.decoding.batch_size)
 
     @torch.no_grad()
     def _search(self, model: Any, sources: Sequence[np.ndarray], beam: int) -> list[str]:
@@ -266,14 +235,13 @@ class TranslationTask(ABC):
         """
         decoding = self.config.decoding
 
-        def found(start: int) -> list[list[int]]:
-            indices = order[start : start + decoding.batch_size]
+        def found(indices: np.ndarray) -> list[list[int]]:
             tokens, mask = self._pad([sources[i] for i in indices])
             limits = decoding.limits(mask.sum(1))
             return beam_search(model.step, model.encode(tokens, mask), limits, FIRST, decoding.options(beam), EOS)
 
         order = sorted((i for i in range(len(sources)) if len(sources[i]) > 1), key=lambda i: -len(sources[i]))
-        batches = each(found, range(0, len(order), decoding.batch_size))
+        batches = each(found, cut(np.array(order, dtype=np.int64), decoding.batch_size))
         translations = dict(zip(order, itertools.chain.from_iterable(batches), strict=True))
         return self.text.target.decode([translations.get(i, []) for i in range(len(sources))])
 
@@ -282,13 +250,11 @@ class TranslationTask(ABC):
 
         It is NaN if no pair is scored, as may happen in an interim evaluation.
         """
-
-        def sums(indices: np.ndarray) -> dict[str, float]:
-            batch = self._load(held_out.pairs, indices)
-            return {"loss": token_losses(model(batch), real_targets(batch), 0, 0)[0].sum().item()}
-
         tokens = int(held_out.pairs.target.lengths[held_out.scored].sum())
-        return means(sums, self._held_out_indices(held_out), tokens)["loss"] if tokens else math.nan
+        if not tokens:
+            return math.nan
+        indices = self._held_out_indices(held_out)
+        return self.mean_metrics(model, partial(self._load, held_out.pairs), indices, tokens)["loss"]
 
     def _load(self, pairs: translation.Encoded, indices: np.ndarray) -> Batch:
         """Return the sentence pairs ``indices`` as a batch on the device."""
@@ -297,11 +263,11 @@ class TranslationTask(ABC):
         target, target_mask = self._pad(targets)
         longest = target.shape[1]
         real = np.concatenate([np.arange(len(tokens)) + row * longest for row, tokens in enumerate(targets)])
-        return Batch(source, source_mask, target, target_mask, torch.from_numpy(real).to(self.device))
+        return Batch(source, source_mask, target, target_mask, *self.on_device([real]))
 
-    def _pad(self, sequences: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+    def _pad(self, sequences: Sequence[np.ndarray]) -> list[Tensor]:
         """Return padded tokens and their mask on the device, ``(batch, time)`` each."""
-        return tuple(torch.from_numpy(array).to(self.device, non_blocking=True) for array in padded(sequences, PAD))  # type: ignore[return-value]
+        return self.on_device(padded(sequences, PAD))
 
 
 def real_targets(batch: Batch) -> Tensor:

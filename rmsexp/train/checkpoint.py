@@ -4,8 +4,6 @@ A checkpoint is a dict whose entry ``identity`` says to which run it belongs. It
 :func:`torch.save` writes, with the SHA-256 of all bytes before it as the archive's comment.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import struct
@@ -114,7 +112,10 @@ def read(path: Path, identity: Identity | None = None) -> Payload:
             raise ReportedError(f"{path} cannot be read ({error.strerror}); repeat the command when it can") from None
         raise CheckpointError(f"{path} is damaged ({_first_line(error)})") from None
     try:
-        _check_bytes(content)
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            digest = archive.comment.decode("ascii", "replace")
+        if digest != hashlib.sha256(memoryview(content)[:-DIGEST_BYTES]).hexdigest():
+            raise ValueError("its digest is wrong" if digest else "its digest is missing")
         payload: Payload = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         if not isinstance(payload, dict):
             raise ValueError("it holds no dict")
@@ -125,14 +126,6 @@ def read(path: Path, identity: Identity | None = None) -> Payload:
     if identity is not None and (found := payload.get("identity")) != identity._asdict():
         raise CheckpointError(f"{path} is of another run ({_difference(found, identity)})")
     return payload
-
-
-def _check_bytes(content: bytes) -> None:
-    """Raises: ValueError if the file has no digest, or a wrong one; BadZipFile if it is no archive."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        digest = archive.comment.decode("ascii", "replace")
-    if digest != hashlib.sha256(memoryview(content)[:-DIGEST_BYTES]).hexdigest():
-        raise ValueError("its digest is wrong" if digest else "its digest is missing")
 
 
 def _bytes(payload: Payload) -> bytes:
@@ -148,12 +141,11 @@ def _bytes(payload: Payload) -> bytes:
 
 def _difference(found: Any, identity: Identity) -> str:
     """Return the first key in which the ``identity`` of a checkpoint differs from that of the run, with both values."""
-    if not isinstance(found, dict) or found.keys() != identity._asdict().keys():
+    known = identity._asdict()
+    if not isinstance(found, dict) or found.keys() != known.keys():
         return "its identity has other keys"
-    values = ((key, found[key], expected) for key, expected in identity._asdict().items())
-    return next(
-        f"its {key} is {value!s:.12}, not {expected!s:.12}" for key, value, expected in values if value != expected
-    )
+    key = next(key for key in known if found[key] != known[key])
+    return f"its {key} is {found[key]!s:.12}, not {known[key]!s:.12}"
 
 
 def _first_line(error: Exception) -> str:

@@ -5,8 +5,6 @@ process uses the run's GPU, and that the process was suspended, as by Ctrl-Z. Ti
 (:mod:`rmsexp.measure.probes`).
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

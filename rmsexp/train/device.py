@@ -1,7 +1,5 @@
 """Set up the device of a run, and compile models."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 

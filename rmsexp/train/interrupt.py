@@ -1,7 +1,5 @@
 """Turn Ctrl-C, SIGTERM, SIGHUP and SIGUSR2 into an exception, so that the run is saved before the process ends."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 Loggers do not change the results of a run: a logger that fails is switched off, and the run goes on without it.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -68,9 +66,8 @@ class WandbLogger:
         import wandb
 
         path = folder / "wandb" / "id"
-        if (
-            facts["sessions"][-1]["from_step"] == 0 or not path.exists()
-        ):  # random, so that runs of the same name never meet
+        if facts["sessions"][-1]["from_step"] == 0 or not path.exists():
+            # random, so that runs of the same name never meet
             path.parent.mkdir(exist_ok=True)
             atomic.write_atomic(path, uuid.uuid4().hex)
         setting, series = f"{facts['task']}/{facts['setting']}", f"{facts['series']}-seed{facts['seed']}"
@@ -101,34 +98,21 @@ class WandbLogger:
 KINDS = {"wandb": WandbLogger, "tensorboard": TensorBoardLogger}
 
 
-class Loggers:
-    """The loggers that a config chooses. One that fails is switched off, and ``failures`` gets its error.
+def opened(
+    options: LoggerConfig | None,
+    failures: Failures,
+    folder: Path,
+    resolved: Mapping[str, Any],
+    facts: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the loggers that a config chooses, by names such as "logger=wandb", except those that fail to begin.
 
-    ``folder``: that of the run; ``resolved``: its config; ``facts``: the content of its ``run.json``.
+    ``failures``: gets their errors. ``folder``: that of the run; ``resolved``: its config; ``facts``: the content of
+    its ``run.json``.
     """
-
-    def __init__(
-        self,
-        options: LoggerConfig | None,
-        failures: Failures,
-        folder: Path,
-        resolved: Mapping[str, Any],
-        facts: Mapping[str, Any],
-    ) -> None:
-        self._failures = failures
-        chosen = {} if options is None else {name: value for name, value in vars(options).items() if value is not None}
-        made = {
-            f"logger={name}": failures.attempt(f"logger={name}", KINDS[name], folder, resolved, facts, **vars(settings))
-            for name, settings in chosen.items()
-        }
-        self._loggers: dict[str, Any] = {name: logger for name, logger in made.items() if logger is not None}
-
-    def log(self, row: Row) -> None:
-        """Write a row of metrics."""
-        for name, logger in self._loggers.items():
-            self._failures.attempt(name, logger.log, row)
-
-    def close(self, status: str) -> None:
-        """Close the loggers at the end of the process. ``status``: the run's final status."""
-        for name, logger in self._loggers.items():
-            self._failures.attempt(name, logger.close, status)
+    chosen = {} if options is None else {name: value for name, value in vars(options).items() if value is not None}
+    made = {
+        f"logger={name}": failures.attempt(f"logger={name}", KINDS[name], folder, resolved, facts, **vars(settings))
+        for name, settings in chosen.items()
+    }
+    return {name: logger for name, logger in made.items() if logger is not None}

@@ -14,14 +14,15 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from rmsexp.config import score
 from rmsexp.records import record
 from rmsexp.system import atomic
 from rmsexp.system.clock import TIMED, Clock
 from rmsexp.system.machine_lock import Pause
-from rmsexp.task import Extent, MicroBatches, checked, target_value
-from rmsexp.train import checkpoint, evaluations, provenance
+from rmsexp.task import INTERIM, WHOLE, Extent, MicroBatches, checked, target_value
+from rmsexp.train import checkpoint, provenance
 from rmsexp.train.contention import Contention
-from rmsexp.train.distributed.group import LostError
+from rmsexp.train.group import LostError
 from rmsexp.train.interrupt import Interrupted
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.step import WARMUP_STEPS, Stepper, StepResult, autocast, require_calls_of_add, synchronise
@@ -153,6 +154,27 @@ def share_start(
     return start
 
 
+def evaluated_after(config: Any, step: int) -> int:
+    """Return the first step after ``step`` at which a run with this config of a task is evaluated.
+
+    It is evaluated every ``eval_every`` steps or, if it gets a score, at the steps of :mod:`rmsexp.config.score`.
+    """
+    if config.evaluation is None:
+        return (step // config.eval_every + 1) * config.eval_every
+    steps = config.schedule.steps
+    return next((point for point in score.steps(steps) if point > step), step + steps)
+
+
+def evaluated_at(config: Any, step: int, last: bool) -> Sequence[Extent]:
+    """Return what is evaluated after ``step`` steps, perhaps nothing. ``last``: whether the run ends there."""
+    if config.evaluation is None:
+        return [WHOLE] if last or step % config.eval_every == 0 else []
+    points = score.steps(config.schedule.steps)
+    if last or step in points[-score.SCORED :]:
+        return [INTERIM, Extent(test=config.evaluation == "scored")]
+    return [INTERIM] if step in points else []
+
+
 class Trainer:
     """Trains a model on a task, from a state on.
 
@@ -211,7 +233,7 @@ class Trainer:
                 done = state.step >= config.max_steps
                 if state.pending and (done or state.step % config.log_every == 0):
                     self._log()
-                extents = evaluations.at(config, state.step, done)
+                extents = evaluated_at(config, state.step, done)
                 if state.evaluated < state.step and extents:
                     self._evaluate(extents)
                 if done or (state.step and state.step % config.checkpoint_every == 0):
@@ -232,7 +254,7 @@ class Trainer:
         """Return the next edge: a step after which something is logged, evaluated or saved, or the last one."""
         step, config = self.state.step, self.config
         edges = ((step // every + 1) * every for every in (config.log_every, config.checkpoint_every))
-        return min(config.max_steps, evaluations.after(config, step), *edges)
+        return min(config.max_steps, evaluated_after(config, step), *edges)
 
     def _warm_up(self) -> None:
         """Take the next step a few times, so that times exclude compilation and cold caches; then restore the state."""
@@ -360,16 +382,15 @@ class Trainer:
                 self._record(rows, self.task.files)
                 for row in rows:
                     self._display.report_evaluation(row)
-            self.state.evaluated = self.state.step
-            value = target_value(results, self.task.target)
-            if value is not None:
-                self._save_best(value)
-
-    def _save_best(self, value: float) -> None:
-        """Save the model if ``value``, the target's metric on the selection split, is finite and the best so far."""
-        state, target = self.state, self.task.target
-        sign = 1 if target.mode == "min" else -1
-        if math.isfinite(value) and (state.best is None or sign * value < sign * state.best):
+            state, target = self.state, self.task.target
+            state.evaluated = state.step
+            value, sign = target_value(results, target), 1 if target.mode == "min" else -1
+            if (
+                value is None
+                or not math.isfinite(value)
+                or (state.best is not None and sign * value >= sign * state.best)
+            ):
+                return
             state.best = value
             if self._writer is not None:
                 with self.clock.bucket("checkpoint"):

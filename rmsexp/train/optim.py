@@ -117,11 +117,10 @@ class TensorFlowAdam(torch.optim.Adam):
             group["eps"] = self._eps / math.sqrt(1 - beta2**t)
             if self._swapped:
                 group["lr"] *= _correction(1 - beta1, 1 - beta2, t) / _correction(beta1, beta2, t)
-        try:
-            return super().step(closure)
-        finally:
-            for group, rate in zip(self.param_groups, rates, strict=True):
-                group["lr"] = rate
+        loss = super().step(closure)
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            group["lr"] = rate
+        return loss
 
 
 def _correction(beta1: float, beta2: float, t: int) -> float:

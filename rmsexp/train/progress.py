@@ -1,7 +1,5 @@
 """Show the progress of a run: as a bar on a terminal, as plain lines elsewhere, and by several processes at once."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Determine which code, versions and machine compute a run, for its record."""
 
-from __future__ import annotations
-
 import hashlib
 import platform
 import subprocess

@@ -1,7 +1,5 @@
 """Random numbers from named streams. The numbers of a stream depend only on its seed and name, not on other draws."""
 
-from __future__ import annotations
-
 import hashlib
 from weakref import WeakValueDictionary
 

@@ -1,7 +1,5 @@
 """Record a training loop of one's own as a run, which reports draw beside others: :class:`Recorder`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager

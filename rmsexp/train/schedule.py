@@ -1,7 +1,5 @@
 """Learning rate schedules, as functions of the step alone. Lengths are in steps."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """One training step, for the training loop and for step timing."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -13,10 +11,10 @@ from torch.utils._pytree import tree_map_only
 
 from rmsexp.norms import Normaliser
 from rmsexp.norms.batch import BatchNorm
+from rmsexp.system import process
 from rmsexp.system.command_line import ConfigError
 from rmsexp.task import CoupledTask, MicroBatches, Objective, Task, checked
-from rmsexp.train.distributed.group import Alone
-from rmsexp.train.distributed.sums import sums_of
+from rmsexp.train.group import Alone, Group
 from rmsexp.train.optim import CLIPPING
 from rmsexp.train.randomness import StreamNoise
 
@@ -40,42 +38,105 @@ class StepResult(NamedTuple):
     examples: int | Tensor
 
 
-Updates = list[list[Any]]  # of the running statistics in a micro-batch, by module
+class Sums:
+    """Sums over the micro-batches of a step, which are added in their order; one object is used for all steps.
 
-
-class RunningStatistics:
-    """The running statistics of a model's batch norms, ``modules``.
-
-    Their updates are held, so that no micro-batch of a step depends on the others.
+    ``values``: the loss, and each of ``metrics``. ``count``: predictions. ``examples``: training examples. The backward
+    passes add up the gradients. ``number``: that of the step's micro-batches.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self.modules = [module for module in model.modules() if isinstance(module, BatchNorm)]
-        self._held: list[Updates] = []
+    values: Tensor | None = None
+    metrics: Sequence[str] = ()
+    count: int | Tensor = 0
+    examples: int | Tensor = 0
+    number = 0
 
-    @contextmanager
-    def held(self, active: bool) -> Iterator[None]:
-        """Undo, at the end of the context, what it changes of the statistics. Without ``active`` do nothing."""
-        if not active or not self.modules:
-            yield
+    def begin(self, number: int) -> None:
+        """Begin with a step of ``number`` micro-batches."""
+        self.values, self.count, self.examples, self.number = None, 0, 0, number
+
+    def add(self, micro: int, values: Tensor, objective: Objective, examples: int) -> None:  # noqa: ARG002
+        """Add micro-batch number ``micro`` after its backward pass. ``values``: its share of :attr:`values`."""
+        self.values = values if self.values is None else self.values + values
+        self.metrics = list(objective.sums)
+        self.count += objective.count
+        self.examples += examples
+
+    def finish(self) -> None:
+        """Complete the sums, and the gradients of the parameters, after the last micro-batch."""
+
+
+class JointSums(Sums):
+    """Sums over the micro-batches of all processes.
+
+    All that is added up is in one float32 vector: for each signal of ``STOPPING`` the number of processes that have got
+    it, the numbers of predictions and of examples, for each parameter the number of gradients, the values, and the
+    gradients of all parameters. In each step the host reads the numbers, for which it waits for a GPU.
+
+    ``ordered``: the vectors are added in the order of the micro-batches, so the sums do not depend on the number of
+    processes. The process of micro-batch m receives the sums over those before it from the process of micro-batch
+    m - 1, adds its own, and sends them on. The process of the last one sends them to all. At most three gradients are
+    in a process's memory: its own as tensors, then as a vector, and the vector that it received.
+
+    Otherwise each process adds up its own micro-batches, then one reduction those of the processes.
+    DistributedDataParallel forms its buckets anew after the first step of each start, so from three processes on a
+    continued run would differ from an undisturbed one.
+    """
+
+    def __init__(self, group: Group, model: nn.Module, ordered: bool) -> None:
+        self._group, self._ordered = group, ordered
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._is_first = True  # whether this is the first step
+        self._of_all: Tensor | None = None  # the ordered sum, in the process of the last micro-batch
+
+    def add(self, micro: int, values: Tensor, objective: Objective, examples: int) -> None:
+        super().add(micro, values, objective, examples)
+        if not self._ordered:
             return
-        for module in self.modules:
-            module.hold_updates()
-        try:
-            yield
-        finally:
-            self._held.append([module.release_updates() for module in self.modules])
+        own = self._vector()
+        if micro > 0:
+            before = torch.empty_like(own)
+            self._group.receive(before, (micro - 1) % self._group.size)
+            own = before.add_(own)
+        if micro < self.number - 1:
+            self._group.send(own, (micro + 1) % self._group.size)
+        else:
+            self._of_all = own
 
-    def release(self) -> list[Updates]:
-        """Return the updates of each context of :meth:`held` since the last call."""
-        released, self._held = self._held, []
-        return released
+    def finish(self) -> None:
+        if self._is_first:  # a process without a micro-batch does not know the names
+            self.metrics, self._is_first = self._group.share(self.metrics), False
+        of_parameters = [parameter.numel() for parameter in self._parameters]
+        sizes = [len(process.STOPPING), 2, len(self._parameters), len(self.metrics) + 1, *of_parameters]
+        if self._ordered:
+            total, self._of_all = self._of_all, None
+            total = torch.empty(sum(sizes), device=self._group.device) if total is None else total
+            self._group.broadcast(total, (self.number - 1) % self._group.size)
+        else:
+            total = self._vector()
+            self._group.sum(total)
+        signals, counts, present, values, *gradients = total.split(sizes)
+        used = present.tolist()
+        for parameter, is_used, gradient in zip(self._parameters, used, gradients, strict=True):
+            parameter.grad = torch.empty_like(parameter).copy_(gradient.view_as(parameter)) if is_used else None
+        self.values, (self.count, self.examples) = values, counts.clone().unbind()
+        received = [number for number, count in zip(process.STOPPING, signals.tolist(), strict=True) if count]
+        self._group.stop = received[0] if received else None
 
-    def update(self, released: Iterable[Updates]) -> None:
-        """Update the statistics by what :meth:`release` returned, in order."""
-        for updates in released:
-            for module, updates_of_module in zip(self.modules, updates, strict=True):
-                module.apply_updates(updates_of_module)
+    def _vector(self) -> Tensor:
+        """Return the vector of what this process has added up, and begin again with nothing, also in gradients."""
+        values = self.values
+        if values is None:  # without a micro-batch in this step
+            values = torch.zeros(len(self.metrics) + 1, device=self._group.device)
+        signals = [float(number == self._group.interrupt.received) for number in process.STOPPING]
+        present = [float(parameter.grad is not None) for parameter in self._parameters]
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
+        head = values.new_tensor([*signals, self.count, self.examples, *present])
+        vector = torch.cat([head, values, *(gradient.flatten() for gradient in gradients)])
+        self.values, self.count, self.examples = None, 0, 0
+        for parameter in self._parameters:
+            parameter.grad = None
+        return vector
 
 
 class Stepper:
@@ -89,8 +150,10 @@ class Stepper:
     ) -> None:
         self.config, self.task, self.model, self.device = config, task, model, device
         self.optimizer, self.group = task.optimizer(model), group or Alone()
-        self._sums = sums_of(self.group, model, config.reduce)
-        self._statistics = RunningStatistics(model)
+        ordered = config.reduce == "ordered"
+        self._sums = JointSums(self.group, model, ordered) if isinstance(self.group, Group) else Sums()
+        self._batch_norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
+        self._held: list[list[Any]] = []  # updates of the running statistics, by micro-batch and batch norm
         self._depending_on_step = depending_on_step(model)
 
     def take(self, step: int, batches: MicroBatches, part: Part = nullcontext) -> StepResult:
@@ -111,10 +174,12 @@ class Stepper:
         with part("update"):
             sums.finish()
             assert sums.values is not None
-            if self._statistics.modules:
-                self._statistics.update(self._all(self._statistics.release()))
-            norm = self._update()
-        values = torch.cat([sums.values, norm.reshape(1)])
+            held, self._held = self._held, []
+            for updates in self._all(held) if self._batch_norms else []:
+                for norm, of_norm in zip(self._batch_norms, updates, strict=True):
+                    norm.apply_updates(of_norm)
+            gradient_norm = self._update()
+        values = torch.cat([sums.values, gradient_norm.reshape(1)])
         return StepResult(values, list(sums.metrics), sums.count, sums.examples)
 
     def set_step(self, step: int) -> None:
@@ -152,7 +217,7 @@ class Stepper:
         weights, held = batches.weights, self._sums.number > 1 or self.group.size > 1
         for micro, batch in self._numbered(batches):
             with part("forward"):
-                with self._computing(), self._statistics.held(held):
+                with self._computing(held):
                     noise = StreamNoise(self.config.seed, "noise", step, micro, device=self.device)
                     objective = self.task.objective(self.model, batch, noise)
                 checked(objective, Objective, "objective")
@@ -167,7 +232,7 @@ class Stepper:
         assert isinstance(task, CoupledTask)
         with part("forward"):
             for batch in batches:
-                with self._computing(), self._statistics.held(True):
+                with self._computing(hold=True):
                     embedded.append(task.embed(self.model, batch))
             rows = self._all([[tensor.detach() for tensor in tensors] for tensors in embedded])
             joined = [torch.cat(column).requires_grad_() for column in zip(*rows, strict=True)]
@@ -183,8 +248,21 @@ class Stepper:
                     values, objective = torch.zeros_like(values), dataclasses.replace(objective, count=0)
                 self._sums.add(micro, values, objective, batches.weights[micro])
 
-    def _computing(self) -> AbstractContextManager[object]:
-        return autocast(self.config.precision, self.device)
+    @contextmanager
+    def _computing(self, hold: bool = False) -> Iterator[None]:
+        """Compute inside in the config's precision. With ``hold`` the running statistics stay as they are.
+
+        Their updates are held until the end of the step, so that no micro-batch depends on the others.
+        """
+        norms = self._batch_norms if hold else []
+        for norm in norms:
+            norm.hold_updates()
+        try:
+            with autocast(self.config.precision, self.device):
+                yield
+        finally:
+            if norms:
+                self._held.append([norm.release_updates() for norm in norms])
 
 
 def depending_on_step(model: nn.Module) -> list[Normaliser]:
@@ -201,7 +279,8 @@ def require_calls_of_add(model: nn.Module) -> Iterator[None]:
 
     Raises: ConfigError at the end of the context, if the model never called it.
     """
-    own = [layer for layer in model.modules() if isinstance(layer, Normaliser) and _has_own_add(type(layer))]
+    own = [layer for layer in model.modules() if isinstance(layer, Normaliser)]
+    own = [layer for layer in own if not type(layer).add.__module__.startswith("rmsexp.")]
     called = set[type]()
 
     def counted(layer: Normaliser) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -220,11 +299,6 @@ def require_calls_of_add(model: nn.Module) -> Iterator[None]:
             del layer.add
     if unused := {type(layer).__name__ for layer in own if type(layer) not in called}:
         raise ConfigError(f"{min(unused)} overrides add, but the model of this task never calls add of a norm")
-
-
-def _has_own_add(kind: type) -> bool:
-    owner = next(base for base in kind.__mro__ if "add" in vars(base))
-    return not owner.__module__.startswith("rmsexp.")
 
 
 def _values(loss: Tensor, objective: Objective) -> Tensor:

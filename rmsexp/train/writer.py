@@ -1,7 +1,5 @@
 """Write the record of a run: its metrics, its checkpoints, ``run.json`` and ``status.json``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -45,7 +43,7 @@ class Writer:
         self._identity, self._facts, self.contention, self._failures = identity, facts, contention, failures
         atomic.write_atomic(self.files.config_path, yaml_text(resolved))
         self._write_progress(facts["sessions"][-1]["from_step"])
-        self._loggers = loggers.Loggers(logger, failures, self.files.path, resolved, facts)
+        self._loggers = loggers.opened(logger, failures, self.files.path, resolved, facts)
 
     def write_status(self, status: Status, error: str | None = None) -> None:
         """Replace ``status.json``. Raises: RunLockedError if another process may have taken over the run."""
@@ -55,7 +53,7 @@ class Writer:
         """Append rows to the metrics, and replace files of the task, by name. Return the length of the metrics."""
         length = self.files.append(rows)
         for row in rows:
-            self._loggers.log(row)
+            self._to_loggers("log", row)
         for name, text in files.items():
             atomic.write_atomic(self.files.path / name, text)
         return length
@@ -77,10 +75,15 @@ class Writer:
         something was switched off; loggers may fail at their end.
         """
         self.step = step
-        self._loggers.close(status)
+        self._to_loggers("close", status)
         if status == "diverged" or self._failures.errors:
             with suppress(OSError, lock.RunLockedError):
                 self._write_run()
+
+    def _to_loggers(self, method: str, value: object) -> None:
+        """Call a method of each logger; one that fails is switched off."""
+        for name, logger in self._loggers.items():
+            self._failures.attempt(name, getattr(logger, method), value)
 
     def _identified(self, payload: checkpoint.Payload) -> checkpoint.Payload:
         return {"identity": self._identity._asdict()} | payload

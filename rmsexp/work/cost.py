@@ -1,7 +1,5 @@
 """Trials of some steps, which say how long a run takes on this machine (:mod:`rmsexp.campaign.progress`)."""
 
-from __future__ import annotations
-
 import math
 import tempfile
 from contextlib import redirect_stderr, redirect_stdout

@@ -1,13 +1,11 @@
 """Do one run, from its config to its end: data, model, training, record, status; in one process or in several."""
 
-from __future__ import annotations
-
 import errno
 import sys
 import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from threading import Event
 from typing import Any
@@ -18,8 +16,8 @@ from rmsexp import config, tasks
 from rmsexp.data import DataError
 from rmsexp.models.recurrent import impl_of
 from rmsexp.records import record
-from rmsexp.records.past import Past, RefusedError, name_of, tokens
 from rmsexp.records.record import Session, Status
+from rmsexp.records.states import Past, RefusedError, name_of
 from rmsexp.system import atomic, lock, process
 from rmsexp.system.command_line import ReportedError, brief, memory_message, report
 from rmsexp.system.files import read_regular
@@ -30,7 +28,7 @@ from rmsexp.train import provenance
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import Contention
 from rmsexp.train.device import compile_model, set_up_device
-from rmsexp.train.distributed.group import Alone, Group, joined
+from rmsexp.train.group import Alone, Group, joined
 from rmsexp.train.interrupt import Interrupted
 from rmsexp.train.loop import Diverged, Trainer, restore, share_start
 from rmsexp.train.progress import Failures, ProgressDisplay, logged
@@ -49,7 +47,7 @@ class Outcome:
     """How a run ended.
 
     ``error``: why it diverged, failed or was interrupted. ``signum``: the number of the signal that stopped it, or
-    None. ``already``: whether it had ended before this process, which then did nothing. ``notices``: lines about its
+    None. ``already``: whether it had ended before this process, which then did nothing. ``notice``: a line about its
     record.
     """
 
@@ -58,7 +56,7 @@ class Outcome:
     error: str | None = None
     signum: int | None = None
     already: bool = False
-    notices: tuple[str, ...] = ()
+    notice: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,12 +85,6 @@ def execute(job: config.Job, conditions: Conditions = ALONE) -> Outcome:
     Raises: lock.RunLockedError if another process writes this run; after SIGUSR2, what the handler that was there
     before raises, such as SystemExit if submitit has requeued its job.
     """
-    outcome = _execute(job, conditions)
-    process.hand_on(outcome.signum)
-    return outcome
-
-
-def _execute(job: config.Job, conditions: Conditions) -> Outcome:
     # Compute and cache these now: source files may be edited while the run goes on with the code that it has loaded.
     provenance.code()
     provenance.git()
@@ -109,7 +101,9 @@ def _execute(job: config.Job, conditions: Conditions) -> Outcome:
             return Outcome("failed", 0, str(error))
         files.path.mkdir(parents=True, exist_ok=True)
         files.remove_temporaries()
-        return _run_and_report(job, past, conditions)
+        outcome = _run_and_report(job, past, conditions)
+    process.hand_on(outcome.signum)
+    return outcome
 
 
 def set_aside(files: record.RunFolder, group: Alone | None = None) -> None:
@@ -117,35 +111,26 @@ def set_aside(files: record.RunFolder, group: Alone | None = None) -> None:
 
     The caller must hold the run's lock. ``group``: as in :class:`Conditions`.
     """
-    if _is_repeated(files, group):
+    is_repeated = (group or Alone()).is_restarted
+    if process.is_requeued():  # by SLURM: it may give commands that it had not reached before
+        sessions = []
+        with suppress(OSError, ValueError):
+            sessions = files.read_run()["sessions"]
+        is_repeated = process.slurm_job() in [session.get("slurm_job", "") for session in sessions]
+    if is_repeated:
         report("force=true is ignored, because torchrun or SLURM has started this command again")
     elif kept := files.move_aside():
         report(f"force=true begins a new run; the earlier one is kept as {kept}")
 
 
-def _is_repeated(files: record.RunFolder, group: Alone | None) -> bool:
-    """Return whether a launcher has given this run's command before: torchrun, or SLURM in a job that it requeued.
-
-    A requeued job may give commands that it had not reached before; the sessions of their runs are of other jobs.
-    """
-    if not process.is_requeued():
-        return (group or Alone()).is_restarted
-    try:
-        sessions = files.read_run()["sessions"]
-    except (OSError, ValueError):
-        return False
-    return process.slurm_job() in [session.get("slurm_job", "") for session in sessions]
-
-
 def _already(past: Past, job: config.Job) -> Outcome:
     """Return the outcome of a run that had ended before this process."""
     assert past.status is not None
-    notices = []
-    now = provenance.own_modules(job.resolved, edited=True)
+    notice, now = "", provenance.own_modules(job.resolved, edited=True)
     if past.sessions and past.sessions[-1].get(record.OWN_CODE, "") != now:
-        notices.append("the module of your own norm or task has changed since; these numbers are of the earlier code")
+        notice = "the module of your own norm or task has changed since; these numbers are of the earlier code"
     error = past.status.get("error")
-    return Outcome(past.status["status"], past.step, error, already=True, notices=tuple(notices))
+    return Outcome(past.status["status"], past.step, error, already=True, notice=notice)
 
 
 def _run_and_report(job: config.Job, past: Past, conditions: Conditions) -> Outcome:
@@ -206,7 +191,7 @@ def _run(job: config.Job, past: Past, writer: Writer, group: Alone, conditions: 
                 display.warn(f"eval_every has no effect with evaluation={cfg.evaluation}")
             past.refuse_other(data=task.dataset.digest)  # before the preprocessing
             task.prepare(display.report)
-            past.refuse_other(**tokens(task.notes))
+            past.refuse_other(task.notes)
         model = tasks.build(task, job)
         stepper, impl = Stepper(cfg, task, model, device, group), impl_of(job.norm, model)
         known = identity(job, task)
@@ -224,24 +209,19 @@ def _run(job: config.Job, past: Past, writer: Writer, group: Alone, conditions: 
         writer.begin(known, job.resolved, facts, contention.report(), failures, cfg.logger)
         pause = conditions.pause
         trainer = Trainer(stepper, state, clock, writer, contention=contention, display=display, pause=pause)
-        return _train(trainer, writer)
-
-
-def _train(trainer: Trainer, writer: Writer) -> Outcome:
-    """Train to the end, close the record with the run's final status, and return the outcome."""
-    status: Status = "failed"
-    error = None
-    try:
-        trainer.run()
-        status = "finished"
-    except Diverged as divergence:
-        status, error = "diverged", str(divergence)
-    except Interrupted:
-        status = "interrupted"
-        raise
-    finally:
-        writer.end(status, trainer.state.step)
-    return Outcome(status, writer.step, error)
+        status: Status = "failed"
+        error = None
+        try:
+            trainer.run()
+            status = "finished"
+        except Diverged as divergence:
+            status, error = "diverged", str(divergence)
+        except Interrupted:
+            status = "interrupted"
+            raise
+        finally:
+            writer.end(status, trainer.state.step)
+        return Outcome(status, writer.step, error)
 
 
 def _sessions(earlier: Sequence[Session], current: dict[str, Any], display: ProgressDisplay) -> list[Mapping[str, Any]]:

@@ -1,7 +1,5 @@
 """Load the task and the model of a trained run."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +9,7 @@ import torch
 
 from rmsexp import config, tasks
 from rmsexp.records import record
-from rmsexp.records.past import Past, tokens
+from rmsexp.records.states import Past
 from rmsexp.system.readers import read_yaml
 from rmsexp.train import checkpoint
 from rmsexp.train.step import depending_on_step
@@ -49,7 +47,7 @@ def load(
     task = task_class(cfg, device)
     past.refuse_other(data=task.dataset.digest)
     task.prepare(report)
-    past.refuse_other(**tokens(task.notes))
+    past.refuse_other(task.notes)
     model = task.build(norm)
     identity = checkpoint.Identity(cfg.seed, config.digest(read_yaml(files.config_path)), run["dataset"]["digest"])
     path = files.checkpoints / f"{which}.pt"

@@ -1,8 +1,7 @@
 """Do runs, one after the other, beside other workers on this machine or on others."""
 
-from __future__ import annotations
-
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,8 +49,10 @@ class Worker:
                     pause.wait(self.report)
                 elif outcome.signum is not None:
                     return outcome.signum
-                if cause := self._common_cause():
-                    self.report(f"stopped, because {COMMON_CAUSE} runs failed for the same reason: {cause}")
+                # messages may name files in the folders of their runs
+                causes = Counter(message.replace(job.folder, "RUN") for job, message in self.failed.items())
+                if causes and (common := causes.most_common(1)[0])[1] >= COMMON_CAUSE:
+                    self.report(f"stopped, because {COMMON_CAUSE} runs failed for the same reason: {common[0]}")
                     return None
         return None
 
@@ -73,21 +74,10 @@ class Worker:
         return None
 
     def _note(self, job: Planned, outcome: runner.Outcome) -> None:
-        """Note and report how a run ended here."""
-        if outcome.status == "failed":
-            message = str(outcome.error)
-        elif outcome.already:
-            if job not in self.asked.plan().left:
-                return
-            message = "; ".join([ENDED, *outcome.notices])  # noted, or it would be tried for ever
-        else:
-            if outcome.status != "finished":
-                self.report(f"{outcome.status} at step {outcome.step}: {job.folder}: {outcome.error}")
-            return
-        self.failed[job] = message
-        self.report(f"failed: {job.folder}: {message}")
-
-    def _common_cause(self) -> str | None:
-        # messages may name files in the folders of their runs
-        messages = [message.replace(job.folder, "RUN") for job, message in self.failed.items()]
-        return next((message for message in messages if messages.count(message) >= COMMON_CAUSE), None)
+        """Note and report how a run ended here. One that had ended and still does not count would be tried for ever."""
+        if outcome.status == "failed" or (outcome.already and job in self.asked.plan().left):
+            reasons = [outcome.error] if outcome.status == "failed" else [ENDED, outcome.notice]
+            self.failed[job] = "; ".join(filter(None, reasons))
+            self.report(f"failed: {job.folder}: {self.failed[job]}")
+        elif outcome.status != "finished" and not outcome.already:
+            self.report(f"{outcome.status} at step {outcome.step}: {job.folder}: {outcome.error}")

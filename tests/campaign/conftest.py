@@ -1,7 +1,5 @@
 """Fixtures of tests of campaigns."""
 
-from __future__ import annotations
-
 import pytest
 
 from rmsexp.campaign.question import Question

@@ -1,7 +1,5 @@
 """The timing stage: once for all workers, with a seed of its own, and its record in the setting's folder."""
 
-from __future__ import annotations
-
 import itertools
 import signal
 from collections.abc import Callable, Iterator
@@ -11,7 +9,7 @@ from typing import Any
 
 import pytest
 from helpers import measuring_work
-from helpers.campaign_runs import ask
+from helpers.campaigns import ask
 
 from rmsexp import config
 from rmsexp.campaign import items
@@ -24,12 +22,14 @@ from rmsexp.measure.options import Budget
 from rmsexp.records.frames import timing_records
 from rmsexp.system import atomic, readers
 from rmsexp.system.clock import Stopwatch
-from rmsexp.system.lock import Lock
 from rmsexp.work.worker import Worker
 
 
 def measured(
-    jobs: dict[str, config.Job], options: TimingConfig, report: Callable[[str], None]
+    jobs: dict[str, config.Job],
+    options: TimingConfig,
+    report: Callable[[str], None],
+    *_: object,
 ) -> Iterator[dict[str, Any]]:
     """Yield the contents of a record, without measuring."""
     answers = []
@@ -61,7 +61,7 @@ def record_of(root: Path) -> tuple[Path, dict[str, Any]]:
 def test_the_timing_is_done_once(asked: Timing, tmp_path: Path) -> None:
     reports = list[str]()
     assert asked.is_left()
-    with Lock(asked.lock, asked.lock.parent).held():  # another worker that measures is not waited for
+    with asked.locked():  # another worker that measures is not waited for
         _measure(asked, reports.append, COMMAND)
     assert asked.is_left()
     assert _measure(asked, reports.append, [*COMMAND, "results=/here", "data.root=/there"]) is None

@@ -1,14 +1,12 @@
 """What runs take, in uncontended seconds: from records, or from trials."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers.campaign_runs import ask, write_run
+from helpers.campaigns import ask, write_run
 
 from rmsexp import config
 from rmsexp.campaign import progress

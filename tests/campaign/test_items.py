@@ -1,7 +1,5 @@
 """Items of the paper: which runs and timings they need, what is done, and one item from its first run to its table."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from helpers.campaign_runs import RUNS
+from helpers.campaigns import RUNS
 
 from rmsexp import config
 from rmsexp.campaign import asked as asked_module

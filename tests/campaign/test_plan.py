@@ -1,21 +1,22 @@
 """Which runs the rules ask for, and the file ``campaign.json``."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import math
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.campaign_runs import EQUAL, ask, do, write_run
+from helpers.campaigns import EQUAL, ask, do, write_run
 
+from rmsexp import config
 from rmsexp.campaign import campaign_file, question
 from rmsexp.campaign import results as campaign_results
 from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.question import Question
+from rmsexp.commands import summary
+from rmsexp.report.tables import verdicts
+from rmsexp.work import cost
 
 BETTER = {"claim": "RMSNorm is better than no norm", "test": "superiority", "a": "rms", "b": "none", "seeds": 2}
 
@@ -66,18 +67,6 @@ def test_the_plan_is_a_function_of_file_and_records(tmp_path: Path) -> None:
     assert current.seeds == campaign.seeds
 
 
-def test_the_grid_is_extended_for_every_norm(tmp_path: Path) -> None:
-    asked = ask(tmp_path)
-    do(asked, lambda job: value(job) if job.norm == "ln" else 20 + math.log2(job.rate))
-    campaign = asked.update()
-    rates = {
-        norm: {job.rate for job in campaign.jobs if job.norm == norm and job.stage == "tune"} for norm in ("ln", "rms")
-    }
-    assert rates["ln"] == rates["rms"] == {1e-3, 2e-3, 4e-3, 8e-3, 16e-3}
-    assert campaign.choice["rms"].rate == 16e-3
-    assert campaign.choice["rms"].edge == "highest"
-
-
 @pytest.mark.parametrize(("spread", "needed"), [(0.1, 2), (20.0, 4)])
 def test_the_spread_at_the_first_look_decides_the_number_of_seeds(spread: float, needed: int, tmp_path: Path) -> None:
     asked = ask(tmp_path)
@@ -113,30 +102,24 @@ def test_a_norm_that_diverges_at_every_rate_has_no_final_runs(tmp_path: Path) ->
     assert (verdict.outcome, verdict.diverged_b) == ("inconclusive", 2)
 
 
-def lock_for_a_moment(asked: Question, at_end: Callable[[], None]) -> threading.Timer:
-    """Lock the campaign's folder as another process does; call ``at_end`` before it is free again."""
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    other = (asked.folder / ".lock").open("w")
-    fcntl.flock(other, fcntl.LOCK_EX)
-    other.write("17 on another")
-    other.flush()
-
-    def end() -> None:
-        with other:
-            at_end()
-
-    timer = threading.Timer(0.1, end)
-    timer.start()
-    return timer
-
-
 def test_only_one_process_at_a_time_writes_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whoever waits reads the records after the other has written, so an older plan never replaces a newer one."""
     monkeypatch.setattr(question, "PATIENCE", 0.0)
     asked, written = ask(tmp_path), list[bool]()
-    timer = lock_for_a_moment(asked, lambda: written.append((asked.folder / campaign_file.FILE).exists()))
+    asked.folder.mkdir(parents=True)
+    other = (asked.folder / ".lock").open("w")  # another process holds the lock for a moment
+    fcntl.flock(other, fcntl.LOCK_EX)
+    other.write("17 on another")
+    other.flush()
+
+    def end() -> None:
+        with other:
+            written.append((asked.folder / campaign_file.FILE).exists())
+
+    timer = threading.Timer(0.1, end)
+    timer.start()
     left_behind = asked.folder / ".campaign.json.1.tmp"
     left_behind.touch()
     campaign = asked.update()
@@ -170,3 +153,212 @@ def test_a_single_rate_is_not_tuned(tmp_path: Path) -> None:
     (jobs,) = do(asked, value)
     assert {(job.stage, job.rate) for job in jobs} == {("final", 2e-3)}
     assert [verdict.rates for verdict in asked.update().verdicts] == [0.0]
+
+
+# --- what is printed
+
+
+def recall(job: Job) -> float:
+    return 20 - abs(math.log2(job.rate / 2e-3)) + (0.01 * job.seed + 1) * (job.norm == "rms")
+
+
+def test_a_plan_before_any_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """6 runs of tuning are planned, 8 more follow, then 4 final ones, each of which takes 2 hours."""
+    asked = ask(tmp_path, "pilot.rate=1e-3")
+    monkeypatch.setattr(cost, "trial", lambda *_: 7200.0)
+    summary.print_plan(asked)
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert lines[0] == f"{asked.folder.name}: Is RMSNorm as good as LayerNorm?"
+    assert lines[1].split()[:2] == ["pilot", "missing"]
+    assert [line.split()[0] for line in lines[1:9]] == ["pilot"] * 2 + ["tune"] * 6
+    assert lines[10:13] == [
+        "  pilot  done   0, 0.00 h; left   2, 4.00 h",
+        "  tune   done   0, 0.00 h; left  14, 28.00 h",
+        "  final  done   0, 0.00 h; left   4, 8.00 h",
+    ]
+    assert lines[-2:] == [
+        f"plan    {asked.folder / 'campaign.json'}",
+        f"next    python -m rmsexp.campaign tiny results={asked.results} pilot.rate=1e-3 "
+        f"--config-dir {asked.config_dir}",
+    ]
+    assert err.count("trying 20 steps") == 2  # of each norm
+
+
+def test_a_plan_after_all_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is tried: the data may be on another machine."""
+    asked = ask(tmp_path)
+    do(asked, recall)
+    monkeypatch.setattr(cost, "trial", lambda *_: pytest.fail("a trial"))
+    summary.print_plan(asked)
+    out = capsys.readouterr().out.splitlines()
+    assert "  tune   done  14, 0.47 h; left   0, 0.00 h" in out  # 120 s each
+    assert out[-1] == f"next    python -m rmsexp.report {asked.results}"
+
+
+def test_verdicts_have_units(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ask(tmp_path)
+    monkeypatch.setattr(question, "code", lambda: {"commit": "abc", "code": "x"})
+    asked.register()
+    do(asked, recall)
+    summary.print_verdicts(asked)
+    out = capsys.readouterr().out.splitlines()
+    assert out[:2] == ["rate of ln: 0.002", "rate of rms: 0.002"]
+    assert out[2].startswith(
+        "supported†, but better: RMSNorm equals LayerNorm: +1.00 (+0.97 to +1.04) points, 2 seeds; the 90 % interval"
+    )
+    assert out[3:] == [f"next    python -m rmsexp.report {asked.results}"]
+
+
+def test_what_is_not_decided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ask(tmp_path)
+    do(asked, recall, {"tune": 1})
+    write_run(asked, asked.update().jobs[-1], status="failed")
+    summary.print_verdicts(asked)
+    out = capsys.readouterr().out
+    assert "not decided yet: no final runs, 6 of the 14 tuning runs planned so far" in out
+    assert "next    python -m rmsexp.campaign tiny results=" in out
+
+
+def test_all_norms_diverge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is left to do, so the campaign's command is not suggested."""
+    asked = ask(tmp_path)
+    do(asked, lambda _: math.nan)
+    summary.print_verdicts(asked)
+    out = capsys.readouterr().out
+    assert "rate of ln: none: it diverged at every rate" in out
+    assert "next    python -m rmsexp.report" in out
+    summary.print_plan(asked)
+    out = capsys.readouterr().out
+    assert "  final  done   0, 0.00 h; left   0, 0.00 h" in out
+    assert "next    python -m rmsexp.report" in out
+
+
+# --- claims about slopes along a ladder, or about stable ranges of rates
+
+SLOPE = {"claim": "The difference is the same", "test": "equivalence", "a": "rms", "b": "ln", "margin": 0.5}
+WIDER = {"claim": "RMSNorm has the wider range", "test": "superiority", "a": "rms", "b": "ln"}
+LADDER = {"schedule.steps": [20, 40, 80], "schedule.warmup": [2, 4, 8]}
+FINAL = {"min_seeds": 4, "max_seeds": 4}
+ENDS = "+schedule.steps=20+schedule.warmup=2", "+schedule.steps=80+schedule.warmup=8"
+
+
+def with_ladder(folder: Path) -> Question:
+    """Return a campaign of a task whose schedule has a warm-up."""
+    runs = {"task": "transformer", "scale": "demo", "norm.impl": "eager"}
+    tune = {"over": {"optim.lr": [1.0e-3, 2.0e-3, 4.0e-3]}, "by": "valid loss"}
+    final = FINAL | {"score": "test loss"}
+    return ask(folder, runs=runs, tune=tune, final=final, ladder=LADDER, claims=[SLOPE], rules=2)
+
+
+def loss(job: Job) -> float:
+    """Return a loss. RMSNorm loses 0.3 more with each doubling of the steps."""
+    doublings = math.log2(int(job.norm.partition("steps=")[2].partition("+")[0]) / 20)
+    best = 2e-3 if "steps=20" in job.norm else 1e-3 * 2**0.5
+    noise = 0.01 * (job.seed % 3) * len(job.norm)
+    return abs(math.log2(job.rate / best)) + doublings * (0.3 if job.norm.startswith("rms") else 0.0) + noise
+
+
+def test_a_ladder_is_tuned_at_its_ends_and_decided_by_slopes(tmp_path: Path) -> None:
+    asked = with_ladder(tmp_path)
+    rounds = do(asked, loss)
+    tuned = {job.norm for jobs in rounds for job in jobs if job.stage == "tune"}
+    assert tuned == {norm + end for norm in ("ln", "rms") for end in ENDS}
+    final = {(job.norm, job.rate) for job in rounds[-1]}
+    assert len(rounds[-1]) == 2 * 3 * 4
+    by_norm = dict(final)
+    first, last = (by_norm["rms" + end] for end in ENDS)
+    between = by_norm["rms+schedule.steps=40+schedule.warmup=4"]
+    assert (first, last) == (2e-3, pytest.approx(1e-3 * 2**0.5, rel=1e-3))
+    assert between == pytest.approx(math.sqrt(first * last), rel=1e-3)
+    campaign = asked.update()
+    (verdict,) = campaign.verdicts
+    assert verdict.outcome == "supported"
+    assert verdict.difference == pytest.approx(-0.3)
+    ends = campaign.choice
+    r = [math.hypot(ends[norm + ENDS[0]].uncertainty, ends[norm + ENDS[1]].uncertainty) / 2 for norm in ("ln", "rms")]
+    assert verdict.rates == pytest.approx(math.hypot(*r) / 2)
+    row = verdicts.table([campaign]).iloc[0]
+    assert (row["of"], row["unit"]) == ("slope", "nats per doubling of schedule.steps")
+
+
+def test_a_campaign_with_a_ladder_is_read_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = with_ladder(tmp_path)
+    do(asked, loss)
+    monkeypatch.setattr(question, "code", lambda: {"commit": "abc", "code": "0"})
+    asked.register()
+    campaign = asked.update()
+    again = campaign_results.load(campaign.path)
+    assert again == campaign
+    assert not again.remarks
+    changed = campaign.path.read_text().replace('"schedule.warmup": [\n   2.0', '"schedule.warmup": [\n   3.0')
+    assert changed != campaign.path.read_text()
+    campaign.path.write_text(changed)
+    with pytest.raises(ValueError, match="norms"):
+        campaign_results.load(campaign.path)
+
+
+def test_a_ladder_that_cannot_be_run_is_refused(tmp_path: Path) -> None:
+    for key in ("norm.optim.lr", "schedule.stops"):
+        with pytest.raises(config.ConfigError, match=key):
+            ask(tmp_path, ladder={"schedule.steps": [20, 40], key.removeprefix("norm."): [1, 2]}, claims=[SLOPE])
+
+
+def recall_by_rate(job: Job) -> float:
+    """Return a recall with its best rate at 2e-3, which falls less steeply with RMSNorm."""
+    octaves = abs(math.log2(job.rate / 2e-3))
+    return 20 - octaves**2 * (1 if job.norm == "rms" else 4) + 0.05 * (job.seed % 3) * octaves * len(job.norm)
+
+
+def ask_for_ranges(folder: Path) -> Question:
+    rates = [5e-4, 1e-3, 2e-3, 4e-3, 8e-3]
+    return ask(folder, tune={"over": {"optim.lr": rates}}, final=FINAL | {"tolerance": 1.5}, claims=[WIDER], rules=2)
+
+
+def test_stable_ranges_are_decided_by_their_widths(tmp_path: Path) -> None:
+    asked = ask_for_ranges(tmp_path)
+    rounds = do(asked, recall_by_rate)
+    assert {job.stage for jobs in rounds for job in jobs} == {"final"}
+    assert [(job.norm, job.seed) for job in rounds[0]] == [(norm, 0) for norm in ("ln", "rms") for _ in range(5)]
+    campaign = asked.update()
+    ranges = campaign.ranges
+    assert None not in ranges.values()
+    (verdict,) = campaign.verdicts
+    assert verdict.outcome == "supported"
+    widths = campaign.scores
+    assert verdict.difference == pytest.approx(sum(widths["rms"][seed] - widths["ln"][seed] for seed in range(4)) / 4)
+    assert verdict.difference > 1
+    row = verdicts.table([campaign]).iloc[0]
+    assert (row["of"], row["unit"]) == ("stable range", "octaves")
+    assert campaign_results.load(campaign.path) == campaign
+
+
+def test_a_range_that_reaches_the_end_of_the_grid_bounds_a_claim_on_one_side_only(tmp_path: Path) -> None:
+    asked = ask_for_ranges(tmp_path)
+    do(asked, lambda job: 20.0 if job.norm == "ln" else recall_by_rate(job))
+    campaign = asked.update()
+    (verdict,) = campaign.verdicts
+    assert (verdict.low, verdict.outcome) == (-math.inf, "refuted")
+    assert campaign.remarks_on(campaign.claims[0])[-1].startswith("the stable range of ln reaches an end of the grid")
+    do_wide = ask_for_ranges(tmp_path / "other")
+    do(do_wide, lambda job: 20.0 if job.norm == "rms" else recall_by_rate(job))
+    campaign = do_wide.update()
+    (verdict,) = campaign.verdicts
+    assert (verdict.high, verdict.outcome) == (math.inf, "supported")
+
+
+def test_tuning_runs_may_have_options_of_their_own(tmp_path: Path) -> None:
+    tune = {"over": {"optim.lr": [1.0e-3, 2.0e-3, 4.0e-3]}, "runs": {"schedule.steps": 40}}
+    asked = ask(tmp_path, tune=tune)
+    tuned, final = (asked.job(stage, "rms", 1e-3, 0).config for stage in ("tune", "final"))
+    assert (tuned.schedule.steps, final.schedule.steps) == (40, 20)
+    do(asked, recall_by_rate)
+    campaign = asked.update()
+    assert "its rates were chosen with schedule.steps=40" in campaign.remarks
+    assert campaign_results.load(campaign.path) == campaign

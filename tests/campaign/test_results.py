@@ -1,10 +1,10 @@
 """Campaigns read from their files, and what is computed from the records of their runs."""
 
-from __future__ import annotations
-
 import json
 import math
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,8 @@ def test_scores_are_means_of_the_last_three_evaluations_in_the_displayed_unit(tm
     job, tuned = of_stage(campaign, "final")[0], of_stage(campaign, "tune")[0]
     rows, _ = record.RunFolder(tmp_path / job.folder).read_metrics()
     errors = [row["error"] for row in rows if row["split"] == "test"]
-    assert campaign.results[job].test == pytest.approx(100 * sum(errors) / 3)
-    assert campaign.results[job].validation != campaign.results[job].test
-    assert math.isnan(campaign.results[tuned].test)
-    assert campaign.results[tuned].validation > 1
+    assert campaign.results[job].score == pytest.approx(100 * sum(errors) / 3)
+    assert campaign.results[tuned].score > 1
 
 
 def test_rates_are_chosen_by_validation_once_tuning_is_finished(tmp_path: Path) -> None:
@@ -131,34 +129,8 @@ def test_a_damaged_record_counts_as_missing_and_is_named(tmp_path: Path, damage:
     assert [str(tmp_path / job.folder) in line and named in line for line in found.problems] == [True]
 
 
-def diverge(root: Path, path: Path, norms: set[str]) -> campaign_results.Campaign:
-    """Let norms diverge at every rate: the grid is extended at its low edge, twice, and they have no final runs."""
-    stored = json.loads(path.read_text())
-    stored["jobs"] = [job for job in stored["jobs"] if job["norm"] not in norms or job["seed"] == 1000]
-    stored["jobs"] += [
-        {"stage": "tune", "norm": norm, "rate": rate, "seed": 1000, "folder": copied(root, norm, rate)}
-        for norm in stored["norms"]
-        for rate in (0.0005, 0.00025)
-    ]
-    for job in stored["jobs"]:
-        if job["norm"] in norms:
-            atomic.write_json(root / job["folder"] / record.STATUS, {"status": "diverged", "step": 9, "error": "nan"})
-    atomic.write_json(path, stored)
-    return campaign_results.load(path)
-
-
-def copied(root: Path, norm: str, rate: float) -> str:
-    """Copy the run at the lowest rate of the grid to another rate; return its folder."""
-    setting = "cifar10/small+evaluation=validation+optim.lr="
-    folder = f"{setting}{rate:g}/{norm}/seed1000"
-    shutil.copytree(root / f"{setting}0.001/{norm}/seed1000", root / folder)
-    run = json.loads((root / folder / record.RUN).read_text())
-    atomic.write_json(root / folder / record.RUN, run | {"setting": folder.split("/")[1]})
-    return folder
-
-
 def test_a_campaign_in_which_every_norm_diverges_is_decided(tmp_path: Path) -> None:
-    campaign = diverge(tmp_path, Campaign(claims=[EQUAL]).write(tmp_path), {"none", "ln", "rms"})
+    campaign = loaded(tmp_path, claims=[EQUAL], lost=["none", "ln", "rms"])
     assert (campaign.undecided, campaign.coming()) == ("", [])
     (verdict,) = campaign.verdicts
     assert (verdict.outcome, verdict.diverged_both) == ("inconclusive", 8)
@@ -166,7 +138,7 @@ def test_a_campaign_in_which_every_norm_diverges_is_decided(tmp_path: Path) -> N
 
 
 def test_a_norm_that_diverges_at_every_rate_is_worse_than_any(tmp_path: Path) -> None:
-    campaign = diverge(tmp_path, Campaign(claims=[EQUAL, BETTER]).write(tmp_path), {"none"})
+    campaign = loaded(tmp_path, lost=["none"])
     assert campaign.choice["none"].rate is None
     assert (campaign.verdicts[1].outcome, campaign.verdicts[1].diverged_b) == ("supported", 8)
 
@@ -227,3 +199,99 @@ def test_the_papers_claim_about_prms_is_decided_without_being_registered(tmp_pat
     assert (papers.claim.claim, papers.claim.margin, papers.outcome) == ("pRMSNorm equals LayerNorm", 1.5, "supported")
     assert equal.claim in campaign.claims
     assert papers.claim not in campaign.claims
+
+
+# --- remarks
+
+Change = Callable[[dict[str, Any]], Any]
+
+
+def change(path: Path, changed: Change) -> None:
+    content = json.loads(path.read_text())
+    changed(content)
+    atomic.write_json(path, content)
+
+
+def remarks_of(campaign: campaign_results.Campaign) -> list[str]:
+    """Return the remarks after the files of a campaign have changed."""
+    return again(campaign).remarks
+
+
+def described(campaign: campaign_results.Campaign, number: int = 0) -> Path:
+    """Return the description of a final run."""
+    return campaign.root / [job for job in campaign.jobs if job.stage == "final"][number].folder / record.RUN
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "remark"),
+    [
+        ("campaign.json", lambda stored: stored.update(registered=None), "not registered"),
+        ("campaign.json", lambda stored: stored["registered"].update(changed="claims"), "has changed since .* claims$"),
+        ("campaign.json", lambda stored: stored["claims"][0].update(margin=3.0), "differ, so"),
+        ("campaign.json", lambda stored: stored["registered"].update(date="2026"), "differ, so"),
+        ("registered.json", lambda stored: stored["rules"]["grid"].pop(), "differ, so"),
+        ("registered.json", lambda stored: stored.pop("rules"), "has no rules"),
+    ],
+)
+def test_rules_that_differ_from_the_registration_are_named(
+    name: str, changed: Change, remark: str, tmp_path: Path
+) -> None:
+    campaign = loaded(tmp_path)
+    assert campaign.remarks == []
+    change(campaign.path.with_name(name), changed)
+    (line,) = remarks_of(campaign)
+    assert re.search(remark, line)
+    campaign.path.with_name("registered.json").unlink()
+    assert any(remark in remarks_of(campaign)[-1] for remark in ("registered.json is missing", "not registered"))
+
+
+def test_several_commits_are_named(tmp_path: Path) -> None:
+    """Without git a run has a digest of the package, and a registration one of the configs, too."""
+    campaign = loaded(tmp_path, commits=("abc", "def"))
+    assert remarks_of(campaign) == ["its final runs and its registration come from 2 commits: abc, def"]
+    for runs, registered, number in (
+        ("abc", "abc", 0),
+        ("abc", "def", 1),
+        ("code 01", "code 45", 0),
+        ("abc+", "abc", 1),
+    ):
+        campaign = loaded(tmp_path / f"{runs} {registered}", commits=(runs,))
+        stated = {"commit": registered}
+        change(campaign.path, lambda stored, stated=stated: stored["registered"].update(stated))
+        change(campaign.path.with_name("registered.json"), lambda stored, stated=stated: stored.update(stated))
+        assert len(remarks_of(campaign)) == number
+
+
+@pytest.mark.parametrize(
+    ("changed", "remark"),
+    [
+        *(
+            (lambda run, dirty=dirty: run["sessions"][0]["git"].update(dirty=dirty), "uncommitted")
+            for dirty in (True, None)
+        ),
+        (lambda run: run["dataset"].update(digest="1"), "different data, with the digests 0, 1"),
+    ],
+    ids=["dirty", "git did not say", "data"],
+)
+def test_uncommitted_changes_and_different_data_are_named(changed: Change, remark: str, tmp_path: Path) -> None:
+    campaign = loaded(tmp_path)
+    change(described(campaign), changed)
+    (line,) = remarks_of(campaign)
+    assert remark in line
+
+
+def test_final_runs_from_before_the_registration_are_named(tmp_path: Path) -> None:
+    """A second campaign may find the runs of a first, whose verdict is known, in their folders."""
+    campaign = loaded(tmp_path)
+    for number, started in enumerate(("2026-11-21T23:50:00+00:00", "2026-11-21T23:59:30+00:00", "damaged")):
+        change(described(campaign, number), lambda run, date=started: run["sessions"][0].update(started=date))
+    (line,) = remarks_of(campaign)  # the second: clocks of machines may differ
+    assert line.startswith("1 of its 2 final runs began before")
+
+
+def test_records_that_do_not_count_are_named(tmp_path: Path) -> None:
+    campaign = loaded(tmp_path)
+    described(campaign).write_text("{")
+    assert campaign_results.load(campaign.path).undecided == "23 of 24 final runs"
+    (line,) = remarks_of(campaign)
+    assert str(described(campaign)) in line

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
@@ -12,16 +17,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers.campaign_runs import ask, write_file, write_run
+from helpers.campaigns import RUNS, ask, write_config, write_run
 from helpers.cases import some
 from helpers.stopping import stop
 
 from rmsexp.campaign import campaign_file
 from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.question import Question
+from rmsexp.commands import launch
 from rmsexp.commands.campaign import main
 from rmsexp.records import record
 from rmsexp.system import lock, machine_lock
+from rmsexp.system.command_line import ReportedError
 from rmsexp.work import runner
 from rmsexp.work import worker as worker_module
 from rmsexp.work.runner import Outcome
@@ -219,7 +226,7 @@ def test_runs_without_scores_do_not_loop(stage: str, simulation: Simulation) -> 
 @pytest.mark.usefixtures("quick_folders")
 def test_exit_statuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """0 if all runs have ended, 1 if some failed, and 128 + the number of a signal."""
-    argv = ["tiny", "--config-dir", write_file(tmp_path), f"results={tmp_path}"]
+    argv = ["tiny", "--config-dir", write_config(tmp_path), f"results={tmp_path}"]
 
     def result(work: Callable[[Worker], int | None]) -> tuple[int, str, str]:
         monkeypatch.setattr(Worker, "work", work)
@@ -248,7 +255,7 @@ def test_exit_statuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
 )
 def test_a_signal_saves_the_run(number: int, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = tmp_path / "a path with blanks"
-    argv = ["tiny", "--config-dir", write_file(tmp_path / "its configs"), f"results={results}"]
+    argv = ["tiny", "--config-dir", write_config(tmp_path / "its configs"), f"results={results}"]
     with pytest.MonkeyPatch.context() as patch:
         stop(patch, "_update", 3 + 7, lambda: signal.raise_signal(number))
         assert main(argv) == status
@@ -256,3 +263,82 @@ def test_a_signal_saves_the_run(number: int, status: int, tmp_path: Path, capsys
     found = record.RunFolder(folder).read_status()
     assert (found["status"], found["step"], found["checkpoint"]) == ("interrupted", 7, 7)
     assert capsys.readouterr().out.endswith("stopped; repeat the command to continue\n")
+
+
+# --- workers that Hydra's launchers start
+
+
+def test_after_the_loss_of_a_process_all_are_started_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not for ever, though."""
+    calls = list[int]()
+
+    def lose() -> None:
+        calls.append(len(calls))
+        if len(calls) != 2:
+            raise BrokenProcessPool
+
+    monkeypatch.setattr(sys, "argv", ["rmsexp"])
+    monkeypatch.setattr(launch.hydra, "main", lambda **_: lambda _: lose)
+    assert launch.launch(lambda _: None, [], restarts=1) == 0
+    assert (len(calls), capsys.readouterr().out.count("\n")) == (2, 1)
+    with pytest.raises(ReportedError, match="BrokenProcessPool"):
+        launch.launch(lambda _: None, [], restarts=1)
+    assert len(calls) == 4
+
+
+def start(folder: Path, results: Path, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "rmsexp.campaign", "tiny", "--jobs", "2", "--config-dir", str(folder)]
+    environment = os.environ | {"TMPDIR": str(results.parent), "OMP_NUM_THREADS": "1"}  # a machine lock of its own
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen([*command, f"results={results}", *words], env=environment, text=True, **output)  # type: ignore[call-overload, no-any-return]
+
+
+def running(results: Path) -> list[record.RunFolder]:
+    """Return the runs that are being trained, or an empty list while there are fewer than two."""
+    runs = [record.RunFolder(path) for path in record.find_runs(results)] if results.exists() else []
+    busy = [run for run in runs if run.status_path.exists() and run.read_status()["status"] == "running"]
+    return busy if len(busy) == 2 and all(run.metrics_path.exists() for run in busy) else []
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
+def test_two_workers_share_a_campaign(launcher: str, tmp_path: Path) -> None:
+    folder, results = Path(write_config(tmp_path / "configs")), tmp_path / "results"
+    with start(folder, results, f"hydra/launcher={launcher}") as command:
+        out = command.communicate(timeout=500)[0]
+    assert command.returncode == 0
+    assert "RMSNorm equals LayerNorm" in out
+    sessions = [record.RunFolder(path).read_run()["sessions"] for path in record.find_runs(results)]
+    assert {len(one) for one in sessions} == {1}  # no run was begun twice
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_command_takes_its_workers_with_it(number: signal.Signals, tmp_path: Path) -> None:
+    folder = Path(write_config(tmp_path / "configs", runs=RUNS | {"schedule.steps": 20_000}))
+    with start(folder, tmp_path / "results") as command:
+        deadline = time.monotonic() + 200
+        while not (busy := running(tmp_path / "results")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        command.send_signal(number)
+        command.wait(60)
+    assert command.returncode in (-number, 128 + number)
+    deadline = time.monotonic() + 60
+    while any(run.is_locked() for run in busy) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert len(busy) == 2
+    assert not any(run.is_locked() for run in busy)
+
+
+def test_a_worker_reports_a_mistake_by_its_exit_status(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Here Hydra's basic launcher, which starts workers in this process, one after the other."""
+    folder = write_config(tmp_path / "configs")
+    argv = ["tiny", "--config-dir", folder, f"results={tmp_path / 'results'}", "hydra/launcher=basic", "--jobs", "2"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["rmsexp"])
+        patch.setattr("rmsexp.work.worker.Worker.work", lambda worker: worker.failed.update(x="no data"))
+        assert main(argv) == 1
+    err = capfd.readouterr().err
+    assert err == "".join(f"rmsexp: [{n}] 1 run failed; repeat the command to try them again\n" for n in (1, 2))

@@ -1,7 +1,5 @@
 """``python -m rmsexp.bench``: command lines, rows of layers, tables of ratios, and records of tiny shapes."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import signal

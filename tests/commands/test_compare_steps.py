@@ -1,7 +1,5 @@
 """``rmsexp.compare_steps``: the interleaved clock for training steps of one's own."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

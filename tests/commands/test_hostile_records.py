@@ -1,7 +1,5 @@
 """One bad record takes neither the report nor the status of the others, and nothing waits for a pipe in its folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -124,12 +122,9 @@ def test_a_run_json_with_an_unknown_value_is_listed(
 def test_a_timing_with_impossible_times_is_listed(results: Path, value: str, reported: Callable[..., str]) -> None:
     path = write_timing(results, {"ln": 1.0, "rms": 0.9}) / "timing.json"
     stored = json.loads(path.read_text())
-
-    def damaged(of: dict[str, list[object]]) -> dict[str, list[object]]:
-        return {series: ["VALUE", *seconds[1:]] for series, seconds in of.items()}
-
     for process in stored["processes"]:
-        process["seconds"] = damaged(process["seconds"])
+        for seconds in process["seconds"].values():
+            seconds[0] = "VALUE"
     path.write_text(json.dumps(stored).replace('"VALUE"', value))
     assert f"{path}: timing record ignored" in reported()
 

@@ -1,7 +1,5 @@
 """``python -m rmsexp.prepare``: a signal during a download."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

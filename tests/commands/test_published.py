@@ -1,10 +1,6 @@
 """``python -m rmsexp.published``: logs in the authors' layout are drawn with our runs."""
 
-from __future__ import annotations
-
 import pickle
-import struct
-import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -28,14 +24,6 @@ def saved(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def command(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["published", *map(str, words)])
-    try:
-        return published.main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-
-
 def statistics(**changed: Any) -> dict[str, Any]:
     """Return statistics as attentive_reader.py stores them: the lists that we read, one more, and ``changed``."""
     values = defaultdict(list)
@@ -49,68 +37,19 @@ def statistics(**changed: Any) -> dict[str, Any]:
     return values | changed
 
 
-def python2_statistics() -> bytes:
-    """Return a pickle as Python 2 wrote it by default: protocol 0, byte strings, ``__builtin__``, old numpy modules."""
-
-    def scalar(value: float) -> bytes:
-        text = repr(struct.pack("<d", value)).removeprefix("b").encode()
-        return (
-            b"cnumpy.core.multiarray\nscalar\n(cnumpy\ndtype\n(S'f8'\nI0\nI1\ntR(I3\nS'<'\nNNNI-1\nI-1\nI0\ntbS"
-            + text
-            + b"\ntRa"
-        )
-
-    lists = {name: values for name, values in statistics().items() if name != "valid_alphas_mean"}
-    items = b"".join(
-        b"S'" + name.encode() + b"'\n(l" + b"".join(scalar(float(value)) for value in values) + b"s"
-        for name, values in lists.items()
-    )
-    return b"ccollections\ndefaultdict\n(c__builtin__\nlist\ntR" + items + b"."
-
-
-# CIFAR-10
-
-
 def test_results_csv_gives_a_training_and_a_test_row_per_epoch(tmp_path: Path) -> None:
     rows = authors_files.cifar10_rows(saved(tmp_path / "results.csv", CSV))
     assert [(row["step"], row["epoch"], row["examples"], row["split"], row["error"]) for row in rows] == [
-        (500, 1, 50_000, "train", 0.5432),
-        (500, 1, 50_000, "test", 0.4321),
-        (1000, 2, 100_000, "train", 0.4010),
-        (1000, 2, 100_000, "test", 0.3456),
-        (1500, 3, 150_000, "train", 0.3),
-        (1500, 3, 150_000, "test", 0.25),
+        *((500, 1, 50_000, "train", 0.5432), (500, 1, 50_000, "test", 0.4321)),
+        *((1000, 2, 100_000, "train", 0.4010), (1000, 2, 100_000, "test", 0.3456)),
+        *((1500, 3, 150_000, "train", 0.3), (1500, 3, 150_000, "test", 0.25)),
     ]
     assert [row["seconds"] for row in rows[::2]] == [{"train": 61}, {"train": 122}, {"train": 183}]
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        *(("epoch, time", "time, epoch"), (CSV, ""), (CSV, "epoch, time, train_error, test_error\n")),
-        *(("122, 0.4010, 0.3456", "122, 0.4010"), ("122", "x"), ("122", "1_22"), ("122", "0x7a"), ("1, 122", "2, 122")),
-        *(("183", "100"), ("183", "nan"), ("183", "inf"), ("0.25", "25.0"), ("0.25", "nan"), ("epoch", "époch")),
-    ],
-)
-def test_another_results_csv_is_refused(tmp_path: Path, old: str, new: str) -> None:
-    path = saved(tmp_path / "results.csv", CSV.replace(old, new, 1))
-    with pytest.raises(DataError, match=f"^{path} is not as the authors published it") as error:
-        authors_files.cifar10_rows(path)
-    assert str(error.value).count("\n") == 1
-
-
-# the attentive reader
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        pytest.param(python2_statistics(), id="Python 2"),
-        pytest.param(pickle.dumps(statistics(), protocol=0), id="protocol 0"),
-        pytest.param(pickle.dumps(statistics(), protocol=2), id="protocol 2"),
-    ],
-)
-def test_statistics_of_the_reader_are_rows_at_each_thousand_updates(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize("protocol", [0, 2])
+def test_statistics_of_the_reader_are_rows_at_each_thousand_updates(tmp_path: Path, protocol: int) -> None:
+    content = pickle.dumps(statistics(), protocol)
     rows = authors_files.reader_rows(saved(tmp_path / "stats_lstm_s1.npz.pkl", content))
     assert [(row["step"], row["split"]) for row in rows] == [
         (step, split) for step in (1000, 2000, 3000) for split in ("train", "valid")
@@ -119,37 +58,43 @@ def test_statistics_of_the_reader_are_rows_at_each_thousand_updates(tmp_path: Pa
     assert rows[3] == {"step": 2000, "split": "valid", "loss": 2.5, "error": pytest.approx(0.7)}
 
 
+OTHER_CSV = [
+    *(("epoch, time", "time, epoch"), (CSV, ""), (CSV, "epoch, time, train_error, test_error\n")),
+    *(("122, 0.4010, 0.3456", "122, 0.4010"), ("122", "x"), ("122", "1_22"), ("122", "0x7a"), ("1, 122", "2, 122")),
+    *(("183", "100"), ("183", "nan"), ("183", "inf"), ("0.25", "25.0"), ("0.25", "nan"), ("epoch", "époch")),
+]
+OTHER_STATISTICS = [
+    *(b"", pickle.dumps(statistics(), protocol=2)[:-40], b"cos\nsystem\n(S'true'\ntR.", pickle.dumps([1.0])),
+    pickle.dumps({"valid_errs": [1.0]}),
+    *(pickle.dumps(statistics(valid_costs=costs), protocol=2) for costs in (["x"], 3.0, [1.0])),
+    pickle.dumps({name: [] for name in statistics()}, protocol=2),
+]
+
+
 @pytest.mark.parametrize(
-    "content",
+    ("name", "content"),
     [
-        *(b"", pickle.dumps(statistics(), protocol=2)[:-40], b"cos\nsystem\n(S'true'\ntR.", pickle.dumps([1.0])),
-        pickle.dumps({"valid_errs": [1.0]}),
-        pickle.dumps(statistics(valid_costs=["x"]), protocol=2),
-        pickle.dumps(statistics(valid_costs=3.0), protocol=2),
-        pickle.dumps(statistics(valid_costs=[1.0]), protocol=2),
-        pickle.dumps({name: [] for name in statistics()}, protocol=2),
+        *(("results.csv", CSV.replace(old, new, 1).encode()) for old, new in OTHER_CSV),
+        *(("stats.pkl", content) for content in OTHER_STATISTICS),
     ],
 )
-def test_invalid_statistics_are_refused(tmp_path: Path, content: bytes) -> None:
-    path = saved(tmp_path / "stats.pkl", content)
+def test_another_file_is_refused(name: str, content: bytes, tmp_path: Path) -> None:
+    path = saved(tmp_path / name, content)
     with pytest.raises(DataError, match=f"^{path} is not as the authors published it") as error:
-        authors_files.reader_rows(path)
+        published.LOGS[path.suffix].read(path)
     assert str(error.value).count("\n") == 1
 
 
 # the command
 
 
-def test_a_published_log_is_drawn_beside_our_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_published_log_is_drawn_beside_our_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, results = saved(tmp_path / "results.csv", CSV), tmp_path / "results"
     for norm in ("ln", "rms"):
         write_run(results, norm, steps=1500, every=50, setting="paper", scale="paper")
-    assert command(monkeypatch, path, "--task", "cifar10", "--norm", "rms", "--results", results) == 0
+    assert published.main([str(path), "--norm", "rms", "--results", str(results)]) == 0
     folder = results / "cifar10/paper/rms+published/seed0"
-    output = capsys.readouterr().out.splitlines()
-    assert output == [
+    assert capsys.readouterr().out.splitlines() == [
         f"record  {folder}",
         f"curves  {results}/cifar10/paper/comparison/curves.png",
         f"next    python -m rmsexp task=cifar10 norm=rms scale=paper results={results}",
@@ -157,46 +102,37 @@ def test_a_published_log_is_drawn_beside_our_runs(
     run = readers.read_json(folder / record.RUN)
     assert "results.csv (sha256 " in run["notes"]["source"]
     assert "500 updates per epoch" in run["notes"]["assumed"]
-
     records = load(results).select("cifar10", "paper")
     assert records.problems == []
     assert final_metric(records, 1500)[str(folder)] == 0.25
-    published_run = records.runs.set_index("series").loc["rms+published"]
-    assert (published_run["status"], published_run["step"], published_run["norm"], published_run["time_state"]) == (
-        "finished",
-        1500,
-        "rms",
-        "contended",
-    )
+    of_run = records.runs.set_index("series").loc["rms+published"]
+    expected = {"status": "finished", "step": 1500, "norm": "rms", "time_state": "contended"}
+    assert of_run[list(expected)].to_dict() == expected
     assert records.metrics.query("series == 'rms+published'")["time"].isna().all()
     assert records.metrics.query("series == 'rms+published'")["seconds_train"].max() == 183
-
-    named = published_run["quantities"]
-    assert [quantity.name for quantity in named] == ["train_loss", "train_error", "valid_error", "test_error"]
+    names = [quantity.name for quantity in of_run["quantities"]]
+    assert names == ["train_loss", "train_error", "valid_error", "test_error"]
 
 
 def test_the_same_log_again_changes_nothing_and_another_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, results = saved(tmp_path / "results.csv", CSV), tmp_path / "results"
-    folder = published.import_log(path, "cifar10", "ln", 3, results)
+    folder = published.import_log(path, "ln", 3, results)
     assert folder == results / "cifar10/paper/ln+published/seed3"
     before = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in folder.iterdir()}
     assert set(before) == {record.RUN, record.METRICS, record.STATUS}
-    assert published.import_log(path, "cifar10", "ln", 3, results) == folder
+    assert published.import_log(path, "ln", 3, results) == folder
     saved(path, CSV.replace("0.25", "0.2"))
-    assert command(monkeypatch, path, "--norm", "ln", "--seed", 3, "--results", results) == 1
-    output = capsys.readouterr().err
-    assert output == f"rmsexp: {folder} contains another run; choose another --seed or --results\n"
+    assert published.main([str(path), "--norm", "ln", "--seed", "3", "--results", str(results)]) == 1
+    assert f"{folder} contains another run; choose another --seed or --results\n" in capsys.readouterr().err
     assert before == {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in folder.iterdir()}
     assert [path.name for path in folder.parent.iterdir() if not path.name.endswith(".lock")] == ["seed3"]
 
 
-def test_the_log_of_the_attentive_reader_is_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unwritten_figures: list[str]
-) -> None:
-    path = saved(tmp_path / "stats_lstm_s1.npz.pkl", python2_statistics())
-    assert command(monkeypatch, path, "--norm", "rms", "--results", tmp_path) == 0
+def test_the_log_of_the_attentive_reader_is_drawn(tmp_path: Path, unwritten_figures: list[str]) -> None:
+    path = saved(tmp_path / "stats_lstm_s1.npz.pkl", pickle.dumps(statistics(), protocol=2))
+    assert published.main([str(path), "--norm", "rms", "--results", str(tmp_path)]) == 0
     records = load(tmp_path).select("attentive_reader", "paper")
     assert records.problems == []
     assert final_metric(records, 3000).to_list() == pytest.approx([0.6])

@@ -1,7 +1,5 @@
 """``python -m rmsexp.status``: plain lines, a terminal of 80 columns, and ``--watch``."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty
@@ -13,7 +11,7 @@ import termios
 from pathlib import Path
 
 import pytest
-from helpers import campaign_runs
+from helpers import campaigns
 from helpers.campaigns import Campaign
 from helpers.records import write_run
 
@@ -85,11 +83,6 @@ def test_plain_lines_show_all_states(results: Path, capsys: pytest.CaptureFixtur
     assert lines == PLAIN.format(root=results, left="1:54", **names)
 
 
-def test_without_runs_only_their_number_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status.main([str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"{tmp_path}: 0 runs\n"
-
-
 def test_committed_records_are_left_out_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(tmp_path / record.REFERENCE, "ln", steps=40)
     assert status.main([str(tmp_path)]) == 0
@@ -109,12 +102,11 @@ def test_the_folder_of_a_single_run_may_be_named(
     assert capsys.readouterr().out.count(f"{results}/cifar10/demo") == 3
 
 
-def test_a_folder_that_does_not_exist_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_does_not_exist_and_watching_without_a_terminal_are_mistakes(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert status.main(["nowhere"]) == 1
     assert capsys.readouterr().err == "rmsexp: nowhere is no folder; name the folder of your results\n"
-
-
-def test_watching_needs_a_terminal(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         status.main([str(results), "--watch"])
     assert capsys.readouterr().err == "rmsexp: --watch needs a terminal; leave it out\n"
@@ -175,8 +167,8 @@ def test_a_campaign_counts_the_runs_that_its_rules_will_ask_for(
     """Six tuning runs are planned at first; eight more and four final runs come."""
     folder = "order_embedding/demo+evaluation=validation+optim.lr={2:g}/{1}/seed{3}"
     monkeypatch.setattr(question.Question, "relative_folder", lambda _, *run: folder.format(*run))
-    asked = campaign_runs.ask(tmp_path)
-    campaign_runs.write_run(asked, asked.update().jobs[0])
+    asked = campaigns.ask(tmp_path)
+    campaigns.write_run(asked, asked.update().jobs[0])
     assert status.main([str(asked.results)]) == 0
     shown = capsys.readouterr().out
     assert "left  coming\n" in shown

@@ -1,7 +1,5 @@
 """``python -m rmsexp.timing``: command lines, records, their table and figure."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

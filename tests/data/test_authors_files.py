@@ -1,7 +1,5 @@
 """The authors' pickles: plain data is read, references to code are refused; top4 is encoded as it is."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import re

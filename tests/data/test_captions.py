@@ -1,7 +1,5 @@
 """Captioned images: words and ids, five captions per image, and the files of Flickr8k and COCO."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """CIFAR-10's files are verified, and downloaded if need be; whitened images equal those of another computation."""
 
-from __future__ import annotations
-
 import hashlib
 import pickle
 import tarfile

@@ -1,7 +1,5 @@
 """Cloze questions: sentences, the vocabulary, and stored questions; CNN's and LAMBADA's files."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files of data sets: lines, digests, downloads, messages about unusable files; results are stored whole and once."""
 
-from __future__ import annotations
-
 import errno
 import gzip
 import multiprocessing

@@ -1,7 +1,5 @@
 """Features of images: the descriptor, ten crops of VGG-19, and the stored files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Parallel text: lines of files are read unchanged; corpora are located, downloaded and verified."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Token sequences in two arrays, like lists; batches, which keep their limits; padded arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

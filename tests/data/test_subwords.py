@@ -1,7 +1,5 @@
 """Subwords are learnt once and convert text to ids and back; those of moses_bpe equal the original tools' subwords."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io

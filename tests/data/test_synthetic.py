@@ -1,7 +1,5 @@
 """Synthetic data: the same on every machine, different in every split, with names, sizes and types as documented."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Plain text: sentences, the user's files, LAMBADA and WikiText-103; its tokens, bytes and pieces, without loss."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Encoded text: overlong training pairs are dropped or cut, training text is stored; held-out splits are complete."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The campaigns in docs/campaigns.md: the own norm is judged."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from dataclasses import replace

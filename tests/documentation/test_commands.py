@@ -1,7 +1,5 @@
 """The commands in the documents have valid arguments, and their overrides compose to valid configs. None is run."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re
@@ -106,21 +104,12 @@ def check_runs(words: Sequence[str]) -> None:
 
 def check_module(module: str, words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that the parser of a command such as report accepts ``words``, unless they are none or ``--help`` alone."""
-    if words in ([], ["--help"]):
-        return
-    if module == "timing":
+    if module == "timing" and words not in ([], ["--help"]):
         monkeypatch.undo()
         timing.parse(words)
-        return
-    with pytest.raises(Parsed):
-        entry.main([module, *words])
-
-
-def check_script(path: Path, words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", [str(path), *words])
-    monkeypatch.syspath_prepend(path.parent)
-    with pytest.raises(Parsed):
-        runpy.run_path(str(path), run_name="__main__")
+    elif words not in ([], ["--help"]):
+        with pytest.raises(Parsed):
+            entry.main([module, *words])
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -131,7 +120,11 @@ def test_command_is_accepted_by_its_parser(command: str, monkeypatch: pytest.Mon
         case ["make", *targets]:
             subprocess.run(["make", "-n", *targets], cwd=documents.ROOT, check=True, capture_output=True)
         case ["python", script, *words] if script.startswith("scripts/"):
-            check_script(documents.ROOT / script, words, monkeypatch)
+            path = documents.ROOT / script
+            monkeypatch.setattr(sys, "argv", [str(path), *words])
+            monkeypatch.syspath_prepend(path.parent)
+            with pytest.raises(Parsed):
+                runpy.run_path(str(path), run_name="__main__")
         case ["python", "-m", module, *words] if module.removeprefix("rmsexp.") in entry.COMMANDS:
             check_module(module.removeprefix("rmsexp."), words, monkeypatch)
         case ["python", "-m", "rmsexp", module, *words] | ["rmsexp", module, *words] if module in entry.COMMANDS:

@@ -1,7 +1,5 @@
 """The page of the paper lists every difference from the original code that a docstring states, with its file."""
 
-from __future__ import annotations
-
 import re
 
 from helpers import documents

@@ -1,7 +1,5 @@
 """The gallery: each norm is short, has a config, trains on tasks of several kinds, and can be continued."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

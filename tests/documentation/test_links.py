@@ -1,7 +1,5 @@
 """Links in the documents to files and headings of this project lead to existing ones; web links are not checked."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

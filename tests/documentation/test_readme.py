@@ -1,7 +1,5 @@
 """The README is short, Python examples compile, and the architecture page agrees with contracts and folders."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 

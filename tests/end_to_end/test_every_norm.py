@@ -3,8 +3,6 @@
 The table of losses is printed: ``pytest -m minutes -n 0 -s tests/end_to_end/test_every_norm.py``.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Runs that fail after they have begun: data, disk, checkpoints, divergence."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket
@@ -12,7 +10,6 @@ from typing import Any, NoReturn
 import pytest
 import torch
 from helpers.command_bench import Bench, assert_same_end, at_step, not_finite_at
-from helpers.tasks import Ended
 from torchvision.datasets import CIFAR10
 
 import rmsexp
@@ -28,6 +25,8 @@ def test_cuda_without_a_cuda_device_fails(bench: Bench, monkeypatch: pytest.Monk
     assert done.status == 1
     assert done.err == "rmsexp: device=cuda, but torch sees no CUDA device here; use device=cpu or device=auto\n"
     assert bench.status()["status"] == "failed"
+    with pytest.raises(RuntimeError, match="torch sees no CUDA device"):
+        rmsexp.run(overrides=[*bench.words, "device=cuda"])
 
 
 def test_results_that_cannot_be_written_give_no_traceback(bench: Bench) -> None:
@@ -39,13 +38,6 @@ def test_results_that_cannot_be_written_give_no_traceback(bench: Bench) -> None:
         assert "Traceback" not in done.err
 
 
-def run_on_cifar10(bench: Bench, root: Path) -> tuple[Ended, dict[str, Any]]:
-    """Do a run on the CIFAR-10 files in ``root``; return how the command ended and the content of the run's status."""
-    done = bench("scale=small", f"data.root={root}")
-    (status,) = bench.results.rglob(record.STATUS)
-    return done, record.RunFolder(status.parent).read_status()
-
-
 def test_missing_data_without_network_are_reported_with_the_command_to_get_them(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,7 +45,9 @@ def test_missing_data_without_network_are_reported_with_the_command_to_get_them(
         unused.bind(("127.0.0.1", 0))
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         monkeypatch.setattr(CIFAR10, "url", f"http://127.0.0.1:{unused.getsockname()[1]}/x.tar.gz")
-        done, status = run_on_cifar10(bench, tmp_path / "data")
+        done = bench("scale=small", f"data.root={tmp_path / 'data'}")
+    (path,) = bench.results.rglob(record.STATUS)
+    status = record.RunFolder(path.parent).read_status()
     assert done.status == 1
     where = str(tmp_path / "data" / "cifar10")
     command = f"python -m rmsexp.prepare task=cifar10 scale=small data.root={tmp_path / 'data'}"
@@ -62,37 +56,27 @@ def test_missing_data_without_network_are_reported_with_the_command_to_get_them(
     assert (status["status"], status["error"]) == ("failed", done.err.removeprefix("rmsexp: ").rstrip("\n"))
 
 
-def test_an_unexpected_error_writes_its_traceback_to_a_file(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> NoReturn:
-        raise RuntimeError("raised by the test")
-
-    at_step(monkeypatch, 3, fail)
-    done = bench()
-    path = bench.folder() / "traceback.txt"
-    assert done.status == 1
-    assert done.err.endswith(f"rmsexp: RuntimeError: raised by the test (traceback in {path})\n")
-    assert "in fail" in path.read_text()
-    assert bench.status()["status"] == "failed"
-
-
-@pytest.mark.parametrize(("step", "begun"), [(0, False), (3, True)])
-def test_a_value_error_in_training_has_a_traceback(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, step: int, begun: bool
+@pytest.mark.parametrize("error", [RuntimeError, ValueError])
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_error_in_training_has_a_traceback_in_a_file(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, error: type[Exception], begun: bool
 ) -> None:
-    """Before training it is a mistake in the options. In training it is a fault, such as one of an own norm."""
+    """Before training a ValueError is a mistake in the options. In training it is a fault, as of an own norm."""
 
     def fail(*_: object) -> NoReturn:
-        raise ValueError("too many values to unpack")
+        raise error("raised by the test")
 
     if begun:
-        at_step(monkeypatch, step, fail)
+        at_step(monkeypatch, 3, fail)
     else:
         monkeypatch.setattr("rmsexp.tasks.build", fail)
     done, path = bench(), bench.folder() / "traceback.txt"
-    where = f"ValueError: too many values to unpack (traceback in {path})" if begun else "too many values to unpack"
-    assert done.status == 1
+    is_mistake = error is ValueError and not begun
+    where = "raised by the test" if is_mistake else f"{error.__name__}: raised by the test (traceback in {path})"
+    assert (done.status, bench.status()["status"]) == (1, "failed")
     assert done.err.endswith(f"rmsexp: {where}\n")
-    assert path.exists() == begun
+    assert is_mistake or "in fail" in path.read_text()
+    assert path.exists() != is_mistake
 
 
 def test_a_finished_run_that_cannot_go_on_stays_finished(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,14 +153,10 @@ def test_an_objective_that_is_not_finite_ends_the_run_at_its_step(
     done = bench(*words)
     assert done.status == 0
     assert "diverged at step 5: the training objective of step 5 is not finite" in done.out
-    assert bench.status() == {
-        "status": "diverged",
-        "step": 5,
-        "error": "the training objective of step 5 is not finite",
-    }
-    assert [(row["step"], row["split"]) for row in bench.rows()] == [
-        *((0, "test"), (4, "train"), (4, "test"), (5, "train"))
-    ]
+    error = "the training objective of step 5 is not finite"
+    assert bench.status() == {"status": "diverged", "step": 5, "error": error}
+    rows = [(0, "test"), (4, "train"), (4, "test"), (5, "train")]
+    assert [(row["step"], row["split"]) for row in bench.rows()] == rows
     assert bench.rows()[-1]["examples"] == 5 * 8
     checkpoints = [bench.folder() / record.CHECKPOINTS / name for name in (checkpoint.LAST, checkpoint.PREVIOUS)]
     newest = next(path for path in checkpoints if path.exists())

@@ -1,7 +1,5 @@
 """Whole runs of the language model: norms, resuming, your own files, and generated text."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

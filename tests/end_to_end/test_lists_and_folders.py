@@ -1,7 +1,5 @@
 """Empty, nested and recursive lists, and folders that hold no results."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -21,28 +19,21 @@ def test_a_campaign_of_no_list_is_refused(word: str) -> None:
         question.read("quality_order_embedding", [word])
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("a: &a [*a]\n", "an alias (*a) is not allowed"),  # nine lines of aliases can stand for gigabytes
-        ("a: " + "[" * 900 + "]" * 900, "more than 20 levels of nesting"),
-        ("a: " + "x" * 40_000, "more than 32,768 characters"),
-    ],
-)
-def test_a_config_of_the_users_own_has_a_limited_size(content: str, message: str, tmp_path: Path) -> None:
-    for place in ("norm", "task", "scale", "sweep", "logger", "recipe/order_embedding", "pair", "hydra/launcher", "."):
-        folder = tmp_path / place.replace("/", "_").replace(".", "top")
+def test_a_config_of_the_users_own_has_a_limited_size(tmp_path: Path) -> None:
+    """As :mod:`rmsexp.system.readers` limits it, in each folder of which Hydra reads files."""
+    for number, place in enumerate(("norm", "sweep", "recipe/order_embedding", "hydra/launcher", ".")):
+        folder = tmp_path / str(number)
         (folder / place).mkdir(parents=True)
-        (folder / place / "own.yaml").write_text(content)
-        with pytest.raises(config.ConfigError, match=r"own\.yaml") as caught:
+        (folder / place / "own.yaml").write_text("a: &a [*a]\n")
+        with pytest.raises(config.ConfigError, match=r"own\.yaml: an alias \(\*a\) is not allowed"):
             config.compose([], str(folder))
-        assert message in str(caught.value)
+    path = tmp_path / "0/norm/own.yaml"
     with pytest.raises(ValueError, match=r"own\.yaml"):
-        load_own(str(tmp_path / "norm"))
-    (tmp_path / "pipe/norm").mkdir(parents=True)
-    os.mkfifo(tmp_path / "pipe/norm/own.yaml")
+        load_own(str(tmp_path / "0"))
+    path.unlink()
+    os.mkfifo(path)
     with pytest.raises(config.ConfigError, match="is not a regular file"):
-        config.compose([], str(tmp_path / "pipe"))
+        config.compose([], str(tmp_path / "0"))
 
 
 def test_the_root_of_the_file_system_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,5 @@
 """Help, and mistakes on the command line: each is reported in one line."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -121,9 +119,9 @@ norm=rms,ln -> -m
 rms -> 'rms'
 a=b=c -> 'a=b=c'
 --config-dir nowhere -> --config-dir nowhere
--cn x -> --config-name
--p norm -> --cfg
--m --resolve -> --cfg
+--config-name x -> --config-name
+-p norm -> -p
+-m --cfg job -> --cfg
 --cfg -> --cfg
 --cfg job norm=rmss -> norm=rmss
 --shell-completion -> Hydra refuses
@@ -131,7 +129,7 @@ a=b=c -> 'a=b=c'
 -m seed=range(0,0) -> seed=range(0,0)
 -m seed=range(0,1000000000) -> seed=range(0,1000000000)
 -m seed=range(0,9000) norm=ln,rms -> 18000 runs
---run sweep=lr -> --run
+-r sweep=lr -> -r
 distributed.timeout=1e15 -> distributed.timeout
 -m hydra.job.chdir=true -> hydra.job.chdir=true
 -m hydra.job.chdir=??? -> hydra.job.chdir

@@ -1,7 +1,5 @@
 """A task from outside the package: the example of docs/extending.md, and what is answered if it lacks something."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator
@@ -52,12 +50,6 @@ def test_the_example_of_the_page_is_trained_compared_and_continued(folder: Path,
     assert (status["status"], status["step"]) == ("finished", 25)
 
 
-def test_a_key_that_its_config_lacks_is_named(folder: Path) -> None:
-    edit(folder / "my/task/spirals.yaml", "  lr: 0.003\n", "")
-    with pytest.raises(config.ConfigError, match=r"^optim\.lr has no value: its config lacks this key$"):
-        config.job(["task=spirals"], "my")
-
-
 def test_the_keys_of_every_run_are_checked_even_if_its_config_does_not_ask_for_it(folder: Path) -> None:
     keys = "    hidden: int = MISSING\n"
     edit(folder / "spirals.py", keys, keys + "\n    def __post_init__(self) -> None:\n        pass\n\n")
@@ -68,9 +60,8 @@ def test_the_keys_of_every_run_are_checked_even_if_its_config_does_not_ask_for_i
 def test_a_campaign_needs_the_target_of_the_class(folder: Path) -> None:
     target = 'target = tasks.Target(split="test", metric="error", mode="min", selection="valid")'
     edit(folder / "spirals.py", f"    {target}\n", "")
-    edit(
-        folder / "spirals.py", "        self.config, self.dev", f"        self.{target}\n        self.config, self.dev"
-    )
+    before = "        self.config, self.dev"
+    edit(folder / "spirals.py", before, f"        self.{target}\n{before}")
     with pytest.raises(config.ConfigError, match="task=spirals: a campaign needs target as an attribute"):
         question.read("quality", ["task=spirals", "norms=[ln,rms]", "margin=1"], "my")
 
@@ -121,6 +112,7 @@ MISTAKES = [
     (CODE, '"error": (logits', '"mistakes": (logits', "the task's target is error, but its evaluate of valid has loss"),
     ("my/recipe/spirals/demo.yaml", "", "", "write recipe/spirals/demo.yaml beside its config"),
     (CONFIG, "# @package _global_\n", "", "must begin with the line '# @package"),
+    (CONFIG, "  lr: 0.003\n", "", "optim.lr has no value: its config lacks this key"),
     (CONFIG, "spirals.Task", "spiral.Task", "task=spirals: spiral.Task "),
     (CONFIG, "spirals.Task", "spirals.loss", "task=spirals: spirals.loss "),
     (CONFIG, "_target_: spirals.Task", "", "names its class under _target_"),

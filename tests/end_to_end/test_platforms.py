@@ -1,7 +1,5 @@
 """Systems other than Linux: macOS lacks /proc and some functions, so runs do without them; Windows is refused."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

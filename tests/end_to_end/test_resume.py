@@ -1,7 +1,5 @@
 """A run that is stopped in any way and started again ends bit-identical to an undisturbed run."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math
@@ -80,10 +78,7 @@ def test_the_time_of_a_run_is_that_of_processes_that_took_steps(data_root: Path,
     assert (run["threads"], run["time_state"]) == (5, time_states.run_state([first]))
 
 
-@pytest.mark.parametrize(
-    ("step", "norm"),
-    some(itertools.product((1, 7), NORMS), [(1, "wn"), (1, "bn"), (7, "bn")]),
-)
+@pytest.mark.parametrize(("step", "norm"), some(itertools.product((1, 7), NORMS), [(1, "wn"), (1, "bn"), (7, "bn")]))
 def test_a_run_continues_after_a_crash(
     norm: str, step: int, data_root: Path, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,32 +240,22 @@ def test_damage_is_named_also_without_progress(
     assert lines == [f"warning: rms seed0: {last} is damaged", f"warning: rms seed0: {changed}"]
 
 
-IDENTITY = checkpoint.Identity(0, "config", "data")
-
-
-def flip_a_bit(content: bytes) -> bytes:
-    middle = len(content) // 2
-    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-
-
-@pytest.mark.parametrize("damage", [lambda content: content[:-1], flip_a_bit, lambda _: b"", lambda _: b"text"])
-def test_an_undamaged_checkpoint_is_never_replaced_by_a_damaged_one(
-    tmp_path: Path, damage: Callable[[bytes], bytes]
-) -> None:
+def test_an_undamaged_checkpoint_is_never_replaced_by_a_damaged_one(tmp_path: Path) -> None:
     """In the end ``last.pt`` is deleted, as if the process had been killed before it wrote the new file."""
-    known = {"identity": IDENTITY._asdict()}
+    identity = checkpoint.Identity(0, "config", "data")
+    known = {"identity": identity._asdict()}
     values = [known | {"model": {"weight": torch.full((1000,), float(number))}} for number in range(3)]
     for value in values[:2]:
         checkpoint.save(tmp_path, value)
     last = tmp_path / checkpoint.LAST
-    last.write_bytes(damage(last.read_bytes()))
-    payload, (warning,) = checkpoint.load(tmp_path, IDENTITY, dict)
+    last.write_bytes(last.read_bytes()[:-1])
+    payload, (warning,) = checkpoint.load(tmp_path, identity, dict)
     assert disturb.differences(payload, values[0]) == []
     assert warning.startswith(f"{last} is damaged")
     assert warning.endswith(f"continuing from {checkpoint.PREVIOUS}")
     checkpoint.save(tmp_path, values[2])
     last.unlink()
-    payload, warnings = checkpoint.load(tmp_path, IDENTITY, dict)
+    payload, warnings = checkpoint.load(tmp_path, identity, dict)
     assert disturb.differences(payload, values[0]) == []
     assert warnings == []
 

@@ -1,7 +1,5 @@
 """A search of values with Optuna's sweeper."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

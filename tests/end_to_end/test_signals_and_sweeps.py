@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM, and sweeps."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path
@@ -20,17 +18,6 @@ from rmsexp.tasks.cifar10 import Task
 from rmsexp.work import runner
 
 # --- Ctrl-C and SIGTERM
-
-
-def test_a_run_that_was_suspended_is_contended(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    at_step(monkeypatch, 3, lambda: signal.raise_signal(signal.SIGCONT))
-    assert bench().status == 0
-    (session,) = record.RunFolder(bench.folder()).read_run()["sessions"]
-    contention = session["contention"]
-    if contention["waited"] is None:
-        pytest.skip("this system has no files in /proc that tell whether a run is contended")
-    assert contention["state"] == "contended"
-    assert "suspension" in contention["based_on"]
 
 
 def test_a_run_continues_after_a_signal_before_training(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,9 +59,7 @@ def test_a_forced_sweep_that_was_stopped_goes_on_with_the_runs_that_it_had_not_r
 
 
 def test_a_sweep_with_the_same_run_twice_is_refused(bench: Bench) -> None:
-    done = bench("-m", "norm=ln,layernorm")
-    assert done.status == 2
-    assert f"the sweep would do the run {bench.folder('ln')} 2 times; give each value once" in done.err
+    bench("-m", "norm=ln,layernorm").assert_refused(f"the sweep would do the run {bench.folder('ln')} 2 times")
 
 
 def test_an_error_of_the_program_in_a_sweep_has_a_traceback_and_the_sweep_goes_on(

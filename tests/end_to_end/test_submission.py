@@ -1,7 +1,5 @@
 """Sweeps whose runs are jobs of submitit: pre-emption, and machines without SLURM."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -9,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from helpers.campaign_runs import RUNS
+from helpers.campaigns import RUNS
 from helpers.stopping import assert_same, in_training
 
 from rmsexp import config

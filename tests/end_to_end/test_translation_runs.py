@@ -1,6 +1,4 @@
-"""Whole runs of the translation tasks: norms, sweeps, precision, mistakes, users' text."""
-
-from __future__ import annotations
+"""Whole runs of the translation tasks: mistakes, and users' text."""
 
 import gzip
 from functools import partial
@@ -9,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers.tasks import Main
-from helpers.translation_tasks import SHORT, tiny
+from helpers.translation_tasks import tiny
 
 from rmsexp.commands import result
 from rmsexp.data.synthetic import phrases
@@ -19,19 +17,6 @@ from rmsexp.records import record
 @pytest.fixture
 def main(main: Main, text_root: Path) -> Main:
     return partial(main, f"data.root={text_root}")
-
-
-@pytest.mark.parametrize(("name", "norm"), [("rnnsearch", "rms"), ("transformer", "bn")])
-def test_training_in_bfloat16_has_similar_losses_to_float32(main: Main, tmp_path: Path, name: str, norm: str) -> None:
-    for precision in ("float32", "bfloat16"):
-        done = main(*tiny(name), *SHORT, f"norm={norm}", f"precision={precision}")
-        assert done.status == 0, done.err
-    losses = {
-        yaml.safe_load((run.folder / record.CONFIG).read_text())["precision"]: [row["loss"] for row in run.metrics]
-        for run in map(result.read, record.find_runs(tmp_path))
-    }
-    assert losses["bfloat16"] == pytest.approx(losses["float32"], abs=0.05)
-    assert losses["bfloat16"] != losses["float32"]
 
 
 # Mistakes
@@ -61,12 +46,6 @@ def test_a_value_that_does_not_fit_the_text_ends_the_run(main: Main, words: list
 # Users' text
 
 
-def write(prefix: Path, sources: list[str], targets: list[str]) -> None:
-    prefix.with_suffix(".en").write_text("".join(f"{line}\n" for line in sources), encoding="utf-8")
-    content = "".join(f"{line}\n" for line in targets).encode()
-    prefix.with_suffix(".de.gz").write_bytes(gzip.compress(content))
-
-
 @pytest.fixture
 def user_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Write files with 42 training pairs, one with an empty side and one too long; return overrides that use them."""
@@ -76,7 +55,8 @@ def user_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         sources, targets = corpus.text(split)
         if split == "train":
             sources, targets = [*sources, "", " ".join(sources)], [*targets, targets[0], " ".join(targets)]
-        write(tmp_path / split, sources, targets)
+        (tmp_path / f"{split}.en").write_text("".join(f"{line}\n" for line in sources))
+        (tmp_path / f"{split}.de.gz").write_bytes(gzip.compress("".join(f"{line}\n" for line in targets).encode()))
     return ["data.name=files", *(f"data.{split}={split}" for split in corpus.splits), "data.vocabulary=90"]
 
 
@@ -101,10 +81,3 @@ def test_a_run_on_users_text(main: Main, user_text: list[str], tmp_path: Path, n
     (tmp_path / "valid.en").write_text("another\n" * 6)
     assert main(*words, "max_steps=1").status == 0
     assert len(list(record.find_runs(tmp_path))) == 2  # other text is another setting
-
-
-def test_files_of_different_lengths_are_refused(main: Main, user_text: list[str], tmp_path: Path) -> None:
-    lines = (tmp_path / "train.en").read_text().splitlines(keepends=True)
-    (tmp_path / "train.en").write_text("".join(lines[:-3]))
-    done = main(*tiny("rnnsearch"), *user_text, f"data.root={tmp_path / 'cache'}")
-    done.assert_failed("train.en has 39 lines and train.de.gz has more.")

@@ -1,24 +1,30 @@
-"""Synthetic campaigns: their files and the records of their runs, for tests of verdicts and of their report."""
-
-from __future__ import annotations
+"""Synthetic campaigns: their files and the records of their runs, with chosen scores."""
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rmsexp.campaign import campaign_file
+import yaml
+
+from rmsexp.campaign import campaign_file, question
 from rmsexp.campaign import results as campaign_results
+from rmsexp.campaign.campaign_file import CampaignFile, Job, Metric, Registered, Seeds
+from rmsexp.campaign.question import Question
+from rmsexp.config import score
 from rmsexp.records import record
+from rmsexp.records.frames import names
 from rmsexp.rules import selection
+from rmsexp.rules.claims import Claim
 from rmsexp.system import atomic, clock
+from rmsexp.train import provenance
 
 STEPS = 1000
-POINTS = [STEPS * number // 20 for number in range(1, 21)]
+TUNING = (1000, 1001, 1002)  # seeds
 EQUAL = {"claim": "RMSNorm equals LayerNorm", "test": "equivalence", "a": "rms", "b": "ln", "margin": 1.5}
-BETTER = {"claim": "RMSNorm is better than no norm", "test": "superiority", "a": "rms", "b": "none", "margin": None}
+BETTER = {"claim": "RMSNorm is better than no norm", "test": "superiority", "a": "rms", "b": "none"}
 NOT_WORSE = {
     "claim": "pRMSNorm is not worse than RMSNorm",
     "test": "noninferiority",
@@ -26,6 +32,55 @@ NOT_WORSE = {
     "b": "rms",
     "margin": 1.5,
 }
+
+
+def write_record(
+    root: Path,
+    job: Job,
+    metric: str,
+    value: Callable[[int, str], float],
+    *,
+    mode: str = "min",
+    total: int = STEPS,
+    status: str = "finished",
+    pace: Mapping[str, float] = {"train": 0.1, "eval": 0.01},
+    **session: Any,
+) -> record.RunFolder:
+    """Write the record of a campaign's run below ``root``; one that has not finished ends after half of the steps.
+
+    ``value``: the metric at a step on a split, in the displayed unit; NaN is null in JSON. ``pace``: seconds per step
+    by bucket of the clock. ``session`` replaces values of the only session.
+    """
+    files = record.RunFolder(root / job.folder)
+    files.path.mkdir(parents=True, exist_ok=True)
+    task, setting, series, _ = job.folder.split("/")
+    is_final = job.stage == "final"
+    shared = {"from_step": 0, "git": {"commit": "abc", "dirty": False}, "versions": {"torch": "2.15.0"}}
+    shared |= {"device": "AMD EPYC", "threads": 1, "contention": {"state": "contended"}}
+    run = {"task": task, "norm": series.split("+")[0], "scale": "small", "seed": job.seed, "setting": setting}
+    run |= {"format": 1, "series": series, "impl": "fused", "recipe_steps": total}
+    run |= {"evaluation": "scored" if is_final else "validation", "sessions": [shared | session]}
+    run |= {"target": {"split": "test", "metric": metric, "mode": mode, "selection": "valid"}}
+    run |= {
+        "dataset": {"name": "real data", "digest": "0", "builtin": False},
+        "parameters": {"total": 1, "modules": {}},
+    }
+    files.run_path.write_text(json.dumps(run))  # faster than atomic writes of so many files
+    files.config_path.write_text(f"optim: {{lr: {job.rate}}}\n")
+    last = total if status == "finished" else total // 2
+    files.status_path.write_text(json.dumps({"status": status, "step": last, "error": None}))
+    rows = list[record.Row]()
+    for step in (step for step in score.steps(total) if step <= last):
+        seconds = {bucket: pace.get(bucket, 0.0) * step for bucket in clock.BUCKETS}
+        row = {"step": step, "epoch": step / 500, "examples": 50 * step, "seconds": seconds}
+        loss = 0.4 + 2 * math.exp(-step / 200)
+        rows.append(row | {"split": "train", "loss": loss, "objective": loss, "lr": job.rate, "grad_norm": 1.0})
+        whole = ["valid", "test"] if is_final else ["valid"]
+        for split in ["interim", *(whole if step in score.steps(total)[-score.SCORED :] else [])]:
+            found = value(step, split) / names.scale_and_unit(metric)[0]
+            rows.append(row | {"split": split, "loss": loss + 0.1, metric: None if math.isnan(found) else found})
+    files.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return files
 
 
 @dataclass
@@ -40,6 +95,7 @@ class Campaign:
         seeds: the number of final seeds; ``needed`` that is written, None for a campaign before its first look.
         gone: (norm, final seed) of runs that were not done.
         diverged: (norm, final seed) of runs that diverged.
+        lost: norms that diverge at every rate.
         rules: the version of the rules: 1 for rates an octave apart, 2 for rates a quarter-octave apart.
         gain: by how much the metric improves in the last fifth of the steps, in the displayed unit.
         setting: the scale of all runs, and the options that they share.
@@ -49,7 +105,7 @@ class Campaign:
     name: str = "quality_cifar10"
     task: str = "cifar10"
     metric: str = "error"
-    mode: str = "min"
+    mode: Any = "min"
     level: Mapping[str, float] = field(default_factory=lambda: {"none": 24.0, "ln": 16.0, "rms": 16.1})
     best: Mapping[str, float] = field(default_factory=lambda: {"none": 0.002, "ln": 0.004, "rms": 0.004})
     grid: Sequence[float] = (0.001, 0.002, 0.004, 0.008)
@@ -58,6 +114,7 @@ class Campaign:
     claims: Sequence[dict[str, Any]] = (EQUAL, BETTER)
     gone: set[tuple[str, int]] = field(default_factory=set)
     diverged: set[tuple[str, int]] = field(default_factory=set)
+    lost: Sequence[str] = ()
     commits: Sequence[str] = ("abc",)
     rules: int = 2
     gain: float = 0.0
@@ -66,68 +123,54 @@ class Campaign:
 
     def write(self, root: Path) -> Path:
         """Write the file and the runs below ``root``; return the file's path."""
-        for job in self._tune():
-            self._write_run(root, job, "finished")
-        for job in self._final():
-            key = job["norm"], job["seed"]
+        for job in [*self.tune(), *self.final()]:
+            key = job.norm, job.seed
             if key not in self.gone:
-                self._write_run(root, job, "diverged" if key in self.diverged else "finished")
+                status = "diverged" if key in self.diverged or job.norm in self.lost else "finished"
+                git = {"commit": self.commits[job.seed % len(self.commits)], "dirty": False}
+                value = self._value(job)
+                write_record(root, job, self.metric, value, mode=self.mode, status=status, git=git)
         return self.write_file(root)
 
     def write_file(self, root: Path) -> Path:
         """Write the file without any runs below ``root``; return its path."""
         path = root / "campaigns" / self.name / "campaign.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = self._content([*self._tune(), *self._final()]) | dict(self.changes)
-        seeds = {key: (content["seeds"] or {}).get(key) for key in self._seed_keys}
-        rules = {key: content[key] for key in ("claims", "norms", "grid")}
-        rules |= {"final": {"seeds": seeds}} if self.rules == 1 else {"final": seeds, "rules": 2}
-        rules |= {key: content[key].split() for key in ("tuned_by", "score")}
-        rules |= {"runs": sorted(f"{key}={value}" for key, value in content["runs"].items())}
-        rules |= {"tune": {"first_seed": 1000}, "question": content["question"]}
-        registered = content["registered"]
-        if registered is not None:
-            registered["digest"] = campaign_file.digest(rules)
-            atomic.write_json(path.with_name(campaign_file.REGISTRATION), registered | {"rules": rules})
-        atomic.write_json(path, content)
+        claims = tuple(Claim(**claim) for claim in self.claims)
+        norms, grid = tuple(self.level), tuple(self.grid)
+        metrics = {"tuned_by": Metric("valid", self.metric), "score": Metric("test", self.metric)}
+        rules = {"claims": [asdict(claim) for claim in claims], "norms": norms, "grid": grid, **metrics}
+        registered = Registered(campaign_file.digest(rules), self.commits[0], "2026-11-22T00:00:00+00:00", None)
+        atomic.write_json(path.with_name(campaign_file.REGISTRATION), registered._asdict() | {"rules": rules})
+        file = CampaignFile(
+            name=self.name,
+            question=f"Does RMSNorm match LayerNorm on {self.task}?",
+            command=(self.name,),
+            runs={"task": self.task, "scale": "small"},
+            rate="optim.lr",
+            mode=self.mode,
+            norms=norms,
+            grid=grid,
+            **metrics,
+            rules=self.rules,
+            seeds=Seeds(TUNING, self.seeds, 16, self.needed),
+            claims=claims,
+            jobs=(*self.tune(), *self.final()),
+            registered=registered,
+        )
+        atomic.write_json(path, json.loads(campaign_file.text(file)) | dict(self.changes))
         return path
 
-    def _content(self, jobs: list[dict[str, Any]]) -> dict[str, Any]:
-        registered = {"digest": "d", "commit": self.commits[0], "date": "2026-11-22T00:00:00+00:00", "changed": None}
-        least, most = self._seed_keys
-        return {
-            "format": 1,
-            **({} if self.rules == 1 else {"rules": self.rules}),
-            "name": self.name,
-            "question": f"Does RMSNorm match LayerNorm on {self.task}?",
-            "runs": {"task": self.task, "scale": "small"},
-            "rate": "optim.lr",
-            "mode": self.mode,
-            "tuned_by": f"valid {self.metric}",
-            "score": f"test {self.metric}",
-            "norms": list(self.level),
-            "grid": list(self.grid),
-            "seeds": {"tune": [1000, 1001, 1002], least: self.seeds, most: 16, "needed": self.needed},
-            "claims": [{"family": None, "seeds": None} | claim for claim in self.claims],
-            "jobs": jobs,
-            "registered": registered,
-        }
-
-    @property
-    def _seed_keys(self) -> tuple[str, str]:
-        return ("look", "most") if self.rules == 1 else ("min_seeds", "max_seeds")
-
-    def _tune(self) -> list[dict[str, Any]]:
+    def tune(self) -> list[Job]:
         """Return the tuning runs that the rules ask for if the scores are those of the formula."""
         if self.rules > 1 and len(self.grid) == 1:
             return []
-        rule = {1: selection.OCTAVES, 2: selection.QUARTERS}[self.rules]
         values: dict[str, dict[float, dict[int, float]]] = {norm: {} for norm in self.best}
-        while runs := selection.tune(self.grid, values, self.mode, (1000, 1001, 1002), rule).runs:
+        while runs := selection.tune(self.grid, values, self.mode, TUNING, campaign_file.TUNING[self.rules]).runs:
             for run in runs:
-                job = {"norm": run.norm, "rate": run.rate, "seed": run.seed}
-                score = sum(self.value(job, step, "valid") for step in POINTS[-3:]) / 3
-                values[run.norm].setdefault(run.rate, {})[run.seed] = score
+                value = self._value(self._job("tune", *run))
+                mean = sum(value(step, "valid") for step in score.steps(STEPS)[-3:]) / 3
+                values[run.norm].setdefault(run.rate, {})[run.seed] = math.nan if run.norm in self.lost else mean
         return [
             self._job("tune", norm, rate, seed)
             for norm, tried in values.items()
@@ -135,100 +178,26 @@ class Campaign:
             for seed in sorted(seeds)
         ]
 
-    def _final(self) -> list[dict[str, Any]]:
-        return [self._job("final", norm, rate, seed) for norm, rate in self.best.items() for seed in range(self.seeds)]
+    def final(self) -> list[Job]:
+        rates = {norm: rate for norm, rate in self.best.items() if norm not in self.lost}
+        return [self._job("final", norm, rate, seed) for norm, rate in rates.items() for seed in range(self.seeds)]
 
-    def _job(self, stage: str, norm: str, rate: float, seed: int) -> dict[str, Any]:
-        evaluation = "scored" if stage == "final" else "validation"
-        setting = f"{self.setting}+evaluation={evaluation}+optim.lr={rate:g}"
-        folder = f"{self.task}/{setting}/{norm}/seed{seed}"
-        return {"stage": stage, "norm": norm, "rate": rate, "seed": seed, "folder": folder}
+    def _job(self, stage: Any, norm: str, rate: float, seed: int) -> Job:
+        setting = f"{self.setting}+evaluation={'scored' if stage == 'final' else 'validation'}+optim.lr={rate:g}"
+        return Job(stage, norm, rate, seed, f"{self.task}/{setting}/{norm}/seed{seed}")
 
-    def _write_run(self, root: Path, job: dict[str, Any], status: str) -> None:
-        task, setting, series, _ = job["folder"].split("/")
-        evaluation = "scored" if job["stage"] == "final" else "validation"
-        folder = root / job["folder"]
-        folder.mkdir(parents=True, exist_ok=True)
-        session = {
-            "from_step": 0,
-            "git": {"commit": self.commits[job["seed"] % len(self.commits)], "dirty": False},
-            "versions": {"torch": "2.15.0"},
-            "device": "AMD EPYC",
-            "threads": 1,
-            "contention": {"state": "contended"},
-        }
-        identity = {"task": task, "norm": series.split("+")[0], "scale": "small", "seed": job["seed"]}
-        identity |= {"setting": setting, "series": series, "impl": "fused"}
-        content = identity | {
-            "format": 1,
-            "recipe_steps": STEPS,
-            "evaluation": evaluation,
-            "target": {"split": "test", "metric": self.metric, "mode": self.mode, "selection": "valid"},
-            "dataset": {"name": "real data", "digest": "0", "builtin": False},
-            "parameters": {"total": 1, "modules": {}},
-            "sessions": [session],
-        }
-        (folder / record.RUN).write_text(json.dumps(content))  # faster than atomic writes of so many files
-        (folder / record.CONFIG).write_text(f"optim: {{lr: {job['rate']}}}\n")
-        steps = STEPS if status == "finished" else STEPS // 2
-        (folder / record.STATUS).write_text(json.dumps({"status": status, "step": steps, "error": None}))
-        rows = [row for step in POINTS if step <= steps for row in self._rows(job, step, evaluation)]
-        (folder / record.METRICS).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    def _value(self, job: Job) -> Callable[[int, str], float]:
+        """Return the metric of a run by step and split: its norm's level, worse away from the best rate and early."""
+        level, distance = self.level[job.norm], math.log2(job.rate / self.best[job.norm])
+        seed = 0.5 * math.sin(7.0 * job.seed) + 0.2 * math.sin(3.0 * job.seed + 5 * len(job.norm))
 
-    def _rows(self, job: dict[str, Any], step: int, evaluation: str) -> list[record.Row]:
-        splits = ["interim"]
-        if step in POINTS[-3:]:
-            splits += ["valid"] if evaluation == "validation" else ["valid", "test"]
-        seconds = dict.fromkeys(clock.BUCKETS, 0.0) | {"train": 0.1 * step, "eval": 0.01 * step}
-        shared = {"step": step, "epoch": step / 500, "examples": 50 * step, "seconds": seconds}
-        loss = 0.4 + 2 * math.exp(-step / 200)
-        rows = [shared | {"split": "train", "loss": loss, "objective": loss, "lr": job["rate"], "grad_norm": 1.0}]
-        return rows + [
-            shared | {"split": split, "loss": loss + 0.1, self.metric: self.value(job, step, split)} for split in splits
-        ]
+        def value(step: int, split: str) -> float:
+            noise = 0.1 * math.sin(step + job.seed + len(split))
+            early = (40 if self.mode == "min" else level) * math.exp(-step / 150)
+            gap = (0.0 if split == "test" else -0.7) + self.gain * (split == "interim") * (1 - step / STEPS) * 5
+            return level + (1 if self.mode == "min" else -1) * (0.8 * distance**2 + early + gap) + seed + noise
 
-    def value(self, job: dict[str, Any], step: int, split: str) -> float:
-        """Return the stored metric of a run at a step: its norm's level, worse away from the best rate and early on."""
-        fraction = self.metric not in ("bleu", "loss")
-        scale, sign = (100 if fraction else 1), (1 if self.mode == "min" else -1)
-        distance = math.log2(job["rate"] / self.best[job["norm"]])
-        seed = 0.5 * math.sin(7.0 * job["seed"]) + 0.2 * math.sin(3.0 * job["seed"] + 5 * len(job["norm"]))
-        noise = 0.1 * math.sin(step + job["seed"] + len(split))
-        early = (40 if self.mode == "min" else self.level[job["norm"]]) * math.exp(-step / 150)
-        split_gap = 0.0 if split == "test" else -0.7
-        split_gap += self.gain * (split == "interim") * (1 - step / STEPS) * 5
-        return (self.level[job["norm"]] + sign * (0.8 * distance**2 + early + split_gap) + seed + noise) / scale
-
-
-def write_timing(root: Path, task: str, norms: Sequence[str] = ("ln", "rms", "none"), **changes: object) -> Path:
-    """Write an interleaved timing record in which LN takes 120 ms per step, and each next norm 10 ms less.
-
-    ``changes`` replace keys of ``timing.json``.
-    """
-    folder = root / task / "small" / "timing" / "steps0"
-    folder.mkdir(parents=True, exist_ok=True)
-    content: dict[str, Any] = {
-        "task": task,
-        "setting": "small",
-        "scale": "small",
-        "kind": "steps",
-        "reference": norms[0],
-    }
-    content |= {
-        "stopped": "narrow",
-        "data_seconds": 0.001,
-        "steps_per_block": 3,
-        "dataset": {"digest": "0", "builtin": False},
-    }
-    session = {"device": "AMD EPYC", "threads": 1, "versions": {"torch": "2.15.0"}, "started": "2026-11-22T10:00:00"}
-    content["session"] = session | {"contention": {"state": "clear"}}
-    content["series"] = [
-        {"series": norm, "impl": "fused", "seconds": [0.12 - 0.01 * number] * 4, "parts": {}, "peak_bytes": None}
-        for number, norm in enumerate(norms)
-    ]
-    path = folder / "timing.json"
-    atomic.write_json(path, content | changes)
-    return path
+        return value
 
 
 def three() -> list[Campaign]:
@@ -259,3 +228,73 @@ def three() -> list[Campaign]:
 def loaded(root: Path, **changes: Any) -> campaign_results.Campaign:
     """Write a campaign with these changes, and return it as it is read, with the results of its runs."""
     return campaign_results.load(Campaign(**changes).write(root))
+
+
+# --- campaigns that are asked for by a file of configs
+
+# Runs of a second. Their setting is not in tests of anything else.
+RUNS = {
+    "task": "order_embedding",
+    "scale": "demo",
+    "model.hidden": 8,
+    "model.embedding": 8,
+    "batch_size": 8,
+    "schedule.steps": 20,
+    "data.valid_images": 20,
+    "log_every": 10,
+    "checkpoint_every": 4,
+}
+CONTENT: dict[str, Any] = {
+    "question": "Is RMSNorm as good as LayerNorm?",
+    "runs": RUNS,
+    "norms": ["ln", "rms"],
+    "tune": {"over": {"optim.lr": [1.0e-3, 2.0e-3, 4.0e-3]}},
+    "rules": 1,
+    "final": {"min_seeds": 2, "max_seeds": 4},
+    "claims": [EQUAL | {"margin": 5}],
+}
+
+
+def write_config(folder: Path, **changes: Any) -> str:
+    """Write the file of the campaign tiny below ``folder``, a folder of configs, which is returned.
+
+    ``changes`` replace its keys; None removes one.
+    """
+    path = folder / "campaign/tiny.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump({key: value for key, value in (CONTENT | changes).items() if value is not None}))
+    return str(folder)
+
+
+def ask(folder: Path, *words: str, **changes: Any) -> Question:
+    """Return the campaign tiny, whose file is written, with results in ``folder``."""
+    return question.read("tiny", [f"results={folder / 'results'}", *words], write_config(folder / "configs", **changes))
+
+
+def write_run(asked: Question, job: Job, value: float = 20.0, **changes: Any) -> record.RunFolder:
+    """Write the record of a run with this score on all splits; it diverged if that is NaN.
+
+    Each bucket of the clock has a second a step. ``changes``: as for :func:`write_record`.
+    """
+    shared = {"status": "diverged" if math.isnan(value) else "finished", "total": asked.recipe.config.schedule.steps}
+    shared |= {"pace": dict.fromkeys(clock.BUCKETS, 1.0), "machine": {"id": provenance.machine_id()}}
+    shared |= {"contention": {"waited": 0.0}, "mode": asked.target.mode}
+    metric = asked.campaign.score.metric
+    return write_record(asked.results, job, metric, lambda *_: value, **shared | changes)
+
+
+def do(asked: Question, values: Callable[[Job], float], stages: Mapping[str, int] | None = None) -> list[list[Job]]:
+    """Do all runs that the campaign asks for, round by round, and return the rounds.
+
+    ``values``: the score of a run; NaN if it diverges. ``stages``: how many rounds of a stage are done at most.
+    """
+    rounds: list[list[Job]] = []
+    while True:
+        missing = asked.update().left
+        done = [round_[0].stage for round_ in rounds]
+        if not missing or (stages is not None and done.count(missing[0].stage) >= stages.get(missing[0].stage, 0)):
+            return rounds
+        assert missing not in rounds, "the runs that were written do not count"
+        for job in missing:
+            write_run(asked, job, values(job))
+        rounds.append(missing)

@@ -1,7 +1,5 @@
 """Cases of tests of which ``make test`` has a part, and ``make test-full`` all."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from typing import Any
 

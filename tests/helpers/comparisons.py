@@ -1,7 +1,5 @@
 """Synthetic settings and evaluations for tests of comparisons."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from pathlib import Path
@@ -14,9 +12,9 @@ from rmsexp.compare import load
 from rmsexp.records import record
 from rmsexp.records.frames import quantities
 from rmsexp.records.frames.load import Records
-from rmsexp.report.page.contents import SettingReport
 from rmsexp.report.plots import setting_curves
 from rmsexp.report.plots.chart import Kind, Mark, Panel
+from rmsexp.report.setting_report import SettingReport
 from rmsexp.report.tables import summary as summary_table
 from rmsexp.system import clock
 

@@ -1,7 +1,5 @@
 """The project's documents: their Markdown text, and the links, anchors and commands in it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

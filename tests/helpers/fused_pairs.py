@@ -1,7 +1,5 @@
 """Pairs of modules, one with the eager norm and one with its fused form, and how close their results must be."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,6 +10,7 @@ from torch import Tensor, nn
 
 from rmsexp import norms
 
+from .norm_layers import TOLERANCE
 from .sites import draw, fill
 
 NORMS: dict[str, norms.Norm] = {  # eps is large, so that it matters whether it is inside or outside the root
@@ -26,9 +25,6 @@ NORMS: dict[str, norms.Norm] = {  # eps is large, so that it matters whether it 
     "prms": norms.PRMS(name="prms", p=0.3, eps=1e-2),
     "l2": norms.L2(name="l2", eps=1e-2),
 }
-# In float32, each step rounds values of about 1 by 6e-8, later steps read the rounded values, and gradients of
-# parameters sum hundreds of products. The largest observed difference is 3e-6 of the largest gradient.
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=80)
 Pair = tuple[Any, Any]
 

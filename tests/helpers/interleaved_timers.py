@@ -1,7 +1,5 @@
 """Simulated contestants, a clock that advances only while they work, and the timer that times them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any

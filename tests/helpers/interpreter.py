@@ -4,8 +4,6 @@ A separate process does so, because Triton chooses between interpreter and compi
 a GPU, test_triton.py and test_gpu.py also run the compiled Triton kernels on it.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A small version of the language model, shared by several test files."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from helpers.tasks import task_and_model

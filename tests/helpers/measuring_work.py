@@ -76,9 +76,3 @@ def endless(*arguments: Any) -> dict[str, Any]:
     arguments[-1](f"process id {os.getpid()}")
     threading.Event().wait()
     raise AssertionError
-
-
-def probed(report: Callable[[str], None]) -> dict[str, Any]:
-    """Return the medians of probes, in place of ``rmsexp.measure.calibration.quiet_probes``."""
-    report(f"process id {os.getpid()}")
-    return {"seconds": [0.001, 0.002]}

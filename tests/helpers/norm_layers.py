@@ -1,7 +1,5 @@
 """Pairs of an eager and a fused norm layer with equal parameters, layouts of their inputs, and whether they agree."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -29,6 +27,17 @@ LAYERS: dict[str, Callable[..., norms.Normaliser]] = {
     "l2, outside": partial(norms.L2Norm, eps_inside=False, bias=True),
 }
 every = pytest.mark.parametrize("name", LAYERS)
+
+
+def pointwise(kind: type[norms.DynamicTanh], features: int, _eps: float | None, **options: Any) -> norms.DynamicTanh:
+    return kind(features, 0.7, maps=options.pop("axes", None) is not None, **options)
+
+
+POINTWISE: dict[str, Callable[..., norms.Normaliser]] = {
+    "dyt": partial(pointwise, norms.DynamicTanh),
+    "dyt, no shift": partial(pointwise, norms.DynamicTanh, bias=False),
+    "derf": partial(pointwise, norms.DynamicErf),
+}
 FORMATS = {"contiguous": torch.contiguous_format, "channels-last": torch.channels_last}
 formats = pytest.mark.parametrize("memory", FORMATS)
 # In float32, eager and fused norms sum as many as 1000 terms in different orders, and each rounding has a relative
@@ -42,7 +51,8 @@ def pair(
     name: str, features: int | Shape, eps: float | None = EPS, dtype: torch.dtype = torch.float64, **options: Any
 ) -> Pair:
     """Return an eager and a fused layer with equal parameters."""
-    eager, fused = (fill(LAYERS[name](features, eps, impl=impl, **options)).to(dtype) for impl in ("eager", "fused"))
+    make = {**LAYERS, **POINTWISE}[name]
+    eager, fused = (fill(make(features, eps, impl=impl, **options)).to(dtype) for impl in ("eager", "fused"))
     return eager, fused
 
 

@@ -1,7 +1,5 @@
 """A small parallel corpus in English and German, with punctuation that tokenisers treat differently."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """Plain images, rows of unit length and a reporter that discards its lines, for tests of image features."""
 
-from __future__ import annotations
-
 import numpy as np
 from PIL import Image
 

@@ -1,7 +1,5 @@
 """Small versions of the attentive reader and order-embedding, shared by several test files."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from helpers.tasks import task_and_model

@@ -1,8 +1,7 @@
-"""Synthetic run folders, for tests of code that reads records."""
-
-from __future__ import annotations
+"""Synthetic run folders and timing records, for tests of code that reads records."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ import pandas as pd
 from rmsexp.records import record
 from rmsexp.records.frames import timing_records
 from rmsexp.system import atomic, clock
+
+DATASET = {"name": "shapes", "digest": "0", "builtin": True}
 
 
 def make_row(step: int, loss: float | None, split: str = "train") -> record.Row:
@@ -40,27 +41,15 @@ def write_run(
     setting = run.get("setting", "demo")
     folder = root / "cifar10" / setting / series / f"seed{seed}"
     folder.mkdir(parents=True)
-    norm = series.split("+")[0]
-    session = {
-        "started": "2026-11-21T03:00:00+00:00",
-        "from_step": 0,
-        "git": {"commit": "abc", "dirty": False},
-        "code": "sha",
-        "versions": {"python": "3.11.7", "torch": "2.15.0"},
-        "device": "AMD EPYC",
-        "threads": 2,
-        "comparable": True,
-        "contention": _contention(contention, 0.004),
-    }
-    identity = {"format": 1, "task": "cifar10", "norm": norm, "scale": "demo", "seed": seed, "setting": setting}
+    identity = {"task": "cifar10", "norm": series.split("+")[0], "scale": "demo", "seed": seed, "setting": setting}
     description = {
         "series": series,
-        "impl": "fused" if "impl=fused" in series else "eager",
+        "impl": _impl(series),
         "recipe_steps": 400,
         "target": {"split": "test", "metric": "error", "mode": "min", "selection": "test"},
-        "dataset": {"name": "shapes", "digest": "0", "builtin": True},
+        "dataset": DATASET,
         "parameters": {"total": 1, "modules": {}},
-        "sessions": [session],
+        "sessions": [_session("2026-11-21T03:00:00+00:00", contention, 0.004, threads=2) | {"from_step": 0}],
     }
     atomic.write_json(folder / record.RUN, identity | description | run)
     error = "the loss is not finite" if status == "diverged" else None
@@ -97,7 +86,7 @@ def write_timing(
     sessions: Sequence[Mapping[str, object]] = (),
     **record: Any,
 ) -> Path:
-    """Write a timing record (``timing.json``, format 2) and return its folder, ``…/timing/<kind><number>``.
+    """Write a timing record and return its folder, ``…/timing/<kind><number>``.
 
     Args:
         root: the results folder.
@@ -117,42 +106,19 @@ def write_timing(
     reference = next(iter(ratios))
     lists = {name: [value] if isinstance(value, int | float) else list(value) for name, value in ratios.items()}
     groups = groups or [list(ratios)] * max(map(len, lists.values()))
-    described = {
-        "started": f"2026-11-2{number}T03:00:00+00:00",
-        "git": {"commit": "abcdef0123", "dirty": False},
-        "code": "sha",
-        "versions": {"torch": "2.15.0"},
-        "device": "AMD EPYC",
-        "threads": 1,
-        "contention": _contention(state, 0.0),
-        **session,
-    }
-    noise = 0.002 * np.sin(2.4 * np.arange(rounds))
-    processes = []
+    described = {**_session(f"2026-11-2{number}T03:00:00+00:00", state, 0.0, threads=1), **session}
+    noise, taken, processes = 0.002 * np.sin(2.4 * np.arange(rounds)), Counter[str](), []
     for place, group in enumerate(groups):
-        earlier = [sum(name in other for other in groups[:place]) for name in group]
-        of_process = {name: lists[name][min(k, len(lists[name]) - 1)] for name, k in zip(group, earlier, strict=True)}
-        seconds = {name: (0.05 * (ratio + (name != reference) * noise)).tolist() for name, ratio in of_process.items()}
-        processes.append(
-            {
-                "session": {**described, **(sessions[place] if sessions else {})},
-                "steps_per_block": 3,
-                "data_seconds": 0.001,
-                "series": list(group),
-            }
-            | {"seconds": seconds}
-        )
-    content: dict[str, Any] = {"task": task, "scale": setting.split("+")[0], "setting": setting, "seed": 0}
-    content |= {"kind": kind, "reference": reference, "options": {}, "stopped": "narrow enough"}
-    content |= {
-        "format": 2,
-        "dataset": {"name": "shapes", "digest": "0", "builtin": True},
-        "processes": processes,
-        "series": [
-            {"series": name, "impl": "fused" if "impl=fused" in name else "eager", "parts": {}, "peak_bytes": None}
-            for name in ratios
-        ],
-    }
+        seconds = {}
+        for name in group:
+            ratio = lists[name][min(taken[name], len(lists[name]) - 1)]
+            seconds[name] = (0.05 * (ratio + (name != reference) * noise)).tolist()
+        taken.update(group)
+        of_process = described | dict(sessions[place] if sessions else {})
+        processes.append({"session": of_process, "steps_per_block": 3, "data_seconds": 0.001, "seconds": seconds})
+    series = [{"series": name, "impl": _impl(name), "parts": {}, "peak_bytes": None} for name in ratios]
+    content = {"task": task, "scale": setting.split("+")[0], "setting": setting, "kind": kind, "reference": reference}
+    content |= {"stopped": "narrow enough", "dataset": DATASET, "processes": processes, "series": series}
     atomic.write_json(folder / timing_records.FILE, content | record)
     return folder
 
@@ -165,7 +131,19 @@ def load_timings(root: Path) -> pd.DataFrame:
     return rows
 
 
-def _contention(state: str, waited: float) -> dict[str, Any]:
-    """Return the entry ``contention`` of a session. If the state is unknown, so are the others."""
+def _impl(series: str) -> str:
+    return "fused" if "impl=fused" in series else "eager"
+
+
+def _session(started: str, state: str, waited: float, threads: int) -> dict[str, Any]:
+    """Return the session of a process. If the time state is unknown, so is how long its threads waited."""
     known = state != "unknown"
-    return {"state": state, "waited": waited if known else None, "steal": 0.0 if known else None}
+    return {
+        "started": started,
+        "git": {"commit": "abc", "dirty": False},
+        "code": "sha",
+        "versions": {"torch": "2.15.0"},
+        "device": "AMD EPYC",
+        "threads": threads,
+        "contention": {"state": state, "waited": waited if known else None, "steal": 0.0 if known else None},
+    }

@@ -1,7 +1,5 @@
 """Inputs of the fused recurrences, drawn at random, and the forms of their norms."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -12,13 +10,6 @@ from rmsexp.norms.kernels.recurrences import INPUTS, shape
 # 2 rows, 2 time steps of the target, 3 source positions, 3 hidden units, 5 units of a key, 4 of a value
 SIZES = {"batch": 2, "time": 2, "position": 3, "hidden": 3, "key": 5, "value": 4}
 CELLS = {"gru": 2, "lstm": 4, "decoder": 2}  # and the number of blocks of hidden units with a common norm
-FORMS = {  # kind, and whether eps is inside the root
-    "none": (Kind.NONE, True),
-    "rms": (Kind.RMS, True),
-    "rms, outside": (Kind.RMS, False),
-    "ln": (Kind.LAYER, True),
-    "l2": (Kind.EUCLID, True),
-}
 
 
 def inputs_of(cell: str, *, padding: bool = True, **sizes: int) -> dict[str, Tensor]:
@@ -31,9 +22,7 @@ def inputs_of(cell: str, *, padding: bool = True, **sizes: int) -> dict[str, Ten
 
 
 def form_of(cell: str, name: str) -> list[int]:
-    """Return a form with two thirds of the units in each statistic, for layer norm with all."""
-    kind, inside = FORMS[name]
-    gates, inner, key = (
-        size if kind == Kind.LAYER else 2 * size // 3 for size in (3 * CELLS[cell], SIZES["hidden"], SIZES["key"])
-    )
-    return [kind, gates, inner, int(inside), *([kind, key, int(inside)] if cell == "decoder" else [])]
+    """Return the form of "ln", or of "rms" with two thirds of the units in each statistic."""
+    sizes = (3 * CELLS[cell], SIZES["hidden"], SIZES["key"])
+    kind, (gates, inner, key) = (Kind.LAYER, sizes) if name == "ln" else (Kind.RMS, [2 * size // 3 for size in sizes])
+    return [kind, gates, inner, 1, *([kind, key, 1] if cell == "decoder" else [])]

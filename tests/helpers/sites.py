@@ -1,7 +1,5 @@
 """Every norm, the formula of each without gain and shift, and helpers for modules that contain normalised layers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial
@@ -95,6 +93,15 @@ def weight_of(site: Any) -> Tensor:
     if site.reparametrisation is None:
         return weight
     return site.reparametrisation.gain.unsqueeze(1) * weight / weight.norm(dim=1, keepdim=True)
+
+
+def drawn_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the embeddings and the weights of linear layers, by name; each gate's block has its own entry."""
+    drawn = {name: p.detach() for name, p in model.named_parameters(recurse=False) if p.dim() == 2}
+    for name, site in model.named_modules():
+        if isinstance(site, norms.Linear):
+            drawn |= {f"{name}/{i}": block for i, block in enumerate(site.weight.detach().chunk(site.site.blocks))}
+    return drawn
 
 
 def without_gradient(module: nn.Module) -> set[str]:

@@ -1,7 +1,5 @@
 """A tiny task for tests of the training loop: the gradients of its steps are chosen."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Stop runs at a chosen call of a method, and compare their results with those of undisturbed runs."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace

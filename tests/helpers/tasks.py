@@ -1,7 +1,5 @@
 """Helpers for the tests of several tasks: make and train a task's model, check batches, check a command's result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +10,6 @@ from torch import Tensor, nn
 from helpers.tensors import digest
 from rmsexp import config, tasks
 from rmsexp.train.randomness import StreamNoise, stream
-
-# Norms that reach different code: with the statistics of a row or of a batch, with reparametrised weights, and without
-# any. tests/end_to_end/test_every_norm.py, which takes minutes, trains with every norm.
-NORMS = ["none", "rms", "bn", "wn"]
 
 
 def task_and_model(*words: str) -> tuple[Any, Any]:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from rmsexp.train.distributed.group import Group
+from rmsexp.train.group import Group
 from rmsexp.train.interrupt import Interrupt
 
 T = TypeVar("T")

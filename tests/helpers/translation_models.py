@@ -1,7 +1,5 @@
 """Helpers for the tests of both translation models: sentence pairs, and assertions that hold for both."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +14,6 @@ from rmsexp.models.translation import FIRST, Batch, DecoderState
 from rmsexp.train.randomness import stream
 
 SOURCES, TARGETS = 9, 7  # sizes of the vocabularies
-BATCH_NORMS = ("bn", "mean_only_bn")
 # some (norm, mode) for which the result for an example does not depend on the other examples of its batch; in training
 # this holds for all norms but the batch norms
 ALONE = [

@@ -1,7 +1,5 @@
 """Small versions of the translation tasks, shared by several test files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

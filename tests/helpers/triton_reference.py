@@ -1,7 +1,6 @@
 """Forms of norms, random tensors with gaps in memory, and the norm by its formula, for tests of the Triton kernels."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -30,6 +29,7 @@ class Case(NamedTuple):
     dtype: torch.dtype = torch.float64
 
 
+POINTWISE: dict[int, Callable[[Tensor], Tensor]] = {Kind.TANH: torch.tanh, Kind.ERF: torch.erf, Kind.NONE: torch.clone}
 FORMS = [
     Form(Kind.NONE),
     Form(Kind.RMS),
@@ -41,8 +41,9 @@ FORMS = [
 ]
 # together, these two reach every branch of the kernels except those for Kind.NONE and Kind.EUCLID
 PARTIAL, LAYER = Case(FORMS[3]), Case(FORMS[4])
+TANH, ERF = Case(Form(Kind.TANH)), Case(Form(Kind.ERF))
 SINGLE = [case._replace(dtype=torch.float32) for case in (PARTIAL, LAYER)]
-ALL_CASES = [*map(Case, FORMS), *SINGLE]
+ALL_CASES = [*map(Case, FORMS), *SINGLE, TANH, ERF]
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 
 
@@ -51,9 +52,9 @@ def name_of(value: object) -> str:
 
 
 def normalised(a: Tensor, form: Form) -> Tensor:
-    """Return ``a``, normalised over its last axis."""
-    if form.kind == Kind.NONE:
-        return a
+    """Return ``a``, normalised over its last axis; for a pointwise function, its value."""
+    if form.kind in POINTWISE:
+        return POINTWISE[form.kind](a)
     if form.kind == Kind.LAYER:
         a = a - a.mean(-1, keepdim=True)
     k = form.units(a.shape[-1])

@@ -1,6 +1,4 @@
-"""Probes of fixed work, the reference of the quiet machine, and what both say of a timing."""
-
-from __future__ import annotations
+"""Probes of fixed work, the reference of the quiet machine, its calibration, and what they say of a timing."""
 
 import json
 import os
@@ -12,8 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.reading_and_retrieval import tiny
 
-from rmsexp.measure import probes
+from rmsexp.commands import timing
+from rmsexp.measure import calibration, new_process, probes
+from rmsexp.measure.calibration import PROBES
 from rmsexp.measure.probes import LARGEST_BUFFER, SWEPT, WORK, Probe, ProbedContention, Times
 from rmsexp.records.frames.time_states import timing_state
 from rmsexp.system import machine
@@ -30,21 +31,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_probe_takes_milliseconds() -> None:
-    taken = [Probe().take() for _ in range(20)]
-    assert 0.0001 < min(times.arithmetic for times in taken) < 0.02
-    assert 0.0005 < min(times.memory for times in taken) < 0.1
-
-
 @pytest.mark.parametrize(
-    ("cache", "size"),
-    [
-        (None, SWEPT),
-        (32 << 20, SWEPT),
-        (33 << 20, 2 * SWEPT),
-        (105 << 20, 4 * SWEPT),
-        (1 << 40, LARGEST_BUFFER),
-    ],
+    ("cache", "size"), [(None, SWEPT), (32 << 20, SWEPT), (33 << 20, 2 * SWEPT), (1 << 40, LARGEST_BUFFER)]
 )
 def test_the_buffer_is_twice_the_largest_cache_up_to_a_limit(
     monkeypatch: pytest.MonkeyPatch, cache: int | None, size: int
@@ -161,3 +149,66 @@ def test_no_probe_is_taken_on_a_gpu(times: list[Times]) -> None:
     assert not contention.probe()
     assert contention.report()["probes"] is None
     assert not times
+
+
+# --- calibration
+
+QUIET = Times(arithmetic=0.001, memory=0.002)
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> list[Times]:
+    """Return a list of what the next processes find."""
+    remaining: list[Times] = []
+    monkeypatch.setattr(new_process, "in_new_process", lambda *_: {"seconds": remaining.pop(0)})
+    return remaining
+
+
+def test_the_median_over_processes_is_stored(found: list[Times], capsys: pytest.CaptureFixture[str]) -> None:
+    found += [Times(0.00101, 0.0021), QUIET, Times(0.001005, 0.00205), QUIET, Times(0.00101, 0.0021)]
+    assert timing.main(["--calibrate"]) == 0
+    stored = probes.read()
+    assert stored is not None
+    assert (stored.arithmetic, stored.memory) == pytest.approx((0.001005, 0.00205))
+    assert (stored.processes, stored.number) == (5, 5 * PROBES)
+    arithmetic, memory, path = capsys.readouterr().out.splitlines()
+    assert arithmetic == "arithmetic  1.005 ms; 5 processes 1.00 to 1.00 times that"
+    assert memory == "memory      2.050 ms; 5 processes 0.98 to 1.02 times that"
+    assert Path(path.split()[1]).is_file()
+
+
+@pytest.mark.usefixtures("small_synthetic_data")
+@pytest.mark.parametrize("state", ["clear", "contended", "unknown"])
+def test_a_process_trains_between_its_probes_and_fails_if_something_else_is_busy(
+    state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched: list[int] = []
+    watch = Contention.watch
+
+    def watching(self: Contention) -> object:
+        assert torch.get_num_threads() == 1  # with another number of threads, a probe finds other speeds
+        watched.append(1)
+        return watch(self)
+
+    monkeypatch.setattr(calibration, "WORDS", (*tiny("order_embedding"), "threads=1", "device=cpu"))
+    monkeypatch.setattr(calibration, "WARMUP_SECONDS", 0.01)
+    monkeypatch.setattr(calibration, "BLOCK_SECONDS", 0.001)
+    monkeypatch.setattr(Contention, "watch", watching)
+    monkeypatch.setattr(Contention, "report", lambda _: {"state": state, "waited": None, "steal": None})
+    if state == "clear":
+        assert calibration.quiet_probes(lambda _: None) == {"seconds": QUIET}
+    else:
+        with pytest.raises(ValueError, match="not quiet"):
+            calibration.quiet_probes(lambda _: None)
+    assert len(watched) == PROBES
+
+
+@pytest.mark.parametrize(("slow", "status"), [(0.0023, 0), (0.0025, 1)])
+def test_nothing_is_stored_if_a_process_was_slow(
+    found: list[Times], capsys: pytest.CaptureFixture[str], slow: float, status: int
+) -> None:
+    found += [*[QUIET] * 4, Times(0.001, slow)]
+    assert timing.main(["--calibrate"]) == status
+    assert ("memory took" in capsys.readouterr().err) == bool(status)
+    assert (probes.read() is None) == bool(status)
+    assert timing.main(["--calibrate", "threads=1"]) == 2  # it takes no other words

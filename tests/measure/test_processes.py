@@ -1,7 +1,5 @@
 """Measuring in several processes: what is measured together, the budget, the record's content, and failures."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re
@@ -23,7 +21,7 @@ from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import new_process, processes
 from rmsexp.records.frames import comparable, timing_records
 from rmsexp.system import machine_lock
-from rmsexp.system.file_lock import try_to_lock
+from rmsexp.system.lock import try_to_lock
 
 ROOT = Path(__file__).parents[2]
 

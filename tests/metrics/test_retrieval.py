@@ -1,7 +1,5 @@
 """Retrieval metrics against sorting, ties against all orders of equal values, chance against counting; blocks."""
 
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -90,18 +88,6 @@ def test_ties_count_with_their_mean_over_all_orders(images: int, per_image: int,
 
 
 # NaN
-
-
-@EITHER
-def test_a_nan_image_ranks_last_and_changes_no_other(penalty: Penalty) -> None:
-    captions, image_vectors = vectors(9, 5)
-    nan_images = torch.zeros(9, dtype=torch.bool).index_fill(0, torch.tensor([3]), True)
-    image_vectors[nan_images] = math.nan
-    image_ranks, _ = ranks(penalties(captions, image_vectors, penalty), 5)
-    their_captions = nan_images.repeat_interleave(5)
-    assert (image_ranks[their_captions] == 9).all()
-    others, _ = ranks(penalties(captions[~their_captions], image_vectors[~nan_images], penalty), 5)
-    assert np.array_equal(image_ranks[~their_captions], others)
 
 
 @EITHER

@@ -1,16 +1,14 @@
 """The attentive reader: sites, sizes and initial values; the forward pass against plain formulas; padding."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from helpers.cases import some
-from helpers.sites import NORMS, TWINS, by_formula, close, draw, fill
+from helpers.sites import NORMS, TWINS, close, draw, drawn_weights, fill
 from helpers.tensors import digest
 from helpers.translation_models import SiteList, parameters
 from torch import Tensor, nn
@@ -104,17 +102,8 @@ def initialised(name: str = "none", *, shared: bool = False, seed: int = 0) -> A
     return model
 
 
-def weights(model: AttentiveReader) -> dict[str, Tensor]:
-    """Return the weights that are drawn at random, by name; each gate's block has its own entry."""
-    drawn: dict[str, Tensor] = {"embedding": model.embedding, "output": model.output}
-    for name, site in model.named_modules():
-        if isinstance(site, norms.Linear):
-            drawn |= {f"{name}/{i}": block for i, block in enumerate(site.weight.chunk(site.site.blocks))}
-    return {name: weight.detach() for name, weight in drawn.items()}
-
-
 def test_square_matrices_are_orthogonal_and_small_and_others_uniform() -> None:
-    drawn = weights(initialised())
+    drawn = drawn_weights(initialised())
     square = {name for name, weight in drawn.items() if weight.shape[0] == weight.shape[1]}
     gates = {f"{lstm}_lstm.gates_{side}/{block}" for lstm in LSTMS for side in "xh" for block in range(4)}
     assert len(drawn) == 2 + 4 * 2 * 4 + 7
@@ -131,7 +120,7 @@ def test_square_matrices_are_orthogonal_and_small_and_others_uniform() -> None:
 
 
 def test_matrices_are_drawn_independently() -> None:
-    drawn = weights(initialised())
+    drawn = drawn_weights(initialised())
     blocks = torch.stack([weight.flatten() for name, weight in drawn.items() if weight.shape == (24, 24)])
     assert len(blocks) == 32
     assert (torch.corrcoef(blocks) - torch.eye(32)).abs().max() < 0.25  # correlations of matrices of 576 elements
@@ -139,18 +128,27 @@ def test_matrices_are_drawn_independently() -> None:
 
 
 def test_with_shared_init_weights_of_equal_shape_begin_equal() -> None:
-    drawn = weights(initialised(shared=True))
+    drawn = drawn_weights(initialised(shared=True))
     by_shape = {(tuple(weight.shape), digest(weight)) for weight in drawn.values()}
     assert len(by_shape) == len({shape for shape, _ in by_shape}) == 5
-    assert not torch.equal(drawn["embedding"], weights(initialised())["embedding"])
+    assert not torch.equal(drawn["embedding"], drawn_weights(initialised())["embedding"])
 
 
 # --- the forward pass, written plainly
 
-Normalise = Callable[[Any, Tensor], Tensor]
+
+def states_of(
+    model: Any, reader: Any, words: Tensor, mask: Tensor, row: int, factors: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Return the hidden states of both LSTMs for example ``row``, in the order of the words."""
+    length = int(mask[row].sum())
+    ahead, back = ((model.embedding[words[row]] * factor[row])[None, :length] for factor in factors)
+    starts = [(hidden[None], torch.zeros_like(hidden)[None]) for hidden in reader.initial]
+    backward = reader.backward_lstm(back.flip(1), initial=starts[1])
+    return reader.forward_lstm(ahead, initial=starts[0])[0], backward.flip(1)[0]
 
 
-def plain_reader(model: Any, batch: Batch, n: Normalise, factors: Sequence[Tensor]) -> Tensor:
+def plain_reader(model: Any, batch: Batch, factors: Sequence[Tensor]) -> Tensor:
     """Return logits ``(batch, words)``, computed question by question.
 
     ``factors``: dropout factors of the inputs of four LSTMs, ``(batch, time, d)`` each: passage forward and backward,
@@ -158,11 +156,9 @@ def plain_reader(model: Any, batch: Batch, n: Normalise, factors: Sequence[Tenso
     """
     rows = []
     for row in range(len(batch.answer)):
-        forward, backward = plain_states(model, model.passage, batch.passage, batch.passage_mask, row, n, factors[:2])
+        forward, backward = states_of(model, model.passage, batch.passage, batch.passage_mask, row, factors[:2])
         annotations = [torch.cat(pair) for pair in zip(forward, backward, strict=True)]
-        forward, backward = plain_states(
-            model, model.question, batch.question, batch.question_mask, row, n, factors[2:4]
-        )
+        forward, backward = states_of(model, model.question, batch.question, batch.question_mask, row, factors[2:4])
         question = torch.cat([forward[-1], backward[0]])
         scores = []
         for annotation in annotations:
@@ -178,28 +174,6 @@ def plain_reader(model: Any, batch: Batch, n: Normalise, factors: Sequence[Tenso
         readout = torch.tanh(readout + model.of_question.weight @ question + model.of_question.bias)
         rows.append(model.output @ (readout * factors[4][row]) + model.output_bias)
     return torch.stack(rows)
-
-
-def plain_states(
-    model: Any, reader: Any, words: Tensor, mask: Tensor, row: int, n: Normalise, factors: Sequence[Tensor]
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the hidden states of both LSTMs for example ``row``, each list in the order of the words."""
-    real = range(int(mask[row].sum()))
-    ahead, back = ([model.embedding[words[row, t]] * factor[row, t] for t in real] for factor in factors)
-    forward = plain_lstm(reader.forward_lstm, ahead, reader.initial[0], n)
-    return forward, plain_lstm(reader.backward_lstm, back[::-1], reader.initial[1], n)[::-1]
-
-
-def plain_lstm(lstm: Any, inputs: Sequence[Tensor], hidden: Tensor, n: Normalise) -> list[Tensor]:
-    states, cell = [], torch.zeros_like(hidden)
-    for x in inputs:
-        p = n(lstm.gates_x.norm, lstm.gates_x.weight @ x + lstm.bias)
-        p = p + n(lstm.gates_h.norm, lstm.gates_h.weight @ hidden) + lstm.bias
-        i, f, o, g = p[:D].sigmoid(), p[D : 2 * D].sigmoid(), p[2 * D : 3 * D].sigmoid(), p[3 * D :].tanh()
-        cell = f * cell + i * g
-        hidden = o * torch.tanh(n(lstm.cell, cell))
-        states.append(hidden)
-    return states
 
 
 class Recording:
@@ -226,7 +200,7 @@ def test_the_forward_pass_is_the_plain_formulas(name: str, dropout: bool) -> Non
     shapes = [(*batch.passage.shape, D)] * 2 + [(*batch.question.shape, D)] * 2 + [(len(LENGTHS), D)]
     assert [tuple(factor.shape) for factor in noise.factors] == (shapes if dropout else [])
     factors = noise.factors if dropout else [torch.ones(shape, dtype=torch.float64) for shape in shapes]
-    expected = plain_reader(model, batch, lambda layer, x: by_formula(name, layer, x), factors)
+    expected = plain_reader(model, batch, factors)
     close(logits, expected)
     close(gradients(model, logits), gradients(model, expected))
 
@@ -244,25 +218,6 @@ def test_padding_has_no_part_in_training(name: str) -> None:
         statistics = {key: buffer[:5] if "question" not in key else buffer[:3] for key, buffer in model.named_buffers()}
         results.append((logits, statistics, gradients(model, logits)))
     close(*results)
-
-
-@EVERY_READER
-def test_batch_1_is_batch_32_in_evaluation(name: str) -> None:
-    model = make(READERS[name])
-    for index in range(2):
-        model(batch_of(name=str(index)))
-    model.eval()
-    batch = batch_of([(1 + i % 8, 1 + i % 5) for i in range(32)], "together")  # longer sequences than in training
-    together = model(batch)
-    for row in range(0, 32, 3):
-        passage, question = batch.passage_mask[row].sum(), batch.question_mask[row].sum()
-        here = slice(row, row + 1)
-        alone = Batch(
-            *(batch.passage[here, :passage], batch.passage_mask[here, :passage]),
-            *(batch.question[here, :question], batch.question_mask[here, :question]),
-            batch.answer[here],
-        )
-        close(model(alone), together[here])
 
 
 @pytest.mark.parametrize("padding", ["exclude", "include"])

@@ -1,7 +1,5 @@
 """ConvPool-CNN-C: the paper's sizes, its layers in their order, and its initial values."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Iterator

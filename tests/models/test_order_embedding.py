@@ -1,7 +1,5 @@
 """Order-embeddings: vectors, penalties and loss against plain formulas; sizes and initial values."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.sites import KINDS, NORMS, close, draw, fill, weight_of
-from helpers.translation_models import ALONE, SiteList, parameters
+from helpers.translation_models import SiteList, parameters
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -66,41 +64,6 @@ def test_images_are_mapped_to_unit_vectors_without_norm(name: str) -> None:
     y = features @ weight_of(model.image).T + model.image.bias
     close(model.images(features), (y / y.square().sum(1, keepdim=True).sqrt()).abs())
     assert (model.image.reparametrisation is not None) == (name in ("wn", "mean_only_bn"))
-
-
-@KINDS
-def test_vectors_have_unit_length_and_a_sign_only_without_absolute(name: str) -> None:
-    signed, plain = make(name, absolute=False).eval(), make(name).eval()
-    for with_sign, without in (
-        (signed.captions(*padded(captions())), plain.captions(*padded(captions()))),
-        (signed.images(draw(BATCH, FEATURES)), plain.images(draw(BATCH, FEATURES))),
-    ):
-        close(with_sign.norm(dim=1), torch.ones(BATCH, dtype=torch.float64))
-        assert (with_sign < 0).any()
-        close(without, with_sign.abs())
-
-
-@pytest.mark.parametrize(("name", "mode"), ALONE)
-def test_a_caption_does_not_depend_on_its_neighbours(name: str, mode: str) -> None:
-    model = make(name)
-    with torch.no_grad():
-        for seed in range(3):  # so that batch norms have running statistics of each time step
-            model.captions(*padded([caption.roll(seed) for caption in captions()]))
-    model.train(mode == "train")
-    alone = [model.captions(*padded([caption])) for caption in captions()]
-    close(torch.cat(alone), model.captions(*padded(captions())))
-
-
-@KINDS
-def test_tokens_on_padding_change_nothing_in_training(name: str) -> None:
-    results = []
-    for filled in (0, WORDS - 1):
-        model = make(name)
-        vectors = model.captions(*padded(captions(), filled))
-        (vectors * draw(BATCH, H, seed=2)).sum().backward()
-        results.append((vectors, model.state_dict(), [p.grad for p in model.parameters() if p.grad is not None]))
-    for first, second in zip(*results, strict=True):
-        close(first, second)
 
 
 # Penalties and loss

@@ -1,7 +1,5 @@
 """GRU and LSTM against torch's layers and, for every norm, plain formulas; statistics of time steps, padding."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -241,41 +239,6 @@ def test_padding_leaves_the_state(unit: Unit, name: str) -> None:
 
 @KINDS
 @UNITS
-@BOTH
-def test_padding_changes_nothing(unit: Unit, name: str, reverse: bool) -> None:
-    """Neither the input on padding nor the amount of padding changes states, statistics or gradients in training."""
-    x, results = draw(BATCH, TIME, E), []
-    other = torch.where(MASK.unsqueeze(-1), x, 100 * draw(BATCH, TIME, E, seed=5))
-    for inputs in (x, torch.cat([other, 100 * draw(BATCH, 3, E, seed=6)], 1)):
-        ours, mask = make(NORMS[name], unit), mask_of(time=inputs.shape[1])
-        states = ours(inputs, mask, initial_of(unit), reverse=reverse)[mask]
-        statistics = {key: buffer[:TIME] for key, buffer in ours.named_buffers()}
-        results.append((states, statistics, gradients(states, ours)))
-        assert all(not buffer[TIME:].any() for key, buffer in ours.named_buffers() if key.endswith("count"))
-    close(*results)
-
-
-@KINDS
-@UNITS
-@BOTH
-def test_a_sequence_in_a_batch_is_the_sequence_alone(unit: Unit, name: str, reverse: bool) -> None:
-    """In evaluation a sequence has the same states in a batch of 32 as alone, where it has no mask or padding.
-
-    For ``reverse`` the test itself flips the sequence alone, and its states.
-    """
-    ours, lengths = make(NORMS[name], unit), torch.arange(32) % TIME + 1
-    ours(draw(32, TIME, E, seed=1), mask_of(lengths))  # sets running statistics of batch norms
-    ours.eval()
-    x, initial = draw(32, TIME, E, seed=2), initial_of(unit, 32)
-    together = ours(x, mask_of(lengths), initial, reverse=reverse)
-    for i, length in list(enumerate(lengths.tolist()))[::3]:
-        sequence, state = x[i : i + 1, :length], tuple(part[i : i + 1] for part in initial)
-        alone = ours(sequence.flip(1), initial=state).flip(1) if reverse else ours(sequence, initial=state)
-        close(alone[0], together[i, :length])
-
-
-@KINDS
-@UNITS
 def test_the_default_state_is_zeros_and_the_default_mask_all_real(unit: Unit, name: str) -> None:
     ours, x = make(NORMS[name], unit).eval(), draw(BATCH, TIME, E)
     zeros = tuple(torch.zeros_like(part) for part in initial_of(unit))
@@ -283,41 +246,6 @@ def test_the_default_state_is_zeros_and_the_default_mask_all_real(unit: Unit, na
     close(ours(x), expected)
     for i, part in enumerate(initial_of(unit)):
         assert not torch.allclose(ours(x, initial=(*zeros[:i], part, *zeros[i + 1 :])), expected)
-
-
-# --- sites
-
-
-PARTS = {
-    GRU: {"gates_x": (2 * H, 2), "gates_h": (2 * H, 2), "candidate_x": (H, 1), "candidate_h": (H, 1)},
-    LSTM: {"gates_x": (4 * H, 4), "gates_h": (4 * H, 4)},
-}
-
-
-@UNITS
-def test_the_sites_and_their_blocks(unit: Unit) -> None:
-    ours = unit(NORMS["ln"], "encoder.forward", E, H)
-    sites = {module.site.name: module.site for module in ours.modules() if isinstance(module, norms.Linear)}
-    assert {name: (site.features, site.blocks) for name, site in sites.items()} == {
-        f"encoder.forward.{part}": sizes for part, sizes in PARTS[unit].items()
-    }
-
-
-GAINS = ("gates_x.norm.weight", "gates_h.norm.weight", "cell.weight")
-NORM_PARAMETERS = {  # of an LSTM, by norm; batch norm has no shift at the gates, because the LSTM adds a bias there
-    **dict.fromkeys(("none", "wn", "nonparametric_ln"), ()),
-    **dict.fromkeys(("rms", "prms", "l2"), GAINS),
-    "bn": (*GAINS, "cell.bias"),
-    "ln": (*GAINS, "gates_x.norm.bias", "gates_h.norm.bias", "cell.bias"),
-}
-
-
-@pytest.mark.parametrize("name", NORM_PARAMETERS)
-def test_the_lstm_has_one_bias_and_the_parameters_of_its_norms(name: str) -> None:
-    lstm = LSTM(NORMS[name], "lstm", E, H)
-    shapes = {n: tuple(p.shape) for n, p in lstm.named_parameters() if not n.endswith("reparametrisation.gain")}
-    maps = {"bias": (4 * H,), "gates_x.weight": (4 * H, E), "gates_h.weight": (4 * H, H)}
-    assert shapes == maps | {n: (H,) if n.startswith("cell") else (4 * H,) for n in NORM_PARAMETERS[name]}
 
 
 # --- effective weights are computed once per sequence

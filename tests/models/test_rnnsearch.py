@@ -1,22 +1,23 @@
 """RNNSearch: sites, sizes and initial values; padding, batches, steps. test_rnnsearch_theano.py has the formulas."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from helpers.sites import KINDS, NORMS, close, fill, start_of
+from helpers.sites import KINDS, NORMS, close, drawn_weights, fill, start_of
 from helpers.translation_models import RAGGED, SOURCES, TARGETS, SiteList, batch_of, pairs, parameters
 from torch import Tensor
 from torch.nn import functional as F
+from torch.testing import assert_close
 
 from rmsexp import norms
 from rmsexp.models import init
 from rmsexp.models.rnnsearch import RNNSearch
+from rmsexp.norms import Linear
 from rmsexp.tasks import rnnsearch
+from rmsexp.tasks.rnnsearch import INITIALISERS, ModelConfig
 from rmsexp.train.randomness import stream
 
 E, H = 3, 4
@@ -64,18 +65,6 @@ def initialised(name: str = "none", *, center: float = 0.0, seed: int = 0) -> RN
     return model
 
 
-def weights(model: RNNSearch) -> dict[str, Tensor]:
-    """Return the weights that are drawn at random, by name; each gate's block has its own entry."""
-    drawn: dict[str, Tensor] = {
-        "source_embedding": model.source_embedding,
-        "target_embedding": model.target_embedding,
-    }
-    for name, site in model.named_modules():
-        if isinstance(site, norms.Linear):
-            drawn |= {f"{name}/{i}": block for i, block in enumerate(site.weight.chunk(site.site.blocks))}
-    return {name: weight.detach() for name, weight in drawn.items()}
-
-
 SQUARE = {
     *(f"{gru}_gru.gates_h/{i}" for gru in ("forward", "backward", "first", "second") for i in (0, 1)),
     *(f"{gru}_gru.candidate_h/0" for gru in ("forward", "backward", "first", "second")),
@@ -84,7 +73,7 @@ SQUARE = {
 
 
 def test_square_matrices_are_orthogonal_and_independent_and_others_small() -> None:
-    drawn = weights(initialised())
+    drawn = drawn_weights(initialised())
     assert len(drawn) == 2 + 4 * 6 + 7
     assert {name for name, weight in drawn.items() if weight.shape[0] == weight.shape[1]} == SQUARE
     for name in SQUARE:
@@ -117,8 +106,8 @@ def test_orthogonal_matrices_are_drawn_uniformly() -> None:
 @KINDS
 def test_the_centre_moves_every_weight_and_nothing_else(name: str) -> None:
     base, moved = (initialised(name, center=center) for center in (0.0, 0.2))
-    for key, weight in weights(base).items():
-        assert torch.equal(weights(moved)[key], weight + 0.2)
+    for key, weight in drawn_weights(base).items():
+        assert torch.equal(drawn_weights(moved)[key], weight + 0.2)
     drawn = {"source_embedding", "target_embedding"}
     for key, parameter in moved.named_parameters():
         if key in drawn or (key.endswith(".weight") and "norm" not in key):
@@ -155,3 +144,43 @@ def test_statistics_of_batch_norm_are_of_real_tokens() -> None:
     # Step 5 has two sentences, fewer than min_examples.
     expected = {name: [1] if name in at_once else [1, 1, 1, 1, 0] for name in NORMALISED}
     assert {name: count.tolist() for name, count in counts.items()} == expected
+
+
+# --- initial weights that suit any width, and weight norm that starts from the drawn weights
+
+
+SIZES = {"source_size": 300, "target_size": 400, "embedding": 48, "hidden": 96}
+
+
+def model_of(norm: norms.Norm, name: str | None = "lecun_normal") -> RNNSearch:
+    model = RNNSearch(norm, **SIZES)  # type: ignore[arg-type]
+    init.initialise(model, INITIALISERS[name], lambda parameter: stream(0, "init", parameter))
+    return model
+
+
+def test_standard_deviations_of_lecuns_initial_weights() -> None:
+    """Square weights are orthogonal; the others, also embeddings, have standard deviation n_in^-0.5."""
+    parameters = dict(model_of(norms.NoNorm(name="none")).named_parameters())
+    for name in ("source_embedding", "target_embedding", "first_gru.candidate_x.weight", "initial.weight"):
+        weight = parameters[name]
+        assert weight.std().item() == pytest.approx(weight.shape[1] ** -0.5, rel=0.05)
+    square = parameters["first_gru.candidate_h.weight"]
+    assert_close(square @ square.T, torch.eye(len(square)), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+@pytest.mark.parametrize("eps", [0.0, 1e-2])
+def test_weight_norm_may_start_from_the_drawn_weights(eps: float, inverse: bool) -> None:
+    plain = model_of(norms.NoNorm(name="none"))
+    kept = model_of(norms.WN(name="wn", eps=eps, keep_scale=True, inverse_gain=inverse))
+    unit = model_of(norms.WN(name="wn", eps=eps / 1000, inverse_gain=inverse))
+    for name, layer in plain.named_modules():
+        if isinstance(layer, Linear):
+            assert_close(kept.get_submodule(name).effective_weight(), layer.weight)  # type: ignore[operator]
+            lengths = unit.get_submodule(name).effective_weight().norm(dim=1)  # type: ignore[operator]
+            assert_close(lengths, torch.ones_like(lengths), rtol=1e-4, atol=0)
+
+
+def test_an_unknown_initialiser_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"model\.init=lecun"):
+        ModelConfig(init="lecun")

@@ -4,8 +4,6 @@ The formulas are computed literally: weights (inputs, outputs) under the names i
 and a mask that keeps the old state on padding.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The Transformer: sites, sizes and initial values; its layers against torch's; masks, batches, steps, dropout."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import Any, NoReturn

@@ -1,7 +1,5 @@
 """What holds for both translation models with every norm: padding, batches, steps of decoding, and their states."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

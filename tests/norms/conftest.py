@@ -1,7 +1,5 @@
 """The fixture that runs a test of norms with both implementations."""
 
-from __future__ import annotations
-
 import pytest
 from helpers.interpreter import INTERPRETED
 

@@ -1,7 +1,5 @@
 """Batch norm in recurrences: statistics for each time step, masks, running statistics, evaluation, saving."""
 
-from __future__ import annotations
-
 import copy
 from contextlib import nullcontext
 from functools import partial
@@ -141,12 +139,6 @@ WRONG_STATES: dict[str, dict[str, Tensor | None]] = {
     "more features": {name: torch.zeros(TIME, N + 1) for name in ("running_mean", "running_var")},
     "another number of steps for the variance": {"running_var": torch.zeros(TIME + 1, N)},
     "no count": {"count": None},
-    "no axis of steps": {name: torch.zeros(N) for name in ("running_mean", "running_var")},
-    "no steps": {
-        "running_mean": torch.zeros(0, N),
-        "running_var": torch.zeros(0, N),
-        "count": torch.zeros(0, dtype=torch.int64),
-    },
 }
 
 

@@ -1,7 +1,5 @@
 """torch.compile traces norms whole, for rows and feature maps whose sizes change, with few compilations."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -73,9 +71,7 @@ def test_maps_of_changing_size_with_a_compiled_backward_pass() -> None:
 
 OPTIONS = norms.BN(name="bn", min_examples=5, padding="include")
 BATCH_NORMS: dict[str, tuple[Callable[[], nn.Module], list[tuple[int, ...]], dict[str, Any]]] = {
-    "rows": (partial(norms.BatchNorm, 6), ROWS, {}),
     "maps": (partial(norms.BatchNorm, 3, maps=True), MAPS, {}),
-    "mean only, maps": (partial(norms.MeanOnlyBatchNorm, 3, maps=True), MAPS, {}),
     # the first batch of 4 examples has too few for statistics of its own
     "steps": (partial(norms.BatchNorm, 6, options=OPTIONS), [(n, 3, 6) for n in (7, 4, 9)], {"steps": range(3)}),
     "one step": (partial(norms.BatchNorm, 6, options=OPTIONS), [(n, 6) for n in (7, 4, 9)], {"steps": 2}),

@@ -1,8 +1,5 @@
 """Norms by role and block, and any module as a norm."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,31 +27,23 @@ def test_roles_and_blocks_choose_the_norm() -> None:
     assert [layer.p for layer in found] == [1.0, 0.5, 0.5, 1.0]
 
 
-def unknown_role() -> None:
-    norms.ByRole(name="by_role", roles={"queries": "ln"})
-
-
-def unknown_norm() -> None:
-    norms.ByRole(name="by_role", roles={"query": "lm"})
-
-
-def role_without_site() -> None:
-    norm = norms.ByRole(name="by_role", roles={"convolution": "ln"})
-    norm.check_effect(LanguageModel(norm, 13, SIZES))
-
-
-def block_without_site() -> None:
-    norm = norms.ByRole(name="by_role", depths={3: "ln"})
+def check_effect(**options: Any) -> None:
+    norm = norms.ByRole(name="by_role", **options)
     norm.check_effect(LanguageModel(norm, 13, SIZES))
 
 
 @pytest.mark.parametrize(
-    ("mistake", "word"),
-    [(unknown_role, "queries"), (unknown_norm, "lm"), (role_without_site, "convolution"), (block_without_site, "3")],
+    ("options", "word"),
+    [
+        ({"roles": {"queries": "ln"}}, "queries"),
+        ({"roles": {"query": "lm"}}, "lm"),
+        ({"roles": {"convolution": "ln"}}, "convolution"),
+        ({"depths": {3: "ln"}}, "3"),
+    ],
 )
-def test_mistakes(mistake: Callable[[], None], word: str) -> None:
+def test_mistakes(options: dict[str, Any], word: str) -> None:
     with pytest.raises(ValueError, match=word):
-        mistake()
+        check_effect(**options)
 
 
 def wrapped(module: str, features: int, maps: bool = False, **kwargs: Any) -> Wrapped:

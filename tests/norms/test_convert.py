@@ -1,7 +1,5 @@
 """Conversion of the norms of other libraries' models: same results, what is taken over, what is left and why."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -202,3 +200,30 @@ def test_states_with_other_names_of_gain_and_bias(names: tuple[str, str]) -> Non
     assert torch.equal(torch.stack([*layer.parameters()]), torch.stack([gain, bias]))
     with pytest.raises(RuntimeError, match="bias"), pytest.warns(match="bias=False"):
         layer.load_state_dict({"g": gain})
+
+
+@pytest.mark.parametrize("impl", ["eager", "fused"])
+def test_a_converted_model_can_be_compiled_and_distributed(impl: str) -> None:
+    model = other("Llama")
+    rmsexp.convert(model, "rms", impl=impl)
+    expected = output(model)
+    torch.testing.assert_close(output(torch.compile(model, backend="aot_eager")), expected, atol=2e-6, rtol=0)
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        joint = nn.parallel.DistributedDataParallel(model)
+        joint(torch.arange(14).view(2, 7))[0].square().mean().backward()
+        assert all(parameter.grad is not None for parameter in model.parameters())
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_the_state_of_batch_norm_loads_both_ways() -> None:
+    theirs = nn.Sequential(nn.Conv2d(3, 6, 1), nn.BatchNorm2d(6))
+    theirs(torch.randn(4, 3, 2, 2))
+    ours = copy.deepcopy(theirs)
+    rmsexp.convert(ours, "bn")
+    x, again = torch.randn(2, 3, 2, 2), nn.Sequential(nn.Conv2d(3, 6, 1), nn.BatchNorm2d(6))
+    ours.load_state_dict(theirs.state_dict())
+    again.load_state_dict(ours.state_dict())
+    for each in (ours, again):
+        torch.testing.assert_close(each.eval()(x), theirs.eval()(x))

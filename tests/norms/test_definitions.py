@@ -1,8 +1,7 @@
 """Every norm against an independent definition: torch's modules, published code and loops."""
 
-from __future__ import annotations
-
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -83,9 +82,10 @@ def test_weight_offset_is_the_formula_of_gemma(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES[2:], ids=str)
-def test_half_precision_keeps_statistics_and_gain_in_float32(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("family", [norms.RMSNorm, norms.DynamicTanh, norms.DynamicErf])
+def test_half_precision_keeps_statistics_and_parameters_in_float32(family: Any, dtype: torch.dtype) -> None:
     x = 300 * draw(4, 64, dtype=dtype)  # in float16 the squares would overflow
-    layer = norms.RMSNorm(64)
+    layer = family(64)
     perturb(layer)
     y = layer(x)
     assert y.dtype == dtype

@@ -1,9 +1,8 @@
-"""The interface between models and norms, with every norm of the package and with a norm defined here."""
+"""The interface between models and norms, with every norm of the package."""
 
-from __future__ import annotations
-
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -27,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp import norms
+from rmsexp.train.optim import AdamWConfig
 
 # --- a post-norm block, as of the Transformer: value and plain
 
@@ -95,6 +95,8 @@ def test_parameters_of_a_site(name: str, shift: bool | None, bias: bool) -> None
         expected = {"weight"} | PARAMETERS[name] | ({"bias"} if has_bias else set())
         expected |= {"norm.bias"} if shift in SHIFTED[name] else set()
         assert {n for n, _ in site.named_parameters()} == expected
+        assert site.weight.isnan().all()  # until it is initialised
+        assert all(p.isfinite().all() for n, p in site.named_parameters() if n != "weight")
         shapes = {"weight": shape, "norm.alpha": (1,), "norm.offset": (1,)}
         assert all(p.shape == shapes.get(n, (HIDDEN,)) for n, p in site.named_parameters())
 
@@ -142,12 +144,14 @@ def test_bias_of_rms_overrides_the_shift_of_the_site(family: type[norms.RMS], bi
     assert [n.bias is not None for n in normalisers] == [bias] * 4
 
 
-@EVERY
-def test_weights_are_nan_until_initialised(name: str) -> None:
-    for site in (NORMS[name].linear("a", 3, 4), NORMS[name].plain("b", 3, 4)):
-        assert site.weight.isnan().all()
-        assert site(torch.ones(8, 3)).isnan().all()
-        assert all(p.isfinite().all() for n, p in site.named_parameters() if n != "weight")
+@pytest.mark.parametrize("name", ["dyt", "derf"])
+def test_parameters_of_pointwise_functions_at_the_start(name: str) -> None:
+    layer = NORMS[name].linear("a", 3, 4).norm
+    numbers = {"alpha": torch.tensor([0.5])} | ({} if name == "dyt" else {"offset": torch.zeros(1)})
+    close(dict(layer.state_dict()), {"weight": torch.ones(4), "bias": torch.zeros(4), **numbers})
+    assert replace(NORMS[name], alpha=0.2).value("a", 3).alpha.item() == pytest.approx(0.2)
+    *_, undecayed = AdamWConfig(lr=0.1, beta2=0.95, eps=1e-8).optimizer(layer.parameters()).param_groups
+    assert (undecayed["weight_decay"], len(undecayed["params"])) == (0.0, len(list(layer.parameters())))
 
 
 def test_no_norm_has_a_fixed_gain_only_with_initialisation_from_data() -> None:
@@ -195,6 +199,8 @@ MISTAKES: list[tuple[str, Callable[[], object]]] = [  # what the error names, an
     ("norm.eps", lambda: norms.BN(name="bn", eps=-1.0)),
     ("norm.eps", lambda: norms.WN(name="wn", eps=float("nan"))),
     ("norm.inverse_gain", lambda: norms.WN(name="wn", inverse_gain=True).linear("head", 3, 4, data_init=True)),
+    *(("norm.alpha", partial(norms.DyT, name="dyt", alpha=alpha)) for alpha in (0.0, -1.0, math.nan, math.inf)),
+    ("alpha", lambda: norms.DynamicErf(4, 0.0)),
     ("head", lambda: NORMS["nonparametric_ln"].linear("head", 3, 4).standardise_(torch.ones(4), torch.ones(4))),
 ]
 
@@ -203,42 +209,3 @@ MISTAKES: list[tuple[str, Callable[[], object]]] = [  # what the error names, an
 def test_mistakes_raise_value_errors_that_name_the_key(name: str, call: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match=name):
         call()
-
-
-# --- a norm defined outside of the package
-
-
-class DynamicISRU(norms.Normaliser):
-    """``y = gain * x / sqrt(x^2 + c^2) + shift`` with a learned scalar c (Stollenwerk 2025)."""
-
-    def __init__(self, site: norms.Site, c: float) -> None:
-        super().__init__(site.features, gain=True, shift=site.shift is not False, maps=site.feature_maps)
-        self.c = nn.Parameter(torch.tensor(c))
-
-    def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:  # noqa: ARG002
-        y = self.broadcast(self.weight) * x * torch.rsqrt(x.square() + self.c.square())
-        return y if self.bias is None else y + self.broadcast(self.bias)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DyISRU(norms.Norm):
-    c: float = 1.0
-
-    def normaliser(self, site: norms.Site) -> DynamicISRU:
-        return DynamicISRU(site, self.c)
-
-
-@pytest.mark.parametrize("shift", [None, False])
-@pytest.mark.parametrize("kernel_size", [None, 3], ids=["linear", "conv"])
-def test_a_norm_defined_outside_of_the_package(kernel_size: int | None, shift: bool | None) -> None:
-    site = fill(DyISRU(name="dyisru").linear("a", 3, 4, kernel_size=kernel_size, shift=shift))
-    x = draw(2, 3) if kernel_size is None else draw(2, 3, 5, 5)
-    sums = F.linear(x, site.weight, site.bias) if kernel_size is None else F.conv2d(x, site.weight, site.bias)
-    gain, after = (
-        torch.zeros(()) if v is None else v.view(-1, *[1] * (sums.dim() - 2))
-        for v in (site.norm.weight, site.norm.bias)
-    )
-    y = site(x)
-    close(y, gain * sums / (sums.square() + site.norm.c.square()).sqrt() + after)
-    y.square().sum().backward()
-    assert not without_gradient(site)

@@ -1,7 +1,5 @@
 """Norm layers as modules of torch, and in the place of torch's own: state, subclasses, options, refused input."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable

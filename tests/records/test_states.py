@@ -1,20 +1,21 @@
-"""The states of runs, sweeps and campaigns, from complete, unfinished and damaged records."""
-
-from __future__ import annotations
+"""The states of runs and campaigns, and what is refused, from complete, unfinished and damaged records."""
 
 import json
-from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from helpers.campaigns import Campaign
 from helpers.records import make_row, write_run
 
+from rmsexp import config
 from rmsexp.campaign import progress, results
-from rmsexp.campaign.campaign_file import Job
+from rmsexp.campaign.campaign_file import Job as CampaignJob
+from rmsexp.config import Job
 from rmsexp.records import record
-from rmsexp.records.states import Evaluation, Run, read_run
+from rmsexp.records.states import Evaluation, Past, RefusedError, Run, name_of, read_run
 from rmsexp.system import atomic, clock
 
 SECONDS = 40 / 9 + 0.3  # in the evaluation, checkpoints and log of a run of 400 steps, as write_run writes them
@@ -57,15 +58,6 @@ def test_a_run_without_a_process_is_interrupted_at_its_checkpoint(tmp_path: Path
     assert run.seconds_left is None  # the number of steps is unknown
 
 
-def test_a_run_that_failed_before_its_first_step_has_only_a_status(tmp_path: Path) -> None:
-    folder = tmp_path / "rnnsearch/small/rms/seed0"
-    folder.mkdir(parents=True)
-    record.RunFolder(folder).write_status("failed", 0, "no data\nget some")
-    run = run_in(tmp_path)
-    assert (run.state, run.step, run.error, run.problems) == ("failed", 0, "no data\nget some", ())
-    assert run.evaluation is run.seconds_left is None
-
-
 # --- evaluations
 
 
@@ -93,43 +85,24 @@ def test_the_evaluation_is_on_the_targets_split_if_that_was_evaluated_last(tmp_p
     assert write_rows(tmp_path, rows, metric="bleu").evaluation is None
 
 
-@pytest.mark.parametrize("count", [0, 200])
-def test_the_evaluation_may_be_far_from_the_end_of_the_metrics(tmp_path: Path, count: int) -> None:
-    run = write_rows(tmp_path, [row("test", 1, 0.25)] + [row("train", step, 0.1) for step in range(2, count + 2)])
-    assert run.evaluation == Evaluation(1, "test", "error", 0.25)
-    assert run.seconds == 5 * (count + 1)  # make_row: `step` seconds in each of 5 buckets but the warm-up
-
-
 # --- damage
 
 
-def remove(path: Path) -> None:
-    path.unlink()
-
-
-def make_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-3])
-
-
-@pytest.mark.parametrize("damage", [remove, make_folder, cut])
+@pytest.mark.parametrize("is_missing", [True, False])
 @pytest.mark.parametrize("name", [record.STATUS, record.RUN, record.METRICS])
-def test_a_damaged_file_of_an_ended_run_is_a_problem(tmp_path: Path, name: str, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_file_of_an_ended_run_is_a_problem(tmp_path: Path, name: str, is_missing: bool) -> None:
     folder = write_run(tmp_path, steps=40)
-    files = record.RunFolder(folder)
-    files.write_status("finished", 40)
+    record.RunFolder(folder).write_status("finished", 40)
     assert not progress.read(tmp_path).problems
-    damage(folder / name)
+    path = folder / name
+    content = path.read_bytes()
+    path.unlink()
+    if not is_missing:
+        path.write_bytes(content[:-3])
     overview = progress.read(tmp_path)
     assert [run.state for run in overview.runs] == ["unknown" if name == record.STATUS else "finished"]
-    problem = overview.problems[0]
-    assert str(folder / name) in problem
-    if damage is remove:
-        assert problem == f"{folder / name} is missing"
+    assert str(path) in overview.problems[0]
+    assert (overview.problems[0] == f"{path} is missing") == is_missing
 
 
 VALUES: tuple[Any, ...] = (None, True, -1, 1e308, 10**400, "x", [], {}, [{}], {"a": 1})
@@ -153,11 +126,6 @@ def test_strange_values_in_records_are_no_mistake_of_the_program(tmp_path: Path,
             assert run.seconds_left is None or 0 <= run.seconds_left < 1e30
 
 
-def test_a_folder_that_does_not_exist_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"nothing is no folder; name the folder of your results"):
-        progress.read(tmp_path / "nothing")
-
-
 # --- campaigns
 
 
@@ -169,45 +137,25 @@ def campaign() -> Campaign:
     )
 
 
-def stages(root: Path) -> dict[str, dict[str, int]]:
-    (found,) = progress.read(root).campaigns
-    return {stage.name: dict(stage.states) for stage in found.stages}
-
-
 def test_a_campaign_has_the_states_of_its_runs_by_stage(tmp_path: Path, campaign: Campaign) -> None:
     campaign.gone, campaign.diverged = {("rms", 1)}, {("ln", 0)}
     campaign.write(tmp_path)
-    assert stages(tmp_path) == {"tune": {"finished": 26}, "final": {"finished": 2, "diverged": 1, "not started": 1}}
     (found,) = progress.read(tmp_path).campaigns
+    states = {stage.name: dict(stage.states) for stage in found.stages}
+    assert states == {"tune": {"finished": 26}, "final": {"finished": 2, "diverged": 1, "not started": 1}}
     assert (found.name, found.question) == ("quality_cifar10", "Does RMSNorm match LayerNorm on cifar10?")
     assert [stage.left for stage in found.stages] == [0, 1]
     assert found.seconds_left == pytest.approx(110)  # as the other final run of its norm: 1000 steps of 0.11 s
     assert found.next == f"python -m rmsexp.campaign quality_cifar10 results={tmp_path}"
 
 
-def test_the_default_folder_is_not_named_in_the_next_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, campaign: Campaign
-) -> None:
-    campaign.write_file(tmp_path / "results")
-    monkeypatch.chdir(tmp_path)
-    (found,) = progress.read(Path("results")).campaigns
-    assert found.next == "python -m rmsexp.campaign quality_cifar10"
-    assert found.seconds_left is None
-
-
-def test_time_left_without_finished_runs_of_the_stage_is_that_of_other_stages(
-    tmp_path: Path, campaign: Campaign
-) -> None:
-    campaign.gone = {(norm, seed) for norm in ("ln", "rms") for seed in range(2)}
-    campaign.write(tmp_path)
-    (found,) = progress.read(tmp_path).campaigns
-    assert found.seconds_left == pytest.approx(4 * 110)
-
-
 def test_runs_that_come_count_in_the_total_and_in_the_time_left(
     tmp_path: Path, campaign: Campaign, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All tuning runs but one are there, and no final runs: two more of each norm come, which take 110 s."""
+    """All tuning runs but one are there, and no final runs: two more of each norm come, which take 110 s each.
+
+    The time of a run of a stage without finished runs is that of other stages.
+    """
     campaign.needed = None
     path = campaign.write(tmp_path)
     content = json.loads(path.read_text())
@@ -215,7 +163,7 @@ def test_runs_that_come_count_in_the_total_and_in_the_time_left(
     path.write_text(json.dumps(content))
     (tmp_path / content["jobs"][0]["folder"] / record.STATUS).write_text('{"status": "failed", "step": 0, "error": ""}')
 
-    coming = [Job("final", norm, 0.001, seed, "") for norm in ("ln", "rms") for seed in range(2)]
+    coming = [CampaignJob("final", norm, 0.001, seed, "") for norm in ("ln", "rms") for seed in range(2)]
     monkeypatch.setattr(results.Campaign, "coming", lambda *_: coming)
     (found,) = progress.read(tmp_path).campaigns
     stages = [(stage.name, stage.left, stage.coming) for stage in found.stages]
@@ -225,14 +173,16 @@ def test_runs_that_come_count_in_the_total_and_in_the_time_left(
 
 def test_time_left_of_an_interrupted_run_is_at_its_own_pace(tmp_path: Path, campaign: Campaign) -> None:
     campaign.write(tmp_path)
-    folder = tmp_path / campaign._final()[0]["folder"]
+    folder = tmp_path / campaign.final()[0].folder
     (folder / record.STATUS).write_text('{"status": "interrupted", "step": 600, "error": null}')
     (folder / record.CONFIG).write_text("max_steps: 1000\n")
     (found,) = progress.read(tmp_path).campaigns
     assert found.seconds_left == pytest.approx(0.11 * 400)
 
 
-def test_the_next_command_has_the_changes_that_were_typed_or_is_the_report(tmp_path: Path, campaign: Campaign) -> None:
+def test_the_next_command_has_the_changes_that_were_typed_or_is_the_report(
+    tmp_path: Path, campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
     campaign.changes = {"name": "quality+norms=ln-mine", "command": ["quality", "norms=[ln,mine]"]}
     campaign.write_file(tmp_path / "begun")
     (found,) = progress.read(tmp_path / "begun").campaigns
@@ -240,10 +190,118 @@ def test_the_next_command_has_the_changes_that_were_typed_or_is_the_report(tmp_p
     campaign.write(tmp_path / "done")
     (found,) = progress.read(tmp_path / "done").campaigns
     assert (found.seconds_left, found.next) == (0, f"python -m rmsexp.report {tmp_path / 'done'}")
+    monkeypatch.chdir(tmp_path)
+    Campaign(best={}, level={}, claims=()).write_file(Path("results"))  # the default folder is not named
+    assert progress.read(Path("results")).campaigns[0].next == "python -m rmsexp.campaign quality_cifar10"
 
 
-def test_a_damaged_campaign_is_a_problem(tmp_path: Path, campaign: Campaign) -> None:
-    path = campaign.write_file(tmp_path)
-    path.write_text(path.read_text().replace('"jobs"', '"job"'))
-    overview = progress.read(tmp_path)
-    assert (overview.campaigns, overview.problems) == ([], [f"{path}: it has no jobs"])
+# --- what earlier processes left: damaged files and those of another run are refused
+
+ROWS: list[record.Row] = [{"step": step, "split": "test", "loss": 1.0} for step in (0, 4)]
+FILES = (record.STATUS, record.RUN, record.CONFIG)
+
+
+@pytest.fixture(scope="module")
+def jobs() -> dict[str, Job]:
+    words = {"job": [], "seed": ["seed=1"], "norm": ["norm=ln"], "lr": ["optim.lr=0.5"], "longer": ["max_steps=8"]}
+    return {name: config.job(["max_steps=4", *more]) for name, more in words.items()}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, jobs: dict[str, Job]) -> record.RunFolder:
+    """A run that finished at step 4."""
+    job, folder = jobs["job"], record.RunFolder(tmp_path / "seed0")
+    folder.path.mkdir()
+    run = {"task": "cifar10", "setting": job.setting, "series": job.series, "seed": 0}
+    atomic.write_json(folder.run_path, run | {"dataset": {"digest": "data"}, "sessions": [{"from_step": 0}]})
+    folder.config_path.write_text(yaml.safe_dump(job.resolved))
+    folder.append(ROWS)
+    folder.write_status("finished", 4, run=name_of(job), checkpoint=4)
+    return folder
+
+
+def accepted(past: Past, job: Job) -> Past:
+    past.refuse_other(run=name_of(job), config=job.resolved, data="data")
+    return past
+
+
+def test_an_undamaged_record_is_accepted(folder: record.RunFolder, jobs: dict[str, Job]) -> None:
+    past = accepted(Past.read(folder), jobs["job"])
+    assert [past.has_ended(steps) for steps in (2, 4, 8)] == [True, True, False]
+    assert (past.step, past.checkpoint, past.sessions) == (4, 4, [{"from_step": 0}])
+
+
+def test_a_run_that_has_not_begun_is_accepted(tmp_path: Path, jobs: dict[str, Job]) -> None:
+    past = accepted(Past.read(record.RunFolder(tmp_path)), jobs["job"])
+    assert not past.has_ended(4)
+    assert (past.step, past.checkpoint, past.sessions) == (0, None, [])
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"{}", b"\xff\xfe\x00", b"[" * 100_000, b"a: &a [*a"])
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_file_is_refused_in_one_line(
+    folder: record.RunFolder, jobs: dict[str, Job], name: str, content: bytes
+) -> None:
+    path = folder.path / name
+    path.write_bytes(content)
+    with pytest.raises(RefusedError) as caught:
+        accepted(Past.read(folder), jobs["job"])
+    line = str(caught.value)
+    if (name, content) == (record.CONFIG, b"{}"):  # a valid config, but not the run's
+        assert "was begun with another config" in line
+        return
+    assert line.startswith((f"{path} ", f"{path}, line ", f"{path}: "))
+    assert "; restore the file, or remove it, and it is written again; or start a new run with force=true" in line
+    assert len(line) < 450 + len(str(path))
+    assert "\n" not in line
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("name", [*FILES, record.METRICS])
+def test_a_file_that_is_missing_is_named_only_if_the_run_has_ended(
+    folder: record.RunFolder, jobs: dict[str, Job], name: str
+) -> None:
+    (folder.path / name).unlink()
+    if name == record.STATUS:
+        assert not accepted(Past.read(folder), jobs["job"]).has_ended(4)
+        return
+    with pytest.raises(RefusedError, match=f"^{folder.path / name} is missing; restore the file, or start a new run"):
+        accepted(Past.read(folder), jobs["job"]).has_ended(4)
+    folder.write_status("interrupted", 4)
+    assert not accepted(Past.read(folder), jobs["job"]).has_ended(4)
+
+
+def test_metrics_that_have_changed_since_the_end_are_refused(folder: record.RunFolder) -> None:
+    folder.append(ROWS[:1])
+    for steps in (4, 8):
+        with pytest.raises(RefusedError, match=f"{folder.metrics_path} has changed since status.json was written"):
+            Past.read(folder).has_ended(steps)
+
+
+@pytest.mark.parametrize("job", ["seed", "norm", "lr"])
+def test_the_folder_of_another_run_is_refused(folder: record.RunFolder, jobs: dict[str, Job], job: str) -> None:
+    message = "holds the run cifar10/demo/rms/seed0; give the folder its old name back, or start a new run"
+    with pytest.raises(RefusedError, match=f"{folder.path} {message} with force=true"):
+        Past.read(folder).refuse_other(run=name_of(jobs[job]))
+
+
+def test_another_config_and_other_data_are_refused(folder: record.RunFolder, jobs: dict[str, Job]) -> None:
+    past = Past.read(folder)
+    with pytest.raises(RefusedError, match=r"was begun with another config \(optim.lr is now 0.5\); start a new run"):
+        past.refuse_other(config=jobs["lr"].resolved)
+    with pytest.raises(RefusedError, match=r"was trained on other data \(digest data, now other\); set data.root"):
+        past.refuse_other(data="other")
+
+
+@pytest.mark.parametrize("kind", ["subwords", "words"])
+def test_other_subwords_and_words_are_refused(folder: record.RunFolder, kind: str) -> None:
+    run = json.loads(folder.run_path.read_text())
+    for notes, now, refused in (
+        ({kind: "a"}, {kind: "a"}, False),
+        ({kind: "a"}, {kind: "b"}, True),
+        ({kind: "a"}, {}, True),
+        ({}, {kind: "b"}, False),  # an older record
+    ):
+        atomic.write_json(folder.run_path, run | {"notes": notes})
+        with pytest.raises(RefusedError, match=f"was trained with other {kind}") if refused else nullcontext():
+            Past.read(folder).refuse_other(now)

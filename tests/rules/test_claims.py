@@ -1,7 +1,5 @@
 """Verdicts on claims, with and without families and diverged runs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

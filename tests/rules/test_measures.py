@@ -1,7 +1,5 @@
 """Slopes along a ladder, and stable ranges of rates."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

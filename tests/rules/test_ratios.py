@@ -1,7 +1,5 @@
 """Ratios of times paired by round, and their intervals over rounds and over processes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

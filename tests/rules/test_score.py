@@ -1,7 +1,5 @@
 """The steps of evaluations and the score of a run."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Power against scipy and simulation, and the number of seeds that it asks for."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

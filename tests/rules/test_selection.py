@@ -1,7 +1,5 @@
 """The choice of a rate for each norm: the runs that it takes, the extended grid, and the choice."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Intervals and tests against scipy and against enumeration."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

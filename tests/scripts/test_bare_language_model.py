@@ -1,7 +1,5 @@
 """The plain language model of scripts/bare_language_model.py is ours, and is trained alike."""
 
-from __future__ import annotations
-
 import bare_language_model
 import pytest
 import torch

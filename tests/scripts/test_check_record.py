@@ -1,7 +1,5 @@
 """The records of checks: their path, command and content."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

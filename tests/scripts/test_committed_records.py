@@ -1,7 +1,5 @@
 """Committed records come from commits of the history without uncommitted changes, but for a stated list of old ones."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The corpus grows as WMT14 does, and the measuring script writes a record for each size."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The check of several processes, ``python scripts/distributed_equality.py``: its runs and its kills."""
 
-from __future__ import annotations
-
 import distributed_equality
 import pytest
 

@@ -1,7 +1,5 @@
 """Runs that are disturbed: ``python scripts/disturb.py``. ``end_to_end/test_resume.py`` kills a run by its parts."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

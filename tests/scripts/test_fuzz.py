@@ -1,7 +1,5 @@
 """Damaged files and words: ``scripts/fuzz.py`` with few inputs."""
 
-from __future__ import annotations
-
 import fuzz
 import pytest
 

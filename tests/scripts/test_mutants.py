@@ -1,7 +1,5 @@
 """Faults that are planted: they are found again in code that has moved."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 

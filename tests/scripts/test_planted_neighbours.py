@@ -1,7 +1,5 @@
 """The test of the detection of contention: its runs, its neighbours and its summary."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -13,14 +11,10 @@ import planted_neighbours
 import pytest
 
 
-def result(kind: str, *, marked: bool, seconds: float = 10.0) -> dict[str, Any]:
-    contention = {"state": "contended" if marked else "clear", "waited": 0.004, "steal": 0.0}
-    return {"kind": kind, "contention": contention, "train_seconds": seconds, "date": "2026-01-01"}
-
-
 def test_all_runs_are_done_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def train(kind: str, *_: object) -> dict[str, Any]:
-        return result(kind, marked=kind == "same_core")
+        contention = {"state": "contended" if kind == "same_core" else "clear", "waited": 0.004, "steal": 0.0}
+        return {"kind": kind, "contention": contention, "train_seconds": 10.0, "date": "2026-01-01"}
 
     monkeypatch.setattr(planted_neighbours, "train", train)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})

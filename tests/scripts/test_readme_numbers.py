@@ -1,7 +1,5 @@
 """The marked blocks of the pages are as the committed report and records say, and an edit by hand is found."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 SLURM and the worker are simulated.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -44,28 +42,22 @@ def work(folder: Path, stop: signal.Signals | None, status: int, **job: str) -> 
 
 
 STARTED = "-m rmsexp.campaign quality data.root=a folder"
+ARRAY = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}
 
 
 @pytest.mark.parametrize(
-    ("job", "name"),
+    ("stop", "status", "job", "expected"),
     [
-        ({"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}, "7_3"),
-        ({"SLURM_JOB_ID": "9"}, "9"),
+        pytest.param(signal.SIGUSR2, 0, ARRAY, (0, "saved", "scontrol requeue 7_3"), id="before its time is over"),
+        pytest.param(signal.SIGUSR2, 0, {"SLURM_JOB_ID": "9"}, (0, "saved", "scontrol requeue 9"), id="no array"),
+        pytest.param(signal.SIGTERM, 0, {}, (143, "saved"), id="preempted: SLURM itself queues the job again"),
+        *(pytest.param(None, status, {}, (status,), id=f"ended with {status}") for status in (0, 1)),
     ],
 )
-def test_before_its_time_is_over_a_worker_is_saved_and_queued_again(
-    job: dict[str, str], name: str, tmp_path: Path
+def test_a_worker_is_saved_and_queued_again(
+    stop: signal.Signals | None, status: int, job: dict[str, str], expected: tuple[int | str, ...], tmp_path: Path
 ) -> None:
     folder = tmp_path / "a path with blanks"
     folder.mkdir()
-    assert work(folder, signal.SIGUSR2, 0, **job) == (0, [STARTED, "saved", f"scontrol requeue {name}"])
-
-
-def test_a_preempted_worker_is_saved(tmp_path: Path) -> None:
-    """SLURM itself queues the job again."""
-    assert work(tmp_path, signal.SIGTERM, 0) == (143, [STARTED, "saved"])
-
-
-@pytest.mark.parametrize("status", [0, 1])
-def test_the_status_is_that_of_the_worker(status: int, tmp_path: Path) -> None:
-    assert work(tmp_path, None, status) == (status, [STARTED])
+    ended, *lines = expected
+    assert work(folder, stop, status, **job) == (ended, [STARTED, *lines])

@@ -1,7 +1,5 @@
 """The simulation of timings: the shares of intervals that contain the truth."""
 
-from __future__ import annotations
-
 import pytest
 import timing_coverage
 

@@ -1,7 +1,5 @@
 """The test of the timing on planted pairs: the order of its trials, how it goes on, and its slowed model."""
 
-from __future__ import annotations
-
 import time
 from types import SimpleNamespace
 from typing import Any

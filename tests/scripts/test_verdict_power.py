@@ -1,7 +1,5 @@
 """The simulation of campaigns: intervals, wrong verdicts and power of the rules, with few campaigns."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import verdict_power as simulation

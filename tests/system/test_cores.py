@@ -1,7 +1,5 @@
 """How many threads a process uses: the least of its affinity, of its container's quota, and of its launcher."""
 
-from __future__ import annotations
-
 import os
 
 import pytest
@@ -20,39 +18,28 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "_cpu_count_cgroup", lambda count: count)
 
 
-@pytest.mark.usefixtures("machine")
-def test_without_limits_all_cores_of_the_affinity_are_used() -> None:
-    assert cores.threads() == 16
-    assert cores.threads(3) == 5
-    assert cores.threads(100) == 1
-
-
 @pytest.mark.parametrize(
-    ("name", "value", "threads"),
+    ("launchers", "threads"),
     [
-        ("OMP_NUM_THREADS", "3", 3),
-        ("OMP_NUM_THREADS", "2,4", 2),
-        ("OMP_NUM_THREADS", "64", 16),
-        ("OMP_NUM_THREADS", "many", 16),
-        ("OMP_NUM_THREADS", "0", 16),
-        ("SLURM_CPUS_PER_TASK", "4", 4),
+        ("", 16),
+        ("OMP_NUM_THREADS=3", 3),
+        ("OMP_NUM_THREADS=2,4", 2),
+        ("OMP_NUM_THREADS=64", 16),
+        ("OMP_NUM_THREADS=many", 16),
+        ("OMP_NUM_THREADS=0", 16),
+        ("SLURM_CPUS_PER_TASK=4", 4),
+        ("OMP_NUM_THREADS=5 SLURM_CPUS_PER_TASK=4", 4),
     ],
 )
 @pytest.mark.usefixtures("machine")
-def test_launchers(name: str, value: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_least_of_all_limits_counts(launchers: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs at the same time divide what they share. A launcher's number is that of one of them."""
-    monkeypatch.setenv(name, value)
+    for word in launchers.split():
+        monkeypatch.setenv(*word.split("="))
     assert cores.threads() == threads
-    assert cores.threads(2) == min(8, threads)
-
-
-@pytest.mark.usefixtures("machine")
-def test_the_least_of_all_limits_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [cores.threads(processes) for processes in (2, 3, 100)] == [min(8, threads), min(5, threads), 1]
     monkeypatch.setattr(context, "_cpu_count_cgroup", lambda _: 6)
-    assert cores.threads() == 6
-    monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "4")
-    assert cores.threads() == 4
+    assert cores.threads() == min(6, threads)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5})
     assert cores.threads() == 2
 

@@ -1,7 +1,5 @@
 """Folders that only this user can change."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -10,16 +8,13 @@ import pytest
 from rmsexp.system.files import private_folder
 
 
-def test_a_folder_is_created_for_this_user_alone(tmp_path: Path) -> None:
+def test_a_folder_is_created_for_this_user_alone_and_refused_if_others_can_change_it(tmp_path: Path) -> None:
     for _ in range(2):
         assert private_folder(tmp_path / "new").stat().st_mode & 0o777 == 0o700
-
-
-def test_a_folder_that_others_can_change_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "shared").mkdir()
-    (tmp_path / "shared").chmod(0o777)
-    with pytest.raises(PermissionError, match=r"other users can change .*/shared: remove it"):
-        private_folder(tmp_path / "shared")
+    for mode in (0o777, 0o720, 0o702):
+        (tmp_path / "new").chmod(mode)
+        with pytest.raises(PermissionError, match=r"other users can change .*/new: remove it"):
+            private_folder(tmp_path / "new")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -1,6 +1,4 @@
-"""The lock of a run: one process at a time holds it, and its holder notices if the lock's file is deleted."""
-
-from __future__ import annotations
+"""Locks of files and of a run: who holds one, how others wait, deleted files, and file systems that have none."""
 
 import errno
 import fcntl
@@ -8,11 +6,11 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
-from rmsexp.system.lock import Lock, RunLockedError
+from rmsexp.system.files import NotRegularError
+from rmsexp.system.lock import Lock, RunLockedError, locked, try_to_lock
 
 
 @pytest.fixture
@@ -22,6 +20,71 @@ def lock(tmp_path: Path) -> Lock:
 
 def same_lock(lock: Lock) -> Lock:
     return Lock(lock.path, lock.path)
+
+
+def failing(number: int) -> Callable[..., object]:
+    """Return a function that fails as a call of the system does, with the number of an error."""
+
+    def fail(*_: object, **__: object) -> object:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+# --- files
+
+
+def test_a_lock_is_a_flock_of_the_file_and_excludes_others(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "lock"
+    with locked(path, pytest.fail), path.open() as other:
+        assert not try_to_lock(other, fcntl.LOCK_EX)
+        assert not try_to_lock(other, fcntl.LOCK_SH)
+    with path.open() as one, path.open() as other:
+        assert try_to_lock(one, fcntl.LOCK_SH)
+        assert try_to_lock(other, fcntl.LOCK_SH)
+
+
+def test_waiting_is_announced_once_unless_it_is_short(tmp_path: Path) -> None:
+    lines: list[str] = []
+    with (tmp_path / "lock").open("w") as other:
+
+        def release() -> None:
+            lines.append("waiting")
+            fcntl.flock(other, fcntl.LOCK_UN)
+
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with locked(tmp_path / "lock", release):
+            assert not try_to_lock(other, fcntl.LOCK_EX)
+        fcntl.flock(other, fcntl.LOCK_EX)
+        threading.Timer(0.05, fcntl.flock, [other, fcntl.LOCK_UN]).start()
+        with locked(tmp_path / "lock", pytest.fail, patience=60):
+            assert not try_to_lock(other, fcntl.LOCK_EX)
+    assert lines == ["waiting"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO])
+def test_on_a_file_system_without_locks_nobody_holds_one(
+    number: int, lock: Lock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock.path.touch()
+    monkeypatch.setattr(fcntl, "flock", failing(number))
+    reason = os.strerror(number)
+    with pytest.raises(OSError, match=rf"{reason}: '{lock.path}'"), locked(lock.path, pytest.fail):
+        pass
+    with lock.path.open() as file, pytest.raises(OSError, match=reason):
+        try_to_lock(file, fcntl.LOCK_EX)
+    with pytest.raises(OSError, match=rf"cannot be written or locked \({reason}\)"), lock.held():
+        pass
+    assert not lock.is_held()
+
+
+def test_a_pipe_in_the_place_of_the_file_is_not_locked(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "lock")
+    with pytest.raises(NotRegularError), locked(tmp_path / "lock"):
+        pass
+
+
+# --- runs
 
 
 def delete(path: Path) -> None:
@@ -63,21 +126,18 @@ def test_of_a_file_that_is_deleted_while_it_is_being_locked_the_next_one_is_lock
 
 
 def test_whoever_looks_at_the_lock_does_not_disturb_who_takes_it(lock: Lock) -> None:
+    assert not lock.is_held()
+    assert not lock.path.exists()  # asking creates no file
     with lock.held():
-        pass
+        lock.path.chmod(0o444)
+        assert same_lock(lock).is_held()
+    lock.path.chmod(0o644)
     with lock.path.open() as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         assert not same_lock(lock).is_held()
         threading.Timer(0.05, fcntl.flock, [file, fcntl.LOCK_UN]).start()
         with lock.held():
             assert same_lock(lock).is_held()
-
-
-def test_the_lock_of_files_that_may_only_be_read_can_be_looked_at(lock: Lock) -> None:
-    with lock.held():
-        lock.path.chmod(0o444)
-        assert same_lock(lock).is_held()
-    assert not lock.is_held()
 
 
 def test_a_forked_child_does_not_hold_the_lock_of_a_process_that_ends(lock: Lock) -> None:
@@ -95,34 +155,14 @@ def test_a_forked_child_does_not_hold_the_lock_of_a_process_that_ends(lock: Lock
     os.close(reading)
 
 
-def test_on_a_file_system_without_locks_nobody_holds_one(lock: Lock, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unsupported(*_: object) -> NoReturn:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    lock.path.touch()
-    monkeypatch.setattr(fcntl, "flock", unsupported)
-    with pytest.raises(OSError, match=r"cannot be written or locked \(No locks available\)"), lock.held():
-        pass
-    assert not lock.is_held()
-
-
 @pytest.mark.parametrize(("function", "what"), [("pathlib.Path.mkdir", "be made"), ("os.open", "be written or locked")])
 def test_a_folder_that_cannot_be_used_is_named_with_a_way_out(
     function: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if function == "os.open":
         (tmp_path / "rms").mkdir()
-
-    def refuse(*_: object, **__: object) -> NoReturn:
-        raise PermissionError(errno.EACCES, "Permission denied", "results")
-
-    monkeypatch.setattr(function, refuse)
+    monkeypatch.setattr(function, failing(errno.EACCES))
     with pytest.raises(PermissionError) as caught, Lock(tmp_path / "rms/.seed0.lock", tmp_path / "rms/seed0").held():
         pass
     where = f"{tmp_path}/rms cannot {what} (Permission denied)"
     assert str(caught.value) == f"{where}; results=DIR names another folder"
-
-
-def test_asking_for_a_lock_that_nobody_took_creates_no_file(lock: Lock) -> None:
-    assert not lock.is_held()
-    assert not lock.path.exists()

@@ -1,7 +1,5 @@
 """The CIFAR-10 task: batches, objective and evaluation by hand; what norms have in common; runs of every norm."""
 
-from __future__ import annotations
-
 import copy
 import math
 from functools import partial
@@ -177,6 +175,3 @@ def test_the_optimiser_leaves_the_fixed_scale_of_none_alone(data_root: Path) -> 
     }
     assert moved == {"weight", "bias"}
     assert all(torch.equal(p, before.get_parameter(n)) for n, p in model.named_parameters() if n.endswith("gain"))
-
-
-# A whole run

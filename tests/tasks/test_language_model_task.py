@@ -1,7 +1,5 @@
 """The task language_model: sequences, objective, metrics, generated text, settings."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
@@ -34,7 +32,7 @@ def numbered(*overrides: str, size: int = 100) -> Any:
     task, _ = make(*overrides)
     task._tokens.splits["train"] = np.arange(size)
     task._windows = (size - task.config.context) // task.config.context
-    task._epoch.cache_clear()
+    task.epoch.cache_clear()
     return task
 
 
@@ -59,15 +57,6 @@ def test_an_epoch_has_each_token_at_most_once_as_a_target() -> None:
         firsts.add(rows[0, 0].item() % 8)
         assert rows[:, 0].tolist() != sorted(rows[:, 0].tolist())
     assert len(firsts) > 1
-
-
-def test_micro_batches_are_weighted_by_their_tokens() -> None:
-    task, _ = make("micro_batches=2")
-    whole, _ = make()
-    batches = task.batches(3)
-    assert batches.weights == [3, 2]
-    assert torch.equal(torch.cat(list(batches)), whole.batches(3)[0])
-    assert torch.equal(task.batches(3, slice(1, 2))[0], batches[1])
 
 
 @pytest.mark.parametrize(("context", "size"), [(16, 95), (94, 187)])
@@ -125,7 +114,7 @@ def test_metrics_are_those_of_every_token_of_the_split(kind: str, tmp_path: Path
     entropy = -(shares * shares.log()).sum().item()
     assert metrics["loss"] == pytest.approx(entropy, rel=1e-5)
     assert f"valid {entropy:.4f}; test" in task.notes["unigram entropy"]
-    size = len(task._text.load(lambda _: None)["valid"])
+    size = len(task.source.load(lambda _: None)["valid"])
     assert metrics["bits_per_byte"] == pytest.approx(entropy * len(valid) / math.log(2) / size, rel=1e-5)
     assert metrics["perplexity"] == pytest.approx(math.exp(entropy), rel=1e-5)
     read = torch.cat(model.tokens).tolist()
@@ -160,7 +149,7 @@ def test_with_a_large_vocabulary_an_evaluation_takes_fewer_sequences_at_once(mon
     shake(model, 0.3)
     before = task.evaluate(model)
     monkeypatch.setattr(language_model, "EVALUATED_LOGITS", 40 * task.vocabulary)  # two sequences of 16 tokens
-    assert [len(starts) for starts, _ in task._held_out(5 * 16 + 3)] == [2, 2, 1, 1]
+    assert [len(starts) for starts, _ in task._sequences(5 * 16 + 3)] == [2, 2, 1, 1]
     for split, metrics in task.evaluate(model).items():
         assert metrics == pytest.approx(before[split], rel=1e-5)
 

@@ -1,7 +1,5 @@
 """The configs of the tasks: the eps that norms take from them, and the published results in their headers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

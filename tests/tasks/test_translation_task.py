@@ -1,28 +1,32 @@
-"""The translation tasks: batches, initial weights, evaluation and decoding by hand, the paper's setting."""
-
-from __future__ import annotations
+"""The translation tasks: batches, evaluation, decoding and objectives by hand, the paper's setting."""
 
 import dataclasses
-import itertools
 import math
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from helpers.cases import some
-from helpers.tasks import NORMS, assert_batches_follow_from_seed_and_step, shake, steps_of, train
-from helpers.translation_tasks import SHORT, TASKS, TRAIN, make
+from helpers.sites import close, draw
+from helpers.tasks import assert_batches_follow_from_seed_and_step, shake, steps_of
+from helpers.translation_models import RAGGED, TARGETS, batch_of, by_sentence, pairs
+from helpers.translation_tasks import TASKS, TRAIN, make
+from torch import Tensor
 from torch.nn import functional as F
 
 from rmsexp import config
 from rmsexp.data.subwords import EOS, PAD
 from rmsexp.data.synthetic import phrases
 from rmsexp.metrics import bleu
-from rmsexp.models.translation import Batch
-from rmsexp.tasks import translation
+from rmsexp.models.translation import Batch, token_losses
+from rmsexp.task import Objective
+from rmsexp.tasks import rnnsearch, transformer, translation
+from rmsexp.tasks.translation import real_targets
+from rmsexp.train.randomness import StreamNoise
 
 pytestmark = pytest.mark.slow
 
@@ -164,7 +168,7 @@ def test_evaluation_by_hand(text_root: Path, monkeypatch: pytest.MonkeyPatch, na
     monkeypatch.setitem(translation.SOURCES, "phrases", lambda _: more)
     task, model = make(text_root, name, "norm=ln", "data.tests=[test,test2017]", "decoding.valid_beam=1")
     shake(model)
-    model.eval()
+    model.eval().double()  # with such weights a recurrence amplifies rounding errors
     results = task.evaluate(model)
     assert list(results) == ["valid", "test", "test2017"]
     assert results["test2017"]["loss"] == results["valid"]["loss"]
@@ -183,7 +187,7 @@ def test_evaluation_by_hand(text_root: Path, monkeypatch: pytest.MonkeyPatch, na
             tokens += len(real)
         assert results[split]["loss"] == pytest.approx(total / tokens, rel=1e-5)
         assert results[split]["perplexity"] == pytest.approx(math.exp(total / tokens), rel=1e-4)
-        hypotheses = task.translate(model, held_out.sources, beam)
+        hypotheses = [task.translate(model, [line], beam)[0] for line in held_out.sources]  # each alone
         scores = bleu.score(hypotheses, held_out.references)
         assert (results[split]["bleu"], results[split]["chrf"]) == (scores.bleu, scores.chrf)
         assert len(set(hypotheses)) > 5
@@ -200,38 +204,6 @@ def test_evaluation_by_hand(text_root: Path, monkeypatch: pytest.MonkeyPatch, na
 def test_evaluation_with_statistics_of_the_batch_is_refused(text_root: Path, name: str) -> None:
     with pytest.raises(ValueError, match=r"^norm\.eval=batch"):
         make(text_root, name, "norm=bn", "norm.eval=batch")
-
-
-@pytest.mark.parametrize(
-    ("name", "norm"),
-    some(
-        itertools.product(TASKS, NORMS),
-        [("rnnsearch", "bn"), ("rnnsearch", "none"), ("transformer", "rms"), ("transformer", "wn")],
-    ),
-)
-def test_results_do_not_depend_on_batch_and_padding(text_root: Path, name: str, norm: str) -> None:
-    """After two training steps from large weights, evaluation gives the same results with batches of 1 and of 32.
-
-    ``std`` and ``norm.p`` keep the logits of the Transformer's attention below 1e6 (see
-    ``rmsexp.models.transformer.Attention``). They would reach 1e7 without a norm and with ``std=1``, and 5e11 with
-    pRMSNorm over a single unit, the default at this width.
-    """
-    is_transformer = name == "transformer"
-    units = ["norm.p=0.25"] if is_transformer and norm == "prms" else []
-    task, model = make(text_root, name, f"norm={norm}", *units, *SHORT, "decoding.beam=3")
-    shake(model, std=0.7 if is_transformer and norm == "none" else 1.0)
-    train(task, model, 2)
-    model.eval().double()  # with such weights a recurrence amplifies rounding errors
-    results = []
-    for size in (1, 32):
-        task.config.decoding.batch_size = size
-        results.append((task.evaluate(model), blocks(task.files["translations.txt"])))
-    (alone, samples_alone), (together, samples_together) = results
-    for split in ("valid", "test"):
-        assert alone[split]["loss"] == pytest.approx(together[split]["loss"], rel=1e-6)
-        assert alone[split]["chrf"] == together[split]["chrf"]
-    assert samples_alone == samples_together
-    assert len({lines["translation"] for lines in samples_alone.values()}) > 3
 
 
 # The paper's setting
@@ -258,3 +230,129 @@ def test_the_papers_transformer() -> None:
         expected = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
         assert cfg.optim.lr * cfg.schedule.at(step - 1)["lr"] == pytest.approx(expected)
     assert [cfg.decoding.options(beam).search for beam in (4, 1)] == ["toolkit", None]
+
+
+# --- objectives, computed token by token
+
+
+CLASSES: dict[str, Any] = {"rnnsearch": rnnsearch.Task, "transformer": transformer.Task}
+BOTH = pytest.mark.parametrize("task", CLASSES)
+SMOOTHINGS = pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.3])
+
+
+def objective(task: str, logits: Tensor, batch: Batch, smoothing: float) -> Objective:
+    """Return the objective of a model whose output is ``logits``."""
+    noise = StreamNoise(0, "noise")
+
+    def model(model_batch: Batch, model_noise: StreamNoise) -> Tensor:
+        assert model_batch is batch
+        assert model_noise is noise
+        return logits
+
+    stub = SimpleNamespace(config=SimpleNamespace(label_smoothing=smoothing))
+    return CLASSES[task].objective(stub, model, batch, noise)
+
+
+def example(lengths: tuple[tuple[int, int], ...] = RAGGED) -> tuple[Batch, Tensor]:
+    """Return a batch, and random logits in float32, the dtype in which losses are computed."""
+    batch = batch_of(pairs(lengths), padding=3)
+    return batch, 2 * draw(len(batch.real), TARGETS, seed=1).float()
+
+
+def cross_entropy(scores: list[float], target: int, true: float, other: float) -> float:
+    """Return a token's cross-entropy for target probabilities ``true`` (the token) and ``other`` (each other word)."""
+    log_total = math.log(sum(math.exp(score) for score in scores))
+    return -sum((true if word == target else other) * (score - log_total) for word, score in enumerate(scores))
+
+
+def sentences(batch: Batch, logits: Tensor) -> list[list[tuple[list[float], int]]]:
+    """Return a list per sentence with a pair per token: its logits and its target."""
+    targets = [row[mask].tolist() for row, mask in zip(batch.target, batch.target_mask, strict=True)]
+    scores = [part.tolist() for part in by_sentence(logits, batch)]
+    return [list(zip(*both, strict=True)) for both in zip(scores, targets, strict=True)]
+
+
+def nematus(batch: Batch, logits: Tensor, e: float) -> float:
+    """Return the objective of Nematus: the cross-entropy, summed over tokens and averaged over sentences.
+
+    Target probabilities are 1 - e + e / V for the true word and e / V for each other word.
+    """
+    true, other = 1 - e + e / TARGETS, e / TARGETS
+    tokens = [token for sentence in sentences(batch, logits) for token in sentence]
+    return sum(cross_entropy(*token, true, other) for token in tokens) / len(batch.target)
+
+
+def zero(batch: Batch, logits: Tensor, e: float) -> float:
+    """Return the objective of the toolkit zero: the cross-entropy, averaged over tokens and then over sentences.
+
+    Target probabilities are 1 - e for the true word and e / (V - 1) for each other word; their entropy is subtracted.
+    """
+    true, other = 1 - e, e / (TARGETS - 1)
+    entropy = -sum(p * math.log(p) for p in [true, *[other] * (TARGETS - 1)] if p)
+    means = [
+        sum(cross_entropy(*token, true, other) - entropy for token in sentence) / len(sentence)
+        for sentence in sentences(batch, logits)
+    ]
+    return sum(means) / len(means)
+
+
+FORMULAS: dict[str, Callable[[Batch, Tensor, float], float]] = {"rnnsearch": nematus, "transformer": zero}
+
+
+@BOTH
+@SMOOTHINGS
+def test_the_objective_is_the_formula(task: str, smoothing: float) -> None:
+    batch, logits = example()
+    computed = objective(task, logits, batch, smoothing)
+    assert computed.loss.item() == pytest.approx(FORMULAS[task](batch, logits, smoothing), rel=1e-5)
+
+
+@BOTH
+@SMOOTHINGS
+def test_the_loss_is_the_plain_cross_entropy_per_token(task: str, smoothing: float) -> None:
+    batch, logits = example()
+    computed = objective(task, logits, batch, smoothing)
+    assert computed.count == batch.target_mask.sum() == sum(target for _, target in RAGGED)
+    assert computed.sums.keys() == {"loss"}
+    mean = computed.sums["loss"] / computed.count
+    torch.testing.assert_close(mean, F.cross_entropy(logits, batch.target[batch.target_mask]))
+
+
+@pytest.mark.parametrize("smoothing", [0.1, 0.3])
+def test_the_smoothed_target_itself_is_the_best_prediction(smoothing: float) -> None:
+    """If the predictions are the smoothed targets, the gradient is 0.
+
+    The objective is then 0 for the Transformer; for RNNSearch it is the entropy of the targets, summed over tokens and
+    divided by the number of sentences.
+    """
+    batch, _ = example()
+    hot = F.one_hot(real_targets(batch), TARGETS).double()
+    others = {"rnnsearch": smoothing / TARGETS, "transformer": smoothing / (TARGETS - 1)}
+    for task, other in others.items():
+        probabilities = torch.where(hot == 1, 1 - other * (TARGETS - 1), other)
+        logits = probabilities.log().float().requires_grad_()
+        loss = objective(task, logits, batch, smoothing).loss
+        (gradient,) = torch.autograd.grad(loss, logits)
+        assert gradient.abs().max() < 1e-6
+        entropy = -(probabilities * probabilities.log()).sum() / len(batch.target)
+        assert loss.item() == pytest.approx(0 if task == "transformer" else entropy.item(), abs=2e-6, rel=1e-5)
+
+
+def test_second_derivatives_of_token_losses_are_refused() -> None:
+    logits = torch.randn(3, 5, requires_grad=True)
+    loss = token_losses(logits, torch.arange(3), 0.1, 0.02)[1].sum()
+    (gradient,) = torch.autograd.grad(loss, logits, create_graph=True)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        gradient.square().sum().backward()
+
+
+def test_token_losses_are_the_formula() -> None:
+    batch, logits = example()
+    plain, smoothed = token_losses(logits, real_targets(batch), 0.2, 0.03)
+    tokens = [token for sentence in sentences(batch, logits) for token in sentence]
+    close(plain.tolist(), [cross_entropy(*token, 1.0, 0.0) for token in tokens], rtol=1e-5, atol=1e-6)
+    close(smoothed.tolist(), [cross_entropy(*token, 0.8, 0.03) for token in tokens], rtol=1e-5, atol=1e-6)
+    assert torch.equal(token_losses(logits.double(), real_targets(batch), 0.2, 0.03)[1], smoothed)  # in float32
+    unsmoothed = token_losses(logits, real_targets(batch), 0.0, 0.0)
+    assert torch.equal(unsmoothed[0], plain)
+    assert torch.equal(unsmoothed[1], plain)

@@ -1,7 +1,5 @@
 """Checkpoints: a changed file, another run's checkpoint and an impossible state are refused and kept."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import os

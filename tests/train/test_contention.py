@@ -1,7 +1,5 @@
 """The detection of other processes, and of a busy host, that slow a run down."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -241,12 +239,3 @@ def test_a_run_is_contended_if_the_gpu_was_shared_at_any_report(
         write_proc(proc, {"1": (1000, 1)})
     watch.report()
     assert watch.report()["state"] == state
-
-
-def test_nvidia_smi_is_not_called_for_a_run_on_a_cpu(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contention, "_gpu_shared", lambda _: 1 / 0)
-    watch = Contention(CPU)
-    write_proc(proc, {"1": (0, 0)})
-    with watch.watch():
-        write_proc(proc, {"1": (1000, 1)})
-    assert watch.report()["state"] == "clear"

@@ -16,7 +16,7 @@ import forked_run
 import pytest
 import torch
 from distributed_equality import words_of
-from helpers.campaign_runs import RUNS
+from helpers.campaigns import RUNS
 from helpers.stopping import assert_same
 
 from rmsexp import config
@@ -26,7 +26,7 @@ from rmsexp.records import record
 from rmsexp.system import process
 from rmsexp.tasks import language_model
 from rmsexp.train.device import set_up_device
-from rmsexp.train.distributed.group import Group, each
+from rmsexp.train.group import Group, each
 from rmsexp.train.interrupt import Interrupt, Interrupted
 from rmsexp.work import runner
 
@@ -150,8 +150,8 @@ def test_the_timeout_of_the_config_is_that_of_the_communication(monkeypatch: pyt
         raise TimeoutError(timeout.total_seconds())
 
     store = torch.distributed.HashStore()
-    monkeypatch.setattr("rmsexp.train.distributed.group.rendezvous", lambda *_, **__: iter([(store, 0, 3)]))
-    monkeypatch.setattr("rmsexp.train.distributed.group.meet", lambda *_: store)
+    monkeypatch.setattr("rmsexp.train.group.rendezvous", lambda *_, **__: iter([(store, 0, 3)]))
+    monkeypatch.setattr("rmsexp.train.group.meet", lambda *_: store)
     monkeypatch.setattr("torch.distributed.init_process_group", begin)
     with pytest.raises(TimeoutError, match=r"^7\.5$"):
         runner.execute_jointly(config.job(["distributed.timeout=7.5", "micro_batches=3", "threads=1"]))
@@ -190,32 +190,12 @@ def test_any_host_of_a_run_may_have_started_it_again(monkeypatch: pytest.MonkeyP
 
 def test_results_of_shared_work_come_in_the_order_of_the_items(monkeypatch: pytest.MonkeyPatch) -> None:
     others = (None, None), (["0", "3", "6"], ["2", "5"])
-    monkeypatch.setattr("rmsexp.train.distributed.group._group", Threads(*others))
+    monkeypatch.setattr("rmsexp.train.group._group", Threads(*others))
     assert each(str, range(7)) == list("0123456")
 
 
 def test_a_signal_to_one_process_ends_the_shared_work_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmsexp.train.distributed.group._group", Threads((None, 15)))
+    monkeypatch.setattr("rmsexp.train.group._group", Threads((None, 15)))
     with pytest.raises(Interrupted) as stopped:
         each(str, range(3))
     assert stopped.value.signum == 15
-
-
-def test_a_difference_between_the_processes_is_named() -> None:
-    group: Any = Threads(({"torch": "2.15"}, {"torch": "2.14"}))
-    with pytest.raises(Exception, match=r"differ in torch \(2.15 in process 1, 2.14 in process 2\)"):
-        group.require_equal({"torch": "2.15"})
-
-
-def test_a_second_signal_to_one_of_several_processes_changes_nothing() -> None:
-    """torchrun sends SIGTERM to processes that have got Ctrl-C from the terminal already."""
-    interrupt = Interrupt(joint=True)
-
-    def get_two_signals() -> None:
-        with interrupt.deferred():
-            for number in (2, 15):
-                interrupt._handle(number, None)
-
-    with pytest.raises(Interrupted) as stopped:
-        get_two_signals()
-    assert (stopped.value.signum, stopped.value.torn) == (2, False)

@@ -1,17 +1,21 @@
-"""Signals that stop a run, and failures of its display and its loggers, which do not."""
+"""Signals that stop a run; its display, its log file and its loggers, whose failures do not."""
 
-from __future__ import annotations
-
+import logging
+import re
 import signal
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers.records import make_row
 
 from rmsexp.config.schema import LoggerConfig, TensorBoardConfig
+from rmsexp.records import record
 from rmsexp.train import loggers
+from rmsexp.train.checkpoint import Identity
 from rmsexp.train.interrupt import Interrupt, Interrupted
-from rmsexp.train.progress import Failures, ProgressDisplay
+from rmsexp.train.progress import LOG, Failures, ProgressDisplay, logged
+from rmsexp.train.writer import Writer
 
 # --- signals
 
@@ -39,10 +43,14 @@ def test_after_nohup_a_run_goes_on_without_its_terminal() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_worker_process_ignores_further_signals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A terminal's Ctrl-C reaches a worker twice: directly, and through the process of the sweep."""
-    monkeypatch.setattr("rmsexp.train.interrupt.parent_process", lambda: "the process of the sweep")
-    interrupt = Interrupt()
+@pytest.mark.parametrize("joint", [True, False])
+def test_a_worker_and_one_of_several_processes_ignore_further_signals(
+    joint: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A terminal's Ctrl-C reaches each twice: directly, and through the process of the sweep, or from torchrun."""
+    if not joint:
+        monkeypatch.setattr("rmsexp.train.interrupt.parent_process", lambda: "the process of the sweep")
+    interrupt = Interrupt(joint)
     with pytest.raises(Interrupted) as stop, interrupt.install(), interrupt.deferred():  # noqa: PT012
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGTERM)
@@ -68,7 +76,7 @@ def fail(*_: object, **__: object) -> None:
 
 @pytest.mark.parametrize("failing", ["none", "start", "log", "close"])
 def test_a_logger_that_fails_is_switched_off(
-    failing: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    failing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures, calls = Failures(), list[str]()
 
@@ -82,10 +90,11 @@ def test_a_logger_that_fails_is_switched_off(
         return SimpleNamespace(log=lambda _: note("log"), close=lambda _: note("close"))
 
     monkeypatch.setattr(loggers, "KINDS", {"tensorboard": start})
-    logger = loggers.Loggers(LoggerConfig(tensorboard=TensorBoardConfig()), failures, Path(), {}, {})
+    writer, options = Writer(record.RunFolder(tmp_path), "slopes"), LoggerConfig(tensorboard=TensorBoardConfig())
+    writer.begin(Identity(0, "", ""), {}, {"sessions": [{"from_step": 0}]}, {}, failures, options)
     for _ in range(2):
-        logger.log({})
-    logger.close("finished")
+        writer.append([{}])
+    writer.end("finished", 1)
     expected = ["start", "log", "log", "close"]
     assert calls == (expected if failing == "none" else expected[: expected.index(failing) + 1])
     reported = {} if failing == "none" else {"logger=tensorboard": "ConnectionError: the service has gone away"}
@@ -102,3 +111,54 @@ def test_a_display_that_fails_is_switched_off(monkeypatch: pytest.MonkeyPatch) -
     display.report("more text")
     display.close()
     assert failures.errors == {"the progress display": "ConnectionError: the service has gone away"}
+
+
+# --- the display and the log file
+
+
+def test_what_is_logged_is_written_with_its_time(tmp_path: Path) -> None:
+    root, path = logging.getLogger(), tmp_path / "run.log"
+    before = root.level, list(root.handlers)
+    with logged(path, Failures()):
+        LOG.info("step 1")
+        logging.getLogger("somebody").warning("a warning of %d", 2)
+        logging.getLogger("somebody").debug("left out")
+    assert (root.level, root.handlers) == before
+    assert [line.split(" ", 2)[2] for line in path.read_text().splitlines()] == ["step 1", "a warning of 2"]
+
+
+def test_a_log_file_that_cannot_be_written_is_switched_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    failures = Failures()
+    with logged(tmp_path, failures):  # a folder
+        LOG.info("step 1")
+        LOG.info("step 2")
+    assert list(failures.errors) == ["the log file"]
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_progress_is_plain_lines_without_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    display = ProgressDisplay("rms seed0", 100)
+    display.update(make_row(40, 0.5), {"steps": 2.0, "tokens": 4096.0}, 30.0)
+    display.update(make_row(60, None), {"steps": 0.01}, 6000.0)
+    display.close()
+    captured = capsys.readouterr()
+    assert captured.err.splitlines() == [
+        "rms seed0  step 40/100  loss 0.5000  2.0 steps/s, 4,096 tokens/s  0:30 left",
+        "rms seed0  step 60/100  loss not finite  0.0 steps/s  1:40:00 left",
+    ]
+    assert captured.out == ""
+
+
+def test_progress_is_a_bar_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "150"}.items():
+        monkeypatch.setenv(name, value)
+    display = ProgressDisplay("rms seed0", 100)
+    display.update(make_row(40, 0.5), {"steps": 2.0}, 30.0)
+    display.report_evaluation(make_row(40, 0.25, "test"))
+    display.close()
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
+    for part in ("40/100", "loss 0.5000  2.0 steps/s  0:30 left", "test: loss 0.2500"):
+        assert part in plain

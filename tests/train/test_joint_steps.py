@@ -1,15 +1,29 @@
-"""Training steps of several processes, as threads of one: equal to the bit to those of one process."""
+"""Several processes, as threads of one: bits of the steps, start, time, contention; processes that are lost."""
 
-from __future__ import annotations
-
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from helpers.tasks import task_and_model
 from helpers.thread_group import in_threads
+from torch import nn
 
+from rmsexp.records import record
+from rmsexp.system.clock import BUCKETS, Clock
+from rmsexp.system.command_line import ReportedError
+from rmsexp.train import provenance
+from rmsexp.train.checkpoint import Identity
+from rmsexp.train.contention import Contention
+from rmsexp.train.group import Group, LostError, meet
+from rmsexp.train.interrupt import Interrupt
+from rmsexp.train.loop import EDGES, Diverged, State, Trainer, share_start
 from rmsexp.train.step import Stepper
 
 TINY = {
@@ -81,3 +95,185 @@ def test_the_fast_sum_is_equal_up_to_rounding_and_the_same_in_all_processes(word
         assert_equal(found, results[0])
     torch.testing.assert_close(results[0][0], expected[0], rtol=1e-5, atol=1e-5)
     assert any(not torch.equal(results[0][1][name], value) for name, value in expected[1].items())
+
+
+# --- the start, the time and the contention
+
+
+CPU = torch.device("cpu")
+
+
+EVERY = dict.fromkeys(EDGES, 10)
+
+
+def started(notes: Mapping[str, str] = {}, **resolved: Any) -> list[torch.Tensor]:
+    """Let three processes share the start of process 0; return the weights of all.
+
+    ``notes``: those of the task of process 2. ``resolved``: values of its config.
+    """
+
+    def start(group: Any) -> torch.Tensor:
+        model = nn.Linear(2, 2, bias=False)
+        nn.init.constant_(model.weight, group.rank)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+        task = SimpleNamespace(notes=notes if group.rank == 2 else {})
+        stepper: Any = SimpleNamespace(task=task, model=model, optimizer=optimizer, group=group)
+        first = (State(step=7), Clock()) if group.rank == 0 else None
+        config = EVERY | resolved if group.rank == 2 else EVERY
+        impl = resolved.get("impl", "fused") if group.rank == 2 else "fused"
+        assert share_start(stepper, first, Identity(0, "config", "data"), config, impl)[0].step == 7
+        return model.weight.detach()
+
+    provenance.code()  # reads all files of the package once, before the threads do
+    return in_threads(3, start)
+
+
+def test_all_processes_begin_with_the_parameters_of_process_0() -> None:
+    first, *others = started()
+    assert all(torch.equal(weight, first) for weight in others)
+
+
+DIFFERENCES: dict[str, dict[str, Any]] = {  # what process 2 has, by the key that the error names
+    "impl": {"impl": "eager"},  # as on a machine without a compiler
+    **{key: {key: 20} for key in EDGES},
+    **{key: {"notes": {key: "0123"}} for key in (record.SUBWORDS, record.WORDS)},
+    record.OWN_CODE: {"norm": {"_target_": f"{__name__}.Norm"}},  # any module outside of the package
+}
+
+
+@pytest.mark.parametrize("key", DIFFERENCES)
+def test_a_difference_between_the_processes_is_named(key: str) -> None:
+    with pytest.raises(ReportedError, match=f"the processes of the run differ in {key} "):
+        started(**DIFFERENCES[key])
+
+
+def test_the_seconds_of_training_are_those_of_the_slowest_process_and_others_of_process_0() -> None:
+    """The slowest one took most time for data and training; its warm-up does not count. Process 0 writes."""
+    clocks = [
+        {"train": 2.0, "data": 1.5, "eval": 1.0, "checkpoint": 5.0, "log": 2.0},
+        {"train": 3.0, "data": 1.0, "checkpoint": 0.5},
+        {"train": 3.0, "warmup": 9.0},
+    ]
+
+    def collect(group: Any) -> dict[str, float]:
+        trainer: Any = Trainer.__new__(Trainer)
+        trainer.clock, trainer._recent = Clock(clocks[group.rank]), []
+        trainer.state, trainer._first_step, trainer._first_seconds = State(step=9), 7, 1.0
+        trainer._group = group
+        trainer._collect()
+        return trainer.clock.seconds
+
+    expected = dict.fromkeys(BUCKETS, 0.0) | clocks[0] | {"train": 3.0, "data": 1.0}
+    assert in_threads(3, collect) == [expected] * 3
+
+
+def test_waiting_for_what_process_0_writes_is_no_time_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes meet before the first step after it, outside of every bucket of the clock."""
+    seconds: list[dict[str, float]] = []
+    trainer: Any = Trainer.__new__(Trainer)
+    trainer.clock = Clock()
+    trainer._group = SimpleNamespace(barrier=lambda: seconds.append(dict(trainer.clock.seconds)), stop=None)
+    trainer.state, trainer._pause, trainer._interrupt = State(step=6), None, Interrupt()
+    trainer._contention, trainer._recent = Contention(CPU), []
+    trainer._stepper = SimpleNamespace(device=CPU)
+    monkeypatch.setattr(Trainer, "_batches", lambda *_: None)
+    monkeypatch.setattr(Trainer, "_update", lambda _, step, __: seconds.append({"step": step}))
+    monkeypatch.setattr(Trainer, "_collect", lambda _: None)
+    trainer._train_to(7)
+    assert seconds == [dict.fromkeys(BUCKETS, 0.0), {"step": 6}]
+
+
+# Nanoseconds on a core, and waiting for one.
+CLEAR, LESS_CLEAR, UNKNOWN, CONTENDED = (1000, 1), (1000, 9), (0, 0), (1000, 600)
+
+
+@pytest.mark.parametrize(
+    ("times", "state", "waited"),
+    [
+        ([CLEAR, CLEAR, LESS_CLEAR], "clear", 0.009),
+        ([CLEAR, CONTENDED, LESS_CLEAR], "contended", 0.6),
+        ([CONTENDED, UNKNOWN, CLEAR], "contended", 0.6),
+        ([CLEAR, CLEAR, UNKNOWN], "unknown", None),
+    ],
+)
+def test_the_contention_is_that_of_the_most_disturbed_process(
+    times: list[tuple[int, int]], state: str, waited: float | None
+) -> None:
+    def report(group: Any) -> dict[str, Any]:
+        trainer: Any = Trainer.__new__(Trainer)
+        trainer._group, trainer._writer, trainer._contention = group, SimpleNamespace(), Contention(CPU)
+        trainer._contention._ran, trainer._contention._waited = times[group.rank]
+        trainer._compare_contention()
+        return trainer._writer.contention
+
+    for found in in_threads(3, report):
+        assert (found["state"], found["waited"]) == (state, waited)
+
+
+def test_processes_exchange_their_contention_when_a_run_diverges(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(self: Any) -> None:  # noqa: ARG001
+        raise Diverged(3)
+
+    monkeypatch.setattr(Trainer, "_train", run)
+    trainer: Any = Trainer.__new__(Trainer)
+    trainer._group = SimpleNamespace(size=2, gather=lambda own: [own | {"state": "contended"}, own])
+    trainer._interrupt, trainer._contention, trainer._writer = Interrupt(), Contention(CPU), SimpleNamespace()
+    with pytest.raises(Diverged):
+        trainer.run()
+    assert trainer._writer.contention["state"] == "contended"
+
+
+# --- processes that are lost, that others wait for, or that are started again
+
+
+def group(store: Any, rank: int) -> Group:
+    """Return process ``rank`` of two, without communication but that of the store."""
+    made = Group.__new__(Group)
+    made.rank, made.size, made._store, made._has_announced = rank, 2, store, True
+    return made
+
+
+def test_all_wait_for_the_process_that_prepares_its_data_last() -> None:
+    store, done = torch.distributed.HashStore(), list[str]()
+
+    def prepare(rank: int) -> None:
+        with group(store, rank).preparing():
+            threading.Event().wait(0.5 * rank)
+            done.append(f"{rank} is ready")
+        done.append("training begins")
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(prepare, range(2)))
+    assert done == ["0 is ready", "1 is ready", *["training begins"] * 2]
+
+
+def test_a_process_that_sends_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message of gloo, which waits in earnest, is recognised."""
+    store = dist.HashStore()
+    with ThreadPoolExecutor(2) as pool:
+        gloo, _ = pool.map(lambda rank: dist.ProcessGroupGloo(store, rank, 2, timedelta(seconds=60)), range(2))
+    patience = timedelta(seconds=0.1)
+    monkeypatch.setattr(dist, "recv", lambda tensor, rank: gloo.recv([tensor], rank, 0).wait(patience))
+    with pytest.raises(LostError, match=r"distributed.timeout"):
+        group(store, 0).receive(torch.zeros(1), 1)
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_processes_that_are_started_again_find_nothing_of_those_before(
+    restarts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Process 0 is there first, and torchrun's store still has the name of the process 1 before."""
+    monkeypatch.setattr("rmsexp.train.group.POLL_SECONDS", 0.01)
+    shared = dist.HashStore()
+    with ThreadPoolExecutor() as threads:
+        for _ in range(1 + restarts):
+            first = threads.submit(meet, shared, 0, 2, 60.0)
+            with pytest.raises(TimeoutError):
+                first.result(0.1)
+            second = meet(shared, 1, 2, 60.0)
+            assert not second.check(["address"])
+            first.result().set("address", "here")
+            assert second.get("address") == b"here"

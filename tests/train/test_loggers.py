@@ -1,7 +1,5 @@
 """TensorBoard and W&B: the files that they write contain the rows of the record."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import datetime

@@ -1,17 +1,23 @@
-"""The training loop: what it shows, how often it asks for batches, and what it keeps in memory."""
+"""The training loop: what it shows, how often it asks for batches, when it evaluates, and what it keeps."""
 
-from __future__ import annotations
-
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 from helpers.slopes import IDENTITY, slopes_trainer
 from torch import nn
 
+from rmsexp import config
+from rmsexp.config import score
+from rmsexp.records import record
+from rmsexp.task import INTERIM, WHOLE, Extent
 from rmsexp.train import checkpoint
-from rmsexp.train.loop import restore
+from rmsexp.train.loop import evaluated_after, evaluated_at, restore
+from rmsexp.work import runner
 
 SLOPES = [[[1.0, 2.0, 3.0]], [[3.0, 2.0, 1.0]], [[1.0, 0.0, 0.0]], [[0.0, 1.0, 0.0]]]
 
@@ -101,3 +107,63 @@ def test_the_values_of_a_step_do_not_hold_its_graph(tmp_path: Path) -> None:
     """The values that wait for the next training row would otherwise keep the activations of all steps in memory."""
     trainer, _ = slopes_trainer(SLOPES, tmp_path, nn.Linear(3, 1))
     assert not trainer._update(0, trainer.task.batches(0)).values.requires_grad
+
+
+# --- evaluations: when, on what, and that test splits are never evaluated in tuning
+
+
+TINY = (
+    *("task=order_embedding", "model.embedding=4", "model.hidden=4", "batch_size=8", "data.valid_images=20"),
+    *("schedule.steps=40", "threads=1", "device=cpu", "log_every=20", "checkpoint_every=4"),
+)
+
+
+def plan(cfg: Any, steps: int) -> dict[int, list[Extent]]:
+    """Return the evaluations of a run of this many steps, by step, as the trainer finds them."""
+    found, step = {}, 0
+    while step < steps:
+        step = min(steps, evaluated_after(cfg, step))
+        found[step] = list(evaluated_at(cfg, step, step == steps))
+    return found
+
+
+def test_every_evaluates_all_splits_at_its_interval_and_at_the_end() -> None:
+    every = SimpleNamespace(evaluation=None, eval_every=30)
+    assert plan(every, 100) == {30: [WHOLE], 60: [WHOLE], 90: [WHOLE], 100: [WHOLE]}
+    assert list(evaluated_at(every, 31, last=False)) == []
+
+
+def test_a_scored_run_that_ends_early_or_late_is_evaluated_whole_at_its_end() -> None:
+    scored = SimpleNamespace(evaluation="scored", schedule=SimpleNamespace(steps=40))
+    assert plan(scored, 11)[11] == plan(scored, 70)[70] == [INTERIM, WHOLE]
+    assert 40 in plan(scored, 70)
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("evaluation", ["evaluation=score"]),
+        ("schedule.steps", ["evaluation=scored", "schedule.steps=19", "schedule.period=1"]),
+        ("data.validation", ["task=cifar10", "evaluation=scored"]),
+    ],
+)
+def test_evaluations_that_do_not_fit_are_refused(key: str, words: list[str]) -> None:
+    with pytest.raises(config.ConfigError, match=key):
+        config.job(words)
+
+
+@pytest.mark.usefixtures("small_synthetic_data")
+@pytest.mark.parametrize("evaluation", ["scored", "validation"])
+def test_the_splits_in_the_record(evaluation: str, tmp_path: Path) -> None:
+    job = config.job([*TINY, f"evaluation={evaluation}", f"results={tmp_path}"])
+    assert runner.execute(job).status == "finished"
+    found: dict[int, set[str]] = {}
+    for row in record.RunFolder(job.folder).read_metrics()[0]:
+        if row["split"] != "train":
+            found.setdefault(row["step"], set()).add(row["split"])
+    whole = {"interim", "valid", "test"} if evaluation == "scored" else {"interim", "valid"}
+    assert list(found) == score.steps(40)
+    assert [found[step] for step in score.steps(40)] == [{"interim"}] * 17 + [whole] * 3
+    assert json.loads((job.folder / record.RUN).read_text())["evaluation"] == evaluation
+    best = torch.load(job.folder / record.CHECKPOINTS / "best.pt", weights_only=True)
+    assert best["step"] in score.steps(40)[-3:]  # interim evaluations do not choose the best model

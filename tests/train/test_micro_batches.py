@@ -1,6 +1,4 @@
-"""Steps that are split into micro-batches: gradients, values, running statistics, identity of runs, resuming."""
-
-from __future__ import annotations
+"""Steps that are split into micro-batches: gradients, values, running statistics, precision, resuming."""
 
 import copy
 from pathlib import Path
@@ -109,20 +107,6 @@ def test_batch_norms_of_a_coupled_loss_take_the_statistics_of_each_micro_batch(w
     assert all(torch.equal(buffers[name], buffer) for name, buffer in model.named_buffers())
 
 
-def test_a_micro_batch_does_not_see_the_running_statistics_of_the_others() -> None:
-    """Time steps with few examples use running statistics; held ones are those from before the step."""
-    norm = BatchNorm(3)
-    first, second = torch.randn(9, 3), torch.randn(5, 3)  # 5 examples are too few for statistics
-    before = [norm(first, steps=0), norm(second, steps=0)][1]
-    norm.reset_parameters()
-    norm.hold_updates()
-    norm(first, steps=0)
-    updates = norm.release_updates()
-    assert not torch.equal(norm(second, steps=0), before)
-    norm.apply_updates(updates)
-    assert torch.equal(norm(second, steps=0), before)
-
-
 def test_held_updates_of_new_time_steps_add_rows_when_they_are_applied() -> None:
     x = torch.randn(9, 4, 3)
     norm, expected = BatchNorm(3), BatchNorm(3)
@@ -153,3 +137,24 @@ def test_the_last_batch_of_an_epoch_may_have_fewer_examples_than_micro_batches(w
     batches = task.batches(int(task.steps_per_epoch) - 1)
     assert batches.weights == [1, 1]
     assert [task.examples(batch) for batch in batches] == [1, 1]
+
+
+# --- precision
+
+
+CPU = torch.device("cpu")
+RETRIEVAL = ["task=order_embedding", "model.embedding=8", "model.hidden=8", "batch_size=8", "threads=1", "norm=rms"]
+
+
+def values(*words: str) -> Tensor:
+    """Return the values of a step in three micro-batches."""
+    task, model = task_and_model(*words, "micro_batches=3")
+    return Stepper(task.config, task, model, CPU).take(1, task.batches(1)).values
+
+
+@pytest.mark.usefixtures("small_synthetic_data")
+def test_the_values_of_a_step_in_bfloat16_are_close_to_those_in_float32(text_cache: Path) -> None:
+    line = [*RETRIEVAL, f"data.root={text_cache}"]
+    half, single = values(*line, "precision=bfloat16"), values(*line)
+    torch.testing.assert_close(half, single, rtol=0.05, atol=0.05)
+    assert not torch.equal(half, single)

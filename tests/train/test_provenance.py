@@ -1,19 +1,20 @@
-"""The provenance of a run: code, versions, device and memory."""
-
-from __future__ import annotations
+"""The provenance of a run: code, versions, device and memory; how its device is set up."""
 
 import json
 import platform
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from rmsexp import config
 from rmsexp.config import classes
 from rmsexp.train import provenance
+from rmsexp.train.device import set_up_device
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -171,3 +172,36 @@ def test_the_digest_of_own_modules_is_of_the_sources_that_were_imported(
     monkeypatch.delitem(sys.modules, path.stem)  # as in a new process
     assert digest() == digest(edited=True) != before
     assert provenance.own_modules({"norm": built_in}) == provenance.own_modules({"_target_": None}) == ""
+
+
+# --- the device
+
+
+@pytest.fixture
+def seen_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let torch see a GPU, and restore what the set-up changes."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    for name in ("benchmark", "allow_tf32"):
+        monkeypatch.setattr(torch.backends.cudnn, name, getattr(torch.backends.cudnn, name))
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("seen_gpu")
+@pytest.mark.parametrize("deterministic", ["true", "false"])
+def test_on_a_gpu_operators_without_a_deterministic_algorithm_are_refused(deterministic: str) -> None:
+    """With warn_only, the backward passes of attention would take algorithms whose results differ between runs."""
+    device = set_up_device(config.job(["device=cuda", "threads=1", f"deterministic={deterministic}"]).config)
+    assert device == torch.device("cuda")
+    assert torch.are_deterministic_algorithms_enabled() == (deterministic == "true")
+    assert not torch.is_deterministic_algorithms_warn_only_enabled()
+    assert not torch.backends.cudnn.allow_tf32
+
+
+@pytest.mark.usefixtures("seen_gpu")
+def test_an_environment_that_prevents_determinism_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":0:0")
+    with pytest.raises(ValueError, match="CUBLAS_WORKSPACE_CONFIG unset or :4096:8 or :16:8; it is :0:0"):
+        set_up_device(config.job(["device=cuda", "threads=1"]).config)

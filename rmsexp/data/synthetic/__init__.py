@@ -1,7 +1,5 @@
 """Small built-in substitutes for the paper's data sets, generated from a seed by choices alike on every machine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeVar
 

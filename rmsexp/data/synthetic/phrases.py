@@ -10,8 +10,6 @@ The sentences come from a small grammar. Neither copying words nor translating t
 Each English sentence has exactly one translation.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from functools import partial

@@ -6,8 +6,6 @@ ordered by entailment, and short captions are true of several scenes. An image i
 of all facts that the scene entails, plus noise, clipped at 0 and scaled to norm 1.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Axes of arrays: ``image``; ``y`` and ``x``, in pixels from the upper left corner.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -5,8 +5,6 @@ an episode names a person, the other an event near this person, in either order.
 by "there" or "it". The question names an event and asks who was near. No single sentence answers the question.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ The cache has a folder for each combination of sources, compiler, flags, process
 user can change. A library appears in it when it is complete, and is never changed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shlex
@@ -20,11 +18,11 @@ from threading import Lock
 
 import torch
 
+from rmsexp.norms.kernels import recurrences
 from rmsexp.norms.kernels.norms import Kind
-from rmsexp.system import cores
 from rmsexp.system.command_line import brief, inform
-from rmsexp.system.file_lock import locked
 from rmsexp.system.files import cache_folder
+from rmsexp.system.lock import locked
 
 CACHE = Path("~/.cache/rmsexp/kernels")
 SOURCES = Path(__file__).parent / "cpp"
@@ -54,9 +52,7 @@ def _load() -> bool:
     except (OSError, ValueError) as error:
         inform(brief(f"notice: the fused kernels are not available, eager operations are used instead ({error})"))
         return False
-    from rmsexp.norms.kernels import fakes
-
-    fakes.register()
+    recurrences.register_fakes()
     if torch.cuda.is_available():
         try:
             from rmsexp.norms.kernels import triton
@@ -111,21 +107,18 @@ def _definitions() -> list[str]:
 
 
 def _build(compiler: list[str], command: list[str], library: Path) -> None:
-    """Compile the sources by ``command`` and link them. Raises: OSError if a compiler fails.
+    """Compile the sources by ``command``, side by side, and link them. Raises: OSError if a compiler fails.
 
-    Most of the time of a compilation goes into torch's headers, so each compiler that runs compiles several sources as
-    one. The library is linked in a scratch folder and moved to its path when it is complete and on the disk.
+    The library is linked in a scratch folder and moved to its path when it is complete and on the disk.
     """
     torch_folder, sources = Path(torch.__file__).parent, sorted(SOURCES.glob("*.cpp"))
     headers = torch_folder / "include"
-    include = [f"-I{path}" for path in (SOURCES, headers, headers / "torch/csrc/api/include")]
-    number = min(cores.threads(), len(sources))
-    with TemporaryDirectory(dir=library.parent) as scratch, ThreadPoolExecutor(number) as pool:
-        parts = [Path(scratch, f"part{index}.cpp") for index in range(number)]
-        for index, part in enumerate(parts):
-            part.write_text("".join(f'#include "{source.name}"\n' for source in sources[index::number]))
-        objects = [str(part.with_suffix(".o")) for part in parts]
-        compiling = [[*command, *include, "-c", str(part), "-o", to] for part, to in zip(parts, objects, strict=True)]
+    include = [f"-I{path}" for path in (headers, headers / "torch/csrc/api/include")]
+    with TemporaryDirectory(dir=library.parent) as scratch, ThreadPoolExecutor() as pool:
+        objects = [f"{scratch}/{source.stem}.o" for source in sources]
+        compiling = [
+            [*command, *include, "-c", str(source), "-o", to] for source, to in zip(sources, objects, strict=True)
+        ]
         list(pool.map(_output, compiling))
         linked = Path(scratch, library.name)
         libraries = [f"-L{torch_folder / 'lib'}", "-ltorch", "-ltorch_cpu", "-lc10"]

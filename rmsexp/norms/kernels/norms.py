@@ -12,8 +12,6 @@ All functions raise ValueError for tensors whose shapes or devices do not fit to
 do not know.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 import torch
@@ -27,6 +25,8 @@ class Kind:
     RMS: Final = 1
     LAYER: Final = 2
     EUCLID: Final = 3
+    TANH: Final = 4  # the kinds of pointwise functions, which have no statistics
+    ERF: Final = 5
 
 
 class Form(NamedTuple):
@@ -105,14 +105,14 @@ def pointwise(
     offset: Tensor | None,
     gain: Tensor,
     shift: Tensor | None,
-    function: str,
+    kind: int,
     *,
     maps: bool,
     slope: float = 1.0,
 ) -> Tensor:
-    """Return ``leaky_relu(f(alpha * x + offset) * gain + shift)``.
+    """Return ``leaky_relu(f(alpha * x + offset) * gain + shift)``, f of the kind ``Kind.TANH`` or ``Kind.ERF``.
 
-    ``alpha`` and ``offset`` are ``(1,)``; None means no offset. ``function``: the name of f, "tanh" or "erf".
+    ``alpha`` and ``offset`` are ``(1,)``; None means no offset.
     """
-    y: Tensor = torch.ops.rmsexp.pointwise.default(x, alpha, offset, gain, shift, function, maps, slope)
+    y: Tensor = torch.ops.rmsexp.normalise.default(x, gain, shift, maps, kind, 1, True, 0.0, slope, alpha, offset)
     return y

@@ -3,8 +3,6 @@
 A case is an input shape together with the measured passes (rmsexp.measure.options).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,10 +17,8 @@ from rmsexp.rules.ratios import Interval, paired_ratio
 class Summary:
     """Describes a table of ratios of times, with a line per shape and a column per pair of layers.
 
-    Attributes:
-        passes: the measured passes, such as "forward".
-        pairs: (layer, reference) of each ratio of times.
-        elements: shapes whose input has fewer elements are left out.
+    ``passes``: the measured passes, such as "forward". ``pairs``: (layer, reference) of each ratio of times.
+    ``elements``: shapes whose input has fewer elements are left out.
     """
 
     passes: str
@@ -33,10 +29,8 @@ class Summary:
 class Row(NamedTuple):
     """The times of one layer in one case.
 
-    Attributes:
-        layer: the name of the layer.
-        milliseconds: the 10, 50 and 90 % quantiles, over rounds, of the milliseconds per call.
-        relative: the ratio of its time to that of the reference layer, paired by round.
+    ``milliseconds``: the 10, 50 and 90 % quantiles, over rounds, of the milliseconds per call. ``relative``: the ratio
+    of its time to that of the reference layer, paired by round.
     """
 
     layer: str

@@ -1,7 +1,5 @@
 """The caveats of a setting: lines of text that name the data, the machine and the limits of its results."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 

@@ -13,8 +13,6 @@ All tables and figures of times ask this module, so they follow the same rules:
   series share only its reference, the ratio is the quotient of their ratios to the reference.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple

@@ -1,20 +1,13 @@
-"""Compute curves: the points of a run, the mean over seeds, and a selection of points that keeps a curve's shape."""
-
-from __future__ import annotations
+"""Curves of runs: their points, the mean over seeds, and their time axis."""
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from rmsexp.records.frames.load import Records
 from rmsexp.records.frames.statistics import LOST, Array, t_factor
 
 Points = tuple[Array, Array]  # x and y
-
-
-def curve(rows: pd.DataFrame, x: str, y: str) -> Points:
-    """Return the values of the columns ``x`` and ``y``, from the rows of one run in which neither is NaN."""
-    points = rows[[x, y]].dropna().to_numpy(float)
-    return points[:, 0], points[:, 1]
 
 
 def curves(rows: pd.DataFrame, x: str, y: str) -> dict[str, Points]:
@@ -69,14 +62,32 @@ def thinned(values: Array, limit: int) -> NDArray[np.int64]:
     return np.unique(indices.clip(max=count - 1))
 
 
-def averaged(runs: pd.DataFrame, *, timed: bool) -> tuple[pd.DataFrame, bool]:
-    """Return the runs of one series that enter its mean, and whether they are all fit for it.
+def averaged(runs: pd.DataFrame, *, timed: bool) -> pd.DataFrame:
+    """Return the runs of one series that enter its mean.
 
-    Runs that diverged or failed are unfit. With ``timed``, so are runs whose time state is not "clear". Unfit runs
-    enter the mean only if no run is fit: those that neither diverged nor failed, or, if there are none, all runs.
+    Runs that diverged or failed are unfit for it. With ``timed``, so are runs whose time state is not "clear". Unfit
+    runs enter the mean only if no run is fit: those that neither diverged nor failed, or, if there are none, all runs.
     """
-    kept = ~runs["status"].isin(LOST).to_numpy()
-    fit = kept & (runs["time_state"] == "clear").to_numpy() if timed else kept
-    if fit.any():
-        return runs[fit], True
-    return (runs[kept] if kept.any() else runs), False
+    kept = ~runs["status"].isin(LOST)
+    fit = kept & (runs["time_state"] == "clear") if timed else kept
+    return next((runs[chosen] for chosen in (fit, kept) if chosen.any()), runs)
+
+
+def seconds_per_1k_steps(records: Records) -> pd.DataFrame:
+    """Return the seconds per 1k steps between consecutive training rows of a run: columns ``folder`` and ``seconds``.
+
+    Pairs of rows without a time, or whose step does not increase, are left out.
+    """
+    rows = records.metrics[["folder", "split", "step", "time"]]
+    rows = rows[rows["split"] == "train"]
+    between = rows.groupby("folder", observed=True)[["step", "time"]].diff().dropna()
+    between = between[between["step"] > 0]
+    seconds = between["time"] / between["step"] * 1000
+    return pd.DataFrame({"folder": rows.loc[between.index, "folder"].astype(object), "seconds": seconds})
+
+
+def time_unit(longest: float) -> tuple[str, float]:
+    """Return the unit (hours, minutes or seconds) for times of up to ``longest`` seconds, and its length in seconds."""
+    if longest > 3 * 3600:
+        return "hours", 3600.0
+    return ("minutes", 60.0) if longest > 300 else ("seconds", 1.0)

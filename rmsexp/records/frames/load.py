@@ -14,13 +14,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from rmsexp.records import record
-from rmsexp.records.frames.names import norm_of, precision_of
+from rmsexp.records.frames.names import FLOAT32, norm_of
 from rmsexp.records.frames.time_states import run_state
 from rmsexp.records.record import number as number
 from rmsexp.rules.quantities import Quantity
 from rmsexp.system import clock, machine
 from rmsexp.system.checks import MOST
-from rmsexp.system.typed import typed
+from rmsexp.system.readers import typed
 
 # what reading a missing or damaged file can raise
 DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
@@ -34,7 +34,6 @@ RUN_COLUMNS = (
     *("predictions", "parameters", "chance"),
 )
 IDENTITY = ("folder", "task", "setting", "series", "seed")
-METRIC_COLUMNS = (*IDENTITY, "split", "step", "time", *(f"seconds_{bucket}" for bucket in clock.BUCKETS))
 
 
 @dataclass(frozen=True, eq=False)  # each object is a key of its own in caches
@@ -49,8 +48,9 @@ class Records:
             older records. ``predictions``: what the loss is averaged over, such as tokens; None in older records.
             ``chance``: the target metric of a model that has learnt nothing; NaN if it is not known. ``precision``: in
             which runs compute.
-        metrics: one row per readable line of ``metrics.jsonl``, columns ``METRIC_COLUMNS`` and one column per metric.
-            ``time`` is the sum of the seconds in the clock's buckets data and train since the run began.
+        metrics: one row per readable line of ``metrics.jsonl``: the columns ``IDENTITY``, ``split``, ``step``, ``time``
+            (the sum of the seconds in the clock's buckets data and train since the run began), ``seconds_<bucket>``,
+            and one column per metric.
         problems: lines of text, each of which names a file or folder and what is wrong with it.
     """
 
@@ -134,7 +134,6 @@ def _read(folder: Path, problems: list[str]) -> tuple[dict[str, Any], list[recor
     run: dict[str, Any] = {"folder": str(folder), "task": task, "setting": setting, "scale": norm_of(setting)}
     run |= {"series": series, "norm": norm_of(series), "seed": int(digits) if (digits := seed[4:]).isdigit() else -1}
     run |= {"time_state": "contended", "status": "unknown", "error": None, "step": 0}
-    run["precision"] = precision_of(setting)
     files, rows = record.RunFolder(folder), list[record.Row]()
     try:
         run |= _description(files.read_run())
@@ -166,9 +165,7 @@ def _description(stored: Mapping[str, Any]) -> dict[str, Any]:
     Older records lack the keys that are read with ``get``.
     """
     target, dataset, sessions = stored["target"], stored["dataset"], stored["sessions"]
-    sessions = [
-        each for each in sessions if each.get(record.TRAINED, True)
-    ] or sessions  # those whose time is the run's
+    sessions = [each for each in sessions if each.get(record.TRAINED, True)] or sessions  # whose time is the run's
     session: Mapping[str, Any] = sessions[-1] if sessions else {}
     machine_id, processes = machine.of_session(session)[0], session.get("world_size")
     quantities = stored.get("quantities")
@@ -182,7 +179,7 @@ def _description(stored: Mapping[str, Any]) -> dict[str, Any]:
         "chance": number(target.get("chance")),
         "quantities": None if quantities is None else typed(tuple[Quantity, ...], quantities, "quantities"),
         "predictions": stored.get("predictions"),
-        "precision": stored.get("precision") or precision_of(stored["setting"]),
+        "precision": stored.get("precision") or FLOAT32,
         "recipe_steps": number(stored["recipe_steps"]),
         "evaluation": stored.get("evaluation"),
         "builtin": dataset["builtin"],

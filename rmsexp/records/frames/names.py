@@ -3,8 +3,6 @@
 A series is a norm with the options that were changed, such as "prms+p=0.5".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from rmsexp.config import score
@@ -32,12 +30,7 @@ METRICS = {"bleu": "BLEU", "chrf": "chrF", "image_recall": "image recall@1,5,10"
 METRICS |= {f"{kind}_r{k}": f"{kind} recall@{k}" for kind in ("image", "caption") for k in (1, 5, 10)}
 
 
-FLOAT32, PRECISION = "float32", "+precision="  # the usual precision, and what names another one in a setting
-
-
-def precision_of(name: str) -> str:
-    """Return the precision that the name of a setting states, such as "large+precision=bfloat16", or float32."""
-    return name.partition(PRECISION)[2].partition("+")[0] or FLOAT32
+FLOAT32 = "float32"  # the usual precision, and that of records which do not name one
 
 
 def norm_of(series: str) -> str:

@@ -1,7 +1,5 @@
 """The quantities of a setting: what its figures, tables and page show against steps and time."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pandas as pd

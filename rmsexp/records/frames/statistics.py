@@ -8,12 +8,10 @@ and times to a level (:mod:`rmsexp.report.tables.time_to_target`) use them.
 returned as a pandas Series, whose index is the run's folder.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -30,31 +28,14 @@ LOST = ("diverged", "failed")  # statuses of runs that are excluded from means
 CONFIDENCE = 0.95
 NEAR_CHANCE = 0.03  # a result is near chance below this share of the way from chance to the best possible value
 RECENT = 8  # number of results that are remembered
-
-
-class Estimate(NamedTuple):
-    """A mean over seeds.
-
-    Attributes:
-        mean: the mean; NaN without seeds.
-        sd: the standard deviation over seeds; NaN below two seeds.
-        interval: half the width of the mean's 95 % t-interval; NaN below three seeds.
-    """
-
-    mean: float
-    sd: float
-    interval: float
+ROUNDING = 1e-9  # largest error of a computed probability
 
 
 class Target(NamedTuple):
-    """The metric that a setting reports.
+    """The metric that a setting reports, and the split on which it is reported.
 
-    Attributes:
-        split: the split on which the metric is reported.
-        metric: the name of the metric.
-        mode: "min" or "max", the better direction.
-        selection: the split on which the best evaluation of a run is chosen.
-        scored: whether the runs get a score.
+    ``mode``: "min" or "max", the better direction. ``selection``: the split on which the best evaluation of a run is
+    chosen. ``scored``: whether the runs get a score.
     """
 
     split: str
@@ -116,13 +97,16 @@ def final_label(reported: Target, plain: str = "last") -> str:
     return f"mean of the last {score.SCORED} evaluations" if reported.scored else plain
 
 
-def estimate(values: Array) -> Estimate:
-    """Return the mean of the finite values, their standard deviation, and half the width of the mean's t-interval."""
+def estimate(values: Array) -> tuple[float, float, float]:
+    """Return the mean of the finite values, their standard deviation, and half the width of the mean's 95 % t-interval.
+
+    The mean is NaN without values, the standard deviation below two of them, and the interval below three.
+    """
     values = values[np.isfinite(values)]
     if not len(values):
-        return Estimate(math.nan, math.nan, math.nan)
+        return math.nan, math.nan, math.nan
     sd = float(values.std(ddof=1)) if len(values) > 1 else math.nan
-    return Estimate(float(values.mean()), sd, t_factor(len(values)) * sd)
+    return float(values.mean()), sd, t_factor(len(values)) * sd
 
 
 def t_factor(seeds: int) -> float:
@@ -219,3 +203,35 @@ def headline_metric(
     """Return each run's result: :func:`final_metric` or :func:`best_metric`, whichever :func:`headline` chooses."""
     result = final_metric if headline(target(records)) == "final" else best_metric
     return result(records, step, split, metric)
+
+
+def median_time(times: Array, reached: NDArray[np.bool_]) -> tuple[float, float, float]:
+    """Return the median time until runs reach something, and the ends of its exact 95 % interval.
+
+    The median is that of Kaplan and Meier (J. Am. Stat. Assoc. 53, 1958) of at least one run; inf if half of the runs
+    did not reach it. The interval is from order statistics; inf for "not reached", and NaN below six runs.
+
+    S(t) is the product over times up to t of 1 - (runs that reached it then) / (runs still observed without it). The
+    median is the first t at which S(t) < 1/2, or the middle between this and the t from which S = 1/2, as usual for
+    medians of an even number.
+
+    The interval contains the median with at least 95 % probability for any distribution of the times, however few runs
+    there are and whatever the reason why some were not observed to the end: its low end takes these runs to reach it at
+    once after ``times``, its high end takes them never to reach it. Below six runs no interval has such a probability.
+
+    Args:
+        times: when each run reached it; for other runs, until when they were observed, or inf if they never reach it.
+        reached: whether it reached it.
+    """
+    from scipy import stats  # takes as long to import as pandas
+
+    bounds = (times, np.where(reached, times, math.inf))
+    intervals: Any = [stats.quantile_test(known, p=0.5).confidence_interval(CONFIDENCE) for known in bounds]
+    (low, _), (_, high) = intervals
+    never = 2 * max(times[np.isfinite(times)], default=0.0) + 1  # scipy takes finite times only: after all others
+    censored = stats.CensoredData(times[reached], right=np.where(np.isinf(times), never, times)[~reached])
+    survival = stats.ecdf(censored).sf
+    at_half = survival.quantiles[survival.probabilities <= 0.5 + ROUNDING]
+    below_half = survival.quantiles[survival.probabilities < 0.5 - ROUNDING]
+    value = (at_half[0] + below_half[0]) / 2 if len(below_half) else math.inf
+    return float(value), float(low), float(high)

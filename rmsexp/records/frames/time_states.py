@@ -1,7 +1,5 @@
 """Whether something slowed a run or a timing down, from the sessions of its processes in a record."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -38,11 +36,11 @@ def timing_state(sessions: Sequence[Mapping[str, Any]]) -> str:
         or (each.get("state") == "contended" and not _exceeds(each))
         for each in contentions
     )
-    probes = [found for each in contentions if (found := _probes(each))]
-    number = sum(found["number"] for found in probes)
-    slow = (sum(found["number"] for found in probes if _is_slow(found, part)) for part in SLOWDOWN_LIMITS)
-    enough = not probes or number >= FEWEST_PROBES
-    mostly_slow = enough and any(2 * count > number for count in slow)
+    probed = [(each["probes"]["number"], slow) for each in contentions if (slow := _slow(each))]
+    number = sum(count for count, _ in probed)
+    slow_counts = [sum(count for count, slow in probed if slow[part]) for part in SLOWDOWN_LIMITS]
+    enough = not probed or number >= FEWEST_PROBES
+    mostly_slow = enough and 2 * max(slow_counts) > number
     if waited > WAITED_LIMIT or steal > STEAL_LIMIT or any(alone) or mostly_slow:
         return "contended"
     known = (each.get("state") == "clear" or each.get("waited") is not None for each in contentions)
@@ -58,16 +56,12 @@ def disturbed(sessions: Sequence[Mapping[str, Any]]) -> int:
 def _exceeds(contention: Mapping[str, Any]) -> bool:
     """Return whether the waiting, the steal or the median of the probes of one process exceeds its limit."""
     waits = (contention.get("waited") or 0.0) > WAITED_LIMIT or (contention.get("steal") or 0.0) > STEAL_LIMIT
-    probes = _probes(contention)
-    return waits or (bool(probes) and any(_is_slow(probes, part) for part in SLOWDOWN_LIMITS))
+    return waits or any(_slow(contention).values())
 
 
-def _probes(contention: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the report on the probes of a process whose machine has a quiet reference; else an empty one."""
+def _slow(contention: Mapping[str, Any]) -> dict[str, bool]:
+    """Return whether the median of a process's probes was slow, by part; {} without probes or a quiet reference."""
     probes = contention.get("probes") or {}
-    return probes if probes.get("reference") else {}
-
-
-def _is_slow(probes: Mapping[str, Any], part: str) -> bool:
-    """Return whether the median of a process's probes was slow, which a record has in place of the probes."""
-    return bool(probes["median"][part] > SLOWDOWN_LIMITS[part] * probes["reference"][part])
+    if not (reference := probes.get("reference")):
+        return {}
+    return {part: probes["median"][part] > limit * reference[part] for part, limit in SLOWDOWN_LIMITS.items()}

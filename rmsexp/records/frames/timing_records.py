@@ -5,8 +5,6 @@ and each series, the seconds per step in each round (one block of steps); quanti
 computed here. A series is a norm with the options that were changed.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import statistics
@@ -21,14 +19,14 @@ from numpy.typing import NDArray
 
 from rmsexp import config
 from rmsexp.records import record
-from rmsexp.records.frames.names import FLOAT32, label, norm_of, precision_of, without_impl
+from rmsexp.records.frames.names import FLOAT32, label, norm_of, without_impl
 from rmsexp.records.frames.time_states import disturbed, timing_state
 from rmsexp.records.record import DatasetContent, Session
 from rmsexp.rules.ratios import Interval, over_processes, paired_ratio
 from rmsexp.system import atomic
 from rmsexp.system.command_line import recorded
 from rmsexp.system.machine import of_session
-from rmsexp.system.typed import Count, read_typed
+from rmsexp.system.readers import Count, read_typed
 
 FOLDER, FILE = "timing", "timing.json"
 KINDS = {"steps": "whole training steps", "layers": "the calls of norm layers that training steps make"}
@@ -163,7 +161,7 @@ def rows(stored: Mapping[str, Any], folder: str) -> list[dict[str, Any]]:
         "machine": machine_id,
         "processor": processor,
         "threads": session["threads"],
-        "precision": stored.get("precision") or precision_of(stored["setting"]),
+        "precision": stored.get("precision") or FLOAT32,
         "torch": session["versions"]["torch"],
         "code": session.get("code"),
         "commit": session.get("git", {}).get("commit"),

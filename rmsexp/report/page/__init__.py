@@ -1,1 +1,1 @@
-"""The texts of a report: the HTML page, Markdown and LaTeX."""
+"""The report of all settings and campaigns."""

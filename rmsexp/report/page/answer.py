@@ -1,7 +1,5 @@
 """The first view of a report: RMSNorm against LayerNorm, in quality and in time, on every task."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -9,8 +7,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from rmsexp.records.frames import names, statistics, timing_records
-from rmsexp.report.page.contents import SettingReport
 from rmsexp.report.plots.savings import WIDEST, clock
+from rmsexp.report.setting_report import SettingReport
 from rmsexp.report.tables import formats, verdicts
 from rmsexp.rules import measures, pairs
 from rmsexp.rules.ratios import FEWEST_ROUNDS
@@ -29,10 +27,7 @@ class Answer(NamedTuple):
 
 
 def answer(
-    reports: Sequence[SettingReport],
-    decided: pd.DataFrame,
-    savings: pd.DataFrame,
-    fused: pd.DataFrame,
+    reports: Sequence[SettingReport], decided: pd.DataFrame, savings: pd.DataFrame, fused: pd.DataFrame
 ) -> Answer:
     """Return the first view.
 
@@ -42,23 +37,18 @@ def answer(
         savings: the rows of the figure of savings of eager norms (:func:`rmsexp.report.plots.savings.rows`).
         fused: those of fused norms.
     """
-    claims = about(decided) if len(decided) else decided
+    claims = about(decided)
     eager, fused = (rows[rows["series"].map(names.without_impl) == NORM] for rows in (savings, fused))
-    campaigns = [own for _, own in claims.groupby("campaign", sort=False)] if len(claims) else []
-    rows = [row for own in campaigns for row in _of_campaign(own, eager)]
+    rows = [row for _, own in claims.groupby("campaign", sort=False) for row in _of_campaign(own, eager)]
     rows += [row for report in reports for row in _of_setting(report, eager)]
-    over = claims[claims["outcome"] != verdicts.UNDECIDED] if len(claims) else claims
-    each = [f"{row['claim']} on {row['task']}: {_outcome(row)}" for row in over.to_dict("records")]
-    sentences = [f"Quality: {'; '.join(each)}."]
-    if not each:
-        sentences = ["Quality: no campaign has decided yet whether RMSNorm matches LayerNorm."]
-    if eager["too_wide"].all():  # also without rows
-        sentences.append(
-            "Time: no interleaved timing of training steps compares eager RMSNorm with LayerNorm precisely enough."
-        )
-    else:
-        sentences.append(f"Time: {_savings('eager', eager)}")
-        sentences += [] if fused["too_wide"].all() else [_savings("Fused", fused)]
+    over = claims[claims["outcome"] != verdicts.UNDECIDED].to_dict("records")
+    quality = "; ".join(f"{row['claim']} on {row['task']}: {_outcome(row)}" for row in over)
+    time = "no interleaved timing of training steps compares eager RMSNorm with LayerNorm precisely enough."
+    sentences = [f"Quality: {quality or 'no campaign has decided yet whether RMSNorm matches LayerNorm'}."]
+    if not eager["too_wide"].all():  # false also without rows
+        time = _savings("eager", eager)
+        sentences[1:] = [] if fused["too_wide"].all() else [_savings("Fused", fused)]
+    sentences.insert(1, f"Time: {time}")
     return Answer(sentences, pd.DataFrame(rows))
 
 

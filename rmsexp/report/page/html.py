@@ -1,10 +1,8 @@
-"""The report as one HTML page that makes no network requests.
+"""The report of a whole results folder: an HTML page, Markdown, a CSV summary and figures.
 
-This module collects the charts and the warnings. ``page.html.j2`` is the template, and ``page.js``
-draws the charts in the browser with Plotly's JavaScript, which the page contains.
+The HTML page makes no network requests. ``page.html.j2`` is its template, and ``page.js`` draws the charts in the
+browser with Plotly's JavaScript, which the page contains.
 """
-
-from __future__ import annotations
 
 import math
 from collections import Counter
@@ -14,21 +12,85 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from rmsexp.records.frames import names
 from rmsexp.records.frames.caveats import warnings
-from rmsexp.report.page.answer import TITLE, Answer
-from rmsexp.report.page.contents import CampaignReport, SettingReport
-from rmsexp.report.plots import chart, setting_curves, style
+from rmsexp.report.campaign_report import CampaignReport
+from rmsexp.report.page import answer
+from rmsexp.report.plots import canvas, chart, setting_curves, style
+from rmsexp.report.plots import savings as savings_plot
+from rmsexp.report.setting_report import SettingReport
+from rmsexp.report.tables import markup, verdicts
+from rmsexp.system import atomic
+
+SAVINGS = {"eager": "savings", "fused": "savings_fused"}  # the names of the figures by implementation
+
+
+def write(
+    reports: Sequence[SettingReport],
+    campaigns: CampaignReport | None,
+    timings: pd.DataFrame,
+    problems: Sequence[str],
+    folder: Path,
+) -> list[Path]:
+    """Write the report of all settings into ``folder``. Return the paths of the texts, then of the PNG figures.
+
+    Texts: ``report.html report.md summary.csv``. Figures, each as PNG and SVG: ``savings`` and
+    ``savings_fused``, the time that eager and fused norms save on all tasks, if training steps were timed with LN and
+    another norm.
+
+    Args:
+        reports: the reports of the settings.
+        campaigns: the report of the campaigns, whose figures are already in ``folder``; None without campaigns.
+        timings: all timing records (:func:`rmsexp.records.frames.timing_records.load`), also of other settings.
+        problems: problems with the records, one line each.
+        folder: the folder of the report; it is created if it is missing.
+
+    Raises:
+        ValueError: there are neither settings nor campaigns.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    reports = sorted(reports, key=lambda report: bool(report.records.runs["builtin"].eq(True).any()))  # real data first
+    saved = {impl: savings_plot.rows(timings, impl) for impl in SAVINGS}
+    charts = {SAVINGS[impl]: savings_plot.chart(rows, impl) for impl, rows in saved.items() if len(rows)}
+    for name, drawn in charts.items():
+        canvas.write(canvas.draw(drawn), folder / name)
+    numbers = verdicts.table([]) if campaigns is None else campaigns.numbers
+    settings = {} if campaigns is None else campaigns.settings
+    shown = {path for name in answer.about(numbers)["campaign"] for path in settings[name]}
+    others = [report for report in reports if report.path not in shown]
+    first = answer.answer(others, numbers, saved["eager"], saved["fused"])
+    places = ["root", "task", "setting"]  # the first columns of the summaries as one table
+    parts = [report.numbers("summary").assign(**{key: getattr(report, key) for key in places}) for report in reports]
+    summary = pd.concat(parts or [pd.DataFrame(columns=places)], ignore_index=True)
+    markdown = [
+        "# Report",
+        *["Problems with the records:\n\n" + markup.listed(problems)] * bool(problems),  # first, not to be overlooked
+        *(f"## {answer.TITLE}", *first.sentences),
+        *[markup.markdown(first.table)] * bool(len(first.table)),
+        *([] if campaigns is None else [campaigns.markdown]),
+        *(f"![{name}]({name}.png)" for name in charts),
+        *(report.markdown(folder, level=2) for report in reports),
+    ]
+    texts = {
+        "report.html": page(reports, campaigns, first, problems, charts.get(SAVINGS["eager"])),
+        "report.md": markup.document(markdown),
+        "summary.csv": markup.csv(summary.set_index(places).reset_index()),
+    }
+    for name, text in texts.items():
+        atomic.write_atomic(folder / name, text)
+    own = [] if campaigns is None else ["verdicts.csv", "rates.csv", *(f"{name}.png" for name in campaigns.charts)]
+    return [folder / name for name in (*texts, *own, *(f"{name}.png" for name in charts))]
 
 
 def page(
     reports: Sequence[SettingReport],
     campaigns: CampaignReport | None = None,
-    first: Answer | None = None,
+    first: answer.Answer | None = None,
     problems: Sequence[str] = (),
     savings: chart.Chart | None = None,
 ) -> str:
@@ -58,7 +120,7 @@ def page(
             for report in reports
         ],
         problems=problems,
-        title=TITLE,
+        title=answer.TITLE,
         answer=first,
         savings=savings,
         campaigns=campaigns,

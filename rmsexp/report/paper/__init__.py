@@ -1,11 +1,9 @@
 """The numbers and curves of the paper (Zhang & Sennrich 2019), in the names and units of our records.
 
-``numbers.csv`` has one row per number in the paper's tables and text, including numbers that it cites; its column
-``note`` says where a number is doubtful. ``curves.csv`` has points read from the vector drawings of the figures: a row
-per step, and the minutes of each norm at it.
+``numbers.csv`` has the numbers of the paper's tables and text, including numbers that it cites: a row per metric, and a
+column per norm. A cell is such as "501 ± 11.8 (a remark)"; ``note`` says where the numbers of a row are doubtful.
+``curves.csv`` has points read from the vector drawings of the figures: a row per step, and the minutes of each norm.
 """
-
-from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
@@ -13,14 +11,15 @@ from pathlib import Path
 import pandas as pd
 
 HERE = Path(__file__).parent
+ROW = ["table", "task", "framework", "metric", "data", "unit", "hardware", "note"]  # columns that are no norms
+CELL = r"^(?P<value>\S+)(?: ± (?P<spread>\S+))?(?: \((?P<remark>.*)\))?$"
 
 
 @cache
 def numbers() -> pd.DataFrame:
     """Return all numbers.
 
-    Columns: ``table``, ``task``, ``framework``, ``norm``, ``metric``, ``data``, ``value``, ``spread``, ``unit``,
-        ``hardware``, ``note``.
+    Columns: ``ROW``, ``norm``, ``value``, ``spread``.
 
     ``table`` is the source, such as "Table 2" or "Abstract". ``norm`` is the name of a series in lower case. Metrics
     that our records have, too, have the same names and units as there: errors and recalls are fractions, times are
@@ -28,8 +27,17 @@ def numbers() -> pd.DataFrame:
     number was measured. ``spread``: the printed standard deviation of a time, NaN if there is none. The frame is
     cached: do not change it.
     """
-    text = ("framework", "norm", "data", "unit", "hardware", "note")
-    return pd.read_csv(HERE / "numbers.csv").fillna(dict.fromkeys(text, ""))
+    stored = pd.read_csv(HERE / "numbers.csv", dtype=str).fillna("")
+    long = stored.melt(ROW, var_name="norm", value_name="cell")
+    long = long[long["cell"] != ""].reset_index(drop=True)
+    cells = long.pop("cell").str.extract(CELL)
+    notes = (long["note"] + "; " + cells.pop("remark").fillna("")).str.strip("; ")
+    tables = {name: place for place, name in enumerate(stored["table"].unique())}
+    return (
+        long.assign(note=notes, **cells.astype(float))
+        .sort_values("table", key=lambda names: names.map(tables), kind="stable")
+        .reset_index(drop=True)
+    )
 
 
 def select(task: str, metric: str) -> pd.DataFrame:

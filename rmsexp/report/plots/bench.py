@@ -1,7 +1,5 @@
 """A benchmark of layers: tables of the time of each layer per case and of ratios over all shapes, and the figures."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 

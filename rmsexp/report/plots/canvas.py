@@ -1,7 +1,5 @@
 """Draw a chart with matplotlib, and write figures to files. All sizes are in inches."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 from io import BytesIO
@@ -103,7 +101,8 @@ def _heading(panel: Panel) -> list[str]:
 
 
 def _panel(axes: Axes, panel: Panel) -> None:
-    add_grid(axes)
+    axes.grid(color="#e6e6e6", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
     for text in panel.texts:
         place: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "top"}
         axes.text(0.015, text.y, "\n".join(text.lines), size=8, **place)
@@ -155,9 +154,3 @@ def marked(count: int) -> list[int]:
     if count <= 2 * MARKED:
         return list(range(count))
     return [int((number + 0.5) * count / MARKED) for number in range(MARKED)]
-
-
-def add_grid(axes: Axes) -> None:
-    """Draw a light grid, and hide the upper and the right spine."""
-    axes.grid(color="#e6e6e6", linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)

@@ -3,8 +3,6 @@
 A chart is drawn by :mod:`rmsexp.report.plots.canvas` with matplotlib, and in the HTML page by ``page.js`` with Plotly.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,21 +1,13 @@
 """Quality and time against p, the fraction of units in pRMSNorm's mean square, as in the paper's Figure 3."""
 
-from __future__ import annotations
-
-import math
-from contextlib import suppress
-from pathlib import Path
-
 import pandas as pd
 
-from rmsexp.records import record
-from rmsexp.records.frames import names, quantities, speed, statistics
+from rmsexp.records.frames import curves, names, quantities, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report.plots import style
 from rmsexp.report.plots.chart import Axis, Chart, Kind, Mark, Panel, padded
-from rmsexp.report.tables import formats
+from rmsexp.report.tables import formats, learning_rates
 from rmsexp.rules.quantities import Quantity
-from rmsexp.system.readers import read_yaml
 
 PARTIAL, WHOLE = "prms", "rms"
 IDENTITY = ["series", "impl", "p", "seed"]
@@ -47,23 +39,20 @@ def table(records: Records) -> pd.DataFrame:
     runs = records.runs.assign(series=plain, impl=records.runs["impl"].fillna("unknown"))
     runs = runs[(plain == WHOLE) | plain.str.fullmatch(rf"{PARTIAL}(\+p=[^+]*)*")]
     table = runs[runs["impl"] == runs["impl"].mode().iloc[0]].set_index("folder")
-    table["p"] = [_p(Path(str(folder)), series) for folder, series in table["series"].items()]
+    table["p"] = [_p(str(folder), series) for folder, series in table["series"].items()]
     step, shown = statistics.common_step(records), compared(records)
     for quantity in shown:
         table[quantity.name] = statistics.final_metric(records, step, quantity.split, quantity.metric)
-    table["seconds_per_1k_steps"] = speed.seconds_per_1k_steps(records).groupby("folder")["seconds"].median()
+    table["seconds_per_1k_steps"] = curves.seconds_per_1k_steps(records).groupby("folder")["seconds"].median()
     columns = [*IDENTITY, *(quantity.name for quantity in shown), *TIME]
     return table.dropna(subset="p").sort_values(["p", "series", "seed"])[columns].reset_index(drop=True)
 
 
-def _p(folder: Path, series: str) -> float:
+def _p(folder: str, series: str) -> float:
     """Return p: 1 for RMSNorm; for pRMSNorm from the name of the series, else from the run's config, else NaN."""
-    if series == WHOLE:
-        return 1.0
-    _, separator, value = series.partition("+p=")
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return float(value if separator else read_yaml(folder / record.CONFIG)["norm"]["p"])
-    return math.nan
+    _, is_named, value = series.partition("+p=")
+    named = pd.to_numeric(value, errors="coerce") if is_named else learning_rates.configured(folder, "norm", "p")
+    return 1.0 if series == WHOLE else float(named)
 
 
 def readable(table: pd.DataFrame, records: Records) -> pd.DataFrame:
@@ -99,21 +88,19 @@ def _mean(values: pd.Series) -> str:
 def chart(table: pd.DataFrame, records: Records, title: str) -> Chart:
     """Return a chart with a panel per quantity and one with the seconds per 1k steps, all against p.
 
-    Each point is a run. Times that are not clear are hollow points and excluded from
-    means. A line joins the means of pRMSNorm over seeds; a horizontal line is the mean of RMSNorm. From three seeds on,
-    means have 95 % t-intervals. The caption has the numbers of seeds. ``table``: the
-    :func:`table` of ``records``.
+    Each point is a run. Times that are not clear are hollow points and excluded from means. A line joins the means of
+    pRMSNorm over seeds; a horizontal line is the mean of RMSNorm. From three seeds on, means have 95 % t-intervals. The
+    caption has the numbers of seeds. ``table``: the :func:`table` of ``records``.
     """
     shown = compared(records)
     clear = table["seconds_per_1k_steps"].where(table["time_state"] == "clear")
     norms = [table["series"] == WHOLE, table["p"]]
     seeds = [values.notna().groupby(norms).sum() for values in (*(table[quantity.name] for quantity in shown), clear)]
     counts = [" to ".join(dict.fromkeys([f"{each.min()}", f"{each.max()}"])) for each in seeds]
-    lost = int(table["status"].isin(statistics.LOST).sum())
     caption = [
         f"{READING}; hollow: time excluded; norms: {table['impl'].iloc[0]}",
         f"seeds per mean: {', '.join(counts[:-1])} in quality, {counts[-1]} in time",
-        f"runs that diverged or failed, whose quality is not drawn: {lost}",
+        f"runs that diverged or failed, whose quality is not drawn: {table['status'].isin(statistics.LOST).sum()}",
     ]
     panels = [quality(table, quantity, records) for quantity in shown]
     time = _panel(table, table["seconds_per_1k_steps"], clear, "seconds per 1k steps")
@@ -138,10 +125,10 @@ def _panel(table: pd.DataFrame, values: pd.Series, included: pd.Series, title: s
                 marks.append(Mark(kind, look, p[selected].to_list(), values[selected].to_list()))
         by_p = included[is_norm].dropna().groupby(p)
         means = {float(at): statistics.estimate(runs.to_numpy(float)) for at, runs in by_p}
-        x = list(means) if norm == PARTIAL else [0.0, 100.0] * bool(means)
-        found = [means[at] for at in means] * (1 if norm == PARTIAL else 2)
-        y, half = [one.mean for one in found], [one.interval for one in found]
-        low, high = ([mean + sign * end for mean, end in zip(y, half, strict=True)] for sign in (-1, 1))
-        marks.append(Mark("line", LOOKS[norm], x, y, low, high, names.label(norm), norm))
+        if norm == WHOLE:  # a horizontal line
+            means = {at: one for one in means.values() for at in (0.0, 100.0)}
+        y = [mean for mean, *_ in means.values()]
+        low, high = ([mean + sign * half for mean, _, half in means.values()] for sign in (-1, 1))
+        marks.append(Mark("line", LOOKS[norm], list(means), y, low, high, names.label(norm), norm))
     ends = [value for mark in marks for value in (*mark.y, *(mark.low if mark.kind == "line" else ()), *mark.high)]
     return Panel(Axis("p (% of the units)", (0, 104), ticks=TICKS), Axis(title, padded(ends)), marks)

@@ -1,7 +1,5 @@
 """The figures of the paper in its own layout: our curves in its panels and, beside or below them, its own curves."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -33,11 +31,10 @@ def curves(item: Item, found: Found, sources: Sequence[str]) -> Figure:
     """
     looks = style.looks(found.series.values())
     ours = [_ours(panel, found.records, looks) for panel in item.panels]
-    views = [(_quantity(panel, found.records), panel) for panel in item.panels]
     published = [
         replace(beside, title=f"{panel.title} in the paper, at its own setting".strip())
-        for quantity, panel in views
-        if (beside := of_paper(item.title, quantity, panel.x, looks, panel.per))
+        for panel in item.panels
+        if (beside := of_paper(item.title, _quantity(panel, found.records), panel.x, looks, panel.per))
     ]
     ours = [replace(panel, title=(panel.title + " here" * bool(published)).strip()) for panel in ours]
     trained = set(found.records.runs["series"])

@@ -1,7 +1,5 @@
 """The charts of the time that norms save relative to LayerNorm on all timed tasks, one per implementation."""
 
-from __future__ import annotations
-
 import textwrap
 from typing import Any
 

@@ -7,8 +7,6 @@ note counts the seeds of means that leave some out. A spike does not set the ran
 (:func:`rmsexp.report.plots.chart.robust`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +16,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from rmsexp.records.frames import caveats, curves, names, quantities, speed, statistics
+from rmsexp.records.frames import caveats, curves, names, quantities, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report.plots import canvas, style
 from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel, robust
@@ -63,11 +61,7 @@ def reading(drawn: Sequence[Panel]) -> str:
 
 
 def panels(
-    records: Records,
-    quantity: Quantity,
-    looks: Mapping[str, Look],
-    axes: Sequence[X] = ("step", "time"),
-    per: int = 1,
+    records: Records, quantity: Quantity, looks: Mapping[str, Look], axes: Sequence[X] = ("step", "time"), per: int = 1
 ) -> list[Panel]:
     """Return a panel of a quantity against each of the ``axes``, all with the same y axis.
 
@@ -76,7 +70,7 @@ def panels(
     """
     rows = quantities.values(records, quantity)
     rows[quantity.metric] *= quantity.factor
-    unit, divisor = speed.time_unit(rows["time"].max())
+    unit, divisor = curves.time_unit(rows["time"].max())
     rows["time"] /= divisor
     rows["step"] /= per
     titles: dict[X, str] = {"step": step_title(per), "time": f"time in training ({unit})", "epoch": "epoch"}
@@ -127,7 +121,7 @@ def _lines(
             marks.append(Mark("cross", look, x[-1:], y[-1:], label="diverged", series=series))
         else:
             ends.append(float(y[-1]))
-    averaged, _ = curves.averaged(runs, timed=True)
+    averaged = curves.averaged(runs, timed=True)
     mean = curves.mean_curve([points[folder] for folder in averaged["folder"]])
     most, at_end = int(mean["seeds"].max()), int(mean["seeds"].iloc[-1])
     count = f"mean of {most} of {seeds} seeds" if most < seeds else ""

@@ -4,8 +4,6 @@ Colour is never the only sign of a norm: it has a marker, too. A test computes h
 with deuteranopia and protanopia, and their contrast on both backgrounds of the page.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import cycle
 from typing import Literal, NamedTuple

@@ -4,8 +4,6 @@ There are four figures: the differences that claims are about, with a panel per 
 rate, differences along a ladder, and quality against time, with a panel per campaign.
 """
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -15,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from rmsexp.campaign.results import Campaign
-from rmsexp.records.frames import comparable, curves, names, quantities, speed
+from rmsexp.records.frames import comparable, curves, names, quantities
 from rmsexp.records.frames.comparable import Comparison
 from rmsexp.records.frames.load import Records
 from rmsexp.report.plots.chart import Axis, Mark, Panel, Shade, Text, interval, padded
@@ -98,7 +96,7 @@ def rates(campaign: Campaign, looks: Looks) -> Panel:
     """
     found: dict[str, dict[float, list[float]]] = {}  # the scores of runs that ended, NaN for those that diverged
     for norm in campaign.every_arm:
-        ended = [(job.rate, campaign.rated_score(result)) for job, result in campaign.rated(norm) if result.ended]
+        ended = [(job.rate, result.score) for job, result in campaign.rated(norm) if result.ended]
         found[norm] = {rate: [score for at, score in ended if at == rate] for rate in sorted(dict(ended))}
     values = [value for by_rate in found.values() for scores in by_rate.values() for value in scores]
     low, high = padded(values)
@@ -214,7 +212,7 @@ def equal_time(campaign: Campaign, records: Records, timed: Timed, looks: Looks)
     metric = campaign.score.metric
     means = {norm: mean for norm in timed.seconds if len(mean := _interim(campaign, records, norm))}
     longest = max((mean["x"].max() * timed.seconds[norm] for norm, mean in means.items()), default=0.0)
-    unit, divisor = speed.time_unit(longest)
+    unit, divisor = curves.time_unit(longest)
     marks, notes = [], [timed.source]
     for norm in campaign.norms:
         if norm not in means:

@@ -1,7 +1,5 @@
 """Number formats that tables share. Metrics that are fractions, such as errors, are shown in percent."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
@@ -25,11 +23,6 @@ def four_digits(value: float) -> str:
 def without_exponent(value: float) -> str:
     """Return a number with at most four significant digits, or with all digits of its whole part, such as "10240"."""
     return f"{value:.4g}" if abs(value) < 9999.5 else f"{value:.0f}"
-
-
-def number(value: float) -> str:
-    """Return a number as :func:`four_digits` writes it, or ``NO_VALUE`` for NaN."""
-    return NO_VALUE if math.isnan(value) else four_digits(value)
 
 
 def quality(value: float, metric: str, interval: float = math.nan, remarks: Sequence[str] = ()) -> str:
@@ -121,8 +114,3 @@ def saving(fraction: float, low: float = math.nan, high: float = math.nan) -> st
     """
     interval = "" if math.isnan(low) else f" ({low * 100:z.1f} to {high * 100:z.1f} %)"
     return f"{fraction * 100:z.1f} %{interval}"
-
-
-def saved(interval: Interval) -> str:
-    """Return the saving that follows from a ratio of times, with its interval."""
-    return saving(1 - interval.ratio, 1 - interval.high, 1 - interval.low)

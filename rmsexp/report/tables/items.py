@@ -1,7 +1,5 @@
 """Tables in the paper's own layout: our values in the rows and columns of the paper, and the paper's beside them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple

@@ -5,8 +5,6 @@ ranked as in campaigns (``rmsexp.rules.selection``): a rate at which a seed dive
 and the rates with fewer than ``ENOUGH`` seeds rank behind those with so many, if there are any.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from contextlib import suppress
@@ -44,7 +42,7 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
     the selection split. The value at rank 1 is optimistic, because the same runs chose the rate, unless it is the only
     rate.
     """
-    rows: list[dict[str, Any]] = []
+    rows = list[dict[str, Any]]()
     tried: dict[str, dict[int, dict[int, float]]] = {}  # by series, row and seed: the values that choose the rate
     for folder, records in settings.items():
         target, step = statistics.target(records), statistics.common_step(records)
@@ -69,7 +67,7 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
                     "runs": len(runs),
                     "kept": int((~runs["status"].isin(statistics.LOST)).sum()),
                     "seeds": len(tried[series][len(rows)]),
-                    "chosen_by": statistics.estimate(runs["score"].to_numpy(float)).mean,
+                    "chosen_by": statistics.estimate(runs["score"].to_numpy(float))[0],
                     "value": mean,
                     "averaged": runs["value"].count(),
                     "interval": interval,
@@ -88,11 +86,16 @@ def table(settings: dict[Path, Records]) -> pd.DataFrame:
 
 def _rate(setting: Path, folders: pd.Index) -> float:
     """Return the rate in a config of a series' runs; else, as this name may be cut, that in its setting's, or NaN."""
-    for folder in folders:
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            return float(read_yaml(Path(folder) / record.CONFIG)["optim"]["lr"])
+    found = (rate for folder in folders if not math.isnan(rate := configured(folder, "optim", "lr")))
     match = RATE.search(setting.name)
-    return float(match[1]) if match else math.nan
+    return next(found, float(match[1]) if match else math.nan)
+
+
+def configured(run: str, group: str, key: str) -> float:
+    """Return a number from the config of a run, by the run's folder; NaN if it has none that can be read."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return float(read_yaml(Path(run) / record.CONFIG)[group][key])
+    return math.nan
 
 
 def _enough(rows: pd.DataFrame) -> int:

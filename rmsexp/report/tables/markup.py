@@ -1,7 +1,5 @@
 """Write tables as CSV, Markdown and LaTeX. Names in them may come from somebody else's records."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 Times of norm layers alone have tables of their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,10 +19,10 @@ COLUMNS = [
     *("series", "impl", "baseline", "seconds_per_1k_steps", "q25", "q75", "saving", "low", "high"),
     *("kind", "processes", "rounds", "note", "timed", "machine", "threads", "precision", "torch", "code"),
 ]
-# of the paper's metrics beside ours: the name and the format
-PAPER: dict[str, tuple[str, Callable[[float], str]]]
-PAPER = {"seconds_per_1k_steps": ("seconds per 1k steps", formats.without_exponent)}
-PAPER |= {"saving_vs_ln": ("saving", formats.saving)}
+PAPER: dict[str, tuple[str, Callable[[float], str]]] = {  # of the paper's metrics beside ours: the name and the format
+    "seconds_per_1k_steps": ("seconds per 1k steps", formats.without_exponent),
+    "saving_vs_ln": ("saving", formats.saving),
+}
 
 
 def tables(timings: pd.DataFrame, task: str) -> Iterator[Table]:
@@ -42,14 +40,12 @@ def tables(timings: pd.DataFrame, task: str) -> Iterator[Table]:
     alone = comparable.comparisons(timings, kind="layers")
     found += [(f"{layers} relative to LayerNorm", comparison) for comparison in alone]
     for number, (what, comparison) in enumerate(found, 1):
-        numbers = comparison.rows.rename(
-            columns={"median_seconds_per_1k_steps": "seconds_per_1k_steps", "kind": "timed"}
-        )
+        ours = {"median_seconds_per_1k_steps": "seconds_per_1k_steps", "kind": "timed"}
+        numbers = comparison.rows.rename(columns=ours)
         is_baseline, is_quotient = numbers["series"] == numbers["baseline"], numbers["quotient"]
         numbers["kind"] = np.select([is_baseline, is_quotient], ["reference", "quotient"], "paired")
         numbers["note"] = numbers["time_state"].replace("clear", "")
-        savings = [timing_records.saving(row) for row in comparison.rows.to_dict("records")]
-        numbers[["saving", "low", "high"]] = savings
+        numbers[["saving", "low", "high"]] = [timing_records.saving(row) for row in comparison.rows.to_dict("records")]
         numbers = numbers[COLUMNS]
         title = f"{what} ({comparable.clock(comparison)})"
         yield Table("saving" if number == 1 else f"saving_{number}", title, numbers, readable(numbers, task))
@@ -77,9 +73,9 @@ def readable(table: pd.DataFrame, task: str) -> pd.DataFrame:
         for metric, (name, form) in PAPER.items():
             if of_paper is not None:
                 found = of_paper[(of_paper["norm"] == plain.lower()) & (of_paper["metric"] == metric)]
-                shown = [
-                    f"{form(each['value'])} ({each['framework']}, {each['table']})" for each in found.to_dict("records")
-                ]
+                shown = (
+                    f"{form(one['value'])} ({one['framework']}, {one['table']})" for one in found.to_dict("records")
+                )
                 cells[f"{name}, paper"] = "; ".join(shown) or formats.NO_VALUE
         rows.append(cells)
     return pd.DataFrame(rows)
@@ -108,7 +104,11 @@ def timing_table(timings: pd.DataFrame) -> pd.DataFrame:
         for record in comparison.records.to_dict("records"):
             listed.add(record["folder"])
             ratios = {names.without_impl(series): ratio for series, ratio in record["ratios"].items()}
-            saved = [f"{names.label(name)} {formats.saved(ratio)}" for name, ratio in ratios.items() if name != "ln"]
+            saved = [
+                f"{names.label(name)} {formats.saving(1 - ratio.ratio, 1 - ratio.high, 1 - ratio.low)}"
+                for name, ratio in ratios.items()
+                if name != "ln"
+            ]
             rows.append(_listed_record(record | shared, ", ".join(saved), record["left_out"]))
     fused = comparable.fused_against_eager(timings)
     left_out = {record["folder"]: record["left_out"] for found in fused for record in found.records.to_dict("records")}

@@ -4,8 +4,6 @@ The tests are two-sided and explore; claims that were stated before the runs are
 large p-value is no sign that two norms are equal; only an equivalence test with a margin can show that.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -26,7 +24,7 @@ COLUMNS = ["series", "metric", "seeds", "n", "difference", "interval", "p", "adj
 
 
 def table(records: Records) -> pd.DataFrame:
-    """Return one row per series, except plain LN, for which there is plain LN of its implementation and precision.
+    """Return one row per series, except plain LN, for which there is plain LN of its implementation.
 
     Columns: ``series``; ``metric``; ``seeds``, the number of seeds of either; ``n``, that of seeds at which both runs
     finished; ``difference``, the mean over them of the headline metric minus LN's, with fractions as fractions;
@@ -45,9 +43,7 @@ def table(records: Records) -> pd.DataFrame:
     rows = []
     for series in names.in_order(runs["series"]):
         series_runs = runs[runs["series"] == series]
-        same = (runs["series"].map(impls) == impls[series]) & (
-            runs["series"].map(names.precision_of) == names.precision_of(series)
-        )
+        same = runs["series"].map(impls) == impls[series]
         reference = runs[runs["series"].map(names.is_plain_ln) & same]
         is_trained = not untrained.issuperset({series, *reference["series"]})
         if is_trained and series not in set(reference["series"]) and not reference.empty:

@@ -1,7 +1,5 @@
 """The summary of a setting: quality at the common step, time per step, and the quantities of the curves."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -9,7 +7,7 @@ import pandas as pd
 from rich.table import Table as TerminalTable
 
 from rmsexp.config import score
-from rmsexp.records.frames import names, quantities, speed, statistics
+from rmsexp.records.frames import curves, names, quantities, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import formats
 from rmsexp.system import clock
@@ -34,7 +32,7 @@ def table(records: Records) -> pd.DataFrame:
     step, target = statistics.common_step(records), statistics.target(records)
     final, best = statistics.final_metric(records, step), statistics.best_metric(records, step)
     seconds = records.metrics.groupby("folder", observed=True)[SECONDS].last()
-    times = speed.seconds_per_1k_steps(records)
+    times = curves.seconds_per_1k_steps(records)
     untrained = statistics.near_chance(records, final)
     per_step, predictions = _predictions_per_step(records), records.runs["predictions"].dropna()
     rows = []
@@ -171,10 +169,9 @@ def for_terminal(table: pd.DataFrame) -> TerminalTable:
     text = readable(table).drop(columns="steps")
     text = text[[name for name in text if not str(name).endswith(RATE)]]  # progress lines have shown them
     text = text.rename(columns={TIMES: "s per 1k steps"})
-    text["s per 1k steps"] = [
-        " ".join(filter(None, (formats.number(row["seconds_per_1k_steps"]), _excluded(row))))
-        for row in table.to_dict("records")
-    ]
+    seconds = table["seconds_per_1k_steps"].map(formats.four_digits, na_action="ignore").fillna(formats.NO_VALUE)
+    excluded = map(_excluded, table.to_dict("records"))
+    text["s per 1k steps"] = [" ".join(cells).strip() for cells in zip(seconds, excluded, strict=True)]
     columns = TerminalTable(*map(str, text), caption="\n".join(remarks(table)), caption_justify="left")
     for row in text.to_numpy().tolist():
         columns.add_row(*row)

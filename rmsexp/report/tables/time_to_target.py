@@ -5,13 +5,11 @@ it reached the level never reaches it, so its time is infinite; to censor it wou
 on like the others. A run that reached the level and diverged later did reach it.
 """
 
-from __future__ import annotations
-
 import math
 
 import pandas as pd
 
-from rmsexp.records.frames import names, statistics, survival
+from rmsexp.records.frames import names, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import formats
 
@@ -57,7 +55,7 @@ def table(records: Records, split: str, level: float) -> pd.DataFrame:
     ``runs``: the number of runs. ``reached``: of those that reached the level of the target metric. ``diverged``: of
     those that diverged before. ``steps``, ``steps_low``, ``steps_high``: the median of their steps at the first
     evaluation at or beyond the level, not interpolated, and its 95 % interval, see
-    :func:`rmsexp.records.frames.survival.median`.
+    :func:`rmsexp.records.frames.statistics.median_time`.
     """
     _, metric, mode, *_ = statistics.target(records)
     rows = records.metrics.reindex(columns=["folder", "split", "step", metric])
@@ -73,7 +71,7 @@ def table(records: Records, split: str, level: float) -> pd.DataFrame:
     for series in names.in_order(runs["series"]):
         own = runs[runs["series"] == series]
         until = own["steps"].mask(own["lost"], math.inf).to_numpy(float)
-        median = survival.median(until, own["reached"].to_numpy(bool))
+        median = statistics.median_time(until, own["reached"].to_numpy(bool))
         found.append([series, len(own), int(own["reached"].sum()), int(own["lost"].sum()), *median])
     return pd.DataFrame(found, columns=COLUMNS)
 

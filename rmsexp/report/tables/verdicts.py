@@ -1,9 +1,9 @@
 """The verdicts on the claims of campaigns: a row per claim and campaign, and a matrix of claims and tasks.
 
+Last comes their tuning: the validation score of each norm at each rate, and which rate was chosen.
+
 Differences are in the displayed unit; positive means that the norm named first in the claim is better.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,10 @@ import pandas as pd
 
 from rmsexp.campaign import remarks
 from rmsexp.campaign.results import Campaign
-from rmsexp.records.frames import names
+from rmsexp.records.frames import names, statistics
 from rmsexp.report.tables import formats
-from rmsexp.rules import claims, measures, seeds
+from rmsexp.rules import claims, measures, seeds, significance
+from rmsexp.rules.selection import Choice
 
 UNDECIDED = "not decided yet"
 COLUMNS = (
@@ -24,6 +25,10 @@ COLUMNS = (
     *("difference", "low", "high", "level", "alone_low", "alone_high", "against_zero", "margin", "smallest_margin"),
     *("gain_over_none", "exceeds_margin", "blind", "improving", "untuned", "seeds", "p", "adjusted_p"),
     *("diverged_a", "diverged_b", "diverged_both", "uncertainty_a", "uncertainty_b", "rates", "reason", "remarks"),
+)
+RATES = (
+    *("root", "task", "campaign", "norm", "key", "rate", "runs", "ended", "diverged", "mean", "values"),
+    *("chosen", "edge", "uncertainty"),
 )
 EVERY = "every task"
 CHOSEN_RATES = "at the chosen learning rates; what their choice may have cost is not known"
@@ -44,27 +49,24 @@ def table(campaigns: Sequence[Campaign]) -> pd.DataFrame:
     reader must know, such as that the campaign's file has changed. A claim of an unfinished campaign has the outcome
     ``UNDECIDED`` and NaN.
     """
-    rows = [row for campaign in campaigns for row in _rows(campaign)]
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame([row for campaign in campaigns for row in _rows(campaign)], columns=list(COLUMNS))
 
 
 def _rows(campaign: Campaign) -> list[dict[str, Any]]:
-    shared = {"root": str(campaign.root), "task": campaign.task, "campaign": campaign.name}
-    shared |= {"of": campaign.measure, "score": " ".join(campaign.score), "unit": unit(campaign)}
-    uncertainty = campaign.uncertainty
-    rows = []
+    shared = _place(campaign) | {"of": campaign.measure, "score": " ".join(campaign.score), "unit": unit(campaign)}
+    uncertainty, rows = campaign.uncertainty, []
     for number, claim in enumerate(campaign.every_claim):
         row = shared | {key: getattr(claim, key) for key in ("claim", "test", "a", "b", "family")}
         row |= {f"uncertainty_{key}": uncertainty.get(getattr(claim, key), math.nan) for key in ("a", "b")}
-        row |= {"registered": claim in campaign.claims}
+        row |= {"registered": claim in campaign.claims, "remarks": "; ".join(campaign.remarks_on(claim))}
         row["margin"] = math.nan if claim.margin is None else claim.margin
-        row["remarks"] = "; ".join(campaign.remarks_on(claim))
-        if campaign.undecided:
-            row |= {"outcome": UNDECIDED, "reason": campaign.undecided}
-        else:
-            row |= _decided(campaign, campaign.verdicts[number])
-        rows.append(row)
+        undecided = {"outcome": UNDECIDED, "reason": campaign.undecided}
+        rows.append(row | (undecided if campaign.undecided else _decided(campaign, campaign.verdicts[number])))
     return rows
+
+
+def _place(campaign: Campaign) -> dict[str, Any]:
+    return {"root": str(campaign.root), "task": campaign.task, "campaign": campaign.name}
 
 
 def _decided(campaign: Campaign, verdict: claims.Verdict) -> dict[str, Any]:
@@ -108,14 +110,6 @@ def note_on_rates(row: Mapping[Any, Any]) -> str:
     return CHOSEN_RATES * (decided and math.isnan(row["rates"]))
 
 
-def _power(verdict: claims.Verdict) -> str:
-    """Return the power of an inconclusive test with a margin, as text; "" for others."""
-    chance = seeds.power_of(verdict)
-    if verdict.outcome != claims.INCONCLUSIVE or math.isnan(chance):
-        return ""
-    return f"the power for a true difference of 0 is {chance:.2f} with {verdict.pairs} seeds and this spread"
-
-
 def unit(campaign: Campaign) -> str:
     """Return the unit of differences of what claims are about."""
     if campaign.measure == measures.RANGE:
@@ -131,11 +125,8 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
 
 def _readable(row: dict[Any, Any]) -> dict[str, str]:
     decided = row["outcome"] != UNDECIDED
-    diverged = [
-        f"{row[key]:.0f} {name}"
-        for key, name in (("diverged_a", row["a"]), ("diverged_b", row["b"]), ("diverged_both", "both"))
-        if decided and row[key]
-    ]
+    pairs = {"diverged_a": row["a"], "diverged_b": row["b"], "diverged_both": "both"}
+    diverged = [f"{row[key]:.0f} {name}" for key, name in pairs.items() if decided and row[key]]
     known = (row[key] for key in ("uncertainty_a", "uncertainty_b"))
     uncertainty = " / ".join(formats.NO_VALUE if math.isnan(value) else f"{value:.2g}" for value in known)
     in_family, interval = isinstance(row["family"], str), formats.NO_VALUE
@@ -181,22 +172,20 @@ def _explained(row: Mapping[Any, Any]) -> list[str]:
 
 def _smallest(row: Mapping[Any, Any]) -> str:
     """Return the smallest margin of a claim, and its share of the gain over no norm, if it is known."""
-    if not math.isfinite(row["smallest_margin"]):
+    margin, gain = row["smallest_margin"], row["gain_over_none"]
+    if not math.isfinite(margin):
         return formats.NO_VALUE
-    text = f"{row['smallest_margin']:.2g} {row['unit']}"
-    if math.isnan(row["gain_over_none"]):
-        return text
-    return f"{text} ({100 * row['smallest_margin'] / row['gain_over_none']:.0f} % of the gain over no norm)"
+    share = "" if math.isnan(gain) else f" ({100 * margin / gain:.0f} % of the gain over no norm)"
+    return f"{margin:.2g} {row['unit']}{share}"
 
 
 def _difference(row: Mapping[Any, Any]) -> str:
     """Return a difference with its 90 % interval, such as "+0.11 (-0.03 to +0.25) points"."""
     if math.isnan(row["difference"]):
         return formats.NO_VALUE
-    metric = row["score"].split()[1]
-    interval = formats.ends(row["alone_low"], row["alone_high"], metric, row["margin"])
-    interval = "no interval" if math.isnan(row["low"]) else interval
-    diverged = lost(row)
+    metric, diverged = row["score"].split()[1], lost(row)
+    ends = formats.ends(row["alone_low"], row["alone_high"], metric, row["margin"])
+    interval = "no interval" if math.isnan(row["low"]) else ends
     among = f" among the pairs that finished ({', '.join(diverged)})" if diverged else ""
     return f"{formats.signed(row['difference'], metric)} ({interval}) {row['unit']}{among}"
 
@@ -210,15 +199,12 @@ def lost(row: Mapping[Any, Any]) -> list[str]:
 def matrix(campaigns: Sequence[Campaign]) -> pd.DataFrame:
     """Return the matrix as text, one row per claim and one column per task; campaigns share a row by the claim's text.
 
-    A verdict that a later campaign supersedes is left out.
-
-    A cell begins with the outcome. The last column has the outcome on every task, if a claim is of two or more tasks.
+    A verdict that a later campaign supersedes is left out. A cell begins with the outcome. The last column has the
+    outcome on every task, if a claim is of two or more tasks.
     """
     numbers = newest(table(campaigns), campaigns)
-    tasks = list(dict.fromkeys(numbers["task"]))
-    rows = []
-    for claim in dict.fromkeys(numbers["claim"]):
-        same = numbers[numbers["claim"] == claim]
+    tasks, rows = list(dict.fromkeys(numbers["task"])), []
+    for claim, same in numbers.groupby("claim", sort=False):
         row = {"claim": str(claim)}
         for task in tasks:
             of_task = same[same["task"] == task].to_dict("records")
@@ -265,3 +251,95 @@ def _every(campaigns: Sequence[Campaign], claim: str, rows: pd.DataFrame) -> str
     marks = "*" * any(row["remarks"] for row in of_joint) + "†" * any(map(note_on_rates, deciding))
     unfinished = f", {left} of {len(concerned)} campaigns not finished" if left else ""
     return f"{joint.outcome}{marks}: {joint.reason}{unfinished}"
+
+
+def rates(campaigns: Sequence[Campaign]) -> pd.DataFrame:
+    """Return one row per campaign, norm and rate, with columns ``RATES``.
+
+    ``runs``: the number of tuning runs; ``ended`` of them finished or diverged. ``mean``: the mean validation score of
+    those that finished, in the displayed unit; ``values``: each of them. In campaigns about stable ranges these are the
+    final runs and their test scores. ``chosen``: whether the rate is the norm's choice. ``edge``, ``uncertainty``: see
+    :class:`rmsexp.rules.selection.Choice`; empty at the other rates.
+    """
+    rows = [
+        _place(campaign) | {"key": campaign.rate, "norm": norm} | row
+        for campaign in campaigns
+        for norm in campaign.every_arm
+        for row in _of_rates(campaign, norm)
+    ]
+    return pd.DataFrame(rows, columns=list(RATES))
+
+
+def _of_rates(campaign: Campaign, norm: str) -> list[dict[str, Any]]:
+    jobs, choice, rows = campaign.rated(norm), campaign.choice.get(norm), []
+    for rate in sorted({job.rate for job, _ in jobs}):
+        results = [result for job, result in jobs if job.rate == rate]
+        values = [result.score for result in results if result.status == "finished"]
+        chosen = choice if choice is not None and choice.rate == rate else None
+        row: dict[str, Any] = {"rate": rate, "runs": len(results), "ended": sum(result.ended for result in results)}
+        row |= {"diverged": sum(result.status == "diverged" for result in results)}
+        row |= {"mean": float(np.mean(values)) if values else math.nan, "chosen": chosen is not None}
+        row |= {"edge": chosen.edge or "" if chosen else "", "uncertainty": chosen.uncertainty if chosen else math.nan}
+        rows.append(row | {"values": ", ".join(map(formats.four_digits, values))})
+    return rows
+
+
+def readable_rates(campaign: Campaign) -> pd.DataFrame:
+    """Return the tuning of one campaign as text: one row per norm, and one column per rate."""
+    by_norm = {norm: {row["rate"]: row for row in _of_rates(campaign, norm)} for norm in campaign.every_arm}
+    tried, (split, metric) = sorted({rate for rows in by_norm.values() for rate in rows}), campaign.score
+    table = []
+    for norm, rows in by_norm.items():
+        cells = {f"{rate:g}": _rate(rows[rate]) if rate in rows else formats.NO_VALUE for rate in tried}
+        if campaign.tolerance is not None:
+            cells[f"stable range of {campaign.rate}"] = _range(campaign, norm)
+        else:
+            cells |= _choice(campaign.choice.get(norm), unit(campaign))
+            cells[f"{split} {names.metric_label(metric)}, final runs"] = _final(campaign, norm)
+        table.append({"norm": names.label(norm)} | cells)
+    return pd.DataFrame(table)
+
+
+def _rate(row: dict[str, Any]) -> str:
+    """Return a mean with the number of its seeds, such as "16.12 (3 seeds), chosen"."""
+    finished = row["ended"] - row["diverged"]
+    parts = [f"{formats.four_digits(row['mean'])} ({formats.counted(finished, 'seed')})"] if finished else []
+    parts += [f"{row['diverged']} diverged"] * (row["diverged"] > 0)
+    parts += [f"{row['runs'] - row['ended']} not finished"] * (row["runs"] > row["ended"])
+    return ", ".join(parts + ["chosen"] * row["chosen"])
+
+
+def _choice(choice: Choice | None, unit: str) -> dict[str, str]:
+    """Return the chosen rate, and the uncertainty of its choice."""
+    rate, uncertainty = "not chosen yet" if choice is None else "diverged at every rate", formats.NO_VALUE
+    if choice is not None and choice.rate is not None:
+        rate = f"{choice.rate:g}" + (f", the {choice.edge} of the grid" if choice.edge else "")
+        uncertainty = "not known" if math.isnan(choice.uncertainty) else f"{choice.uncertainty:.2g} {unit}"
+    return {"chosen rate": rate, "uncertainty of tuning": uncertainty}
+
+
+def _range(campaign: Campaign, norm: str) -> str:
+    """Return the stable range of a norm, such as "0.0011 to 0.0071 (2.7 octaves, 90 % interval 2.2 to 3.1)"."""
+    if campaign.undecided:
+        return formats.NO_VALUE
+    if (found := campaign.ranges[norm]) is None:
+        return "diverged at every rate"
+    widths = np.array([*campaign.scores[norm].values()])
+    low, high = significance.interval(widths, claims.ALPHA)
+    least = "at least " * found.at_least
+    return (
+        f"{found.low:.2g} to {found.high:.2g} ({least}{found.width:.2f} octaves, 90 % interval {low:.2f} to {high:.2f})"
+    )
+
+
+def _final(campaign: Campaign, norm: str) -> str:
+    """Return the mean score of the final runs that finished, once the campaign is decided, and their number."""
+    ended = [result for _, result in campaign.of_stage("final", norm) if result.ended]
+    values = [result.score for result in ended if result.status == "finished"]
+    if campaign.undecided or not values:
+        return formats.NO_VALUE
+    mean, sd, interval = statistics.estimate(np.array(values))
+    unit = names.scale_and_unit(campaign.score.metric)[1]
+    spread = "" if math.isnan(interval) else f" ± {interval:.2g} (sd {sd:.2g})"
+    (seeds,) = formats.of_seeds(len(values), len(ended)) or [formats.counted(len(values), "seed")]
+    return f"{formats.four_digits(mean)}{spread} {unit}, {seeds}".replace(" ,", ",")

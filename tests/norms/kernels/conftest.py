@@ -1,7 +1,5 @@
 """Fixtures of the tests of kernels."""
 
-from __future__ import annotations
-
 import pytest
 from helpers import language_models, reading_and_retrieval, translation_tasks
 

@@ -1,13 +1,11 @@
 """Whole models and runs with fused norms and recurrences equal those with eager ones."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
-from helpers.fused_pairs import NORMS, PROPERTY, Pair, assert_autocast_widens, close, gradients, pair
+from helpers.fused_pairs import NORMS, PROPERTY, Pair, close, gradients, pair
 from helpers.sites import draw
 from helpers.tasks import task_and_model
 from helpers.translation_models import RAGGED, SOURCES, TARGETS, assert_steps_are_forward, batch_of, pairs
@@ -87,16 +85,6 @@ def test_rnnsearch_does_not_read_the_source_s_padding() -> None:
         memory = (*(part.masked_fill(~mask.unsqueeze(-1), fill) for part in parts), mask)
         results.append(fused._decode_fused(previous, DecoderState(memory, start.history), fused._weights()))
     assert all(map(torch.equal, *results))
-
-
-def test_rnnsearch_under_autocast() -> None:
-    _, fused = rnnsearch_pair("rms", torch.float32)
-    batch, results = batch_of(pairs(RAGGED)), []
-    for enabled in (True, False):
-        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            logits = fused(batch)
-        results.append([logits.float(), *gradients(logits, list(fused.parameters()))])
-    assert_autocast_widens(*results)
 
 
 # --- tasks

@@ -1,7 +1,5 @@
 """On a GPU, fused norms, recurrences and runs equal eager ones, and a continued run ends bit-identical."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The fused norms meet torch's requirements on operators: fake results, compilation, autocast, threads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -37,6 +35,11 @@ def test_operators_pass_opcheck(operand: str) -> None:
     dy = draw(*x.shape, seed=7)
     if not maps:
         check(ops.add_normalise.default, (leaves[0], dy, leaves[1], None, *options[1:]))
+    alpha, pointwise = draw(1, seed=2), (maps, kernels.Kind.ERF, 1, True, 0.0, 0.5)
+    check(ops.normalise.default, (*leaves, None, *pointwise, alpha.clone().requires_grad_(), alpha))
+    check(ops.normalise_forward.default, (x, None, gain, gain, *pointwise, alpha))
+    empty = x.new_empty(0)
+    check(ops.normalise_backward.default, (dy, None, x, gain, empty, empty, gain, *pointwise, alpha, alpha))
     for addend in (None,) if maps else (None, dy):
         check(ops.normalise_forward.default, (x, addend, gain, gain, *options))
         _, mean, scale, _ = ops.normalise_forward(x, addend, gain, gain, *options)
@@ -53,7 +56,7 @@ def test_fake_results_of_empty_inputs(kind: int, shape: Shape) -> None:
         torch.library.opcheck(ops.normalise_forward.default, arguments, test_utils="test_faketensor")
 
 
-@pytest.mark.parametrize("name", ["ln", "nonparametric_ln", "prms", "rms, outside"])
+@pytest.mark.parametrize("name", ["ln", "nonparametric_ln", "prms", "rms, outside", "derf"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_autocast(name: str, dtype: torch.dtype) -> None:
     """Under autocast, fused and eager norms agree on plain input and on the bfloat16 output of a linear layer."""
@@ -72,7 +75,7 @@ def test_autocast(name: str, dtype: torch.dtype) -> None:
         torch.testing.assert_close(result, expected, rtol=step, atol=step)
 
 
-@pytest.mark.parametrize("name", ["ln", "prms"])
+@pytest.mark.parametrize("name", ["ln", "prms", "derf"])
 @pytest.mark.parametrize("memory", ["rows", *FORMATS])
 def test_threads(name: str, memory: str) -> None:
     """Results are bit-identical for equal numbers of threads, and equal up to rounding for different numbers.

@@ -1,6 +1,4 @@
-"""The fused norms equal the eager norms, in values and gradients."""
-
-from __future__ import annotations
+"""The fused norms and pointwise functions equal the eager ones, in values and gradients."""
 
 import math
 from typing import Any
@@ -12,6 +10,7 @@ from helpers.norm_layers import (
     LAYERS,
     LAYOUTS,
     MAPS,
+    POINTWISE,
     TOLERANCE,
     Shape,
     assert_agree,
@@ -26,8 +25,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from rmsexp.norms import kernels
-
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fused_kernels")]
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=60)
@@ -37,9 +34,9 @@ PROPERTY = settings(derandomize=True, deadline=None, max_examples=60)
 
 @pytest.mark.parametrize(
     ("name", "width", "dtype"),
-    [(name, 1000, torch.float32) for name in LAYERS]
-    + [(name, width, torch.float32) for name in ("ln", "prms") for width in (1, 3, 17)]
-    + [(name, 1000, torch.float64) for name in ("ln", "prms")],
+    [(name, 1000, torch.float32) for name in (*LAYERS, *POINTWISE)]
+    + [(name, width, torch.float32) for name in ("ln", "prms", "dyt") for width in (1, 3, 17)]
+    + [(name, 1000, torch.float64) for name in ("ln", "prms", "dyt", "derf")],
     ids=str,
 )
 def test_last_axis(name: str, width: int, dtype: torch.dtype) -> None:
@@ -90,8 +87,8 @@ def test_several_axes(name: str) -> None:
 @formats
 @pytest.mark.parametrize(
     ("name", "size", "dtype"),
-    [(name, (2, 17, 3, 3), torch.float32) for name in LAYERS]
-    + [(name, size, torch.float64) for name in ("ln", "prms") for size in ((3, 1, 4, 4), (1, 8, 1, 1))],
+    [(name, (2, 17, 3, 3), torch.float32) for name in (*LAYERS, *POINTWISE)]
+    + [(name, size, torch.float64) for name in ("ln", "prms", "l2", "derf") for size in ((3, 1, 4, 5), (1, 8, 1, 1))],
     ids=str,
 )
 def test_maps(name: str, memory: str, size: Shape, dtype: torch.dtype) -> None:
@@ -101,22 +98,6 @@ def test_maps(name: str, memory: str, size: Shape, dtype: torch.dtype) -> None:
     assert layers[1](x).stride() == x.stride()
     for dy_format in FORMATS.values():
         assert_agree(layers, x, draw(*size, seed=7).to(dtype).contiguous(memory_format=dy_format))
-
-
-@pytest.mark.parametrize("memory", ["rows", *FORMATS])
-def test_kind_none_leaves_the_values_as_they_are(memory: str) -> None:
-    """Only gain, shift and leaky ReLU are applied; derivatives are right."""
-    x, options = (draw(6, 7), {}) if memory == "rows" else rows_or_maps(memory, torch.float64)
-    x = x[:2, :3].contiguous(memory_format=FORMATS.get(memory, torch.contiguous_format))
-    gain, shift, form = draw(3, seed=1), draw(3, seed=2), kernels.Form(kernels.Kind.NONE, 3)
-    wide = [vector.view(-1, 1, 1) if options else vector for vector in (gain, shift)]
-
-    def output(*leaves: Tensor) -> Tensor:
-        return kernels.normalise(*leaves, form, maps=bool(options), slope=0.1)
-
-    close([output(x, gain, shift)], [nn.functional.leaky_relu(torch.addcmul(wide[1], x, wide[0]), 0.1)])
-    leaves = [tensor.requires_grad_() for tensor in (x, gain, shift)]
-    assert torch.autograd.gradcheck(output, leaves)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
@@ -134,7 +115,7 @@ def rows_or_maps(memory: str, dtype: torch.dtype) -> tuple[Tensor, dict[str, Any
 
 @pytest.mark.parametrize("memory", ["rows", *FORMATS])
 @pytest.mark.parametrize(
-    ("name", "dtype"), [(name, torch.float32) for name in LAYERS] + [("prms, outside", torch.float64)], ids=str
+    ("name", "dtype"), [(name, torch.float32) for name in (*LAYERS, *POINTWISE)] + [("derf", torch.float64)], ids=str
 )
 def test_leaky_relu_in_the_same_kernel(name: str, memory: str, dtype: torch.dtype) -> None:
     x, options = rows_or_maps(memory, dtype)
@@ -156,23 +137,9 @@ def test_any_shape_p_and_eps(name: str, lead: list[int], width: int, p: float, e
     assert_agree(pair(name, width, eps, **options), draw(*lead, width, seed=width))
 
 
-@PROPERTY
-@given(
-    st.sampled_from(["ln", "prms", "prms, outside", "l2"]),
-    st.tuples(st.integers(1, 3), st.integers(1, 19), st.integers(1, 5), st.integers(1, 5)),
-    st.floats(0.01, 1.0),
-    st.floats(1e-6, 1.0),
-    st.sampled_from(list(FORMATS)),
-)
-def test_any_maps_p_and_eps(name: str, size: Shape, p: float, eps: float, memory: str) -> None:
-    options = {} if name == "ln" else {"p": p}
-    x = draw(*size, seed=sum(size)).contiguous(memory_format=FORMATS[memory])
-    assert_agree(pair(name, size[1], eps, axes=(2, 3), **options), x)
-
-
 @pytest.mark.parametrize("memory", ["rows", *FORMATS])
 @pytest.mark.parametrize(
-    ("name", "dtype"), [(name, torch.bfloat16) for name in LAYERS] + [("prms", torch.float16)], ids=str
+    ("name", "dtype"), [(name, torch.bfloat16) for name in (*LAYERS, *POINTWISE)] + [("prms", torch.float16)], ids=str
 )
 def test_half_is_float32_rounded(name: str, dtype: torch.dtype, memory: str) -> None:
     """Half-precision results equal the rounded float32 results bit by bit, and eager results within a rounding step."""
@@ -192,7 +159,7 @@ def test_half_is_float32_rounded(name: str, dtype: torch.dtype, memory: str) -> 
 # --- layouts
 
 
-@pytest.mark.parametrize("name", ["ln", "prms", "rms, outside"])
+@pytest.mark.parametrize("name", ["ln", "prms", "rms, outside", "dyt", "derf"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_of_input_and_gradient(name: str, layout: str) -> None:
     layers, strided = pair(name, 10), LAYOUTS[layout]()
@@ -201,7 +168,7 @@ def test_layouts_of_input_and_gradient(name: str, layout: str) -> None:
     assert_agree(layers, strided, strided)
 
 
-@pytest.mark.parametrize("name", ["ln", "prms", "rms, outside"])
+@pytest.mark.parametrize("name", ["ln", "prms", "rms, outside", "dyt", "derf"])
 @pytest.mark.parametrize("layout", MAPS)
 def test_layouts_of_maps(name: str, layout: str) -> None:
     layers, strided = pair(name, 3, axes=(2, 3)), MAPS[layout]()
@@ -214,7 +181,7 @@ def test_layouts_of_maps(name: str, layout: str) -> None:
 # --- edge cases
 
 
-@pytest.mark.parametrize("name", ["ln", "nonparametric_ln", "prms, outside"])
+@pytest.mark.parametrize("name", ["ln", "nonparametric_ln", "prms, outside", "dyt", "derf"])
 def test_inputs_without_rows_or_with_a_single_row(name: str) -> None:
     for size in ((0, 8), (2, 0, 8), (8,), (1, 8)):
         assert_agree(pair(name, 8), draw(*size))
@@ -268,7 +235,7 @@ def test_large_maps_are_accurate(name: str, memory: str) -> None:
 # --- derivatives
 
 
-@pytest.mark.parametrize("name", ["ln", "ln, gain", "nonparametric_ln", "rms, bias"])
+@pytest.mark.parametrize("name", ["ln", "ln, gain", "nonparametric_ln", "rms, bias", "dyt", "derf"])
 @pytest.mark.parametrize("constant", ["input", "parameters"])
 def test_gradients_where_not_all_are_needed(name: str, constant: str) -> None:
     gradients = []

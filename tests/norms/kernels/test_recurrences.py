@@ -1,10 +1,8 @@
 """The fused recurrent layers, GRU and LSTM, equal the eager ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from rmsexp import norms
-from rmsexp.models.recurrent import GRU, LSTM
+from rmsexp.models.convpool import ConvPool
+from rmsexp.models.recurrent import GRU, LSTM, impl_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fused_kernels")]
 
@@ -113,21 +112,6 @@ def test_any_lengths_sizes_and_initial_states(
 
 
 @units
-@pytest.mark.parametrize("constant", ["input", "parameters"])
-def test_where_not_all_gradients_are_needed(unit: str, constant: str) -> None:
-    results = []
-    for layer in pair_of(unit, "prms"):
-        layer.requires_grad_(constant == "input")
-        x = draw(BATCH, TIME, E).requires_grad_(constant == "parameters")
-        with torch.inference_mode():
-            inferred = layer(x, MASK)
-        states = layer(x, MASK)
-        leaves = [tensor for tensor in (x, *layer.parameters()) if tensor.requires_grad]
-        results.append([inferred, states, *torch.autograd.grad(states.square().sum(), leaves)])
-    close(results[1], results[0])
-
-
-@units
 @directions
 @pytest.mark.parametrize("masked", [False, True])
 def test_batches_without_sequences_or_positions(unit: str, masked: bool, reverse: bool) -> None:
@@ -137,17 +121,6 @@ def test_batches_without_sequences_or_positions(unit: str, masked: bool, reverse
             states = layer(x, mask, reverse=reverse)
             assert states.shape == (batch, time, H)
             assert not any(gradient.any() for gradient in gradients(states, list(layer.parameters())))
-
-
-@units
-@pytest.mark.parametrize("masked", [False, True])
-def test_on_the_meta_device(unit: str, masked: bool) -> None:
-    _, fused = pair_of(unit, "ln", torch.float32)
-    x, mask = draw(BATCH, TIME, E).float().to("meta").requires_grad_(), MASK.to("meta") if masked else None
-    states = fused.to("meta")(x, mask)
-    assert (states.shape, states.dtype, states.device.type) == ((BATCH, TIME, H), torch.float32, "meta")
-    (gradient,) = torch.autograd.grad(states, x, torch.empty_like(states))
-    assert gradient.shape == x.shape
 
 
 @units
@@ -207,3 +180,18 @@ def test_different_norms_in_one_step_are_refused(unit: str, others: str) -> None
         layer = fill(UNITS[unit](Mixed(name="ln", impl=impl, others=others), input_size=E, hidden_size=H))
         with nullcontext() if impl == "eager" else pytest.raises(ValueError, match="norms of one kind"):
             layer(draw(2, 3, E))
+
+
+@units
+@pytest.mark.parametrize("norm", [norms.DyT(name="dyt"), norms.Derf(name="derf")], ids=lambda norm: norm.name)
+def test_pointwise_functions_run_by_step_with_fused_norms(unit: str, norm: norms.Norm) -> None:
+    results = []
+    for impl in ("eager", "fused"):
+        chosen = replace(norm, impl=impl)
+        layer = fill(UNITS[unit](chosen, input_size=E, hidden_size=H))
+        states = layer(draw(BATCH, TIME, E), MASK) * MASK.unsqueeze(-1)
+        results.append([states, *gradients(states, list(layer.parameters()))])
+        assert not layer.fused
+        assert impl_of(chosen, layer) == {"eager": "eager", "fused": "fused norms"}[impl]
+        assert impl_of(chosen, ConvPool(chosen, width=0.05)) == impl
+    close(results[1], results[0])

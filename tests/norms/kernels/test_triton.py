@@ -1,7 +1,5 @@
 """The Triton kernels equal PyTorch's autograd in float64: run by Triton's interpreter on CPU, and on a GPU if any."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -14,11 +12,13 @@ from helpers.triton_reference import (
     ALL_CASES,
     DEVICE,
     EPS,
+    ERF,
     FORMS,
     LAYER,
     PARTIAL,
     RUNS,
     SINGLE,
+    TANH,
     TOLERANCE,
     Case,
     Draws,
@@ -39,7 +39,6 @@ triton = pytest.importorskip("triton", reason="Triton is installed where PyTorch
 if RUNS:
     from rmsexp.norms.kernels import triton as kernels
     from rmsexp.norms.kernels.triton import norms as norm_kernels
-    from rmsexp.norms.kernels.triton import pointwise as pointwise_kernels
     from rmsexp.norms.kernels.triton.rows import RowOperator
 
 
@@ -76,13 +75,13 @@ class TestNorms:
 
     @pytest.mark.parametrize("layout", sorted(LAYOUTS.keys() - {"rows"}))
     def test_layouts(self, layout: str) -> None:
-        for case in (PARTIAL, LAYER):
+        for case in (PARTIAL, LAYER, TANH, ERF):
             self.check(layout, *case)
 
     def test_several_rows_per_block(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Results are right in blocks of four rows, of which the last one may have fewer."""
-        monkeypatch.setattr(norm_kernels, "block_options", lambda _: {"BLOCK_ROWS": 4, "BLOCK_N": 8})
-        for case in (PARTIAL, LAYER):
+        monkeypatch.setattr(norm_kernels, "block_options", lambda *_: {"BLOCK_ROWS": 4, "BLOCK_N": 8})
+        for case in (PARTIAL, LAYER, TANH, ERF):
             for layout in ("rows", "maps", "channels-last maps"):
                 self.check(layout, *case)
 
@@ -90,7 +89,7 @@ class TestNorms:
         ("rows", "n", "block_rows"), [(255, 5, 1), (256, 5, 2), (518, 5, 4), (10**6, 4099, 16), (10**6, 1, 4096)]
     )
     def test_size_of_blocks(self, rows: int, n: int, block_rows: int) -> None:
-        options = norm_kernels.block_options(norm_kernels.Layout(rows, 1, 1, n))
+        options = norm_kernels.block_options(rows, 1, n)
         assert options["BLOCK_ROWS"] == block_rows
         assert options["BLOCK_N"] == min(triton.next_power_of_2(n), 4096 // block_rows)
 
@@ -98,30 +97,35 @@ class TestNorms:
     def test_without_parameters(self, layout: str) -> None:
         for gain, shift in ((True, False), (False, True), (False, False)):
             self.check(layout, *LAYER, has_gain=gain, has_shift=shift)
+        self.check(layout, *ERF, has_shift=False)
 
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
     def test_half_precision_is_computed_in_float32(self, dtype: torch.dtype) -> None:
         for layout in ("rows", "channels-last maps"):
             self.check(layout, FORMS[2], dtype)
             self.check(layout, LAYER.form, dtype)
+            self.check(layout, ERF.form, dtype)
 
     def check(self, layout: str, form: Form, dtype: torch.dtype, has_gain: bool = True, has_shift: bool = True) -> None:
         draw = Draws(dtype)
         x = self.LAYOUTS[layout](draw)
-        maps = x.ndim == 4
+        maps, pointwise = x.ndim == 4, form.kind in (Kind.TANH, Kind.ERF)
         features, dy = x.shape[1 if maps else -1], draw(*x.shape)
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         gain, shift = draw(features), draw(features)
         n = x[0, 0].numel() if maps else features
-        options = (maps, form.kind, form.units(n), form.inside, EPS)
+        numbers = draw(2) if pointwise else torch.tensor([1.0, 0.0])
+        alpha, offset = numbers[:1] if pointwise else None, numbers[1:] if form.kind == Kind.ERF else None
+        options = (maps, form.kind, form.units(n), form.inside, EPS, 1.0, alpha, offset)
         gain_argument, shift_argument = gain if has_gain else None, shift if has_shift else None
         y, mean, scale, total = kernels.normalise_forward(x, None, gain_argument, shift_argument, *options)
         saved = (x, gain_argument, mean, scale, shift_argument)
-        dx, dgain, dshift = kernels.normalise_backward(dy, None, *saved, *options)
+        dx, dgain, dshift, dnumbers = kernels.normalise_backward(dy, None, *saved, *options)
         assert total.shape == (0,)
 
-        a, g, b = leaves(x, gain, shift)
-        expected = normalised(a.flatten(2) if maps else a, form)
+        a, g, b, c = leaves(x, gain, shift, numbers)
+        u = c[0] * a + (0 if offset is None else c[1]) if pointwise else a
+        expected = normalised(u.flatten(2) if maps else u, form)
         broadcast = (1, -1, 1) if maps else (-1,)
         expected = expected * g.reshape(broadcast) if has_gain else expected
         expected = (expected + b.reshape(broadcast) if has_shift else expected).reshape(x.shape)
@@ -129,9 +133,9 @@ class TestNorms:
         assert (y.dtype, y.shape, dx.dtype, dx.shape) == (dtype, x.shape, dtype, x.shape)
         if layout in ("transposed batch", "channels-last maps"):
             assert y.stride() == dx.stride() == x.stride()
-        assert mean.dtype == scale.dtype == dgain.dtype == dshift.dtype == wide
+        assert {each.dtype for each in (mean, scale, dgain, dshift, dnumbers)} == {wide}
         assert mean.numel() == (scale.numel() if form.kind == Kind.LAYER else 0)
-        assert scale.numel() == x.numel() // n
+        assert scale.numel() == (0 if pointwise else x.numel() // n)
         assert_close(y, expected)
         assert_close(dx, a.grad)
         tolerance = 10 * TOLERANCE[wide]  # for sums over rows, whose terms nearly cancel
@@ -139,6 +143,11 @@ class TestNorms:
             assert gradient.shape == ((features,) if exists else (0,))
             if exists:
                 assert_close(gradient, reference, tolerance)
+        if pointwise:  # without an offset, its gradient is not used
+            count = 1 if offset is None else 2
+            torch.testing.assert_close(dnumbers[:count].double(), c.grad[:count], rtol=tolerance, atol=10 * tolerance)
+        else:
+            assert dnumbers.shape == (0,)
 
     def test_statistic_of_zero(self) -> None:
         """If eps is outside the root and the statistic is 0, then y = 0 and the gradient of x is gain * dy / eps."""
@@ -146,7 +155,7 @@ class TestNorms:
         dy = torch.ones_like(x)
         for kind in (Kind.RMS, Kind.EUCLID):
             y, mean, scale, _ = kernels.normalise_forward(x, None, gain, None, False, kind, 4, False, EPS)
-            dx, dgain, _ = kernels.normalise_backward(dy, None, x, gain, mean, scale, None, False, kind, 4, False, EPS)
+            dx, dgain, *_ = kernels.normalise_backward(dy, None, x, gain, mean, scale, None, False, kind, 4, False, EPS)
             assert torch.equal(y, x)
             assert torch.equal(dgain, x[0])
             assert_close(dx, dy * 3 / EPS)
@@ -156,25 +165,22 @@ class TestNorms:
         x, maps = torch.empty(shape), len(shape) == 4
         gain, options = torch.ones(shape[1]), (maps, Kind.RMS, 1, True, EPS)
         y, mean, scale, _ = kernels.normalise_forward(x, None, gain, None, *options)
-        dx, dgain, dshift = kernels.normalise_backward(y, None, x, gain, mean, scale, gain, *options)
+        dx, dgain, dshift, _ = kernels.normalise_backward(y, None, x, gain, mean, scale, gain, *options)
         assert y.shape == dx.shape == x.shape
         assert torch.equal(dgain, torch.zeros(shape[1]))
         assert torch.equal(dshift, torch.zeros(shape[1]))
 
-
-class TestAdditionAndPointwise:
-    """One case each; test_add_norms.py and test_pointwise.py have others, which take minutes in the interpreter."""
-
-    __test__ = RUNS
-
     @pytest.mark.parametrize(
         ("case", "narrow"), [(LAYER, torch.float64), (SINGLE[0], torch.float32), (SINGLE[0], torch.float16)], ids=str
     )
-    def test_a_residual_sum_and_its_norm(self, case: Case, narrow: torch.dtype) -> None:
+    @pytest.mark.parametrize("strided", range(4), ids=["x", "addend", "dtotal", "dy"])
+    def test_a_residual_sum_and_its_norm(self, case: Case, narrow: torch.dtype, strided: int) -> None:
         form, dtype = case
         draw = Draws(dtype)
-        x, addend, gain, shift = draw(5, 7), draw(5, 7).to(narrow), draw(7), draw(7)
-        dtotal, dy, options = draw(5, 7), draw(5, 7), (False, form.kind, form.units(7), form.inside, EPS)
+        tensors = [(draw(2, 5, 7).transpose(0, 1) if place == strided else draw(5, 2, 7)) for place in range(4)]
+        x, addend, dtotal, dy = tensors
+        addend, gain, shift = addend.to(narrow), draw(7), draw(7)
+        options = (False, form.kind, form.units(7), form.inside, EPS)
         y, mean, scale, total = kernels.normalise_forward(x, addend, gain, shift, *options)
         gradients = kernels.normalise_backward(dy, dtotal, total, gain, mean, scale, shift, *options)
 
@@ -183,39 +189,8 @@ class TestAdditionAndPointwise:
         expected = normalised(a, form) * parameters[0] + parameters[1]
         assert_close(y, expected)
         reference = torch.autograd.grad([a, expected], [a, *parameters], [dtotal.double(), dy.double()])
-        for actual, wanted in zip(gradients, reference, strict=True):
+        for actual, wanted in zip(gradients, reference, strict=False):
             assert_close(actual, wanted, 10 * TOLERANCE[dtype])
-
-    @pytest.mark.parametrize(
-        ("shape", "function", "several_rows"),
-        [
-            *(((5, 7), "tanh", False), ((5, 7), "erf", True)),
-            *(((2, 3, 2, 5), "tanh", True), ((2, 3, 2, 5), "erf", False)),
-        ],
-        ids=str,
-    )
-    def test_pointwise(
-        self, shape: tuple[int, ...], function: str, several_rows: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        if several_rows:
-            monkeypatch.setattr(pointwise_kernels, "block_options", lambda _: {"BLOCK_ROWS": 4, "BLOCK_N": 4})
-        draw = Draws(torch.float64)
-        x, dy, alpha, gain, shift = draw(*shape), draw(*shape), draw(1), draw(shape[1]), draw(shape[1])
-        maps, offset = len(shape) == 4, draw(1) if function == "erf" else None
-        y = kernels.pointwise_forward(x, alpha, offset, gain, shift, function, maps)
-        dx, dscalars, dgain, dshift = kernels.pointwise_backward(dy, x, alpha, offset, gain, shift, function, maps)
-
-        zero = torch.zeros(1, dtype=torch.float64)
-        a, scalars, g, b = leaves(x, torch.cat([alpha, zero if offset is None else offset]), gain, shift)
-        broadcast = (1, -1, 1, 1) if maps else (-1,)
-        mapped = getattr(torch, function)(scalars[0] * a + scalars[1])
-        expected = mapped * g.reshape(broadcast) + b.reshape(broadcast)
-        expected.backward(dy)
-        assert_close(y, expected)
-        for actual, wanted in ((dx, a), (dgain, g), (dshift, b)):
-            assert_close(actual, wanted.grad)
-        count = 1 if offset is None else 2  # without an offset, its gradient is not used
-        assert_close(dscalars[:count], scalars.grad[:count])
 
 
 class TestOperators:

@@ -1,7 +1,5 @@
 """The Triton kernels compile for CUDA; this needs no GPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -48,7 +46,7 @@ def test_kernels_compile_for_cuda_without_atomics(tmp_path: Path) -> None:
     """Kernels extend the number of the program to 64 bits before they compute with it: a tensor may have 2^31 rows."""
     process = run_python("-c", COMPILE, TRITON_CACHE_DIR=str(tmp_path))
     assert process.returncode == 0, process.stderr[-4000:]
-    modules = ["norms", "norms", "pointwise", "pointwise", "norms", "steps", "steps", "attention"]
+    modules = [*["norms"] * 5, "steps", "steps", "attention"]
     names = [f"rmsexp.norms.kernels.triton.{module} {name}" for module in modules for name in ("_forward", "_backward")]
     assert process.stdout.splitlines() == [f"{name} True False arith.extsi" for name in names]
 
@@ -63,10 +61,10 @@ def call_every_operator() -> None:
         gain, options = empty(hidden), (maps, Kind.RMS, 16, True, EPS)
         _, mean, scale, _ = kernels.normalise_forward(x, None, gain, gain, *options)
         kernels.normalise_backward(x, None, x, gain, mean, scale, gain, *options)
-    for x, function, maps in [(empty(rows, hidden), "tanh", False), (empty(2, hidden, 8, 8), "erf", True)]:
-        parameters = (empty(1), empty(1) if maps else None, empty(hidden), empty(hidden))
-        kernels.pointwise_forward(x, *parameters, function, maps)
-        kernels.pointwise_backward(x, x, *parameters, function, maps)
+    for x, kind, maps in [(empty(rows, hidden), Kind.TANH, False), (empty(2, hidden, 8, 8), Kind.ERF, True)]:
+        options, none = (maps, kind, 1, True, EPS, 1.0, empty(1), empty(1) if maps else None), empty(0)
+        kernels.normalise_forward(x, None, gain, gain, *options)
+        kernels.normalise_backward(x, None, x, gain, none, none, gain, *options)
     x, gain, options = empty(rows, hidden), empty(hidden), (False, Kind.RMS, 16, True, EPS)
     _, mean, scale, _ = kernels.normalise_forward(x, x, gain, gain, *options)
     kernels.normalise_backward(x, x, x, gain, mean, scale, gain, *options)

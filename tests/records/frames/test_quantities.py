@@ -1,12 +1,12 @@
-"""The quantities of a setting: those that its task names, those of older records, and those without a value."""
+"""The quantities of a setting, and its caveats: what has no value, what is left out, and on what it was measured."""
 
-from __future__ import annotations
-
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.comparisons import summary as by_series
 from helpers.comparisons import write_rows
 from helpers.records import make_row, write_run
 
@@ -82,3 +82,25 @@ def test_the_table_has_the_quantities_at_the_common_step(tmp_path: Path) -> None
     assert list(text.index) == ["norm", "train loss (bits)", "train error (%)", "valid word error rate (%)"]
     assert text.iloc[2].endswith(" (2 of 3 runs)")
     assert text.iloc[3] == "37.50 (2 of 3 runs)"
+
+
+# --- caveats
+
+
+def test_diverged_runs_are_listed_and_not_averaged(results: Path) -> None:
+    row = by_series(results).loc["none"]
+    assert row["status"] == "1 finished, 1 diverged at step 120"
+    assert math.isnan(row["final_sd"])
+    assert any("diverged" in line and "no norm seed 1 (at step 120)" in line for line in caveats(load(results)))
+
+
+def test_caveats_name_data_machine_and_excluded_runs(tmp_path: Path) -> None:
+    write_run(tmp_path, "rms", steps=120, contention="contended")
+    path = write_run(tmp_path, "ln") / "run.json"
+    path.write_text(path.read_text().replace('"dirty": false', '"dirty": true'))
+    text = "\n".join(caveats(load(tmp_path)))
+    assert "built-in data (shapes); the paper's setting is scale=paper" in text
+    assert "impl eager; device AMD EPYC; threads 2; torch 2.15.0" in text
+    assert "RMSNorm seed 0 (finished, 120 of 400 steps)" in text
+    assert "RMSNorm seed 0 (contended)" in text
+    assert "alone: LayerNorm seed 0 (commit abc)" in text

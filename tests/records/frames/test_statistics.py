@@ -1,7 +1,5 @@
 """Means and intervals over seeds, the common step, the best evaluation."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
@@ -102,19 +100,7 @@ def test_near_chance(
     assert statistics.near_chance(load(tmp_path), pd.Series(of_runs)) == near
 
 
-def test_best_is_chosen_on_the_selection_split(tmp_path: Path) -> None:
-    target = {"split": "test", "metric": "error", "mode": "min", "selection": "valid"}
-    folder = write_run(tmp_path, "rms", target=target)
-    valid = [{"step": step, "split": "valid", "error": abs(step - 80) / 1000} for step in range(0, 401, 40)]
-    record.RunFolder(folder).append(valid)
-    tests = load(tmp_path).metrics.query("split == 'test'").set_index("step")["error"]
-    row = summary(tmp_path).loc["rms"]
-    assert row["best_on_valid"] == tests[80]
-    assert row["final"] == tests[400]
-
-
-def test_the_best_step_is_not_after_the_one_of_the_comparison(tmp_path: Path) -> None:
-    """As when another run was stopped earlier."""
+def test_best_is_chosen_on_the_selection_split_up_to_the_step_of_the_comparison(tmp_path: Path) -> None:
     target = {"split": "test", "metric": "error", "mode": "min", "selection": "valid"}
     folder = write_run(tmp_path, "rms", target=target)
     valid = [{"step": step, "split": "valid", "error": abs(step - 320) / 1000} for step in range(0, 401, 40)]
@@ -123,6 +109,7 @@ def test_the_best_step_is_not_after_the_one_of_the_comparison(tmp_path: Path) ->
     tests = records.metrics.query("split == 'test'").set_index("step")["error"]
     assert statistics.best_metric(records, 400).tolist() == [tests[320]]
     assert statistics.best_metric(records, 200).tolist() == [tests[200]]
+    assert summary(tmp_path).loc["rms", ["best_on_valid", "final"]].tolist() == [tests[320], tests[400]]
 
 
 def test_no_test_of_norms_that_are_both_near_chance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,3 +132,50 @@ def test_no_test_of_norms_that_are_both_near_chance(tmp_path: Path, monkeypatch:
 def test_runs_that_were_all_evaluated_only_before_training_are_compared_there(tmp_path: Path) -> None:
     write_run(tmp_path, "ln", steps=4, status="interrupted")
     assert summary(tmp_path).loc["ln", "compared_at_step"] == 0
+
+
+# --- times until runs reach something, which some do not
+
+
+def of(times: list[float], *censored: float) -> tuple[float, float, float]:
+    """Return the median; ``censored``: until when the other runs were observed, inf for runs that never reach it."""
+    reached = np.array([True] * len(times) + [False] * len(censored))
+    return statistics.median_time(np.array([*times, *censored], dtype=float), reached)
+
+
+def test_the_median_of_published_data() -> None:
+    # weeks of remission of leukaemia with 6-mercaptopurine: Freireich et al., Blood 21, 1963; the median is 23
+    relapsed, observed = [6, 6, 6, 7, 10, 13, 16, 22, 23], [6, 9, 10, 11, 17, 19, 20, 25, 32, 32, 34, 35]
+    assert of(relapsed, *observed) == (23, 9, math.inf)  # the 6th of all times; the 16th, if the others never relapse
+
+
+def test_without_censoring_it_is_the_ordinary_median() -> None:
+    for times in ([7.0], [4.0, 1.0], [3.0, 1.0, 9.0], [4.0, 2.0, 8.0, 2.0], [5.0, 5.0, 5.0]):
+        assert of(times)[0] == np.median(times)
+        assert math.isnan(of(times)[1])
+
+
+def test_a_censored_run_counts_up_to_its_end_and_a_lost_run_for_ever() -> None:
+    assert of([100, 200, 300], 50)[0] == 200
+    assert of([100, 200, 300], math.inf)[0] == 250
+    assert of([100, 200], 250, 250)[0] == of([100], math.inf, 50)[0] == of([], 10)[0] == math.inf
+
+
+def test_intervals_need_six_runs() -> None:
+    assert [math.isnan(end) for end in of([1, 2, 3, 4, 5])[1:]] == [True, True]
+    assert of([1, 2, 3, 4, 5, 6])[1:] == (1, 6)
+    assert of([3, 3, 3, 3, 3, 3])[1:] == (3, 3)
+    assert of([2, 3, 4, 5, 6, 7, 8], 1)[1:] == (1, math.inf)
+    assert of([2, 3, 4, 5, 6, 7, 8], math.inf)[1:] == (2, math.inf)
+
+
+@pytest.mark.parametrize("runs", [6, 10, 16])
+def test_intervals_hold_the_median_whatever_ends_the_observation(runs: int) -> None:
+    generator = np.random.default_rng(runs)
+    trials, held = 200, 0
+    for _ in range(trials):
+        times = np.ceil(20 * generator.lognormal(0, 0.4, runs))  # the median is 20, and evaluations are at whole steps
+        seen = (times <= 26) & ((times <= 20) | (generator.random(runs) < 0.5))  # half of the slow runs are stopped
+        _, low, high = statistics.median_time(np.where(seen, times, np.minimum(times, 26) - 1), seen)
+        held += low <= 20 <= high
+    assert held >= 0.94 * trials

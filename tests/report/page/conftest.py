@@ -1,7 +1,5 @@
 """Fixtures with a page of three settings, for the tests of the page's content and of its controls."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ from helpers.comparisons import report
 from helpers.records import write_run
 
 from rmsexp.report.page import html
-from rmsexp.report.page.contents import SettingReport
+from rmsexp.report.setting_report import SettingReport
 from rmsexp.report.tables.formats import NO_VALUE
 from rmsexp.report.tables.markup import Table
 

@@ -1,10 +1,12 @@
-"""The looks of norms."""
+"""The looks of norms; the user's settings of matplotlib do not change them."""
 
-from __future__ import annotations
-
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from rmsexp.records.frames import names
 from rmsexp.report.plots import style
 
 LOOKS = [*style.LOOKS.values(), *style.OTHER_LOOKS]
+IMPORTS = "import rmsexp.report.plots, matplotlib; print(matplotlib.rcParams['font.size'], matplotlib.get_backend())"
 # What a reader with this vision sees of linear light. Source: Machado, Oliveira and Fernandes, "A physiologically-based
 # model for simulation of color vision deficiency" (2009), the matrices of severity 1.
 VISIONS = {
@@ -72,3 +75,14 @@ def test_norms_of_users_get_looks_in_order_and_series_of_a_norm_differ_in_dashes
     assert looks["rms+eps=0.1"] == looks["rms"]._replace(dash=style.VARIANTS[1])
     assert [looks[name] for name in series[3:6]] == list(style.OTHER_LOOKS)
     assert len({look.marker for look in looks.values()}) == len(series) - 1
+
+
+def test_commands_draw_without_the_style_of_the_user(tmp_path: Path) -> None:
+    """``-m rmsexp.report`` is a command; what it prints here is of a process that it starts."""
+    (tmp_path / "matplotlibrc").write_text("font.size: 31\n")
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {IMPORTS!r}], check=True)"
+    command = f"import sys; sys.argv[0] = 'rmsexp'; import rmsexp; {child}"
+    variables = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "MPLBACKEND": "svg"}
+    words = [sys.executable, "-c", command]
+    done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("10.0 agg\n", 0), done.stderr

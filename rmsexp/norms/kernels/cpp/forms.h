@@ -15,12 +15,15 @@
 
 namespace rmsexp {
 
-// The kinds' numbers are defined in kernels/norms.py; kernels/build.py passes them to the compiler.
+// The kinds' numbers are defined in kernels/norms.py; kernels/build.py passes them to the compiler. kTanh and kErf are
+// the pointwise functions of pointwise_rows.h, which have no statistics.
 enum Kind : int64_t {
   kNone = RMSEXP_KIND_NONE,
   kRms = RMSEXP_KIND_RMS,
   kLayer = RMSEXP_KIND_LAYER,
   kEuclid = RMSEXP_KIND_EUCLID,
+  kTanh = RMSEXP_KIND_TANH,
+  kErf = RMSEXP_KIND_ERF,
 };
 
 // A norm over `n` units, of which the first `k` enter the statistic. eps is added under the root if `inside` is true,

@@ -1,4 +1,4 @@
-// What the operators norms and pointwise functions share: arguments, tensors that the kernels read and write, autograd.
+// What norms.cpp and the kernels of rows and maps share: layouts, tensors that the kernels read and write, autograd.
 //
 // y = activation(normalised * gain + shift). The activation is a leaky ReLU with `slope` in (0, 1]; 1 means no
 // activation. The statistics are over the last axis of x, or with `maps` over the positions of each channel of an
@@ -24,13 +24,6 @@ namespace rmsexp {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-// Checks the arguments of an operator on x: shapes, dtypes and devices of gain and shift, and the slope. Sizes may be
-// symbolic.
-void check_arguments(const Tensor& x, const OptionalTensor& gain, const OptionalTensor& shift, bool maps, double slope);
-
-// Checks one parameter, a vector of `width` numbers, of an operator on x.
-void check_parameter(const char* name, const OptionalTensor& tensor, const Tensor& x, const c10::SymInt& width);
 
 namespace {
 
@@ -118,10 +111,10 @@ Tensor gradient_slots(const Tensor& parameter, int64_t slots, int64_t width, con
 Tensor sum_of_slots(const Tensor& slots) { return slots.dim() == 1 ? slots : slots.sum(0); }
 
 // Returns the norm over `n` units, of which the first `k`, or all for layer norm, enter the statistic, after checking
-// that the kernels can compute it for the elements of x, if there are any.
+// that the kernels can compute it for the elements of x, if there are any. Pointwise functions have no statistic.
 Form form_of(const Tensor& x, int64_t n, int64_t kind, int64_t k, bool inside, double eps) {
   const Form form{kind, n, kind == kLayer ? n : k, inside, eps};
-  if (x.numel()) check(form);
+  if (x.numel() && kind != kTanh && kind != kErf) check(form);
   return form;
 }
 

@@ -1,6 +1,6 @@
 // Whole sequences of a normalised GRU, LSTM, or decoder with attention, forward and backward through time. The loops
-// over the time steps serve every device: ATen computes the matrix products, and the operators of a step (steps.h) have
-// an implementation per device.
+// over the time steps serve every device: ATen computes the matrix products, and the operators of a step (gru.h,
+// lstm.h, attention.h) have an implementation per device.
 //
 // Shapes: B rows of a batch, T time steps, H units of a state. The first axes of saved tensors are (T, B); positions
 // along T are in the order of the sequence, also if it is read in reverse.
@@ -24,7 +24,9 @@
 
 #include <string>
 
-#include "steps.h"
+#include "attention.h"
+#include "gru.h"
+#include "lstm.h"
 
 namespace rmsexp {
 namespace {
@@ -221,8 +223,8 @@ struct DecoderInputs {
   Tensor w_between;      // (C + 3H, H): maps the state between the GRUs
   Tensor w_context;      // (3H, A): maps the context, for the second GRU
   Tensor score;          // (C,)
-  Tensor affine_first;   // (2, 2, 3H): as in steps.h
-  Tensor affine_second;  // (2, 2, 3H): as in steps.h
+  Tensor affine_first;   // (2, 2, 3H): as in gru.h
+  Tensor affine_second;  // (2, 2, 3H): as in gru.h
   Tensor affine_query;   // (2, C): gain and shift of the query
   Tensor bias;           // (3H,): bias of the second GRU
   Tensor mask;           // (B, S)
@@ -361,6 +363,33 @@ void define_sequence(torch::Library& m, const std::string& name, SequenceForward
 }  // namespace rmsexp
 
 TORCH_LIBRARY_FRAGMENT(rmsexp, m) {
+  m.def(
+      "gru_gates_forward(Tensor ax, Tensor(a!) ah, Tensor h, Tensor? mask, Tensor? bias, Tensor affine, int[] form, "
+      "float eps, Tensor(b!) gates, Tensor(c!) statistics, Tensor(d!) out) -> ()",
+      rmsexp::on_cpu(rmsexp::gru_gates_forward));
+  m.def(
+      "gru_gates_backward(Tensor? dout, Tensor(a!) dh, Tensor ax, Tensor ah, Tensor h, Tensor gates, "
+      "Tensor statistics, Tensor? mask, Tensor affine, int[] form, float eps, Tensor(b!) dax, Tensor(c!) dah, "
+      "Tensor(d!) partials) -> ()",
+      rmsexp::on_cpu(rmsexp::gru_gates_backward));
+  m.def(
+      "lstm_gates_forward(Tensor ax, Tensor ah, Tensor h, Tensor c, Tensor? mask, Tensor affine, Tensor cell_affine, "
+      "int[] form, float eps, Tensor(a!) gates, Tensor(b!) statistics, Tensor(c!) out, Tensor(d!) out_c) -> ()",
+      rmsexp::on_cpu(rmsexp::lstm_gates_forward));
+  m.def(
+      "lstm_gates_backward(Tensor? dout, Tensor(a!) dh, Tensor(b!) dc, Tensor ax, Tensor ah, Tensor c, Tensor out_c, "
+      "Tensor gates, Tensor statistics, Tensor? mask, Tensor affine, Tensor cell_affine, int[] form, float eps, "
+      "Tensor(c!) dax, Tensor(d!) dah, Tensor(e!) partials, Tensor(f!) cell_partials) -> ()",
+      rmsexp::on_cpu(rmsexp::lstm_gates_backward));
+  m.def(
+      "attention_forward(Tensor keys, Tensor query, Tensor values, Tensor mask, Tensor score, Tensor affine, "
+      "int[] form, float eps, Tensor(a!) statistics, Tensor(b!) alpha, Tensor(c!) context) -> ()",
+      rmsexp::on_cpu(rmsexp::attention_forward));
+  m.def(
+      "attention_backward(Tensor dcontext, Tensor keys, Tensor query, Tensor values, Tensor mask, Tensor score, "
+      "Tensor affine, Tensor statistics, Tensor alpha, int[] form, float eps, Tensor(a!) dkeys, Tensor(b!) dquery, "
+      "Tensor(c!) partials) -> ()",
+      rmsexp::on_cpu(rmsexp::attention_backward));
   rmsexp::define_sequence(m, "gru", rmsexp::gru_forward, rmsexp::gru_backward);
   rmsexp::define_sequence(m, "lstm", rmsexp::lstm_forward, rmsexp::lstm_backward);
   rmsexp::define_sequence(m, "decoder", rmsexp::decoder_forward, rmsexp::decoder_backward);

@@ -1,5 +1,6 @@
 // The operators of one time step, which have an implementation for each device, and the statistics that they save. Only
-// the operators over whole sequences call them, whose arguments kernels/recurrences.py has checked.
+// the operators over whole sequences call them, whose arguments kernels/recurrences.py has checked. Here is the code
+// that their implementations on CPU share: rows of matrices, norms of rows, and the backward pass of norms.
 //
 // Shapes: B rows of a batch, H units of a state, S source positions, C units of a key, A units of a value. The last
 // axis of every matrix is contiguous. N is the norm that `form` and `eps` describe, with the gain and shift in
@@ -8,6 +9,8 @@
 // respect to z. `partials` have P parts, one for each thread on CPU and one for each row of the batch on CUDA, so that
 // no two threads add to the same sum; the gradient is the sum of the parts.
 #pragma once
+
+#include <cstring>
 
 #include "forms.h"
 #include "operators.h"
@@ -57,121 +60,123 @@ struct LstmStatistics {
 template <template <typename> typename Row>
 constexpr int64_t kWidth = sizeof(Row<float>) / sizeof(float);
 
-// ax and ah are the summed inputs (weight times vector) from input and state. Their first 2H units, the gates, have one
-// norm, their last H units, the candidate, another:
-//
-//   [reset, update] = sigmoid(N(ax) + N(ah)), candidate = tanh(N(ax) + reset * N(ah))
-//   out = update * h + (1 - update) * candidate
-//
-// Cho et al. (2014), with norms as in Nematus (Zhang & Sennrich 2019, section 6.1). Where the mask is false, out is h,
-// and gates is not written.
-void gru_gates_forward(const Tensor& ax,            // (B, 3H)
-                       const Tensor& ah,            // (B, 3H); the bias is added in place
-                       const Tensor& h,             // (B, H)
-                       const OptionalTensor& mask,  // (B,)
-                       const OptionalTensor& bias,  // (3H,)
-                       const Tensor& affine,        // (2, 2, 3H): gain and shift for ax, gain and shift for ah
-                       at::IntArrayRef form, double eps,
-                       const Tensor& gates,       // (B, 3H), written: reset, update, candidate
-                       const Tensor& statistics,  // (B, 8), written: GruStatistics
-                       const Tensor& out);        // (B, H), written
+namespace {
 
-// On entry, dh is the gradient that later steps send to `out`; on return, it is the gradient of h, except through ah,
-// which the caller adds. With D = dout + dh on entry, and d_update, d_candidate and d_reset the gradients with respect
-// to the arguments of sigmoid and tanh:
-//
-//   d_update    = D * (h - candidate) * update * (1 - update)
-//   d_candidate = D * (1 - update) * (1 - candidate^2)
-//   d_reset     = d_candidate * N(ah) * reset * (1 - reset)
-//   dax = N'([d_reset, d_update, d_candidate]), dah = N'([d_reset, d_update, d_candidate * reset])
-//   dh  = D * update (on return)
-//
-// Where the mask is false, dax and dah are 0, and dh is D on return.
-void gru_gates_backward(const OptionalTensor& dout,  // (B, H): gradient of this step's output
-                        const Tensor& dh,            // (B, H), read and written
-                        const Tensor& ax, const Tensor& ah, const Tensor& h, const Tensor& gates,
-                        const Tensor& statistics, const OptionalTensor& mask, const Tensor& affine,
-                        at::IntArrayRef form, double eps,
-                        const Tensor& dax,        // (B, 3H), written
-                        const Tensor& dah,        // (B, 3H), written
-                        const Tensor& partials);  // (P, 2, 2, 3H), accumulated in place: gradient of affine
+constexpr size_t kLongRow = 8192;  // in bytes: two pages
 
-// ax and ah are the summed inputs (weight times vector) from input and hidden state. The 4H units of each have one
-// norm:
-//
-//   [in, forget, out] = sigmoid(N(ax) + N(ah)), value = tanh(N(ax) + N(ah))
-//   out_c = forget * c + in * value, out_h = out * tanh(N(out_c))
-//
-// Ba et al. (2016), Eqs. 20 to 22. Where the mask is false, out_h is h, out_c is c, and gates is not written.
-void lstm_gates_forward(const Tensor& ax,            // (B, 4H)
-                        const Tensor& ah,            // (B, 4H)
-                        const Tensor& h,             // (B, H)
-                        const Tensor& c,             // (B, H)
-                        const OptionalTensor& mask,  // (B,)
-                        const Tensor& affine,        // (2, 2, 4H): gain and shift for ax, gain and shift for ah
-                        const Tensor& cell_affine,   // (2, H): gain and shift for out_c
-                        at::IntArrayRef form, double eps,
-                        const Tensor& gates,       // (B, 5H), written: in, forget, out, value, tanh(N(out_c))
-                        const Tensor& statistics,  // (B, 6), written: LstmStatistics
-                        const Tensor& out_h,       // (B, H), written
-                        const Tensor& out_c);      // (B, H), written
+// Pointers to the rows of a matrix whose last axis is contiguous; null pointers if there is no matrix.
+template <typename T>
+struct Rows {
+  T* data = nullptr;
+  int64_t stride = 0;
 
-// On entry, dh and dc are the gradients that later steps send to out_h and out_c. On return, dc is the gradient of c,
-// and dh that of h, except through ah, which the caller adds. With D = dout + dh on entry, seen = tanh(N(out_c)), and
-// d_in, d_forget, d_out and d_value the gradients with respect to the arguments of sigmoid and tanh:
-//
-//   d_out    = D * seen * out * (1 - out)
-//   E        = dc (on entry) + N'(D * out * (1 - seen^2)), the whole gradient of out_c
-//   d_in     = E * value * in * (1 - in)
-//   d_forget = E * c * forget * (1 - forget)
-//   d_value  = E * in * (1 - value^2)
-//   dax = N'([d_in, d_forget, d_out, d_value]), and dah likewise, with the statistics of ah
-//   dc  = E * forget (on return), dh = 0 (on return)
-//
-// Where the mask is false, dax and dah are 0, dh is D on return, and dc does not change.
-void lstm_gates_backward(const OptionalTensor& dout,  // (B, H): gradient of this step's output
-                         const Tensor& dh,            // (B, H), read and written
-                         const Tensor& dc,            // (B, H), read and written
-                         const Tensor& ax, const Tensor& ah, const Tensor& c, const Tensor& out_c, const Tensor& gates,
-                         const Tensor& statistics, const OptionalTensor& mask, const Tensor& affine,
-                         const Tensor& cell_affine, at::IntArrayRef form, double eps,
-                         const Tensor& dax,             // (B, 4H), written
-                         const Tensor& dah,             // (B, 4H), written
-                         const Tensor& partials,        // (P, 2, 2, 4H), accumulated in place: gradient of affine
-                         const Tensor& cell_partials);  // (P, 2, H), accumulated in place: gradient of cell_affine
+  explicit Rows(const Tensor& matrix) : data(matrix.mutable_data_ptr<T>()), stride(matrix.stride(0)) {}
+  explicit Rows(const OptionalTensor& matrix) {
+    if (matrix.has_value()) *this = Rows(*matrix);
+  }
+  T* operator[](int64_t row) const { return data == nullptr ? nullptr : data + row * stride; }
+  // Makes the processor load the first n values of a row into its cache. Unasked, it loads ahead only within a memory
+  // page, which is enough for rows of several pages.
+  template <bool kWritten>
+  void prefetch(int64_t row, int64_t n) const {
+    if (n * sizeof(T) > kLongRow) return;
+    for (int64_t j = 0; j < n; j += 64 / sizeof(T)) __builtin_prefetch((*this)[row] + j, kWritten, 2);
+  }
+};
 
-// Additive attention (Bahdanau et al. 2015, section 3.1) with a normalised query, over the positions p where the mask
-// is true:
-//
-//   energy_p = score . tanh(key_p + N(query)), alpha = softmax(energy), context = sum_p alpha_p value_p
-//
-// Where the mask is false, alpha is 0.
-void attention_forward(const Tensor& keys,    // (B, S, C)
-                       const Tensor& query,   // (B, C)
-                       const Tensor& values,  // (B, S, A)
-                       const Tensor& mask,    // (B, S)
-                       const Tensor& score,   // (C,)
-                       const Tensor& affine,  // (2, C): gain and shift of the query
-                       at::IntArrayRef form, double eps,
-                       const Tensor& statistics,  // (B, 2), written: Statistics
-                       const Tensor& alpha,       // (B, S), written
-                       const Tensor& context);    // (B, A), written
+// A mask that is true for the rows of a batch that are not padding; without a tensor, no row is padding.
+struct RowMask {
+  const bool* data = nullptr;
+  int64_t stride = 0;
 
-// With seen_p = tanh(key_p + N(query)):
-//
-//   dalpha_p  = dcontext . value_p
-//   denergy_p = alpha_p (dalpha_p - sum_i alpha_i dalpha_i)
-//   dscore    = sum_p denergy_p seen_p
-//   dkey_p    = denergy_p score (1 - seen_p^2)
-//   dquery    = N'(sum_p dkey_p)
-//
-// The caller computes the gradient of the values, which is a matrix product.
-void attention_backward(const Tensor& dcontext,  // (B, A)
-                        const Tensor& keys, const Tensor& query, const Tensor& values, const Tensor& mask,
-                        const Tensor& score, const Tensor& affine, const Tensor& statistics, const Tensor& alpha,
-                        at::IntArrayRef form, double eps,
-                        const Tensor& dkeys,      // (B, S, C), accumulated in place: gradient of the keys
-                        const Tensor& dquery,     // (B, C), written: gradient of the query
-                        const Tensor& partials);  // (P, 3, C), accumulated in place: gradients of score, gain and shift
+  explicit RowMask(const OptionalTensor& mask) {
+    if (mask.has_value()) data = mask->const_data_ptr<bool>(), stride = mask->stride(0);
+  }
+  bool is_real(int64_t row) const { return data == nullptr || data[row * stride]; }
+};
 
+constexpr int64_t kUnitsPerThread = 4096;  // with fewer units per thread, another thread saves no time
+
+// Returns the grain size of at::parallel_for, in rows, for rows of `width` units.
+inline int64_t rows_per_thread(int64_t width) { return std::max<int64_t>(1, kUnitsPerThread / width); }
+
+// Returns a row of a tensor `statistics` as a struct S, such as GruStatistics.
+template <typename S, typename T>
+S read_struct(const T* row) {
+  S result;
+  std::memcpy(&result, row, sizeof(S));
+  return result;
+}
+
+template <typename S, typename T>
+void write_struct(T* row, const S& value) {
+  std::memcpy(row, &value, sizeof(S));
+}
+
+template <typename T>
+void add_to(T* sum, const T* summand, int64_t n) {
+  for_each_vector<T>(
+      0, n, [&](int64_t j, auto count) { store(sum + j, load(sum + j, count) + load(summand + j, count), count); });
+}
+
+// Gain and shift of a norm, or the gradients of both.
+template <typename T>
+struct Affine {
+  T *gain, *shift;
+
+  Affine(T* data, int64_t width) : gain(data), shift(data + width) {}
+  Affine from(int64_t unit) const { return {gain + unit, shift - gain}; }
+};
+
+// Gain and shift for the summed inputs ax, in member x, and for ah, in member h; data is a tensor (2, 2, width).
+template <typename T>
+struct StepAffine {
+  Affine<T> x, h;
+
+  StepAffine(T* data, int64_t width) : x(data, width), h(data + 2 * width, width) {}
+};
+
+// A row, its statistics, and the gain and shift of its norm.
+template <typename T>
+struct NormedRow {
+  const T* a;
+  Statistics<T> statistics;
+  Affine<const T> affine;
+
+  inline Vec<T> normalised(int64_t j, int64_t count) const {
+    return (load(a + j, count) - Vec<T>(statistics.mean)) * Vec<T>(statistics.scale);
+  }
+
+  // normalised * gain + shift
+  inline Vec<T> value(int64_t j, int64_t count) const {
+    return at::vec::fmadd(normalised(j, count), load(affine.gain + j, count), load(affine.shift + j, count));
+  }
+};
+
+// The backward pass of the norm of a row. Callers call add() once for every unit, in vectors, and then finish().
+template <typename T>
+struct NormBackward {
+  NormedRow<T> row;
+  Affine<T> daffine;  // gradients of gain and shift, accumulated in place
+  T* da;              // gradient of row.a, written
+  Vec<T> gradients = Vec<T>(0), products = Vec<T>(0);
+
+  // `gradient` is the gradient of the loss with respect to row.value(j, count).
+  inline void add(Vec<T> gradient, int64_t j, int64_t count) {
+    const auto normalised = row.normalised(j, count);
+    store(daffine.gain + j, at::vec::fmadd(gradient, normalised, load(daffine.gain + j, count)), count);
+    store(daffine.shift + j, load(daffine.shift + j, count) + gradient, count);
+    gradient = zero_tail(gradient * load(row.affine.gain + j, count), count);
+    gradients = gradients + gradient;
+    products = at::vec::fmadd(gradient, normalised, products);
+    store(da + j, gradient, count);
+  }
+
+  void finish(const Form& form) const {
+    const GradientSums<T> sums{horizontal_sum<T>(gradients), horizontal_sum<T>(products)};
+    gradient_of_row(da, row.a, row.statistics, correction<T>(sums, row.statistics.scale, form), form);
+  }
+};
+
+}  // namespace
 }  // namespace rmsexp

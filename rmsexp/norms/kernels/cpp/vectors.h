@@ -42,21 +42,6 @@ inline Vec<Wide<T>> load(const T* source, int64_t count) {
   }
 }
 
-// Stores the first `count` elements of `value` at `target`.
-template <typename T>
-inline void store(T* target, Vec<Wide<T>> value, int64_t count) {
-  using W = Wide<T>;
-  if constexpr (std::is_same_v<T, W>) {
-    if (count == Vec<W>::size()) {
-      value.store(target);
-    } else {
-      value.store(target, count);
-    }
-  } else {
-    at::vec::convert_from_float<T>(value, value).store(target, count);
-  }
-}
-
 // Returns whether a thread's part of a tensor is larger than 4 MiB, about a core's share of the last-level cache. When
 // the thread reaches the end of such a part, the beginning of the part is no longer in the cache.
 inline bool exceeds_cache(const at::Tensor& tensor) {
@@ -66,7 +51,7 @@ inline bool exceeds_cache(const at::Tensor& tensor) {
 // Stores the first `count` elements of `value` at `target`. With `streaming`, whole vectors of float or double at an
 // aligned target are written by non-temporal stores, if the vectors are AVX2 or AVX-512. Such a store does not first
 // read the cache line that it overwrites. A thread must call fence() after its last streaming store.
-template <bool streaming, typename T, typename C>
+template <bool streaming = false, typename T, typename C>
 inline void store(T* target, const Vec<Wide<T>>& value, C count) {
 #if defined(CPU_CAPABILITY_AVX2) || defined(CPU_CAPABILITY_AVX512)
   constexpr bool is_whole = !std::is_same_v<C, int64_t>;
@@ -81,7 +66,13 @@ inline void store(T* target, const Vec<Wide<T>>& value, C count) {
     }
   }
 #endif
-  store(target, value, count);
+  if constexpr (!std::is_same_v<T, Wide<T>>) {
+    at::vec::convert_from_float<T>(value, value).store(target, count);
+  } else if (count == value.size()) {
+    value.store(target);
+  } else {
+    value.store(target, count);
+  }
 }
 
 // Makes this thread's streaming stores visible to other threads before any of its later stores.

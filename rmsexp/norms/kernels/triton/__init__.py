@@ -15,7 +15,6 @@ from torch.library import Library
 
 from rmsexp.norms.kernels.triton.attention import attention_backward, attention_forward
 from rmsexp.norms.kernels.triton.norms import normalise_backward, normalise_forward
-from rmsexp.norms.kernels.triton.pointwise import pointwise_backward, pointwise_forward
 from rmsexp.norms.kernels.triton.steps import (
     gru_gates_backward,
     gru_gates_forward,
@@ -26,8 +25,6 @@ from rmsexp.norms.kernels.triton.steps import (
 OPERATORS: dict[str, Callable[..., Any]] = {
     "normalise_forward": normalise_forward,
     "normalise_backward": normalise_backward,
-    "pointwise_forward": pointwise_forward,
-    "pointwise_backward": pointwise_backward,
     "gru_gates_forward": gru_gates_forward,
     "gru_gates_backward": gru_gates_backward,
     "lstm_gates_forward": lstm_gates_forward,

@@ -3,7 +3,7 @@
 Shapes: B rows of the batch, one per program; S source positions; C features of keys and query; A features of values.
 Tensors are float32 or float64 and contiguous, except that the rows of the batch may have any stride. ``mask``, (B, S),
 is a padding mask, true where a position is not padding. Keys and values at padding positions are not read. The
-formulas, and the operators' arguments, are in ``cpp/steps.h``.
+formulas, and the operators' arguments, are in ``cpp/attention.h``.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
@@ -16,6 +16,7 @@ import triton.language as tl
 from rmsexp.norms.kernels.triton.rows import (
     RowOperator,
     check_form,
+    indices,
     load_statistics,
     norm_backward,
     norm_output,
@@ -24,6 +25,13 @@ from rmsexp.norms.kernels.triton.rows import (
 )
 
 QUERY = tl.constexpr(0)  # number of the norm in a row of statistics, which holds this norm only
+
+
+@triton.jit
+def _positions(start, mask, length, BLOCK_POSITIONS: tl.constexpr):
+    """Return the positions of a block, (BLOCK_POSITIONS, 1), from ``start`` on, and where the mask is true."""
+    position = start + tl.arange(0, BLOCK_POSITIONS)[:, None]
+    return position, tl.load(mask + position, position < length, other=0)
 
 
 @triton.jit
@@ -61,18 +69,14 @@ def _forward(
     statistics += row * statistics_stride
     alpha += row * alpha_stride
     context += row * context_stride
-    positions = tl.arange(0, BLOCK_POSITIONS)[:, None]
-    units = tl.arange(0, BLOCK_N)[None, :]
     mean, scale = saved_statistics(query, statistics, QUERY, width, k, NORM, BLOCK_N)
     # alpha first holds the energies, score . tanh(keys + N(query)), and then their softmax.
     maxima = tl.full([BLOCK_POSITIONS, 1], float("-inf"), DTYPE)
     for position_start in range(0, length, BLOCK_POSITIONS):
-        position = position_start + positions
-        valid = tl.load(mask + position, position < length, other=0)
+        position, valid = _positions(position_start, mask, length, BLOCK_POSITIONS)
         products = tl.zeros([BLOCK_POSITIONS, BLOCK_N], DTYPE)
         for start in range(0, width, BLOCK_N):
-            unit = start + units
-            in_row = unit < width
+            unit, in_row = indices(start, width, BLOCK_N)
             key = tl.load(keys + position * width + unit, valid & in_row, other=0)
             activation = tanh(key + norm_output(query, affine, width, mean, scale, unit, in_row))
             products += activation * tl.load(score + unit, in_row, other=0)
@@ -83,24 +87,20 @@ def _forward(
     maximum = tl.max(maxima, 0, keep_dims=True)
     exponentials = tl.zeros([BLOCK_POSITIONS, 1], DTYPE)
     for position_start in range(0, length, BLOCK_POSITIONS):
-        position = position_start + positions
-        valid = tl.load(mask + position, position < length, other=0)
+        position, valid = _positions(position_start, mask, length, BLOCK_POSITIONS)
         exponentials += tl.where(valid, tl.exp(tl.load(alpha + position, valid, other=0) - maximum), 0)
     total = tl.sum(exponentials, 0, keep_dims=True)
     for position_start in range(0, length, BLOCK_POSITIONS):
-        position = position_start + positions
-        valid = tl.load(mask + position, position < length, other=0)
+        position, valid = _positions(position_start, mask, length, BLOCK_POSITIONS)
         weight = tl.where(valid, tl.exp(tl.load(alpha + position, valid, other=0) - maximum) / total, 0)
         tl.debug_barrier()  # every thread has read the energies before they are overwritten
         tl.store(alpha + position, weight, position < length)
     tl.debug_barrier()
     for start in range(0, depth, BLOCK_N):
-        unit = start + units
-        in_row = unit < depth
+        unit, in_row = indices(start, depth, BLOCK_N)
         weighted = tl.zeros([BLOCK_POSITIONS, BLOCK_N], DTYPE)
         for position_start in range(0, length, BLOCK_POSITIONS):
-            position = position_start + positions
-            valid = tl.load(mask + position, position < length, other=0)
+            position, valid = _positions(position_start, mask, length, BLOCK_POSITIONS)
             value = tl.load(values + position * depth + unit, valid & in_row, other=0)
             weighted += tl.load(alpha + position, valid, other=0) * value
         tl.store(context + unit, tl.sum(weighted, 0, keep_dims=True), in_row)
@@ -153,17 +153,13 @@ def _backward(
     dkeys += row * dkeys_stride
     dquery += row * dquery_stride
     partials += row * partials_stride
-    positions = tl.arange(0, BLOCK_POSITIONS)[:, None]
-    units = tl.arange(0, BLOCK_N)[None, :]
     mean, scale = load_statistics(statistics, QUERY)
     averages = tl.zeros([BLOCK_POSITIONS, 1], DTYPE)
     for position_start in range(0, length, BLOCK_POSITIONS):
-        position = position_start + positions
-        valid = tl.load(mask + position, position < length, other=0)
+        position, valid = _positions(position_start, mask, length, BLOCK_POSITIONS)
         products = tl.zeros([BLOCK_POSITIONS, BLOCK_N], DTYPE)
         for start in range(0, depth, BLOCK_N):
-            unit = start + units
-            in_row = unit < depth
+            unit, in_row = indices(start, depth, BLOCK_N)
             value = tl.load(values + position * depth + unit, valid & in_row, other=0)
             products += tl.load(dcontext + unit, in_row, other=0) * value
         d_alpha = tl.sum(products, 1, keep_dims=True)
@@ -172,15 +168,13 @@ def _backward(
     tl.debug_barrier()
     average = tl.sum(averages, 0, keep_dims=True)
     for start in range(0, width, BLOCK_N):
-        unit = start + units
-        in_row = unit < width
+        unit, in_row = indices(start, width, BLOCK_N)
         normalised_query = norm_output(query, affine, width, mean, scale, unit, in_row)
         weight = tl.load(score + unit, in_row, other=0)
         d_score = tl.zeros([BLOCK_POSITIONS, BLOCK_N], DTYPE)
         d_query = tl.zeros([BLOCK_POSITIONS, BLOCK_N], DTYPE)
         for position_start in range(0, length, BLOCK_POSITIONS):
-            position = position_start + positions
-            valid = tl.load(mask + position, position < length, other=0)
+            position, valid = _positions(position_start, mask, length, BLOCK_POSITIONS)
             offset = position * width + unit
             d_alpha = tl.load(dalpha + position, valid, other=0)
             d_energy = tl.load(alpha + position, valid, other=0) * (d_alpha - average)

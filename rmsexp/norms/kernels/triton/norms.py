@@ -2,11 +2,14 @@
 
 A *row* is a set of n units that share a statistic; for maps, it is the positions of one channel of one example. Each
 program computes BLOCK_ROWS rows, BLOCK_N units of each at a time. The same kernels compute the sum of two tensors and a
-norm of the sum over its last axis. The arguments of the operators are described in ``cpp/norms.cpp``.
+norm of the sum over its last axis, and pointwise functions: ``y = f(alpha * x + offset) * gain + shift``. For these, a
+row of channels-last maps is a position, and its units are the channels. The arguments of the operators are described in
+``cpp/norms.cpp``.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
-from typing import NamedTuple
+import math
+from typing import Any
 
 import torch
 import triton
@@ -15,7 +18,31 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rmsexp.norms.kernels.norms import Kind, compute_dtype, is_channels_last, is_readable
-from rmsexp.norms.kernels.triton.rows import LAYER, check_form, launch_options, row_gradient_terms, row_statistics
+from rmsexp.norms.kernels.triton.rows import (
+    ERF,
+    LAYER,
+    check_form,
+    launch_options,
+    row_gradient_terms,
+    row_statistics,
+    tanh,
+)
+
+
+@triton.jit
+def _function(x, alpha, offset, NORM: tl.constexpr):
+    """Return ``u = alpha * x + offset``, and ``f(u)``, where f is tanh or erf."""
+    u = x * tl.load(alpha)
+    if offset is not None:
+        u += tl.load(offset)
+    return u, tl.erf(u) if NORM[0] == ERF else tanh(u)
+
+
+@triton.jit
+def _block(start, row_begin, row_exists, unit_stride, n, BLOCK_N: tl.constexpr):
+    """Return the units of a block, which of them are in the row, and in existing rows, and their places in memory."""
+    unit = start + tl.arange(0, BLOCK_N)[None, :]
+    return unit, unit < n, row_exists & (unit < n), row_begin + unit.to(tl.int64) * unit_stride
 
 
 @triton.jit
@@ -27,7 +54,9 @@ def _forward(
     shift,  # (n,), for maps (channels,); or None
     y,  # written, with the layout of x
     mean,  # (rows,), written, for LAYER; otherwise empty
-    scale,  # (rows,), written
+    scale,  # (rows,), written; empty for a pointwise function
+    alpha,  # (1,), of a pointwise function; None for norms
+    offset,  # (1,), of a pointwise function; or None
     rows,  # number of rows
     unit_stride,
     channels,  # number of channels of maps
@@ -48,29 +77,31 @@ def _forward(
     row_begin = row // unit_stride * n * unit_stride + row % unit_stride
     if addend is not None:
         for start in range(0, n, BLOCK_N):
-            unit = start + tl.arange(0, BLOCK_N)[None, :]
-            in_row = row_exists & (unit < n)
-            offset = row_begin + unit.to(tl.int64) * unit_stride
-            value = tl.load(x + offset, in_row).to(DTYPE) + tl.load(addend + offset, in_row).to(DTYPE)
-            tl.store(total + offset, value, in_row)
+            _, _, in_row, place = _block(start, row_begin, row_exists, unit_stride, n, BLOCK_N)
+            value = tl.load(x + place, in_row).to(DTYPE) + tl.load(addend + place, in_row).to(DTYPE)
+            tl.store(total + place, value, in_row)
         tl.debug_barrier()  # other threads wrote the total that is read from here on
         x = total
-    row_mean, row_scale = row_statistics(x + row_begin, row_exists, unit_stride, n, k, NORM, DTYPE, BLOCK_ROWS, BLOCK_N)
-    if NORM[0] == LAYER:
-        tl.store(mean + row, row_mean, row_exists)
-    tl.store(scale + row, row_scale, row_exists)
+    if alpha is None:
+        begin = x + row_begin
+        row_mean, row_scale = row_statistics(begin, row_exists, unit_stride, n, k, NORM, DTYPE, BLOCK_ROWS, BLOCK_N)
+        if NORM[0] == LAYER:
+            tl.store(mean + row, row_mean, row_exists)
+        tl.store(scale + row, row_scale, row_exists)
     for start in range(0, n, BLOCK_N):
-        unit = start + tl.arange(0, BLOCK_N)[None, :]
-        in_row = row_exists & (unit < n)
-        offset = row_begin + unit.to(tl.int64) * unit_stride
+        unit, exists, in_row, place = _block(start, row_begin, row_exists, unit_stride, n, BLOCK_N)
         parameter = row % channels if MAPS else unit
-        exists = row_exists if MAPS else unit < n  # in the shape of `parameter`
-        value = (tl.load(x + offset, in_row).to(DTYPE) - row_mean) * row_scale
+        exists = row_exists if MAPS else exists  # in the shape of `parameter`
+        value = tl.load(x + place, in_row, other=0).to(DTYPE)
+        if alpha is None:
+            value = (value - row_mean) * row_scale
+        else:
+            _, value = _function(value, alpha, offset, NORM)
         if gain is not None:
             value *= tl.load(gain + parameter, exists)
         if shift is not None:
             value += tl.load(shift + parameter, exists)
-        tl.store(y + offset, value, in_row)
+        tl.store(y + place, value, in_row)
 
 
 @triton.jit
@@ -81,9 +112,12 @@ def _backward(
     gain,  # (n,), for maps (channels,); or None
     mean,  # (rows,) for LAYER; otherwise empty
     scale,  # (rows,)
+    alpha,  # (1,), of a pointwise function; None for norms
+    offset,  # (1,), of a pointwise function; or None
     dx,  # written, with the layout of x
     dgain,  # (programs, n), for maps (rows,), written: gradient of gain from each program's rows (maps: each row)
     dshift,  # as dgain, the gradient of shift; dgain or dshift is None if there is no gain or no shift
+    dnumbers,  # (programs, 2), written: gradients of alpha and offset from each program's rows; None without alpha
     rows,  # number of rows
     unit_stride,
     channels,  # number of channels of maps
@@ -94,37 +128,51 @@ def _backward(
     BLOCK_ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Compute the gradients of the inputs of :func:`_forward`.
+    """Compute dx by the formula in :func:`rmsexp.norms.kernels.triton.rows.row_gradient_terms`, with ``g = dy * gain``.
 
-    The formulas are those of ``rows_backward`` in ``cpp/norm_rows.h``. A program writes the sums over its rows, or for
-    maps over the units of each row; the caller adds these parts. With an addend, x is the total.
+    The gradient of gain is ``dy * normalised``, that of shift is ``dy``: each program writes the sums over its rows, or
+    for maps over the units of each row; the caller adds these parts. With an addend, x is the total. For a pointwise
+    function, f(u) is in the place of the normalised values, and dx is ``alpha * h`` with ``h = dy * gain * f'(u)``.
     """
     DTYPE: tl.constexpr = scale.dtype.element_ty
     row = (tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS))[:, None]
     row_exists = row < rows
     row_begin = row // unit_stride * n * unit_stride + row % unit_stride
     part = tl.program_id(0).to(tl.int64) * n  # this program's row of dgain and dshift, unless MAPS
-    row_mean = tl.zeros([BLOCK_ROWS, 1], DTYPE)
-    if NORM[0] == LAYER:
-        row_mean = tl.load(mean + row, row_exists, other=0)
-    row_scale = tl.load(scale + row, row_exists, other=1)
+    if alpha is None:
+        row_mean = tl.zeros([BLOCK_ROWS, 1], DTYPE)
+        if NORM[0] == LAYER:
+            row_mean = tl.load(mean + row, row_exists, other=0)
+        row_scale = tl.load(scale + row, row_exists, other=1)
     sums_g = tl.zeros([BLOCK_ROWS, BLOCK_N], DTYPE)
     sums_gy = tl.zeros([BLOCK_ROWS, BLOCK_N], DTYPE)
+    sums_alpha = tl.zeros([BLOCK_ROWS, BLOCK_N], DTYPE)
+    sums_offset = tl.zeros([BLOCK_ROWS, BLOCK_N], DTYPE)
     for start in range(0, n, BLOCK_N):
-        unit = start + tl.arange(0, BLOCK_N)[None, :]
-        in_row = row_exists & (unit < n)
-        offset = row_begin + unit.to(tl.int64) * unit_stride
-        g = tl.load(dy + offset, in_row, other=0).to(DTYPE)
-        normalised = (tl.load(x + offset, in_row, other=0).to(DTYPE) - row_mean) * row_scale
+        unit, exists, in_row, place = _block(start, row_begin, row_exists, unit_stride, n, BLOCK_N)
+        g = tl.load(dy + place, in_row, other=0).to(DTYPE)
+        value = tl.load(x + place, in_row, other=0).to(DTYPE)
+        if alpha is None:
+            normalised = (value - row_mean) * row_scale
+        else:
+            u, normalised = _function(value, alpha, offset, NORM)
+            row_gain = tl.load(gain + (row % channels if MAPS else unit), row_exists if MAPS else exists, other=0)
+            derivative = 1.1283791670955126 * tl.exp(-u * u) if NORM[0] == ERF else 1 - normalised * normalised
+            h = tl.where(in_row, g * row_gain * derivative, 0)
+            sums_alpha += tl.where(in_row, h * value, 0)
+            sums_offset += h
+            tl.store(dx + place, h * tl.load(alpha), in_row)
+            normalised = tl.where(in_row, normalised, 0)
         if not MAPS:
             if dgain is not None:
-                tl.store(dgain + part + unit, tl.sum(g * normalised, 0, keep_dims=True), unit < n)
+                tl.store(dgain + part + unit, tl.sum(g * normalised, 0, keep_dims=True), exists)
             if dshift is not None:
-                tl.store(dshift + part + unit, tl.sum(g, 0, keep_dims=True), unit < n)
+                tl.store(dshift + part + unit, tl.sum(g, 0, keep_dims=True), exists)
             if gain is not None:
-                g *= tl.load(gain + unit, unit < n, other=0)
-        sums_g += g
-        sums_gy += g * normalised
+                g *= tl.load(gain + unit, exists, other=0)
+        if MAPS or (alpha is None):  # else nothing reads the sums
+            sums_g += g
+            sums_gy += g * normalised
     sum_g = tl.sum(sums_g, 1, keep_dims=True)
     sum_gy = tl.sum(sums_gy, 1, keep_dims=True)
     if MAPS:  # all units of a row have the same gain, so that it multiplies the sums
@@ -136,51 +184,52 @@ def _backward(
             row_gain = tl.load(gain + row % channels, row_exists, other=0)
             sum_g *= row_gain
             sum_gy *= row_gain
-    mean_g, slope = row_gradient_terms(sum_g, sum_gy, row_scale, n, k, NORM)
-    for start in range(0, n, BLOCK_N):
-        unit = start + tl.arange(0, BLOCK_N)[None, :]
-        in_row = row_exists & (unit < n)
-        offset = row_begin + unit.to(tl.int64) * unit_stride
-        g = tl.load(dy + offset, in_row, other=0).to(DTYPE)
-        if gain is not None:
-            g *= tl.load(gain + (row % channels if MAPS else unit), row_exists if MAPS else unit < n, other=0)
-        normalised = (tl.load(x + offset, in_row, other=0).to(DTYPE) - row_mean) * row_scale
-        gradient = row_scale * (g - mean_g - tl.where(unit < k, normalised * slope, 0))
-        if dtotal is not None:
-            gradient += tl.load(dtotal + offset, in_row, other=0).to(DTYPE)
-        tl.store(dx + offset, gradient, in_row)
+    if alpha is None:
+        mean_g, slope = row_gradient_terms(sum_g, sum_gy, row_scale, n, k, NORM)
+        for start in range(0, n, BLOCK_N):
+            unit, exists, in_row, place = _block(start, row_begin, row_exists, unit_stride, n, BLOCK_N)
+            g = tl.load(dy + place, in_row, other=0).to(DTYPE)
+            if gain is not None:
+                g *= tl.load(gain + (row % channels if MAPS else unit), row_exists if MAPS else exists, other=0)
+            normalised = (tl.load(x + place, in_row, other=0).to(DTYPE) - row_mean) * row_scale
+            gradient = row_scale * (g - mean_g - tl.where(unit < k, normalised * slope, 0))
+            if dtotal is not None:
+                gradient += tl.load(dtotal + place, in_row, other=0).to(DTYPE)
+            tl.store(dx + place, gradient, in_row)
+    else:
+        tl.store(dnumbers + 2 * tl.program_id(0).to(tl.int64), tl.sum(sums_alpha))
+        tl.store(dnumbers + 2 * tl.program_id(0).to(tl.int64) + 1, tl.sum(sums_offset))
 
 
-class Layout(NamedTuple):
-    """How the rows of a tensor lie in memory: each has ``n`` units, which are ``unit_stride`` elements apart.
+def kernel_layout(x: Tensor, maps: bool, kind: int, k: int, inside: bool, eps: float) -> tuple[Any, ...]:
+    """Return the kernels' arguments from ``rows`` to ``NORM``, for a tensor that they read.
 
-    ``channels``: number of channels of feature maps; 1 for other tensors.
+    Raises: ValueError for a norm that they cannot compute.
     """
+    norm, last_axis = (kind, inside, eps), (x.numel() // max(1, x.shape[-1]), 1, 1, x.shape[-1])
+    pointwise, channels_last = kind in (Kind.TANH, Kind.ERF), maps and is_channels_last(x)
+    if maps and pointwise and channels_last:
+        return x.numel() // max(1, x.shape[1]), 1, 1, x.shape[1], 0, False, norm
+    examples, channels = x.shape[:2] if maps else (0, 0)
+    of_maps = (examples * channels, channels if channels_last else 1, channels, math.prod(x.shape[2:]))
+    rows, unit_stride, channels, n = of_maps if maps else last_axis
+    k = n if kind == Kind.LAYER else k
+    if x.numel() and not pointwise:
+        check_form(kind, n, k, inside)
+    return rows, unit_stride, channels, n, k, maps, norm
 
-    rows: int
-    unit_stride: int
-    channels: int
-    n: int
 
-
-def layout_of(x: Tensor, maps: bool) -> Layout:
-    if not maps:
-        return Layout(x.numel() // max(1, x.shape[-1]), 1, 1, x.shape[-1])
-    examples, channels, height, width = x.shape
-    return Layout(examples * channels, channels if is_channels_last(x) else 1, channels, height * width)
-
-
-def block_options(layout: Layout) -> dict[str, int]:
+def block_options(rows: int, unit_stride: int, n: int) -> dict[str, int]:
     """Return the size of a program's block, at most 4096 values, and Triton's launch options.
 
     For channels-last maps, a block has 32 rows. Otherwise it has one row if the tensor has fewer than 256 rows, else
     several. With several rows, fewer programs write parts of the gradients of gain and shift (except for maps).
     """
-    width = triton.next_power_of_2(max(1, layout.n))
-    several = min(max(16, 4096 // width), triton.next_power_of_2(layout.rows // 256 + 1))
-    rows = 32 if layout.unit_stride > 1 else several
-    units = min(width, max(1, 4096 // rows))
-    return {"BLOCK_ROWS": rows, "BLOCK_N": units, **launch_options(rows * units)}
+    width = triton.next_power_of_2(max(1, n))
+    several = min(max(16, 4096 // width), triton.next_power_of_2(rows // 256 + 1))
+    block_rows = 32 if unit_stride > 1 else several
+    units = min(width, max(1, 4096 // block_rows))
+    return {"BLOCK_ROWS": block_rows, "BLOCK_N": units, **launch_options(block_rows * units)}
 
 
 def wide_parameter(vector: Tensor | None, x: Tensor) -> Tensor | None:
@@ -203,20 +252,22 @@ def normalise_forward(
     inside: bool,
     eps: float,
     slope: float = 1.0,
+    alpha: Tensor | None = None,
+    offset: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return y, mean, scale and total, which is empty without an addend. A separate kernel applies the leaky ReLU."""
     x = x if is_readable(x, maps) else x.contiguous()
     addend = None if addend is None else with_layout(addend, x)
-    layout = layout_of(x, maps)
+    layout = kernel_layout(x, maps, kind, k, inside, eps)
+    rows, unit_stride, _, n, *_ = layout
     total, y = None if addend is None else torch.empty_like(x), torch.empty_like(x)
-    scale = x.new_empty(layout.rows, dtype=compute_dtype(x.dtype))
-    mean = scale.new_empty(layout.rows if kind == Kind.LAYER else 0)
+    scale = x.new_empty(rows if alpha is None else 0, dtype=compute_dtype(x.dtype))
+    mean = scale.new_empty(rows if kind == Kind.LAYER else 0)
     if x.numel():
-        options = block_options(layout)
-        tensors = (x, addend, total, wide_parameter(gain, x), wide_parameter(shift, x), y, mean, scale)
-        k = checked_units(kind, layout.n, k, inside)
-        grid = (triton.cdiv(layout.rows, options["BLOCK_ROWS"]),)
-        _forward[grid](*tensors, *layout, k, maps, (kind, inside, eps), **options)
+        options = block_options(rows, unit_stride, n)
+        gain, shift, alpha, offset = (wide_parameter(vector, x) for vector in (gain, shift, alpha, offset))
+        tensors = (x, addend, total, gain, shift, y, mean, scale, alpha, offset)
+        _forward[(triton.cdiv(rows, options["BLOCK_ROWS"]),)](*tensors, *layout, **options)
     return y if slope == 1 else F.leaky_relu(y, slope), mean, scale, x.new_empty(0) if total is None else total
 
 
@@ -234,30 +285,26 @@ def normalise_backward(
     inside: bool,
     eps: float,
     slope: float = 1.0,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x, to which ``dtotal`` is added, and of gain and shift."""
+    alpha: Tensor | None = None,
+    offset: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of x, to which ``dtotal`` is added, gain, shift, and alpha and offset together, ``(2,)``."""
     if slope != 1:
-        y, *_ = normalise_forward(x, None, gain, shift, maps, kind, k, inside, eps)
+        y, *_ = normalise_forward(x, None, gain, shift, maps, kind, k, inside, eps, 1.0, alpha, offset)
         dy = torch.where(y > 0, dy, dy * slope)
     x = x if is_readable(x, maps) else x.contiguous()
     dy, dtotal = with_layout(dy, x), None if dtotal is None else with_layout(dtotal, x)
-    layout = layout_of(x, maps)
-    options = block_options(layout)
-    programs = triton.cdiv(layout.rows, options["BLOCK_ROWS"])
-    examples = layout.rows // layout.channels if x.numel() else 0
-    parts = (examples, layout.channels) if maps else (programs, layout.n)
+    layout = kernel_layout(x, maps, kind, k, inside, eps)
+    rows, unit_stride, channels, n, _, per_row, _ = layout
+    options = block_options(rows, unit_stride, n)
+    programs = triton.cdiv(rows, options["BLOCK_ROWS"]) if x.numel() else 0
+    parts = (rows // channels if x.numel() else 0, channels) if per_row else (programs, n)
     dx = torch.empty_like(x)
     dgain, dshift = (None if vector is None else scale.new_empty(parts) for vector in (gain, shift))
+    dnumbers = None if alpha is None else scale.new_empty((programs, 2))
     if x.numel():
-        k = checked_units(kind, layout.n, k, inside)
-        tensors = (dy, dtotal, x, wide_parameter(gain, x), mean, scale, dx, dgain, dshift)
-        _backward[(programs,)](*tensors, *layout, k, maps, (kind, inside, eps), **options)
-    empty = scale.new_empty(0)
-    return dx, empty if dgain is None else dgain.sum(0), empty if dshift is None else dshift.sum(0)
-
-
-def checked_units(kind: int, n: int, k: int, inside: bool) -> int:
-    """Return how many of ``n`` units enter the statistic, for layer norm all. Raises: ValueError (check_form)."""
-    k = n if kind == Kind.LAYER else k
-    check_form(kind, n, k, inside)
-    return k
+        gain, alpha, offset = (wide_parameter(vector, x) for vector in (gain, alpha, offset))
+        tensors = (dy, dtotal, x, gain, mean, scale, alpha, offset, dx, dgain, dshift, dnumbers)
+        _backward[(programs,)](*tensors, *layout, **options)
+    sums = [scale.new_empty(0) if each is None else each.sum(0) for each in (dgain, dshift, dnumbers)]
+    return dx, sums[0], sums[1], sums[2]

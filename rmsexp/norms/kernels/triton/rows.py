@@ -18,6 +18,14 @@ from rmsexp.norms.kernels.norms import Kind
 NONE = tl.constexpr(int(Kind.NONE))
 LAYER = tl.constexpr(int(Kind.LAYER))
 EUCLID = tl.constexpr(int(Kind.EUCLID))
+ERF = tl.constexpr(int(Kind.ERF))
+
+
+@triton.jit
+def indices(start, n, BLOCK: tl.constexpr):
+    """Return the indices of a block of units, (1, BLOCK), the first of which is ``start``, and which are below n."""
+    unit = start + tl.arange(0, BLOCK)[None, :]
+    return unit, unit < n
 
 
 @triton.jit
@@ -57,15 +65,11 @@ def row_statistics(
 
 
 @triton.jit
-def row_gradient_terms(
-    sum_g,  # (rows, 1): sum over the row of g, the gradient of the loss with respect to y
-    sum_gy,  # (rows, 1): sum over the row of g * y
-    scale,  # (rows, 1)
-    n,  # number of units of a row
-    k,  # number of units that enter the statistic
-    NORM: tl.constexpr,
-):
+def row_gradient_terms(sum_g, sum_gy, scale, n, k, NORM: tl.constexpr):
     """Return the terms ``mean_g`` and ``slope``, (rows, 1), in the gradient of the loss with respect to a row ``a``.
+
+    ``sum_g`` and ``sum_gy``, (rows, 1), are the sums over the row of g, the gradient of the loss with respect to the
+    normalised values y, and of g * y. The row has n units, of which k enter the statistic.
 
     The gradient with respect to a_j is ``scale * (g_j - mean_g - [j < k] * y_j * slope)``; see ``cpp/forms.h``,
     ``correction()``. Where the root is 0 with eps outside of it, the formula gives 0 / 0, and slope is set to 0.
@@ -119,16 +123,11 @@ def load_statistics(statistics, PLACE: tl.constexpr):
 
 
 @triton.jit
-def norm_output(
-    a,  # (n,): the row
-    affine,  # pointer to the gain, (n,); the shift begins `width` elements after it
-    width,
-    mean,  # (1, 1)
-    scale,  # (1, 1)
-    unit,  # (1, BLOCK_N): indices of the units to compute
-    in_row,  # (1, BLOCK_N): which of these indices are units of the row
-):
-    """Return ``(a - mean) * scale * gain + shift`` for some units of a row, (1, BLOCK_N)."""
+def norm_output(a, affine, width, mean, scale, unit, in_row):
+    """Return ``(a - mean) * scale * gain + shift``, (1, BLOCK_N), for the units of row ``a`` with the indices ``unit``.
+
+    ``affine`` points to the gain; the shift begins ``width`` elements after it. ``in_row``: which indices are units.
+    """
     normalised = (tl.load(a + unit, in_row, other=0) - mean) * scale
     return normalised * tl.load(affine + unit, in_row, other=0) + tl.load(affine + width + unit, in_row, other=0)
 
@@ -159,13 +158,11 @@ def norm_backward(
     affine += first
     partials += first
     DTYPE: tl.constexpr = a.dtype.element_ty
-    units = tl.arange(0, BLOCK_N)[None, :]
     sums_g = tl.zeros([1, BLOCK_N], DTYPE)
     sums_gy = tl.zeros([1, BLOCK_N], DTYPE)
     tl.debug_barrier()  # other threads wrote the gradient that is read here
     for start in range(0, n, BLOCK_N):
-        unit = start + units
-        in_row = unit < n
+        unit, in_row = indices(start, n, BLOCK_N)
         g = tl.load(gradient + unit, in_row, other=0)
         normalised = (tl.load(a + unit, in_row, other=0) - mean) * scale
         tl.store(partials + unit, tl.load(partials + unit, in_row) + g * normalised, in_row)
@@ -178,8 +175,7 @@ def norm_backward(
     mean_g, slope = row_gradient_terms(sum_g, sum_gy, scale, n, k, NORM)
     tl.debug_barrier()  # every thread has read the gradient before it is overwritten
     for start in range(0, n, BLOCK_N):
-        unit = start + units
-        in_row = unit < n
+        unit, in_row = indices(start, n, BLOCK_N)
         g = tl.load(gradient + unit, in_row, other=0) * tl.load(affine + unit, in_row, other=0)
         if NORM[0] != NONE:  # else an infinite input would give infinity times a slope of 0
             normalised = (tl.load(a + unit, in_row, other=0) - mean) * scale

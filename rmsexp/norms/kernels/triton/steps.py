@@ -1,7 +1,8 @@
 """One time step of the normalised GRU and LSTM, after its matrix products, as Triton kernels.
 
-The formulas, and the operators' arguments, are in ``cpp/steps.h``. Shapes: B rows of the batch, one per program; H
-hidden units. Matrices are float32 or float64. Their last axis is contiguous; their rows may have any stride.
+The formulas, and the operators' arguments, are in ``cpp/gru.h`` and ``cpp/lstm.h``. Shapes: B rows of the batch, one
+per program; H hidden units. Matrices are float32 or float64. Their last axis is contiguous; their rows may have any
+stride.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
@@ -13,6 +14,7 @@ import triton.language as tl
 from rmsexp.norms.kernels.triton.rows import (
     RowOperator,
     check_form,
+    indices,
     load_statistics,
     norm_backward,
     norm_output,
@@ -71,8 +73,7 @@ def _forward(
     out += row * out_stride
     if bias is not None:
         for start in range(0, 3 * hidden, BLOCK_N):
-            unit = start + tl.arange(0, BLOCK_N)[None, :]
-            in_row = unit < 3 * hidden
+            unit, in_row = indices(start, 3 * hidden, BLOCK_N)
             tl.store(ah + unit, tl.load(ah + unit, in_row) + tl.load(bias + unit, in_row), in_row)
         tl.debug_barrier()
     if c is None:  # a GRU
@@ -82,8 +83,7 @@ def _forward(
         hg_mean, hg_scale = saved_statistics(ah, statistics, H_GATES, both, k_gates, NORM, BLOCK_N)
         hc_mean, hc_scale = saved_statistics(ah + both, statistics, H_CANDIDATE, hidden, k_inner, NORM, BLOCK_N)
         for start in range(0, hidden, BLOCK_N):
-            unit = start + tl.arange(0, BLOCK_N)[None, :]
-            in_row = unit < hidden
+            unit, in_row = indices(start, hidden, BLOCK_N)
             state = tl.load(h + unit, in_row)
             if is_real:
                 of_update, of_candidate = hidden + unit, both + unit
@@ -107,8 +107,7 @@ def _forward(
         h_mean, h_scale = saved_statistics(ah, statistics, H, width, k_gates, NORM, BLOCK_N)
         if is_real:
             for start in range(0, hidden, BLOCK_N):
-                unit = start + tl.arange(0, BLOCK_N)[None, :]
-                in_row = unit < hidden
+                unit, in_row = indices(start, hidden, BLOCK_N)
                 of_forget, of_output, of_candidate = hidden + unit, 2 * hidden + unit, 3 * hidden + unit
                 input_gate = tl.sigmoid(_summed(ax, ah, affine, width, x_mean, x_scale, h_mean, h_scale, unit, in_row))
                 forget_gate = tl.sigmoid(
@@ -126,15 +125,13 @@ def _forward(
             tl.debug_barrier()
             c_mean, c_scale = saved_statistics(out_c, statistics, CELL, hidden, k_inner, NORM, BLOCK_N)
             for start in range(0, hidden, BLOCK_N):
-                unit = start + tl.arange(0, BLOCK_N)[None, :]
-                in_row = unit < hidden
+                unit, in_row = indices(start, hidden, BLOCK_N)
                 cell_tanh = tanh(norm_output(out_c, cell_affine, hidden, c_mean, c_scale, unit, in_row))
                 tl.store(gates + 4 * hidden + unit, cell_tanh, in_row)
                 tl.store(out + unit, tl.load(gates + 2 * hidden + unit, in_row) * cell_tanh, in_row)
         else:
             for start in range(0, hidden, BLOCK_N):
-                unit = start + tl.arange(0, BLOCK_N)[None, :]
-                in_row = unit < hidden
+                unit, in_row = indices(start, hidden, BLOCK_N)
                 tl.store(out_c + unit, tl.load(c + unit, in_row), in_row)
                 tl.store(out + unit, tl.load(h + unit, in_row), in_row)
 
@@ -198,8 +195,7 @@ def _backward(
             hc_mean, hc_scale = load_statistics(statistics, H_CANDIDATE)
             h_affine, h_partials = affine + 2 * width, partials + 2 * width
             for start in range(0, hidden, BLOCK_N):
-                unit = start + tl.arange(0, BLOCK_N)[None, :]
-                in_row = unit < hidden
+                unit, in_row = indices(start, hidden, BLOCK_N)
                 of_update, of_candidate = hidden + unit, both + unit
                 reset = tl.load(gates + unit, in_row)
                 update = tl.load(gates + of_update, in_row)
@@ -235,8 +231,7 @@ def _backward(
             h_affine, h_partials = affine + 2 * width, partials + 2 * width
             # dax holds the gradient of N(out_c) until that of out_c has been computed
             for start in range(0, hidden, BLOCK_N):
-                unit = start + tl.arange(0, BLOCK_N)[None, :]
-                in_row = unit < hidden
+                unit, in_row = indices(start, hidden, BLOCK_N)
                 d = tl.load(dh + unit, in_row)
                 if dout is not None:
                     d += tl.load(dout + unit, in_row)
@@ -249,8 +244,7 @@ def _backward(
             )
             tl.debug_barrier()
             for start in range(0, hidden, BLOCK_N):
-                unit = start + tl.arange(0, BLOCK_N)[None, :]
-                in_row = unit < hidden
+                unit, in_row = indices(start, hidden, BLOCK_N)
                 d = tl.load(dh + unit, in_row)
                 d_cell = tl.load(dc + unit, in_row) + tl.load(dax + unit, in_row)
                 input_gate = tl.load(gates + unit, in_row)
@@ -277,14 +271,13 @@ def _backward(
     else:  # padding, whose output is the previous state
         if dout is not None:
             for start in range(0, hidden, BLOCK_N):
-                unit = start + tl.arange(0, BLOCK_N)[None, :]
-                in_row = unit < hidden
+                unit, in_row = indices(start, hidden, BLOCK_N)
                 tl.store(dh + unit, tl.load(dh + unit, in_row) + tl.load(dout + unit, in_row), in_row)
         width = (3 if c is None else 4) * hidden
         for start in range(0, width, BLOCK_N):
-            unit = start + tl.arange(0, BLOCK_N)[None, :]
-            tl.store(dax + unit, tl.zeros([1, BLOCK_N], dax.dtype.element_ty), unit < width)
-            tl.store(dah + unit, tl.zeros([1, BLOCK_N], dah.dtype.element_ty), unit < width)
+            unit, in_row = indices(start, width, BLOCK_N)
+            tl.store(dax + unit, tl.zeros([1, BLOCK_N], dax.dtype.element_ty), in_row)
+            tl.store(dah + unit, tl.zeros([1, BLOCK_N], dah.dtype.element_ty), in_row)
 
 
 def _options(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,391 @@
+"""``python -m rmsexp.swap MODULE:MODEL --batch MODULE:BATCH``: what another norm would change in your own model.
+
+MODEL() returns the model, and BATCH(step) the batch of a training step, from 0 on: a dict for model(**batch), a tuple
+for model(*batch), or a tensor. The loss is the model's output, its ``loss``, or what --loss MODULE:LOSS returns for
+(output, batch). MODULE is a module that can be imported, such as a file in this folder.
+
+All normalisation layers are replaced, as by rmsexp.convert. Then training steps are timed, interleaved in fresh
+processes: of the model as it is, with the new norm (eager, fused, compiled), and with torch's own layers. Then the
+model is trained as it is and with the new norm, with AdamW, for a few seeds, each on the same batches. The page
+swap.html shows what was found.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from rmsexp.system import atomic, checks
+from rmsexp.system.command_line import ConfigError, Parser, command, entry_point, inform, number
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from rmsexp.commands.compare_steps import StepTimes
+    from rmsexp.norms.convert import Conversion
+    from rmsexp.report.plots.chart import Chart
+
+AS_IS = "as is"
+TORCHS = {"nn.LayerNorm": "torch.nn.LayerNorm", "nn.RMSNorm": "torch.nn.RMSNorm"}
+SCORED = 5  # the loss of a run is the mean over its last 1 / SCORED steps
+POINTS = 100  # losses in the record of a run
+UNSEEN = "a difference that cannot be seen here"
+ROUNDING = 1e-6  # relative differences of the loss below this are called rounding
+PAGE = """<!DOCTYPE html>
+<html lang="en"><meta charset="utf-8"><title>Should I swap?</title>
+<style>body {font: 16px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em}
+table {border-collapse: collapse} td, th {padding: .2em .8em; border-bottom: 1px solid #ccc; text-align: left}
+img {max-width: 100%}</style>
+<h1>{{ found.norm }} in the place of {{ found.conversion.replaced|length }} layers</h1>
+<p><strong>{{ found.says }}</strong></p>
+<p>{{ found.cannot_say }}</p>
+<img src="swap.svg" alt="time of a training step, and loss against steps">
+{{ found.times.table.to_html(index=False, border=0)|safe }}
+{% for line in found.times.notes %}<p>{{ line }}</p>{% endfor %}
+<p>Parameters: {{ "{:,}".format(found.parameters[0]) }} before, {{ "{:,}".format(found.parameters[1]) }} after.</p>
+<pre>{{ found.conversion }}</pre>
+<p>All records: <code>{{ command }}</code></p>
+</html>
+"""
+
+
+@dataclass(frozen=True)
+class Own:
+    """The model and the data of a user, as :func:`swap` describes them. Processes that measure get it pickled."""
+
+    model: Callable[[], nn.Module]
+    batch: Callable[[int], Any]
+    loss: Callable[[Any, Any], Tensor] | None
+    where: str
+    config_dir: str | None
+    lr: float
+    device: str
+
+    def build(self, norm: str, impl: str) -> tuple[nn.Module, Conversion | None]:
+        """Return a new model and what was replaced in it. ``norm``: AS_IS, a key of TORCHS, or a norm to convert to."""
+        from rmsexp.config import norm_words
+        from rmsexp.norms import composed, convert
+
+        model = self.model().to(self.device).train()
+        if norm == AS_IS:
+            return model, None
+        if norm not in TORCHS:
+            chosen = composed.composed_norm(norm_words(norm), self.config_dir)
+            return model, convert.convert(model, chosen, impl=impl, where=self.where)
+        done = convert.convert(model, "module", where=self.where, module=TORCHS[norm])
+        for parent in list(model.modules()):  # torch's layers themselves, without checks of their input
+            for name, child in list(parent.named_children()):
+                if isinstance(child, composed.Wrapped) and not child.maps:
+                    parent.add_module(name, child.inner.to(self.device))
+        return model, done
+
+    def can_be(self, norm: str, impl: str) -> bool:
+        """Return whether layers can be replaced by a norm in this form."""
+        try:
+            done = self.build(norm, impl)[1]
+        except ValueError:  # also ConfigError
+            return False
+        return done is not None and len(done.replaced) > 0
+
+    def stepper(self, norm: str, impl: str) -> Callable[[int], float]:
+        """Return a function that takes the training step of a number and returns its loss."""
+        import torch
+
+        model, _ = self.build(norm, impl)
+        optimiser = torch.optim.AdamW(model.parameters(), lr=self.lr)
+
+        def step(at: int) -> float:
+            batch = _moved(self.batch(at), self.device)
+            keywords, several = isinstance(batch, Mapping), isinstance(batch, list)
+            loss = self._loss(model(**batch) if keywords else model(*batch) if several else model(batch), batch)
+            loss.backward()
+            optimiser.step()
+            optimiser.zero_grad()
+            return float(loss.detach())
+
+        return step
+
+    def timed(self, norm: str, impl: str) -> Callable[[], object]:
+        """Return a training step for :func:`rmsexp.compare_steps`; it always has the batch of step 0."""
+        return partial(self.stepper(norm, impl), 0)
+
+    def _loss(self, output: Any, batch: Any) -> Tensor:
+        import torch
+
+        found: Any = output if isinstance(output, torch.Tensor) else getattr(output, "loss", None)
+        if self.loss is not None:
+            found = self.loss(output, batch)
+        if not isinstance(found, torch.Tensor) or found.numel() != 1:
+            advice = (
+                "give --loss MODULE:LOSS, a function of (output, batch)" if self.loss is None else "return a scalar"
+            )
+            raise ConfigError(f"the model's output ({type(output).__name__}) gives no loss: {advice}")
+        return found
+
+
+def _moved(batch: Any, device: str) -> Any:
+    if isinstance(batch, Mapping):
+        return {key: _moved(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple | list):
+        return [_moved(value, device) for value in batch]
+    return batch.to(device) if hasattr(batch, "to") else batch
+
+
+class Difference(NamedTuple):
+    """The mean difference of the losses, new norm minus as it is, over seeds, with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Swap:
+    """What :func:`swap` found.
+
+    Attributes:
+        norm, impl: the new norm, and its form in the training.
+        conversion: the layers that were replaced, and those that were not, each with the reason.
+        parameters: the number of parameters before and after.
+        times: the interleaved times of training steps.
+        losses: the training loss of each step by model, ``(seed, step)``; NaN from the step on at which a run diverged.
+        page: the page.
+    """
+
+    norm: str
+    impl: str
+    conversion: Conversion
+    parameters: tuple[int, int]
+    times: StepTimes
+    losses: dict[str, np.ndarray[Any, np.dtype[np.float64]]]
+    page: Path
+
+    @property
+    def difference(self) -> Difference | None:
+        """The difference of the mean losses of the last steps; None with fewer than two seeds that ended with both."""
+        from rmsexp.rules.significance import interval
+
+        scored = {name: loss[:, -max(1, loss.shape[1] // SCORED) :].mean(axis=1) for name, loss in self.losses.items()}
+        pairs = scored[self.norm] - scored[AS_IS]
+        ended = pairs[np.isfinite(pairs)]
+        return Difference(float(ended.mean()), *interval(ended, 0.025), len(ended)) if len(ended) > 1 else None
+
+    @property
+    def says(self) -> str:
+        """What the measurements say, in one sentence."""
+        rows = {str(row["series"]): row for row in self.times.rows.to_dict("records")}
+        row = rows[f"{self.norm} {self.impl}"]
+        saved, low, high = (100 * (1 - float(row[key])) for key in ("ratio", "high", "low"))
+        time = f"saves {saved:.1f} % of a training step's time ({low:.1f} to {high:.1f} %, {self.impl})"
+        time += "" if low > 0 or high < 0 else f", {UNSEEN}"
+        diverged = [name for name, values in self.losses.items() if not np.isfinite(values).all()]
+        steps, found = self.losses[AS_IS].shape[1], self.difference
+        if diverged:
+            loss = f"training diverged {' and '.join(diverged)}"
+        elif found is None:
+            loss = "one seed says nothing about the loss"
+        else:
+            largest, loss_size = max(abs(found.low), abs(found.high)), float(np.abs(self.losses[AS_IS]).max())
+            sees = "" if found.low > 0 or found.high < 0 else f", {UNSEEN}"
+            sees = ", as much as by rounding" if largest < ROUNDING * loss_size else sees
+            numbers = f"{found.mean:+.3g} ({found.low:+.3g} to {found.high:+.3g}, seeds: {found.seeds})"
+            loss = f"changes the training loss after {steps} steps by {numbers}{sees}"
+        return f"{self.norm} in the place of {len(self.conversion.replaced)} layers {time}, and {loss}."
+
+    @property
+    def cannot_say(self) -> str:
+        """What the measurements cannot say, in one sentence."""
+        found = self.difference
+        smaller = f"whether the loss changes by less than {(found.high - found.low) / 2:.2g}, " if found else ""
+        return (
+            f"This cannot say {smaller}what it is after longer training, at another learning rate or on other data, "
+            "nor how much time is saved on another machine or with other sizes of batches."
+        )
+
+    def __str__(self) -> str:
+        before, after = self.parameters
+        return f"{self.times}\nparameters {before:,} before, {after:,} after\n{self.says}\n{self.cannot_say}"
+
+
+def swap(
+    model: Callable[[], nn.Module],
+    batch: Callable[[int], Any],
+    loss: Callable[[Any, Any], Tensor] | None = None,
+    *,
+    norm: str = "rms",
+    where: str = "*",
+    name: str = "my_model",
+    steps: int = 200,
+    seeds: int = 3,
+    lr: float = 3e-4,
+    processes: int = 6,
+    budget: float = 300.0,
+    results: str | Path = "results",
+    device: str | None = None,
+    config_dir: str | None = None,
+    report: Callable[[str], None] = inform,
+) -> Swap:
+    """Measure what another norm changes in a model, write a page on it, and return what was found.
+
+    Args:
+        model: Returns a new model.
+        batch: Returns the batch of a training step, from 0 on, which is the model's input: a dict, a tuple or a tensor.
+            Each seed has steps of its own.
+        loss: Returns the loss of (output, batch); by default it is the output, or its attribute ``loss``.
+        norm: The new norm with its options, as in ``prms+p=0.5``.
+        where, config_dir: Which layers are replaced, and a folder of your own norms, as for :func:`rmsexp.convert`.
+        name: The name of the model. All is written to ``<results>/<name>/own``.
+        steps, seeds, lr: Steps and number of seeds of the training with AdamW, and its learning rate.
+        processes, budget: Number of the processes that time steps, and seconds for all of them.
+        device: By default the GPU if there is one.
+
+    Raises: ConfigError or ValueError for a mistake, and if no layer can be replaced; ProcessError if a process that
+    times steps fails.
+    """
+    import torch
+
+    from rmsexp.commands.compare_steps import compare_steps
+
+    for key, value, least in (("steps", steps, SCORED), ("seeds", seeds, 1)):
+        checks.at_least(key, value, least)
+    checks.positive("lr", lr)
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no compiling processes beside those that measure
+    used = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    own, folder = Own(model, batch, loss, where, config_dir, lr, used), Path(results) / name / "own"
+    before, _ = own.build(AS_IS, "eager")
+    after, done = own.build(norm, "eager")
+    if done is None or not done.replaced:
+        raise ValueError(f"no layer can be replaced; {done}")
+    own.stepper(norm, "eager")(0)  # shows mistakes in batch and loss at once
+    report(str(done))
+    forms = [(norm, form) for form in ("eager", "fused", "compiled") if own.can_be(norm, form)]
+    torchs = [(each, "eager") for each in TORCHS if own.can_be(each, "eager")]
+    makers = {AS_IS: partial(own.timed, AS_IS, "eager")}
+    makers |= {f"{norm} {form}": partial(own.timed, norm, form) for norm, form in forms}
+    makers |= {each: partial(own.timed, each, form) for each, form in torchs}
+    measured: dict[str, Any] = {"results": results, "processes": processes, "budget": budget, "device": used}
+    times = compare_steps(makers, name, report=report, **measured)
+    impl = "fused" if (norm, "fused") in forms else "eager"
+    losses = {}
+    for label, form in ((AS_IS, "eager"), (norm, impl)):
+        runs = []
+        for seed in range(seeds):
+            report(f"training {label}, seed {seed}: {steps} steps")
+            torch.manual_seed(seed)
+            step = own.stepper(label, form)
+            runs.append(_train(partial(_shifted, step, seed * steps), folder, label, seed, steps, used))
+        losses[label] = np.array(runs)
+    sizes = [sum(parameter.numel() for parameter in each.parameters()) for each in (before, after)]
+    found = Swap(norm, impl, done, (sizes[0], sizes[1]), times, losses, folder / "swap.html")
+    _write(found)
+    return found
+
+
+def _shifted(step: Callable[[int], float], first: int, at: int) -> float:
+    return step(first + at)
+
+
+def _train(step: Callable[[int], float], folder: Path, label: str, seed: int, steps: int, device: str) -> list[float]:
+    """Take training steps, record them as a run, and return their losses."""
+    from rmsexp.train.recorder import Recorder
+
+    losses: list[float] = []
+    results, task, setting = folder.parents[1], folder.parent.name, folder.name
+    names: dict[str, Any] = {"setting": setting, "results": results, "target": ("train", "loss", "min")}
+    with Recorder(task, label, seed, **names, device=device, force=True) as recorder:
+        for at in range(steps):
+            losses.append(step(at))
+            if (at + 1) % max(1, steps // POINTS) == 0 or not math.isfinite(losses[-1]):
+                recorder.log(at + 1, loss=losses[-1])
+            if not math.isfinite(losses[-1]):
+                break
+    return losses + [math.nan] * (steps - len(losses))
+
+
+def _write(found: Swap) -> None:
+    """Write the figure and the page."""
+    from jinja2 import Environment
+
+    from rmsexp.report.plots import canvas
+
+    canvas.write(canvas.draw(_chart(found)), found.page.with_suffix(""), ["svg"])
+    next_command = command("rmsexp.report", str(found.page.parents[2]))
+    page = Environment(autoescape=True).from_string(PAGE).render(found=found, command=next_command)
+    atomic.write_atomic(found.page, page)
+
+
+def _chart(found: Swap) -> Chart:
+    """Return the figure: the time of a step relative to the model as it is, and the loss against steps."""
+    from rmsexp.report.plots import style
+    from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel, interval, rows
+
+    grey, new = style.LOOKS["none"], style.looks([found.norm])[found.norm]
+    looks = {AS_IS: grey, "nn.LayerNorm": style.LOOKS["ln"], "nn.RMSNorm": style.LOOKS["prms"]}
+    timed = found.times.rows.to_dict("records")
+    marks = [
+        interval(looks.get(row["series"], new), -float(place), (row["ratio"], row["low"], row["high"]))
+        for place, row in enumerate(timed)
+    ]
+    x = Axis("time of a training step, model as it is = 1")
+    time = rows([str(row["series"]) for row in timed], marks, x, 1)
+    window = max(1, found.losses[AS_IS].shape[1] // POINTS)
+    curves = []
+    for name, look in ((AS_IS, grey), (found.norm, new)):
+        for losses in found.losses[name]:
+            means = losses[: len(losses) // window * window].reshape(-1, window).mean(axis=1).astype(np.float64)
+            at = window * np.arange(1.0, len(means) + 1)
+            curves.append(Mark("seed", look, at, means, series=name))
+    loss = Panel(Axis("step"), Axis("training loss"), curves)
+    title = f"{found.norm} in the place of {len(found.conversion.replaced)} layers"
+    return Chart(title, [], [time, loss], [(grey, AS_IS), (new, found.norm)])
+
+
+def imported(path: str) -> Callable[..., Any]:
+    """Return the function MODULE:NAME. Raises: ConfigError if there is none."""
+    module, _, name = path.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}; write MODULE:FUNCTION of a module that can be imported") from None
+    return found
+
+
+@entry_point
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = Parser(prog="python -m rmsexp.swap", description=__doc__)
+    parser.add_argument("model", metavar="MODULE:MODEL", help="returns the model")
+    parser.add_argument("--batch", metavar="MODULE:BATCH", required=True, help="returns the batch of a step")
+    parser.add_argument("--loss", metavar="MODULE:LOSS", help="returns the loss of (output, batch)")
+    parser.add_argument("--norm", default="rms", help="the new norm, with options as in prms+p=0.5 (%(default)s)")
+    parser.add_argument("--where", default="*", metavar="PATTERN", help="only layers whose names match (%(default)s)")
+    parser.add_argument("--name", default="my_model", help="the name of the model in the results (%(default)s)")
+    for key, kind, default, text in (
+        ("steps", int, 200, "training steps of a run"),
+        ("seeds", int, 3, "runs of each model"),
+        ("lr", float, 3e-4, "learning rate of AdamW"),
+        ("processes", int, 6, "processes that time steps; 1 is a quick look"),
+        ("budget", float, 300.0, "seconds for all of them"),
+    ):
+        least = sys.float_info.min if kind is float else 1
+        parser.add_argument(f"--{key}", type=number(kind, least), default=default, help=f"{text} (%(default)s)")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of all records (%(default)s)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: the GPU if there is one")
+    parser.add_config_dir()
+    options = vars(parser.parse_args(argv))
+    own: dict[str, Any] = {key: imported(path) for key in ("model", "batch", "loss") if (path := options.pop(key))}
+    found = swap(**own, **options)
+    print(found, f"page    {found.page}", sep="\n")
+    print(f"next    {command('rmsexp.report', str(found.page.parents[2]))}")
+    return 0

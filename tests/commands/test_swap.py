@@ -1,0 +1,85 @@
+"""``python -m rmsexp.swap``: what another norm would change in a model of one's own."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rmsexp import compare
+from rmsexp.commands import swap
+
+OWN = "helpers.own_steps:"
+WORDS = [OWN + "make_model", "--batch", OWN + "make_batch"]
+
+
+def test_the_page_says_what_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forms = [("rms+eps=1e-6", "fused"), ("nn.RMSNorm", "eager")]  # few, since each process has at most four
+    monkeypatch.setattr(swap.Own, "can_be", lambda _, norm, impl: (norm, impl) in forms)
+    place = ["--results", str(tmp_path), "--name", "tiny"]
+    quick = ["--steps", "10", "--seeds", "2", "--processes", "1", "--budget", "1"]
+    assert swap.main([*WORDS, "--loss", OWN + "mean_square", *place, *quick, "--norm", "rms+eps=1e-6"]) == 0
+    out, err = capsys.readouterr()
+    assert "replaced 1 layers\nnow without bias: 1 (LayerNorm)" in err
+    page = (tmp_path / "tiny/own/swap.html").read_text()
+    assert (tmp_path / "tiny/own/swap.svg").exists()
+    for text in ("in the place of 1 layers", "This cannot say", "Parameters: 97 before, 89 after", "nn.RMSNorm"):
+        assert text in page
+    assert f"page    {tmp_path}/tiny/own/swap.html" in out
+    runs = compare.load(tmp_path).runs
+    assert sorted(zip(runs["series"], runs["seed"], strict=True)) == [
+        *(("as is", seed) for seed in range(2)),
+        *(("rms+eps=1e-6", seed) for seed in range(2)),
+    ]
+    assert set(runs["step"]) == {10}
+
+
+def found(new: list[list[float]], ratio: tuple[float, float, float]) -> swap.Swap:
+    rows = pd.DataFrame([{"series": "rms fused", **dict(zip(("ratio", "low", "high"), ratio, strict=True))}])
+    times: Any = SimpleNamespace(rows=rows)
+    conversion: Any = SimpleNamespace(replaced=(None,) * 3)
+    losses = {"as is": np.array([[9.0, 9, 9, 9, 1.0]] * len(new)), "rms": np.array(new)}
+    return swap.Swap("rms", "fused", conversion, (1, 1), times, losses, Path("swap.html"))
+
+
+def test_the_sentences() -> None:
+    """With differences 1, 2, 3 the mean is 2 and the interval 2 ± 4.303 / sqrt(3)."""
+    higher = found([[0, 0, 0, 0, loss] for loss in (2.0, 3.0, 4.0)], (0.9, 0.8, 1.1))
+    assert higher.difference == pytest.approx((2, 2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5, 3), abs=1e-3)
+    assert (
+        "in the place of 3 layers saves 10.0 % of a training step's time (-10.0 to 20.0 %, fused), a diff"
+        in higher.says
+    )
+    assert "by +2 (-0.484 to +4.48, seeds: 3), a difference that cannot be seen" in higher.says
+    assert "by less than 2.5," in higher.cannot_say
+    seen = found([[0, 0, 0, 0, loss] for loss in (2.0, 2.1, 2.2)], (0.9, 0.85, 0.95))
+    assert "cannot be seen" not in seen.says
+    assert "rounding" in found([[0, 0, 0, 0, 1 + 1e-8], [0, 0, 0, 0, 1.0]], (1, 1, 1)).says
+    assert "diverged" in replace(higher, losses=higher.losses | {"rms": np.full((3, 5), np.nan)}).says
+    assert "one seed" in found([[0, 0, 0, 0, 2.0]], (1, 1, 1)).says
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ([OWN + "nothing", *WORDS[1:]], "own_steps:nothing"),
+        (["no_such_module:f", *WORDS[1:]], "no_such_module"),
+        (WORDS, "--loss"),
+        ([*WORDS, "--norm", "rsm"], "rsm"),
+        ([*WORDS, "--where", "nowhere"], "no layer"),
+        ([*WORDS, "--steps", "1"], "steps"),
+    ],
+)
+def test_mistakes_are_named_in_one_line(
+    words: list[str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert swap.main([*words, "--results", str(tmp_path)]) in (1, 2)
+    message = capsys.readouterr().err
+    assert named in message
+    assert "Traceback" not in message
+    assert not any(tmp_path.iterdir())

@@ -1,0 +1,304 @@
+"""The tables of the quality of runs: their numbers, and what they say of runs that are missing, short or diverged.
+
+Last come runs that get a score, which is apart from their interim evaluations.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.campaigns import Campaign
+from helpers.comparisons import evaluated, setting, training, write_errors, write_rows
+from helpers.records import write_run
+from scipy import stats as scipy_stats
+
+from rmsexp.compare import load
+from rmsexp.records import record
+from rmsexp.records.frames import statistics
+from rmsexp.records.frames.load import Records
+from rmsexp.report.tables import formats, learning_rates, seed_tests, time_to_target, versus_paper
+from rmsexp.report.tables import summary as summary_table
+from rmsexp.system import atomic, readers
+
+SCORED = "small+evaluation=scored+optim.lr=0.004"
+TUNING = "small+evaluation=validation+optim.lr=0.004"
+CIFAR10 = {"name": "CIFAR-10", "digest": "0", "builtin": False}
+
+
+def write(root: Path, series: str, *ends: float, **run: object) -> None:
+    """Write runs of the seeds 0, 1, ... that begin at a test error of 0.9 and end at these."""
+    for seed, error in enumerate(ends):
+        write_errors(root, series, seed, [0.9, error], **run)
+
+
+def of_ln(root: Path) -> tuple[pd.Series, str]:
+    """Return the row of LN, as numbers, and its quality as text."""
+    table = summary_table.table(setting(root))
+    return table.iloc[0], summary_table.readable(table).iloc[0, 3]
+
+
+@pytest.mark.parametrize(("contention", "remark"), [("clear", ""), ("contended", " (1 contended)")])
+def test_predictions_per_second_are_those_of_a_step_over_its_time(tmp_path: Path, contention: str, remark: str) -> None:
+    """Of runs that recorded their number: the steps of older rows do not count."""
+    for seed, series in enumerate(("ln", "rms")):
+        folder = write_run(tmp_path, series, seed, steps=400, contention=contention)
+        rows, _ = record.RunFolder(folder).read_metrics()
+        training = [row for row in rows if row["split"] == "train"]
+        assert len(training) > 2
+        for row, before in zip(training[1:], training, strict=False):
+            row["predictions"] = 32 * (row["step"] - before["step"])
+        if series == "rms":
+            (folder / record.METRICS).write_text("".join(json.dumps(row) + "\n" for row in rows))
+            atomic.write_json(folder / record.RUN, readers.read_json(folder / record.RUN) | {"predictions": "tokens"})
+    table = summary_table.table(setting(tmp_path)).set_index("series")
+    expected = 32_000 / table.loc["rms", "seconds_per_1k_steps"]
+    assert table.loc["rms", "predictions_per_second"] == pytest.approx(expected)
+    shown = summary_table.readable(table.reset_index())["tokens per second"]
+    assert shown.tolist() == [formats.NO_VALUE, f"{expected:,.0f}{remark}"]
+
+
+def test_the_mean_is_beside_the_median_and_counts_the_runs_that_it_leaves_out(tmp_path: Path) -> None:
+    write(tmp_path, "ln", 0.2, 0.3, 0.9)  # the last one blew up without diverging
+    row, text = of_ln(tmp_path)
+    assert (row["final_n"], row["seeds"], row["final_median"]) == (3, 3, pytest.approx(0.3))
+    assert text == "46.67 ± 94 (sd 38, median 30.00) %"
+    write_errors(tmp_path, "ln", 3, [0.9, 0.1], status="diverged")
+    write_errors(tmp_path, "ln", 4, [0.9, 0.1], status="failed")
+    row, text = of_ln(tmp_path)
+    assert [row[name] for name in ("final_n", "seeds", "diverged", "failed")] == [3, 5, 1, 1]
+    assert row["final_median"] == pytest.approx(0.6)  # of 0.2, 0.3, 0.9 and a diverged run
+    assert text == "46.67 ± 94 (sd 38, median 60.00, 3 of 5 runs) %"
+
+
+def test_paired_differences_agree_with_an_independent_computation(tmp_path: Path) -> None:
+    ln, rms = [0.30, 0.34, 0.31, 0.36], [0.29, 0.31, 0.32, 0.33]
+    write(tmp_path, "ln", *ln)
+    write(tmp_path, "rms", *rms)
+    write_errors(tmp_path, "rms", 9, [0.9, 0.0])  # no LN of this seed
+    write_errors(tmp_path, "ln", 8, [0.9, 0.0])
+    (row,) = seed_tests.table(setting(tmp_path)).to_dict("records")
+    difference = np.array(rms) - np.array(ln)
+    test = scipy_stats.ttest_1samp(difference, 0)
+    low, high = test.confidence_interval(0.95)
+    assert (row["series"], row["n"]) == ("rms", 4)
+    assert row["difference"] == pytest.approx(difference.mean())
+    assert row["interval"] == pytest.approx((high - low) / 2)
+    assert row["p"] == pytest.approx(test.pvalue)
+    text = seed_tests.readable(seed_tests.table(setting(tmp_path))).iloc[0].tolist()
+    assert text == ["RMSNorm", "4 of 6", "0 / 0 / 0", "-1.5 ± 3", f"{test.pvalue:.3g}"]
+
+
+@pytest.mark.parametrize(("seeds", "reason"), [(1, "fewer than 3 common seeds"), (2, "fewer"), (3, "are equal")])
+def test_no_test_with_too_few_seeds_or_equal_differences(tmp_path: Path, seeds: int, reason: str) -> None:
+    for series, first in {"ln": 0.3, "rms": 0.2}.items():
+        write(tmp_path, series, *(first + seed / 100 for seed in range(seeds)))
+    table = seed_tests.table(setting(tmp_path))
+    assert table["difference"].tolist() == pytest.approx([-0.1])
+    assert math.isnan(table["p"].iloc[0])
+    text = seed_tests.readable(table).iloc[0]
+    assert text["seeds at which both have a value"] == f"{seeds} of {seeds}"
+    assert "no test" in text["p, paired t-test, Bonferroni"]
+    assert reason in text["p, paired t-test, Bonferroni"]
+
+
+def test_several_series_are_corrected_together(tmp_path: Path) -> None:
+    noise = {"ln": [0.0, 0.01, 0.0, 0.02], "rms": [0.11, 0.1, 0.12, 0.1], "wn": [0.0, 0.05, 0.02, 0.0]}
+    for series, errors in noise.items():
+        write(tmp_path, series, *(0.3 + error for error in errors))
+    table = seed_tests.table(setting(tmp_path)).set_index("series")
+    p = [scipy_stats.ttest_rel(noise[series], noise["ln"]).pvalue for series in ("rms", "wn")]
+    assert table["p"].tolist() == pytest.approx(p)
+    assert table["adjusted_p"].tolist() == pytest.approx([2 * p[0], min(1, 2 * p[1])])
+    difference = np.subtract(noise["rms"], noise["ln"])
+    low, high = scipy_stats.ttest_1samp(difference, 0).confidence_interval(0.975)
+    assert table.loc["rms", "adjusted_interval"] == pytest.approx((high - low) / 2)
+    assert f"{2 * p[0]:.3g}" in seed_tests.readable(table.reset_index()).iloc[0].tolist()
+
+
+def test_diverged_pairs_are_counted_and_not_tested(tmp_path: Path) -> None:
+    lost = {"rms": {0: "diverged", 1: "diverged", 8: "diverged", 9: "failed"}, "ln": {8: "diverged"}}
+    for seed in range(10):
+        for series, error in {"rms": 0.4 + seed / 90, "ln": 0.3 + seed / 100}.items():
+            write_errors(tmp_path, series, seed, [0.9, error], status=lost[series].get(seed, "finished"))
+    (row,) = seed_tests.table(setting(tmp_path)).to_dict("records")
+    assert [row[name] for name in ("n", "diverged", "ln_diverged", "both_diverged")] == [6, 2, 0, 1]
+    assert math.isnan(row["p"])
+    assert math.isnan(row["interval"])
+    text = seed_tests.readable(seed_tests.table(setting(tmp_path))).iloc[0]
+    assert text.tolist()[:3] == ["RMSNorm", "6 of 10", "2 / 0 / 1"]
+    assert text["p, paired t-test, Bonferroni"] == "no test (diverged)"
+
+
+def ranked(root: Path, errors: Mapping[str, Sequence[float]]) -> tuple[list[float], pd.Series]:
+    """Return the ranks of rates, and the row as text, of runs with LayerNorm that end at these errors, by setting."""
+    for name, of_seeds in errors.items():
+        write(root, "ln", *of_seeds, setting=name)
+    table = learning_rates.table(load(root).settings())
+    return table["rank"].tolist(), learning_rates.readable(table, statistics.target(setting(root))).iloc[0]
+
+
+def test_the_rate_is_read_from_the_config_where_the_name_of_the_setting_is_cut(tmp_path: Path) -> None:
+    folder = write_errors(tmp_path, "ln", 0, [0.9, 0.3], setting="demo+optim.lr=0.00+1a2b3c4d")
+    (folder / record.CONFIG).write_text("optim:\n  lr: 0.0005\n")
+    assert learning_rates.table(load(tmp_path).settings())["rate"].tolist() == [0.0005]
+
+
+def test_a_rate_at_which_a_run_diverged_ranks_behind_the_others(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        write_errors(tmp_path, "ln", seed, [0.9, 0.2], setting="demo+optim.lr=0.1", status="diverged")
+    errors = {"demo": [0.3, 0.5, 0.4], "demo+optim.lr=0.01": [0.35, 0.45, 0.41], "demo+optim.lr=0.1": [0.1]}
+    ranks, text = ranked(tmp_path, errors)
+    assert ranks == [1, 2, 3]
+    table = learning_rates.table(load(tmp_path).settings()).set_index("rate")
+    assert table["diverged"].tolist() == [0, 0, 2]
+    assert table["chosen_by"].idxmin() == 0.1
+    assert text["best rate"] == "the recipe's (best of 3 tried, by test error)"
+    assert text["number of rates at which a run diverged"] == "1"
+    assert text["number of rates at which every run diverged or failed"] == "0"
+
+
+def test_a_rate_with_few_seeds_ranks_behind_the_rates_with_enough(tmp_path: Path) -> None:
+    errors = {"demo": [0.3, 0.32, 0.31], "demo+optim.lr=0.01": [0.35] * 4, "demo+optim.lr=0.1": [0.1]}
+    ranks, text = ranked(tmp_path, errors)
+    assert ranks == [1, 2, 3]
+    assert text["best rate"] == "the recipe's (best of 2 with 3 seeds or more, of 3 tried, by test error)"
+    assert text["test error at the recipe's rate"].endswith("(3 seeds) %")
+
+
+@pytest.mark.parametrize(("status", "steps", "diverged"), [("diverged", 250, 1), ("failed", 200, 0)])
+def test_a_run_that_diverged_never_reaches_the_level(tmp_path: Path, status: str, steps: int, diverged: int) -> None:
+    write_errors(tmp_path, "ln", 0, [0.9, 0.5])
+    for seed, errors in enumerate([[0.9, 0.4, 0.4, 0.4], [0.9, 0.9, 0.4, 0.4], [0.9, 0.9, 0.9, 0.4]]):
+        write_errors(tmp_path, "rms", seed, errors)
+    write_errors(tmp_path, "rms", 3, [0.9], status=status)
+    write_errors(tmp_path, "rms", 4, [0.9, 0.9, 0.4, 0.9], status="diverged")  # after it reached the level
+    write_errors(tmp_path, "rms", 5, [0.9], status=status)
+    row = time_to_target.table(setting(tmp_path), "test", 0.5).set_index("series").loc["rms"]
+    assert (row["runs"], row["reached"], row["diverged"]) == (6, 4, 2 * diverged)
+    assert row["steps"] == steps
+
+
+def write_losses(root: Path, series: str, slope: float, **run: object) -> None:
+    """Write a run of 200 steps whose training loss is ``10 - slope * step``, with a training row every 10 steps."""
+    folder = write_run(root, series, steps=200, **run)
+    rows = [training(step, 10 - slope * step, 0.1) for step in range(10, 201, 10)]
+    write_rows(folder, [*rows, evaluated(200, 0.5)])
+
+
+@pytest.mark.parametrize(
+    ("baseline", "reason"), [("diverged", "diverged, failed or was not started"), (None, "is missing")]
+)
+def test_the_model_without_norm_is_the_baseline_if_ln_failed(tmp_path: Path, baseline: str | None, reason: str) -> None:
+    if baseline:
+        write_losses(tmp_path, "ln", 0.01, status=baseline)
+    write_losses(tmp_path, "none", 0.02)
+    write_losses(tmp_path, "rms", 0.03, contention="contended")
+    sentence, method = versus_paper.figure_1(setting(tmp_path))
+    assert sentence.startswith(
+        "When the model without norm reaches training loss 6.100 (at step 200), RMSNorm is at 4.15"
+    )
+    # losses are means of the rows at steps 190 and 200, since the trailing window has 20 steps
+    assert f"the model without norm is the baseline, since LayerNorm {reason}" in method
+
+
+def test_a_baseline_that_ended_before_another_ones_first_row_gives_no_sentence(tmp_path: Path) -> None:
+    write_losses(tmp_path, "ln", 0.02)
+    write_losses(tmp_path, "rms", 0.02)
+    short = write_run(tmp_path, "ln", seed=1, steps=200)
+    write_rows(short, [training(step, 10 - 0.02 * step, 0.2) for step in (2, 4)])
+    assert versus_paper.figure_1(setting(tmp_path)) == []
+
+
+def test_runs_on_several_data_sets_have_no_differences(tmp_path: Path) -> None:
+    write_errors(tmp_path, "ln", 0, [0.9, 0.11], dataset=CIFAR10)
+    write_errors(tmp_path, "ln", 1, [0.9, 0.11])
+    assert versus_paper.table(setting(tmp_path))["final_difference"].isna().all()
+
+
+def test_a_second_test_set_is_compared_with_its_own_number(tmp_path: Path) -> None:
+    target = {"split": "test", "metric": "bleu", "mode": "max", "selection": "valid"}
+    folder = write_run(tmp_path, "rms", steps=100, task="rnnsearch", target=target)
+    splits = {"valid": 20.0, "test": 22.0, "test2017": 24.0}
+    write_rows(folder, [training(100, 1.0, 0.1) | {"split": split, "bleu": bleu} for split, bleu in splits.items()])
+    table = versus_paper.table(load(tmp_path))
+    assert table.groupby("data")["best"].first().to_dict() == {"newstest2014": 22.0, "newstest2017": 24.0}
+    assert set(table["framework"]) == {"TensorFlow Nematus", "Theano Nematus", "PyTorch"}
+
+
+def test_validation_scores_are_not_set_against_test_numbers(tmp_path: Path) -> None:
+    target = {"split": "test", "metric": "error", "mode": "min", "selection": "valid"}
+    folder = write_run(tmp_path, "ln", steps=100, target=target, dataset=CIFAR10, evaluation="validation")
+    write_rows(folder, [training(step, 1.0, 0.1) | {"split": "valid", "error": 0.2} for step in range(1, 101)])
+    records = setting(tmp_path)
+    assert statistics.target(records).split == "valid"
+    assert versus_paper.table(records).empty
+
+
+def test_each_implementation_is_compared_with_its_own_ln(tmp_path: Path) -> None:
+    for series, error in {"ln": 0.3, "rms": 0.2, "ln+impl=fused": 0.5, "rms+impl=fused": 0.6}.items():
+        write_errors(tmp_path, series, 0, [0.9, error])
+    table = seed_tests.table(setting(tmp_path)).set_index("series")["difference"]
+    assert table.to_dict() == pytest.approx({"rms": -0.1, "rms+impl=fused": 0.1})
+
+
+def test_where_no_rate_has_enough_seeds_all_rank_alike(tmp_path: Path) -> None:
+    """A second seed at the recipe's rate, such as that of a pilot, does not make it the best."""
+    ranks, text = ranked(tmp_path, {"demo": [0.3, 0.32], "demo+optim.lr=0.01": [0.2], "demo+optim.lr=0.1": [0.4]})
+    assert ranks == [2, 1, 3]
+    assert text["best rate"] == "0.01 (best of 3 tried, by test error)"
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("results")
+    Campaign().write(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def scored(results: Path) -> Records:
+    return load(results).select("cifar10", SCORED)
+
+
+def of(folder: str, split: str) -> list[float]:
+    rows, _ = record.RunFolder(Path(folder)).read_metrics()
+    return [row["error"] for row in rows if row["split"] == split]
+
+
+def test_the_result_is_the_mean_of_the_last_three_evaluations(scored: Records) -> None:
+    values = statistics.headline_metric(scored, statistics.common_step(scored))
+    assert len(values) == 16
+    for folder, value in values.items():
+        assert value == pytest.approx(sum(of(str(folder), "test")) / 3)
+    assert statistics.best_metric(scored, 1000).empty
+
+
+def test_a_run_without_one_of_the_evaluations_has_no_score(tmp_path: Path) -> None:
+    Campaign().write(tmp_path)
+    folder = tmp_path / "cifar10" / SCORED / "ln/seed3"
+    path = folder / record.METRICS
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows if (row["split"], row["step"]) != ("test", 900)))
+    records = load(tmp_path).select("cifar10", SCORED)
+    assert str(folder) not in statistics.headline_metric(records, 1000).index
+
+
+def test_tuning_runs_are_reported_on_validation(results: Path) -> None:
+    records = load(results).select("cifar10", TUNING)
+    assert statistics.target(records).split == "valid"
+    values = statistics.headline_metric(records, statistics.common_step(records))
+    folder = str(results / "cifar10" / TUNING / "ln/seed1000")
+    assert values[folder] == pytest.approx(sum(of(folder, "valid")) / 3)
+    by_rate = learning_rates.table({results / "cifar10" / TUNING: records}).set_index("series")
+    assert by_rate.loc["ln", "chosen_by"] == pytest.approx(by_rate.loc["ln", "value"])
+
+
+def test_an_unknown_plan_of_evaluations_is_damage(tmp_path: Path) -> None:
+    Campaign(grid=(0.004,), best={"ln": 0.004}, level={"ln": 16.0}, seeds=1, claims=()).write(tmp_path)
+    path = tmp_path / "cifar10" / SCORED / "ln/seed0" / record.RUN
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"evaluation": ["scored"]}))
+    assert "evaluation is ['scored']" in load(tmp_path).problems[0]

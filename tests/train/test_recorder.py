@@ -1,0 +1,62 @@
+"""``rmsexp.Recorder``: a training loop of one's own as a run."""
+
+import json
+import math
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+import rmsexp
+from rmsexp import compare
+from rmsexp.config import ConfigError
+from rmsexp.system import clock
+
+
+def test_loss_against_steps_and_training_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: now[0])
+    with rmsexp.Recorder("mine", "rms+lr=0.1", 3, results=tmp_path, config={"lr": 0.1}) as recorder:
+        for step in (1, 2):
+            now[0] += 10
+            recorder.log(step, loss=1 / step)
+            with recorder.evaluating():
+                now[0] += 100
+                recorder.log(step, "valid", loss=2 / step)
+    records = compare.load(tmp_path)
+    run = records.runs.iloc[0]
+    assert (run["task"], run["setting"], run["series"], run["seed"]) == ("mine", "own", "rms+lr=0.1", 3)
+    assert (run["status"], run["step"]) == ("finished", 2)
+    metrics = records.metrics.sort_values(["step", "split"])
+    assert list(metrics["split"]) == ["train", "valid"] * 2
+    assert list(metrics["loss"]) == [1, 2, 0.5, 1]
+    assert list(metrics["time"]) == [10, 10, 20, 20]
+
+
+def test_how_a_run_ends(tmp_path: Path) -> None:
+    def status(norm: str, error: BaseException | None = None, loss: float = 1.0) -> dict[str, object]:
+        raised = nullcontext() if error is None else pytest.raises(type(error))
+        with raised, rmsexp.Recorder("mine", norm, results=tmp_path) as recorder:
+            recorder.log(7, loss=loss)
+            recorder.log(8, loss=1.0)
+            if error is not None:
+                raise error
+        content: dict[str, object] = json.loads((tmp_path / f"mine/own/{norm}/seed0/status.json").read_text())
+        return content
+
+    assert status("rms")["status"] == "finished"
+    assert status("ln", KeyboardInterrupt())["status"] == "interrupted"
+    failed, diverged = status("prms", ZeroDivisionError("by 0")), status("bn", loss=math.nan)
+    assert (failed["status"], "by 0" in str(failed["error"])) == ("failed", True)
+    assert (diverged["status"], "step 7" in str(diverged["error"])) == ("diverged", True)
+
+
+def test_a_run_is_not_overwritten(tmp_path: Path) -> None:
+    for force in (False, True):
+        with rmsexp.Recorder("mine", "rms", results=tmp_path, force=force) as recorder:
+            recorder.log(1, loss=0.0)
+        with pytest.raises(ConfigError, match="force"), rmsexp.Recorder("mine", "rms", results=tmp_path):
+            pass
+    assert {path.name for path in (tmp_path / "mine/own/rms").glob("seed*")} == {"seed0", "seed0.old0"}
+    with pytest.raises(ConfigError, match="folder"):
+        rmsexp.Recorder("mine/other", "rms", results=tmp_path)
