@@ -191,8 +191,9 @@ def test_failure_stores_nothing_and_frees_the_lock(tmp_path: Path, monkeypatch: 
         cached(tmp_path / "entry", read, fail)
     assert visible(tmp_path) == []
 
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def full(file: int) -> None:
+        if Path(f"/proc/self/fd/{file}").readlink().name == "value":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)

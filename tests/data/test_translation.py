@@ -124,13 +124,14 @@ def test_held_out_text_is_neither_dropped_nor_cut(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("overlong", "long"), [("drop", []), ("cut", [3])])
 def test_cross_entropy_skips_pairs_that_training_drops(overlong: str, long: list[int], tmp_path: Path) -> None:
-    result, reports = run(tmp_path, options(30, overlong))
+    result, reports = run(tmp_path, options(23, overlong))
     scored = result.held_out["valid"].scored
     assert scored.dtype == np.int64
-    fits = np.all(lengths(result)[:, :5] <= 30, axis=0)
-    assert fits.any()
+    assert result.held_out["valid"].first(4).scored.tolist() == long
+    fits = np.all(lengths(result)[:, :5] <= 23, axis=0)
+    assert fits.tolist() == [True, False, True, True, True]  # the first has 23 subwords
     assert scored.tolist() == long + [4 + i for i in range(5) if overlong == "cut" or fits[i]]
-    reasons = "empty" if overlong == "cut" else "empty, or longer than 30 subwords"
+    reasons = "empty" if overlong == "cut" else "empty, or longer than 23 subwords"
     assert f"valid: the loss leaves out {9 - len(scored)} of 9 pairs ({reasons})" in reports
 
 
