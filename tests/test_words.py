@@ -33,7 +33,7 @@ def test_norms_have_other_names(word: str, expected: str) -> None:
 
 
 def test_every_other_name_is_of_a_norm_and_one_of_the_users_keeps_its_name(tmp_path: Path) -> None:
-    assert set(words.ALIASES.values()) <= {*config.options("norm")}
+    assert set(words.aliases().values()) <= {*config.options("norm")}
     (tmp_path / "norm").mkdir()
     (tmp_path / "norm/layernorm.yaml").write_text("_target_: rmsexp.norms.LN\nname: layernorm\nimpl: eager\n")
     assert words.overrides(["norm=layernorm,LayerNorm"], str(tmp_path)) == ["norm=layernorm,layernorm"]

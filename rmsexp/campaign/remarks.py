@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rmsexp import config
 from rmsexp.campaign import campaign_file
 from rmsexp.campaign.campaign_file import NO_GIT, moment
 from rmsexp.config.schema import flatten
@@ -32,7 +33,7 @@ UNCOMMITTED = (
 CLOCKS_DIFFER = 60.0  # seconds by which the clocks of machines may differ
 NONE = "none"  # the norm that claims are measured by: no norm
 # Norms whose quality depends on the initial value of an option that no campaign has tuned
-UNTUNED = {"dyt": "alpha", "derf": "alpha"}
+UNTUNED = {norm: about["untuned"] for norm, about in config.about_norms().items() if "untuned" in about}
 
 
 def on_campaign(campaign: Campaign) -> list[str]:

@@ -17,6 +17,7 @@ from rmsexp.config.schema import plain_values as plain_values
 from rmsexp.config.schema import respelled as respelled
 from rmsexp.config.schema import results_folder as results_folder
 from rmsexp.config.words import CONFIGS as CONFIGS
+from rmsexp.config.words import about_norms as about_norms
 from rmsexp.config.words import compose as compose
 from rmsexp.config.words import expand_home as expand_home
 from rmsexp.config.words import file as file

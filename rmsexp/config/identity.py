@@ -14,7 +14,7 @@ from rmsexp.config.words import compose, file, is_for_sweeps, parse
 # Keys that are not part of a run's identity: changing one adds no +key=value to the name of the run's folder, and does
 # not prevent the run from continuing. They do not change what is trained, or the folder's path contains them anyway.
 NOT_IDENTITY = {
-    *("task", "scale", "seed", "results", "data.root", "device", "threads", "force", "max_steps"),
+    *("task", "scale", "seed", "results", "data.root", "data.folder", "device", "threads", "force", "max_steps"),
     *("log_every", "eval_every", "checkpoint_every", "distributed.timeout"),
     *("norm_eps", "keep_scale"),  # the options of norms that take their values from here are part of the identity
 }
@@ -132,6 +132,14 @@ class Job:
         return expanded(self.config.results) / self.config.task / self.setting
 
 
+def _composed(overrides: Sequence[str], config_dir: str | None) -> dict[str, Any]:
+    """Return a composed config without what the norm's file says about the norm (:func:`.words.about_norms`)."""
+    composed = plain_values(compose(overrides, config_dir))
+    if isinstance(composed.get("norm"), dict):
+        composed["norm"].pop("about", None)
+    return composed
+
+
 def job(overrides: Sequence[str], config_dir: str | None = None, own_norm: Any = None) -> Job:
     """Return the job of one run's overrides, with its config composed and checked.
 
@@ -143,7 +151,7 @@ def job(overrides: Sequence[str], config_dir: str | None = None, own_norm: Any =
     for word in overrides:
         if is_for_sweeps(word):
             raise ConfigError(f"{word} has an effect in sweeps only: python -m rmsexp -m")
-    composed = plain_values(compose(overrides, config_dir))
+    composed = _composed(overrides, config_dir)
     if config_dir is not None:
         make_importable(config_dir)
     if own_norm is not None:
@@ -156,7 +164,7 @@ def job(overrides: Sequence[str], config_dir: str | None = None, own_norm: Any =
     _check_own_names(overrides, names, config_dir)
     keys = ("task", "norm", "scale", "model.variant")
     chosen = [word.input_line or "" for word in parse(overrides) if word.key_or_group in keys]
-    without_options = plain_values(compose(chosen, config_dir))
+    without_options = _composed(chosen, config_dir)
     if isinstance(without_options.get("model"), dict):
         without_options["model"].pop("variant", None)  # names have the variant, but not the values it determines
     base = normalised(without_options, imported)

@@ -5,7 +5,7 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,21 +40,6 @@ OmegaConf.register_new_resolver("if_equal", lambda a, b, x, y: x if a == b else 
 _HERE = Path(__file__).parents[1]
 CONFIGS = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / "configs"
 GROUPS = ("task", "norm", "scale", "recipe", "pair", "logger", "sweep")
-# Other names of norms on a command line, in small letters and without hyphens and underscores.
-ALIASES = {
-    "layernorm": "ln",
-    "rmsnorm": "rms",
-    "prmsnorm": "prms",
-    "batchnorm": "bn",
-    "weightnorm": "wn",
-    "l2norm": "l2",
-    "nonorm": "none",
-    "identity": "none",
-    "meanonlybatchnorm": "mean_only_bn",
-    "nonparametriclayernorm": "nonparametric_ln",
-    "dynamictanh": "dyt",
-    "dynamicerf": "derf",
-}
 EXTRAS = {  # launcher or sweeper of Hydra -> the extra that installs it
     **{name: name for name in ("joblib", "ray", "optuna")},
     **dict.fromkeys(("slurm", "submitit_slurm", "submitit_local"), "slurm"),
@@ -105,13 +90,30 @@ def _with_names(word: str, known: Sequence[str]) -> str:
     """Return an override with the names of norms in the place of other names."""
 
     def name(match: re.Match[str]) -> str:
-        return match[0] if match[0] in known else (ALIASES | plain).get(_plain(match[0]), match[0])
+        return match[0] if match[0] in known else (aliases() | plain).get(_plain(match[0]), match[0])
 
     plain = {_plain(norm): norm for norm in known}
     key, sign, value = word.partition("=")
     if key == "norms" and value[:1].isalpha():
         value = f"[{value}]"
     return key + sign + (re.sub(r"[A-Za-z][\w-]*", name, value) if key in NAMES_OF_NORMS else value)
+
+
+@cache
+def about_norms() -> dict[str, dict[str, Any]]:
+    """Return what the configs of the package's norms say under ``about``, by norm, in the order of tables and figures.
+
+    ``label``: the name for people. ``aliases``: other names on a command line, in small letters, without hyphens and
+    underscores. ``look``: in figures (:class:`rmsexp.report.plots.style.Look`). Runs do not have these values.
+    """
+    found: dict[str, Any] = {path.stem: OmegaConf.load(path) for path in (CONFIGS / "norm").glob("*.yaml")}
+    listed = {norm: dict(content.about) for norm, content in found.items() if "about" in content}
+    return dict(sorted(listed.items(), key=lambda item: int(item[1]["order"])))
+
+
+@cache
+def aliases() -> dict[str, str]:
+    return {alias: norm for norm, about in about_norms().items() for alias in about["aliases"]}
 
 
 def _plain(name: str) -> str:
@@ -307,7 +309,7 @@ def file(group: str, name: str, config_dir: str | None = None) -> Path:
 
 def unknown(group: str, name: str, known: Sequence[str], config_dir: str | None) -> str:
     """Return the message about a choice of a config group that is none of the known ones."""
-    hint = nearest(name, [*known, *(ALIASES if group == "norm" else ())])
+    hint = nearest(name, [*known, *(aliases() if group == "norm" else ())])
     own = "" if config_dir else "; your own: --config-dir DIR"
     return f"{group}{'=' if group in GROUPS else ' '}{name} is not known{hint}{own} (one of {', '.join(known)})"
 

@@ -1,4 +1,4 @@
-"""Read CIFAR-10 with torchvision, and whiten images with ZCA, once.
+"""Read CIFAR-10, or a folder of images, with torchvision, and whiten images with ZCA, once.
 
 Let the row vector x be (pixel - 127.5) / 128 of an image's 3 x height x width pixel values. Let m be the mean and
 C = U diag(s) U' the covariance (normalised by the number of images) of the *training* images. Each image of each split
@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from rmsexp.data import Images, Report
-from rmsexp.data.files import cached, downloading, key
+from rmsexp.data import DataError, Images, Report
+from rmsexp.data.files import cached, downloading, key, sha256_of
 
 BLOCK = 2048  # images that are computed at a time, to save memory
 
@@ -95,6 +95,53 @@ def load(root: Path) -> Images:
         digest=hashlib.sha256(repr([*CIFAR10.train_list, *CIFAR10.test_list]).encode()).hexdigest(),
         builtin=False,
     )
+
+
+def digest_of_folder(folder: Path) -> str:
+    """Return a SHA-256, in hexadecimal, of the names and contents of all files below a folder of images."""
+    paths = sorted(path for path in folder.glob("*/*/**/*") if path.is_file())
+    return hashlib.sha256(
+        repr([(str(path.relative_to(folder)), sha256_of(path)) for path in paths]).encode()
+    ).hexdigest()
+
+
+def from_folder(folder: Path, root: Path) -> Images:
+    """Return the images of ``<folder>/train/<class>/`` and ``<folder>/test/<class>/``, as 32 x 32 pixels.
+
+    The shorter side of each image is scaled to 32 pixels, and the centre is cropped. They are stored below ``root``,
+    those of training ordered by a digest of their content, so that the last ones, which may become validation images,
+    are of all classes.
+
+    Raises: DataError if a folder or an image cannot be read, or if the classes of training and test differ.
+    """
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms.functional import center_crop, resize
+
+    digest = digest_of_folder(folder)
+
+    def make(stored: Path) -> None:
+        try:
+            splits = {split: ImageFolder(folder / split) for split in ("train", "test")}
+            classes = [data.classes for data in splits.values()]
+            if classes[0] != classes[1]:
+                raise ValueError(f"the classes of train, {classes[0]}, are not those of test, {classes[1]}")
+            for split, data in splits.items():
+                found = [
+                    (sha256_of(Path(path)), image, label)
+                    for (path, _), (image, label) in zip(data.samples, data, strict=True)
+                ]
+                found.sort(key=lambda item: item[0])
+                pixels = [np.asarray(center_crop(resize(image, [32]), [32]), np.uint8) for _, image, _ in found]
+                np.save(stored / f"{split}_x.npy", _channels_first(np.stack(pixels)))
+                np.save(stored / f"{split}_y.npy", np.array([label for *_, label in found], np.int64))
+        except (OSError, ValueError) as error:
+            raise DataError(f"{folder}: {error}; it needs train/CLASS/IMAGE and test/CLASS/IMAGE") from None
+
+    def read(stored: Path) -> dict[str, Any]:
+        return {name: np.load(stored / f"{name}.npy") for name in ("train_x", "train_y", "test_x", "test_y")}
+
+    arrays = cached(root / "images" / key(__file__, digest), read, make)
+    return Images(**arrays, name=folder.name, digest=digest, builtin=False)
 
 
 def _channels_first(images: np.ndarray) -> np.ndarray:

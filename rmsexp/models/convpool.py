@@ -13,7 +13,7 @@ SLOPE = 0.1  # slope of the leaky ReLUs for negative input
 
 
 class ConvPool(nn.Module):
-    """Map images ``(batch, 3, 32, 32)`` to logits ``(batch, 10)``. The norm is applied at all 10 layers.
+    """Map images ``(batch, 3, 32, 32)`` to logits ``(batch, classes)``. The norm is applied at all 10 layers.
 
     ``norm``: creates the layers of the model. ``width``: factor on the paper's numbers of channels, 96 and 192.
     ``noise``: standard deviation of the Gaussian noise on the input in training. ``dropout``: dropout rate after each
@@ -25,6 +25,7 @@ class ConvPool(nn.Module):
         self,
         norm: Norm,
         *,
+        classes: int = 10,
         width: float = 1.0,
         noise: float = 0.15,
         dropout: float = 0.5,
@@ -48,10 +49,10 @@ class ConvPool(nn.Module):
         self.conv7 = conv("conv7", wide, wide)
         self.conv8 = conv("conv8", wide, wide, kernel_size=1)
         self.conv9 = conv("conv9", wide, wide, kernel_size=1)
-        self.dense = norm.at(role="output").linear("dense", wide, 10, bias=False, shift=True, data_init=data_init)
+        self.dense = norm.at(role="output").linear("dense", wide, classes, bias=False, shift=True, data_init=data_init)
 
     def forward(self, x: Tensor, noise: Noise | None = None) -> Tensor:
-        """Return logits ``(batch, 10)``; ``noise=None``, as in evaluation, applies neither noise nor dropout."""
+        """Return logits ``(batch, classes)``; ``noise=None``, as in evaluation, applies neither noise nor dropout."""
         if noise is not None:
             x = noise.gaussian(x, self.noise)
         for first, second, third in ((self.conv1, self.conv2, self.conv3), (self.conv4, self.conv5, self.conv6)):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp import config
+from rmsexp.config import expanded
 from rmsexp.data import Images, cifar10
 from rmsexp.data.sequences import cut
 from rmsexp.data.synthetic import shapes
@@ -30,6 +31,7 @@ EVALUATION_BATCH = 500  # number of images per forward pass in evaluation
 LARGEST_FACTOR = 10_000  # largest model.width; it gives about a million channels (checks.LARGEST_WIDTH)
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 SOURCES: dict[str, Callable[[Path], Images]] = {"cifar10": cifar10.load, "shapes": lambda _: shapes.shapes()}
+FOLDER = "folder"  # the name of the user's own images
 
 Batch = tuple[Tensor, Tensor]
 
@@ -65,21 +67,28 @@ class ModelConfig:
 class DataConfig(config.DataConfig):
     """Options of the images.
 
+    ``folder``: with ``name=folder``, the folder of your own images, ``train/<class>/`` and ``test/<class>/``.
     ``zca_eps``: number added to the eigenvalues of the covariance matrix in ZCA whitening. ``validation``: number of
     training images, the last ones, that become validation images; None: there are none, and models are selected by
     their test error.
     """
 
     name: str = "cifar10"
+    folder: str | None = None
     zca_eps: float = 1e-5
     validation: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.choice("data.name", self.name, tuple(SOURCES))
+        checks.choice("data.name", self.name, (*SOURCES, FOLDER))
+        if (self.name == FOLDER) != (self.folder is not None):
+            raise ValueError(f"data.name={FOLDER} and data.folder, the path of your images, need each other")
         checks.positive("data.zca_eps", self.zca_eps)
         if self.validation is not None:
             checks.at_least("data.validation", self.validation, 1)
+
+    def digest_of_own_files(self) -> str:
+        return "" if self.folder is None else cifar10.digest_of_folder(config.expanded(self.folder))
 
 
 @dataclass
@@ -115,7 +124,13 @@ class Task(TaskBase):
     quantities: Sequence[Quantity] = (loss("train"), *map(error, ("train", "valid", "test")))
 
     def __init__(self, config: Config, device: torch.device) -> None:
-        images = SOURCES[config.data.name](config.data.root_folder)
+        options = config.data
+        if options.folder is None:
+            images = SOURCES[options.name](options.root_folder)
+        else:
+            images = cifar10.from_folder(expanded(options.folder), options.root_folder)
+        self.classes = int(images.train_y.max()) + 1
+        self.target = replace(self.target, chance=1 - 1 / self.classes)
         if config.data.validation is not None:
             images = images.with_validation(config.data.validation)
             self.target = replace(self.target, selection="valid")
@@ -133,9 +148,8 @@ class Task(TaskBase):
 
     def build(self, norm: Norm) -> nn.Module:
         options = self.config.model
-        model = ConvPool(
-            norm, width=options.width, noise=options.noise, dropout=options.dropout, data_init=options.data_init
-        )
+        values = {key: getattr(options, key) for key in ("width", "noise", "dropout", "data_init")}
+        model = ConvPool(norm, classes=self.classes, **values)
         return model.to(device=self.device, memory_format=MEMORY_FORMATS[options.memory_format])  # type: ignore[call-overload]
 
     def initialise(self, model: nn.Module) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torchvision.datasets import CIFAR10
 
-from rmsexp.data import Images, UnavailableError, cifar10
+from rmsexp.data import DataError, Images, UnavailableError, cifar10
 
 BASE = CIFAR10.base_folder
 EPS = 1e-5
@@ -155,3 +156,29 @@ def test_other_eps_source_or_images_have_another_entry(tmp_path: Path, monkeypat
     monkeypatch.setattr(cifar10, "__file__", str(tmp_path / "edited.py"))
     whiten(make(), tmp_path)
     assert len(list((tmp_path / "whitened").glob("[!.]*"))) == 4
+
+
+def test_a_folder_of_images(tmp_path: Path) -> None:
+    from torchvision.io import write_png
+
+    folder = tmp_path / "mine"
+    for split, count in (("train", 6), ("test", 2)):
+        for number in range(count):
+            (folder / split / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+            pixels = torch.full((3, 40, 64), 10 * number, dtype=torch.uint8)
+            write_png(pixels, str(folder / split / "ab"[number % 2] / f"{number}.png"))
+    images = cifar10.from_folder(folder, tmp_path)
+    assert (images.train_x.shape, images.test_x.shape, images.builtin) == ((6, 3, 32, 32), (2, 3, 32, 32), False)
+    assert sorted(images.train_x[:, 0, 0, 0]) == [0, 10, 20, 30, 40, 50]
+    assert all(
+        label == value // 10 % 2 for label, value in zip(images.train_y, images.train_x[:, 0, 0, 0], strict=True)
+    )
+    again = cifar10.from_folder(folder, tmp_path)
+    np.testing.assert_array_equal(again.train_x, images.train_x)
+    (folder / "test/a/0.png").rename(folder / "test/b/0.png")
+    (folder / "test/a").rmdir()
+    assert cifar10.digest_of_folder(folder) != images.digest
+    with pytest.raises(DataError, match=r"classes.*\['b'\]"):
+        cifar10.from_folder(folder, tmp_path)
+    with pytest.raises(DataError, match="nowhere"):
+        cifar10.from_folder(tmp_path / "nowhere", tmp_path)

@@ -5,21 +5,10 @@ A series is a norm with the options that were changed, such as "prms+p=0.5".
 
 from collections.abc import Iterable
 
+from rmsexp import config
 from rmsexp.config import score
 
-NAMES = {
-    "none": "no norm",
-    "ln": "LayerNorm",
-    "rms": "RMSNorm",
-    "prms": "pRMSNorm",
-    "bn": "BatchNorm",
-    "wn": "WeightNorm",
-    "l2": "L2-Norm",
-    "nonparametric_ln": "non-parametric LN",
-    "mean_only_bn": "mean-only BN",
-    "dyt": "DyT",
-    "derf": "Derf",
-}
+NAMES = {norm: str(about["label"]) for norm, about in config.about_norms().items()}
 RECALLS = tuple(f"{kind}_{cutoff}" for kind in ("image", "caption") for cutoff in ("recall", "r1", "r5", "r10"))
 FRACTIONS = ("error", "accuracy", *RECALLS)  # metrics that are stored as fractions and shown in percent
 VALID = "valid"  # the split of evaluations on all validation examples

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from matplotlib.markers import MarkerStyle
 
+from rmsexp import config
 from rmsexp.records.frames.names import norm_of
 
 Dash = Literal["-", ""] | tuple[float, tuple[float, ...]]  # for matplotlib: offset, then lengths of dashes and gaps
@@ -34,19 +35,7 @@ class Look(NamedTuple):
         return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points) + "Z"
 
 
-LOOKS = {
-    "none": Look("#777777", "#7a7a7a", "o", "circle"),
-    "ln": Look("#0077bb", "#0f7fbf", "s", "square"),
-    "rms": Look("#bb4400", "#c35a1f", "^", "triangle-up"),
-    "prms": Look("#ccaa00", "#ccaa00", "v", "triangle-down"),
-    "bn": Look("#00cc77", "#00cc77", "D", "diamond"),
-    "wn": Look("#bb00ff", "#c014ff", "P", "cross"),
-    "l2": Look("#bbaaee", "#bbaaee", "X", "x"),
-    "nonparametric_ln": Look("#9988ff", "#9988ff", "<", "triangle-left"),
-    "mean_only_bn": Look("#668855", "#668855", ">", "triangle-right"),
-    "dyt": Look("#662266", "#976997", "p", "pentagon"),
-    "derf": Look("#77bbbb", "#77bbbb", "*", "star"),
-}
+LOOKS = {norm: Look(*about["look"]) for norm, about in config.about_norms().items()}
 OTHER_LOOKS = (  # of norms that users have added
     Look("#ff1144", "#ff1144", "h", "hexagon"),
     Look("#2200cc", "#7a66e0", "d", "diamond-tall"),
