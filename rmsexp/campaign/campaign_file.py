@@ -347,7 +347,8 @@ class Final:
 
 @dataclass
 class Timing(ProcessOptions):
-    """Interleaved timing of training steps, after the runs. ``norms``: those that are timed; by default none.
+    """Interleaved timing of training steps, after the runs. ``norms``: those that are timed; by default none;
+    ``[all]``: those of the campaign.
 
     The other keys are those of :class:`ProcessOptions`.
     """

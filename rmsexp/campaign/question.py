@@ -156,7 +156,8 @@ class Question(Asked):
 
     def timings(self) -> list[Timing]:
         asked = self.content.timing
-        jobs = [self.job("final", norm, None, campaign_file.TIMING_SEED) for norm in asked.norms]
+        norms = self.content.norms if asked.norms == ["all"] else asked.norms
+        jobs = [self.job("final", norm, None, campaign_file.TIMING_SEED) for norm in norms]
         config.check_one_setting("timing.norms", jobs)
         if len({job.series for job in jobs}) < len(jobs):
             raise config.ConfigError(f"timing.norms={','.join(asked.norms)} has a norm twice; leave one out")

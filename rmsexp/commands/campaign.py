@@ -68,6 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.plan:
             summary.print_plan(asked)
             return 0
+        print(asked.title, flush=True)
         typed = _typed(arguments)
         status = _start(asked, arguments, words, of_hydra) if of_hydra or arguments.jobs > 1 else _work(asked, typed)
         if status < 128:

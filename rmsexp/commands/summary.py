@@ -7,8 +7,8 @@ from rmsexp.campaign.items import Items
 from rmsexp.campaign.progress import Planned
 from rmsexp.campaign.question import Question
 from rmsexp.records import record
-from rmsexp.records.frames import comparable
-from rmsexp.system import atomic
+from rmsexp.records.frames import comparable, timing_records
+from rmsexp.system import atomic, readers
 from rmsexp.system.command_line import ReportedError, command, inform, report
 from rmsexp.work import cost
 
@@ -74,9 +74,20 @@ def print_verdicts(asked: Question) -> None:
     if campaign.undecided:
         print(f"not decided yet: {campaign.undecided}")
     lines = [] if campaign.undecided else [verdicts.line(row) for row in verdicts.table([campaign]).to_dict("records")]
-    for line in [*lines, *campaign.problems, *campaign.all_remarks()]:
+    for line in [*lines, *campaign.problems, *campaign.all_remarks(), *_savings(asked)]:
         print(line)
     _print_next(asked, bool(campaign.left))
+
+
+def _savings(asked: Question) -> list[str]:
+    """Return a line with the time that the newest timing found for each norm; none without a timing."""
+    lines = []
+    for timing in asked.timings():
+        paths = timing.folder.glob(f"{timing_records.FOLDER}/steps*/{timing_records.FILE}")
+        newest = max(paths, key=lambda path: path.stat().st_mtime, default=None)
+        if newest is not None:
+            lines.append(f"time of a step: {timing_records.estimates(readers.read_json(newest))}")
+    return lines
 
 
 def draw(asked: Items) -> None:

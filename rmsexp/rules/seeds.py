@@ -88,10 +88,28 @@ def power_of(verdict: Verdict) -> float:
 
     NaN for superiority, without an interval, and where diverged runs rule out that the claim is supported.
     """
-    half = verdict.difference - verdict.low
-    if verdict.claim.margin is None or not math.isfinite(half):
+    if verdict.claim.margin is None or not math.isfinite(verdict.low):
         return math.nan
-    alpha, rates = (1 - verdict.level) / 2, float(np.nan_to_num(verdict.rates))
-    of_seeds = math.sqrt(max(0.0, half**2 - (float(special.ndtri(1 - alpha)) * rates) ** 2))
-    sd = of_seeds * math.sqrt(verdict.pairs) / float(special.stdtrit(verdict.pairs - 1, 1 - alpha))
-    return power(verdict.claim, sd, verdict.pairs, alpha, rates=rates)
+    rates = float(np.nan_to_num(verdict.rates))
+    return power(verdict.claim, _sd(verdict), verdict.pairs, (1 - verdict.level) / 2, rates=rates)
+
+
+def smallest_seen(verdict: Verdict) -> float:
+    """Return the true difference that the interval of a verdict would tell from 0 in 9 of 10 campaigns; or NaN.
+
+    It is sqrt(((t + t₉) s)² / n + ((z + z₉) r)²), where s is the standard deviation of the n differences, r that of the
+    choice of rates, t and z the quantiles of the interval and t₉ and z₉ those of ``POWER``.
+    """
+    if not math.isfinite(verdict.low):
+        return math.nan
+    chances, rates = [(1 + verdict.level) / 2, POWER], float(np.nan_to_num(verdict.rates))
+    of_seeds = float(special.stdtrit(verdict.pairs - 1, chances).sum()) * _sd(verdict) / math.sqrt(verdict.pairs)
+    return math.hypot(of_seeds, float(special.ndtri(chances).sum()) * rates)
+
+
+def _sd(verdict: Verdict) -> float:
+    """Return the standard deviation of the differences, from the interval of a verdict."""
+    half, chance = verdict.difference - verdict.low, (1 + verdict.level) / 2
+    of_rates = float(special.ndtri(chance)) * float(np.nan_to_num(verdict.rates))
+    of_seeds = math.sqrt(max(0.0, half**2 - of_rates**2))
+    return of_seeds * math.sqrt(verdict.pairs) / float(special.stdtrit(verdict.pairs - 1, chance))

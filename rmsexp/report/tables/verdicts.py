@@ -22,7 +22,19 @@ from rmsexp.rules.selection import Choice
 UNDECIDED = "not decided yet"
 COLUMNS = (
     *("root", "task", "campaign", "claim", "of", "test", "a", "b", "family", "registered", "outcome", "score", "unit"),
-    *("difference", "low", "high", "level", "alone_low", "alone_high", "against_zero", "margin", "smallest_margin"),
+    *(
+        "difference",
+        "low",
+        "high",
+        "level",
+        "alone_low",
+        "alone_high",
+        "against_zero",
+        "margin",
+        "smallest_margin",
+        "smallest_seen",
+        "power",
+    ),
     *("gain_over_none", "exceeds_margin", "blind", "improving", "untuned", "seeds", "p", "adjusted_p"),
     *("diverged_a", "diverged_b", "diverged_both", "uncertainty_a", "uncertainty_b", "rates", "reason", "remarks"),
 )
@@ -31,6 +43,7 @@ RATES = (
     *("chosen", "edge", "uncertainty"),
 )
 EVERY = "every task"
+SHORT = 0.5  # power
 CHOSEN_RATES = "at the chosen learning rates; what their choice may have cost is not known"
 
 
@@ -78,6 +91,7 @@ def _decided(campaign: Campaign, verdict: claims.Verdict) -> dict[str, Any]:
     gains = (f"{names.label(norm)} {value / found.margin:.1f}" for norm, value in found.improving.items())
     row |= {"improving": ", ".join(gains), "untuned": ", ".join(found.untuned), "reason": verdict.reason}
     chance = seeds.power_of(verdict)
+    row |= {"smallest_seen": seeds.smallest_seen(verdict), "power": chance}
     if verdict.outcome == claims.INCONCLUSIVE and not math.isnan(chance):
         power = f"the power for a true difference of 0 is {chance:.2f} with {verdict.pairs} seeds and this spread"
         row["reason"] = "; ".join(filter(None, (verdict.reason, power)))
@@ -151,10 +165,17 @@ def _readable(row: dict[Any, Any]) -> dict[str, str]:
 
 
 def line(row: Mapping[Any, Any]) -> str:
-    """Return a verdict in one line, for the terminal."""
+    """Return a verdict in one line, for the terminal.
+
+    An inconclusive test that supports a true claim in less than half of the campaigns is "too short to decide".
+    """
     difference = "" if math.isnan(row["difference"]) else f"{_difference(row)}, "
+    seen = formats.signed(row["smallest_seen"], row["score"].split()[1]).lstrip("+")
+    seen = "" if math.isnan(row["smallest_seen"]) else f", which see differences from {seen} {row['unit']} on"
     why = "; ".join(filter(None, (row["reason"], *_explained(row))))
-    return f"{qualified(row)}: {row['claim']}: {difference}{row['seeds']:.0f} seeds; {why}"
+    too_short = row["outcome"] == claims.INCONCLUSIVE and row["power"] < SHORT
+    outcome = f"too short to decide ({qualified(row)})" if too_short else qualified(row)
+    return f"{outcome}: {row['claim']}: {difference}{row['seeds']:.0f} seeds{seen}; {why}"
 
 
 def _explained(row: Mapping[Any, Any]) -> list[str]:
