@@ -22,19 +22,8 @@ from rmsexp.rules.selection import Choice
 UNDECIDED = "not decided yet"
 COLUMNS = (
     *("root", "task", "campaign", "claim", "of", "test", "a", "b", "family", "registered", "outcome", "score", "unit"),
-    *(
-        "difference",
-        "low",
-        "high",
-        "level",
-        "alone_low",
-        "alone_high",
-        "against_zero",
-        "margin",
-        "smallest_margin",
-        "smallest_seen",
-        "power",
-    ),
+    *("difference", "low", "high", "level", "alone_low", "alone_high", "against_zero", "margin", "smallest_margin"),
+    *("smallest_seen", "power"),
     *("gain_over_none", "exceeds_margin", "blind", "improving", "untuned", "seeds", "p", "adjusted_p"),
     *("diverged_a", "diverged_b", "diverged_both", "uncertainty_a", "uncertainty_b", "rates", "reason", "remarks"),
 )
