@@ -124,7 +124,9 @@ def test_claims_are_decided_although_a_timing_fails_but_not_after_a_signal(
 ) -> None:
     given: list[Any] = []
     monkeypatch.setattr(processes, "measure", measure)
-    monkeypatch.setattr(items, "asked", lambda *_: SimpleNamespace(results=tmp_path, timings=lambda: [asked] * 2))
+    monkeypatch.setattr(
+        items, "asked", lambda *_: SimpleNamespace(title="", results=tmp_path, timings=lambda: [asked] * 2)
+    )
     monkeypatch.setattr(summary, "conclude", given.append)
     monkeypatch.setattr(Worker, "work", lambda _: None)
     assert main(["quality", "margin=1"]) == status

@@ -211,7 +211,7 @@ def test_verdicts_have_units(
     out = capsys.readouterr().out.splitlines()
     assert out[:2] == ["rate of ln: 0.002", "rate of rms: 0.002"]
     assert out[2].startswith(
-        "supported†, but better: RMSNorm equals LayerNorm: +1.00 (+0.97 to +1.04) points, 2 seeds; the 90 % interval"
+        "supported†, but better: RMSNorm equals LayerNorm: +1.00 (+0.97 to +1.04) points, 2 seeds, which see "
     )
     assert out[3:] == [f"next    python -m rmsexp.report {asked.results}"]
 
