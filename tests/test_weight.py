@@ -1,14 +1,14 @@
 """The project stays within its caps of lines and words (``make weight``)."""
 
-import pytest
 import weight
 
-REACHED = False  # set to True in the commit that reaches the numbers, and remove the mark
+REACHED = 33_200  # lines of the package so far; to be lowered with it until it is within its cap, and then removed
 
 
-@pytest.mark.skipif(not REACHED, reason="the numbers are not reached yet")
 def test_no_part_is_larger_than_its_cap() -> None:
-    assert weight.beyond() == {}
+    beyond = weight.beyond()
+    assert beyond.pop("package", 0) <= REACHED
+    assert beyond == {}
 
 
 def test_the_lines_and_words_of_all_parts_are_counted() -> None:
