@@ -24,7 +24,7 @@ TASKS = {
     **{task: reading_and_retrieval.tiny(task) for task in reading_and_retrieval.TASKS},
     "language_model": list(language_models.TINY),
 }
-NOT_FUSED = {"bn", "mean_only_bn"}
+NOT_FUSED = {"bn", "mean_only_bn", "module"}
 BY_STEP = {"rnnsearch", "attentive_reader", "order_embedding"}  # tasks with recurrences
 
 TABLE = [pytest.param(task, impl, VARIANTS, marks=pytest.mark.minutes) for impl in ("eager", "fused") for task in TASKS]
@@ -85,5 +85,5 @@ def test_every_norm_trains_or_is_refused_in_one_line(
         if impl == "fused" and name in NOT_FUSED:
             done.assert_refused(f"norm={name} has no fused form; use norm.impl=eager")
             continue
-        by_step = impl == "fused" and name in ("dyt", "derf") and task in BY_STEP
+        by_step = impl == "fused" and name in ("dyt", "derf", "by_role") and task in BY_STEP
         assert text.endswith(f"({'fused norms' if by_step else impl})"), text
