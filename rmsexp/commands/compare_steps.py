@@ -12,7 +12,7 @@ import torch
 from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import processes as measuring
 from rmsexp.measure.new_process import without_main
-from rmsexp.measure.own_steps import Maker, OwnConfig, OwnForm, OwnSteps, measure
+from rmsexp.measure.own_steps import Maker, OwnConfig, OwnSteps, measure
 from rmsexp.records.frames import timing_records
 from rmsexp.report.tables import markup, savings
 from rmsexp.system import atomic, readers
@@ -71,9 +71,9 @@ def compare_steps(
 
     Args:
         makers: By name, such as "ln" and "rms", a function without arguments that builds model, optimiser and data, and
-            returns a function ``step()``, which takes one training step. Before each, torch's seed is set to 0. If all
-            of them can be imported from modules, fresh processes call them; otherwise (functions of a notebook, of the
-            program itself or within functions) all happens in this process, which is a quick look.
+            returns a function ``step()``, which takes one training step. torch's seed is set to 0 before each call of a
+            maker. If all makers can be imported from modules, fresh processes call them. Functions that are defined in
+            a notebook, in the program itself or in another function cannot; then all is timed in this process.
         task, setting: Names of what is trained, and of what its runs have in common, for the record's folder.
         reference: The step with which the others are compared; by default the first.
         processes: The number of fresh processes.
@@ -95,8 +95,8 @@ def compare_steps(
         report("timed in this process only, since not all makers can be imported; put them into a module of their own")
     where = str(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     config = OwnConfig(task, setting, torch.get_num_threads(), where)
-    form, folder = OwnForm("own" if fresh else "own, same process"), Path(results) / task / setting
-    own = {name: OwnSteps(make, config, form, folder) for name, make in makers.items()}
+    impl, folder = "own" if fresh else "own, same process", Path(results) / task / setting
+    own = {name: OwnSteps(make, config, impl, folder) for name, make in makers.items()}
     options = TimingConfig(processes if fresh else 1, budget, reference=chosen)
     found: list[StepTimes] = []
 

@@ -8,7 +8,7 @@ from rmsexp.campaign.progress import Planned
 from rmsexp.campaign.question import Question
 from rmsexp.records import record
 from rmsexp.records.frames import comparable, timing_records
-from rmsexp.system import atomic, readers
+from rmsexp.system import atomic
 from rmsexp.system.command_line import ReportedError, command, inform, report
 from rmsexp.work import cost
 
@@ -41,7 +41,7 @@ def print_plan(asked: Asked) -> None:
     if several:
         print(f"  {len(plan.states)} runs in all, since items share runs")
     for timing in asked.timings():
-        impls = {series: job.norm.impl for series, job in timing.jobs.items()}
+        impls = {series: job.impl for series, job in timing.jobs.items()}
         seconds = timing.options.seconds(len(comparable.grouped(impls, timing.options.reference)))
         state = f"left, about {seconds:.0f} s" if timing.is_left() else "done"
         print(f"  timing {state}: {', '.join(timing.jobs)} in {timing.folder.relative_to(asked.results)}")
@@ -83,10 +83,10 @@ def _savings(asked: Question) -> list[str]:
     """Return a line with the time that the newest timing found for each norm; none without a timing."""
     lines = []
     for timing in asked.timings():
-        paths = timing.folder.glob(f"{timing_records.FOLDER}/steps*/{timing_records.FILE}")
-        newest = max(paths, key=lambda path: path.stat().st_mtime, default=None)
-        if newest is not None:
-            lines.append(f"time of a step: {timing_records.estimates(readers.read_json(newest))}")
+        records = timing_records.load(timing.folder)
+        records = records[(records["kind"] == "steps") & records["series"].isin(list(timing.jobs))]
+        if len(newest := records[records["started"] == records["started"].max()]):
+            lines.append(f"time of a step: {timing_records.estimates(newest)}")
     return lines
 
 

@@ -12,7 +12,6 @@ swap.html shows what was found.
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 import sys
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from rmsexp.config import classes
 from rmsexp.system import atomic, checks
 from rmsexp.system.command_line import ConfigError, Parser, command, entry_point, inform, number
 
@@ -59,8 +59,8 @@ img {max-width: 100%}</style>
 
 
 @dataclass(frozen=True)
-class Own:
-    """The model and the data of a user, as :func:`swap` describes them. Processes that measure get it pickled."""
+class UserModel:
+    """A user's model and data, as :func:`swap` describes them. The processes that time steps get it pickled."""
 
     model: Callable[[], nn.Module]
     batch: Callable[[int], Any]
@@ -85,7 +85,7 @@ class Own:
         for parent in list(model.modules()):  # torch's layers themselves, without checks of their input
             for name, child in list(parent.named_children()):
                 if isinstance(child, composed.Wrapped) and not child.maps:
-                    parent.add_module(name, child.inner.to(self.device))
+                    parent.add_module(name, child.inner)
         return model, done
 
     def can_be(self, norm: str, impl: str) -> bool:
@@ -96,27 +96,31 @@ class Own:
             return False
         return done is not None and len(done.replaced) > 0
 
-    def stepper(self, norm: str, impl: str) -> Callable[[int], float]:
-        """Return a function that takes the training step of a number and returns its loss."""
+    def on_device(self, step: int) -> Any:
+        """Return the batch of a step, on the device."""
+        return _moved(self.batch(step), self.device)
+
+    def trainer(self, norm: str, impl: str) -> Callable[[Any], Tensor]:
+        """Return a function that takes a training step of a new model on a batch, and returns its loss."""
         import torch
 
         model, _ = self.build(norm, impl)
         optimiser = torch.optim.AdamW(model.parameters(), lr=self.lr)
 
-        def step(at: int) -> float:
-            batch = _moved(self.batch(at), self.device)
+        def step(batch: Any) -> Tensor:
             keywords, several = isinstance(batch, Mapping), isinstance(batch, list)
             loss = self._loss(model(**batch) if keywords else model(*batch) if several else model(batch), batch)
             loss.backward()
             optimiser.step()
             optimiser.zero_grad()
-            return float(loss.detach())
+            return loss.detach()
 
         return step
 
     def timed(self, norm: str, impl: str) -> Callable[[], object]:
-        """Return a training step for :func:`rmsexp.compare_steps`; it always has the batch of step 0."""
-        return partial(self.stepper(norm, impl), 0)
+        """Return a training step for :func:`rmsexp.compare_steps`, always on the batch of step 0."""
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # compile here, not in further processes
+        return partial(self.trainer(norm, impl), self.on_device(0))
 
     def _loss(self, output: Any, batch: Any) -> Tensor:
         import torch
@@ -175,7 +179,7 @@ class Swap:
         """The difference of the mean losses of the last steps; None with fewer than two seeds that ended with both."""
         from rmsexp.rules.significance import interval
 
-        scored = {name: loss[:, -max(1, loss.shape[1] // SCORED) :].mean(axis=1) for name, loss in self.losses.items()}
+        scored = {name: loss[:, -_scored(loss.shape[1]) :].mean(axis=1) for name, loss in self.losses.items()}
         pairs = scored[self.norm] - scored[AS_IS]
         ended = pairs[np.isfinite(pairs)]
         return Difference(float(ended.mean()), *interval(ended, 0.025), len(ended)) if len(ended) > 1 else None
@@ -191,7 +195,7 @@ class Swap:
         diverged = [name for name, values in self.losses.items() if not np.isfinite(values).all()]
         steps, found = self.losses[AS_IS].shape[1], self.difference
         if diverged:
-            loss = f"training diverged {' and '.join(diverged)}"
+            loss = f"training diverged: {' and '.join(diverged)}"
         elif found is None:
             loss = "one seed says nothing about the loss"
         else:
@@ -199,7 +203,8 @@ class Swap:
             sees = "" if found.low > 0 or found.high < 0 else f", {UNSEEN}"
             sees = ", as much as by rounding" if largest < ROUNDING * loss_size else sees
             numbers = f"{found.mean:+.3g} ({found.low:+.3g} to {found.high:+.3g}, seeds: {found.seeds})"
-            loss = f"changes the training loss after {steps} steps by {numbers}{sees}"
+            last = f"the last {_scored(steps)} of {steps} steps"
+            loss = f"changes the training loss, averaged over {last}, by {numbers}{sees}"
         return f"{self.norm} in the place of {len(self.conversion.replaced)} layers {time}, and {loss}."
 
     @property
@@ -259,52 +264,55 @@ def swap(
     for key, value, least in (("steps", steps, SCORED), ("seeds", seeds, 1)):
         checks.at_least(key, value, least)
     checks.positive("lr", lr)
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no compiling processes beside those that measure
     used = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    own, folder = Own(model, batch, loss, where, config_dir, lr, used), Path(results) / name / "own"
-    before, _ = own.build(AS_IS, "eager")
-    after, done = own.build(norm, "eager")
+    own, folder = UserModel(model, batch, loss, where, config_dir, lr, used), Path(results) / name / "own"
+    parameters = _parameters(own.build(AS_IS, "eager")[0])
+    converted, done = own.build(norm, "eager")
     if done is None or not done.replaced:
         raise ValueError(f"no layer can be replaced; {done}")
-    own.stepper(norm, "eager")(0)  # shows mistakes in batch and loss at once
+    sizes = parameters, _parameters(converted)
+    own.trainer(norm, "eager")(own.on_device(0))  # shows mistakes in batch and loss at once
     report(str(done))
-    forms = [(norm, form) for form in ("eager", "fused", "compiled") if own.can_be(norm, form)]
-    torchs = [(each, "eager") for each in TORCHS if own.can_be(each, "eager")]
+    impl = "fused" if own.can_be(norm, "fused") else "eager"
     makers = {AS_IS: partial(own.timed, AS_IS, "eager")}
-    makers |= {f"{norm} {form}": partial(own.timed, norm, form) for norm, form in forms}
-    makers |= {each: partial(own.timed, each, form) for each, form in torchs}
+    makers |= {f"{norm} {form}": partial(own.timed, norm, form) for form in dict.fromkeys(("eager", impl, "compiled"))}
+    makers |= {each: partial(own.timed, each, "eager") for each in TORCHS if own.can_be(each, "eager")}
     measured: dict[str, Any] = {"results": results, "processes": processes, "budget": budget, "device": used}
     times = compare_steps(makers, name, report=report, **measured)
-    impl = "fused" if (norm, "fused") in forms else "eager"
     losses = {}
     for label, form in ((AS_IS, "eager"), (norm, impl)):
         runs = []
         for seed in range(seeds):
             report(f"training {label}, seed {seed}: {steps} steps")
             torch.manual_seed(seed)
-            step = own.stepper(label, form)
-            runs.append(_train(partial(_shifted, step, seed * steps), folder, label, seed, steps, used))
+            runs.append(_train(own, own.trainer(label, form), folder, label, seed, steps))
         losses[label] = np.array(runs)
-    sizes = [sum(parameter.numel() for parameter in each.parameters()) for each in (before, after)]
-    found = Swap(norm, impl, done, (sizes[0], sizes[1]), times, losses, folder / "swap.html")
+    found = Swap(norm, impl, done, sizes, times, losses, folder / "swap.html")
     _write(found)
     return found
 
 
-def _shifted(step: Callable[[int], float], first: int, at: int) -> float:
-    return step(first + at)
+def _parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _train(step: Callable[[int], float], folder: Path, label: str, seed: int, steps: int, device: str) -> list[float]:
+def _scored(steps: int) -> int:
+    """Return the number of the last steps over which the loss is averaged."""
+    return max(1, steps // SCORED)
+
+
+def _train(
+    own: UserModel, step: Callable[[Any], Tensor], folder: Path, label: str, seed: int, steps: int
+) -> list[float]:
     """Take training steps, record them as a run, and return their losses."""
     from rmsexp.train.recorder import Recorder
 
     losses: list[float] = []
     results, task, setting = folder.parents[1], folder.parent.name, folder.name
     names: dict[str, Any] = {"setting": setting, "results": results, "target": ("train", "loss", "min")}
-    with Recorder(task, label, seed, **names, device=device, force=True) as recorder:
+    with Recorder(task, label, seed, **names, device=own.device, force=True) as recorder:
         for at in range(steps):
-            losses.append(step(at))
+            losses.append(float(step(own.on_device(seed * steps + at))))
             if (at + 1) % max(1, steps // POINTS) == 0 or not math.isfinite(losses[-1]):
                 recorder.log(at + 1, loss=losses[-1])
             if not math.isfinite(losses[-1]):
@@ -350,18 +358,6 @@ def _chart(found: Swap) -> Chart:
     return Chart(title, [], [time, loss], [(grey, AS_IS), (new, found.norm)])
 
 
-def imported(path: str) -> Callable[..., Any]:
-    """Return the function MODULE:NAME. Raises: ConfigError if there is none."""
-    module, _, name = path.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}; write MODULE:FUNCTION of a module that can be imported") from None
-    return found
-
-
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m rmsexp.swap", description=__doc__)
@@ -384,7 +380,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: the GPU if there is one")
     parser.add_config_dir()
     options = vars(parser.parse_args(argv))
-    own: dict[str, Any] = {key: imported(path) for key in ("model", "batch", "loss") if (path := options.pop(key))}
+    classes.make_importable(".")
+    paths = {key: path for key in ("model", "batch", "loss") if (path := options.pop(key))}
+    own: dict[str, Any] = {key: classes.imported(path.replace(":", ".")) for key, path in paths.items()}
     found = swap(**own, **options)
     print(found, f"page    {found.page}", sep="\n")
     print(f"next    {command('rmsexp.report', str(found.page.parents[2]))}")

@@ -109,7 +109,7 @@ def _check(options: Options, jobs: Sequence[config.Job]) -> None:
         raise config.ConfigError(f"norms= and impl= give {repeated} twice")
     if options.timing.reference not in names:
         raise config.ConfigError(f"timing.reference={options.timing.reference} is not one of {', '.join(names)}")
-    impls = {job.norm.impl for job in jobs}
+    impls = {job.impl for job in jobs}
     if options.timing.layers and impls != {"eager"}:
         raise config.ConfigError(
             "timing.layers=true times eager norms only, because fused recurrences and sums contain their norms; "

@@ -119,6 +119,12 @@ class Job:
     series: str
 
     @property
+    def impl(self) -> str:
+        """The implementation of the norm that was asked for, "eager" or "fused"."""
+        impl: str = self.norm.impl
+        return impl
+
+    @property
     def folder(self) -> Path:
         return self.setting_folder / self.series / f"seed{self.config.seed}"
 

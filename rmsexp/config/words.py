@@ -103,8 +103,9 @@ def _with_names(word: str, known: Sequence[str]) -> str:
 def about_norms() -> dict[str, dict[str, Any]]:
     """Return what the configs of the package's norms say under ``about``, by norm, in the order of tables and figures.
 
-    ``label``: the name for people. ``aliases``: other names on a command line, in small letters, without hyphens and
-    underscores. ``look``: in figures (:class:`rmsexp.report.plots.style.Look`). Runs do not have these values.
+    ``order``: the place in that order. ``label``: the name for people. ``aliases``: other names on a command line, in
+    small letters, without hyphens and underscores. ``look``: in figures (:class:`rmsexp.report.plots.style.Look`).
+    ``untuned``: an option that campaigns do not tune. Runs do not have these values.
     """
     found: dict[str, Any] = {path.stem: OmegaConf.load(path) for path in (CONFIGS / "norm").glob("*.yaml")}
     listed = {norm: dict(content.about) for norm, content in found.items() if "about" in content}

@@ -1,13 +1,13 @@
-"""Interleaved timing of training steps of one's own, for :func:`rmsexp.compare_steps`."""
+"""Interleaved timing of a user's own training steps, for :func:`rmsexp.compare_steps`."""
 
 import hashlib
 import pickle
+import pickletools
 import secrets
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ Maker = Callable[[], Callable[[], object]]
 
 
 class OwnConfig(NamedTuple):
-    """What a record says of steps of one's own in the place of a run's config."""
+    """What a record says of a user's steps, in the place of a run's config."""
 
     task: str
     scale: str
@@ -38,19 +38,16 @@ class OwnConfig(NamedTuple):
     precision: str = "float32"
 
 
-class OwnForm(NamedTuple):
-    """The form of the norms: "own", or for steps that were timed in the caller's process "own, same process"."""
-
-    impl: str
-
-
 @dataclass(frozen=True)
 class OwnSteps:
-    """Training steps of one's own, with what is read of a job (:class:`rmsexp.measure.processes.Timed`)."""
+    """Training steps of a user, with what is read of a job (:class:`rmsexp.measure.processes.Timed`).
+
+    ``impl``: "own"; for steps that are timed in the caller's process "own, same process".
+    """
 
     make: Maker
     config: OwnConfig
-    norm: OwnForm
+    impl: str
     setting_folder: Path
 
     @property
@@ -58,14 +55,14 @@ class OwnSteps:
         return self.config.scale
 
     def workload(self) -> str:
-        """Return a digest of the maker and its module, or a random one for a maker that cannot be imported."""
-        maker = self.make
-        while isinstance(maker, partial):
-            maker = maker.func
-        file = getattr(sys.modules.get(maker.__module__), "__file__", None)
-        if self.norm.impl != "own" or file is None:
+        """Return a digest of the maker and of all modules that it names; a random one if it cannot be imported."""
+        if self.impl != "own":
             return secrets.token_hex(8)
-        return hashlib.sha256(pickle.dumps(self.make) + Path(file).read_bytes()).hexdigest()[:16]
+        pickled = pickle.dumps(self.make)
+        names = {text for _, text, _ in pickletools.genops(pickled) if isinstance(text, str) and text in sys.modules}
+        files = sorted(file for name in names if (file := getattr(sys.modules[name], "__file__", None)))
+        contents = b"".join(Path(file).read_bytes() for file in files)
+        return hashlib.sha256(pickled + contents).hexdigest()[:16]
 
 
 class Steps:
@@ -81,9 +78,9 @@ class Steps:
 def measure(
     own: Mapping[str, OwnSteps], options: TimingConfig, number: int, order_seed: int, budget: Budget, report: Report
 ) -> dict[str, Any]:
-    """Time steps of one's own in this process; see :func:`rmsexp.measure.steps.measure`."""
+    """Time a user's steps in this process; see :func:`rmsexp.measure.steps.measure`."""
     first = next(iter(own.values()))
-    if first.norm.impl == "own":  # a process of its own
+    if first.impl == "own":  # a process of its own
         keep_freed()
         torch.set_num_threads(first.config.threads)
     contestants = []
@@ -93,6 +90,6 @@ def measure(
         contestants.append(Steps(each.make()))
     device = torch.device(first.config.device)
     timer = InterleavedTimer(contestants, lambda _: NO_BATCHES, device, seed_of(order_seed, number))
-    impls, workloads = dict.fromkeys(ordered, first.norm.impl), {name: each.workload() for name, each in own.items()}
+    impls, workloads = dict.fromkeys(ordered, first.impl), {name: each.workload() for name, each in own.items()}
     made = Contestants(timer, impls, Dataset("own", "", builtin=False), workloads)
     return {"preparing_seconds": 0.0, **take_times(made, options, number, budget, 0.0, report)}

@@ -10,6 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+import pandas as pd
+
 from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import steps
 from rmsexp.measure.new_process import ProcessError, Work, in_new_process
@@ -27,7 +29,7 @@ class Timed(Protocol):
     @property
     def config(self) -> Any: ...
     @property
-    def norm(self) -> Any: ...
+    def impl(self) -> str: ...
     @property
     def setting(self) -> str: ...
     @property
@@ -85,7 +87,7 @@ def measure(
 
     Raises: ProcessError if a process fails, or differs from the first in its code, versions or machine.
     """
-    groups = comparable.grouped({series: job.norm.impl for series, job in jobs.items()}, options.reference)
+    groups = comparable.grouped({series: job.impl for series, job in jobs.items()}, options.reference)
     planned = [(number, group) for number in range(options.processes) for group in groups]
     first, seconds = next(iter(jobs.values())), options.seconds(len(groups))
     heading = f"timing task={first.config.task} scale={first.setting}: {', '.join(jobs)}"
@@ -117,7 +119,8 @@ def measure(
             content = _content(jobs, options, order_seed, answers, stopped, dict.fromkeys(waiting))
             yield content  # first of all, so that a signal from here on does not lose it
             left = f"{max(0, budget.left):.0f} of {seconds:.0f} s left"
-            report(f"{name} has measured, {left}; {timing_records.estimates(content)}")
+            found = pd.DataFrame(timing_records.rows(content, ""))
+            report(f"{name} has measured, {left}; {timing_records.estimates(found)}")
             if ended:
                 return
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rmsexp.data.sequences import even_parts
-from rmsexp.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Task
+from rmsexp.task import ALL, WHOLE, Dataset, Extent, MicroBatches, Noise, Objective, Task
 from rmsexp.train.group import means
 
 
@@ -37,8 +37,12 @@ class TaskBase(Task):
     def load(self, indices: np.ndarray, step: int) -> Any:
         """Return a micro-batch of training examples on the device."""
 
+    @abstractmethod
+    def objective(self, model: nn.Module, batch: Any, noise: Noise | None) -> Objective:
+        """Return the objective of a micro-batch, in training with ``noise``, in evaluation without."""
+
     def scores(self, model: Any, split: str, examples: int | None) -> dict[str, float]:
-        """Return the metrics of a split, or of its first ``examples`` examples."""
+        """Return the metrics of a split, or of its first ``examples`` examples, for :meth:`evaluate`."""
         raise NotImplementedError
 
     @property
@@ -84,10 +88,8 @@ class TaskBase(Task):
     ) -> dict[str, float]:
         """Return the metrics of the batches ``load(part)``, summed over all parts and divided by ``count``."""
 
-        noise: Any = None
-
         def sums(part: Any) -> dict[str, float]:
-            return {name: value.item() for name, value in self.objective(model, load(part), noise).sums.items()}
+            return {name: value.item() for name, value in self.objective(model, load(part), None).sums.items()}
 
         return means(sums, parts, count)
 

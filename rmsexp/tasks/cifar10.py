@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp import config
-from rmsexp.config import expanded
 from rmsexp.data import Images, cifar10
 from rmsexp.data.sequences import cut
 from rmsexp.data.synthetic import shapes
@@ -90,6 +89,12 @@ class DataConfig(config.DataConfig):
     def digest_of_own_files(self) -> str:
         return "" if self.folder is None else cifar10.digest_of_folder(config.expanded(self.folder))
 
+    def read(self) -> Images:
+        """Return the images. Raises: DataError if they cannot be read."""
+        if self.folder is not None:
+            return cifar10.from_folder(config.expanded(self.folder), self.root_folder)
+        return SOURCES[self.name](self.root_folder)
+
 
 @dataclass
 class Config(config.RunConfig):
@@ -124,11 +129,7 @@ class Task(TaskBase):
     quantities: Sequence[Quantity] = (loss("train"), *map(error, ("train", "valid", "test")))
 
     def __init__(self, config: Config, device: torch.device) -> None:
-        options = config.data
-        if options.folder is None:
-            images = SOURCES[options.name](options.root_folder)
-        else:
-            images = cifar10.from_folder(expanded(options.folder), options.root_folder)
+        images = config.data.read()
         self.classes = int(images.train_y.max()) + 1
         self.target = replace(self.target, chance=1 - 1 / self.classes)
         if config.data.validation is not None:

@@ -263,7 +263,7 @@ class Trainer:
         model = {name: value.clone() for name, value in self.model.state_dict().items()}
         optimizer = copy.deepcopy(self.optimizer.state_dict())
         try:
-            with nullcontext() if getattr(self.config, "compile", False) else require_calls_of_add(self.model):
+            with nullcontext() if self.config.compile else require_calls_of_add(self.model):
                 for _ in range(WARMUP_STEPS):
                     self._update(self.state.step, self._batches(self.state.step))
             synchronise(self._stepper.device)

@@ -44,14 +44,13 @@ def quick_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
         series, setting = norm + "".join(options), Path(results, task, scale + "".join(changes))
         steps = {key: int(typed.get(key, 1_500_000)) for key in ("max_steps", "log_every")}
         cfg = SimpleNamespace(results=results, task=task, scale=scale, seed=seed, **steps)
-        impl = SimpleNamespace(impl="eager")
         return SimpleNamespace(
             series=series,
             setting=setting.name,
             setting_folder=setting,
             folder=setting / series / f"seed{seed}",
             config=cfg,
-            norm=impl,
+            impl="eager",
             resolved={},
         )
 

@@ -1,5 +1,7 @@
 """``rmsexp.compare_steps``: the interleaved clock for training steps of one's own."""
 
+import importlib
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -8,6 +10,7 @@ from helpers.own_steps import make_step
 
 import rmsexp
 from rmsexp.measure.new_process import ProcessError
+from rmsexp.measure.own_steps import OwnConfig, OwnSteps
 from rmsexp.records.frames import timing_records
 from rmsexp.system.command_line import ConfigError
 
@@ -57,3 +60,16 @@ def test_the_error_of_a_maker_is_told(tmp_path: Path) -> None:
     makers = {"a": make_step, "b": partial(make_step, "no_such_norm")}
     with pytest.raises(ProcessError, match="no_such_norm"):
         rmsexp.compare_steps(makers, results=tmp_path, processes=1, report=lambda _: None)
+
+
+def test_times_of_an_edited_module_are_not_pooled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the module is that of an argument, as of the model in a swap."""
+    (tmp_path / "my_own_model.py").write_text("def make(): pass")
+    monkeypatch.syspath_prepend(tmp_path)
+    make = importlib.import_module("my_own_model").make
+    steps = OwnSteps(partial(make_step, make), OwnConfig("mine", "own", 1, "cpu"), "own", tmp_path)
+    before = steps.workload()
+    assert steps.workload() == before
+    (tmp_path / "my_own_model.py").write_text("def make(): return 1")
+    assert steps.workload() != before
+    assert replace(steps, impl="own, same process").workload() != before

@@ -20,7 +20,7 @@ def test_the_page_says_what_was_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forms = [("rms+eps=1e-6", "fused"), ("nn.RMSNorm", "eager")]  # few, since each process has at most four
-    monkeypatch.setattr(swap.Own, "can_be", lambda _, norm, impl: (norm, impl) in forms)
+    monkeypatch.setattr(swap.UserModel, "can_be", lambda _, norm, impl: (norm, impl) in forms)
     place = ["--results", str(tmp_path), "--name", "tiny"]
     quick = ["--steps", "10", "--seeds", "2", "--processes", "1", "--budget", "1"]
     assert swap.main([*WORDS, "--loss", OWN + "mean_square", *place, *quick, "--norm", "rms+eps=1e-6"]) == 0
@@ -67,7 +67,7 @@ def test_the_sentences() -> None:
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        ([OWN + "nothing", *WORDS[1:]], "own_steps:nothing"),
+        ([OWN + "nothing", *WORDS[1:]], "own_steps.nothing"),
         (["no_such_module:f", *WORDS[1:]], "no_such_module"),
         (WORDS, "--loss"),
         ([*WORDS, "--norm", "rsm"], "rsm"),

@@ -66,8 +66,8 @@ def test_a_norm_of_your_own_can_be_timed(tmp_path: Path) -> None:
 
 
 def test_several_implementations_need_labels() -> None:
-    eager = SimpleNamespace(setting="demo", series="ln", norm=SimpleNamespace(impl="eager"))
-    fused = SimpleNamespace(setting="demo", series="rms+impl=fused", norm=SimpleNamespace(impl="fused"))
+    eager = SimpleNamespace(setting="demo", series="ln", impl="eager")
+    fused = SimpleNamespace(setting="demo", series="rms+impl=fused", impl="fused")
     jobs: list[Any] = [eager, fused]
     with pytest.raises(config.ConfigError, match=r"write impl=\[eager,fused\]"):
         timing._check(timing.Options(), jobs)

@@ -74,7 +74,8 @@ def slopes_trainer(
     """
     folder.mkdir(exist_ok=True)
     intervals = {"log_every": 1, "eval_every": 10, "checkpoint_every": 10, "max_steps": len(slopes)}
-    values = {"seed": 0, "evaluation": None, "precision": "float32", "reduce": "ordered", "schedule": Constant(10)}
+    values = {"seed": 0, "evaluation": None, "precision": "float32", "reduce": "ordered", "compile": False}
+    values |= {"schedule": Constant(10)}
     optim = SimpleNamespace(lr=1.0, clip=clip, clipping=clipping)
     task: Any = Slopes(slopes)
     stepper = Stepper(SimpleNamespace(**intervals, **values, optim=optim), task, model, CPU)

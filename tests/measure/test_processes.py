@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 def jobs(*norms: str) -> dict[str, Any]:
     """Return what measuring reads of jobs. Whole ones would need torch in each process that gets them."""
     cfg = SimpleNamespace(task="cifar10", scale="demo", seed=0, precision="float32")
-    return {norm: SimpleNamespace(setting="demo", config=cfg, norm=SimpleNamespace(impl="eager")) for norm in norms}
+    return {norm: SimpleNamespace(setting="demo", config=cfg, impl="eager") for norm in norms}
 
 
 def measure(

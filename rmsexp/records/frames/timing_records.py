@@ -215,14 +215,13 @@ def over(ratios: Sequence[Interval]) -> Interval:
     return ratios[0] if len(ratios) == 1 else over_processes([ratio.ratio for ratio in ratios])
 
 
-def estimates(content: dict[str, Any]) -> str:
-    """Return the savings that a record has found, in one line. ``content``: that of ``timing.json``."""
-    timings = pd.DataFrame(rows(content, ""))
+def estimates(timings: pd.DataFrame) -> str:
+    """Return the savings that a record has found, in one line. ``timings``: its rows, as in :func:`load`."""
     named = zip(labels(timings), timings.to_dict("records"), strict=True)
     savings = [(name, *saving(row)) for name, row in named if row["series"] != row["reference"]]
     listed = [f"{name} {100 * at:z.1f} % ({100 * low:z.1f} to {100 * high:z.1f})" for name, at, low, high in savings]
     count = timings["processes"].min()
-    return f"saved vs {label(content['reference'])}, {replication(count)}: {', '.join(listed)}"
+    return f"saved vs {label(timings['reference'].iloc[0])}, {replication(count)}: {', '.join(listed)}"
 
 
 def replication(processes: int) -> str:
