@@ -38,14 +38,14 @@ AS_IS = "as is"
 TORCHS = {"nn.LayerNorm": "torch.nn.LayerNorm", "nn.RMSNorm": "torch.nn.RMSNorm"}
 SCORED = 5  # the loss of a run is the mean over its last 1 / SCORED steps
 POINTS = 100  # losses in the record of a run
-UNSEEN = "a difference that cannot be seen here"
+NOT_SEEN = "not distinguishable from 0"
 ROUNDING = 1e-6  # relative differences of the loss below this are called rounding
 PAGE = """<!DOCTYPE html>
 <html lang="en"><meta charset="utf-8"><title>Should I swap?</title>
 <style>body {font: 16px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em}
 table {border-collapse: collapse} td, th {padding: .2em .8em; border-bottom: 1px solid #ccc; text-align: left}
-img {max-width: 100%}</style>
-<h1>{{ found.norm }} in the place of {{ found.conversion.replaced|length }} layers</h1>
+img {max-width: 100%} pre {overflow-x: auto}</style>
+<h1>{{ found.title }}</h1>
 <p><strong>{{ found.says }}</strong></p>
 <p>{{ found.cannot_say }}</p>
 <img src="swap.svg" alt="time of a training step, and loss against steps">
@@ -145,7 +145,7 @@ def _moved(batch: Any, device: str) -> Any:
 
 
 class Difference(NamedTuple):
-    """The mean difference of the losses, new norm minus as it is, over seeds, with its 95 % interval."""
+    """The loss with the new norm minus that of the original model: mean over seeds, with its 95 % interval."""
 
     mean: float
     low: float
@@ -176,7 +176,7 @@ class Swap:
 
     @property
     def difference(self) -> Difference | None:
-        """The difference of the mean losses of the last steps; None with fewer than two seeds that ended with both."""
+        """The difference of the losses at the end; None if fewer than two seeds finished with both models."""
         from rmsexp.rules.significance import interval
 
         scored = {name: loss[:, -_scored(loss.shape[1]) :].mean(axis=1) for name, loss in self.losses.items()}
@@ -185,27 +185,32 @@ class Swap:
         return Difference(float(ended.mean()), *interval(ended, 0.025), len(ended)) if len(ended) > 1 else None
 
     @property
+    def title(self) -> str:
+        """What was changed."""
+        return f"{self.norm} in place of {len(self.conversion.replaced)} normalisation layers"
+
+    @property
     def says(self) -> str:
         """What the measurements say, in one sentence."""
         rows = {str(row["series"]): row for row in self.times.rows.to_dict("records")}
         row = rows[f"{self.norm} {self.impl}"]
-        saved, low, high = (100 * (1 - float(row[key])) for key in ("ratio", "high", "low"))
-        time = f"saves {saved:.1f} % of a training step's time ({low:.1f} to {high:.1f} %, {self.impl})"
-        time += "" if low > 0 or high < 0 else f", {UNSEEN}"
+        change, low, high = (100 * (float(row[key]) - 1) for key in ("ratio", "low", "high"))
+        time = f"changes the time of a training step by {change:+.1f} % ({low:+.1f} to {high:+.1f} %, {self.impl})"
+        time += "" if low > 0 or high < 0 else f", {NOT_SEEN}"
         diverged = [name for name, values in self.losses.items() if not np.isfinite(values).all()]
         steps, found = self.losses[AS_IS].shape[1], self.difference
         if diverged:
-            loss = f"training diverged: {' and '.join(diverged)}"
+            loss = f"; training diverged ({' and '.join(diverged)})"
         elif found is None:
-            loss = "one seed says nothing about the loss"
+            loss = "; one seed says nothing about the loss"
         else:
             largest, loss_size = max(abs(found.low), abs(found.high)), float(np.abs(self.losses[AS_IS]).max())
-            sees = "" if found.low > 0 or found.high < 0 else f", {UNSEEN}"
+            sees = "" if found.low > 0 or found.high < 0 else f", {NOT_SEEN}"
             sees = ", as much as by rounding" if largest < ROUNDING * loss_size else sees
             numbers = f"{found.mean:+.3g} ({found.low:+.3g} to {found.high:+.3g}, seeds: {found.seeds})"
             last = f"the last {_scored(steps)} of {steps} steps"
-            loss = f"changes the training loss, averaged over {last}, by {numbers}{sees}"
-        return f"{self.norm} in the place of {len(self.conversion.replaced)} layers {time}, and {loss}."
+            loss = f", and the training loss, averaged over {last}, by {numbers}{sees}"
+        return f"{self.title} {time}{loss}."
 
     @property
     def cannot_say(self) -> str:
@@ -354,8 +359,7 @@ def _chart(found: Swap) -> Chart:
             at = window * np.arange(1.0, len(means) + 1)
             curves.append(Mark("seed", look, at, means, series=name))
     loss = Panel(Axis("step"), Axis("training loss"), curves)
-    title = f"{found.norm} in the place of {len(found.conversion.replaced)} layers"
-    return Chart(title, [], [time, loss], [(grey, AS_IS), (new, found.norm)])
+    return Chart(found.title, [], [time, loss], [(grey, AS_IS), (new, found.norm)])
 
 
 @entry_point

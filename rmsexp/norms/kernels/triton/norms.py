@@ -40,7 +40,7 @@ def _function(x, alpha, offset, NORM: tl.constexpr):
 
 @triton.jit
 def _block(start, row_begin, row_exists, unit_stride, n, BLOCK_N: tl.constexpr):
-    """Return the units of a block, which of them are in the row, and in existing rows, and their places in memory."""
+    """Return a block's column indices, the masks of valid columns and of valid elements, and the elements' offsets."""
     unit = start + tl.arange(0, BLOCK_N)[None, :]
     return unit, unit < n, row_exists & (unit < n), row_begin + unit.to(tl.int64) * unit_stride
 
