@@ -1,6 +1,6 @@
 # All targets except help and clean first create .venv, if needed, and install the versions of constraints.txt into it.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-full sanitize lint types quick unit format report weight constraints clean
+.PHONY: help setup demo check test test-full sanitize lint types quick unit docs format report weight constraints clean
 
 # torch is large: without bytecode on disk every start of Python would compile it again
 unexport PYTHONDONTWRITEBYTECODE
@@ -36,7 +36,7 @@ check: setup ## lint, types and the quickest tests (a minute on two idle cores)
 	$(MAKE) --no-print-directory -j 2 lint types quick
 
 test: setup ## run every check that CI runs
-	$(MAKE) --no-print-directory -j 2 lint types unit
+	$(MAKE) --no-print-directory -j 2 lint types unit docs
 
 test-full: test ## run make test, tests that take minutes, and numerical tests with each instruction set, one and two threads
 	$(BIN)/pytest -m minutes --nbmake tests notebooks
@@ -66,6 +66,9 @@ quick: setup
 unit: setup ## run the tests and two notebooks in parallel
 	$(BIN)/pytest $(PARALLEL) -m "not minutes" --nbmake tests notebooks
 
+docs: setup ## build the site, site/docs/index.html; a warning is an error
+	$(BIN)/sphinx-build -q -W --keep-going -c docs . site
+
 format: setup ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -83,5 +86,5 @@ constraints: setup ## write the versions of .venv to constraints.txt
 	@{ echo "# The versions that make installs; written by make constraints."; $(UV) pip freeze --python $(BIN)/python --exclude-editable; } > constraints.tmp
 	@mv constraints.tmp constraints.txt
 
-clean: ## remove .venv and caches; results stay
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+clean: ## remove .venv, the site and caches; results stay
+	rm -rf .venv site .mypy_cache .pytest_cache .ruff_cache .hypothesis
