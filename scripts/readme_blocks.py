@@ -54,8 +54,9 @@ def verdicts() -> list[dict[Any, Any]]:
     rows = rows.assign(**{name: rows[name].fillna("").astype(str) for name in TEXTS})
     rows = rows[rows["outcome"] != UNDECIDED]
     files = {path.stem: read_yaml(path) for path in (ROOT / "configs/campaign").glob("*.yaml")}
-    replaced = [file.get("supersedes") for name, file in files.items() if name in set(rows["campaign"])]
-    return rows[~rows["campaign"].isin(replaced)].to_dict("records")
+    later = {name: file["supersedes"] for name, file in files.items() if "supersedes" in file}
+    superseded = {(later.get(row["campaign"]), row["claim"]) for row in rows.to_dict("records")}
+    return [row for row in rows.to_dict("records") if (row["campaign"], row["claim"]) not in superseded]
 
 
 class Saving(NamedTuple):
@@ -123,43 +124,54 @@ def answer() -> str:
     )
     blind = listed(sorted({f"`{row['task']}`" for row in verdicts() if row["blind"]}))
     improving = sum(bool(row["improving"]) for row in verdicts())
-    octaves = ", rates chosen from octaves" if any(note_on_rates(row) for row in verdicts()) else ""
+    octaves = any(note_on_rates(row) for row in verdicts())
+    rates = " and most learning rates were chosen from octaves: longer runs and finer rates may decide otherwise"
     (eager, eager_saved), (fused, fused_saved) = cost("eager"), cost("fused")
     return (
-        f"Small models, short runs{octaves}: within a margin, RMSNorm equals LayerNorm on {equal} tasks and pRMSNorm "
-        f"on {partial}; RMSNorm is better than no norm on {better}, and worse on {worse}. On {blind} a model without "
-        f"norm equals LayerNorm, too. In {improving} of {len(verdicts())} verdicts the runs were still improving when "
-        "they ended.\n\n"
-        f"On CPUs LayerNorm takes {eager} of a training step unfused and {fused} fused. Of that RMSNorm saves about a "
-        f"third: {eager_saved} and {fused_saved}, medians with their ranges."
+        f"With small models and short runs, RMSNorm equals LayerNorm within a margin on {equal} tasks, and pRMSNorm on "
+        f"{partial}. RMSNorm is better than no norm on {better}, and worse on {worse}; on {blind} a model without norm "
+        f"equals LayerNorm, too. In {improving} of {len(verdicts())} verdicts the runs were still improving when they "
+        f"ended{rates if octaves else ''}.\n\n"
+        f"On CPUs LayerNorm takes {eager} of a training step if it is composed of PyTorch's operations (*eager*), of "
+        f"which RMSNorm saves {eager_saved}, median and range. As one *fused* kernel it takes {fused}, of which "
+        f"RMSNorm saves {fused_saved}."
     )
 
 
 def results() -> str:
-    """A row per task: whether the norms equal LayerNorm, and the time that RMSNorm saves over all CPUs."""
-    found = {"RMSNorm saves": of_steps("eager", "RMSNorm"), "fused": of_steps("fused", "RMSNorm")}
+    """A row per task: RMSNorm's difference to LayerNorm, the verdict, and the time that it saves over all CPUs."""
+    eager, fused = of_steps("eager", "RMSNorm"), of_steps("fused", "RMSNorm")
     rows = []
     for task in TASKS:
-        row = {"task": f"`{task}`"}
-        for norm in ("RMSNorm", "pRMSNorm"):
-            same = [one for one in verdicts() if (one["task"], one["claim"]) == (task, f"{norm} equals LayerNorm")]
-            cells = [
-                f"{qualified(one | {'registered': True})} ({one['smallest_margin']:.2g} {one['unit']})" for one in same
-            ]
-            row[f"{norm} equals LayerNorm"] = "; ".join(cells) or NO_VALUE
-        for name, savings_of_norm in found.items():
-            row[name] = spread(one.saved for one in savings_of_norm if one.task == task)
+        (one,) = (row for row in verdicts() if (row["task"], row["claim"]) == (task, "RMSNorm equals LayerNorm"))
+        decimals = 4 if one["unit"] == "nats" else 2
+        difference, low, high = (f"{round(one[key], decimals) + 0.0:+.{decimals}f}" for key in ("difference", "low", "high"))
         published = f"{PAPER_SAVINGS[task][0]} %" if task in PAPER_SAVINGS else NO_VALUE
-        rows.append(row | {"in the paper": published})
-    machines = {re.sub(".* of ", "", one.machine) for one in found["fused"]}
+        rows.append(
+            {
+                "task": f"`{task}`",
+                "RMSNorm against LayerNorm": f"{difference} ({low} to {high}) {one['unit']}",
+                "equal?": verdict(one),
+                "step time saved, eager": spread(each.saved for each in eager if each.task == task),
+                "fused": spread(each.saved for each in fused if each.task == task),
+                "in the paper": published,
+            }
+        )
+    machines = {re.sub(".* of ", "", one.machine) for one in fused}
     return (
-        f"{table(rows)}\n\nQuality: `scale=medium`, fused norms; *equals*: within a margin (not registered for "
-        "pRMSNorm); in brackets the smallest with which that would be supported. † at the chosen learning rates; what "
-        f"their choice may have cost is not known ({octaves()}). [What the words mean]({LIMITS}); "
-        "[conditions](results/README.md#campaigns); [all claims](results/reference/report/report.md#verdicts).\n\nStep "
-        f"time that RMSNorm saves: lowest to highest of [interleaved timings](docs/timing.md) on {len(machines)} kinds "
-        "of CPU, `scale=small`, unfused and [fused](docs/performance.md#eager-and-fused)."
+        f"{table(rows)}\n\nPositive differences: RMSNorm is better, in the task's metric; in brackets 90 % intervals over "
+        f"seeds, at the chosen learning rates ({octaves()}). Times: lowest to highest on {len(machines)} kinds of CPU, "
+        "[interleaved](docs/timing.md)."
     )
+
+
+def verdict(row: Mapping[Any, Any]) -> str:
+    """Return the verdict on a claim of equality, such as "yes, within ±1 BLEU; still improving"."""
+    margin = f"{row['margin']:g} {row['unit']}"
+    words = {claims.SUPPORTED: f"yes, within ±{margin}", claims.REFUTED: f"no, not within ±{margin}"}
+    limits = qualified(row).partition(", ")[2].replace(", ", "; ")
+    limits = limits.replace("cannot see a difference", "no norm would be, too")
+    return "; ".join(filter(None, [words.get(row["outcome"], f"undecided (±{margin})"), limits]))
 
 
 def octaves() -> str:

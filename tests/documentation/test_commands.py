@@ -39,7 +39,7 @@ def words_of(command: str) -> list[str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def folder_of_norms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Write the norms of the README and notebook 04 and the first campaign to a temporary folder and change to it.
+    """Write the norms of docs/extending.md and notebook 04 and the first campaign to a temporary folder and change to it.
 
     The folder is also on the import path. Yields its path.
     """
@@ -47,6 +47,7 @@ def folder_of_norms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     notebook = json.loads((documents.ROOT / "notebooks/04_add_your_own_norm.ipynb").read_text())
     (cell,) = ("".join(cell["source"]) for cell in notebook["cells"] if "source = '''" in "".join(cell["source"]))
     documents.write_dyisru(folder)
+    (folder / "docs").symlink_to(documents.ROOT / "docs")
     documents.write_spirals(folder)
     (first,) = documents.blocks(documents.ROOT / "docs/campaigns.md", "yaml")
     (folder / "my/campaign").mkdir()

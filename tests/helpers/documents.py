@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/README.md")),
+    *(ROOT / name for name in ("README.md", "AGENTS.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/README.md")),
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "notebooks").glob("*.ipynb")),
 ]
@@ -76,14 +76,14 @@ def write_spirals(folder: Path) -> None:
     """Write the task of docs/extending.md: ``spirals.py`` and its configs in ``my``, to a folder."""
     page = ROOT / "docs/extending.md"
     (folder / "spirals.py").write_text(*(block for block in blocks(page, "python") if "def spirals" in block))
-    for file, content in zip(("task/spirals.yaml", "recipe/spirals/demo.yaml"), blocks(page, "yaml"), strict=True):
+    for file, content in zip(("task/spirals.yaml", "recipe/spirals/demo.yaml"), blocks(page, "yaml")[1:], strict=True):
         (folder / "my" / file).parent.mkdir(parents=True)
         (folder / "my" / file).write_text(content)
 
 
 def write_dyisru(folder: Path) -> None:
-    """Write the norm of the README's example, ``my_dyisru.py`` and ``my/norm/dyisru.yaml``, to a folder."""
-    readme = ROOT / "README.md"
+    """Write the norm of docs/extending.md, ``my_dyisru.py`` and ``my/norm/dyisru.yaml``, to a folder."""
+    page = ROOT / "docs/extending.md"
     (folder / "my/norm").mkdir(parents=True)
-    (folder / "my_dyisru.py").write_text(*(block for block in blocks(readme, "python") if "class DyISRU" in block))
-    (folder / "my/norm/dyisru.yaml").write_text(*blocks(readme, "yaml"))
+    (folder / "my_dyisru.py").write_text(*(block for block in blocks(page, "python") if "class DyISRU" in block))
+    (folder / "my/norm/dyisru.yaml").write_text(blocks(page, "yaml")[0])
