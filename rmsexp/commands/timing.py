@@ -3,7 +3,6 @@
     norms=[…]             norms to compare, with options as in prms+p=0.5; default [none,ln,rms,prms]
     impl=[eager]          implementations; [eager,fused] times each norm in both
     timing.reference=ln   the norm, with its options, that the others are compared with; its fused form if impl=[fused]
-    timing.layers=false   true: time only the norm layers, eager ones, with the calls that training steps make
     timing.processes      number of fresh processes that measure (6); 1 is a quick look, which may not replicate
     timing.target_width   a process stops when no 95 % interval of a ratio within it is wider than this fraction of the
                           ratio (0.02), after at least 20 rounds
@@ -110,11 +109,6 @@ def _check(options: Options, jobs: Sequence[config.Job]) -> None:
     if options.timing.reference not in names:
         raise config.ConfigError(f"timing.reference={options.timing.reference} is not one of {', '.join(names)}")
     impls = {job.impl for job in jobs}
-    if options.timing.layers and impls != {"eager"}:
-        raise config.ConfigError(
-            "timing.layers=true times eager norms only, because fused recurrences and sums contain their norms; "
-            "time fused layers with python -m rmsexp.bench"
-        )
     if impls != set(options.impl):
         listed = ",".join(sorted(impls))
         raise config.ConfigError(

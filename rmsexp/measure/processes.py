@@ -106,10 +106,6 @@ def measure(
             if changed := provenance.changed(*(each["process"]["session"] for each in (answers[0], answer))):
                 raise ProcessError(f"{name} does not count, because it differs from the first in: {', '.join(changed)}")
             budget = budget.extended(answer["preparing_seconds"])
-            # a series without layers to time is left out of the group's later processes, too
-            group[:] = [series for series in group if series in answer["process"]["series"]]
-            if all(each == [options.reference] for _, each in planned):
-                raise ValueError(f"of {', '.join(jobs)} only {options.reference} has norm layers: leave the others out")
             least = min(answer["process"]["seconds_before_rounds"] for answer in answers)
             ended = len(answers) == len(planned) or budget.left < least
             reasons = {answer["process"]["stopped"] for answer in answers}
@@ -140,7 +136,7 @@ def _content(
         "format": 2,
         **{key: getattr(first.config, key) for key in ("task", "scale", "seed", "precision")},
         "setting": first.setting,
-        "kind": "layers" if options.layers else "steps",
+        "kind": "steps",
         "reference": options.reference,
         "options": asdict(options),
         "order_seed": order_seed,

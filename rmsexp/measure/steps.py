@@ -1,8 +1,8 @@
-"""Interleaved timing of one task's training steps, or of its norm layers alone, with several norms, in this process."""
+"""Interleaved timing of one task's training steps with several norms, in this process."""
 
 import os
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple, TypeVar
 
@@ -11,22 +11,19 @@ import torch
 from rmsexp import tasks
 from rmsexp.config import Job
 from rmsexp.config.timing import TimingConfig
-from rmsexp.measure import replay
-from rmsexp.measure.interleaved import Contestant, InterleavedTimer, Round, balanced
+from rmsexp.measure.interleaved import InterleavedTimer, Round, balanced
 from rmsexp.measure.options import Budget
 from rmsexp.models.recurrent import impl_of
 from rmsexp.rules.ratios import FEWEST_ROUNDS, paired_ratio
 from rmsexp.system.clock import Stopwatch
 from rmsexp.system.machine_lock import Report
-from rmsexp.task import Dataset, MicroBatches
+from rmsexp.task import Dataset
 from rmsexp.train import provenance
 from rmsexp.train.device import compile_model, set_up_device
-from rmsexp.train.randomness import seed_of, standard_normal
+from rmsexp.train.randomness import seed_of
 from rmsexp.train.step import Stepper
 
 PARTS_BLOCKS = 5  # number of blocks of each contestant in which the parts of a step are timed
-# steps whose calls of norm layers are replayed; spread out, because neighbouring batches may have similar lengths
-REPLAYED_STEPS = range(0, 63, 7)
 
 T = TypeVar("T")
 
@@ -60,8 +57,7 @@ def measure(
     Returns: ``dataset``; ``preparing_seconds``, which did not count; ``process``, an entry of the record's
         ``processes``; and ``series``, entries of the record's ``series``, which only the first process has.
 
-    Raises: ValueError if this machine lacks the config's device, or if norm layers alone are timed and the reference
-        has none; data.DataError if data are missing or damaged.
+    Raises: ValueError if this machine lacks the config's device; data.DataError if data are missing or damaged.
     """
     first = next(iter(jobs.values()))
     device = set_up_device(first.config)
@@ -71,7 +67,7 @@ def measure(
         tasks.make(first, device).prepare(report)
         preparing = watch.seconds
     ordered, seed = in_order(jobs, number, order_seed), seed_of(order_seed, number)
-    made = make_contestants(ordered, options, device, seed, (lambda _: None) if number else report)
+    made = make_contestants(ordered, device, seed)
     answer = take_times(made, options, number, budget.extended(preparing), preparing, report)
     return {"preparing_seconds": preparing, **answer}
 
@@ -120,32 +116,17 @@ def take_times(
     }
 
 
-def make_contestants(
-    jobs: Mapping[str, Job], options: TimingConfig, device: torch.device, order_seed: int, report: Report
-) -> Contestants:
+def make_contestants(jobs: Mapping[str, Job], device: torch.device, order_seed: int) -> Contestants:
     """Make a model and an optimiser for each job; all use the batches of the first job's task.
 
-    With ``options.layers``, jobs without norm layers are left out. ``order_seed``: the seed of the orders in rounds.
-
-    Raises: ValueError if the reference is left out.
+    ``order_seed``: the seed of the orders in rounds.
     """
-    timed: dict[str, str] = {}
-    contestants: list[Contestant] = []
-    source: Any = None
-    for name, job in jobs.items():
-        stepper = make_stepper(job, device, lambda _: None)
-        source = source or stepper.task
-        contestant: Contestant | None = _replay(stepper, source.batches) if options.layers else stepper
-        if contestant is None:
-            report(f"{name} has no norm layers and is left out")
-            continue
-        timed[name] = impl_of(job.norm, stepper.model)
-        contestants.append(contestant)
-    if options.reference not in timed:
-        raise ValueError(f"timing.reference={options.reference} has no norm layers to compare with")
-    workloads = {name: provenance.workload(jobs[name]) for name in timed}
-    timer = InterleavedTimer(contestants, source.batches, device, order_seed)
-    return Contestants(timer, timed, source.dataset, workloads)
+    steppers = {name: make_stepper(job, device, lambda _: None) for name, job in jobs.items()}
+    impls = {name: impl_of(job.norm, steppers[name].model) for name, job in jobs.items()}
+    workloads = {name: provenance.workload(job) for name, job in jobs.items()}
+    source = next(iter(steppers.values())).task
+    timer = InterleavedTimer(list(steppers.values()), source.batches, device, order_seed)
+    return Contestants(timer, impls, source.dataset, workloads)
 
 
 def make_stepper(job: Job, device: torch.device, report: Report) -> Stepper:
@@ -156,19 +137,6 @@ def make_stepper(job: Job, device: torch.device, report: Report) -> Stepper:
     task.initialise(model)
     compile_model(model, job.config)
     return Stepper(job.config, task, model, device)
-
-
-def _replay(stepper: Stepper, batches: Callable[[int], MicroBatches]) -> replay.Replay | None:
-    """Take the steps ``REPLAYED_STEPS``; return a replay of their norm layers' calls, or None if a step has none."""
-    calls = []
-    for step in REPLAYED_STEPS:
-        with replay.record_calls(stepper.model) as calls_of_step:
-            stepper.take(step, batches(step))
-        calls.append(calls_of_step)
-    if not all(calls):
-        return None
-    seed, device = stepper.config.seed, stepper.device
-    return replay.Replay(calls, lambda shape, dtype: standard_normal(shape, seed, "values", device=device).to(dtype))
 
 
 def measure_rounds(

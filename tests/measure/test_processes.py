@@ -16,7 +16,6 @@ import pytest
 from helpers import measuring_work
 from helpers.interleaved_timers import SimulatedClock
 
-from rmsexp import config
 from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import new_process, processes
 from rmsexp.records.frames import comparable, timing_records
@@ -162,14 +161,6 @@ def test_processes_share_the_budget_equally(here: list[tuple[Any, ...]], monkeyp
     contents, _, _ = measure(["ln", "rms"], processes=6, budget=100.0)
     assert len(here) == 3  # the budget ends during the third
     assert (len(contents[-1]["processes"]), contents[-1]["stopped"]) == (3, "budget spent")
-
-
-def test_a_series_that_cannot_be_measured_is_not_tried_again(here: list[tuple[Any, ...]]) -> None:
-    def work(selected: dict[str, config.Job], *arguments: Any) -> dict[str, Any]:
-        return measuring_work.measured({name: job for name, job in selected.items() if name != "none"}, *arguments)
-
-    measure(["none", "ln", "rms"], work, processes=3)
-    assert [list(selected) for selected, *_ in here] == [["ln", "none", "rms"], ["ln", "rms"], ["ln", "rms"]]
 
 
 def test_a_process_with_other_code_does_not_count(here: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
