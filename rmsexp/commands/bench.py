@@ -151,9 +151,8 @@ def _write(folder: Path, content: dict[str, Any], measured: Sequence[dict[str, A
     what, notes = content["what"], bench.notes(content)
     atomic.write_json(folder / FILE, content | {"measurements": measured})
     parts = [f"# {what}", markup.listed([*notes, f"`{content['command']}`"])]
-    parts += [
-        part for case in measured for part in (f"## {bench.heading(case)}", markup.markdown(bench.readable(case)))
-    ]
+    for case in measured:
+        parts += [f"## {bench.heading(case)}", markup.markdown(bench.readable(case))]
     atomic.write_atomic(folder / "bench.md", markup.document(parts))
     for passes in dict.fromkeys(case["passes"] for case in measured):
         panels = [case for case in measured if case["passes"] == passes]
