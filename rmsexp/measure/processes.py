@@ -8,32 +8,23 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pandas as pd
 
+from rmsexp.config import Job
 from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import steps
 from rmsexp.measure.new_process import ProcessError, Work, in_new_process
 from rmsexp.measure.options import Budget
+from rmsexp.measure.own_steps import OwnSteps
 from rmsexp.records.frames import comparable, timing_records
 from rmsexp.system.clock import Stopwatch
 from rmsexp.system.machine_lock import Report, measuring
 from rmsexp.train import provenance
 from rmsexp.train.interrupt import Interrupt, Interrupted
 
-
-class Timed(Protocol):
-    """What is read of a job, or of training steps of one's own, for the record. See :class:`rmsexp.config.Job`."""
-
-    @property
-    def config(self) -> Any: ...
-    @property
-    def impl(self) -> str: ...
-    @property
-    def setting(self) -> str: ...
-    @property
-    def setting_folder(self) -> Path: ...
+Timed = Job | OwnSteps
 
 
 def record(
