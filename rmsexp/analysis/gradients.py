@@ -96,7 +96,7 @@ def analyse() -> Finding:
             f"in the paper by delta^{power:g}"
         )
     table = Table("gradients", "exponent of delta in the gradients", fitted, _text(fitted))
-    return Finding([table], (), contradictions)
+    return Finding([table], contradictions)
 
 
 def _text(fitted: pd.DataFrame) -> pd.DataFrame:
