@@ -30,15 +30,8 @@ from rmsexp.config.words import overrides
 from rmsexp.system.command_line import Parser, command, entry_point, inform, report, value_word
 
 CALIBRATE = ["--calibrate"]
-# keys of a run that are no keys of a timing -> what to write in their place
-INSTEAD = {
-    "norm": "norms=[ln,rms] names all norms to compare",
-    "norm.impl": "impl=[eager,fused] names all implementations to compare",
-    **dict.fromkeys(
-        ("max_steps", "force", "log_every", "eval_every", "checkpoint_every", "logger"),
-        "timing.budget sets how long a timing takes",
-    ),
-}
+# keys of a run that have no effect on a timing
+UNUSED = ("norm", "norm.impl", "max_steps", "force", "log_every", "eval_every", "checkpoint_every", "logger")
 OPTION = re.compile(r"(norms|impl|timing\.[^=]*)=")  # words with options of this command; the others are overrides
 
 
@@ -85,8 +78,8 @@ def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
     options: Options = config.from_words(Options, [word for word in typed if OPTION.match(word)])
     others = [word for word in typed if not OPTION.match(word)]
     for word in others:
-        if instead := INSTEAD.get(word.lstrip("+").partition("=")[0]):
-            raise config.ConfigError(f"{word} has no effect on a timing: {instead}")
+        if word.lstrip("+").partition("=")[0] in UNUSED:
+            raise config.ConfigError(f"{word} has no effect on a timing: use norms=[ln,rms], impl= and timing.budget=")
     for key, names in (("norms", options.norms), ("impl", options.impl)):
         if not names:
             raise config.ConfigError(f"{key} must name at least one: {key}=[{','.join(getattr(Options(), key))}]")
