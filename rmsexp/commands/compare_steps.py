@@ -37,9 +37,8 @@ class StepTimes:
         """Return the times of the record in a folder."""
         content = readers.read_json(folder / timing_records.FILE)
         rows = pd.DataFrame(timing_records.rows(content, str(folder)), columns=list(timing_records.COLUMNS))
-        notes = (*timing_records.notes(rows), *timing_records.not_measured(content))
         table = savings.of_record(rows)
-        return cls(folder, rows, table.loc[:, (table != "").any()], notes)
+        return cls(folder, rows, table.loc[:, (table != "").any()], tuple(timing_records.notes(rows)))
 
     def write_table(self) -> None:
         """Write the rows to ``timing.csv`` beside the record."""

@@ -5,7 +5,7 @@ two processes differ by more than their intervals within each process. A record 
 """
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -102,8 +102,7 @@ def measure(
             reasons = {answer["process"]["stopped"] for answer in answers}
             complete = len(answers) == len(planned) and len(reasons) == 1
             stopped = (reasons.pop() if complete else "budget spent") if ended else "interrupted"
-            waiting = [series for _, later in planned[begun + 1 :] for series in later]
-            content = _content(jobs, options, order_seed, answers, stopped, dict.fromkeys(waiting))
+            content = _content(jobs, options, order_seed, answers, stopped)
             yield content  # first of all, so that a signal from here on does not lose it
             left = f"{max(0, budget.left):.0f} of {seconds:.0f} s left"
             found = pd.DataFrame(timing_records.rows(content, ""))
@@ -113,14 +112,9 @@ def measure(
 
 
 def _content(
-    jobs: Mapping[str, Timed],
-    options: TimingConfig,
-    order_seed: int,
-    answers: Sequence[dict[str, Any]],
-    stopped: str,
-    waiting: Iterable[str],
+    jobs: Mapping[str, Timed], options: TimingConfig, order_seed: int, answers: Sequence[dict[str, Any]], stopped: str
 ) -> dict[str, Any]:
-    """Return the content of the record of the processes that have measured. ``waiting``: the series of the others."""
+    """Return the content of the record of the processes that have measured."""
     first = next(iter(jobs.values()))
     measured = {entry["series"]: entry for answer in reversed(answers) for entry in answer["series"]}
     return {
@@ -132,7 +126,6 @@ def _content(
         "options": asdict(options),
         "order_seed": order_seed,
         "stopped": stopped,
-        timing_records.NOT_MEASURED: [name for name in waiting if name not in measured],
         "dataset": answers[0]["dataset"],
         "processes": [answer["process"] for answer in answers],
         "series": [measured[name] for name in jobs if name in measured],

@@ -138,19 +138,6 @@ def test_groups_share_the_reference(here: list[tuple[Any, ...]]) -> None:
     assert [series["series"] for series in contents[0]["series"]] == ["none", "ln", "rms"]
 
 
-def test_series_whose_turn_did_not_come_are_named(here: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
-    norms = ["none", "ln", "rms", "prms", "bn"]
-    contents, _, _ = measure(norms, processes=1)
-    assert [content[timing_records.NOT_MEASURED] for content in contents] == [["prms", "bn"], []]
-
-    monkeypatch.setattr(processes, "Stopwatch", type("Watch", (), {"seconds": property(lambda _: 400.0 * len(here))}))
-    here.clear()
-    (content,), _, _ = measure(norms, processes=2)
-    assert timing_records.not_measured(content) == [
-        "not measured (budget spent): prms, bn; set a larger timing.budget, or time fewer norms"
-    ]
-
-
 def test_processes_share_the_budget_equally(here: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "Stopwatch", type("Watch", (), {"seconds": property(lambda _: 40.0 * len(here))}))
     contents, lines, _ = measure(["ln", "rms"], processes=6)
