@@ -23,9 +23,6 @@ class Budget(NamedTuple):
     def left(self) -> float:
         return self.seconds - self.watch.seconds
 
-    def extended(self, seconds: float) -> Budget:
-        return self._replace(seconds=self.seconds + seconds)
-
 
 @dataclass(frozen=True)
 class Shapes:

@@ -90,4 +90,4 @@ def measure(
     timer = InterleavedTimer(contestants, lambda _: NO_BATCHES, device, seed_of(order_seed, number))
     impls, workloads = dict.fromkeys(ordered, first.impl), {name: each.workload() for name, each in own.items()}
     made = Contestants(timer, impls, Dataset("own", "", builtin=False), workloads)
-    return {"preparing_seconds": 0.0, **take_times(made, options, number, budget, 0.0, report)}
+    return take_times(made, options, number, budget, report)

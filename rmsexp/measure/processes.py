@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 
+from rmsexp import tasks
 from rmsexp.config import Job
 from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import steps
@@ -38,6 +40,7 @@ def record(
 ) -> Interrupted | None:
     """Time the jobs (:func:`measure`) and write the record; return the signal that stopped it, or None.
 
+    Data that are not prepared yet, which may take minutes, are prepared before, and are not part of the budget.
     If it is stopped or fails, the record has the processes that have measured; without any, there is no record.
 
     Args:
@@ -47,11 +50,14 @@ def record(
 
     Raises: as :func:`measure`; OSError if the record cannot be written.
     """
-    setting = next(iter(jobs.values())).setting_folder
+    first = next(iter(jobs.values()))
+    setting = first.setting_folder
     (setting / timing_records.FOLDER).mkdir(parents=True, exist_ok=True)  # before measuring, so that it fails at once
     content = None
     try:
         with Interrupt().install():
+            if isinstance(first, Job):
+                tasks.make(first, torch.device("cpu")).prepare(report)
             for content in measure(jobs, options, report, work, here):  # noqa: B007
                 pass
     except Interrupted as stop:
@@ -68,8 +74,8 @@ def measure(
     """Time the jobs in fresh processes; after each of them yield the content of the record so far.
 
     Its ``stopped`` is "interrupted" until the last process has measured. Each process gets an equal share of the budget
-    that is left; preparing the data is not part of it. None is started whose models would hardly be ready when the
-    budget ends. Meanwhile campaign workers on this machine pause, and other measurements wait.
+    that is left. None is started whose models would hardly be ready when the budget ends. Meanwhile campaign workers on
+    this machine pause, and other measurements wait.
 
     Args:
         jobs: by series, the norm with its changed options.
@@ -96,7 +102,6 @@ def measure(
             answers.append(answer)
             if changed := provenance.changed(*(each["process"]["session"] for each in (answers[0], answer))):
                 raise ProcessError(f"{name} does not count, because it differs from the first in: {', '.join(changed)}")
-            budget = budget.extended(answer["preparing_seconds"])
             least = min(answer["process"]["seconds_before_rounds"] for answer in answers)
             ended = len(answers) == len(planned) or budget.left < least
             reasons = {answer["process"]["stopped"] for answer in answers}

@@ -15,7 +15,6 @@ from rmsexp.measure.interleaved import InterleavedTimer, Round, balanced
 from rmsexp.measure.options import Budget
 from rmsexp.models.recurrent import impl_of
 from rmsexp.rules.ratios import FEWEST_ROUNDS, paired_ratio
-from rmsexp.system.clock import Stopwatch
 from rmsexp.system.machine_lock import Report
 from rmsexp.task import Dataset
 from rmsexp.train import provenance
@@ -51,25 +50,17 @@ def measure(
             measures the parts of a step and its peak memory, after the rounds.
         order_seed: the seed of the orders in which the models are built, balanced over the processes, and timed in
             rounds. It is the same for all processes of a record.
-        budget: the seconds of this process, from its start on. Those in which the first process prepares the data do
-            not count: data that are stored already take seconds, and others may take minutes.
+        budget: the seconds of this process, from its start on.
 
-    Returns: ``dataset``; ``preparing_seconds``, which did not count; ``process``, an entry of the record's
-        ``processes``; and ``series``, entries of the record's ``series``, which only the first process has.
+    Returns: ``dataset``; ``process``, an entry of the record's ``processes``; and ``series``, entries of the record's
+        ``series``, which only the first process has.
 
     Raises: ValueError if this machine lacks the config's device; data.DataError if data are missing or damaged.
     """
     first = next(iter(jobs.values()))
     device = set_up_device(first.config)
-    preparing = 0.0
-    if not number:  # the data are stored then, and read again for each model
-        watch = Stopwatch()
-        tasks.make(first, device).prepare(report)
-        preparing = watch.seconds
-    ordered, seed = in_order(jobs, number, order_seed), seed_of(order_seed, number)
-    made = make_contestants(ordered, device, seed)
-    answer = take_times(made, options, number, budget.extended(preparing), preparing, report)
-    return {"preparing_seconds": preparing, **answer}
+    made = make_contestants(in_order(jobs, number, order_seed), device, seed_of(order_seed, number))
+    return take_times(made, options, number, budget, report)
 
 
 def in_order(contestants: Mapping[str, T], number: int, order_seed: int) -> dict[str, T]:
@@ -78,17 +69,12 @@ def in_order(contestants: Mapping[str, T], number: int, order_seed: int) -> dict
     return {names[i]: contestants[names[i]] for i in balanced(len(names), number, order_seed, "process")}
 
 
-def take_times(
-    made: Contestants, options: TimingConfig, number: int, budget: Budget, preparing: float, report: Report
-) -> dict[str, Any]:
-    """Time contestants, and return what :func:`measure` does, without ``preparing_seconds``.
-
-    ``preparing``: the seconds, from the start of the process on, that do not count.
-    """
+def take_times(made: Contestants, options: TimingConfig, number: int, budget: Budget, report: Report) -> dict[str, Any]:
+    """Time contestants, and return what :func:`measure` does."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # silences the profiler that measures peak memory
     timer, impls, dataset, workloads = made
     timer.warm_up()
-    session, spent = provenance.session(timer.device, 0), budget.watch.seconds - preparing
+    session, spent = provenance.session(timer.device, 0), budget.watch.seconds
     # The later processes have less time in return, so that all processes measure about equally many rounds.
     blocks_after = 0 if number else (PARTS_BLOCKS + 1) / options.processes
     rounds, stopped = measure_rounds(timer.rounds(), list(impls), options, budget, report, blocks_after)

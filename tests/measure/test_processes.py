@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from helpers import measuring_work
-from helpers.interleaved_timers import SimulatedClock
 
 from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import new_process, processes
@@ -84,23 +83,6 @@ def test_at_most_four_contestants_are_measured_together(others: str, groups: lis
 def test_fused_series_are_measured_beside_fused_layernorm(fused: list[str], groups: list[list[str]]) -> None:
     impls = dict.fromkeys(["rms", "ln", "prms"], "eager") | {f"{norm}+impl=fused": "fused" for norm in fused}
     assert comparable.grouped(impls, "ln") == groups
-
-
-@pytest.mark.usefixtures("here")
-def test_preparing_data_is_not_part_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, shares = SimulatedClock(), list[float]()
-
-    def work(*arguments: Any) -> dict[str, Any]:
-        number, budget = arguments[2], arguments[4]
-        shares.append(budget.left)
-        preparing = 0.0 if number else 600.0
-        clock.now += preparing + 50
-        return measuring_work.measured(*arguments) | {"preparing_seconds": preparing}
-
-    monkeypatch.setattr(processes, "Stopwatch", clock.stopwatch)
-    contents, _, error = measure(["ln", "rms"], work, processes=2, budget=100.0)
-    assert error is None
-    assert (shares, len(contents[-1]["processes"])) == ([50.0, 50.0], 2)
 
 
 def test_the_record_grows_with_each_process() -> None:
