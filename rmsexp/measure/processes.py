@@ -107,6 +107,9 @@ def measure(
             reasons = {answer["process"]["stopped"] for answer in answers}
             complete = len(answers) == len(planned) and len(reasons) == 1
             stopped = (reasons.pop() if complete else "budget spent") if ended else "interrupted"
+            lost = set(jobs).difference(*(answer["process"]["series"] for answer in answers))
+            if ended and lost:
+                stopped += f" before {', '.join(sorted(lost))}"
             content = _content(jobs, options, order_seed, answers, stopped)
             yield content  # first of all, so that a signal from here on does not lose it
             left = f"{max(0, budget.left):.0f} of {seconds:.0f} s left"
