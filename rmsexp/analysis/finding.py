@@ -20,16 +20,15 @@ HEADING_WIDTH = 9  # characters to which column headings are wrapped
 class Finding:
     """The result of an analysis: tables.
 
-    The name of a table is a path below the output folder, or a whole path, without the suffix. ``remarks`` are lines
-    that are printed at the end. ``contradictions``: a line for each result that contradicts the paper.
+    The name of a table is a path below the output folder, or a whole path, without the suffix. ``contradictions``: a
+    line for each result that contradicts the paper.
     """
 
     tables: Sequence[Table]
-    remarks: Sequence[str] = ()
     contradictions: Sequence[str] = ()
 
     def publish(self, out: Path) -> None:
-        """Write the tables (CSV) below ``out``, and print tables, paths and remarks.
+        """Write the tables (CSV) below ``out``, and print tables and paths.
 
         Raises: OSError if a file cannot be written.
         """
@@ -45,5 +44,3 @@ class Finding:
                 printable.add_row(*row)
             rich.print(printable)
             print(f"written {path}")
-        for line in self.remarks:
-            print(line)

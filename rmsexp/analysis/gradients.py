@@ -1,4 +1,4 @@
-"""Section 4.2 of the paper, measured: how gradients scale with weights and data, and how that adapts the learning rate.
+"""Section 4.2 of the paper, measured: how gradients scale with weights and data.
 
 The loss is ``sum(D * y)`` with a random constant D. Its gradient with respect to the output y is D, so only the layer
 changes the gradients. Shapes: W ``(N_OUT, N_IN)``, x ``(EXAMPLES, N_IN)``, D and y ``(EXAMPLES, N_OUT)``.
@@ -12,12 +12,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from torch.nn import functional as F
 
 from rmsexp.analysis.finding import Finding
-from rmsexp.analysis.site import EXAMPLES, LATER, N_IN, N_OUT, NORMS, SPREAD, draw, norm, site
-from rmsexp.norms import Linear, Norm
-from rmsexp.records.frames import names
+from rmsexp.analysis.site import EXAMPLES, LATER, N_IN, N_OUT, NORMS, draw, norm, site
+from rmsexp.norms import Linear
 from rmsexp.report.tables.markup import Table
 
 DELTAS = np.logspace(-2, 2, 9)
@@ -30,10 +28,6 @@ EXPECTED = {  # RMSNorm: (changed, variable) -> k if dL/dvariable scales as delt
 SERIES = (*NORMS, *LATER)
 BEND = 0.2  # where the logarithm of a size differs more from the fitted power law, there is no exponent
 TOLERANCE = 1e-6  # a fitted exponent contradicts the paper's if they differ by more
-# of SGD on one layer
-STEPS = 500
-LEARNING_RATE = 15.0  # large, so that the effect shows within few steps
-SMOOTHED = 20  # steps in the means over first and last steps
 
 
 def sizes(layer: Linear, weight: Tensor, x: Tensor, upstream: Tensor) -> dict[str, float]:
@@ -90,53 +84,6 @@ def _exponent(log_delta: np.ndarray, log_size: np.ndarray) -> float:
     return float(slope) if np.abs(start + slope * log_delta - log_size).max() < BEND else float("nan")
 
 
-def train(norm: Norm, steps: int) -> pd.DataFrame:
-    """Train one layer to predict noisy outputs of a random teacher by SGD with a constant learning rate.
-
-    Return a row per step, each of which has a new batch. If scaling W does not change the output, the gradient of the
-    loss with respect to W is orthogonal to W. Each step then increases the norm of W. A larger W has a smaller
-    gradient. So the steps become smaller relative to W although the learning rate is constant.
-
-    Columns ``step``, ``weight``, ``relative_step``, ``cosine``. ``weight``: |W| before the step (Frobenius norm);
-    ``relative_step``: |change of W| / |W|; ``cosine``: cosine of the angle between W and the gradient of the loss with
-    respect to W.
-    """
-    layer, teacher = site(norm, "student"), SPREAD * draw((N_OUT, N_IN), "teacher")
-    rows = []
-    for step in range(steps):
-        x, noise = draw((EXAMPLES, N_IN), "batch", step), draw((EXAMPLES, N_OUT), "noise", step)
-        loss = F.mse_loss(layer(x), torch.tanh(x @ teacher.T) + noise)
-        (gradient,) = torch.autograd.grad(loss, layer.weight)
-        with torch.no_grad():
-            size, gradient_size = float(layer.weight.norm()), float(gradient.norm())
-            cosine = float((gradient * layer.weight).sum()) / (gradient_size * size)
-            rows.append((step, size, LEARNING_RATE * gradient_size / size, cosine))
-            layer.weight.sub_(LEARNING_RATE * gradient)
-    return pd.DataFrame(rows, columns=["step", "weight", "relative_step", "cosine"])
-
-
-def summary(runs: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return a row per norm. ``runs``: by norm, the result of :func:`train`.
-
-    Columns: ``norm``; ``weight_growth``, last |W| / first |W|; ``growing``, the share of steps that increased |W|
-    (without the last step, after which |W| is not known); ``largest_cosine``, the largest absolute cosine;
-    ``relative_step_first`` and ``relative_step_last``, the mean relative step over the first and over the last
-    ``SMOOTHED`` steps.
-    """
-    rows = [
-        {
-            "norm": name,
-            "weight_growth": run["weight"].iloc[-1] / run["weight"].iloc[0],
-            "growing": float((run["weight"].diff().dropna() > 0).mean()),
-            "largest_cosine": run["cosine"].abs().max(),
-            "relative_step_first": run["relative_step"].head(SMOOTHED).mean(),
-            "relative_step_last": run["relative_step"].tail(SMOOTHED).mean(),
-        }
-        for name, run in runs.items()
-    ]
-    return pd.DataFrame(rows)
-
-
 def analyse() -> Finding:
     fitted = exponents(measure())
     in_paper = fitted.dropna(subset="paper")
@@ -148,22 +95,8 @@ def analyse() -> Finding:
             f"RMSNorm: when {changed} is multiplied by delta, dL/d{of} is multiplied by {factor}; "
             f"in the paper by delta^{power:g}"
         )
-    runs = {name: train(norm(name), STEPS) for name in NORMS}
-    trained = summary(runs)
-    adapted = (trained["growing"] == 1) & (trained["relative_step_last"] < trained["relative_step_first"])
-    contradictions += [
-        f"{names.label(name)}: |W| does not grow at every step, or |step| / |W| does not fall"
-        for name in trained.loc[~adapted & (trained["norm"] != "none"), "norm"]
-    ]
-    text = trained.map(lambda value: value if isinstance(value, str) else f"{value:.3g}")
-    text["norm"] = text["norm"].map(names.label)
-    text.columns = text.columns.str.replace("_", " ")
-    title = f"{STEPS} steps of SGD with learning rate {LEARNING_RATE:g}: |W|, and |step| / |W|"
-    tables = [
-        Table("gradients", "exponent of delta in the gradients", fitted, _text(fitted)),
-        Table("adaptation", title, trained, text),
-    ]
-    return Finding(tables, (), contradictions)
+    table = Table("gradients", "exponent of delta in the gradients", fitted, _text(fitted))
+    return Finding([table], contradictions)
 
 
 def _text(fitted: pd.DataFrame) -> pd.DataFrame:

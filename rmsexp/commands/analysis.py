@@ -1,7 +1,7 @@
 """``python -m rmsexp.analysis NAME``: the paper's analyses, each with tables (CSV).
 
 invariance     Table 1: which changes of weights or data leave the output of which norm unchanged
-gradients      section 4.2: how gradients scale with weights and data, and how this adapts the learning rate
+gradients      section 4.2: how gradients scale with weights and data
 hidden_stats   Table 5: mean and sd of the decoder's hidden-to-hidden map by target position, from task=rnnsearch runs
 
 If a result contradicts the paper, a message names it and the exit status is 1.

@@ -17,12 +17,10 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rmsexp import config
-from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD, LARGE, SHAPES
-from rmsexp.records.frames import benchmarks
-from rmsexp.records.frames.benchmarks import Measured, Summary
+from rmsexp.measure.options import FEWEST_BENCH_ROUNDS, SHAPES
 from rmsexp.records.frames.timing_records import new_folder
 from rmsexp.report.tables import markup
 from rmsexp.system import atomic
@@ -37,21 +35,8 @@ from rmsexp.system.command_line import (
     value_word,
 )
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 FILE = "bench.json"
 DTYPES = ("float32", "float64", "bfloat16")
-SUMMARIES = {
-    "norms": (
-        Summary(BOTH, (("rms fused", "nn.LayerNorm"), ("rms fused", "nn.RMSNorm"), ("prms fused", "rms fused"))),
-        Summary(FORWARD, (("ln fused", "copy"), ("rms fused", "copy"), ("prms fused", "copy")), LARGE),
-        Summary(ADDITION, tuple((f"{norm} fused", f"{norm} fused, apart") for norm in ("ln", "rms", "prms"))),
-    ),
-    "recurrences": (
-        Summary(BOTH, tuple((f"{norm} fused", "torch.nn") for norm in ("none", "ln", "rms", "prms", "wn"))),
-    ),
-}
 
 
 @entry_point
@@ -120,14 +105,14 @@ def run(arguments: argparse.Namespace, command: str) -> None:
         raise ReportedError("fused layers cannot be timed without the fused kernels; see the notice before")
     keys = {"format": 1, "what": arguments.what, "dtype": arguments.dtype, "budget": arguments.seconds}
     content = {**keys, "command": command, "session": provenance.session(device, 0)}
-    print(*benchmarks.notes(content), sep="\n", flush=True)
+    print(*bench.notes(content), sep="\n", flush=True)
     own, dtype, measured = _own_norms(arguments), getattr(torch, arguments.dtype), []
     stopped = "interrupted"
     try:
         options = (dtype, arguments.seconds, device, inform, own)
         for stored in layers.measure(arguments.what, arguments.shapes, *options):
-            measured.append(Measured(stored, benchmarks.rows(stored["seconds"], stored["reference"])))
-            _print(benchmarks.heading(stored), bench.readable(measured[-1]))
+            measured.append(stored)
+            print("", bench.heading(stored), bench.readable(stored).to_string(index=False), sep="\n", flush=True)
         stopped = "all measured"
     finally:
         if measured:
@@ -159,24 +144,16 @@ def _own_norms(arguments: argparse.Namespace) -> list[Any]:
     return [norm for norm in found if norm not in without_layers]
 
 
-def _write(folder: Path, content: dict[str, Any], measured: Sequence[Measured]) -> None:
-    """Write the record, its tables and its figures to ``folder``; print the tables of ratios over all shapes."""
+def _write(folder: Path, content: dict[str, Any], measured: Sequence[dict[str, Any]]) -> None:
+    """Write the record, its tables and its figures to ``folder``."""
     from rmsexp.report.plots import bench, canvas
 
-    what, notes = content["what"], benchmarks.notes(content)
-    atomic.write_json(folder / FILE, content | {"measurements": [case.stored for case in measured]})
-    summaries = bench.summaries(SUMMARIES[what], measured)
-    for name, table in summaries.items():
-        _print(name, table)
-    sections = {**summaries, **{benchmarks.heading(case.stored): bench.readable(case) for case in measured}}
-    remarks = [*notes, f"`{content['command']}`"]
-    parts = [f"# {what}", "\n".join(f"- {line}" for line in remarks)]
-    parts += [part for name, table in sections.items() for part in (f"## {name}", markup.markdown(table))]
+    what, notes = content["what"], bench.notes(content)
+    atomic.write_json(folder / FILE, content | {"measurements": measured})
+    parts = [f"# {what}", markup.listed([*notes, f"`{content['command']}`"])]
+    for case in measured:
+        parts += [f"## {bench.heading(case)}", markup.markdown(bench.readable(case))]
     atomic.write_atomic(folder / "bench.md", markup.document(parts))
-    for passes in dict.fromkeys(case.stored["passes"] for case in measured):
-        panels = [case for case in measured if case.stored["passes"] == passes]
+    for passes in dict.fromkeys(case["passes"] for case in measured):
+        panels = [case for case in measured if case["passes"] == passes]
         canvas.write(bench.draw(panels, f"{what}, {passes}", notes), folder / passes.replace(" + ", "_"))
-
-
-def _print(name: str, table: pd.DataFrame) -> None:
-    print("", name, table.to_string(index=False), sep="\n", flush=True)

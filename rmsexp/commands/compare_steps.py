@@ -12,7 +12,7 @@ import torch
 from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import processes as measuring
 from rmsexp.measure.new_process import without_main
-from rmsexp.measure.own_steps import Maker, OwnConfig, OwnSteps, measure
+from rmsexp.measure.own_steps import Maker, OwnSteps, measure
 from rmsexp.records.frames import timing_records
 from rmsexp.report.tables import markup, savings
 from rmsexp.system import atomic, readers
@@ -37,9 +37,8 @@ class StepTimes:
         """Return the times of the record in a folder."""
         content = readers.read_json(folder / timing_records.FILE)
         rows = pd.DataFrame(timing_records.rows(content, str(folder)), columns=list(timing_records.COLUMNS))
-        notes = (*timing_records.notes(rows), *timing_records.not_measured(content))
         table = savings.of_record(rows)
-        return cls(folder, rows, table.loc[:, (table != "").any()], notes)
+        return cls(folder, rows, table.loc[:, (table != "").any()], tuple(timing_records.notes(rows)))
 
     def write_table(self) -> None:
         """Write the rows to ``timing.csv`` beside the record."""
@@ -94,9 +93,9 @@ def compare_steps(
     if not fresh:
         report("timed in this process only, since not all makers can be imported; put them into a module of their own")
     where = str(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    config = OwnConfig(task, setting, torch.get_num_threads(), where)
     impl, folder = "own" if fresh else "own, same process", Path(results) / task / setting
-    own = {name: OwnSteps(make, config, impl, folder) for name, make in makers.items()}
+    shared = (task, setting, torch.get_num_threads(), where, impl, folder)
+    own = {name: OwnSteps(make, *shared) for name, make in makers.items()}
     options = TimingConfig(processes if fresh else 1, budget, reference=chosen)
     found: list[StepTimes] = []
 

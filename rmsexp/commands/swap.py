@@ -7,7 +7,7 @@ for model(*batch), or a tensor. The loss is the model's output, its ``loss``, or
 All normalisation layers are replaced, as by rmsexp.convert. Then training steps are timed, interleaved in fresh
 processes: of the model as it is, with the new norm (eager, fused, compiled), and with torch's own layers. Then the
 model is trained as it is and with the new norm, with AdamW, for a few seeds, each on the same batches. The page
-swap.html shows what was found.
+swap.html shows what was found, beside the report's curves of the runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
     from rmsexp.commands.compare_steps import StepTimes
     from rmsexp.norms.convert import Conversion
-    from rmsexp.report.plots.chart import Chart
+    from rmsexp.train.recorder import Recorder
 
 AS_IS = "as is"
 TORCHS = {"nn.LayerNorm": "torch.nn.LayerNorm", "nn.RMSNorm": "torch.nn.RMSNorm"}
 SCORED = 5  # the loss of a run is the mean over its last 1 / SCORED steps
-POINTS = 100  # losses in the record of a run
+POINTS = 100  # rows in the record of a run, each with the mean loss since the row before
 NOT_SEEN = "not distinguishable from 0"
 ROUNDING = 1e-6  # relative differences of the loss below this are called rounding
 PAGE = """<!DOCTYPE html>
@@ -48,11 +48,11 @@ img {max-width: 100%} pre {overflow-x: auto}</style>
 <h1>{{ found.title }}</h1>
 <p><strong>{{ found.says }}</strong></p>
 <p>{{ found.cannot_say }}</p>
-<img src="swap.svg" alt="time of a training step, and loss against steps">
 {{ found.times.table.to_html(index=False, border=0)|safe }}
 {% for line in found.times.notes %}<p>{{ line }}</p>{% endfor %}
 <p>Parameters: {{ "{:,}".format(found.parameters[0]) }} before, {{ "{:,}".format(found.parameters[1]) }} after.</p>
 <pre>{{ found.conversion }}</pre>
+<img src="comparison/curves.svg" alt="training loss against steps and time">
 <p>All records: <code>{{ command }}</code></p>
 </html>
 """
@@ -144,15 +144,6 @@ def _moved(batch: Any, device: str) -> Any:
     return batch.to(device) if hasattr(batch, "to") else batch
 
 
-class Difference(NamedTuple):
-    """The loss with the new norm minus that of the original model: mean over seeds, with its 95 % interval."""
-
-    mean: float
-    low: float
-    high: float
-    seeds: int
-
-
 @dataclass(frozen=True)
 class Swap:
     """What :func:`swap` found.
@@ -175,14 +166,17 @@ class Swap:
     page: Path
 
     @property
-    def difference(self) -> Difference | None:
-        """The difference of the losses at the end; None if fewer than two seeds finished with both models."""
+    def difference(self) -> tuple[float, float, float, int] | None:
+        """The loss at the end with the new norm minus that of the original model; None below two seeds.
+
+        Mean over the seeds that finished with both models, the ends of its 95 % interval, and their number.
+        """
         from rmsexp.rules.significance import interval
 
         scored = {name: loss[:, -_scored(loss.shape[1]) :].mean(axis=1) for name, loss in self.losses.items()}
         pairs = scored[self.norm] - scored[AS_IS]
         ended = pairs[np.isfinite(pairs)]
-        return Difference(float(ended.mean()), *interval(ended, 0.025), len(ended)) if len(ended) > 1 else None
+        return (float(ended.mean()), *interval(ended, 0.025), len(ended)) if len(ended) > 1 else None
 
     @property
     def title(self) -> str:
@@ -204,10 +198,11 @@ class Swap:
         elif found is None:
             loss = "; one seed says nothing about the loss"
         else:
-            largest, loss_size = max(abs(found.low), abs(found.high)), float(np.abs(self.losses[AS_IS]).max())
-            sees = "" if found.low > 0 or found.high < 0 else f", {NOT_SEEN}"
+            mean, low, high, seeds = found
+            largest, loss_size = max(abs(low), abs(high)), float(np.abs(self.losses[AS_IS]).max())
+            sees = "" if low > 0 or high < 0 else f", {NOT_SEEN}"
             sees = ", as much as by rounding" if largest < ROUNDING * loss_size else sees
-            numbers = f"{found.mean:+.3g} ({found.low:+.3g} to {found.high:+.3g}, seeds: {found.seeds})"
+            numbers = f"{mean:+.3g} ({low:+.3g} to {high:+.3g}, seeds: {seeds})"
             last = f"the last {_scored(steps)} of {steps} steps"
             loss = f", and the training loss, averaged over {last}, by {numbers}{sees}"
         return f"{self.title} {time}{loss}."
@@ -215,8 +210,10 @@ class Swap:
     @property
     def cannot_say(self) -> str:
         """What the measurements cannot say, in one sentence."""
-        found = self.difference
-        smaller = f"whether the loss changes by less than {(found.high - found.low) / 2:.2g}, " if found else ""
+        smaller = ""
+        if found := self.difference:
+            _, low, high, _ = found
+            smaller = f"whether the loss changes by less than {(high - low) / 2:.2g}, "
         return (
             f"This cannot say {smaller}what it is after longer training, at another learning rate or on other data, "
             "nor how much time is saved on another machine or with other sizes of batches."
@@ -263,14 +260,17 @@ def swap(
     times steps fails.
     """
     import torch
+    from jinja2 import Environment
 
     from rmsexp.commands.compare_steps import compare_steps
+    from rmsexp.report import draw
+    from rmsexp.train.recorder import Recorder
 
     for key, value, least in (("steps", steps, SCORED), ("seeds", seeds, 1)):
         checks.at_least(key, value, least)
     checks.positive("lr", lr)
     used = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    own, folder = UserModel(model, batch, loss, where, config_dir, lr, used), Path(results) / name / "own"
+    own = UserModel(model, batch, loss, where, config_dir, lr, used)
     parameters = _parameters(own.build(AS_IS, "eager")[0])
     converted, done = own.build(norm, "eager")
     if done is None or not done.replaced:
@@ -285,15 +285,20 @@ def swap(
     measured: dict[str, Any] = {"results": results, "processes": processes, "budget": budget, "device": used}
     times = compare_steps(makers, name, report=report, **measured)
     losses = {}
+    recorded: dict[str, Any] = {"results": results, "target": ("train", "loss", "min"), "device": used, "force": True}
     for label, form in ((AS_IS, "eager"), (norm, impl)):
         runs = []
         for seed in range(seeds):
             report(f"training {label}, seed {seed}: {steps} steps")
             torch.manual_seed(seed)
-            runs.append(_train(own, own.trainer(label, form), folder, label, seed, steps))
+            step = own.trainer(label, form)
+            with Recorder(name, label, seed, **recorded) as recorder:
+                runs.append(_train(own, step, recorder, seed, steps))
         losses[label] = np.array(runs)
-    found = Swap(norm, impl, done, sizes, times, losses, folder / "swap.html")
-    _write(found)
+    drawn = draw(Path(results), name, "own")
+    found = Swap(norm, impl, done, sizes, times, losses, drawn.with_name("swap.html"))
+    environment, next_command = Environment(autoescape=True), command("rmsexp.report", str(results))
+    atomic.write_atomic(found.page, environment.from_string(PAGE).render(found=found, command=next_command))
     return found
 
 
@@ -306,60 +311,16 @@ def _scored(steps: int) -> int:
     return max(1, steps // SCORED)
 
 
-def _train(
-    own: UserModel, step: Callable[[Any], Tensor], folder: Path, label: str, seed: int, steps: int
-) -> list[float]:
-    """Take training steps, record them as a run, and return their losses."""
-    from rmsexp.train.recorder import Recorder
-
-    losses: list[float] = []
-    results, task, setting = folder.parents[1], folder.parent.name, folder.name
-    names: dict[str, Any] = {"setting": setting, "results": results, "target": ("train", "loss", "min")}
-    with Recorder(task, label, seed, **names, device=own.device, force=True) as recorder:
-        for at in range(steps):
-            losses.append(float(step(own.on_device(seed * steps + at))))
-            if (at + 1) % max(1, steps // POINTS) == 0 or not math.isfinite(losses[-1]):
-                recorder.log(at + 1, loss=losses[-1])
-            if not math.isfinite(losses[-1]):
-                break
+def _train(own: UserModel, step: Callable[[Any], Tensor], recorder: Recorder, seed: int, steps: int) -> list[float]:
+    """Take and record the training steps of a run, and return their losses."""
+    losses, window = list[float](), max(1, steps // POINTS)
+    for at in range(steps):
+        losses.append(float(step(own.on_device(seed * steps + at))))
+        if (at + 1) % window == 0 or not math.isfinite(losses[-1]):
+            recorder.log(at + 1, loss=float(np.mean(losses[-window:])))
+        if not math.isfinite(losses[-1]):
+            break
     return losses + [math.nan] * (steps - len(losses))
-
-
-def _write(found: Swap) -> None:
-    """Write the figure and the page."""
-    from jinja2 import Environment
-
-    from rmsexp.report.plots import canvas
-
-    canvas.write(canvas.draw(_chart(found)), found.page.with_suffix(""), ["svg"])
-    next_command = command("rmsexp.report", str(found.page.parents[2]))
-    page = Environment(autoescape=True).from_string(PAGE).render(found=found, command=next_command)
-    atomic.write_atomic(found.page, page)
-
-
-def _chart(found: Swap) -> Chart:
-    """Return the figure: the time of a step relative to the model as it is, and the loss against steps."""
-    from rmsexp.report.plots import style
-    from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel, interval, rows
-
-    grey, new = style.LOOKS["none"], style.looks([found.norm])[found.norm]
-    looks = {AS_IS: grey, "nn.LayerNorm": style.LOOKS["ln"], "nn.RMSNorm": style.LOOKS["prms"]}
-    timed = found.times.rows.to_dict("records")
-    marks = [
-        interval(looks.get(row["series"], new), -float(place), (row["ratio"], row["low"], row["high"]))
-        for place, row in enumerate(timed)
-    ]
-    x = Axis("time of a training step, model as it is = 1")
-    time = rows([str(row["series"]) for row in timed], marks, x, 1)
-    window = max(1, found.losses[AS_IS].shape[1] // POINTS)
-    curves = []
-    for name, look in ((AS_IS, grey), (found.norm, new)):
-        for losses in found.losses[name]:
-            means = losses[: len(losses) // window * window].reshape(-1, window).mean(axis=1).astype(np.float64)
-            at = window * np.arange(1.0, len(means) + 1)
-            curves.append(Mark("seed", look, at, means, series=name))
-    loss = Panel(Axis("step"), Axis("training loss"), curves)
-    return Chart(found.title, [], [time, loss], [(grey, AS_IS), (new, found.norm)])
 
 
 @entry_point

@@ -3,7 +3,6 @@
     norms=[…]             norms to compare, with options as in prms+p=0.5; default [none,ln,rms,prms]
     impl=[eager]          implementations; [eager,fused] times each norm in both
     timing.reference=ln   the norm, with its options, that the others are compared with; its fused form if impl=[fused]
-    timing.layers=false   true: time only the norm layers, eager ones, with the calls that training steps make
     timing.processes      number of fresh processes that measure (6); 1 is a quick look, which may not replicate
     timing.target_width   a process stops when no 95 % interval of a ratio within it is wider than this fraction of the
                           ratio (0.02), after at least 20 rounds
@@ -31,15 +30,8 @@ from rmsexp.config.words import overrides
 from rmsexp.system.command_line import Parser, command, entry_point, inform, report, value_word
 
 CALIBRATE = ["--calibrate"]
-# keys of a run that are no keys of a timing -> what to write in their place
-INSTEAD = {
-    "norm": "norms=[ln,rms] names all norms to compare",
-    "norm.impl": "impl=[eager,fused] names all implementations to compare",
-    **dict.fromkeys(
-        ("max_steps", "force", "log_every", "eval_every", "checkpoint_every", "logger"),
-        "timing.budget sets how long a timing takes",
-    ),
-}
+# keys of a run that have no effect on a timing
+UNUSED = ("norm", "norm.impl", "max_steps", "force", "log_every", "eval_every", "checkpoint_every", "logger")
 OPTION = re.compile(r"(norms|impl|timing\.[^=]*)=")  # words with options of this command; the others are overrides
 
 
@@ -86,8 +78,8 @@ def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
     options: Options = config.from_words(Options, [word for word in typed if OPTION.match(word)])
     others = [word for word in typed if not OPTION.match(word)]
     for word in others:
-        if instead := INSTEAD.get(word.lstrip("+").partition("=")[0]):
-            raise config.ConfigError(f"{word} has no effect on a timing: {instead}")
+        if word.lstrip("+").partition("=")[0] in UNUSED:
+            raise config.ConfigError(f"{word} has no effect on a timing: use norms=[ln,rms], impl= and timing.budget=")
     for key, names in (("norms", options.norms), ("impl", options.impl)):
         if not names:
             raise config.ConfigError(f"{key} must name at least one: {key}=[{','.join(getattr(Options(), key))}]")
@@ -110,11 +102,6 @@ def _check(options: Options, jobs: Sequence[config.Job]) -> None:
     if options.timing.reference not in names:
         raise config.ConfigError(f"timing.reference={options.timing.reference} is not one of {', '.join(names)}")
     impls = {job.impl for job in jobs}
-    if options.timing.layers and impls != {"eager"}:
-        raise config.ConfigError(
-            "timing.layers=true times eager norms only, because fused recurrences and sums contain their norms; "
-            "time fused layers with python -m rmsexp.bench"
-        )
     if impls != set(options.impl):
         listed = ",".join(sorted(impls))
         raise config.ConfigError(

@@ -25,7 +25,6 @@ class ProcessOptions:
 class TimingConfig(ProcessOptions):
     """The keys below ``timing.`` of ``python -m rmsexp.timing``."""
 
-    layers: bool = False
     reference: str = "ln"
     target_width: float = 0.02
 

@@ -1,1 +1,1 @@
-"""Interleaved timing: of whole training steps, of their norm layers alone (replay), and of single layers."""
+"""Interleaved timing: of whole training steps, and of single layers."""

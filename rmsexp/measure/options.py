@@ -10,7 +10,6 @@ from rmsexp.system.clock import Stopwatch
 # The passes that a case of a benchmark times. ADDITION: x + f and the norm of this sum, forward and backward of both.
 BOTH, FORWARD, ADDITION = "forward + backward", "forward", "addition + norm"
 FEWEST_BENCH_ROUNDS = 6  # least number of rounds of a benchmark; intervals from fewer rounds are meaningless
-LARGE = 2**20  # smallest number of input elements for which memory traffic takes longer than the overhead of a call
 SIZE = "[1-9][0-9]{0,8}"  # regular expression of a dimension; larger numbers fit in no memory
 
 
@@ -23,9 +22,6 @@ class Budget(NamedTuple):
     @property
     def left(self) -> float:
         return self.seconds - self.watch.seconds
-
-    def extended(self, seconds: float) -> Budget:
-        return self._replace(seconds=self.seconds + seconds)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Self
 
 import torch
 
@@ -27,32 +27,30 @@ from rmsexp.train.step import Part
 Maker = Callable[[], Callable[[], object]]
 
 
-class OwnConfig(NamedTuple):
-    """What a record says of a user's steps, in the place of a run's config."""
+@dataclass(frozen=True)
+class OwnSteps:
+    """Training steps of a user, with what is read of a job and of its config for the record.
 
+    ``impl``: "own"; for steps that are timed in the caller's process "own, same process". ``scale``: the setting.
+    """
+
+    make: Maker
     task: str
     scale: str
     threads: int
     device: str
+    impl: str
+    setting_folder: Path
     seed: int = 0
     precision: str = "float32"
 
-
-@dataclass(frozen=True)
-class OwnSteps:
-    """Training steps of a user, with what is read of a job (:class:`rmsexp.measure.processes.Timed`).
-
-    ``impl``: "own"; for steps that are timed in the caller's process "own, same process".
-    """
-
-    make: Maker
-    config: OwnConfig
-    impl: str
-    setting_folder: Path
+    @property
+    def config(self) -> Self:
+        return self
 
     @property
     def setting(self) -> str:
-        return self.config.scale
+        return self.scale
 
     def workload(self) -> str:
         """Return a digest of the maker and of all modules that it names; a random one if it cannot be imported."""
@@ -82,14 +80,14 @@ def measure(
     first = next(iter(own.values()))
     if first.impl == "own":  # a process of its own
         keep_freed()
-        torch.set_num_threads(first.config.threads)
+        torch.set_num_threads(first.threads)
     contestants = []
     ordered = in_order(own, number, order_seed)
     for each in ordered.values():
         torch.manual_seed(0)
         contestants.append(Steps(each.make()))
-    device = torch.device(first.config.device)
+    device = torch.device(first.device)
     timer = InterleavedTimer(contestants, lambda _: NO_BATCHES, device, seed_of(order_seed, number))
     impls, workloads = dict.fromkeys(ordered, first.impl), {name: each.workload() for name, each in own.items()}
     made = Contestants(timer, impls, Dataset("own", "", builtin=False), workloads)
-    return {"preparing_seconds": 0.0, **take_times(made, options, number, budget, 0.0, report)}
+    return take_times(made, options, number, budget, report)

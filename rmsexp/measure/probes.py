@@ -22,7 +22,7 @@ from rmsexp.records.record import FEWEST_PROBES
 from rmsexp.system import atomic, machine
 from rmsexp.system.clock import Stopwatch
 from rmsexp.system.command_line import brief, inform
-from rmsexp.system.files import belongs_to_user, cache_folder
+from rmsexp.system.files import cache_folder
 from rmsexp.system.readers import Between, Count, read_typed
 from rmsexp.train.contention import Contention
 from rmsexp.train.provenance import machine_id
@@ -107,8 +107,6 @@ def read() -> Reference | None:
         path = path_of(machine_id())
         if not path.exists():
             return None
-        if not belongs_to_user(path):
-            raise PermissionError(f"other users can change {path}")
         reference = read_typed(path, Reference)
         if (reference.machine, reference.work) != (machine_id(), WORK):
             raise ValueError(f"{path} is of another machine or of an older probe")
@@ -123,7 +121,6 @@ def write(reference: Reference) -> Path:
     """Replace the reference of this machine; return the path of its file. Raises: OSError."""
     path = path_of(reference.machine)
     atomic.write_json(path, asdict(reference))
-    path.chmod(0o600)  # with a umask such as 002 others could change it, and then it is refused
     return path
 
 

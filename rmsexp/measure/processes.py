@@ -5,35 +5,28 @@ two processes differ by more than their intervals within each process. A record 
 """
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pandas as pd
+import torch
 
+from rmsexp import tasks
+from rmsexp.config import Job
 from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import steps
 from rmsexp.measure.new_process import ProcessError, Work, in_new_process
 from rmsexp.measure.options import Budget
+from rmsexp.measure.own_steps import OwnSteps
 from rmsexp.records.frames import comparable, timing_records
 from rmsexp.system.clock import Stopwatch
 from rmsexp.system.machine_lock import Report, measuring
 from rmsexp.train import provenance
 from rmsexp.train.interrupt import Interrupt, Interrupted
 
-
-class Timed(Protocol):
-    """What is read of a job, or of training steps of one's own, for the record. See :class:`rmsexp.config.Job`."""
-
-    @property
-    def config(self) -> Any: ...
-    @property
-    def impl(self) -> str: ...
-    @property
-    def setting(self) -> str: ...
-    @property
-    def setting_folder(self) -> Path: ...
+Timed = Job | OwnSteps
 
 
 def record(
@@ -47,6 +40,7 @@ def record(
 ) -> Interrupted | None:
     """Time the jobs (:func:`measure`) and write the record; return the signal that stopped it, or None.
 
+    Data that are not prepared yet, which may take minutes, are prepared before, and are not part of the budget.
     If it is stopped or fails, the record has the processes that have measured; without any, there is no record.
 
     Args:
@@ -56,11 +50,14 @@ def record(
 
     Raises: as :func:`measure`; OSError if the record cannot be written.
     """
-    setting = next(iter(jobs.values())).setting_folder
+    first = next(iter(jobs.values()))
+    setting = first.setting_folder
     (setting / timing_records.FOLDER).mkdir(parents=True, exist_ok=True)  # before measuring, so that it fails at once
     content = None
     try:
         with Interrupt().install():
+            if isinstance(first, Job):
+                tasks.make(first, torch.device("cpu")).prepare(report)
             for content in measure(jobs, options, report, work, here):  # noqa: B007
                 pass
     except Interrupted as stop:
@@ -77,8 +74,8 @@ def measure(
     """Time the jobs in fresh processes; after each of them yield the content of the record so far.
 
     Its ``stopped`` is "interrupted" until the last process has measured. Each process gets an equal share of the budget
-    that is left; preparing the data is not part of it. None is started whose models would hardly be ready when the
-    budget ends. Meanwhile campaign workers on this machine pause, and other measurements wait.
+    that is left. None is started whose models would hardly be ready when the budget ends. Meanwhile campaign workers on
+    this machine pause, and other measurements wait.
 
     Args:
         jobs: by series, the norm with its changed options.
@@ -105,18 +102,15 @@ def measure(
             answers.append(answer)
             if changed := provenance.changed(*(each["process"]["session"] for each in (answers[0], answer))):
                 raise ProcessError(f"{name} does not count, because it differs from the first in: {', '.join(changed)}")
-            budget = budget.extended(answer["preparing_seconds"])
-            # a series without layers to time is left out of the group's later processes, too
-            group[:] = [series for series in group if series in answer["process"]["series"]]
-            if all(each == [options.reference] for _, each in planned):
-                raise ValueError(f"of {', '.join(jobs)} only {options.reference} has norm layers: leave the others out")
             least = min(answer["process"]["seconds_before_rounds"] for answer in answers)
             ended = len(answers) == len(planned) or budget.left < least
             reasons = {answer["process"]["stopped"] for answer in answers}
             complete = len(answers) == len(planned) and len(reasons) == 1
             stopped = (reasons.pop() if complete else "budget spent") if ended else "interrupted"
-            waiting = [series for _, later in planned[begun + 1 :] for series in later]
-            content = _content(jobs, options, order_seed, answers, stopped, dict.fromkeys(waiting))
+            lost = set(jobs).difference(*(answer["process"]["series"] for answer in answers))
+            if ended and lost:
+                stopped += f" before {', '.join(sorted(lost))}"
+            content = _content(jobs, options, order_seed, answers, stopped)
             yield content  # first of all, so that a signal from here on does not lose it
             left = f"{max(0, budget.left):.0f} of {seconds:.0f} s left"
             found = pd.DataFrame(timing_records.rows(content, ""))
@@ -126,26 +120,20 @@ def measure(
 
 
 def _content(
-    jobs: Mapping[str, Timed],
-    options: TimingConfig,
-    order_seed: int,
-    answers: Sequence[dict[str, Any]],
-    stopped: str,
-    waiting: Iterable[str],
+    jobs: Mapping[str, Timed], options: TimingConfig, order_seed: int, answers: Sequence[dict[str, Any]], stopped: str
 ) -> dict[str, Any]:
-    """Return the content of the record of the processes that have measured. ``waiting``: the series of the others."""
+    """Return the content of the record of the processes that have measured."""
     first = next(iter(jobs.values()))
     measured = {entry["series"]: entry for answer in reversed(answers) for entry in answer["series"]}
     return {
         "format": 2,
         **{key: getattr(first.config, key) for key in ("task", "scale", "seed", "precision")},
         "setting": first.setting,
-        "kind": "layers" if options.layers else "steps",
+        "kind": "steps",
         "reference": options.reference,
         "options": asdict(options),
         "order_seed": order_seed,
         "stopped": stopped,
-        timing_records.NOT_MEASURED: [name for name in waiting if name not in measured],
         "dataset": answers[0]["dataset"],
         "processes": [answer["process"] for answer in answers],
         "series": [measured[name] for name in jobs if name in measured],

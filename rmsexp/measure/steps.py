@@ -1,8 +1,8 @@
-"""Interleaved timing of one task's training steps, or of its norm layers alone, with several norms, in this process."""
+"""Interleaved timing of one task's training steps with several norms, in this process."""
 
 import os
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple, TypeVar
 
@@ -11,22 +11,18 @@ import torch
 from rmsexp import tasks
 from rmsexp.config import Job
 from rmsexp.config.timing import TimingConfig
-from rmsexp.measure import replay
-from rmsexp.measure.interleaved import Contestant, InterleavedTimer, Round, balanced
+from rmsexp.measure.interleaved import InterleavedTimer, Round, balanced
 from rmsexp.measure.options import Budget
 from rmsexp.models.recurrent import impl_of
 from rmsexp.rules.ratios import FEWEST_ROUNDS, paired_ratio
-from rmsexp.system.clock import Stopwatch
 from rmsexp.system.machine_lock import Report
-from rmsexp.task import Dataset, MicroBatches
+from rmsexp.task import Dataset
 from rmsexp.train import provenance
 from rmsexp.train.device import compile_model, set_up_device
-from rmsexp.train.randomness import seed_of, standard_normal
+from rmsexp.train.randomness import seed_of
 from rmsexp.train.step import Stepper
 
 PARTS_BLOCKS = 5  # number of blocks of each contestant in which the parts of a step are timed
-# steps whose calls of norm layers are replayed; spread out, because neighbouring batches may have similar lengths
-REPLAYED_STEPS = range(0, 63, 7)
 
 T = TypeVar("T")
 
@@ -54,26 +50,17 @@ def measure(
             measures the parts of a step and its peak memory, after the rounds.
         order_seed: the seed of the orders in which the models are built, balanced over the processes, and timed in
             rounds. It is the same for all processes of a record.
-        budget: the seconds of this process, from its start on. Those in which the first process prepares the data do
-            not count: data that are stored already take seconds, and others may take minutes.
+        budget: the seconds of this process, from its start on.
 
-    Returns: ``dataset``; ``preparing_seconds``, which did not count; ``process``, an entry of the record's
-        ``processes``; and ``series``, entries of the record's ``series``, which only the first process has.
+    Returns: ``dataset``; ``process``, an entry of the record's ``processes``; and ``series``, entries of the record's
+        ``series``, which only the first process has.
 
-    Raises: ValueError if this machine lacks the config's device, or if norm layers alone are timed and the reference
-        has none; data.DataError if data are missing or damaged.
+    Raises: ValueError if this machine lacks the config's device; data.DataError if data are missing or damaged.
     """
     first = next(iter(jobs.values()))
     device = set_up_device(first.config)
-    preparing = 0.0
-    if not number:  # the data are stored then, and read again for each model
-        watch = Stopwatch()
-        tasks.make(first, device).prepare(report)
-        preparing = watch.seconds
-    ordered, seed = in_order(jobs, number, order_seed), seed_of(order_seed, number)
-    made = make_contestants(ordered, options, device, seed, (lambda _: None) if number else report)
-    answer = take_times(made, options, number, budget.extended(preparing), preparing, report)
-    return {"preparing_seconds": preparing, **answer}
+    made = make_contestants(in_order(jobs, number, order_seed), device, seed_of(order_seed, number))
+    return take_times(made, options, number, budget, report)
 
 
 def in_order(contestants: Mapping[str, T], number: int, order_seed: int) -> dict[str, T]:
@@ -82,17 +69,12 @@ def in_order(contestants: Mapping[str, T], number: int, order_seed: int) -> dict
     return {names[i]: contestants[names[i]] for i in balanced(len(names), number, order_seed, "process")}
 
 
-def take_times(
-    made: Contestants, options: TimingConfig, number: int, budget: Budget, preparing: float, report: Report
-) -> dict[str, Any]:
-    """Time contestants, and return what :func:`measure` does, without ``preparing_seconds``.
-
-    ``preparing``: the seconds, from the start of the process on, that do not count.
-    """
+def take_times(made: Contestants, options: TimingConfig, number: int, budget: Budget, report: Report) -> dict[str, Any]:
+    """Time contestants, and return what :func:`measure` does."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # silences the profiler that measures peak memory
     timer, impls, dataset, workloads = made
     timer.warm_up()
-    session, spent = provenance.session(timer.device, 0), budget.watch.seconds - preparing
+    session, spent = provenance.session(timer.device, 0), budget.watch.seconds
     # The later processes have less time in return, so that all processes measure about equally many rounds.
     blocks_after = 0 if number else (PARTS_BLOCKS + 1) / options.processes
     rounds, stopped = measure_rounds(timer.rounds(), list(impls), options, budget, report, blocks_after)
@@ -120,32 +102,17 @@ def take_times(
     }
 
 
-def make_contestants(
-    jobs: Mapping[str, Job], options: TimingConfig, device: torch.device, order_seed: int, report: Report
-) -> Contestants:
+def make_contestants(jobs: Mapping[str, Job], device: torch.device, order_seed: int) -> Contestants:
     """Make a model and an optimiser for each job; all use the batches of the first job's task.
 
-    With ``options.layers``, jobs without norm layers are left out. ``order_seed``: the seed of the orders in rounds.
-
-    Raises: ValueError if the reference is left out.
+    ``order_seed``: the seed of the orders in rounds.
     """
-    timed: dict[str, str] = {}
-    contestants: list[Contestant] = []
-    source: Any = None
-    for name, job in jobs.items():
-        stepper = make_stepper(job, device, lambda _: None)
-        source = source or stepper.task
-        contestant: Contestant | None = _replay(stepper, source.batches) if options.layers else stepper
-        if contestant is None:
-            report(f"{name} has no norm layers and is left out")
-            continue
-        timed[name] = impl_of(job.norm, stepper.model)
-        contestants.append(contestant)
-    if options.reference not in timed:
-        raise ValueError(f"timing.reference={options.reference} has no norm layers to compare with")
-    workloads = {name: provenance.workload(jobs[name]) for name in timed}
-    timer = InterleavedTimer(contestants, source.batches, device, order_seed)
-    return Contestants(timer, timed, source.dataset, workloads)
+    steppers = {name: make_stepper(job, device, lambda _: None) for name, job in jobs.items()}
+    impls = {name: impl_of(job.norm, steppers[name].model) for name, job in jobs.items()}
+    workloads = {name: provenance.workload(job) for name, job in jobs.items()}
+    source = next(iter(steppers.values())).task
+    timer = InterleavedTimer(list(steppers.values()), source.batches, device, order_seed)
+    return Contestants(timer, impls, source.dataset, workloads)
 
 
 def make_stepper(job: Job, device: torch.device, report: Report) -> Stepper:
@@ -156,19 +123,6 @@ def make_stepper(job: Job, device: torch.device, report: Report) -> Stepper:
     task.initialise(model)
     compile_model(model, job.config)
     return Stepper(job.config, task, model, device)
-
-
-def _replay(stepper: Stepper, batches: Callable[[int], MicroBatches]) -> replay.Replay | None:
-    """Take the steps ``REPLAYED_STEPS``; return a replay of their norm layers' calls, or None if a step has none."""
-    calls = []
-    for step in REPLAYED_STEPS:
-        with replay.record_calls(stepper.model) as calls_of_step:
-            stepper.take(step, batches(step))
-        calls.append(calls_of_step)
-    if not all(calls):
-        return None
-    seed, device = stepper.config.seed, stepper.device
-    return replay.Replay(calls, lambda shape, dtype: standard_normal(shape, seed, "values", device=device).to(dtype))
 
 
 def measure_rounds(

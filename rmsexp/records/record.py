@@ -365,12 +365,8 @@ def find(root: Path, pattern: str) -> list[Path]:
 
     Hidden folders, the committed records in ``<root>/reference`` and folders whose names are not UTF-8 are left out.
     Links to folders are followed, unless they lead to a folder below ``root``, or to one that was searched already.
-
-    Raises: ValueError if ``root`` is ``/``.
     """
     searched, found, name = [root.resolve()], list[Path](), PurePath(pattern).name
-    if searched[0] == searched[0].parent:
-        raise ValueError(f"{root} is all that this machine has; name the folder of your results")
 
     def is_searched(folder: Path) -> bool:
         if any("\ud800" <= character <= "\udfff" for character in folder.name):  # a byte that is not UTF-8

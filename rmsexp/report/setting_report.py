@@ -117,8 +117,8 @@ def write(
 ) -> SettingReport:
     """Write the report of one setting into the folder ``to``.
 
-    Return it. The ``problems`` of the setting's records get a line for each missing config file, timing record of
-    another setting, and figure that cannot be drawn. If its runs cannot be compared, it has no family, and the report
+    Return it. The ``problems`` of the setting's records get a line for each missing config file and timing record of
+    another setting. If its runs cannot be compared, it has no family, and the report
     has timings alone. Without timings, nothing is written then.
 
     Args:
@@ -155,7 +155,8 @@ def write(
     for table in tables:
         atomic.write_atomic(to / f"{table.name}.csv", markup.csv(table.numbers))
     atomic.write_atomic(to / "report.md", report.markdown(to))
-    records.problems.extend(_draw(charts, folder, to))
+    for name, chart in charts.items():
+        canvas.write(canvas.draw(chart), to / name, ["png"])
     return report
 
 
@@ -199,17 +200,3 @@ def _about_paper(task: str, tables: Iterable[Table]) -> list[str]:
         elif table.name.startswith("saving") and (found := savings.published(table.numbers, task)) is not None:
             shown.append(found)
     return paper.remarks(pd.concat(shown).drop_duplicates(["table", "norm", "note"]))
-
-
-def _draw(charts: Mapping[str, Chart], folder: Path, to: Path) -> list[str]:
-    """Write the figures of a setting as PNG.
-
-    Return a line for each that cannot be drawn, with the ``folder`` of the setting.
-    """
-    problems = []
-    for name, chart in charts.items():
-        try:
-            canvas.write(canvas.draw(chart), to / name, ["png"])
-        except Exception as error:  # the other figures and settings are drawn
-            problems.append(f"{folder}: the figure {to / name}.png cannot be drawn: {error!r}")
-    return problems

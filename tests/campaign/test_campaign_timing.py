@@ -35,7 +35,7 @@ def measured(
     answers = []
     for number in range(options.processes):
         answers.append(measuring_work.measured(jobs, options, number, 0, Budget(Stopwatch(), 1), lambda _: None))
-        yield processes._content(jobs, options, 0, answers, "narrow enough", [])
+        yield processes._content(jobs, options, 0, answers, "narrow enough")
     report("measured")
 
 

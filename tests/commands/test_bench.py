@@ -1,4 +1,4 @@
-"""``python -m rmsexp.bench``: command lines, rows of layers, tables of ratios, and records of tiny shapes."""
+"""``python -m rmsexp.bench``: command lines, tables, and records of tiny shapes."""
 
 import json
 import shlex
@@ -13,8 +13,6 @@ from helpers.cases import some
 from rmsexp.commands import bench
 from rmsexp.measure import interleaved, layers
 from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD
-from rmsexp.records.frames import benchmarks
-from rmsexp.records.frames.benchmarks import Measured, Summary
 from rmsexp.report.plots import bench as bench_table
 from rmsexp.rules.ratios import paired_ratio
 from rmsexp.train.interrupt import Interrupted
@@ -48,50 +46,27 @@ def test_without_fused_kernels_nothing_is_measured(
     assert not list(tmp_path.iterdir())
 
 
-# Rows and summaries
+# Tables
 
 
 def test_row_of_a_layer_has_quantiles_of_its_times_and_its_ratio() -> None:
     milliseconds = np.arange(1.0, 12.0)
-    reference, row = benchmarks.rows({"a": list(milliseconds / 1000), "b": list(0.5 * milliseconds / 1000)}, "a")
-    assert (reference.layer, row.layer) == ("a", "b")
-    assert row.milliseconds == pytest.approx((1, 3, 5))
-    assert reference.relative == (1, 1, 1)
-    assert row.relative == pytest.approx((0.5, 0.5, 0.5))
+    case = measured("20", 20, FORWARD, {"a": list(milliseconds / 1000), "b": list(0.5 * milliseconds / 1000)})
+    assert bench_table.heading(case) == "20, forward (contended)"
+    assert bench_table.readable(case).to_numpy().tolist() == [
+        ["a", "6.000 (2.000 to 10.00)", "1"],
+        ["b", "3.000 (1.000 to 5.000)", "0.500 (0.500 to 0.500)"],
+    ]
 
 
-def measured(shape: str, elements: int, passes: str, seconds: dict[str, list[float]]) -> Measured:
+def measured(shape: str, elements: int, passes: str, seconds: dict[str, list[float]]) -> dict[str, Any]:
     stored = {"shape": shape, "elements": elements, "passes": passes, "reference": "a", "seconds": seconds}
-    return Measured(stored | {"contention": {"state": "contended"}}, benchmarks.rows(seconds, "a"))
+    return stored | {"contention": {"state": "contended"}}
 
 
 @pytest.mark.parametrize(("waited", "text"), [(0.001, ""), (0.02, " (contended)"), (None, "")])
 def test_older_records_are_judged_by_the_limits_of_today(waited: float | None, text: str) -> None:
-    assert benchmarks.contention({"contention": {"state": "clear", "waited": waited}}) == text
-
-
-def test_a_summary_has_the_cases_of_its_passes_and_sizes() -> None:
-    seconds = [1.0, 3.0, 2.0, 5.0, 4.0, 6.0]
-    both = [
-        measured(str(size), size, BOTH, {"a": seconds, "b": [factor * value for value in seconds]})
-        for size, factor in ((1, 9.0), (10, 0.5), (20, 2.0), (30, 8.0))
-    ]
-    forward = measured("20", 20, FORWARD, {"a": seconds, "b": seconds[::-1]})
-    pairs = (("b", "a"), ("a", "b"))
-    summaries = bench_table.summaries(
-        [Summary(BOTH, pairs, 10), Summary(FORWARD, pairs), Summary(FORWARD, pairs, 21)], [*both, forward]
-    )
-    assert list(summaries) == ["Ratios, forward + backward", "Ratios, forward"]
-    table = summaries["Ratios, forward + backward"].set_index("shape")
-    assert list(table.index) == ["10", "20", "30", "geometric mean"]
-    assert list(table["b / a"]) == [
-        *(f"{ratio} ({ratio} to {ratio})" for ratio in ("0.500", "2.000", "8.000")),
-        "2.000",
-    ]
-    assert table["a / b"]["geometric mean"] == "0.500"
-    interval = paired_ratio(seconds[::-1], seconds)
-    assert summaries["Ratios, forward"]["b / a"][0] == "{:.3f} ({:.3f} to {:.3f})".format(*interval)
-    assert benchmarks.heading(forward.stored) == "20, forward (contended)"
+    assert bench_table.contention({"contention": {"state": "clear", "waited": waited}}) == text
 
 
 # Records
@@ -157,8 +132,6 @@ def test_record_tables_and_output_of_norm_layers(
         cell = "{:.3f} ({:.3f} to {:.3f})".format(*rms)
         assert cell in printed.out
         assert f"| {cell} |" in text
-    assert "geometric mean" in printed.out
-    assert "Ratios, forward\n" not in printed.out  # none of the shapes is large
     assert printed.err.count(" layers, interleaved") == 6
     assert sorted(unwritten_figures) == ["addition_norm", "forward", "forward_backward"]
 
@@ -168,7 +141,7 @@ def test_tables_that_were_finished_before_an_end_are_kept(
     error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measure(*_: object, **__: object) -> Any:
-        yield measured("2x4", 8, FORWARD, {"a": [1.0] * 6, "b": [2.0] * 6}).stored
+        yield measured("2x4", 8, FORWARD, {"a": [1.0] * 6, "b": [2.0] * 6})
         raise error
 
     monkeypatch.setattr(layers, "measure", measure)
@@ -190,6 +163,6 @@ def test_record_tables_and_figure_of_recurrences(run: Any, tmp_path: Path) -> No
     assert cases(stored) == [("gru-3x2x4x32", BOTH, 24, "torch.nn"), ("lstm-2x3x4x16", BOTH, 24, "torch.nn")]
     assert all(set(case["seconds"]) == RECURRENCES for case in stored["measurements"])
     text = (tmp_path / "recurrences0" / "bench.md").read_text()
-    assert "rms fused / torch.nn" in text
+    assert "ratio to torch.nn" in text
     svg = (tmp_path / "recurrences0" / "forward_backward.svg").read_text()
     assert all(word in svg for word in ("gru-3x2x4x32", "lstm-2x3x4x16", "prms fused", "ratio to torch.nn"))

@@ -10,7 +10,7 @@ from helpers.own_steps import make_step
 
 import rmsexp
 from rmsexp.measure.new_process import ProcessError
-from rmsexp.measure.own_steps import OwnConfig, OwnSteps
+from rmsexp.measure.own_steps import OwnSteps
 from rmsexp.records.frames import timing_records
 from rmsexp.system.command_line import ConfigError
 
@@ -67,7 +67,7 @@ def test_times_of_an_edited_module_are_not_pooled(tmp_path: Path, monkeypatch: p
     (tmp_path / "my_own_model.py").write_text("def make(): pass")
     monkeypatch.syspath_prepend(tmp_path)
     make = importlib.import_module("my_own_model").make
-    steps = OwnSteps(partial(make_step, make), OwnConfig("mine", "own", 1, "cpu"), "own", tmp_path)
+    steps = OwnSteps(partial(make_step, make), "mine", "own", 1, "cpu", "own", tmp_path)
     before = steps.workload()
     assert steps.workload() == before
     (tmp_path / "my_own_model.py").write_text("def make(): return 1")

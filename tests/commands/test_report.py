@@ -4,6 +4,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -14,6 +15,7 @@ from rmsexp.commands import report
 from rmsexp.records import record
 from rmsexp.report import setting_report
 from rmsexp.report.page import html
+from rmsexp.report.plots import canvas
 from rmsexp.report.setting_report import SettingReport
 
 pytestmark = pytest.mark.slow
@@ -44,9 +46,9 @@ def written(results: Path) -> Path:
     """Return a copy of ``results`` in which all reports are written, with the figures of ``first`` alone."""
     copy = results.with_name("written")
     shutil.copytree(results, copy)
-    draw = setting_report._draw
+    write = canvas.write
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(setting_report, "_draw", lambda *args: draw(*args) if "first" in args[-1].parts else [])
+        patch.setattr(canvas, "write", lambda *args: write(*args) if "first" in args[1].parts else None)
         assert [path.name for path in report.run(copy)] == ["report.html", "report.md", "summary.csv"]
     return copy
 
@@ -64,7 +66,7 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> list[SettingReport]:
         return ""
 
     monkeypatch.setattr(html, "page", page)
-    monkeypatch.setattr(setting_report, "_draw", lambda *_: [])
+    monkeypatch.setattr(setting_report, "canvas", Mock())
     return reports
 
 

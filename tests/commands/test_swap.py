@@ -27,7 +27,7 @@ def test_the_page_says_what_was_measured(
     out, err = capsys.readouterr()
     assert "replaced 1 layers\nnow without bias: 1 (LayerNorm)" in err
     page = (tmp_path / "tiny/own/swap.html").read_text()
-    assert (tmp_path / "tiny/own/swap.svg").exists()
+    assert (tmp_path / "tiny/own/comparison/curves.svg").exists()
     for text in (
         "rms+eps=1e-6 in place of 1 normalisation layers changes",
         "This cannot say",

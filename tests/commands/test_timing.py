@@ -87,7 +87,7 @@ def test_several_implementations_need_labels() -> None:
 
 @pytest.fixture(scope="module")
 def setting(tmp_path_factory: pytest.TempPathFactory, small_synthetic_data: None) -> Path:  # noqa: ARG001
-    """Return a setting's folder with timing records of a tiny order-embedding model: two of steps, one of layers."""
+    """Return a setting's folder with timing records of a tiny order-embedding model."""
     root = tmp_path_factory.mktemp("timing")
     words = [*tiny("order_embedding"), f"results={root}", f"data.root={root}", "timing.target_width=9", "threads=1"]
     with pytest.MonkeyPatch.context() as patch:
@@ -96,8 +96,6 @@ def setting(tmp_path_factory: pytest.TempPathFactory, small_synthetic_data: None
         patch.setattr(steps, "PARTS_BLOCKS", 1)
         assert timing.main([*words, "norms=[none,ln,rms,prms]", "timing.processes=2"]) == 0
         assert timing.main([*words, "norms=[ln,rms]", "timing.processes=1", "timing.budget=0.01"]) == 0
-        once = ["timing.processes=1", "timing.layers=true", "device=cpu"]
-        assert timing.main([*words, "norms=[none,ln,bn,wn]", *once]) == 0
     (folder,) = (root / "order_embedding").iterdir()
     return folder
 
@@ -133,9 +131,9 @@ def test_rows_of_a_record_follow_from_its_seconds(setting: Path) -> None:
 
 
 def test_a_record_has_the_command_that_was_typed_without_its_folders(setting: Path) -> None:
-    stored = readers.read_json(setting / "timing" / "layers0" / timing_records.FILE)
+    stored = readers.read_json(setting / "timing" / "steps1" / timing_records.FILE)
     assert stored["command"].startswith("python -m rmsexp.timing task=order_embedding ")
-    assert stored["command"].endswith("'norms=[none,ln,bn,wn]' timing.processes=1 timing.layers=true device=cpu")
+    assert stored["command"].endswith("'norms=[ln,rms]' timing.processes=1 timing.budget=0.01")
     assert "results=" not in stored["command"]
 
 
@@ -176,7 +174,7 @@ def test_a_damaged_record_is_skipped_and_reported(setting: Path, tmp_path: Path)
 
 
 def test_table_of_a_record(setting: Path) -> None:
-    steps, layers = (of_record(timing_records.load(setting), name) for name in ("steps0", "layers0"))
+    steps = of_record(timing_records.load(setting), "steps0")
     table = savings.of_record(steps).set_index("norm")
     saving = "saving vs LayerNorm (95 % interval)"
     assert table.loc["LayerNorm", saving] == "reference"
@@ -187,26 +185,14 @@ def test_table_of_a_record(setting: Path) -> None:
         "RMSNorm": f"{', '.join(each)} %",
     }
     assert dict(table["paper"]) == {"no norm": "", "LayerNorm": "", "RMSNorm": "40.8 %", "pRMSNorm": "63.9 %"}
-    assert set(savings.of_record(layers)["paper"]) == {""}  # the paper's savings are of whole steps
+    assert set(savings.of_record(steps.assign(kind="layers"))["paper"]) == {
+        ""
+    }  # the paper's savings are of whole steps
     fused = steps.assign(impl="fused", reference="ln+impl=fused", series=steps["series"] + "+impl=fused")
     assert set(savings.of_record(fused)["paper"]) == {""}  # and of eager norms
-    header, *lines = (setting / "timing" / "layers0" / "timing.csv").read_text().splitlines()
+    header, *lines = (setting / "timing" / "steps0" / "timing.csv").read_text().splitlines()
     assert not {"seconds", "speed", "sessions"} & set(header.split(","))
     assert max(map(len, lines)) < 2000
-
-
-def test_a_norm_without_layers_is_left_out_and_cannot_be_the_reference(
-    setting: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = timing_records.load(setting)
-    assert list(rows[rows["kind"] == "layers"]["series"]) == ["ln", "bn", "wn"]
-    words = [*tiny("order_embedding"), f"data.root={setting.parents[1]}", f"results={tmp_path}", "timing.layers=true"]
-    words += ["timing.processes=1", "timing.budget=0.01"]
-    monkeypatch.setattr(processes, "in_new_process", lambda _, work, arguments, report: work(*arguments, report))
-    assert timing.main([*words, "norms=[none,ln]", "timing.reference=none", "threads=1"]) == 1
-    assert "timing.reference=none has no norm layers to compare with" in capsys.readouterr().err
-    assert timing.main([*words, "norms=[none,ln]", "threads=1"]) == 1
-    assert "only ln has norm layers: leave the others out" in capsys.readouterr().err
 
 
 def test_an_unwritable_folder_is_reported_before_measuring(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from rmsexp import config
 from rmsexp.campaign import question
-from rmsexp.commands import report, status
 from rmsexp.config.classes import load_own
 
 
@@ -34,9 +33,3 @@ def test_a_config_of_the_users_own_has_a_limited_size(tmp_path: Path) -> None:
     os.mkfifo(path)
     with pytest.raises(config.ConfigError, match="is not a regular file"):
         config.compose([], str(tmp_path / "0"))
-
-
-def test_the_root_of_the_file_system_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in (report.main, status.main):
-        assert command(["/"]) == 1
-        assert capsys.readouterr().err == "rmsexp: / is all that this machine has; name the folder of your results\n"

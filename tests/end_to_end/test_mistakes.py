@@ -209,13 +209,12 @@ timing norms=[ln,rms+model.width=0.5] -> norms
 timing norms=[none,rms] -> timing.reference=ln
 timing norms=[ln,rms+p=0.5] -> norm.p
 timing impl=[quick] -> norm.impl=quick
-timing timing.layer=true -> did you mean timing.layers?
+timing timing.budge=1 -> did you mean timing.budget?
 timing timing.budget=0 -> timing.budget
 timing timing.budget=??? -> timing.budget
 timing timing.processes=0 -> timing.processes
 timing timing.target_width=-1 -> timing.target_width
 timing --calib -> --calibrate
-timing timing.layers=true impl=[eager,fused] -> timing.layers=true
 bench -> WHAT
 bench norm -> 'norm'
 bench norms --shapes 64y240 -> 64y240

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from rmsexp.measure import interleaved, steps
+from rmsexp.measure import interleaved
 from rmsexp.measure.interleaved import InterleavedTimer
 
 Log = list[tuple[str, int, Any]]  # (name of the contestant, step, batches) for each step taken
@@ -51,7 +51,6 @@ def simulated_timer(
     """
     clock, log = SimulatedClock(), Log()
     monkeypatch.setattr(interleaved, "Stopwatch", clock.stopwatch)
-    monkeypatch.setattr(steps, "Stopwatch", clock.stopwatch)
 
     def batches(step: int) -> list[str]:
         clock.now += data_seconds

@@ -10,7 +10,7 @@ import pytest
 from helpers.interleaved_timers import simulated_timer
 
 from rmsexp.config.timing import TimingConfig
-from rmsexp.measure import steps
+from rmsexp.measure import interleaved, steps
 from rmsexp.measure.interleaved import InterleavedTimer, Round, balanced
 from rmsexp.measure.options import Budget
 from rmsexp.measure.steps import measure_rounds
@@ -104,7 +104,7 @@ def measure(
 ) -> tuple[list[Round], str]:
     """Measure for ``seconds`` at most. ``after``: number of blocks of each contestant that will follow."""
     timer.warm_up()
-    options, budget = TimingConfig(reference="a", target_width=target_width), Budget(steps.Stopwatch(), seconds)
+    options, budget = TimingConfig(reference="a", target_width=target_width), Budget(interleaved.Stopwatch(), seconds)
     return measure_rounds(timer.rounds(), ["a", "b"], options, budget, print, after)
 
 

@@ -14,9 +14,7 @@ from typing import Any
 
 import pytest
 from helpers import measuring_work
-from helpers.interleaved_timers import SimulatedClock
 
-from rmsexp import config
 from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import new_process, processes
 from rmsexp.records.frames import comparable, timing_records
@@ -87,23 +85,6 @@ def test_fused_series_are_measured_beside_fused_layernorm(fused: list[str], grou
     assert comparable.grouped(impls, "ln") == groups
 
 
-@pytest.mark.usefixtures("here")
-def test_preparing_data_is_not_part_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, shares = SimulatedClock(), list[float]()
-
-    def work(*arguments: Any) -> dict[str, Any]:
-        number, budget = arguments[2], arguments[4]
-        shares.append(budget.left)
-        preparing = 0.0 if number else 600.0
-        clock.now += preparing + 50
-        return measuring_work.measured(*arguments) | {"preparing_seconds": preparing}
-
-    monkeypatch.setattr(processes, "Stopwatch", clock.stopwatch)
-    contents, _, error = measure(["ln", "rms"], work, processes=2, budget=100.0)
-    assert error is None
-    assert (shares, len(contents[-1]["processes"])) == ([50.0, 50.0], 2)
-
-
 def test_the_record_grows_with_each_process() -> None:
     contents, lines, error = measure(["ln", "rms"], processes=2)
     assert error is None
@@ -139,19 +120,6 @@ def test_groups_share_the_reference(here: list[tuple[Any, ...]]) -> None:
     assert [series["series"] for series in contents[0]["series"]] == ["none", "ln", "rms"]
 
 
-def test_series_whose_turn_did_not_come_are_named(here: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
-    norms = ["none", "ln", "rms", "prms", "bn"]
-    contents, _, _ = measure(norms, processes=1)
-    assert [content[timing_records.NOT_MEASURED] for content in contents] == [["prms", "bn"], []]
-
-    monkeypatch.setattr(processes, "Stopwatch", type("Watch", (), {"seconds": property(lambda _: 400.0 * len(here))}))
-    here.clear()
-    (content,), _, _ = measure(norms, processes=2)
-    assert timing_records.not_measured(content) == [
-        "not measured (budget spent): prms, bn; set a larger timing.budget, or time fewer norms"
-    ]
-
-
 def test_processes_share_the_budget_equally(here: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "Stopwatch", type("Watch", (), {"seconds": property(lambda _: 40.0 * len(here))}))
     contents, lines, _ = measure(["ln", "rms"], processes=6)
@@ -162,14 +130,6 @@ def test_processes_share_the_budget_equally(here: list[tuple[Any, ...]], monkeyp
     contents, _, _ = measure(["ln", "rms"], processes=6, budget=100.0)
     assert len(here) == 3  # the budget ends during the third
     assert (len(contents[-1]["processes"]), contents[-1]["stopped"]) == (3, "budget spent")
-
-
-def test_a_series_that_cannot_be_measured_is_not_tried_again(here: list[tuple[Any, ...]]) -> None:
-    def work(selected: dict[str, config.Job], *arguments: Any) -> dict[str, Any]:
-        return measuring_work.measured({name: job for name, job in selected.items() if name != "none"}, *arguments)
-
-    measure(["none", "ln", "rms"], work, processes=3)
-    assert [list(selected) for selected, *_ in here] == [["ln", "none", "rms"], ["ln", "rms"], ["ln", "rms"]]
 
 
 def test_a_process_with_other_code_does_not_count(here: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> None:

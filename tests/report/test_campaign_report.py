@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -19,7 +20,7 @@ from rmsexp.report.page import answer
 def no_figures_of_settings() -> Iterator[None]:
     """Draw only the figures of campaigns; those of settings take most of the time of a report."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(setting_report, "_draw", lambda *_: [])
+        patch.setattr(setting_report, "canvas", Mock())
         yield
 
 

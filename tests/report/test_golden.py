@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from helpers import documents
@@ -29,7 +30,7 @@ def committed(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_report_of_a_setting(name: str, committed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setting_report, "_draw", lambda *_: [])
+    monkeypatch.setattr(setting_report, "canvas", Mock())
     folder = REFERENCE / name
     settings = load(folder.parent).settings()
     records = settings.get(folder, load(folder))

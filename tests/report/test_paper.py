@@ -55,12 +55,12 @@ def test_printed_savings_follow_from_printed_times() -> None:
 
 
 def test_names_and_units_are_ours() -> None:
-    assert set(NUMBERS["task"]) == {*filter(config.papers_scale, config.options("task")), "invariance", "all"}
+    assert set(NUMBERS["task"]) == {*filter(config.papers_scale, config.options("task")), "invariance"}
     assert {names.norm_of(norm) for norm in NUMBERS["norm"]} <= {*config.options("norm"), ""}
     fractions = NUMBERS[NUMBERS["unit"] == "fraction"]
     assert fractions["value"].between(0, 1).all()
     assert set(fractions["metric"]) >= {"error", "saving_vs_ln", "image_r1", "image_recall"}
-    assert len(NUMBERS) == NUMBERS["value"].count() == 227
+    assert len(NUMBERS) == NUMBERS["value"].count() == 225
     assert (NUMBERS["spread"].dropna() >= 0).all()
     assert not NUMBERS.duplicated(["table", "task", "framework", "norm", "metric", "data", "note"]).any()
 

@@ -14,10 +14,8 @@ LISTED = 4  # a line names at most this many runs, and then says how many more t
 WIDTH = 90  # characters to which the remark in parentheses after a run's name is shortened
 
 
-def caveats(records: Records, times: bool = True, tables: bool = True) -> list[str]:
+def caveats(records: Records) -> list[str]:
     """Return a line on the data, one on the machine, one on the code, one per reason for caution, and one on the step.
-
-    ``times`` and ``tables``: whether the times of the runs, and tables of their metrics, are shown.
 
     Raises:
         ValueError: no run names a target metric.
@@ -30,16 +28,16 @@ def caveats(records: Records, times: bool = True, tables: bool = True) -> list[s
         f"diverged (marked x; {excluded})": (status == "diverged", "at step {step}"),
         f"failed ({excluded})": (status == "failed", "{error}"),
         f"not compared, since too short (the others are compared at step {step})": (
-            tables & (ends < (step or 0)),
+            ends < (step or 0),
             "step {step}",
         ),
         f"longer than the shortest runs, where the tables compare (step {step})": (
-            tables & (ends > (step or math.inf)) & (not target.scored),
+            (ends > (step or math.inf)) & (not target.scored),
             "step {step}",
         ),
         "shorter than the recipe": (_are_short(runs), "{status}, {step} of {recipe_steps:.0f} steps"),
         "time excluded from means if the norm has other runs (dashed)": (
-            times & (runs["time_state"] != "clear"),
+            runs["time_state"] != "clear",
             "{time_state}",
         ),
         "made with uncommitted changes, so they cannot be repeated from the commit alone": (
@@ -55,7 +53,7 @@ def caveats(records: Records, times: bool = True, tables: bool = True) -> list[s
     lines = [builtin if runs["builtin"].eq(True).any() else f"data: {datasets}", _machine(runs)]
     lines.append(f"commits: {', '.join(commits)}")
     lines += [_run_list(heading, runs[concerned], remark) for heading, (concerned, remark) in reasons.items()]
-    lines += [quantities.missing(records), _compared(target, step) if tables else ""]
+    lines += [quantities.missing(records), _compared(target, step)]
     return [line for line in lines if line]
 
 

@@ -30,7 +30,6 @@ from rmsexp.system.readers import Count, read_typed
 
 FOLDER, FILE = "timing", "timing.json"
 KINDS = {"steps": "whole training steps", "layers": "the calls of norm layers that training steps make"}
-NOT_MEASURED = "not_measured"  # the key of a record with the series whose turn did not come; older records lack it
 PARTS = ("forward", "backward", "update")
 LONGEST = 1e9  # seconds of a step: longer times are damage
 SLOWED = "other work may have slowed the steps"
@@ -76,14 +75,6 @@ class TimingContent(TypedDict):
     series: list[TimedSeries]
     precision: NotRequired[str | None]
     processes: NotRequired[list[TimingProcess]]
-    not_measured: NotRequired[list[str]]
-
-
-def not_measured(content: Mapping[str, Any]) -> list[str]:
-    """Return a line that names the series of a record that were not measured; none if all were."""
-    if not (lost := content.get(NOT_MEASURED)):
-        return []
-    return [f"not measured ({content['stopped']}): {', '.join(lost)}; set a larger timing.budget, or time fewer norms"]
 
 
 def new_folder(parent: Path, kind: str) -> Path:

@@ -49,9 +49,6 @@ def write(
         timings: all timing records (:func:`rmsexp.records.frames.timing_records.load`), also of other settings.
         problems: problems with the records, one line each.
         folder: the folder of the report; it is created if it is missing.
-
-    Raises:
-        ValueError: there are neither settings nor campaigns.
     """
     folder.mkdir(parents=True, exist_ok=True)
     reports = sorted(reports, key=lambda report: bool(report.records.runs["builtin"].eq(True).any()))  # real data first
@@ -97,12 +94,7 @@ def page(
     """Return the HTML page: problems with the records, the first view, the campaigns, and the settings as given.
 
     The first view ends with the chart of the ``savings`` of eager norms.
-
-    Raises:
-        ValueError: there are neither settings nor campaigns.
     """
-    if not reports and campaigns is None:
-        raise ValueError("there is no setting to show; train one first: python -m rmsexp task=cifar10 norm=rms")
     folder = Path(__file__).parent
     count = Counter((report.task, report.setting) for report in reports)  # more than one: of several roots
     environment = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined)

@@ -21,7 +21,7 @@ def numbers() -> pd.DataFrame:
 
     Columns: ``ROW``, ``norm``, ``value``, ``spread``.
 
-    ``table`` is the source, such as "Table 2" or "Abstract". ``norm`` is the name of a series in lower case. Metrics
+    ``table`` is the source, such as "Table 2". ``norm`` is the name of a series in lower case. Metrics
     that our records have, too, have the same names and units as there: errors and recalls are fractions, times are
     ``seconds_per_1k_steps``, and ``saving_vs_ln`` is a fraction of LN's time. ``data``: the data set on which the
     number was measured. ``spread``: the printed standard deviation of a time, NaN if there is none. The frame is

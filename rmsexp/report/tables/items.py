@@ -184,8 +184,7 @@ def _of_part(item: Item, found: Found) -> Iterator[str]:
             best = f"evaluation with the best {names.metric_label(target.metric)} on {target.selection}"
             last = statistics.final_label(target, "last evaluation")
             yield f"values of the {last if statistics.headline(target) == 'final' else best}{spread}"
-        against_time = any(panel.x == TIME for panel in item.panels)
-        yield from caveats.caveats(records, times=against_time, tables=bool(item.columns))
+        yield from caveats.caveats(records)
     if found.comparison is not None:
         yield TIME_NOTE
         yield from comparable.notes(found.comparison)

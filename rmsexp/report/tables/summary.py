@@ -147,23 +147,6 @@ def _excluded(row: dict[Any, Any]) -> str:
     return "" if "clear" in row["time_state"] else row["time_state"]
 
 
-def remarks(table: pd.DataFrame) -> list[str]:
-    """Return what limits the comparison: runs of other lengths than the compared ones, and results near chance."""
-    step, scored = table["compared_at_step"].iloc[0], table["scored"].iloc[0]
-    lines = []
-    if not scored and pd.notna(step):
-        left = table[(table["final_n"] == 0) & (table["steps_max"] < step)]
-        longest = table["steps_max"].max()
-        if len(left):
-            lines.append(f"not compared, since shorter than {step:.0f} steps: {', '.join(left['label'])}")
-        if longest > step:
-            lines.append(f"compared at step {step:.0f}, where the shorter runs end; others have up to {longest:.0f}")
-    untrained = list(table["label"][table["near_chance"]]) if "near_chance" in table else []
-    if len(untrained) > 1:
-        lines.append(f"too short to decide between {', '.join(untrained)}: they are near chance")
-    return lines
-
-
 def for_terminal(table: pd.DataFrame) -> TerminalTable:
     """Return the main columns of the summary, to be printed at the end of a sweep; ``summary.md`` has the others."""
     text = readable(table).drop(columns="steps")
@@ -172,7 +155,7 @@ def for_terminal(table: pd.DataFrame) -> TerminalTable:
     seconds = table["seconds_per_1k_steps"].map(formats.four_digits, na_action="ignore").fillna(formats.NO_VALUE)
     excluded = map(_excluded, table.to_dict("records"))
     text["s per 1k steps"] = [" ".join(cells).strip() for cells in zip(seconds, excluded, strict=True)]
-    columns = TerminalTable(*map(str, text), caption="\n".join(remarks(table)), caption_justify="left")
+    columns = TerminalTable(*map(str, text))
     for row in text.to_numpy().tolist():
         columns.add_row(*row)
     return columns
