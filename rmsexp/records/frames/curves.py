@@ -5,7 +5,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from rmsexp.records.frames.load import Records
-from rmsexp.records.frames.statistics import LOST, Array, t_factor
+from rmsexp.records.frames.statistics import LOST, Array
 
 Points = tuple[Array, Array]  # x and y
 
@@ -21,27 +21,20 @@ def curves(rows: pd.DataFrame, x: str, y: str) -> dict[str, Points]:
     return {str(folder): (xs[rows_of_run], ys[rows_of_run]) for folder, rows_of_run in indices.items()}
 
 
-def mean_curve(curves: list[Points]) -> pd.DataFrame:
-    """Return the mean over seeds: columns ``x``, ``mean``, ``low``, ``high``, ``seeds``.
+def mean_curve(rows: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
+    """Return the mean over runs at each step: columns ``x``, ``mean``, ``low``, ``high``, ``seeds``.
 
-    ``low`` and ``high`` bound the 95 % t-interval of the mean; they are NaN below three seeds. The curve goes as far as
-    at least half the seeds do, and ``seeds`` is the number of those in each mean. Its points are at every x of any seed
-    in this range; the others are interpolated. Where no two seeds, or fewer than half, have a common x, as short runs
-    of different speed against time, the curve is one point: the mean of the last points of the seeds.
+    ``rows``: rows of metrics of the runs. ``x`` is the mean over the runs, too, such as the mean time at this step.
+    ``low`` and ``high`` are the least and the greatest value of a run, ``seeds`` is the number of runs. So that no mean
+    jumps where a run ends, the steps are those that all of these runs have; runs of less than half of the steps of the
+    longest are left out.
     """
-    grid = np.unique(np.concatenate([x for x, _ in curves]))
-    values = np.stack([np.interp(grid, x, y, left=np.nan, right=np.nan) for x, y in curves])
-    seeds = (~np.isnan(values)).sum(axis=0)
-    if seeds.max() < max(min(2, len(curves)), len(curves) / 2):
-        grid, values = np.mean([x[-1:] for x, _ in curves], axis=0), np.stack([y[-1:] for _, y in curves])
-        seeds = np.array([len(curves)])
-    kept = 2 * seeds >= len(curves)
-    grid, values, seeds = grid[kept], values[:, kept], seeds[kept]
-    mean = np.nansum(values, axis=0) / seeds
-    squares = np.nansum((values - mean) ** 2, axis=0)
-    factors = np.array([t_factor(count) for count in range(len(curves) + 1)])
-    half = factors[seeds] * np.sqrt(squares / np.maximum(seeds - 1, 1))
-    return pd.DataFrame({"x": grid, "mean": mean, "low": mean - half, "high": mean + half, "seeds": seeds})
+    points = rows[["folder", "step", y]].assign(x=rows[x]).dropna()
+    ends = points.groupby("folder", observed=True)["step"].max()
+    long = ends[2 * ends >= ends.max()].index
+    by_step = points[points["folder"].isin(long)].groupby("step")
+    means = by_step.agg(x=("x", "mean"), mean=(y, "mean"), low=(y, "min"), high=(y, "max"), seeds=(y, "size"))
+    return means[means["seeds"] == len(long)].reset_index(drop=True)
 
 
 def thinned(values: Array, limit: int) -> NDArray[np.int64]:

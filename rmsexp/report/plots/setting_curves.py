@@ -1,13 +1,12 @@
 """The curves of one setting: each quantity against steps and against time in training, side by side.
 
-A series is a norm with the options that were changed. In each panel, a series has a thin line per seed, a thick line of
-the mean over seeds and, from three seeds on, a band: the 95 % t-interval of the mean. The mean leaves out runs that
-diverged or failed and, against time, runs whose time is not clear. It ends where fewer than half of the others go on. A
+A series is a norm with the options that were changed. In each panel, a series has a thick line of the mean over seeds
+and a band from its lowest to its highest seed. The mean leaves out runs that diverged or failed and, against time, runs
+whose time is not clear: these have thin lines of their own. Against time, it is drawn at the mean time of each step. A
 note counts the seeds of means that leave some out. A spike does not set the range of the y axis
 (:func:`rmsexp.report.plots.chart.robust`).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -16,7 +15,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from rmsexp.records.frames import caveats, curves, names, quantities, statistics
+from rmsexp.records.frames import caveats, curves, names, quantities
 from rmsexp.records.frames.load import Records
 from rmsexp.report.plots import canvas, style
 from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel, robust
@@ -50,11 +49,14 @@ def chart(records: Records, shown: Sequence[Quantity]) -> Chart:
 def reading(drawn: Sequence[Panel]) -> str:
     """Return how to read the lines of panels."""
     marks = [mark for panel in drawn for mark in panel.marks]
-    band = any(np.isfinite(mark.low).any() for mark in marks)
+    band = any(len(mark.low) for mark in marks)
+    disturbed = any(mark.look.dash == style.TIME_EXCLUDED for mark in marks)
     parts = {
-        "thin: one seed; thick: mean over seeds, which ends where fewer than half of them have values": True,
-        f"band: {statistics.CONFIDENCE:.0%} t-interval of the mean": band,
-        "short dashes: time excluded": any(mark.look.dash == style.TIME_EXCLUDED for mark in marks),
+        "mean over seeds" + "; band: lowest to highest seed" * band: True,
+        "thin: a seed that is not in the mean": any(mark.kind == "seed" for mark in marks),
+        "short dashes: disturbed by other programs, time not comparable": any(
+            mark.look.dash == style.TIME_EXCLUDED for mark in marks
+        ),
         "x: diverged": any(mark.kind == "cross" for mark in marks),
     }
     return "; ".join(text for text, applies in parts.items() if applies)
@@ -74,16 +76,13 @@ def panels(
     rows["time"] /= divisor
     rows["step"] /= per
     titles: dict[X, str] = {"step": step_title(per), "time": f"time in training ({unit})", "epoch": "epoch"}
-    bounds = (0.0, 100.0)  # of the quantity, to which bands are cut
-    if quantity.unit != "%":  # what has no negative values in the records is not negative
-        bounds = (0.0 if (rows[quantity.metric] >= 0).all() else -math.inf, math.inf)
     total, found = records.runs["series"].value_counts(), {}
     for x in axes:
-        points = curves.curves(rows, x, quantity.metric)
-        runs = records.runs[records.runs["folder"].isin(list(points))]
+        points = rows[["folder", "step", quantity.metric]].assign(x=rows[x]).dropna()
+        runs = records.runs[records.runs["folder"].isin(points["folder"])]
         runs = runs if x == "time" else runs.assign(time_state="clear")
         found[x] = {
-            name: _lines(of_series, points, looks[name], bounds, int(total[name]))
+            name: _lines(of_series, points, looks[name], quantity.metric, int(total[name]))
             for name in looks
             if len(of_series := runs[runs["series"] == name])
         }
@@ -98,42 +97,39 @@ def step_title(per: int) -> str:
     return "step" if per == 1 else f"step / {f'{per / 1000:g}k' if per > SMALL_UNIT else per}"
 
 
-def _lines(
-    runs: pd.DataFrame, points: Mapping[str, curves.Points], look: Look, bounds: tuple[float, float], seeds: int
-) -> Lines:
+def _lines(runs: pd.DataFrame, points: pd.DataFrame, look: Look, metric: str, seeds: int) -> Lines:
     """Return the lines of a series, whose mean is over the runs of :func:`rmsexp.records.frames.curves.averaged`.
 
     Args:
         runs: the runs of the series that have points.
-        points: the points of each run, by its folder.
+        points: rows of metrics with ``folder``, ``step``, ``x`` and the metric.
         look: the look of the series.
-        bounds: the possible values, to which the band is cut.
+        metric: the column of ``points`` that is drawn.
         seeds: the number of all runs of the series.
     """
     series, excluded = str(runs["series"].iloc[0]), look._replace(dash=style.TIME_EXCLUDED)
-    marks, ends = list[Mark](), list[float]()
+    averaged = curves.averaged(runs, timed=True)
+    mean = curves.mean_curve(points[points["folder"].isin(averaged["folder"])], "x", metric)
+    count, marks, ends = int(mean["seeds"].iloc[-1]), list[Mark](), list[float]()
     for run in runs.to_dict("records"):
-        x, y = points[run["folder"]]
+        own = points[points["folder"] == run["folder"]]
+        x, y = own["x"].to_numpy(float), own[metric].to_numpy(float)
         kept = curves.thinned(y, SEED_POINTS)
         dashed = look if run["time_state"] == "clear" else excluded
-        marks.append(Mark("seed", dashed, x[kept], y[kept], series=series))
+        if count < len(averaged) or run["folder"] not in set(averaged["folder"]):
+            marks.append(Mark("seed", dashed, x[kept], y[kept], series=series))
         if run["status"] == "diverged":
             marks.append(Mark("cross", look, x[-1:], y[-1:], label="diverged", series=series))
         else:
             ends.append(float(y[-1]))
-    averaged = curves.averaged(runs, timed=True)
-    mean = curves.mean_curve([points[folder] for folder in averaged["folder"]])
-    most, at_end = int(mean["seeds"].max()), int(mean["seeds"].iloc[-1])
-    count = f"mean of {most} of {seeds} seeds" if most < seeds else ""
-    if at_end < most:
-        count = f"{count or f'mean of {most} seeds'}, {at_end} at its end"
     mean = mean.iloc[curves.thinned(mean["mean"].to_numpy(), MEAN_POINTS)]
     if ends:  # otherwise all runs diverged
         ends.append(float(mean["mean"].iloc[-1]))
-    x, y, low, high = (mean[column].to_numpy() for column in ("x", "mean", "low", "high"))
+    x, y, low, high = (mean[column].to_numpy(float) for column in ("x", "mean", "low", "high"))
     look = look if (averaged["time_state"] == "clear").all() else excluded
-    line = Mark("line", look, x, y, low.clip(*bounds), high.clip(*bounds), names.label(series), series)
-    return [*marks, line], ends, count
+    band = (low, high) if count > 1 else ((), ())
+    line = Mark("line", look, x, y, *band, label=names.label(series), series=series)
+    return [*marks, line], ends, f"mean of {count} of {seeds} seeds" if count < seeds else ""
 
 
 def _panel(x: Axis, y: Axis, lines: Mapping[str, Lines]) -> Panel:

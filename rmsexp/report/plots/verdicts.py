@@ -238,10 +238,7 @@ def _interim(campaign: Campaign, records: Records, norm: str) -> pd.DataFrame:
     metric = campaign.score.metric
     rows = records.only(folders).metrics
     rows = rows[rows["split"] == names.INTERIM]
-    points = curves.curves(rows.reindex(columns=["folder", "step", metric]), "step", metric)
-    if not points:
-        return pd.DataFrame(columns=["x", "mean", "low", "high"])
-    mean = curves.mean_curve(list(points.values()))
+    mean = curves.mean_curve(rows.reindex(columns=["folder", "step", metric]), "step", metric)
     return mean.assign(**{key: mean[key] * names.scale_and_unit(metric)[0] for key in BAND})
 
 
