@@ -141,7 +141,6 @@ class BatchNorm(Normaliser):
         maps: Whether the input is feature maps.
         initial_gain: Initial value of the gain.
         options: Gives ``momentum``, ``min_examples``, ``padding`` and ``eval``; None uses the defaults.
-        device, dtype: Those of parameters and buffers.
     """
 
     running_mean: Tensor
@@ -158,19 +157,15 @@ class BatchNorm(Normaliser):
         maps: bool = False,
         initial_gain: float = 1.0,
         options: BatchNormOptions | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
     ) -> None:
         checks.at_least("eps", eps, 0)
-        place: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(features, gain=self.has_gain, shift=shift, maps=maps, initial_gain=initial_gain, **place)
-        self.eps = eps
+        super().__init__(features, gain=self.has_gain, shift=shift, maps=maps, initial_gain=initial_gain)
+        self.eps, self.initial_gain = eps, initial_gain
         self.options = options or BN(name="bn")
         self.statistics = self.options.eval
-        self.register_buffer("running_mean", torch.zeros(1, features, **place))
-        self.register_buffer("running_var", torch.ones(1, features, **place))
-        count = torch.zeros(1, dtype=torch.int64, device=device)  # number of batches that updated a row
-        self.register_buffer("count", count)
+        self.register_buffer("running_mean", torch.zeros(1, features))
+        self.register_buffer("running_var", torch.ones(1, features))
+        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))  # number of batches that updated a row
         self._before: tuple[Tensor, Tensor, Tensor] | None = None  # the buffers at hold_updates
         self._held: list[Update] = []
 
@@ -195,14 +190,6 @@ class BatchNorm(Normaliser):
         super().check_input(x)
         if x.dim() < 2:
             raise ValueError(f"{type(self).__name__} expects a batch (batch, …, features), got shape {tuple(x.shape)}")
-
-    @torch.no_grad()
-    def reset_parameters(self) -> None:
-        """Set gain, shift and running statistics to their initial values."""
-        super().reset_parameters()
-        self.running_mean.zero_()
-        self.running_var.fill_(1.0)
-        self.count.zero_()
 
     def hold_updates(self) -> None:
         """Hold the updates of the running statistics from now on: :meth:`release_updates` undoes and returns them."""
