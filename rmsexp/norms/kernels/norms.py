@@ -8,8 +8,7 @@ For float16 and bfloat16 input, all is computed in float32, on CUDA except the l
 a fixed number of threads; with another number, gradients of parameters may differ by rounding errors. There are first
 derivatives only, and no transforms of ``torch.func``.
 
-All functions raise ValueError for tensors whose shapes or devices do not fit together, and for options that the kernels
-do not know.
+All functions raise ValueError for parameters whose shapes or devices do not fit ``x``.
 """
 
 import math

@@ -150,12 +150,11 @@ namespace {
 // maps whose sizes may change, k is an expression of these sizes.
 using Options = std::tuple<bool, int64_t, c10::SymInt, bool, double, double>;
 
-// Calls normalise_forward() for the device of x, after checking all arguments except the form. Sizes may be symbolic.
+// Calls normalise_forward() for the device of x, after checking x and the parameters. Sizes may be symbolic.
 Outputs call_forward(const Tensor& x, const OptionalTensor& addend, const OptionalTensor& gain,
                      const OptionalTensor& shift, const OptionalTensor& alpha, const OptionalTensor& offset,
                      const Options& options) {
   const bool maps = std::get<0>(options);
-  const double slope = std::get<5>(options);
   TORCH_CHECK_VALUE(maps ? x.dim() == 4 : x.dim() >= 1, "expected x of shape ",
                     maps ? "(batch, channels, height, width)" : "(..., units)", ", got ", x.sym_sizes());
   const c10::SymInt width = x.sym_size(maps ? 1 : -1);
@@ -163,19 +162,6 @@ Outputs call_forward(const Tensor& x, const OptionalTensor& addend, const Option
   check_parameter("shift", shift, x, width);
   check_parameter("alpha", alpha, x, 1);
   check_parameter("offset", offset, x, 1);
-  TORCH_CHECK_VALUE(0 < slope && slope <= 1, "expected a slope in (0, 1], got ", slope);
-  const bool pointwise = is_pointwise(std::get<1>(options));
-  TORCH_CHECK_VALUE(pointwise ? alpha.has_value() && gain.has_value() && !addend.has_value() : !alpha.has_value(),
-                    "expected alpha, and with it a gain and no addend, for pointwise functions only");
-  if (addend.has_value()) {
-    TORCH_CHECK_VALUE(addend->sym_sizes() == x.sym_sizes(), "expected addend of shape ", x.sym_sizes(), ", got ",
-                      addend->sym_sizes());
-    const bool narrower =
-        addend->is_floating_point() && c10::promoteTypes(x.scalar_type(), addend->scalar_type()) == x.scalar_type();
-    TORCH_CHECK_VALUE(narrower && addend->device() == x.device(), "expected addend of dtype ", x.dtype(),
-                      " or one of lower precision on ", x.device(), ", got ", addend->dtype(), " on ",
-                      addend->device());
-  }
   static const auto op = find_operator<decltype(normalise_forward)>("rmsexp::normalise_forward");
   const auto call = [&](auto... option) { return op.call(x, addend, gain, shift, option..., alpha, offset); };
   return std::apply(call, options);
