@@ -18,8 +18,6 @@ from rmsexp.norms.base import Linear, Norm, Normaliser, Site, affine, compute_dt
 from rmsexp.system import checks
 
 STATISTICS = ("running", "batch")
-# why a model that predicts tokens cannot be evaluated with statistics of batches
-PREDICTED = "statistics of an evaluated batch include the tokens to be predicted, or in a search the other hypotheses"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,10 +323,13 @@ def _mean(x: Tensor, weight: Tensor | None, axes: tuple[int, ...]) -> Tensor:
     return x.mean(axes, keepdim=True) if weight is None else (x * weight).sum(axes, keepdim=True)
 
 
-def refuse_batch_statistics(norm: Norm, reason: str = PREDICTED) -> None:
-    """Check that a norm evaluates with running statistics. ``reason``: why it must. Raises: ValueError."""
+def refuse_batch_statistics(norm: Norm) -> None:
+    """Check that a norm evaluates with running statistics, and not with those of evaluated batches. Raises: ValueError.
+
+    These include tokens that are to be predicted, other hypotheses of a search, or captions of similar length.
+    """
     if isinstance(norm, BatchNormOptions) and norm.eval == "batch":
-        raise ValueError(f"norm.eval=batch is not possible: {reason}")
+        raise ValueError("norm.eval=batch is not possible: results would depend on what is evaluated in one batch")
 
 
 @contextmanager

@@ -22,9 +22,6 @@ class Gain(nn.Module):
         super().__init__()
         self.gain = nn.Parameter(torch.ones(features), requires_grad=trainable)
 
-    def start_from(self, weight: Tensor) -> None:
-        """Set the gain for a weight that has just been drawn; here it stays as it is."""
-
     def forward(self, weight: Tensor) -> Tensor:
         """Return the effective weight; ``weight`` is ``(features, …)``, one row per unit."""
         return weight * self.gain.view(-1, *[1] * (weight.dim() - 1))
