@@ -7,6 +7,7 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, ClassVar
 
 import torch
@@ -69,8 +70,10 @@ class PerExampleNorm(FusedNormaliser):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        sizes = normalized_shape if isinstance(normalized_shape, Sequence) else (normalized_shape,)
+        sizes: Any = (normalized_shape,) if isinstance(normalized_shape, Integral) else normalized_shape
         shape = tuple(map(operator.index, sizes))  # integers of NumPy are not int
+        if not shape or min(shape) < 0:
+            raise ValueError(f"normalized_shape must be one or more sizes, got {normalized_shape}")
         if eps is not None:
             checks.finite("eps", eps)
         if axes is not None and tuple(axes) not in AXES:
