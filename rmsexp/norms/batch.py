@@ -285,11 +285,8 @@ class BatchNorm(Normaliser):
             updated = torch.tensor(enough, device=mean.device)
             weight = updated.unsqueeze(-1) * weight
         for running, new in ((self.running_mean[rows], mean), (self.running_var[rows], var.to(dtype) * factor)):
-            new_row = new.to(dtype).view(shape)
-            if running.dtype == dtype:
-                running.lerp_(new_row, weight)
-            else:  # running statistics in float16, in which the new ones may overflow before the mean is taken
-                running.copy_(running.to(dtype).lerp(new_row, weight))
+            # in float16 the new statistics may overflow before the mean is taken
+            running.copy_(running.to(dtype).lerp(new.to(dtype).view(shape), weight))
         self.count[rows] += updated
 
     def _grow(self, steps: int) -> None:

@@ -47,7 +47,6 @@ void check_parameter(const char* name, const OptionalTensor& tensor, const Tenso
 }  // namespace
 
 using Outputs = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 // Returns y, mean, scale and total. Mean and scale have shape (rows,), or (batch * channels,) for maps. They are
 // float32 if x is float16 or bfloat16. The mean is empty except for layer norm, the total except with an addend, for
@@ -97,10 +96,10 @@ Outputs normalise_forward(const Tensor& input, const OptionalTensor& other, cons
 // (2,). To the first, the gradient of the total from elsewhere is added, if there is one; it is that of x and of
 // addend. The others have the dtype of the statistics. The gradient of a missing parameter is empty, but there is one
 // of the offset if there is one of alpha.
-Gradients normalise_backward(const Tensor& gradient, const OptionalTensor& total_gradient, const Tensor& input,
-                             const OptionalTensor& gain, const Tensor& mean, const Tensor& scale,
-                             const OptionalTensor& shift, bool maps, int64_t kind, c10::SymInt k, bool inside,
-                             double eps, double slope, const OptionalTensor& alpha, const OptionalTensor& offset) {
+Outputs normalise_backward(const Tensor& gradient, const OptionalTensor& total_gradient, const Tensor& input,
+                           const OptionalTensor& gain, const Tensor& mean, const Tensor& scale,
+                           const OptionalTensor& shift, bool maps, int64_t kind, c10::SymInt k, bool inside, double eps,
+                           double slope, const OptionalTensor& alpha, const OptionalTensor& offset) {
   const Tensor x = readable(input, maps), dy = with_layout(gradient, x);
   const bool added = total_gradient.has_value();
   const Tensor dtotal = added ? with_layout(*total_gradient, x) : Tensor();
