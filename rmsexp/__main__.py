@@ -13,7 +13,7 @@ from rmsexp.system.command_line import entry_point, report
 # ``rmsexp NAME`` calls main(argv) of the module rmsexp.commands.NAME; configs/hydra/help/rmsexp.yaml has their help.
 COMMANDS = (
     *("campaign", "timing", "bench", "report", "status", "analysis"),
-    *("translate", "generate", "prepare", "published", "swap"),
+    *("translate", "generate", "prepare", "swap"),
 )
 
 

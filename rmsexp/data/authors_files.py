@@ -1,11 +1,6 @@
-"""Read the files that the authors of the paper, and of the codes it builds on, published. Their addresses are dead.
+"""Read ``top4``: CNN questions whose passages are shortened to four sentences, as pickles of Python 2.
 
-- ``results.csv``: log of CIFAR-10, written by train.py of TimSalimans/weight_norm;
-- ``stats_<model>.pkl``: log of the attentive reader, written by attentive_reader.py of cooijmanstim/Attentive_reader;
-- ``top4``: CNN questions whose passages are shortened to four sentences, as pickles.
-
-Python 2 programs wrote these files. Logs are converted to rows of metrics (see
-:meth:`rmsexp.records.record.RunFolder.append`).
+The code that the paper builds on, cooijmanstim/Attentive_reader, named their address, which is dead.
 
 Deviation: attentive reader, last id of the published passages and questions
     original: removed from every sequence, whatever it is (attentive-reader:codes/att_reader/attentive_reader.py:36-37)
@@ -15,7 +10,6 @@ Deviation: attentive reader, last id of the published passages and questions
 """
 
 import io
-import math
 import pickle
 from pathlib import Path
 from typing import Any
@@ -27,17 +21,8 @@ from rmsexp.data.cloze import ENTITY, RESERVED, Cloze, Examples, stored
 from rmsexp.data.cloze import UNK as UNKNOWN_WORD
 from rmsexp.data.files import checked, digest_of, key, require
 
-Row = dict[str, Any]  # of metrics.jsonl
-
 KIND = "as the authors published it"  # what a damaged file is not
 
-EPOCH_STEPS, EPOCH_IMAGES = 500, 50_000  # updates and training images per epoch of the authors' CIFAR-10 runs
-CIFAR10_COLUMNS = ["epoch", "time", "train_error", "test_error"]
-VALID_STEPS = 1000  # updates between two validations of the attentive reader: --validFreq in the authors' command
-READER_LISTS = {  # split -> {our name of a metric: name of the list in the pickle that has its values}
-    "train": {"loss": "train_cost_ave", "error": "train_err_ave", "grad_norm": "train_gnorm_ave"},
-    "valid": {"loss": "valid_costs", "error": "valid_errs"},
-}
 TOP4_ORIGIN = (
     "top4 was at http://www.cs.toronto.edu/~rkiros/top4.zip. Unpack it into this folder, or use data.name=cnn "
     "data.sentences=4, which makes similar passages from question files."
@@ -60,58 +45,9 @@ class _PlainUnpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _unpickled(content: bytes) -> Any:
+def unpickled(content: bytes) -> Any:
     """Return the content of a pickle of plain data; 8-bit strings of Python 2 are decoded as Latin-1."""
     return _PlainUnpickler(io.BytesIO(content), encoding="latin1").load()
-
-
-def cifar10_rows(path: Path) -> list[Row]:
-    """Return a training row and a test row of metrics for each epoch in ``results.csv``.
-
-    The file has errors (fractions) but no losses, and counts epochs from 0; rows count them from 1. Its time includes
-    test passes, while the time axis of curves shows only the seconds of the buckets data and train. So that these rows
-    are not drawn on a time axis, ``seconds`` has the file's time in the bucket train and no bucket data.
-
-    Raises: DataError if the file cannot be read or does not have the expected format.
-    """
-    with checked(path, KIND) as content:
-        header, *lines = content.decode("ascii").splitlines()
-        if [cell.strip() for cell in header.split(",")] != CIFAR10_COLUMNS or not lines:
-            raise ValueError(f"it has no header {', '.join(CIFAR10_COLUMNS)}, or no epochs")
-        table = np.loadtxt(lines, delimiter=",", comments=None, ndmin=2)
-        numbers, seconds, *errors = table.T
-        if (numbers != np.arange(len(table))).any() or not (np.diff(seconds, prepend=0) >= 0).all():
-            raise ValueError("its epochs do not count from 0, or its time decreases")
-        if not ((table[:, 2:] >= 0) & (table[:, 2:] <= 1)).all() or not np.isfinite(seconds).all():
-            raise ValueError("an error is not between 0 and 1, or a time is not finite")
-    return [
-        {"step": EPOCH_STEPS * epoch, "epoch": epoch, "examples": EPOCH_IMAGES * epoch}
-        | {"split": split, "error": float(values[epoch - 1]), "seconds": {"train": float(seconds[epoch - 1])}}
-        for epoch in range(1, len(table) + 1)
-        for split, values in zip(("train", "test"), errors, strict=True)
-    ]
-
-
-def reader_rows(path: Path) -> list[Row]:
-    """Return a training row and a validation row of metrics for each validation that a ``stats_*.pkl`` logs.
-
-    The metrics of a training row are running averages (0.9 old + 0.1 new) of values computed with dropout, which the
-    authors' code restarts after each validation. ``grad_norm`` is the norm of the gradient after clipping. A value that
-    is not finite becomes None. Rows have no ``seconds``.
-
-    Raises: DataError if the file cannot be read or lacks the expected lists of numbers.
-    """
-    rows: list[Row] = []
-    with checked(path, KIND) as content:
-        stats = _unpickled(content)
-        columns = [zip(*(stats[name] for name in lists.values()), strict=True) for lists in READER_LISTS.values()]
-        for index, validation in enumerate(zip(*columns, strict=True), 1):
-            for (split, lists), values in zip(READER_LISTS.items(), validation, strict=True):
-                finite = (value if math.isfinite(value) else None for value in map(float, values))
-                rows.append({"step": VALID_STEPS * index, "split": split} | dict(zip(lists, finite, strict=True)))
-        if not rows:
-            raise ValueError("its lists are empty")
-    return rows
 
 
 def top4(root: Path) -> Source[Cloze]:
@@ -138,7 +74,7 @@ def top4(root: Path) -> Source[Cloze]:
 def _words(path: Path) -> list[str]:
     """Return the vocabulary by id, read from a pickled dictionary of n words to n of the ids from 0 to n."""
     with checked(path, KIND) as content:
-        ids = dict(_unpickled(content))
+        ids = dict(unpickled(content))
         names = {id: word for word, id in ids.items()}
         if len(names) < len(ids) or not names.keys() <= set(range(len(ids) + 1)):
             raise ValueError(f"its {len(ids):,} words must have distinct ids from 0 to {len(ids):,}")
@@ -158,7 +94,7 @@ def _examples(folder: Path, prefix: str, size: int) -> Examples:
 def _rows(path: Path, size: int) -> list[np.ndarray]:
     """Return a pickled list of lists of ids, which must be below ``size``. If every list ends in 0, remove this 0."""
     with checked(path, KIND) as content:
-        rows = [np.asarray(ids) for ids in _unpickled(content)]
+        rows = [np.asarray(ids) for ids in unpickled(content)]
         if any(row.ndim != 1 or row.dtype.kind not in "iu" or row.min() < 0 or row.max() >= size for row in rows):
             raise ValueError("an id is no integer, or has no word")
         if all(row[-1] == 0 for row in rows):

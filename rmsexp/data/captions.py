@@ -122,7 +122,7 @@ def encode(captions: Mapping[str, Sequence[Words]], features: Mapping[str, np.nd
         for split, texts in captions.items()
     }
     for split, images in splits.items():
-        unknown = 100 * images.captions.count(UNK) / len(images.captions.tokens)
+        unknown = 100 * (images.captions.tokens == UNK).mean()
         report(f"{split}: {len(images):,} images, {len(images.captions):,} captions, {unknown:.2f} % of tokens unknown")
     report(f"{len(words):,} words")
     return Captions(words, splits)

@@ -67,10 +67,6 @@ class Sequences:
         offsets = self.offsets[: count + 1]
         return Sequences(self.tokens[: offsets[-1]], offsets)
 
-    def count(self, token: int) -> int:
-        """Return how often a token occurs."""
-        return int(np.count_nonzero(self.tokens == token))
-
     @property
     def lengths(self) -> np.ndarray:
         """Return the number of tokens of each sequence, int64 of shape (sequence,)."""

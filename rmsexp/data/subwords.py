@@ -40,7 +40,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from rmsexp.data import DataError, Report
+from rmsexp.data import Report
 from rmsexp.data.files import cached, digest_of, key
 from rmsexp.data.parallel import SIDES, Corpus, Pairs, in_chunks, in_processes, read_pairs
 from rmsexp.system import checks, cores
@@ -114,8 +114,8 @@ def learnt(corpus: Corpus, options: TextOptions, root: Path, report: Report) -> 
     """Return the subwords. They are read from ``<root>/subwords``, or learnt on the training split and stored there.
 
     Raises: ValueError if ``options.vocabulary`` is too large or too small for the text, if ``options.threshold`` is too
-    large, or if the packages for moses_bpe are not installed; DataError if the training text is blank or cannot be
-    read, or if the result cannot be stored.
+    large, or if the packages for moses_bpe are not installed; DataError if the training text cannot be read, or if the
+    result cannot be stored.
     """
     moses, languages = options.kind == "moses_bpe", (corpus.source, corpus.target)
     if moses and not all(map(importlib.util.find_spec, ("sacremoses", "subword_nmt"))):
@@ -125,11 +125,6 @@ def learnt(corpus: Corpus, options: TextOptions, root: Path, report: Report) -> 
 
     def make(folder: Path) -> None:
         report(f"learning {options.vocabulary:,} subwords (once)")
-        if not any(line.strip() for line in chain.from_iterable(corpus.splits["train"]())):
-            raise DataError(
-                f"The training text of {corpus.name} is empty: there is nothing to learn subwords from.\n"
-                "Replace the files."
-            )
         if moses:
             _learn_moses(corpus, options, folder, report)
         else:

@@ -202,10 +202,6 @@ def prepare(text: Text, kind: str, vocabulary: int, root: Path, report: Report) 
     def make(folder: Path) -> None:
         texts = text.load(report)
         training = texts["train"]
-        if not training.strip():
-            raise DataError(
-                f"The training text of {text.name} is empty: there is nothing to learn pieces from.\nReplace the file."
-            )
         every = -(-(training.count(b"\n") + 1) // MOST_LINES)
         report(f"learning {vocabulary:,} pieces (once)")
         chosen = (line.rstrip(b"\n") for line in islice(io.BytesIO(training), 0, None, every))

@@ -138,7 +138,7 @@ def _encode(
         for ids, side in zip(encoded, kept, strict=True):
             side.append(ids[: options.max_length])
     source, target = map(_sequences, kept)
-    counts |= {"kept": len(source), "unknown": source.count(UNK) + target.count(UNK)}
+    counts |= {"kept": len(source), "unknown": sum(int((side.tokens == UNK).sum()) for side in (source, target))}
     return (source, target), counts
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rmsexp.system.languages import language
 
@@ -12,28 +12,16 @@ if TYPE_CHECKING:
     from sacrebleu.metrics.chrf import CHRF
 
 
-class Scores(NamedTuple):
-    """BLEU and chrF2 of a corpus, from 0 to 100."""
-
-    bleu: float
-    chrf: float
-
-
-def score(hypotheses: Sequence[str], references: Sequence[str], target: str = "") -> Scores:
-    """Return BLEU and chrF2 of a corpus of detokenised lines, with one reference per line. Both are case-sensitive.
+def score(hypotheses: Sequence[str], references: Sequence[str], target: str = "") -> dict[str, float]:
+    """Return ``bleu`` and ``chrf``, from 0 to 100, of detokenised lines with one reference per line; case matters.
 
     ``target``: the code of the language in any spelling, such as ``zh_CN``, or "". By the language sacreBLEU chooses
     the tokeniser of BLEU: one of its own for Chinese, Japanese and Korean.
 
-    Raises: ValueError if there are no lines, if the numbers of hypotheses and references differ, if ``target`` is no
-    code of a language, or if a package that the tokeniser needs is missing.
+    Raises: ValueError if ``target`` is no code of a language, or if a package that the tokeniser needs is missing.
     """
-    if len(hypotheses) != len(references):
-        raise ValueError(f"{len(hypotheses)} hypotheses cannot be scored against {len(references)} references")
-    if not references:
-        raise ValueError("there are no lines to score")
     bleu, chrf = _metrics(references, target)
-    return Scores(bleu.corpus_score(hypotheses, None).score, chrf.corpus_score(hypotheses, None).score)
+    return {"bleu": bleu.corpus_score(hypotheses, None).score, "chrf": chrf.corpus_score(hypotheses, None).score}
 
 
 def signatures(source: str, target: str) -> dict[str, str]:

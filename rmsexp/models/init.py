@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rmsexp.norms import Linear
-from rmsexp.norms.weight import Gain
+from rmsexp.norms.weight import WeightNorm
 
 Initialiser = Callable[[Tensor, torch.Generator], None]  # overwrites a weight with random values
 
@@ -127,7 +127,7 @@ def initialise(
         if layer is not None and layer.initial_scale != 1:
             parameter.mul_(layer.initial_scale)
     for module in model.modules():
-        if isinstance(module, Linear) and isinstance(module.reparametrisation, Gain):
+        if isinstance(module, Linear) and isinstance(module.reparametrisation, WeightNorm):
             module.reparametrisation.start_from(module.weight)
 
 
@@ -149,12 +149,8 @@ def initialise_from_data(model: nn.Module, forward: Callable[[], object]) -> Non
         mean = output.mean(axes, keepdim=True)
         std = (output - mean).square().mean(axes, keepdim=True).sqrt()
         rounding = 10 * torch.finfo(std.dtype).eps * mean.abs()
-        constant = int((~((std > rounding) & std.isfinite())).sum())
-        if constant:
-            raise ValueError(
-                f"{site.site.name}: {constant} of {std.numel()} units cannot be initialised from data, because their "
-                "standard deviation is 0 (up to rounding) or not finite; change the data or the initial weights"
-            )
+        if not ((std > rounding) & std.isfinite()).all():
+            raise ValueError(f"{site.site.name}: for the data, the output of a unit is constant or not finite")
         site.standardise_(mean.flatten(), std.flatten())
         return (output - mean) / std
 

@@ -52,14 +52,15 @@ class Recurrence(nn.Module, ABC):
         ``initial`` is the state before the first step; None means zeros. With ``reverse`` each sequence is read from
         its last real position to its first; the output on padding is then undefined.
         """
+        zeros = x.new_zeros(x.shape[0], self.hidden_size)
+        state = (zeros,) * self.states if initial is None else initial
         if self.fused:
-            return self.run_fused(x, mask, self.zeros(x) if initial is None else initial, reverse=reverse)
+            return self.run_fused(x, mask, state, reverse=reverse)
         order = reversal(mask, x) if reverse else None
         if order is not None:
             x = x.gather(1, order.expand_as(x))
         weights = self.weights()
         parts = self.read(x, weights, mask, range(x.shape[1]))
-        state = self.zeros(x) if initial is None else initial
         hidden_states = []
         for step, part in enumerate(zip(*(steps.unbind(1) for steps in parts), strict=True)):
             real = None if mask is None else mask[:, step]
@@ -69,10 +70,6 @@ class Recurrence(nn.Module, ABC):
         # without time steps, the terms of the input are as empty as the result is
         stacked = torch.stack(hidden_states, 1) if hidden_states else parts[0][..., : self.hidden_size]
         return stacked if order is None else stacked.gather(1, order.expand_as(stacked))
-
-    def zeros(self, x: Tensor) -> State:
-        """Return the default initial state, zeros, for the batch ``x``."""
-        return (x.new_zeros(x.shape[0], self.hidden_size),) * self.states
 
     @abstractmethod
     def run_fused(self, x: Tensor, mask: Tensor | None, state: State, *, reverse: bool) -> Tensor:

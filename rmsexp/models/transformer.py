@@ -196,7 +196,7 @@ class DecoderLayer(nn.Module):
         y = self.attention(query, own_key, own_value, noise, causal=past is None)
         x, addend = self.attended.leave(x, y, mask, noise)
         x, y = self.informed.enter(x, addend, mask)
-        y = self.to_source(self.to_source.query_of(y), key, value, noise, mask=source_mask)
+        y = self.to_source(self.to_source.split(self.to_source.query(y)), key, value, noise, mask=source_mask)
         x, addend = self.informed.leave(x, y, mask, noise)
         x, y = self.fed.enter(x, addend, mask)
         x, addend = self.fed.leave(x, self.feed_forward(y, noise), mask, noise)
@@ -286,10 +286,6 @@ class SourceAttention(Attention):
         self.query = norm.plain(f"{name}.query", sizes.width, sizes.width)
         self.key = norm.plain(f"{name}.key", sizes.width, sizes.width)
         self.value = norm.plain(f"{name}.value", sizes.width, sizes.width)
-
-    def query_of(self, x: Tensor) -> Tensor:
-        """Return the queries of target positions."""
-        return self.split(self.query(x))
 
     def key_and_value(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Return keys and values of ``source``, the encoder's output."""

@@ -18,8 +18,6 @@ from rmsexp.norms.base import Linear, Norm, Normaliser, Site, affine, compute_dt
 from rmsexp.system import checks
 
 STATISTICS = ("running", "batch")
-# why a model that predicts tokens cannot be evaluated with statistics of batches
-PREDICTED = "statistics of an evaluated batch include the tokens to be predicted, or in a search the other hypotheses"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +139,6 @@ class BatchNorm(Normaliser):
         maps: Whether the input is feature maps.
         initial_gain: Initial value of the gain.
         options: Gives ``momentum``, ``min_examples``, ``padding`` and ``eval``; None uses the defaults.
-        device, dtype: Those of parameters and buffers.
     """
 
     running_mean: Tensor
@@ -158,19 +155,15 @@ class BatchNorm(Normaliser):
         maps: bool = False,
         initial_gain: float = 1.0,
         options: BatchNormOptions | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
     ) -> None:
         checks.at_least("eps", eps, 0)
-        place: dict[str, Any] = {"device": device, "dtype": dtype}
-        super().__init__(features, gain=self.has_gain, shift=shift, maps=maps, initial_gain=initial_gain, **place)
-        self.eps = eps
+        super().__init__(features, gain=self.has_gain, shift=shift, maps=maps, initial_gain=initial_gain)
+        self.eps, self.initial_gain = eps, initial_gain
         self.options = options or BN(name="bn")
         self.statistics = self.options.eval
-        self.register_buffer("running_mean", torch.zeros(1, features, **place))
-        self.register_buffer("running_var", torch.ones(1, features, **place))
-        count = torch.zeros(1, dtype=torch.int64, device=device)  # number of batches that updated a row
-        self.register_buffer("count", count)
+        self.register_buffer("running_mean", torch.zeros(1, features))
+        self.register_buffer("running_var", torch.ones(1, features))
+        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))  # number of batches that updated a row
         self._before: tuple[Tensor, Tensor, Tensor] | None = None  # the buffers at hold_updates
         self._held: list[Update] = []
 
@@ -195,14 +188,6 @@ class BatchNorm(Normaliser):
         super().check_input(x)
         if x.dim() < 2:
             raise ValueError(f"{type(self).__name__} expects a batch (batch, …, features), got shape {tuple(x.shape)}")
-
-    @torch.no_grad()
-    def reset_parameters(self) -> None:
-        """Set gain, shift and running statistics to their initial values."""
-        super().reset_parameters()
-        self.running_mean.zero_()
-        self.running_var.fill_(1.0)
-        self.count.zero_()
 
     def hold_updates(self) -> None:
         """Hold the updates of the running statistics from now on: :meth:`release_updates` undoes and returns them."""
@@ -300,11 +285,8 @@ class BatchNorm(Normaliser):
             updated = torch.tensor(enough, device=mean.device)
             weight = updated.unsqueeze(-1) * weight
         for running, new in ((self.running_mean[rows], mean), (self.running_var[rows], var.to(dtype) * factor)):
-            new_row = new.to(dtype).view(shape)
-            if running.dtype == dtype:
-                running.lerp_(new_row, weight)
-            else:  # running statistics in float16, in which the new ones may overflow before the mean is taken
-                running.copy_(running.to(dtype).lerp(new_row, weight))
+            # in float16 the new statistics may overflow before the mean is taken
+            running.copy_(running.to(dtype).lerp(new.to(dtype).view(shape), weight))
         self.count[rows] += updated
 
     def _grow(self, steps: int) -> None:
@@ -338,10 +320,13 @@ def _mean(x: Tensor, weight: Tensor | None, axes: tuple[int, ...]) -> Tensor:
     return x.mean(axes, keepdim=True) if weight is None else (x * weight).sum(axes, keepdim=True)
 
 
-def refuse_batch_statistics(norm: Norm, reason: str = PREDICTED) -> None:
-    """Check that a norm evaluates with running statistics. ``reason``: why it must. Raises: ValueError."""
+def refuse_batch_statistics(norm: Norm) -> None:
+    """Check that a norm evaluates with running statistics, and not with those of evaluated batches. Raises: ValueError.
+
+    These include tokens that are to be predicted, other hypotheses of a search, or captions of similar length.
+    """
     if isinstance(norm, BatchNormOptions) and norm.eval == "batch":
-        raise ValueError(f"norm.eval=batch is not possible: {reason}")
+        raise ValueError("norm.eval=batch is not possible: results would depend on what is evaluated in one batch")
 
 
 @contextmanager

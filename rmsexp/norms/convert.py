@@ -276,7 +276,7 @@ def _instead_of(layer: Layer, norm: Norm, same_eps: bool, like: Tensor | None) -
     if same_eps and hasattr(new, "eps"):
         new.eps = same.eps
     if isinstance(same, Normaliser) and same.gain_offset and new.weight is not None:
-        new.gain_offset, new.initial_gain = same.gain_offset, same.initial_gain
+        new.gain_offset = same.gain_offset
     if gain is not None and new.weight is not None:
         offset = getattr(same, "gain_offset", 0.0) - new.gain_offset
         new.weight = nn.Parameter(gain.detach() + offset, gain.requires_grad) if offset else gain

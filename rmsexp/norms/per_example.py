@@ -70,7 +70,10 @@ class PerExampleNorm(FusedNormaliser):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        shape = _shape(normalized_shape)
+        sizes: Any = (normalized_shape,) if isinstance(normalized_shape, Integral) else normalized_shape
+        shape = tuple(map(operator.index, sizes))  # integers of NumPy are not int
+        if not shape or min(shape) < 0:
+            raise ValueError(f"normalized_shape must be one or more sizes, got {normalized_shape}")
         if eps is not None:
             checks.finite("eps", eps)
         if axes is not None and tuple(axes) not in AXES:
@@ -179,15 +182,6 @@ class PerExampleNorm(FusedNormaliser):
         """Return the arguments with which the constructor makes an equal layer, up to the values of its parameters."""
         parameters = f"elementwise_affine={self.elementwise_affine}, bias={self.bias is not None}"
         return f"{self.normalized_shape}, eps={self.eps}, {parameters}, impl={self.impl!r}, axes={self.axes}"
-
-
-def _shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
-    """Return ``normalized_shape`` as a tuple of Python integers. Raises: ValueError if it is not a shape."""
-    sizes = (normalized_shape,) if isinstance(normalized_shape, int | Integral) else normalized_shape
-    shape = tuple(map(operator.index, sizes))  # integers of NumPy are not int
-    if not shape or min(shape) < 0:
-        raise ValueError(f"normalized_shape must be a size or a non-empty sequence of sizes, got {normalized_shape}")
-    return shape
 
 
 def first_units(x: Tensor, dims: int, k: int) -> list[Tensor]:

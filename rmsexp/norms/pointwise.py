@@ -37,7 +37,6 @@ class DynamicTanh(FusedNormaliser):
         bias: Whether there is a shift, ``bias``.
         impl: As for :class:`rmsexp.norms.per_example.PerExampleNorm`.
         maps: Whether the input is feature maps.
-        device, dtype: Those of parameters and buffers.
 
     Raises: ValueError for other values of these arguments, and for input of another shape. TypeError for input that is
         not float32, float64, float16 or bfloat16.
@@ -59,22 +58,12 @@ class DynamicTanh(FusedNormaliser):
         *,
         impl: str = "eager",
         maps: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
     ) -> None:
         checks.positive("alpha", alpha)
-        super().__init__(features, gain=True, shift=bias, maps=maps, device=device, dtype=dtype)
+        super().__init__(features, gain=True, shift=bias, maps=maps)
         self.initial_alpha, self.impl = float(alpha), impl
-        self.alpha = nn.Parameter(torch.full((1,), self.initial_alpha, device=device, dtype=dtype))
+        self.alpha = nn.Parameter(torch.full((1,), self.initial_alpha))
         self.offset = nn.Parameter(torch.zeros_like(self.alpha)) if self.has_offset else None
-
-    @torch.no_grad()
-    def reset_parameters(self) -> None:
-        """Set gain, shift, alpha and offset to their initial values."""
-        super().reset_parameters()
-        self.alpha.fill_(self.initial_alpha)
-        if self.offset is not None:
-            self.offset.zero_()
 
     def forward(
         self,

@@ -16,27 +16,11 @@ class Gain(nn.Module):
     Args:
         features: Number of units.
         trainable: Whether the gain is trained.
-        device, dtype: Those of parameters and buffers.
     """
 
-    def __init__(
-        self,
-        features: int,
-        *,
-        trainable: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
+    def __init__(self, features: int, *, trainable: bool = True) -> None:
         super().__init__()
-        self.gain = nn.Parameter(torch.ones(features, device=device, dtype=dtype), requires_grad=trainable)
-
-    @torch.no_grad()
-    def reset_parameters(self) -> None:
-        """Set the gain to 1."""
-        self.gain.fill_(1.0)
-
-    def start_from(self, weight: Tensor) -> None:
-        """Set the gain for a weight that has just been drawn; here it stays as it is."""
+        self.gain = nn.Parameter(torch.ones(features), requires_grad=trainable)
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return the effective weight; ``weight`` is ``(features, …)``, one row per unit."""
@@ -54,21 +38,11 @@ class WeightNorm(Gain):
         eps: Added to the squared norm, at least 0; 0 in the paper.
         keep_scale: Whether :meth:`start_from` sets the gain, so that training starts from the weight that was drawn.
         inverse: Whether the weight is divided by the gain instead of multiplied.
-        device, dtype: Those of parameters and buffers.
     """
 
-    def __init__(
-        self,
-        features: int,
-        eps: float = 0.0,
-        *,
-        keep_scale: bool = False,
-        inverse: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
+    def __init__(self, features: int, eps: float = 0.0, *, keep_scale: bool = False, inverse: bool = False) -> None:
         checks.at_least("eps", eps, 0)
-        super().__init__(features, device=device, dtype=dtype)
+        super().__init__(features)
         self.eps, self.keep_scale, self.inverse = eps, keep_scale, inverse
 
     def extra_repr(self) -> str:

@@ -174,10 +174,7 @@ class Task(TaskBase):
             report(f"the last {left_out:,} test images do not fill a fold of {ranked:,} and are not ranked")
 
     def build(self, norm: Norm) -> nn.Module:
-        refuse_batch_statistics(
-            norm,
-            "captions are evaluated in groups of similar length, and the statistics of a group depend on that length",
-        )
+        refuse_batch_statistics(norm)
         options, features = self.config.model, self._splits["train"].features.shape[1]
         absolute = self.config.penalty == "order"
         sizes = {"embedding": options.embedding, "hidden": options.hidden}

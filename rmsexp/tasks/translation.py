@@ -195,10 +195,10 @@ class TranslationTask(TaskBase):
         for name, split in held_out.items():
             sources = [split.pairs.source[i] for i in range(len(split.references))]
             hypotheses = self._search(model, sources, beams.get(name, decoding.beam))
-            scores = bleu.score(hypotheses, split.references, self.source.target)
             loss = self._cross_entropy(model, split)
             perplexity = math.exp(loss) if loss < 700 else math.inf
-            results[name] = {"loss": loss, "perplexity": perplexity, "bleu": scores.bleu, "chrf": scores.chrf}
+            scores = bleu.score(hypotheses, split.references, self.source.target)
+            results[name] = {"loss": loss, "perplexity": perplexity, **scores}
             samples += _samples(name, split.sources, split.references, hypotheses)
         self.files = {"translations.txt": "\n".join(samples)}
         return results

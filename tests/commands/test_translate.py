@@ -83,8 +83,8 @@ def test_scores_equal_those_of_the_run_s_evaluation(runs: dict[str, Path], trans
     scores = bleu.score(done.out.splitlines(), references)
     rows = [row for row in result.read(runs[task]).metrics if row["split"] == "valid"]
     (row,) = [row for row in rows if row["step"] == best["step"]]
-    assert (scores.bleu, scores.chrf) == (row["bleu"], row["chrf"])
-    assert 0 < scores.bleu == best["bleu"] == max(row["bleu"] for row in rows)
+    assert (scores["bleu"], scores["chrf"]) == (row["bleu"], row["chrf"])
+    assert 0 < scores["bleu"] == best["bleu"] == max(row["bleu"] for row in rows)
 
 
 @pytest.mark.parametrize("task", TASKS)

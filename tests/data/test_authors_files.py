@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rmsexp.data import DataError
-from rmsexp.data.authors_files import KIND, _unpickled, top4
+from rmsexp.data.authors_files import KIND, top4, unpickled
 from rmsexp.data.cloze import Examples
 from rmsexp.data.files import checked
 
@@ -25,7 +25,7 @@ PYTHON2_FLOAT64 = (  # what Python 2 writes for numpy.float64(0.5)
 def unpickle(folder: Path, content: bytes) -> Any:
     (folder / "a.pkl").write_bytes(content)
     with checked(folder / "a.pkl", KIND) as read:
-        return _unpickled(read)
+        return unpickled(read)
 
 
 @pytest.mark.parametrize(

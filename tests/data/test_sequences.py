@@ -49,7 +49,6 @@ def test_sequences_are_appended_to_files_and_memory_mapped(tmp_path: Path) -> No
     assert not stored.tokens.flags.writeable
     assert (stored.tokens.dtype, stored.offsets.dtype) == (np.int32, np.int64)
     assert rows(stored) == LISTS * 2
-    assert stored.count(2) == 6
     with (tmp_path / "train.tokens").open("ab") as file:
         file.write(bytes(4))
     with pytest.raises(ValueError, match=r"13 tokens, not 12"):

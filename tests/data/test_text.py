@@ -157,7 +157,7 @@ def test_chunks_do_not_change_the_tokens(size: int, monkeypatch: pytest.MonkeyPa
 
 
 def test_pieces_need_text(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"^The training text of mine is empty: there is nothing"):
+    with pytest.raises(ValueError, match=r"does not fit the training text of mine"):
         prepared(tmp_path, "sentencepiece", mine(dict.fromkeys(SPLITS, b"\n\n")))
     plain = mine({"train": read(text.sentences(60))["train"], "valid": b"a\n\xff", "test": b"b"})
     assert prepared(tmp_path, "bytes", plain).tokeniser.decode([97, 10, 255]) == "a\n\ufffd"

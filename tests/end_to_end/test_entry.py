@@ -50,7 +50,7 @@ def test_an_unknown_command_is_reported_in_one_line(
 ) -> None:
     assert main([word, "rms"]) == 2
     out, err = capsys.readouterr()
-    names = "campaign, timing, bench, report, status, analysis, translate, generate, prepare, published, swap"
+    names = "campaign, timing, bench, report, status, analysis, translate, generate, prepare, swap"
     assert (out, err) == ("", f"rmsexp: {word!r} is no command and no KEY=VALUE{suggestion} (commands: {names})\n")
 
 

@@ -236,10 +236,6 @@ translate DIR --beam x -> --beam
 translate DIR --checkpoint first -> --checkpoint
 translate DIR --norm-class nowhere.Norm -> nowhere.Norm
 translate DIR/nowhere -> name the folder of a run
-published -> file
-published DIR/results.txt -> .csv, .pkl
-published DIR/results.csv --norm lm -> 'lm'
-published DIR/results.csv --seed -1 -> --seed
 campaign table2 --jobs 0 -> --jobs
 """
 

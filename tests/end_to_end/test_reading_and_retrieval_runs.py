@@ -74,7 +74,7 @@ def test_a_run_is_not_continued_with_other_ids_of_words(
         (TASKS[1], "bn", "norm.everywhere=true", "no effect on this task: the model has no layers that only"),
         (TASKS[0], "bn", "norm.min_examples=11", "in recurrences norm=bn needs norm.min_examples=11 examples in each"),
         (TASKS[1], "bn", "micro_batches=2", "and batch_size=9 with micro_batches=2 gives 4; change one of these"),
-        (TASKS[1], "bn", "norm.eval=batch", "norm.eval=batch is not possible: captions are evaluated in groups"),
+        (TASKS[1], "bn", "norm.eval=batch", "norm.eval=batch is not possible: results would depend"),
         (TASKS[0], "ln", "norm.axes=[1,2,3]", "no effect on this task: its model has no feature maps"),
     ],
 )

@@ -189,7 +189,7 @@ def test_evaluation_by_hand(text_root: Path, monkeypatch: pytest.MonkeyPatch, na
         assert results[split]["perplexity"] == pytest.approx(math.exp(total / tokens), rel=1e-4)
         hypotheses = [task.translate(model, [line], beam)[0] for line in held_out.sources]  # each alone
         scores = bleu.score(hypotheses, held_out.references)
-        assert (results[split]["bleu"], results[split]["chrf"]) == (scores.bleu, scores.chrf)
+        assert (results[split]["bleu"], results[split]["chrf"]) == (scores["bleu"], scores["chrf"])
         assert len(set(hypotheses)) > 5
         samples = blocks(task.files["translations.txt"])
         samples = {heading: lines for heading, lines in samples.items() if heading.split()[0] == split}

@@ -18,8 +18,7 @@ from threading import Lock
 
 import torch
 
-from rmsexp.norms.kernels import recurrences
-from rmsexp.norms.kernels.norms import Kind
+from rmsexp.norms.kernels.norms import Kind, register_fakes
 from rmsexp.system.command_line import brief, inform
 from rmsexp.system.files import cache_folder
 from rmsexp.system.lock import locked
@@ -52,7 +51,7 @@ def _load() -> bool:
     except (OSError, ValueError) as error:
         inform(brief(f"notice: the fused kernels are not available, eager operations are used instead ({error})"))
         return False
-    recurrences.register_fakes()
+    register_fakes()
     if torch.cuda.is_available():
         try:
             from rmsexp.norms.kernels import triton

@@ -8,11 +8,11 @@ For float16 and bfloat16 input, all is computed in float32, on CUDA except the l
 a fixed number of threads; with another number, gradients of parameters may differ by rounding errors. There are first
 derivatives only, and no transforms of ``torch.func``.
 
-All functions raise ValueError for tensors whose shapes or devices do not fit together, and for options that the kernels
-do not know.
+All functions raise ValueError for parameters whose shapes or devices do not fit ``x``.
 """
 
-from typing import Final, NamedTuple
+import math
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -116,3 +116,34 @@ def pointwise(
     """
     y: Tensor = torch.ops.rmsexp.normalise.default(x, gain, shift, maps, kind, 1, True, 0.0, slope, alpha, offset)
     return y
+
+
+def register_fakes() -> None:
+    """Register the operators' fake implementations: shapes, dtypes and strides of results, for torch.compile."""
+    for fake in (_normalise_forward, _normalise_backward):
+        torch.library.register_fake(f"rmsexp::{fake.__name__.removeprefix('_')}", fake)
+
+
+def _empty_like(x: Tensor, maps: bool = False) -> Tensor:
+    """Return an uninitialised tensor with the shape of ``x``.
+
+    It has the strides of ``x`` if the kernels read ``x`` itself, and is contiguous if they read a copy. ``maps`` says
+    whether ``x`` is feature maps.
+    """
+    return torch.empty_like(x) if is_readable(x, maps) else x.new_empty(x.shape)
+
+
+def _normalise_forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    x, addend, _gain, _shift, maps, kind, *_ = arguments
+    vectors = x.shape[:2] if maps else x.shape[:-1]
+    rows = math.prod(vectors) if maps or x.shape[-1] else 0  # the kernels skip vectors without elements
+    rows = 0 if kind in (Kind.TANH, Kind.ERF) else rows
+    mean = x.new_empty(rows if kind == Kind.LAYER else 0, dtype=compute_dtype(x.dtype))
+    total = x.new_empty(0) if addend is None else _empty_like(x)
+    return _empty_like(x, maps), mean, mean.new_empty(rows), total
+
+
+def _normalise_backward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    _dy, _dtotal, x, gain, _mean, scale, shift, maps, kind, *_ = arguments
+    dgain, dshift = (scale.new_empty(0 if v is None else x.shape[1 if maps else -1]) for v in (gain, shift))
+    return _empty_like(x, maps), dgain, dshift, scale.new_empty(2 if kind in (Kind.TANH, Kind.ERF) else 0)

@@ -11,14 +11,10 @@ not available.
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from rmsexp.norms.kernels.norms import Kind, compute_dtype, is_readable
 
 Optional = Tensor | None
 Sizes = dict[str, int]
@@ -61,34 +57,9 @@ INPUTS = {
         "mask": "batch position",  # padding mask of the source, false on padding
     },
 }
-# The tensors that a forward operator returns and its backward operator reads, as cpp/recurrences.cpp
-# describes them. The first are the states, with the initial one.
-SAVED = {
-    "gru": ("time+1 batch hidden", "time batch 3*hidden", "time batch 3*hidden", "time batch 8"),
-    "lstm": (
-        "time+1 batch hidden",
-        "time+1 batch hidden",
-        "time batch 4*hidden",
-        "time batch 5*hidden",
-        "time batch 6",
-    ),
-    "decoder": (
-        "time+1 batch hidden",
-        "time batch value",
-        "time batch hidden",
-        "time batch 3*hidden",
-        "time batch key+3*hidden",
-        "time batch 3*hidden",
-        "time batch 3*hidden",
-        "time batch 8",
-        "time batch 3*hidden",
-        "time batch 8",
-        "time batch 2",
-        "time batch position",
-    ),
-}
 
 
+@torch.compiler.disable
 def sequence(
     cell: str, form: Sequence[int], eps: float, inputs: Mapping[str, Optional], *, reverse: bool = False
 ) -> Any:
@@ -122,22 +93,22 @@ def sequence(
             named[name] = tensor.float()
     check(cell, named)
     results = _Sequence.apply(cell, reverse, list(map(int, form)), eps, *named.values())
-    device = x.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+    if torch.is_autocast_enabled(x.device.type):
         return results
     return tuple(result.to(x.dtype) for result in results) if isinstance(results, tuple) else results.to(x.dtype)
 
 
 def check(cell: str, inputs: Mapping[str, Optional]) -> None:
     """Check shapes, dtypes and devices of an operator's inputs. Raises: ValueError."""
-    sizes, like = sizes_of(cell, inputs), inputs["x"]
-    assert like is not None
-    for name, tensor in inputs.items():
-        if tensor is None:
-            continue
-        expected = INPUTS[cell][name]
-        if len(tensor.shape) != len(expected.split()) or tuple(tensor.shape) != shape(expected, sizes):
-            wanted = ", ".join(expected.split())
+    given = {name: tensor for name, tensor in inputs.items() if tensor is not None}
+    sizes, like = Sizes(), given["x"]
+    for name, tensor in given.items():
+        for axis, size in zip(INPUTS[cell][name].split(), tensor.shape, strict=False):
+            if axis.isalpha():
+                sizes.setdefault(axis, size)
+    for name, tensor in given.items():
+        if tuple(tensor.shape) != shape(INPUTS[cell][name], sizes):
+            wanted = ", ".join(INPUTS[cell][name].split())
             raise ValueError(f"expected {name} of shape ({wanted}), with {sizes}; got {tuple(tensor.shape)}")
         dtype = torch.bool if name == "mask" else like.dtype
         if tensor.dtype != dtype or tensor.device != like.device:
@@ -145,18 +116,8 @@ def check(cell: str, inputs: Mapping[str, Optional]) -> None:
             raise ValueError(f"expected {name} of dtype {dtype} on device {like.device}, got {got}")
 
 
-def sizes_of(cell: str, inputs: Mapping[str, Optional]) -> Sizes:
-    """Return the sizes of the axes that an operator's inputs name, such as "batch"."""
-    sizes: Sizes = {}
-    for name, tensor in inputs.items():
-        for axis, size in zip(INPUTS[cell][name].split(), () if tensor is None else tensor.shape, strict=False):
-            if axis.isalpha():
-                sizes.setdefault(axis, size)
-    return sizes
-
-
 def shape(axes: str, sizes: Sizes) -> tuple[int, ...]:
-    """Return the shape that a string such as "time+1 batch 3*hidden" describes."""
+    """Return the shape that a string such as "key+3*hidden hidden" describes."""
     return tuple(
         sum(
             math.prod(int(factor) if factor.isdigit() else sizes.get(factor, -1) for factor in term.split("*"))
@@ -164,16 +125,6 @@ def shape(axes: str, sizes: Sizes) -> tuple[int, ...]:
         )
         for axis in axes.split()
     )
-
-
-def _without_autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """Return a context in which the operators' matrix products keep the dtype of their inputs.
-
-    The device "meta" has no autocast.
-    """
-    if not torch.amp.is_autocast_available(device.type):
-        return nullcontext()
-    return torch.autocast(device.type, enabled=False)
 
 
 class _Sequence(torch.autograd.Function):
@@ -184,7 +135,7 @@ class _Sequence(torch.autograd.Function):
         x, *others = inputs
         assert x is not None
         tensors = [x, *(None if tensor is None else tensor.contiguous() for tensor in others)]
-        with _without_autocast(x.device):
+        with torch.autocast(x.device.type, enabled=False):  # products keep the dtype of their inputs
             saved = getattr(torch.ops.rmsexp, f"{cell}_forward")(tensors, reverse, form, eps)
         ctx.save_for_backward(*tensors, *saved)
         ctx.cell, ctx.options = cell, (reverse, form, eps)
@@ -198,53 +149,7 @@ class _Sequence(torch.autograd.Function):
             raise RuntimeError("the fused recurrences have no second derivatives; use norm.impl=eager")
         count = len(INPUTS[ctx.cell])
         tensors, saved = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
-        with _without_autocast(tensors[0].device):
+        with torch.autocast(tensors[0].device.type, enabled=False):
             results = getattr(torch.ops.rmsexp, f"{ctx.cell}_backward")(gradients, tensors, saved, *ctx.options)
         present = [None if tensor is None else result for tensor, result in zip(tensors, results, strict=False)]
         return None, None, None, None, *present, None  # none for the mask
-
-
-def register_fakes() -> None:
-    """Register the operators' fake implementations: shapes, dtypes and strides of results, for torch.compile."""
-    for fake in (_normalise_forward, _normalise_backward):
-        torch.library.register_fake(f"rmsexp::{fake.__name__.removeprefix('_')}", fake)
-    for cell in INPUTS:
-        torch.library.register_fake(f"rmsexp::{cell}_forward", partial(_sequence_forward, cell))
-        torch.library.register_fake(f"rmsexp::{cell}_backward", _sequence_backward)
-
-
-def _empty_like(x: Tensor, maps: bool = False) -> Tensor:
-    """Return an uninitialised tensor with the shape of ``x``.
-
-    It has the strides of ``x`` if the kernels read ``x`` itself, and is contiguous if they read a copy. ``maps`` says
-    whether ``x`` is feature maps.
-    """
-    return torch.empty_like(x) if is_readable(x, maps) else x.new_empty(x.shape)
-
-
-def _normalise_forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    x, addend, _gain, _shift, maps, kind, *_ = arguments
-    vectors = x.shape[:2] if maps else x.shape[:-1]
-    rows = math.prod(vectors) if maps or x.shape[-1] else 0  # the kernels skip vectors without elements
-    rows = 0 if kind in (Kind.TANH, Kind.ERF) else rows
-    mean = x.new_empty(rows if kind == Kind.LAYER else 0, dtype=compute_dtype(x.dtype))
-    total = x.new_empty(0) if addend is None else _empty_like(x)
-    return _empty_like(x, maps), mean, mean.new_empty(rows), total
-
-
-def _normalise_backward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    _dy, _dtotal, x, gain, _mean, scale, shift, maps, kind, *_ = arguments
-    dgain, dshift = (scale.new_empty(0 if v is None else x.shape[1 if maps else -1]) for v in (gain, shift))
-    return _empty_like(x, maps), dgain, dshift, scale.new_empty(2 if kind in (Kind.TANH, Kind.ERF) else 0)
-
-
-def _sequence_forward(cell: str, inputs: list[Optional], *_: object) -> list[Tensor]:
-    sizes, x = sizes_of(cell, dict(zip(INPUTS[cell], inputs, strict=True))), inputs[0]
-    assert x is not None
-    return [x.new_empty(shape(axes, sizes)) for axes in SAVED[cell]]
-
-
-def _sequence_backward(_gradients: list[Tensor], inputs: list[Optional], *_: object) -> list[Tensor]:
-    x, *others, _mask = inputs
-    assert x is not None
-    return [_empty_like(x), *(x.new_empty(0 if tensor is None else tensor.shape) for tensor in others)]

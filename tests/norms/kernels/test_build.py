@@ -16,7 +16,7 @@ from helpers.sites import draw, fill
 from rmsexp import norms
 from rmsexp.models.recurrent import GRU
 from rmsexp.norms import kernels
-from rmsexp.norms.kernels import build, recurrences
+from rmsexp.norms.kernels import build
 from rmsexp.norms.kernels.norms import Kind
 
 pytestmark = pytest.mark.slow
@@ -69,7 +69,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     paths: list[Path] = []
     monkeypatch.setattr(torch.ops, "load_library", lambda path: paths.append(Path(path)))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(recurrences, "register_fakes", lambda: None)
+    monkeypatch.setattr(build, "register_fakes", lambda: None)
     return paths
 
 

@@ -64,24 +64,3 @@ def test_a_state_and_a_mask_of_one_row_are_those_of_every_row(cell: str) -> None
     shared = {name: inputs[name][1:] for name in ("h0", "c0", "mask") if name in inputs}
     by_size = [run(cell, "ln", {**inputs, **{k: v.expand(n, -1) for k, v in shared.items()}})[0] for n in (1, 2)]
     assert torch.equal(*by_size)
-
-
-@operators
-@pytest.mark.parametrize("layout", ["batch first", "time first", "transposed weights"])
-def test_operators_pass_opcheck(cell: str, reverse: bool, layout: str) -> None:
-    """opcheck tests schemas, autograd registration, and the shapes and strides of fake results.
-
-    The mask of time steps is true everywhere: for padding, some saved values stay uninitialised, and opcheck compares
-    all values.
-    """
-    inputs = inputs_of(cell, padding=cell == "decoder")
-    if layout == "transposed weights":
-        weights = [name for name in inputs if name.startswith("w")]
-        inputs |= {name: inputs[name].t().contiguous().t() for name in weights}
-    sent = [draw(*result.shape) for result in run(cell, "ln", inputs)]
-    if layout == "time first":
-        sent = [gradient.transpose(0, 1).contiguous().transpose(0, 1) for gradient in sent]
-    forward, backward = (getattr(torch.ops.rmsexp, f"{cell}_{which}").default for which in ("forward", "backward"))
-    tensors, options = list(inputs.values()), (reverse, form_of(cell, "ln"), 1e-2)
-    torch.library.opcheck(forward, (tensors, *options))
-    torch.library.opcheck(backward, (sent, tensors, forward(tensors, *options), *options))

@@ -47,7 +47,6 @@ void check_parameter(const char* name, const OptionalTensor& tensor, const Tenso
 }  // namespace
 
 using Outputs = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 // Returns y, mean, scale and total. Mean and scale have shape (rows,), or (batch * channels,) for maps. They are
 // float32 if x is float16 or bfloat16. The mean is empty except for layer norm, the total except with an addend, for
@@ -97,10 +96,10 @@ Outputs normalise_forward(const Tensor& input, const OptionalTensor& other, cons
 // (2,). To the first, the gradient of the total from elsewhere is added, if there is one; it is that of x and of
 // addend. The others have the dtype of the statistics. The gradient of a missing parameter is empty, but there is one
 // of the offset if there is one of alpha.
-Gradients normalise_backward(const Tensor& gradient, const OptionalTensor& total_gradient, const Tensor& input,
-                             const OptionalTensor& gain, const Tensor& mean, const Tensor& scale,
-                             const OptionalTensor& shift, bool maps, int64_t kind, c10::SymInt k, bool inside,
-                             double eps, double slope, const OptionalTensor& alpha, const OptionalTensor& offset) {
+Outputs normalise_backward(const Tensor& gradient, const OptionalTensor& total_gradient, const Tensor& input,
+                           const OptionalTensor& gain, const Tensor& mean, const Tensor& scale,
+                           const OptionalTensor& shift, bool maps, int64_t kind, c10::SymInt k, bool inside, double eps,
+                           double slope, const OptionalTensor& alpha, const OptionalTensor& offset) {
   const Tensor x = readable(input, maps), dy = with_layout(gradient, x);
   const bool added = total_gradient.has_value();
   const Tensor dtotal = added ? with_layout(*total_gradient, x) : Tensor();
@@ -150,12 +149,11 @@ namespace {
 // maps whose sizes may change, k is an expression of these sizes.
 using Options = std::tuple<bool, int64_t, c10::SymInt, bool, double, double>;
 
-// Calls normalise_forward() for the device of x, after checking all arguments except the form. Sizes may be symbolic.
+// Calls normalise_forward() for the device of x, after checking x and the parameters. Sizes may be symbolic.
 Outputs call_forward(const Tensor& x, const OptionalTensor& addend, const OptionalTensor& gain,
                      const OptionalTensor& shift, const OptionalTensor& alpha, const OptionalTensor& offset,
                      const Options& options) {
   const bool maps = std::get<0>(options);
-  const double slope = std::get<5>(options);
   TORCH_CHECK_VALUE(maps ? x.dim() == 4 : x.dim() >= 1, "expected x of shape ",
                     maps ? "(batch, channels, height, width)" : "(..., units)", ", got ", x.sym_sizes());
   const c10::SymInt width = x.sym_size(maps ? 1 : -1);
@@ -163,19 +161,6 @@ Outputs call_forward(const Tensor& x, const OptionalTensor& addend, const Option
   check_parameter("shift", shift, x, width);
   check_parameter("alpha", alpha, x, 1);
   check_parameter("offset", offset, x, 1);
-  TORCH_CHECK_VALUE(0 < slope && slope <= 1, "expected a slope in (0, 1], got ", slope);
-  const bool pointwise = is_pointwise(std::get<1>(options));
-  TORCH_CHECK_VALUE(pointwise ? alpha.has_value() && gain.has_value() && !addend.has_value() : !alpha.has_value(),
-                    "expected alpha, and with it a gain and no addend, for pointwise functions only");
-  if (addend.has_value()) {
-    TORCH_CHECK_VALUE(addend->sym_sizes() == x.sym_sizes(), "expected addend of shape ", x.sym_sizes(), ", got ",
-                      addend->sym_sizes());
-    const bool narrower =
-        addend->is_floating_point() && c10::promoteTypes(x.scalar_type(), addend->scalar_type()) == x.scalar_type();
-    TORCH_CHECK_VALUE(narrower && addend->device() == x.device(), "expected addend of dtype ", x.dtype(),
-                      " or one of lower precision on ", x.device(), ", got ", addend->dtype(), " on ",
-                      addend->device());
-  }
   static const auto op = find_operator<decltype(normalise_forward)>("rmsexp::normalise_forward");
   const auto call = [&](auto... option) { return op.call(x, addend, gain, shift, option..., alpha, offset); };
   return std::apply(call, options);

@@ -17,19 +17,13 @@
 
 namespace rmsexp {
 
-// Returns the integers of `form` after checking their number.
-inline at::IntArrayRef integers(at::IntArrayRef form, size_t count) {
-  TORCH_CHECK_VALUE(form.size() == count, "expected ", count, " integers that describe a norm, got ", form.size());
-  return form;
-}
-
 // The integers of `form` are: kind of norm, number of units in the statistics of the gates, number of units in the
 // statistic of the candidate (GRU) or of the cell (LSTM), and 1 if eps is inside the root, otherwise 0. The norms of
 // the gates are over `blocks` x `hidden` units.
 struct StepForms {
   Form gates, inner;
   StepForms(at::IntArrayRef form, double eps, int64_t blocks, int64_t hidden)
-      : gates{integers(form, 4)[0], blocks * hidden, form[1], form[3] != 0, eps},
+      : gates{form[0], blocks * hidden, form[1], form[3] != 0, eps},
         inner{form[0], hidden, form[2], form[3] != 0, eps} {
     check(gates);
     check(inner);
@@ -39,7 +33,7 @@ struct StepForms {
 // The integers of `form` are: kind of norm, number of units in the statistic, and 1 if eps is inside the root,
 // otherwise 0.
 inline Form query_form(at::IntArrayRef form, double eps, int64_t width) {
-  const Form norm{integers(form, 3)[0], width, form[1], form[2] != 0, eps};
+  const Form norm{form[0], width, form[1], form[2] != 0, eps};
   check(norm);
   return norm;
 }

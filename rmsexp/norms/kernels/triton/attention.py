@@ -15,7 +15,6 @@ import triton.language as tl
 
 from rmsexp.norms.kernels.triton.rows import (
     RowOperator,
-    check_form,
     indices,
     load_statistics,
     norm_backward,
@@ -190,9 +189,8 @@ def _backward(
 
 
 def _options(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the kernels' other arguments. Raises: ValueError for a norm that they cannot compute."""
+    """Return the kernels' other arguments."""
     (_, length, width), (kind, k, inside) = arguments["keys"].shape, arguments["form"]
-    check_form(kind, width, k, bool(inside))
     positions, units = min(16, triton.next_power_of_2(length)), min(256, triton.next_power_of_2(width))
     sizes = {"length": length, "width": width, "depth": arguments["values"].shape[2], "k": k}
     blocks = {"BLOCK_POSITIONS": positions, "BLOCK_N": units, "dalpha": torch.empty_like(arguments["alpha"])}

@@ -18,15 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rmsexp.norms.kernels.norms import Kind, compute_dtype, is_channels_last, is_readable
-from rmsexp.norms.kernels.triton.rows import (
-    ERF,
-    LAYER,
-    check_form,
-    launch_options,
-    row_gradient_terms,
-    row_statistics,
-    tanh,
-)
+from rmsexp.norms.kernels.triton.rows import ERF, LAYER, launch_options, row_gradient_terms, row_statistics, tanh
 
 
 @triton.jit
@@ -202,10 +194,7 @@ def _backward(
 
 
 def kernel_layout(x: Tensor, maps: bool, kind: int, k: int, inside: bool, eps: float) -> tuple[Any, ...]:
-    """Return the kernels' arguments from ``rows`` to ``NORM``, for a tensor that they read.
-
-    Raises: ValueError for a norm that they cannot compute.
-    """
+    """Return the kernels' arguments from ``rows`` to ``NORM``, for a tensor that they read."""
     norm, last_axis = (kind, inside, eps), (x.numel() // max(1, x.shape[-1]), 1, 1, x.shape[-1])
     pointwise, channels_last = kind in (Kind.TANH, Kind.ERF), maps and is_channels_last(x)
     if maps and pointwise and channels_last:
@@ -213,10 +202,7 @@ def kernel_layout(x: Tensor, maps: bool, kind: int, k: int, inside: bool, eps: f
     examples, channels = x.shape[:2] if maps else (0, 0)
     of_maps = (examples * channels, channels if channels_last else 1, channels, math.prod(x.shape[2:]))
     rows, unit_stride, channels, n = of_maps if maps else last_axis
-    k = n if kind == Kind.LAYER else k
-    if x.numel() and not pointwise:
-        check_form(kind, n, k, inside)
-    return rows, unit_stride, channels, n, k, maps, norm
+    return rows, unit_stride, channels, n, n if kind == Kind.LAYER else k, maps, norm
 
 
 def block_options(rows: int, unit_stride: int, n: int) -> dict[str, int]:

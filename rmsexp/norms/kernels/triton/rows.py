@@ -183,20 +183,6 @@ def norm_backward(
         tl.store(gradient + unit, g, in_row)
 
 
-def check_form(kind: int, n: int, k: int, inside: bool) -> None:
-    """Check that the kernels can compute the norm of ``n`` units with ``k`` units in its statistic.
-
-    ``inside``: whether its eps is inside the root. Raises: ValueError.
-    """
-    if kind not in (Kind.NONE, Kind.RMS, Kind.LAYER, Kind.EUCLID):
-        raise ValueError(f"unknown kind of norm: {kind}")
-    if kind == Kind.LAYER and not inside:
-        raise ValueError("expected the eps of layer norm inside the root")
-    if not 1 <= k <= n or (kind == Kind.LAYER and k != n):
-        least = n if kind == Kind.LAYER else 1
-        raise ValueError(f"expected from {least} to {n} units in the statistic of a norm, got {k}")
-
-
 def launch_options(block_size: int) -> dict[str, int]:
     """Return Triton's launch options for blocks of ``block_size`` values.
 

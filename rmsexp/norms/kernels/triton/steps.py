@@ -13,7 +13,6 @@ import triton.language as tl
 
 from rmsexp.norms.kernels.triton.rows import (
     RowOperator,
-    check_form,
     indices,
     load_statistics,
     norm_backward,
@@ -281,19 +280,12 @@ def _backward(
 
 
 def _options(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the kernels' other arguments. Raises: ValueError for a norm that they cannot compute."""
+    """Return the kernels' other arguments."""
     kind, k_gates, k_inner, inside = arguments["form"]
-    state = arguments["h"] if "h" in arguments else arguments["dh"]
-    hidden = state.shape[1]
-    blocks = 2 if "c" not in arguments else 4  # of `hidden` units, that have a common norm
-    check_form(kind, blocks * hidden, k_gates, bool(inside))
-    check_form(kind, hidden, k_inner, bool(inside))
+    hidden = (arguments["h"] if "h" in arguments else arguments["dh"]).shape[1]
+    blocks = {"BLOCK_N": min(1024, triton.next_power_of_2(hidden))}
     sizes = {"hidden": hidden, "k_gates": k_gates, "k_inner": k_inner}
-    return {
-        **sizes,
-        "NORM": (kind, bool(inside), arguments["eps"]),
-        "BLOCK_N": min(1024, triton.next_power_of_2(hidden)),
-    }
+    return {**sizes, "NORM": (kind, bool(inside), arguments["eps"]), **blocks}
 
 
 # A GRU's new state from its summed inputs, an LSTM's new state and cell, and the gradients of their inputs.

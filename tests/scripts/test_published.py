@@ -1,4 +1,4 @@
-"""``python -m rmsexp.published``: logs in the authors' layout are drawn with our runs."""
+"""``python scripts/published.py``: logs in the authors' layout are drawn with our runs."""
 
 import pickle
 from collections import defaultdict
@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import published
 import pytest
 from helpers.records import write_run
 
-from rmsexp.commands import published
 from rmsexp.compare import load
-from rmsexp.data import DataError, authors_files
+from rmsexp.data import DataError
 from rmsexp.records import record
 from rmsexp.records.frames.statistics import final_metric
 from rmsexp.system import readers
@@ -38,7 +38,7 @@ def statistics(**changed: Any) -> dict[str, Any]:
 
 
 def test_results_csv_gives_a_training_and_a_test_row_per_epoch(tmp_path: Path) -> None:
-    rows = authors_files.cifar10_rows(saved(tmp_path / "results.csv", CSV))
+    rows = published.cifar10_rows(saved(tmp_path / "results.csv", CSV))
     assert [(row["step"], row["epoch"], row["examples"], row["split"], row["error"]) for row in rows] == [
         *((500, 1, 50_000, "train", 0.5432), (500, 1, 50_000, "test", 0.4321)),
         *((1000, 2, 100_000, "train", 0.4010), (1000, 2, 100_000, "test", 0.3456)),
@@ -50,7 +50,7 @@ def test_results_csv_gives_a_training_and_a_test_row_per_epoch(tmp_path: Path) -
 @pytest.mark.parametrize("protocol", [0, 2])
 def test_statistics_of_the_reader_are_rows_at_each_thousand_updates(tmp_path: Path, protocol: int) -> None:
     content = pickle.dumps(statistics(), protocol)
-    rows = authors_files.reader_rows(saved(tmp_path / "stats_lstm_s1.npz.pkl", content))
+    rows = published.reader_rows(saved(tmp_path / "stats_lstm_s1.npz.pkl", content))
     assert [(row["step"], row["split"]) for row in rows] == [
         (step, split) for step in (1000, 2000, 3000) for split in ("train", "valid")
     ]
