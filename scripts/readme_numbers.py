@@ -7,7 +7,8 @@ A block stands between two lines of its own, and nobody edits it by hand:
 
 Its text comes from the function with this name in ``readme_blocks.BLOCKS``. With --check this script lists the blocks
 that differ, and exits with status 1. It also lists numbers with decimals, percentages and counts ("9 of 10") outside of
-blocks, code and links, unless ``CONSTANTS`` has them: definitions, limits, and quotes of the paper.
+blocks, code and links, unless ``CONSTANTS`` has them: definitions, limits, and quotes of the paper. Without --check it
+also draws the picture of the README, loss against steps beside loss against time.
 
     python scripts/readme_numbers.py
     python scripts/readme_numbers.py --check
@@ -19,9 +20,14 @@ from pathlib import Path
 
 from readme_blocks import BLOCKS, ROOT
 
+from rmsexp.records.frames import names, quantities
+from rmsexp.records.frames.load import load
+from rmsexp.report.plots import canvas, setting_curves, style
+from rmsexp.report.plots.chart import Chart
 from rmsexp.system import atomic
 
 PAGES = (ROOT / "README.md", ROOT / "results/README.md", *sorted((ROOT / "docs").glob("*.md")))
+PICTURE = ROOT / "docs/loss_against_time"
 BLOCK = re.compile(r"^<!-- numbers: (\S+) -->\n(.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(
     r"(?<![\w.])(?:\d[\d,]*\.\d+(?!\.?\d)(?:e-?\d+)?(?: %)?|\d[\d,]*(?:e-?\d+| %)|\d+ of (?:the )?\d+)(?!\w)"
@@ -55,8 +61,21 @@ def main() -> int:
     if not arguments.check:
         for page in PAGES:
             atomic.write_atomic(page, updated(page.read_text()))
+        draw_picture()
     print("\n".join(found) or "all blocks are as the records say")
     return int(bool(found) and arguments.check)
+
+
+def draw_picture() -> None:
+    """Draw the training of RNNSearch with three norms, by runs that had the machine for themselves."""
+    records = load(ROOT / "results/reference/amd-epyc-2-cores/rnnsearch/medium")
+    looks = style.looks(names.in_order(records.runs["series"]))
+    panels = setting_curves.panels(records, quantities.usual(names.INTERIM, "loss"), looks)
+    caption = ["RNNSearch, English to German (Multi30k), eager norms, one thread of an AMD EPYC; three seeds"]
+    caption += [setting_curves.reading(panels)]
+    legend = [(look, names.label(series)) for series, look in looks.items()]
+    title = "Loss against steps, and the same loss against time"
+    canvas.write(canvas.draw(Chart(title, caption, panels, legend, columns=2)), PICTURE, ["png"])
 
 
 def updated(document: str) -> str:

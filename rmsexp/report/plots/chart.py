@@ -18,7 +18,7 @@ from rmsexp.report.plots.style import Look
 Kind = Literal["line", "seed", "points", "hollow", "interval", "ring", "edge", "cross"]
 Values = Sequence[float] | NDArray[np.float64]
 Legend = Sequence[tuple[Look, str]]
-REACH = 4.0  # values further from the quartiles than this, times the distance of the quartiles, do not set the range
+REACH = 6.0  # values further from the quartiles than this, times the distance of the quartiles, do not set the range
 SPACE = 0.04  # space between the range and the edges of the panel, relative to the range
 BULK = (0.05, 0.95)  # quantiles
 DECADES = 100  # an axis is logarithmic if the largest of these quantiles and ends is more than this times the smallest

@@ -54,9 +54,7 @@ def reading(drawn: Sequence[Panel]) -> str:
     parts = {
         "mean over seeds" + "; band: lowest to highest seed" * band: True,
         "thin: a seed that is not in the mean": any(mark.kind == "seed" for mark in marks),
-        "short dashes: disturbed by other programs, time not comparable": any(
-            mark.look.dash == style.TIME_EXCLUDED for mark in marks
-        ),
+        "short dashes: disturbed by other programs, time not comparable": disturbed,
         "x: diverged": any(mark.kind == "cross" for mark in marks),
     }
     return "; ".join(text for text, applies in parts.items() if applies)
