@@ -26,8 +26,9 @@ RATES = (
 )
 RANGES = "; horizontal bar: rates at which the interpolated mean is within the tolerance of the best"
 EQUAL_TIME = (
-    f"mean over the final seeds, and its 95 % t-interval; evaluated on the first {score.INTERIM_EXAMPLES} validation "
-    "examples, among which recall is higher than in tables; time: steps x seconds per step, measured interleaved"
+    "mean over the final seeds; band: lowest to highest seed; evaluated on the first "
+    f"{score.INTERIM_EXAMPLES} validation examples, among which recall is higher than in tables; "
+    "time: steps x seconds per step, measured interleaved"
 )
 LADDER = "positive: the norm named first is better; band: 90 % interval over seeds at each size"
 
@@ -38,7 +39,7 @@ class CampaignReport:
 
     Attributes:
         questions: the question of each campaign, with its name.
-        numbers: the verdicts as numbers (:func:`rmsexp.report.tables.verdicts.table`).
+        numbers: the verdicts as numbers (:func:`rmsexp.report.tables.verdicts.newest`).
         matrix: the matrix of claims and tasks (:func:`rmsexp.report.tables.verdicts.matrix`).
         verdicts: the readable table of verdicts.
         tables: the other readable tables by title.
@@ -100,7 +101,7 @@ def write(
         notes.append(f"settings left out, because all their runs are pilot or tuning runs of campaigns: {tuning}")
     return CampaignReport(
         questions=[f"{campaign.question} ({campaign.name}, {campaign.task})" for campaign in campaigns],
-        numbers=table,
+        numbers=verdicts.newest(table, campaigns),
         matrix=verdicts.matrix(campaigns),
         verdicts=verdicts.readable(table),
         tables=tuned,

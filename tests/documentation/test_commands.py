@@ -39,7 +39,7 @@ def words_of(command: str) -> list[str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def folder_of_norms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Write the norms of docs/extending.md and notebook 04 and the first campaign to a temporary folder and change to it.
+    """Write the norms of the documents and the first campaign to a temporary folder and change to it.
 
     The folder is also on the import path. Yields its path.
     """

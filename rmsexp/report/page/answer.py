@@ -1,82 +1,74 @@
-"""The first view of a report: RMSNorm against LayerNorm, in quality and in time, on every task."""
+"""The first view of a report: the norms of its runs against a reference, in quality and in time, on every task.
+
+Norms that are not of this package come first. The reference is LayerNorm or, for claims of campaigns, the norm that is
+named second.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from rmsexp.records.frames import names, statistics, timing_records
-from rmsexp.report.plots.savings import WIDEST, clock
+from rmsexp.records.frames import names, statistics
 from rmsexp.report.setting_report import SettingReport
 from rmsexp.report.tables import formats, verdicts
-from rmsexp.rules import measures, pairs
-from rmsexp.rules.ratios import FEWEST_ROUNDS
+from rmsexp.rules import claims, measures, pairs
 
-TITLE = "RMSNorm against LayerNorm"
-NORM, REFERENCE = "rms", "ln"
-QUALITY, TIME = "RMSNorm better by (interval)", "time of a step saved, eager norms (95 % interval)"
-DIVERGED = {"diverged": "RMSNorm alone", "ln_diverged": "LayerNorm alone", "both_diverged": "both"}
+TITLE = "Norms compared"
+NORM, AGAINST, QUALITY = "norm", "against", "better by (interval)"
+TIMES = {"eager": "step time saved, eager", "fused": "fused"}  # heading by implementation
+REFERENCE = "ln"  # of savings, and of differences in settings
+TESTS = {claims.EQUIVALENCE: "equal", claims.NONINFERIORITY: "not worse", claims.SUPERIORITY: "better"}
 
 
 class Answer(NamedTuple):
-    """The answer in words, and the differences RMSNorm - LayerNorm of each task and setting, as a table of text."""
+    """The answer in words, and the differences of each norm, task and setting, as a table of text."""
 
     sentences: list[str]
     table: pd.DataFrame
 
 
-def answer(
-    reports: Sequence[SettingReport], decided: pd.DataFrame, savings: pd.DataFrame, fused: pd.DataFrame
-) -> Answer:
+def answer(reports: Sequence[SettingReport], decided: pd.DataFrame, savings: Mapping[str, pd.DataFrame]) -> Answer:
     """Return the first view.
 
     Args:
-        reports: the reports of the settings that are not those of campaigns with a claim :func:`about` both.
+        reports: the reports of the settings that are not those of campaigns with a claim :func:`about` scores.
         decided: the verdicts of campaigns as numbers (:func:`rmsexp.report.tables.verdicts.table`).
-        savings: the rows of the figure of savings of eager norms (:func:`rmsexp.report.plots.savings.rows`).
-        fused: those of fused norms.
+        savings: the rows of the figures of savings (:func:`rmsexp.report.plots.savings.rows`), by implementation.
     """
-    claims = about(decided)
-    eager, fused = (rows[rows["series"].map(names.without_impl) == NORM] for rows in (savings, fused))
-    rows = [row for _, own in claims.groupby("campaign", sort=False) for row in _of_campaign(own, eager)]
-    rows += [row for report in reports for row in _of_setting(report, eager)]
-    over = claims[claims["outcome"] != verdicts.UNDECIDED].to_dict("records")
-    quality = "; ".join(f"{row['claim']} on {row['task']}: {_outcome(row)}" for row in over)
-    time = "no interleaved timing of training steps compares eager RMSNorm with LayerNorm precisely enough."
-    sentences = [f"Quality: {quality or 'no campaign has decided yet whether RMSNorm matches LayerNorm'}."]
-    if not eager["too_wide"].all():  # false also without rows
-        time = _savings("eager", eager)
-        sentences[1:] = [] if fused["too_wide"].all() else [_savings("Fused", fused)]
-    sentences.insert(1, f"Time: {time}")
-    return Answer(sentences, pd.DataFrame(rows))
+    over = about(decided)
+    over = over[over["outcome"] != verdicts.UNDECIDED]
+    rows = [_of_claims(same, savings) for _, same in over.groupby(["campaign", "a", "b"], sort=False)]
+    rows += [row for report in reports for row in _of_setting(report, savings)]
+    rows.sort(key=lambda row: _place(row[NORM]))
+    table = pd.DataFrame([row | {NORM: names.label(row[NORM]), AGAINST: names.label(row[AGAINST])} for row in rows])
+    norms = sorted({row[NORM] for row in rows if row[AGAINST] == REFERENCE}, key=_place)
+    sentences = [_sentence(norm, over, savings) for norm in norms if norm in set(over["a"]) or _place(norm)[0] < 0]
+    return Answer(list(filter(None, sentences)), table)
 
 
 def about(verdicts: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of claims about the scores of RMSNorm against LayerNorm."""
-    return verdicts[(verdicts["a"] == NORM) & (verdicts["b"] == REFERENCE) & (verdicts["of"] == measures.SCORE)]
+    """Return the rows of claims about scores."""
+    return verdicts[verdicts["of"] == measures.SCORE]
 
 
-def _of_campaign(claims: pd.DataFrame, savings: pd.DataFrame) -> list[dict[str, str]]:
-    """Return the rows of a campaign: its decided claims or, if there are none, the first.
+def _place(series: str) -> tuple[int, str]:
+    """Return what norms are sorted by: those of the user first, then those of this package, and no norm last."""
+    norm, known = names.norm_of(series), list(names.NAMES)
+    return len(known) if norm == "none" else known.index(norm) if norm in known else -1, series
 
-    Claims that are decided by the same interval share a row.
-    """
-    over = claims[claims["outcome"] != verdicts.UNDECIDED]
-    by_quality: dict[str, list[str]] = {}
-    for row in (claims.iloc[:1] if over.empty else over).to_dict("records"):
-        undecided, quality = row["outcome"] == verdicts.UNDECIDED, formats.NO_VALUE
-        if not undecided and not math.isnan(row["difference"]):
-            values = (row["difference"], row["low"], row["high"])
-            difference = _signed(*values, f"{100 * row['level']:.4g} %", row["score"].split()[1], row["margin"])
-            quality = "; ".join([f"{difference} {row['unit']}, {row['seeds']:.0f} seeds", *verdicts.lost(row)])
-        verdict = f"{row['outcome']}: {row['reason']}" if undecided else f"{row['claim']}: {_outcome(row)}"
-        by_quality.setdefault(quality, []).append(verdict)
-    task, runs = claims["task"].iloc[0], f"campaign {claims['campaign'].iloc[0]}"
-    return [
-        {"task": task, "runs": runs, QUALITY: quality, TIME: _saved(savings, task), "verdict": "; ".join(outcomes)}
-        for quality, outcomes in by_quality.items()
-    ]
+
+def _of_claims(same: pd.DataFrame, savings: Mapping[str, pd.DataFrame]) -> dict[str, str]:
+    """Return the row of the decided claims of a campaign on two norms."""
+    row = same.iloc[0].to_dict()
+    values, level = (row["difference"], row["low"], row["high"]), f"{100 * row['level']:.4g} %"
+    difference = _signed(*values, level, row["score"].split()[1], row["margin"]) + f" {row['unit']}"
+    quality = [formats.NO_VALUE if math.isnan(row["difference"]) else f"{difference}, {row['seeds']:.0f} seeds"]
+    cells = {NORM: row["a"], AGAINST: row["b"], "task": row["task"], "runs": f"campaign {row['campaign']}"}
+    cells[QUALITY] = "; ".join([*quality, *verdicts.lost(row)])
+    cells["verdict"] = "; ".join(f"{TESTS[each['test']]}: {_outcome(each)}" for each in same.to_dict("records"))
+    return cells | _times(savings, row["a"], row["b"], row["task"])
 
 
 def _outcome(row: dict[Any, Any]) -> str:
@@ -84,8 +76,8 @@ def _outcome(row: dict[Any, Any]) -> str:
     return f"{row['outcome']}{rates}{' (with remarks)' * bool(row['remarks'])}"
 
 
-def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, str]]:
-    """Return a row for each implementation of which a setting has both norms; none for runs that were for tuning.
+def _of_setting(report: SettingReport, savings: Mapping[str, pd.DataFrame]) -> list[dict[str, str]]:
+    """Return a row for each norm of a setting that has LayerNorm, too; none for runs that were for tuning.
 
     Where all runs ended before the steps of their recipe, it says so.
     """
@@ -97,7 +89,7 @@ def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, 
     short = f", {steps:,.0f} of {planned:,.0f} steps" if steps < planned else ""
     sign = pairs.sign(str(runs["target_mode"].dropna().iloc[0]))
     rows = []
-    for row in tests[tests["series"].map(names.without_impl) == NORM].to_dict("records"):
+    for row in tests.to_dict("records"):
         factor, _ = names.scale_and_unit(row["metric"])
         value = sign * factor * row["difference"]
         is_adjusted = row["adjusted_interval"] > row["interval"]  # False for NaN
@@ -105,11 +97,12 @@ def _of_setting(report: SettingReport, savings: pd.DataFrame) -> list[dict[str, 
         level = f"{100 * statistics.CONFIDENCE:.4g} %{', Bonferroni' * is_adjusted}"
         difference = _signed(value, value - half, value + half, level, row["metric"])
         text = f"{difference} {names.unit_of_difference(row['metric'])}, {formats.counted(row['n'], 'seed')}"
-        norms = "".join(f", {part}" for part in row["series"].split("+") if part.startswith("impl="))
-        lost = [f"{who} diverged at {formats.counted(row[key], 'seed')}" for key, who in DIVERGED.items() if row[key]]
-        cells = {"task": report.task, "runs": f"{report.setting}{short}, {data}{norms}"}
-        cells[QUALITY] = "; ".join([formats.NO_VALUE if math.isnan(value) else text, *lost])
-        rows.append(cells | {TIME: _saved(savings, report.task, report.setting), "verdict": formats.NO_VALUE})
+        norm = names.without_impl(row["series"])
+        impl = "".join(f", {part}" for part in row["series"].split("+") if part.startswith("impl="))
+        cells = {NORM: norm, AGAINST: REFERENCE, "task": report.task, "runs": f"{report.setting}{short}, {data}{impl}"}
+        cells[QUALITY] = f"{formats.NO_VALUE} (a run diverged)" if math.isnan(value) else text
+        cells["verdict"] = formats.NO_VALUE
+        rows.append(cells | _times(savings, norm, REFERENCE, report.task, report.setting))
     return rows
 
 
@@ -119,34 +112,44 @@ def _signed(value: float, low: float, high: float, level: str, metric: str, marg
     return f"{formats.signed(value, metric)} ({'no interval' if math.isnan(low) else interval})"
 
 
-def _saved(savings: pd.DataFrame, task: str, setting: str | None = None) -> str:
-    """Return what RMSNorm saves on a task, with setting, machine and threads; ``setting``: in it, if it was timed."""
-    rows = savings[savings["task"] == task]
-    if (rows["setting"] == setting).any():
-        rows = rows[rows["setting"] == setting]
-    texts = []
-    for row in rows[~rows["too_wide"]].to_dict("records"):
-        single = [timing_records.replication(1)] if row["processes"] == 1 else []
-        few = [f"only {row['rounds']:.0f} rounds"] if row["rounds"] < FEWEST_ROUNDS else []
-        parts = [formats.saving(*timing_records.saving(row)), row["setting"], clock(row), *single, *few]
-        texts.append(", ".join(parts))
-    return "; ".join(texts) or formats.NO_VALUE
+def _times(
+    savings: Mapping[str, pd.DataFrame], norm: str, against: str, task: str, setting: str | None = None
+) -> dict[str, str]:
+    """Return what a norm saves on a task in each implementation; in a ``setting``, if it was timed there."""
+    cells = {}
+    for impl, heading in TIMES.items():
+        rows = _of_norm(savings[impl], norm)
+        rows = rows[(rows["task"] == task) & (against == REFERENCE)]
+        cells[heading] = _range(rows[rows["setting"] == setting] if (rows["setting"] == setting).any() else rows)
+    return cells
 
 
-def _savings(impl: str, rows: pd.DataFrame) -> str:
-    """Return a sentence on what RMSNorm saves. ``impl``: the implementation, as the first word of the sentence."""
-    wide, rows = rows[rows["too_wide"]], rows[~rows["too_wide"]]
-    saved, has_interval = 100 * (1 - rows["ratio"]), rows["high"].notna()
-    amount = " to ".join(dict.fromkeys(f"{value:z.1f}" for value in (saved.min(), saved.max())))
-    above, total = int((wide["high"] < 1).sum()), int(has_interval.sum()) + len(wide)
-    text = (
-        f"{impl} RMSNorm saves {amount} % of a training step of {impl.lower()} LayerNorm, on "
-        f"{formats.counted(rows['task'].nunique(), 'task')}; in {int((rows['high'] < 1).sum()) + above} of {total} "
-        "timings the whole interval is above 0."
-    )
-    if single := int((has_interval & (rows["processes"] == 1)).sum()):
-        text += f" In {single} of them one process measured, so the interval may be too narrow."
-    if len(wide):
-        text += f" Left out of the range: {formats.counted(len(wide), 'interval')} wider than {100 * WIDEST:.0f} "
-        text += f"percentage points, {above or 'none'} of them wholly above 0."
-    return text
+def _of_norm(savings: pd.DataFrame, norm: str) -> pd.DataFrame:
+    """Return the savings of a norm whose intervals are narrow enough to be drawn."""
+    return savings[(savings["series"].map(names.without_impl) == norm) & ~savings["too_wide"]]
+
+
+def _range(savings: pd.DataFrame) -> str:
+    """Return the range of savings over timings, such as "2.3 to 5.6 % (5 timings)"."""
+    if savings.empty:
+        return formats.NO_VALUE
+    saved = [f"{value:z.1f}" for value in sorted(100 * (1 - savings["ratio"]))]
+    return f"{' to '.join(dict.fromkeys((saved[0], saved[-1])))} % ({formats.counted(len(saved), 'timing')})"
+
+
+def _sentence(norm: str, over: pd.DataFrame, savings: Mapping[str, pd.DataFrame]) -> str:
+    """Return on how many tasks a norm equals LayerNorm, and what it saves; "" if neither is known."""
+    equal = over[(over["a"] == norm) & (over["b"] == REFERENCE) & (over["test"] == claims.EQUIVALENCE)]
+    supported = equal.loc[equal["outcome"] == claims.SUPPORTED, "task"].nunique()
+    parts = [f"equal within the margin on {supported} of {equal['task'].nunique()} tasks"] * (not equal.empty)
+    ranges = {impl: _range(_of_norm(rows, norm)) for impl, rows in savings.items()}
+    parts += [
+        f"saves {saved} of a training step, {impl}" for impl, saved in ranges.items() if saved != formats.NO_VALUE
+    ]
+    return f"{names.label(norm)} against {names.label(REFERENCE)}: {'; '.join(parts)}." if parts else ""
+
+
+def references(table: pd.DataFrame) -> list[str]:
+    """Return the references of a table, LayerNorm first."""
+    found: Iterable[str] = table[AGAINST] if len(table) else []
+    return sorted(dict.fromkeys(found), key=lambda name: name != names.label(REFERENCE))

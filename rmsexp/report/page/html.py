@@ -1,9 +1,11 @@
 """The report of a whole results folder: an HTML page, Markdown, a CSV summary and figures.
 
 The HTML page makes no network requests. ``page.html.j2`` is its template, and ``page.js`` draws the charts in the
-browser with Plotly's JavaScript, which the page contains.
+browser with Plotly's JavaScript, which the page contains as gzip: it has several megabytes.
 """
 
+import base64
+import gzip
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -60,7 +62,7 @@ def write(
     settings = {} if campaigns is None else campaigns.settings
     shown = {path for name in answer.about(numbers)["campaign"] for path in settings[name]}
     others = [report for report in reports if report.path not in shown]
-    first = answer.answer(others, numbers, saved["eager"], saved["fused"])
+    first = answer.answer(others, numbers, saved)
     places = ["root", "task", "setting"]  # the first columns of the summaries as one table
     parts = [report.numbers("summary").assign(**{key: getattr(report, key) for key in places}) for report in reports]
     summary = pd.concat(parts or [pd.DataFrame(columns=places)], ignore_index=True)
@@ -114,6 +116,7 @@ def page(
         problems=problems,
         title=answer.TITLE,
         answer=first,
+        references=[] if first is None else answer.references(first.table),
         savings=savings,
         campaigns=campaigns,
         points=setting_curves,
@@ -121,7 +124,7 @@ def page(
         decades=chart.DECADES,
         css=Markup((folder / "page.css").read_text()),
         script=Markup((folder / "page.js").read_text()),
-        plotly=Markup(get_plotlyjs()),
+        plotly=base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode(),
     )
 
 

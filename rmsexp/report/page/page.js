@@ -149,10 +149,27 @@ document.querySelector("main").addEventListener("change", ({ target }) => {
   else hidden.add(target.value);
   update();
 });
-dark.addEventListener("change", drawAll);
+/** Run Plotly, which the page holds as gzip in base64, and draw. */
+async function begin() {
+  const bytes = Uint8Array.from(atob(document.getElementById("plotly").textContent), (byte) => byte.charCodeAt(0));
+  const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const script = Object.assign(document.createElement("script"), { text: await new Response(unpacked).text() });
+  document.head.append(script);
+  dark.addEventListener("change", drawAll);
+  form.hidden = !settings.length;
+  document.getElementById("needs-scripts").remove();
+  fillSettings();
+  drawAll();
+}
+
+/** Show the rows of the first table that compare with the chosen norm. */
+function showAgainst({ value }) {
+  for (const row of document.querySelectorAll(".answer tbody tr")) row.hidden = row.cells[1].textContent !== value;
+}
+
+const against = document.querySelector(".answer select");
+against?.addEventListener("input", () => showAgainst(against));
+if (against) showAgainst(against);
 const tasks = new Set(settings.map((section) => section.dataset.task));
 form.task.replaceChildren(...[...tasks].map((task) => new Option(task)));
-form.hidden = !settings.length;
-document.getElementById("needs-scripts").remove();
-fillSettings();
-drawAll();
+begin();

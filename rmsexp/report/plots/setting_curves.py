@@ -125,8 +125,9 @@ def _lines(runs: pd.DataFrame, points: pd.DataFrame, look: Look, metric: str, se
         ends.append(float(mean["mean"].iloc[-1]))
     x, y, low, high = (mean[column].to_numpy(float) for column in ("x", "mean", "low", "high"))
     look = look if (averaged["time_state"] == "clear").all() else excluded
-    band = (low, high) if count > 1 else ((), ())
-    line = Mark("line", look, x, y, *band, label=names.label(series), series=series)
+    line = Mark("line", look, x, y, label=names.label(series), series=series)
+    if count > 1:
+        line = replace(line, low=low, high=high)
     return [*marks, line], ends, f"mean of {count} of {seeds} seeds" if count < seeds else ""
 
 
