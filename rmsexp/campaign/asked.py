@@ -25,7 +25,6 @@ WHERE_AND_HOW = (
     *("results=", "data.root=", "threads=", "device="),
     *("log_every=", "checkpoint_every=", "logger", "distributed.timeout="),
 )
-EXPONENT = re.compile(r"[-+]?\d+e[-+]?\d+", re.IGNORECASE)  # numbers that YAML takes for text, such as 1e-3
 
 
 @dataclass(frozen=True)
@@ -149,24 +148,10 @@ def timing(jobs: Sequence[config.Job], asked: ProcessOptions) -> Timing:
     return Timing(by_series, TimingConfig(reference=reference, processes=asked.processes, budget=asked.budget))
 
 
-def last_of_each(words: Iterable[str]) -> tuple[str, ...]:
-    """Return the typed words; of several with the same key, the last one."""
-    return tuple({word.partition("=")[0]: word for word in words}.values())
-
-
 def overrides(*stated: Mapping[str, Any], typed: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the overrides of runs: those that files state, the later ones replacing the earlier, and typed words."""
-    words = {key: as_word(key, value) for values in stated for key, value in config.flatten(values).items()}
+    """Return the overrides of runs: those that files state, and typed words. The last one of a key counts."""
+    words = {key: value_word(key, value) for values in stated for key, value in config.flatten(values).items()}
     return tuple((words | {word.partition("=")[0]: word for word in typed}).values())
-
-
-def as_word(key: str, value: Any) -> str:
-    """Return ``key=value`` as it is typed, with the home folder for ``~``, and with quotes where Hydra needs them."""
-    if not isinstance(value, str | bool | list | dict | None):  # numbers, and what YAML takes for a date
-        return f"{key}={value}"
-    if isinstance(value, str) and EXPONENT.fullmatch(value) and not key.startswith(WHERE_AND_HOW):
-        return f"{key}={value}"
-    return value_word(key, str(config.expanded(value)) if isinstance(value, str) and value.startswith("~") else value)
 
 
 def folder_name(name: str, words: Sequence[str]) -> str:

@@ -33,10 +33,10 @@ FORMAT = 1
 OCTAVE_RULES, RULES = 1, 2
 TUNING = {OCTAVE_RULES: selection.OCTAVES, RULES: selection.QUARTERS}
 # Each stage has seeds of its own. Final seeds count from 0, and there are at most 1000 of them.
-TUNING_SEEDS, PILOT_SEED, TIMING_SEED = tuple(range(1000, 1000 + selection.TUNING_SEEDS)), 2000, 3000
+TUNING_SEEDS, TIMING_SEED = tuple(range(1000, 1000 + selection.TUNING_SEEDS)), 3000
 OCTAVE_KEYS = {"min_seeds": "look", "max_seeds": "most"}
 NO_GIT = "code "  # in the place of a commit where there is none, before a digest of files
-Stage = Literal["pilot", "tune", "final"]
+Stage = Literal["pilot", "tune", "final"]  # pilot runs: only of campaigns of the first rules
 
 
 class Job(NamedTuple):
@@ -134,7 +134,7 @@ class CampaignFile:
         seeds: the tuning seeds and the numbers of final seeds.
         claims: the claims; their margins are in the displayed unit, such as percentage points.
         jobs: the runs planned so far.
-        registered: None before the first run after the pilot.
+        registered: None before the first run.
     """
 
     name: str
@@ -298,13 +298,6 @@ def text(file: CampaignFile) -> str:
 
 
 @dataclass
-class Pilot:
-    """A first run of each norm, at one rate, which shows whether the norm trains. ``rate`` None: there is no pilot."""
-
-    rate: float | None = None
-
-
-@dataclass
 class Tune:
     """How learning rates are chosen.
 
@@ -365,6 +358,7 @@ class Content:
     verdicts this one replaces, once it is decided. ``ladder``: keys of the runs with their values, such as
     ``{schedule.steps: [500, 1000, 2000], schedule.warmup: [50, 100, 200]}``; then claims are about the slope of the
     score over the first key (:mod:`rmsexp.rules.measures`). ``rules``: the version of the rules by which it was begun.
+    ``pilot``: of campaigns of the first rules, a first run of each norm, at one ``rate``, before tuning.
     """
 
     question: str = ""
@@ -373,7 +367,7 @@ class Content:
     margin: float | None = None
     supersedes: str | None = None
     ladder: dict[str, list[float]] = field(default_factory=dict)
-    pilot: Pilot = field(default_factory=Pilot)
+    pilot: dict[str, Any] = field(default_factory=dict)
     tune: Tune = field(default_factory=Tune)
     final: Final = field(default_factory=Final)
     rules: int = RULES
@@ -398,7 +392,7 @@ class Content:
 
 
 # Keys of the campaign itself, not of its runs, which may be typed.
-KEYS = ("claims", *(key.name for key in fields(Content) if key.name not in ("runs", "rules")))
+KEYS = ("claims", *(key.name for key in fields(Content) if key.name not in ("runs", "rules", "pilot")))
 
 
 def read_content(stored: dict[str, Any], words: Sequence[str]) -> tuple[Content, tuple[Claim, ...], list[str]]:

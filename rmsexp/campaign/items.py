@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from rmsexp import config
 from rmsexp.campaign import item_file, question
-from rmsexp.campaign.asked import WHERE_AND_HOW, Asked, Timing, folder_name, last_of_each, overrides, timing
+from rmsexp.campaign.asked import WHERE_AND_HOW, Asked, Timing, folder_name, overrides, timing
 from rmsexp.campaign.item_file import Group, Item
 from rmsexp.campaign.progress import Plan
 from rmsexp.config.timing import ProcessOptions
@@ -125,7 +125,7 @@ def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) ->
 
     Raises: ConfigError for an unknown name and for a mistake in a file or in the words.
     """
-    typed = last_of_each(words)
+    typed = overrides(typed=words)
     options: Options = config.from_words(Options, [word for word in typed if OPTION.match(word)])
     chosen = item_file.options(config_dir) if name == ALL else [name]
     items = tuple(item_file.read(each, config_dir) for each in chosen)

@@ -315,7 +315,7 @@ class Campaign(CampaignFile):
         The grid is taken not to be extended, and the seeds to be those of the first look. Rates and folders are not
         known yet: the runs have the lowest rate and no folder.
         """
-        if self._lost:
+        if not self.undecided:
             return []
         runs: list[Job] = []
         planned = Counter((job.stage, job.norm) for job in self.jobs)

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 WORKER = "campaign_worker"  # the name of a worker's config in Hydra's ConfigStore
 ON_THIS_MACHINE = ("basic", "joblib", "submitit_local")  # launchers of Hydra whose workers share the cores
-RESTARTS = 3  # how often the workers are started again after the process of one was killed
 
 # The config of a worker that a launcher of Hydra starts. name, words, config_dir: of the command line; typed: the words
 # of the whole command line, for the record of a timing; of: the number of workers that share the machine's cores;
@@ -96,7 +95,7 @@ def _start(asked: Asked, arguments: argparse.Namespace, words: Sequence[str], of
         "hydra.output_subdir": None,
     }
     words = [*(value_word(key, value) for key, value in values.items()), f"worker=range({arguments.jobs})"]
-    status = launch.launch(_worker, ["-m", *chosen, *words], WORKER, RESTARTS)
+    status = launch.launch(_worker, ["-m", *chosen, *words], WORKER)
     return status or int(bool(asked.plan().left) or any(timing.is_left() for timing in asked.timings()))
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from rmsexp import config
 from rmsexp.records import record
@@ -135,29 +135,21 @@ def name_of(job: config.Job) -> str:
 # --- states
 
 
-class Evaluation(NamedTuple):
-    """An evaluation of a run. ``value``: of the task's target metric; None: it was not finite."""
-
-    step: int
-    split: str
-    metric: str
-    value: float | None
-
-
 @dataclass(frozen=True)
 class Run:
     """The state of a run.
 
     ``state``: one of ``STATES``. ``steps``: number of steps of the whole run; None: unknown, as are other values that
-    are None. ``evaluation``: the last one. ``seconds``: time of the run's processes so far, without warm-up.
-    ``error``: why the run diverged, failed or was interrupted. ``problems``: messages about damaged files.
+    are None. ``evaluation``: the target metric at the last one. ``seconds``: time of the run's processes so far,
+    without warm-up. ``error``: why the run diverged, failed or was interrupted. ``problems``: messages about damaged
+    files.
     """
 
     folder: Path
     state: str
     step: int
     steps: int | None = None
-    evaluation: Evaluation | None = None
+    evaluation: str = ""
     seconds: float | None = None
     seconds_per_step: float | None = None
     error: str | None = None
@@ -223,16 +215,13 @@ def read_run(folder: Path) -> Run:
     )
 
 
-def _last_evaluation(rows: Sequence[record.Row], target: Mapping[str, Any]) -> Evaluation | None:
+def _last_evaluation(rows: Sequence[record.Row], target: Mapping[str, Any]) -> str:
     """Return the last evaluation in the rows: on the target's split, else that which selects, else any."""
     metric, splits = str(target.get("metric")), (target.get("split"), target.get("selection"))
     evaluations = [row for row in rows if row["split"] != "train" and metric in row]
-    if not evaluations:
-        return None
     by_split = {row["split"]: row for row in evaluations if row["step"] == evaluations[-1]["step"]}
-    row = next((by_split[split] for split in splits if split in by_split), evaluations[-1])
-    value = record.number(row[metric])
-    return Evaluation(_step(row), row["split"], metric, None if math.isnan(value) else value)
+    shown = [split for split in (*splits, *by_split) if split in by_split]
+    return f"{shown[0]} {metric} {record.number(by_split[shown[0]][metric]):.4f}" if shown else ""
 
 
 def _step(row: record.Row) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rmsexp import config
 from rmsexp.campaign.asked import Asked
-from rmsexp.campaign.progress import Planned, waited
+from rmsexp.campaign.progress import Planned
 from rmsexp.config import score
 from rmsexp.records import record
 from rmsexp.system import machine_lock
@@ -72,4 +72,4 @@ def extrapolated(files: record.RunFolder, whole: Any) -> float:
     else:
         interim = next(row["seconds"]["eval"] for row in rows if row["split"] == score.INTERIM)  # of the first of two
         evaluation = score.EVALUATIONS * interim + score.SCORED * max(0.0, clock["eval"] - 2 * interim)
-    return float(clock["warmup"] + training + evaluation) / (1 + waited(files))
+    return float(training + evaluation)
