@@ -16,7 +16,7 @@ from rmsexp.campaign.asked import WHERE_AND_HOW, Asked, Timing, folder_name, ove
 from rmsexp.campaign.item_file import Group, Item
 from rmsexp.campaign.progress import Plan
 from rmsexp.config.timing import ProcessOptions
-from rmsexp.records import states
+from rmsexp.records.states import read_run
 
 ALL = "paper"  # the name that stands for all items
 FOLDER = "paper"  # of tables and figures, below the results
@@ -100,7 +100,10 @@ class Items(Asked):
         return run.words
 
     def state(self, run: Run) -> str:
-        return states.state(self.results / run.folder, self.composed(run.words).config.max_steps)
+        """Return the state of a run; one that finished after fewer steps is to be continued."""
+        found = read_run(self.results / run.folder)
+        is_longer = found.state == "finished" and found.step < self.composed(run.words).config.max_steps
+        return "interrupted" if is_longer else found.state
 
     def plan(self) -> Plan:
         stages = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,10 +138,10 @@ def name_of(job: config.Job) -> str:
 class Run:
     """The state of a run.
 
-    ``state``: one of ``STATES``. ``steps``: number of steps of the whole run; None: unknown, as are other values that
-    are None. ``evaluation``: the target metric at the last one. ``seconds``: time of the run's processes so far,
-    without warm-up. ``error``: why the run diverged, failed or was interrupted. ``problems``: messages about damaged
-    files.
+    ``state``: one of ``STATES``, or ``NOT_STARTED``. ``steps``: number of steps of the whole run; None: unknown, as are
+    other values that are None. ``evaluation``: the target metric at the last one. ``seconds``: time of the run's
+    processes so far, without warm-up. ``seconds_left``: that of the other steps at the pace so far; 0 if the run has
+    ended. ``error``: why the run diverged, failed or was interrupted. ``problems``: messages about damaged files.
     """
 
     folder: Path
@@ -151,7 +150,7 @@ class Run:
     steps: int | None = None
     evaluation: str = ""
     seconds: float | None = None
-    seconds_per_step: float | None = None
+    seconds_left: float | None = None
     error: str | None = None
     problems: tuple[str, ...] = ()
 
@@ -165,22 +164,15 @@ class Run:
         """The folder of the run's setting."""
         return self.folder.absolute().parent.parent
 
-    @property
-    def seconds_left(self) -> float | None:
-        """The time that the remaining steps take at the pace so far, with evaluations; 0 if the run has ended."""
-        if self.state in record.ENDED:
-            return 0.0
-        if self.steps is None or self.seconds_per_step is None:
-            return None
-        return max(0.0, self.steps - self.step) * self.seconds_per_step
-
 
 def read_run(folder: Path) -> Run:
     """Return the state of the run in a folder. What cannot be read is named in its ``problems``.
 
-    The config is read only if the run has not ended. Damage in the metrics is a problem of a run that has ended; a
-    process that works, or was killed, may leave an unfinished line, which it writes again.
+    The config is read only if the run has not ended. One whose record contradicts that it has ended is unknown. Other
+    runs may have an unfinished line of metrics, which is written again.
     """
+    if not folder.exists():
+        return Run(folder, NOT_STARTED, 0)
     files, problems = record.RunFolder(folder), list[str]()
 
     def content(read: Callable[..., Any], *arguments: Any, missing: bool) -> Any:
@@ -198,18 +190,23 @@ def read_run(folder: Path) -> Run:
     ended = state in record.ENDED
     target = content(files.read_run, missing=ended).get("target") or {}
     steps = step if state == "finished" else content(read_yaml, files.config_path, missing=False).get("max_steps")
+    steps = steps if type(steps) is int and 0 <= steps <= MOST else None
     has_metrics = ended and (status.get("metrics") or {}).get("bytes") != 0  # 0 if it diverged at its first step
     rows, damage = content(files.read_metrics, missing=has_metrics) or ([], None)
     problems += [damage] if ended and damage else []
-    last, seconds = (_step(rows[-1]), _seconds(rows[-1])) if rows else (0, None)
+    last, seconds = (record.number(rows[-1]["step"]), _seconds(rows[-1])) if rows else (0.0, None)
+    step = int(max(step, last)) if state == "running" else step
+    left = None
+    if seconds is not None and steps is not None and last > 0:
+        left = max(0, steps - step) * seconds / last
     return Run(
         folder,
-        state,
-        max(step, last) if state == "running" else step,
-        steps if type(steps) is int and 0 <= steps <= MOST else None,
+        UNKNOWN if ended and problems else state,
+        step,
+        steps,
         _last_evaluation(rows, target),
         seconds,
-        seconds / last if seconds is not None and last > 0 else None,
+        0.0 if ended else left,
         status.get("error"),
         tuple(dict.fromkeys(problems)),
     )
@@ -224,11 +221,6 @@ def _last_evaluation(rows: Sequence[record.Row], target: Mapping[str, Any]) -> s
     return f"{shown[0]} {metric} {record.number(by_split[shown[0]][metric]):.4f}" if shown else ""
 
 
-def _step(row: record.Row) -> int:
-    step = record.number(row["step"])
-    return 0 if math.isnan(step) else int(step)
-
-
 def _seconds(row: record.Row) -> float | None:
     """Return the time in all buckets of the clock but the warm-up, or None."""
     buckets = row.get("seconds")
@@ -236,16 +228,3 @@ def _seconds(row: record.Row) -> float | None:
         return None
     seconds = sum(record.number(buckets.get(name)) for name in clock.BUCKETS if name != "warmup")
     return seconds if 0 <= seconds <= LONGEST_SECONDS else None
-
-
-def state(folder: Path, steps: int) -> str:
-    """Return the state of a run that is to have a number of steps. One that finished earlier is to be continued.
-
-    One whose record contradicts that it has ended is unknown.
-    """
-    if not folder.exists():
-        return NOT_STARTED
-    run = read_run(folder)
-    if run.state in record.ENDED and run.problems:
-        return UNKNOWN
-    return "interrupted" if run.state == "finished" and run.step < steps else run.state
