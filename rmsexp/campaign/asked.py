@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rmsexp import config
-from rmsexp.campaign.progress import Plan, Planned
 from rmsexp.config import identity
 from rmsexp.config.timing import ProcessOptions, TimingConfig
 from rmsexp.records.frames import comparable, names, timing_records
@@ -64,8 +62,8 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Asked(ABC):
-    """What a command asks for.
+class Request:
+    """What a campaign and items have in common.
 
     ``name``: that was typed, ``typed``: the words after it. ``words``: the overrides that all runs have.
     """
@@ -86,44 +84,14 @@ class Asked(ABC):
     def results(self) -> Path:
         return config.expanded(self.common.config.results)
 
-    @property
-    @abstractmethod
-    def folder(self) -> Path:
-        """The folder of what the command writes beside runs and timings."""
-
-    @property
-    @abstractmethod
-    def title(self) -> str:
-        """A line that says what is asked for."""
-
     def command(self, places: bool = True) -> tuple[str, ...]:
         """Return the words after ``python -m rmsexp.campaign``; without ``WHERE_AND_HOW`` if ``places`` is false."""
         typed = (word for word in self.typed if places or not word.startswith(WHERE_AND_HOW))
         return (self.name, *typed, *config_dir_words(self.config_dir))
 
-    @abstractmethod
-    def plan(self) -> Plan:
-        """Return the runs that the records so far ask for. New ones may follow when others have ended."""
-
-    @abstractmethod
-    def words_of(self, run: Planned) -> Sequence[str]:
-        """Return the overrides of a run."""
-
     def composed(self, words: Sequence[str]) -> config.Job:
         """Return the run of these overrides."""
         return _composed(tuple(words), self.config_dir)
-
-    def begin(self, run: Planned) -> config.Job:
-        """Return a run that a worker is about to begin. Raises: ReportedError if it may not."""
-        return self.composed(self.words_of(run))
-
-    def register(self) -> Path:
-        """Write down the rules of a campaign, unless that was done, and return the file. Raises: ReportedError."""
-        raise config.ConfigError("only campaigns with claims are registered")
-
-    @abstractmethod
-    def timings(self) -> Sequence[Timing]:
-        """Return the timings that follow the runs, each once."""
 
     def refuse_managed(self, words: Sequence[str], more: Collection[str]) -> None:
         """Raise ConfigError for an override of a key that is ``MANAGED``, or one of ``more``."""
@@ -132,10 +100,7 @@ class Asked(ABC):
                 raise config.ConfigError(f"{override.input_line}: {self.name} sets {override.key_or_group} itself")
 
 
-@lru_cache(maxsize=4096)
-def _composed(words: tuple[str, ...], config_dir: str | None) -> config.Job:
-    """Composing is slow."""
-    return config.job(words, config_dir)
+_composed = lru_cache(maxsize=4096)(config.job)  # composing is slow
 
 
 def timing(jobs: Sequence[config.Job], asked: ProcessOptions) -> Timing:

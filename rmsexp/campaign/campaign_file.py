@@ -36,6 +36,7 @@ TUNING = {OCTAVE_RULES: selection.OCTAVES, RULES: selection.QUARTERS}
 TUNING_SEEDS, TIMING_SEED = tuple(range(1000, 1000 + selection.TUNING_SEEDS)), 3000
 OCTAVE_KEYS = {"min_seeds": "look", "max_seeds": "most"}
 NO_GIT = "code "  # in the place of a commit where there is none, before a digest of files
+Count = Annotated[int, Between(0, seeds.MOST)]
 Stage = Literal["pilot", "tune", "final"]  # pilot runs: only of campaigns of the first rules
 
 
@@ -68,14 +69,9 @@ class Seeds:
     """The tuning seeds, and numbers of final seeds: at least, at most, and as needed (None: not known yet)."""
 
     tune: tuple[int, ...]
-    min_seeds: int
-    max_seeds: int
-    needed: int | None
-
-    def __post_init__(self) -> None:
-        for key in ("min_seeds", "max_seeds", "needed"):
-            if (number := getattr(self, key)) is not None:
-                checks.at_least(key, number, 0, seeds.MOST)
+    min_seeds: Count
+    max_seeds: Count
+    needed: Count | None
 
 
 class Registered(NamedTuple):

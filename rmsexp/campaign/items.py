@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from rmsexp import config
 from rmsexp.campaign import item_file, question
-from rmsexp.campaign.asked import WHERE_AND_HOW, Asked, Timing, folder_name, overrides, timing
+from rmsexp.campaign.asked import WHERE_AND_HOW, Request, Timing, folder_name, overrides, timing
 from rmsexp.campaign.item_file import Group, Item
 from rmsexp.campaign.progress import Plan
 from rmsexp.config.timing import ProcessOptions
@@ -49,7 +49,7 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Items(Asked):
+class Items(Request):
     """Items that a command is to make."""
 
     items: tuple[Item, ...]
@@ -105,6 +105,9 @@ class Items(Asked):
         is_longer = found.state == "finished" and found.step < self.composed(run.words).config.max_steps
         return "interrupted" if is_longer else found.state
 
+    def begin(self, run: Run) -> config.Job:
+        return self.composed(run.words)
+
     def plan(self) -> Plan:
         stages = {
             item.name: [run for group in self.groups[item.name] for runs in group.values() for run in runs]
@@ -121,6 +124,9 @@ class Items(Asked):
     def timings(self) -> list[Timing]:
         found = [self.timing_of(item, runs) for item in self.items for runs in self.groups[item.name]]
         return list({(each.folder, frozenset(each.jobs)): each for each in found if each is not None}.values())
+
+
+Asked = question.Question | Items
 
 
 def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) -> Items:

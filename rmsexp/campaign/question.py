@@ -23,7 +23,7 @@ from typing import Any
 
 from rmsexp import config
 from rmsexp.campaign import campaign_file
-from rmsexp.campaign.asked import WHERE_AND_HOW, Asked, Timing, folder_name, overrides, timing
+from rmsexp.campaign.asked import WHERE_AND_HOW, Request, Timing, folder_name, overrides, timing
 from rmsexp.campaign.campaign_file import NO_GIT, Content, Job, Metric, Registered, Stage
 from rmsexp.campaign.progress import Plan, Planned
 from rmsexp.campaign.results import Campaign
@@ -42,7 +42,7 @@ NOT_OF_RUNS = ("campaign", "item", "sweep")  # groups of configs that say which 
 
 
 @dataclass(frozen=True)
-class Question(Asked):
+class Question(Request):
     """A checked campaign."""
 
     content: Content
@@ -162,11 +162,12 @@ class Question(Asked):
     def begin(self, run: Planned) -> config.Job:
         """Register the campaign, if that was not done, and return a run. Raises: as :meth:`register`."""
         self.register()
-        return super().begin(run)
+        return self.composed(self.words_of(run))
 
     # --- plan
 
     def plan(self) -> Plan:
+        """Return the runs that the records so far ask for. New ones may follow when others have ended."""
         campaign = self.update()
         states = {job: campaign.results[job].status for job in campaign.jobs}
         lines = [*campaign.problems, *campaign.remarks, f"plan    {campaign.path}"]

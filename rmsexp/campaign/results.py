@@ -385,27 +385,18 @@ def load(path: Path) -> Campaign:
 def load_all(root: Path, problems: list[str]) -> list[Campaign]:
     """Return the campaigns below ``root``, the decided ones first.
 
-    A line for each file that is damaged, or in the folder of another campaign, is added to ``problems``. If several
-    results have a campaign of one name, the names are followed by the folders of results.
+    A line for each file that is damaged is added to ``problems``.
     """
     loaded = []
     for path in find(root):
         try:
             campaign = load(path)
-            if path.parent.name != campaign.name:
-                raise ValueError(f"{path} is in another folder than that of the campaign {campaign.name}")
             assert campaign.verdicts is not None  # computed now: a file may be strange in many ways
             loaded.append(campaign)
-        except (OSError, ValueError) as error:
-            problems.append(f"campaign left out: {error}")
         except Exception as error:  # the other campaigns are reported
-            problems.append(f"campaign left out: {path}: {error!r}")
-    count = Counter(campaign.name for campaign in loaded)
-    found = [
-        replace(campaign, name=f"{campaign.name} ({campaign.root})") if count[campaign.name] > 1 else campaign
-        for campaign in loaded
-    ]
-    return sorted(found, key=lambda campaign: bool(campaign.undecided))
+            reason = str(error) if isinstance(error, OSError | ValueError) else f"{path}: {error!r}"
+            problems.append(f"campaign left out: {reason}")
+    return sorted(loaded, key=lambda campaign: bool(campaign.undecided))
 
 
 def _values(rows: Sequence[record.Row], split: str, metric: str) -> dict[int, float]:

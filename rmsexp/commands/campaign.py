@@ -36,7 +36,8 @@ from rmsexp.system.command_line import REPORTED, Parser, config_dir_words, entry
 from rmsexp.system.lock import RunLockedError
 
 if TYPE_CHECKING:
-    from rmsexp.campaign.asked import Asked, Timing
+    from rmsexp.campaign.asked import Timing
+    from rmsexp.campaign.items import Asked
 
 WORKER = "campaign_worker"  # the name of a worker's config in Hydra's ConfigStore
 ON_THIS_MACHINE = ("basic", "joblib", "submitit_local")  # launchers of Hydra whose workers share the cores
@@ -60,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = [word for word in words if word not in of_hydra]
         asked = items.asked(arguments.name, words, arguments.config_dir)
         if arguments.register:
+            if isinstance(asked, items.Items):
+                raise config.ConfigError("only campaigns with claims are registered")
             print(f"registered  {asked.register()}")
             return 0
         from rmsexp.commands import summary
@@ -121,10 +124,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--plan", action="store_true", help="print runs and costs instead of training")
     parser.add_argument("--register", action="store_true", help="register the campaign's rules, and end")
     parser.add_argument("--jobs", type=number(int, 1, 256), default=1, metavar="N", help="number of workers to start")
-    arguments = parser.parse_intermixed_args(argv)
-    if (arguments.plan or arguments.register) and arguments.jobs > 1:
-        parser.error("--plan and --register do no runs, so --jobs does not go with them")
-    return arguments
+    return parser.parse_intermixed_args(argv)
 
 
 def _work(asked: Asked, typed: Sequence[str], of: int = 1, label: str = "") -> int:

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from rmsexp.campaign.asked import Asked
-from rmsexp.campaign.items import Items
+from rmsexp.campaign.items import Asked, Items
 from rmsexp.campaign.progress import Planned
 from rmsexp.campaign.question import Question
 from rmsexp.commands.status import stage_table, terminal
@@ -50,7 +49,7 @@ def conclude(asked: Asked) -> None:
     """Print the verdicts that the records show, or draw the items."""
     if isinstance(asked, Items):
         draw(asked)
-    elif isinstance(asked, Question):
+    else:
         print_verdicts(asked)
 
 

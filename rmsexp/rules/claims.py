@@ -81,8 +81,6 @@ class Claim:
             checks.positive(f"margin of the claim {self.claim!r}", self.margin)
         if self.seeds is not None:
             checks.at_least(f"seeds of the claim {self.claim!r}", self.seeds, MIN_PAIRS)
-        if self.untrained is not None:
-            checks.finite(f"untrained of the claim {self.claim!r}", self.untrained)
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -192,10 +190,8 @@ def every(verdicts: Sequence[Verdict]) -> Joint:
 
     It is supported if all verdicts are, and refuted if one is. For "supported" this is an intersection-union test: its
     level is that of each verdict, without a correction. "Refuted" is not corrected either: of k true claims one is
-    refuted falsely with a probability of up to k times that of a verdict. Raises: ValueError if there is no verdict.
+    refuted falsely with a probability of up to k times that of a verdict.
     """
-    if not verdicts:
-        raise ValueError("a claim on every task needs at least one verdict")
     outcomes = [verdict.outcome for verdict in verdicts]
     outcome = REFUTED if REFUTED in outcomes else SUPPORTED if set(outcomes) == {SUPPORTED} else INCONCLUSIVE
     reason = f"{outcomes.count(SUPPORTED)} of {len(outcomes)} verdicts supported, {outcomes.count(REFUTED)} refuted"

@@ -7,7 +7,7 @@ from io import StringIO
 from typing import Any
 
 from rmsexp import config
-from rmsexp.campaign.asked import Asked
+from rmsexp.campaign.items import Asked
 from rmsexp.campaign.progress import Planned
 from rmsexp.config import score
 from rmsexp.records import record

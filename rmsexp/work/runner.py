@@ -187,8 +187,6 @@ def _run(job: config.Job, past: Past, writer: Writer, group: Alone, conditions: 
             data, builtin = task.dataset.name, task.dataset.builtin
             source = f"built-in data ({data}){config.papers_scale(cfg.task)}" if builtin else f"data {data}"
             display.report(f"task={cfg.task} norm={job.series} scale={job.setting} seed={cfg.seed}: {source}")
-            if cfg.evaluation is not None and any(word.lstrip("+").startswith("eval_every=") for word in job.overrides):
-                display.warn(f"eval_every has no effect with evaluation={cfg.evaluation}")
             past.refuse_other(data=task.dataset.digest)  # before the preprocessing
             task.prepare(display.report)
             past.refuse_other(task.notes)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rmsexp.campaign.asked import Asked
+from rmsexp.campaign.items import Asked
 from rmsexp.campaign.progress import Plan, Planned
 from rmsexp.records import record
 from rmsexp.system import lock, machine_lock
