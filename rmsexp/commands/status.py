@@ -132,8 +132,7 @@ def _unfinished(overview: Overview, state: str) -> Iterator[RenderableType]:
 
 def _below(results: Path, folder: Path) -> str:
     """Return the path of a folder below the results; its whole path if it is not below them."""
-    results, folder = results.absolute(), folder.absolute()
-    return str(folder.relative_to(results) if results in folder.parents else folder)
+    return str(folder.absolute()).removeprefix(f"{results.absolute()}/")
 
 
 def _table(*columns: str) -> Table:

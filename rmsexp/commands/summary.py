@@ -25,7 +25,7 @@ def print_plan(asked: Asked) -> None:
             print(f"  {name:5} {plan.states[job]:13}{job.folder}")
 
     def trial(job: Planned) -> float | None:
-        inform(f"trying {cost.TRIAL_STEPS} steps of {job.norm}, to estimate the cost")
+        inform(f"trying {cost.TRIAL_STEPS} steps of {job.norm}, to estimate the time of training")
         try:
             return cost.trial(asked, job)
         except ReportedError as error:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
-from threading import Event
 from typing import Any
 
 from torch import nn
@@ -39,7 +38,6 @@ from rmsexp.train.writer import Writer
 # is an error of the program.
 REPORTED = (DataError, ReportedError)
 EXPECTED = (*REPORTED, ValueError)
-REPORTING_SECONDS = 10.0  # that process 0 has for a message
 
 
 @dataclass(frozen=True)
@@ -295,14 +293,10 @@ def _message(error: Exception, job: config.Job, expected: tuple[type[Exception],
 def execute_jointly(job: config.Job, n_jobs: int = 1, quiet: bool = False) -> Outcome:
     """Begin or continue the run of a job (:func:`execute`), on all processes that torchrun started.
 
-    Raises: ConfigError if there are more processes than micro-batches, in process 0, and SystemExit in the others;
-    lock.RunLockedError.
+    Raises: ConfigError if there are more processes than micro-batches; lock.RunLockedError.
     """
-    (rank, size), (key, number) = process.rank_and_size(), job.config.parts
+    size, (key, number) = process.rank_and_size()[1], job.config.parts
     if size > number:
-        if rank > 0:  # the message of process 0 is enough; when it has ended, torchrun ends the others
-            Event().wait(REPORTING_SECONDS)
-            raise SystemExit(config.ConfigError.exit_status)
         raise config.ConfigError(f"{size} processes need as many micro-batches per step; set {key}={size} or more")
     with joined(lambda: set_up_device(job.config), job.config.distributed.timeout) as group:
         if not isinstance(group, Group) or group.rank == 0:
