@@ -35,21 +35,17 @@ TUNING = {OCTAVE_RULES: selection.OCTAVES, RULES: selection.QUARTERS}
 # Each stage has seeds of its own. Final seeds count from 0, and there are at most 1000 of them.
 TUNING_SEEDS, TIMING_SEED = tuple(range(1000, 1000 + selection.TUNING_SEEDS)), 3000
 OCTAVE_KEYS = {"min_seeds": "look", "max_seeds": "most"}
+REGISTERED = ("digest", "commit", "date", "changed")  # keys of a registration in ``campaign.json``
 NO_GIT = "code "  # in the place of a commit where there is none, before a digest of files
 Count = Annotated[int, Between(0, seeds.MOST)]
 Stage = Literal["pilot", "tune", "final"]  # pilot runs: only of campaigns of the first rules
 
 
 class Job(NamedTuple):
-    """A run of a campaign.
+    """A run of a campaign: its stage, norm, value of the tuned key, seed, and folder below the results.
 
-    Attributes:
-        stage: "pilot", "tune" or "final".
-        norm: the name of the norm in the campaign, such as "rms" or "prms+p=0.5"; on a ladder, with the values there
-            (:func:`on_ladder`).
-        rate: the value of the tuned key.
-        seed: the run's seed.
-        folder: its folder below the results, ``<task>/<setting>/<series>/seed<k>``.
+    ``norm``: the name in the campaign, such as "rms" or "prms+p=0.5"; on a ladder, with the values there
+    (:func:`on_ladder`). ``folder``: ``<task>/<setting>/<series>/seed<k>``.
     """
 
     stage: Stage
@@ -74,29 +70,19 @@ class Seeds:
     needed: Count | None
 
 
-class Registered(NamedTuple):
+class Registration(NamedTuple):
     """How the rules of the campaign, its file without the part ``timing``, were registered.
 
-    Attributes:
-        digest: the digest of the rules.
-        commit: the commit of the code; None if it was not known.
-        date: the date.
-        changed: the keys of the rules that have changed since; None if there are none.
+    ``digest``: of the rules. ``commit``: of the code; None if it was not known. ``changed``: the keys of the rules that
+    have changed since, in ``campaign.json``. ``rules`` (:meth:`.question.Question.rules`) and ``code``, a digest of the
+    code, are in ``registered.json``.
     """
 
     digest: str
     commit: str | None
     date: str
-    changed: str | None
-
-
-class Registration(NamedTuple):
-    """The content of ``registered.json``: rules (:meth:`.question.Question.rules`), and a digest of the code."""
-
-    digest: str
-    commit: str
-    date: str
-    rules: dict[str, Any]
+    changed: str | None = None
+    rules: dict[str, Any] | None = None
     code: str | None = None
 
 
@@ -151,7 +137,7 @@ class CampaignFile:
     seeds: Seeds
     claims: tuple[Claim, ...]
     jobs: tuple[Job, ...]
-    registered: Registered | None
+    registered: Registration | None
 
     def __post_init__(self) -> None:
         for job in self.jobs:
@@ -282,7 +268,7 @@ def text(file: CampaignFile) -> str:
     seeds = {old.get(key, key): value for key, value in asdict(file.seeds).items()}
     shown: dict[str, Any] = {"tuned_by": " ".join(file.tuned_by), "score": " ".join(file.score), "seeds": seeds}
     shown |= {"claims": [asdict(claim) for claim in file.claims], "jobs": [job._asdict() for job in file.jobs]}
-    shown["registered"] = None if file.registered is None else file.registered._asdict()
+    shown["registered"] = file.registered and dict(zip(REGISTERED, file.registered, strict=False))
     content: dict[str, Any] = {"format": FORMAT}
     content |= {each.name: shown.get(each.name, getattr(file, each.name)) for each in fields(CampaignFile)}
     later = ("rules", "supersedes") if file.rules == OCTAVE_RULES else ()

@@ -25,12 +25,8 @@ Trial = Callable[[Planned], float | None]  # returns the seconds of a run, or No
 class Stage(NamedTuple):
     """How far a stage of a campaign, or an item of the paper, is.
 
-    Attributes:
-        name: its name.
-        states: the number of its runs by state.
-        coming: how many more runs it will need, as far as that is known.
-        seconds: what the runs took that have finished.
-        seconds_left: what the others take; None if that is unknown.
+    ``states``: the number of its runs by state. ``coming``: how many more it will need, as far as that is known.
+    ``seconds``: what the finished ones took. ``seconds_left``: what the others take; None if that is unknown.
     """
 
     name: str

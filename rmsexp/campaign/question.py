@@ -24,7 +24,7 @@ from typing import Any
 from rmsexp import config
 from rmsexp.campaign import campaign_file
 from rmsexp.campaign.asked import WHERE_AND_HOW, Request, Timing, folder_name, overrides, timing
-from rmsexp.campaign.campaign_file import NO_GIT, Content, Job, Metric, Registered, Stage
+from rmsexp.campaign.campaign_file import NO_GIT, Content, Job, Metric, Registration, Stage
 from rmsexp.campaign.progress import Plan, Planned
 from rmsexp.campaign.results import Campaign
 from rmsexp.config import classes, score
@@ -131,19 +131,16 @@ class Question(Request):
 
     # --- runs
 
-    def overrides(self, stage: Stage, norm: str, rate: float | None, seed: int) -> list[str]:
-        """Return the overrides of a run. ``rate`` None: at the recipe's rate. Only final runs see test splits."""
+    def words_of(self, run: Planned) -> list[str]:
+        """Return the overrides of a run: stage, norm, rate (None: the recipe's) and seed. Only final runs see test."""
+        stage, norm, rate, seed = run[:4]
         evaluation = score.PLANS[0] if stage == "final" else score.PLANS[1]
         own = self.tuning_words if stage == "tune" else ()
         words = [*self.words, *own, f"evaluation={evaluation}", *config.norm_words(norm), f"seed={seed}"]
         return words if rate is None else [*words, f"{self.rate}={campaign_file.plain(rate)}"]
 
-    def words_of(self, run: Planned) -> list[str]:
-        return self.overrides(*run[:4])
-
     def job(self, stage: Stage, norm: str, rate: float | None, seed: int) -> config.Job:
-        """Return a run, as :meth:`overrides`."""
-        return self.composed(self.overrides(stage, norm, rate, seed))
+        return self.composed(self.words_of((stage, norm, rate, seed)))
 
     def relative_folder(self, stage: Stage, norm: str, rate: float, seed: int) -> str:
         """Return the folder of a run below the results."""
@@ -155,8 +152,6 @@ class Question(Request):
         norms = self.content.norms if asked.norms == ["all"] else asked.norms
         jobs = [self.job("final", norm, None, campaign_file.TIMING_SEED) for norm in norms]
         config.check_one_setting("timing.norms", jobs)
-        if len({job.series for job in jobs}) < len(jobs):
-            raise config.ConfigError(f"timing.norms={','.join(asked.norms)} has a norm twice; leave one out")
         return [timing(jobs, asked)] if jobs else []
 
     def begin(self, run: Planned) -> config.Job:
@@ -236,7 +231,7 @@ class Question(Request):
         shared = {key: list(getattr(self.campaign, key)) for key in ("grid", "tuned_by", "score")}
         return json.loads(json.dumps(stated | shared))
 
-    def registered(self) -> Registered | None:
+    def registered(self) -> Registration | None:
         """Return how the campaign was registered, and what has changed since; None if it was not.
 
         Raises: ValueError if the file is damaged.
@@ -244,8 +239,8 @@ class Question(Request):
         stored = campaign_file.registration(self.folder)
         if stored is None:
             return None
-        changed = campaign_file.changed_keys(stored.rules, self.rules())
-        return Registered(stored.digest, stored.commit, stored.date, ", ".join(changed) or None)
+        changed = campaign_file.changed_keys(stored.rules or {}, self.rules())
+        return Registration(stored.digest, stored.commit, stored.date, ", ".join(changed) or None)
 
     def register(self) -> Path:
         """Register the campaign, unless that was done, and return the file.
@@ -261,7 +256,7 @@ class Question(Request):
                     path, {"digest": campaign_file.digest(rules), "date": clock.now(), "rules": rules} | now
                 )
                 return path
-        commit, own = (name.removesuffix("+") for name in (stored.commit, now["commit"]))
+        commit, own = (str(name).removesuffix("+") for name in (stored.commit, now["commit"]))
         if commit == own and stored.code in (None, now["code"]):
             return path
         there = "restore it, or begin anew in another results folder"

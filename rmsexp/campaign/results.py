@@ -86,19 +86,14 @@ class Campaign(CampaignFile):
         files = record.RunFolder(self.root / job.folder)
         try:
             if not files.run_path.exists():
-                if files.status_path.exists() and files.read_status()["status"] in record.ENDED:
-                    problems.append(f"{files.path} has ended, but {record.RUN} is missing")
                 return Result("missing")
             return self._read(files, job)
         except DAMAGE as error:
-            reason = f"has no {error}" if isinstance(error, KeyError) else str(error)
-            problems.append(reason if str(files.path) in reason else f"{files.path}: {reason}")
+            problems.append(f"{files.path}: {error!r}")
             return Result("missing")
 
     def _read(self, files: record.RunFolder, job: Job) -> Result:
         run, status = files.read_run(), str(files.read_status()["status"])
-        if (name := "/".join([run["task"], run["setting"], run["series"], f"seed{run['seed']}"])) != job.folder:
-            raise ValueError(f"{files.run_path} describes the run {name}, so it does not count")
         code = frozenset(commit_of(session.get("git") or {}, session.get("code")) for session in run["sessions"])
         began = next((moment(session.get("started")) for session in run["sessions"]), None)
         result = Result(status, code=code, data=run["dataset"]["digest"], began=began)

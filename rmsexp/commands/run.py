@@ -81,10 +81,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_config_dir()
     parser.add_argument("-c", "--cfg", choices=("job", "hydra", "all"))
     parser.add_argument("-i", "--info", nargs="?", const="all", choices=INFORMATION)
-    arguments = parser.parse_intermixed_args(argv)
-    if arguments.multirun and (arguments.cfg or arguments.info):
-        parser.error("-m does not go with --cfg and --info, which are about one run")
-    return arguments
+    return parser.parse_intermixed_args(argv)
 
 
 def _print(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:

@@ -32,7 +32,7 @@ DIFFERENCES = {
 
 
 class RefusedError(ReportedError, ValueError):
-    """A run is refused: its folder holds another run than the job's, or a damaged record, and is left as it was."""
+    """A run is refused: its folder holds another run than the job's, or a damaged record. Only its status changes."""
 
 
 @dataclass(frozen=True)
@@ -115,12 +115,8 @@ class Past:
         if self.status is None or self.status["status"] not in record.ENDED:
             return False
         files = self.files
-        kept = ((files.run_path, self.run), (files.config_path, self.resolved))
-        problem = next((f"{path} is missing" for path, content in kept if content is None), None)
-        try:
-            problem = problem or files.read_metrics()[1]
-        except FileNotFoundError:
-            problem = f"{files.metrics_path} is missing"
+        missing = [path for path in (files.run_path, files.config_path, files.metrics_path) if not path.exists()]
+        problem = f"{missing[0]} is missing" if missing else files.read_metrics()[1]
         if problem is not None:
             raise RefusedError(f"{problem}; restore the file, or {ANEW}")
         return self.status["status"] == "diverged" or self.step >= max_steps

@@ -150,7 +150,7 @@ def decide(
     scores: Scores,
     mode: str,
     seeds: Sequence[int],
-    uncertainty: Mapping[str, float] | None = None,
+    uncertainty: Mapping[str, float] = {},
     at_least: Collection[str] = (),
 ) -> list[Verdict]:
     """Return the verdicts of the claims, in their order. Families are corrected within ``claims``.
@@ -173,10 +173,9 @@ def decide(
     return verdicts
 
 
-def rates_of(claim: Claim, uncertainty: Mapping[str, float] | None) -> float:
+def rates_of(claim: Claim, uncertainty: Mapping[str, float]) -> float:
     """Return the standard deviation sqrt(R_a² + R_b²) / 2 that the choice of rates adds; NaN if one is not known."""
-    known = uncertainty or {}
-    return math.hypot(known.get(claim.a, math.nan), known.get(claim.b, math.nan)) / 2
+    return math.hypot(uncertainty.get(claim.a, math.nan), uncertainty.get(claim.b, math.nan)) / 2
 
 
 def family_sizes(claims: Sequence[Claim]) -> list[int]:

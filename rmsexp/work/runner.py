@@ -19,7 +19,6 @@ from rmsexp.records.record import Session, Status
 from rmsexp.records.states import Past, RefusedError, name_of
 from rmsexp.system import atomic, lock, process
 from rmsexp.system.command_line import ReportedError, brief, memory_message, report
-from rmsexp.system.files import read_regular
 from rmsexp.system.machine_lock import Pause
 from rmsexp.system.readers import yaml_text
 from rmsexp.task import Task
@@ -134,13 +133,12 @@ def _already(past: Past, job: config.Job) -> Outcome:
 def _run_and_report(job: config.Job, past: Past, conditions: Conditions) -> Outcome:
     """Run the job and return its outcome, also after an exception.
 
-    Write the outcome to ``status.json``. It is left as it was if the run is refused, if another process may have taken
-    it over, or if a finished run, which is to get more steps, fails or is stopped before the first of them.
+    Write the outcome to ``status.json``. It is left as it was if another process may have taken the run over, or if a
+    finished run, which is to get more steps, fails or is stopped before the first of them.
     """
     files, group = past.files, conditions.group or Alone()
     writer = Writer(files, name_of(job), past.step, past.checkpoint)
     had_ended = past.status is not None and past.status["status"] in record.ENDED
-    before = read_regular(files.status_path) if files.status_path.exists() else None
     try:
         with group.interrupt.install():
             if not had_ended:  # a finished run stays so until it goes on, even after SIGKILL
@@ -148,12 +146,6 @@ def _run_and_report(job: config.Job, past: Past, conditions: Conditions) -> Outc
             outcome = _run(job, past, writer, group, conditions)
     except Interrupted as stop:
         outcome = Outcome("interrupted", writer.step, str(stop), stop.signum)
-    except RefusedError as error:
-        if before is None:
-            files.status_path.unlink()
-        else:
-            atomic.write_atomic(files.status_path, before)
-        return Outcome("failed", writer.step, str(error))
     except lock.RunLockedError as error:
         return Outcome("failed", writer.step, str(error))
     except Exception as error:

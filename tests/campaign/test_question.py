@@ -85,7 +85,6 @@ MISTAKES: list[tuple[list[str], dict[str, Any], str]] = [
     ([], {"claims": [EQUAL | {"margin": None}]}, "margin"),
     ([], {"claims": ["rms equals ln"]}, "claims"),
     ([], {"claims": None}, "margin="),
-    (["timing.norms=[rms,ln,rms]"], {}, "timing.norms"),
     (["tune.over.optim.lr=[1e-3,3e-3]"], {}, "0.003"),
     (["tune.over.optim.lr=[]"], {}, "at least one rate"),
     (["tune.over.batch_size=[8,16]"], {}, "tune.over"),
@@ -197,7 +196,8 @@ def test_the_registration_is_written_once(asked: Question, tmp_path: Path, monke
     asked.register()  # new results are uncommitted changes, too
     assert (asked.folder / campaign_file.REGISTRATION).read_text() == before
     found = asked.registered()
-    assert found == (campaign_file.digest(asked.rules()), OWN["commit"], found and found.date, None)
+    assert found is not None
+    assert found[:4] == (campaign_file.digest(asked.rules()), OWN["commit"], found.date, None)
     assert asked.update().registered == found
 
 
