@@ -139,20 +139,6 @@ class CampaignFile:
     jobs: tuple[Job, ...]
     registered: Registration | None
 
-    def __post_init__(self) -> None:
-        for job in self.jobs:
-            parts = job.folder.split("/")
-            if len(parts) != 4 or not all(part.strip(".") for part in parts):
-                raise ValueError(f"the folder {job.folder!r:.80} of a job is not <task>/<setting>/<series>/seed<k>")
-        for value in (value for values in (self.grid, *self.ladder.values()) for value in values):
-            checks.positive("a rate of the grid, or a value of the ladder,", value)
-        arms = {arm for of_norm in self.arms.values() for arm in of_norm}
-        claimed = {norm for claim in self.claims for norm in (claim.a, claim.b)}
-        if unknown := {job.norm for job in self.jobs} - arms | claimed - {*self.norms}:
-            raise ValueError(f"jobs or claims name {', '.join(sorted(unknown))}, which is not among the norms")
-        if self.seeds.tune and self.tolerance is None:
-            selection.tune(self.grid, {}, self.mode, self.seeds.tune)  # checks the grid
-
     @property
     def task(self) -> str:
         """The task of all runs; "unknown" before there are any."""
@@ -416,6 +402,8 @@ def _claims(content: Content, stored: Any) -> tuple[Claim, ...]:
         stored = [{"claim": f"{norm} equals {first}", "a": norm} | shared for norm in others]
     claims: tuple[Claim, ...] = typed(tuple[Claim, ...], stored, "claims", refuse=True)
     claimed = {norm for claim in claims for norm in (claim.a, claim.b)}
+    if unknown := claimed - {*content.norms}:
+        raise config.ConfigError(f"claims name {', '.join(sorted(unknown))}, which is not among the norms")
     if idle := [norm for norm in content.norms if norm not in claimed]:
         raise config.ConfigError(f"norms: no claim is about {', '.join(idle)}; leave it out, or add a claim about it")
     return claims

@@ -137,8 +137,8 @@ def read(results: Path) -> Overview:
     for path in campaign_file.find(results):
         try:
             campaigns.append(read_campaign(path, runs))
-        except (OSError, ValueError) as error:
-            problems.append(str(error))
+        except Exception as error:  # a file may be strange in many ways
+            problems.append(str(error) if isinstance(error, OSError | ValueError) else f"{path}: {error!r}")
     return Overview(results, campaigns, list(runs.values()), problems)
 
 

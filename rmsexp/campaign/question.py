@@ -28,8 +28,9 @@ from rmsexp.campaign.campaign_file import NO_GIT, Content, Job, Metric, Registra
 from rmsexp.campaign.progress import Plan, Planned
 from rmsexp.campaign.results import Campaign
 from rmsexp.config import classes, score
+from rmsexp.rules import selection
 from rmsexp.rules.claims import Claim
-from rmsexp.system import atomic, clock
+from rmsexp.system import atomic, checks, clock
 from rmsexp.system.command_line import ReportedError, report, value_word
 from rmsexp.system.files import read_regular
 from rmsexp.system.lock import Lock
@@ -305,6 +306,10 @@ def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) ->
 def _check(question: Question) -> None:
     """Raise ConfigError or ValueError unless runs can be composed and fit the rules."""
     campaign, grid = question.campaign, question.campaign.grid
+    for value in (value for values in (grid, *campaign.ladder.values()) for value in values):
+        checks.positive("a rate of the grid, or a value of the ladder,", value)
+    if campaign.tolerance is None:
+        selection.tune(grid, {}, campaign.mode, campaign.seeds.tune)  # checks the grid
     if campaign.tolerance is not None and (sorted({*grid}) != list(grid) or len(grid) < 3):
         raise config.ConfigError(f"tune.over.{question.rate}: a stable range needs at least three rates, ascending")
     if campaign.tolerance is None and campaign.tuned_by.metric != campaign.score.metric:

@@ -380,7 +380,8 @@ def load(path: Path) -> Campaign:
 def load_all(root: Path, problems: list[str]) -> list[Campaign]:
     """Return the campaigns below ``root``, the decided ones first.
 
-    A line for each file that is damaged is added to ``problems``.
+    A line for each file that is damaged is added to ``problems``. If several results have a campaign of one name, the
+    names are followed by the folders of results.
     """
     loaded = []
     for path in find(root):
@@ -391,7 +392,12 @@ def load_all(root: Path, problems: list[str]) -> list[Campaign]:
         except Exception as error:  # the other campaigns are reported
             reason = str(error) if isinstance(error, OSError | ValueError) else f"{path}: {error!r}"
             problems.append(f"campaign left out: {reason}")
-    return sorted(loaded, key=lambda campaign: bool(campaign.undecided))
+    count = Counter(campaign.name for campaign in loaded)
+    found = [
+        replace(campaign, name=f"{campaign.name} ({campaign.root})") if count[campaign.name] > 1 else campaign
+        for campaign in loaded
+    ]
+    return sorted(found, key=lambda campaign: bool(campaign.undecided))
 
 
 def _values(rows: Sequence[record.Row], split: str, metric: str) -> dict[int, float]:

@@ -1,15 +1,15 @@
 """What a campaign and the paper's items print: the plan with costs; then verdicts, or the files that were drawn."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from rmsexp.campaign.items import Asked, Items
-from rmsexp.campaign.progress import Planned
 from rmsexp.campaign.question import Question
 from rmsexp.commands.status import stage_table, terminal
 from rmsexp.records import record
 from rmsexp.records.frames import comparable, timing_records
 from rmsexp.system import atomic
-from rmsexp.system.command_line import ReportedError, command, inform, report
+from rmsexp.system.command_line import command
 from rmsexp.work import cost
 
 
@@ -24,15 +24,7 @@ def print_plan(asked: Asked) -> None:
         for job in [] if several else jobs:
             print(f"  {name:5} {plan.states[job]:13}{job.folder}")
 
-    def trial(job: Planned) -> float | None:
-        inform(f"trying {cost.TRIAL_STEPS} steps of {job.norm}, to estimate the time of training")
-        try:
-            return cost.trial(asked, job)
-        except ReportedError as error:
-            report(str(error))
-            return None
-
-    terminal().print(stage_table(plan.progress(asked.results, trial)))
+    terminal().print(stage_table(plan.progress(asked.results, partial(cost.trial, asked))))
     if several:
         print(f"  {len(plan.states)} runs in all, since items share runs")
     for timing in asked.timings():

@@ -9,19 +9,22 @@ from rmsexp.campaign.items import Asked
 from rmsexp.campaign.progress import Planned
 from rmsexp.records import record
 from rmsexp.system import machine_lock
-from rmsexp.system.command_line import ReportedError, report, value_word
+from rmsexp.system.command_line import inform, report, value_word
 from rmsexp.work import runner
 
 TRIAL_STEPS = 20
 
 
-def trial(asked: Asked, run: Planned) -> float:
+def trial(asked: Asked, run: Planned) -> float | None:
     """Return the seconds of training of a whole run, from ``TRIAL_STEPS`` steps; 0 if it diverges in these.
+
+    Return None if it fails, which is reported.
 
     The trial is done in a hidden folder below that of the campaign, or of the items, which is removed afterwards.
 
-    Raises: ReportedError if it fails; SystemExit if a signal stops it.
+    Raises: SystemExit if a signal stops it.
     """
+    inform(f"trying {TRIAL_STEPS} steps of {run.norm}, to estimate the time of training")
     words = asked.words_of(run)
     own = [word for word in words if not word.lstrip("+~").startswith(("logger=", "logger."))]  # a trial is no run
     own += [f"{key}={TRIAL_STEPS}" for key in ("max_steps", "log_every", "checkpoint_every", "eval_every")]
@@ -38,7 +41,8 @@ def trial(asked: Asked, run: Planned) -> float:
             raise SystemExit(128 + outcome.signum)
         if outcome.status == "failed":
             reason = str(outcome.error).partition(" (traceback in ")[0]  # which is removed with the trial
-            raise ReportedError(f"the trial of {run.norm} failed: {reason}")
+            report(f"the trial of {run.norm} failed: {reason}")
+            return None
         if outcome.status == "diverged":
             return 0.0
         clock = record.RunFolder(job.folder).read_metrics()[0][-1]["seconds"]

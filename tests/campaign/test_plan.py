@@ -163,10 +163,10 @@ def test_a_plan_before_any_run(
 ) -> None:
     """6 runs of tuning are planned, 8 more follow, then 4 final ones, each of which takes 2 hours."""
     asked = ask(tmp_path)
-    monkeypatch.setattr(cost, "trial", lambda *_: 7200.0)
+    tried = list[Job]()
+    monkeypatch.setattr(cost, "trial", lambda _, job: (tried.append(job), 7200.0)[1])
     summary.print_plan(asked)
-    out, err = capsys.readouterr()
-    lines = out.splitlines()
+    lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"{asked.folder.name}: Is RMSNorm as good as LayerNorm?"
     assert [line.split()[:2] for line in lines[1:7]] == [["tune", "missing"]] * 6
     assert [line.split() for line in lines[7:10]] == [
@@ -178,7 +178,7 @@ def test_a_plan_before_any_run(
         f"plan    {asked.folder / 'campaign.json'}",
         f"next    python -m rmsexp.campaign tiny results={asked.results} --config-dir {asked.config_dir}",
     ]
-    assert err.count("trying 20 steps") == 2  # of each norm
+    assert [job.norm for job in tried] == ["ln", "rms"]
 
 
 def test_a_plan_after_all_runs(
@@ -290,11 +290,6 @@ def test_a_campaign_with_a_ladder_is_read_as_it_was_written(tmp_path: Path, monk
     again = campaign_results.load(campaign.path)
     assert again == campaign
     assert not again.remarks
-    changed = campaign.path.read_text().replace('"schedule.warmup": [\n   2.0', '"schedule.warmup": [\n   3.0')
-    assert changed != campaign.path.read_text()
-    campaign.path.write_text(changed)
-    with pytest.raises(ValueError, match="norms"):
-        campaign_results.load(campaign.path)
 
 
 def test_a_ladder_that_cannot_be_run_is_refused(tmp_path: Path) -> None:

@@ -141,15 +141,12 @@ def test_a_norm_that_diverges_at_every_rate_is_worse_than_any(tmp_path: Path) ->
     [
         ({"format": 2}, "format"),
         ({"score": "error"}, "score"),
-        ({"norms": ["ln", "rms"]}, "norms"),
         ({"grid": [0.001, math.nan]}, "grid[1]"),
-        ({"grid": [0.001, 0.003]}, "octave"),
         ({"seeds": {"min_seeds": 8, "max_seeds": 16, "needed": None}}, "tune"),
         ({"seeds": {"tune": [1], "min_seeds": 8, "max_seeds": 8, "needed": 10**9}}, "needed"),
         ({"rules": 3}, "rules"),
         ({"claims": [{"claim": "x", "test": "better", "a": "rms", "b": "ln"}]}, "test=better"),
         ({"claims": [BETTER | {"one_sided": True}]}, "one_sided"),
-        ({"jobs": [{"stage": "final", "norm": "ln", "rate": 1.0, "seed": 0, "folder": "../../../x"}]}, "folder"),
     ],
 )
 def test_a_damaged_file_is_a_problem_and_other_campaigns_are_read(
