@@ -274,7 +274,7 @@ TASK += ("log_every=5", "threads=1")
 STEPS, EVERY = 300, 20  # of each run of a sweep; from one checkpoint to the next, where there are some on the way
 NORMS = ("none", "ln", "rms", "prms")
 SWEEP = ("rmsexp", "-m", *TASK, f"schedule.steps={STEPS}", "eval_every=100", f"norm={','.join(NORMS)}", "seed=0,1,2")
-CAMPAIGN = ("rmsexp.campaign", "quality", *TASK, "norms=[ln,rms]", "margin=5", "pilot.rate=0.002")
+CAMPAIGN = ("rmsexp.campaign", "quality", *TASK, "norms=[ln,rms]", "margin=5")
 CAMPAIGN += ("tune.over.optim.lr=[0.001,0.002,0.004]", "final.min_seeds=3", "final.max_seeds=4")
 CAMPAIGN += ("schedule.steps=60", f"checkpoint_every={EVERY}")
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)

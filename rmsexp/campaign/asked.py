@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rmsexp import config
-from rmsexp.campaign.progress import Plan, Planned
 from rmsexp.config import identity
 from rmsexp.config.timing import ProcessOptions, TimingConfig
 from rmsexp.records.frames import comparable, names, timing_records
@@ -25,7 +23,6 @@ WHERE_AND_HOW = (
     *("results=", "data.root=", "threads=", "device="),
     *("log_every=", "checkpoint_every=", "logger", "distributed.timeout="),
 )
-EXPONENT = re.compile(r"[-+]?\d+e[-+]?\d+", re.IGNORECASE)  # numbers that YAML takes for text, such as 1e-3
 
 
 @dataclass(frozen=True)
@@ -65,8 +62,8 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Asked(ABC):
-    """What a command asks for.
+class Request:
+    """What a campaign and items have in common.
 
     ``name``: that was typed, ``typed``: the words after it. ``words``: the overrides that all runs have.
     """
@@ -87,44 +84,14 @@ class Asked(ABC):
     def results(self) -> Path:
         return config.expanded(self.common.config.results)
 
-    @property
-    @abstractmethod
-    def folder(self) -> Path:
-        """The folder of what the command writes beside runs and timings."""
-
-    @property
-    @abstractmethod
-    def title(self) -> str:
-        """A line that says what is asked for."""
-
     def command(self, places: bool = True) -> tuple[str, ...]:
         """Return the words after ``python -m rmsexp.campaign``; without ``WHERE_AND_HOW`` if ``places`` is false."""
         typed = (word for word in self.typed if places or not word.startswith(WHERE_AND_HOW))
         return (self.name, *typed, *config_dir_words(self.config_dir))
 
-    @abstractmethod
-    def plan(self) -> Plan:
-        """Return the runs that the records so far ask for. New ones may follow when others have ended."""
-
-    @abstractmethod
-    def words_of(self, run: Planned) -> Sequence[str]:
-        """Return the overrides of a run."""
-
     def composed(self, words: Sequence[str]) -> config.Job:
         """Return the run of these overrides."""
         return _composed(tuple(words), self.config_dir)
-
-    def begin(self, run: Planned) -> config.Job:
-        """Return a run that a worker is about to begin. Raises: ReportedError if it may not."""
-        return self.composed(self.words_of(run))
-
-    def register(self) -> Path:
-        """Write down the rules of a campaign, unless that was done, and return the file. Raises: ReportedError."""
-        raise config.ConfigError("only campaigns with claims are registered")
-
-    @abstractmethod
-    def timings(self) -> Sequence[Timing]:
-        """Return the timings that follow the runs, each once."""
 
     def refuse_managed(self, words: Sequence[str], more: Collection[str]) -> None:
         """Raise ConfigError for an override of a key that is ``MANAGED``, or one of ``more``."""
@@ -133,10 +100,7 @@ class Asked(ABC):
                 raise config.ConfigError(f"{override.input_line}: {self.name} sets {override.key_or_group} itself")
 
 
-@lru_cache(maxsize=4096)
-def _composed(words: tuple[str, ...], config_dir: str | None) -> config.Job:
-    """Composing is slow."""
-    return config.job(words, config_dir)
+_composed = lru_cache(maxsize=4096)(config.job)  # composing is slow
 
 
 def timing(jobs: Sequence[config.Job], asked: ProcessOptions) -> Timing:
@@ -149,24 +113,10 @@ def timing(jobs: Sequence[config.Job], asked: ProcessOptions) -> Timing:
     return Timing(by_series, TimingConfig(reference=reference, processes=asked.processes, budget=asked.budget))
 
 
-def last_of_each(words: Iterable[str]) -> tuple[str, ...]:
-    """Return the typed words; of several with the same key, the last one."""
-    return tuple({word.partition("=")[0]: word for word in words}.values())
-
-
 def overrides(*stated: Mapping[str, Any], typed: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the overrides of runs: those that files state, the later ones replacing the earlier, and typed words."""
-    words = {key: as_word(key, value) for values in stated for key, value in config.flatten(values).items()}
+    """Return the overrides of runs: those that files state, and typed words. The last one of a key counts."""
+    words = {key: value_word(key, value) for values in stated for key, value in config.flatten(values).items()}
     return tuple((words | {word.partition("=")[0]: word for word in typed}).values())
-
-
-def as_word(key: str, value: Any) -> str:
-    """Return ``key=value`` as it is typed, with the home folder for ``~``, and with quotes where Hydra needs them."""
-    if not isinstance(value, str | bool | list | dict | None):  # numbers, and what YAML takes for a date
-        return f"{key}={value}"
-    if isinstance(value, str) and EXPONENT.fullmatch(value) and not key.startswith(WHERE_AND_HOW):
-        return f"{key}={value}"
-    return value_word(key, str(config.expanded(value)) if isinstance(value, str) and value.startswith("~") else value)
 
 
 def folder_name(name: str, words: Sequence[str]) -> str:

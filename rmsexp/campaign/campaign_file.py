@@ -33,22 +33,19 @@ FORMAT = 1
 OCTAVE_RULES, RULES = 1, 2
 TUNING = {OCTAVE_RULES: selection.OCTAVES, RULES: selection.QUARTERS}
 # Each stage has seeds of its own. Final seeds count from 0, and there are at most 1000 of them.
-TUNING_SEEDS, PILOT_SEED, TIMING_SEED = tuple(range(1000, 1000 + selection.TUNING_SEEDS)), 2000, 3000
+TUNING_SEEDS, TIMING_SEED = tuple(range(1000, 1000 + selection.TUNING_SEEDS)), 3000
 OCTAVE_KEYS = {"min_seeds": "look", "max_seeds": "most"}
+REGISTERED = ("digest", "commit", "date", "changed")  # keys of a registration in ``campaign.json``
 NO_GIT = "code "  # in the place of a commit where there is none, before a digest of files
-Stage = Literal["pilot", "tune", "final"]
+Count = Annotated[int, Between(0, seeds.MOST)]
+Stage = Literal["pilot", "tune", "final"]  # pilot runs: only of campaigns of the first rules
 
 
 class Job(NamedTuple):
-    """A run of a campaign.
+    """A run of a campaign: its stage, norm, value of the tuned key, seed, and folder below the results.
 
-    Attributes:
-        stage: "pilot", "tune" or "final".
-        norm: the name of the norm in the campaign, such as "rms" or "prms+p=0.5"; on a ladder, with the values there
-            (:func:`on_ladder`).
-        rate: the value of the tuned key.
-        seed: the run's seed.
-        folder: its folder below the results, ``<task>/<setting>/<series>/seed<k>``.
+    ``norm``: the name in the campaign, such as "rms" or "prms+p=0.5"; on a ladder, with the values there
+    (:func:`on_ladder`). ``folder``: ``<task>/<setting>/<series>/seed<k>``.
     """
 
     stage: Stage
@@ -68,39 +65,24 @@ class Seeds:
     """The tuning seeds, and numbers of final seeds: at least, at most, and as needed (None: not known yet)."""
 
     tune: tuple[int, ...]
-    min_seeds: int
-    max_seeds: int
-    needed: int | None
-
-    def __post_init__(self) -> None:
-        for key in ("min_seeds", "max_seeds", "needed"):
-            if (number := getattr(self, key)) is not None:
-                checks.at_least(key, number, 0, seeds.MOST)
+    min_seeds: Count
+    max_seeds: Count
+    needed: Count | None
 
 
-class Registered(NamedTuple):
+class Registration(NamedTuple):
     """How the rules of the campaign, its file without the part ``timing``, were registered.
 
-    Attributes:
-        digest: the digest of the rules.
-        commit: the commit of the code; None if it was not known.
-        date: the date.
-        changed: the keys of the rules that have changed since; None if there are none.
+    ``digest``: of the rules. ``commit``: of the code; None if it was not known. ``changed``: the keys of the rules that
+    have changed since, in ``campaign.json``. ``rules`` (:meth:`.question.Question.rules`) and ``code``, a digest of the
+    code, are in ``registered.json``.
     """
 
     digest: str
     commit: str | None
     date: str
-    changed: str | None
-
-
-class Registration(NamedTuple):
-    """The content of ``registered.json``: rules (:meth:`.question.Question.rules`), and a digest of the code."""
-
-    digest: str
-    commit: str
-    date: str
-    rules: dict[str, Any]
+    changed: str | None = None
+    rules: dict[str, Any] | None = None
     code: str | None = None
 
 
@@ -134,7 +116,7 @@ class CampaignFile:
         seeds: the tuning seeds and the numbers of final seeds.
         claims: the claims; their margins are in the displayed unit, such as percentage points.
         jobs: the runs planned so far.
-        registered: None before the first run after the pilot.
+        registered: None before the first run.
     """
 
     name: str
@@ -155,21 +137,7 @@ class CampaignFile:
     seeds: Seeds
     claims: tuple[Claim, ...]
     jobs: tuple[Job, ...]
-    registered: Registered | None
-
-    def __post_init__(self) -> None:
-        for job in self.jobs:
-            parts = job.folder.split("/")
-            if len(parts) != 4 or not all(part.strip(".") for part in parts):
-                raise ValueError(f"the folder {job.folder!r:.80} of a job is not <task>/<setting>/<series>/seed<k>")
-        for value in (value for values in (self.grid, *self.ladder.values()) for value in values):
-            checks.positive("a rate of the grid, or a value of the ladder,", value)
-        arms = {arm for of_norm in self.arms.values() for arm in of_norm}
-        claimed = {norm for claim in self.claims for norm in (claim.a, claim.b)}
-        if unknown := {job.norm for job in self.jobs} - arms | claimed - {*self.norms}:
-            raise ValueError(f"jobs or claims name {', '.join(sorted(unknown))}, which is not among the norms")
-        if self.seeds.tune and self.tolerance is None:
-            selection.tune(self.grid, {}, self.mode, self.seeds.tune)  # checks the grid
+    registered: Registration | None
 
     @property
     def task(self) -> str:
@@ -286,7 +254,7 @@ def text(file: CampaignFile) -> str:
     seeds = {old.get(key, key): value for key, value in asdict(file.seeds).items()}
     shown: dict[str, Any] = {"tuned_by": " ".join(file.tuned_by), "score": " ".join(file.score), "seeds": seeds}
     shown |= {"claims": [asdict(claim) for claim in file.claims], "jobs": [job._asdict() for job in file.jobs]}
-    shown["registered"] = None if file.registered is None else file.registered._asdict()
+    shown["registered"] = file.registered and dict(zip(REGISTERED, file.registered, strict=False))
     content: dict[str, Any] = {"format": FORMAT}
     content |= {each.name: shown.get(each.name, getattr(file, each.name)) for each in fields(CampaignFile)}
     later = ("rules", "supersedes") if file.rules == OCTAVE_RULES else ()
@@ -295,13 +263,6 @@ def text(file: CampaignFile) -> str:
 
 
 # --- the file of configs that asks for a campaign
-
-
-@dataclass
-class Pilot:
-    """A first run of each norm, at one rate, which shows whether the norm trains. ``rate`` None: there is no pilot."""
-
-    rate: float | None = None
 
 
 @dataclass
@@ -365,6 +326,7 @@ class Content:
     verdicts this one replaces, once it is decided. ``ladder``: keys of the runs with their values, such as
     ``{schedule.steps: [500, 1000, 2000], schedule.warmup: [50, 100, 200]}``; then claims are about the slope of the
     score over the first key (:mod:`rmsexp.rules.measures`). ``rules``: the version of the rules by which it was begun.
+    ``pilot``: of campaigns of the first rules, a first run of each norm, at one ``rate``, before tuning.
     """
 
     question: str = ""
@@ -373,7 +335,7 @@ class Content:
     margin: float | None = None
     supersedes: str | None = None
     ladder: dict[str, list[float]] = field(default_factory=dict)
-    pilot: Pilot = field(default_factory=Pilot)
+    pilot: dict[str, Any] = field(default_factory=dict)
     tune: Tune = field(default_factory=Tune)
     final: Final = field(default_factory=Final)
     rules: int = RULES
@@ -391,14 +353,12 @@ class Content:
             raise ValueError(
                 f"ladder: the values of {next(iter(self.ladder))} must be at least two, ascending, above 0"
             )
-        if uneven := [key for key, values in self.ladder.items() if len(values) != len(sizes)]:
-            raise ValueError(f"ladder.{uneven[0]} needs {len(sizes)} values, one for each of {next(iter(self.ladder))}")
         if self.final.tolerance is not None:
             raise ValueError("claims are about slopes or about stable ranges: leave out ladder or final.tolerance")
 
 
 # Keys of the campaign itself, not of its runs, which may be typed.
-KEYS = ("claims", *(key.name for key in fields(Content) if key.name not in ("runs", "rules")))
+KEYS = [key.name for key in fields(Content) if key.name not in ("runs", "rules", "pilot")]
 
 
 def read_content(stored: dict[str, Any], words: Sequence[str]) -> tuple[Content, tuple[Claim, ...], list[str]]:
@@ -407,8 +367,6 @@ def read_content(stored: dict[str, Any], words: Sequence[str]) -> tuple[Content,
     Raises: ConfigError or ValueError for a mistake in the file or in the words.
     """
     own = [word for word in words if re.split(r"[.=]", word, maxsplit=1)[0] in KEYS]
-    if any(word.startswith("claims") for word in own):
-        raise config.ConfigError("claims can be changed in its file only")
     claims = stored.pop("claims", [])
     try:
         merged = OmegaConf.to_container(OmegaConf.merge(as_config(stored), config.from_dotlist(own)))
@@ -444,9 +402,8 @@ def _claims(content: Content, stored: Any) -> tuple[Claim, ...]:
         stored = [{"claim": f"{norm} equals {first}", "a": norm} | shared for norm in others]
     claims: tuple[Claim, ...] = typed(tuple[Claim, ...], stored, "claims", refuse=True)
     claimed = {norm for claim in claims for norm in (claim.a, claim.b)}
+    if unknown := claimed - {*content.norms}:
+        raise config.ConfigError(f"claims name {', '.join(sorted(unknown))}, which is not among the norms")
     if idle := [norm for norm in content.norms if norm not in claimed]:
         raise config.ConfigError(f"norms: no claim is about {', '.join(idle)}; leave it out, or add a claim about it")
-    least = content.final.min_seeds
-    if more := [claim.claim for claim in claims if (claim.seeds or 0) > least]:
-        raise config.ConfigError(f"seeds of the claim {more[0]!r} are more than final.min_seeds, {least}: raise that")
     return claims

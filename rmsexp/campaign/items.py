@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from rmsexp import config
 from rmsexp.campaign import item_file, question
-from rmsexp.campaign.asked import WHERE_AND_HOW, Asked, Timing, folder_name, last_of_each, overrides, timing
+from rmsexp.campaign.asked import WHERE_AND_HOW, Request, Timing, folder_name, overrides, timing
 from rmsexp.campaign.item_file import Group, Item
 from rmsexp.campaign.progress import Plan
 from rmsexp.config.timing import ProcessOptions
-from rmsexp.records import states
+from rmsexp.records.states import read_run
 
 ALL = "paper"  # the name that stands for all items
 FOLDER = "paper"  # of tables and figures, below the results
@@ -49,7 +49,7 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Items(Asked):
+class Items(Request):
     """Items that a command is to make."""
 
     items: tuple[Item, ...]
@@ -100,7 +100,13 @@ class Items(Asked):
         return run.words
 
     def state(self, run: Run) -> str:
-        return states.state(self.results / run.folder, self.composed(run.words).config.max_steps)
+        """Return the state of a run; one that finished after fewer steps is to be continued."""
+        found = read_run(self.results / run.folder)
+        is_longer = found.state == "finished" and found.step < self.composed(run.words).config.max_steps
+        return "interrupted" if is_longer else found.state
+
+    def begin(self, run: Run) -> config.Job:
+        return self.composed(run.words)
 
     def plan(self) -> Plan:
         stages = {
@@ -120,12 +126,15 @@ class Items(Asked):
         return list({(each.folder, frozenset(each.jobs)): each for each in found if each is not None}.values())
 
 
+Asked = question.Question | Items
+
+
 def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) -> Items:
     """Return the item ``name``, or all items for ``ALL``, with the options and the overrides of all runs in ``words``.
 
     Raises: ConfigError for an unknown name and for a mistake in a file or in the words.
     """
-    typed = last_of_each(words)
+    typed = overrides(typed=words)
     options: Options = config.from_words(Options, [word for word in typed if OPTION.match(word)])
     chosen = item_file.options(config_dir) if name == ALL else [name]
     items = tuple(item_file.read(each, config_dir) for each in chosen)

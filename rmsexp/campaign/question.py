@@ -15,7 +15,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,14 +23,15 @@ from typing import Any
 
 from rmsexp import config
 from rmsexp.campaign import campaign_file
-from rmsexp.campaign.asked import WHERE_AND_HOW, Asked, Timing, folder_name, last_of_each, overrides, timing
-from rmsexp.campaign.campaign_file import NO_GIT, Content, Job, Metric, Registered, Stage
+from rmsexp.campaign.asked import WHERE_AND_HOW, Request, Timing, folder_name, overrides, timing
+from rmsexp.campaign.campaign_file import NO_GIT, Content, Job, Metric, Registration, Stage
 from rmsexp.campaign.progress import Plan, Planned
 from rmsexp.campaign.results import Campaign
 from rmsexp.config import classes, score
+from rmsexp.rules import selection
 from rmsexp.rules.claims import Claim
-from rmsexp.system import atomic, clock
-from rmsexp.system.command_line import ReportedError, config_dir_words, report, value_word
+from rmsexp.system import atomic, checks, clock
+from rmsexp.system.command_line import ReportedError, report, value_word
 from rmsexp.system.files import read_regular
 from rmsexp.system.lock import Lock
 from rmsexp.system.readers import read_yaml
@@ -41,12 +42,8 @@ PATIENCE = 5.0  # seconds after which a line says that this process waits for th
 NOT_OF_RUNS = ("campaign", "item", "sweep")  # groups of configs that say which runs are made, not what a run does
 
 
-class OtherCommitError(ReportedError):
-    """The campaign was registered at another commit than this one."""
-
-
 @dataclass(frozen=True)
-class Question(Asked):
+class Question(Request):
     """A checked campaign."""
 
     content: Content
@@ -135,19 +132,16 @@ class Question(Asked):
 
     # --- runs
 
-    def overrides(self, stage: Stage, norm: str, rate: float | None, seed: int) -> list[str]:
-        """Return the overrides of a run. ``rate`` None: at the recipe's rate. Only final runs see test splits."""
+    def words_of(self, run: Planned) -> list[str]:
+        """Return the overrides of a run: stage, norm, rate (None: the recipe's) and seed. Only final runs see test."""
+        stage, norm, rate, seed = run[:4]
         evaluation = score.PLANS[0] if stage == "final" else score.PLANS[1]
         own = self.tuning_words if stage == "tune" else ()
         words = [*self.words, *own, f"evaluation={evaluation}", *config.norm_words(norm), f"seed={seed}"]
         return words if rate is None else [*words, f"{self.rate}={campaign_file.plain(rate)}"]
 
-    def words_of(self, run: Planned) -> list[str]:
-        return self.overrides(*run[:4])
-
     def job(self, stage: Stage, norm: str, rate: float | None, seed: int) -> config.Job:
-        """Return a run, as :meth:`overrides`."""
-        return self.composed(self.overrides(stage, norm, rate, seed))
+        return self.composed(self.words_of((stage, norm, rate, seed)))
 
     def relative_folder(self, stage: Stage, norm: str, rate: float, seed: int) -> str:
         """Return the folder of a run below the results."""
@@ -159,42 +153,29 @@ class Question(Asked):
         norms = self.content.norms if asked.norms == ["all"] else asked.norms
         jobs = [self.job("final", norm, None, campaign_file.TIMING_SEED) for norm in norms]
         config.check_one_setting("timing.norms", jobs)
-        if len({job.series for job in jobs}) < len(jobs):
-            raise config.ConfigError(f"timing.norms={','.join(asked.norms)} has a norm twice; leave one out")
         return [timing(jobs, asked)] if jobs else []
 
     def begin(self, run: Planned) -> config.Job:
-        """Return a run. Unless it is a pilot run, register the campaign first, if that was not done.
-
-        Raises: OtherCommitError if the campaign was registered with other code.
-        """
-        if run.stage != "pilot":
-            self.register()
-        return super().begin(run)
+        """Register the campaign, if that was not done, and return a run. Raises: as :meth:`register`."""
+        self.register()
+        return self.composed(self.words_of(run))
 
     # --- plan
 
     def plan(self) -> Plan:
+        """Return the runs that the records so far ask for. New ones may follow when others have ended."""
         campaign = self.update()
         states = {job: campaign.results[job].status for job in campaign.jobs}
         lines = [*campaign.problems, *campaign.remarks, f"plan    {campaign.path}"]
-        stages = {stage: list[Job]() for stage in ("pilot", "tune", "final")} | campaign.stages
-        return Plan(stages, states, campaign.coming(), campaign.longer, lines)
+        return Plan(campaign.stages, states, campaign.coming(), campaign.longer, lines)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Inside the context, no other process writes the files of the campaign. Waits for those that do.
-
-        A line says so if that takes more than some seconds. At the beginning the temporary files of processes that were
-        killed are removed.
+    def locked(self) -> AbstractContextManager[None]:
+        """Let no other process write the files of the campaign inside the context. A long wait for one is reported.
 
         Raises: OSError if the folder cannot be written, or the file system has no locks.
         """
         lock = Lock(self.folder / ".lock", self.folder)
-        with lock.held(lambda refusal: report(f"waiting: {refusal.partition(';')[0]}"), PATIENCE):
-            for path in self.folder.glob(".*.tmp"):
-                path.unlink()
-            yield
+        return lock.held(lambda refusal: report(f"waiting: {refusal.partition(';')[0]}"), PATIENCE)
 
     def update(self) -> Campaign:
         """Write the campaign's file for the records so far, and return the campaign with the results of its runs.
@@ -221,13 +202,13 @@ class Question(Asked):
             campaign = replace(campaign, jobs=jobs, seeds=replace(campaign.seeds, needed=needed)).with_results()
 
     def _next_jobs(self, campaign: Campaign, needed: int | None) -> Iterator[Job]:
-        """Yield the runs that the rules ask for so far, by stage; pilot and final runs also if they are done."""
+        """Yield the runs that the rules ask for so far, by stage; final runs also if they are done."""
 
         def job(stage: Stage, norm: str, rate: float, seed: int) -> Job:
             return Job(stage, norm, rate, seed, self.relative_folder(stage, norm, rate, seed))
 
-        if (pilot := self.content.pilot.rate) is not None:
-            yield from (job("pilot", arm, pilot, campaign_file.PILOT_SEED) for arm in campaign.every_arm)
+        if rate := self.content.pilot.get("rate"):
+            yield from (job("pilot", arm, rate, 2000) for arm in campaign.every_arm)
         yield from (job("tune", *run) for run in campaign.tuning.runs)
         if campaign.tuning.runs or any(job.stage == "tune" for job in campaign.left):
             return
@@ -243,14 +224,15 @@ class Question(Asked):
         words = sorted(word for word in self.words if not word.startswith(WHERE_AND_HOW))
         stated = asdict(self.content) | {"runs": words, "claims": [asdict(claim) for claim in self.claims]}
         del stated["timing"]
-        stated["tune"]["first_seed"], stated["pilot"]["seed"] = campaign_file.TUNING_SEEDS[0], campaign_file.PILOT_SEED
+        stated["tune"]["first_seed"] = campaign_file.TUNING_SEEDS[0]
+        stated["pilot"] = {"rate": None, "seed": 2000} | self.content.pilot
         if self.content.rules == campaign_file.OCTAVE_RULES:  # as they were registered
             numbers = {old: stated["final"].pop(key) for key, old in campaign_file.OCTAVE_KEYS.items()}
             stated |= {"rules": None, "final": stated["final"] | {"seeds": numbers}}
         shared = {key: list(getattr(self.campaign, key)) for key in ("grid", "tuned_by", "score")}
         return json.loads(json.dumps(stated | shared))
 
-    def registered(self) -> Registered | None:
+    def registered(self) -> Registration | None:
         """Return how the campaign was registered, and what has changed since; None if it was not.
 
         Raises: ValueError if the file is damaged.
@@ -258,13 +240,13 @@ class Question(Asked):
         stored = campaign_file.registration(self.folder)
         if stored is None:
             return None
-        changed = campaign_file.changed_keys(stored.rules, self.rules())
-        return Registered(stored.digest, stored.commit, stored.date, ", ".join(changed) or None)
+        changed = campaign_file.changed_keys(stored.rules or {}, self.rules())
+        return Registration(stored.digest, stored.commit, stored.date, ", ".join(changed) or None)
 
     def register(self) -> Path:
         """Register the campaign, unless that was done, and return the file.
 
-        Raises: OtherCommitError if it was registered with other code; ValueError if the file is damaged.
+        Raises: ReportedError if it was registered with other code; ValueError if the file is damaged.
         """
         path, now = self.folder / campaign_file.REGISTRATION, code()
         with self.locked():
@@ -275,17 +257,14 @@ class Question(Asked):
                     path, {"digest": campaign_file.digest(rules), "date": clock.now(), "rules": rules} | now
                 )
                 return path
-        commit, own = (name.removesuffix("+") for name in (stored.commit, now["commit"]))
+        commit, own = (str(name).removesuffix("+") for name in (stored.commit, now["commit"]))
         if commit == own and stored.code in (None, now["code"]):
             return path
         there = "restore it, or begin anew in another results folder"
         if commit != own and not any(name.startswith(NO_GIT) for name in (commit, own)):
-            # relative paths would be others there
-            folder = None if self.config_dir is None else str(Path(self.config_dir).absolute())
-            words = [value_word("results", self.results.absolute()), *config_dir_words(folder)]
             there = f"git worktree add ../rmsexp-{commit[:7]} {commit}, and repeat the command there with "
-            there += shlex.join(words)
-        raise OtherCommitError(
+            there += shlex.quote(value_word("results", self.results.absolute()))
+        raise ReportedError(
             f"{self.folder.name} was registered at commit {stored.commit} with other code than this, which is of "
             f"{now['commit']}; all of its runs must come from the same code: {there}"
         )
@@ -312,7 +291,7 @@ def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) ->
 
     Raises: ConfigError for an unknown name and for a mistake in the file or in the words.
     """
-    path, typed = config.file(GROUP, name, config_dir), last_of_each(words)
+    path, typed = config.file(GROUP, name, config_dir), overrides(typed=words)
     try:
         stated, claims, of_runs = campaign_file.read_content(read_yaml(path), typed)
         shared = overrides({"threads": 1}, stated.runs, typed=of_runs)
@@ -320,13 +299,17 @@ def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) ->
         question.refuse_managed((*question.words, *question.tuning_words), [question.rate])
         _check(question)
         return question
-    except (ValueError, OSError) as error:  # ConfigError is a ValueError, too
+    except (ValueError, TypeError, OSError) as error:  # ConfigError is a ValueError, too
         raise config.ConfigError(f"campaign {name}: {error}") from None
 
 
 def _check(question: Question) -> None:
     """Raise ConfigError or ValueError unless runs can be composed and fit the rules."""
-    campaign, grid, pilot = question.campaign, question.campaign.grid, question.content.pilot.rate
+    campaign, grid = question.campaign, question.campaign.grid
+    for value in (value for values in (grid, *campaign.ladder.values()) for value in values):
+        checks.positive("a rate of the grid, or a value of the ladder,", value)
+    if campaign.tolerance is None:
+        selection.tune(grid, {}, campaign.mode, campaign.seeds.tune)  # checks the grid
     if campaign.tolerance is not None and (sorted({*grid}) != list(grid) or len(grid) < 3):
         raise config.ConfigError(f"tune.over.{question.rate}: a stable range needs at least three rates, ascending")
     if campaign.tolerance is None and campaign.tuned_by.metric != campaign.score.metric:
@@ -337,5 +320,3 @@ def _check(question: Question) -> None:
     for norm in campaign.every_arm:
         question.relative_folder("final", norm, grid[0], 0)
     question.timings()
-    if pilot is not None:
-        question.job("pilot", campaign.norms[0], pilot, campaign_file.PILOT_SEED)

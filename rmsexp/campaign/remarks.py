@@ -9,11 +9,9 @@ import math
 import statistics
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rmsexp import config
-from rmsexp.campaign import campaign_file
 from rmsexp.campaign.campaign_file import NO_GIT, moment
 from rmsexp.config.schema import flatten
 from rmsexp.records import record
@@ -86,24 +84,11 @@ def _registration(campaign: Campaign, began: Sequence[float]) -> list[str]:
     """Return whether the rules are those that were registered before the final runs, which began at ``began``."""
     if campaign.registered is None:
         return ["not registered: the campaign's file has no digest of its rules"]
-    lines = []
-    written = moment(campaign.registered.date)
-    early = 0 if written is None else sum(each < written - CLOCKS_DIFFER for each in began)
-    if early:  # the results of these runs may have shaped the rules
+    lines, written = [], moment(campaign.registered.date) or 0.0
+    if early := sum(each < written - CLOCKS_DIFFER for each in began):
         lines.append(f"{early} of its {len(began)} final runs began before its rules were registered")
     if (changed := campaign.registered.changed) is not None:
         lines.append(f"the campaign's file has changed since it was registered: {changed}")
-    try:
-        stored = campaign_file.registration(campaign.path.parent)
-    except (OSError, ValueError) as error:
-        return [*lines, str(error)]
-    if stored is None:
-        return [*lines, f"its {campaign_file.REGISTRATION} is missing, so its rules may have changed since"]
-    now: dict[str, Any] = {key: list(getattr(campaign, key)) for key in ("norms", "grid", "tuned_by", "score")}
-    now |= {"claims": [asdict(claim) for claim in campaign.claims]}
-    differ = not changed and campaign_file.changed_keys({key: stored.rules.get(key) for key in now}, now)
-    if differ or campaign.registered[:3] != stored[:3] or campaign_file.digest(stored.rules) != stored.digest:
-        lines.append(f"{campaign_file.FILE} and {campaign_file.REGISTRATION} differ, so one was changed by hand")
     return lines
 
 

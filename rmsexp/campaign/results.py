@@ -86,19 +86,14 @@ class Campaign(CampaignFile):
         files = record.RunFolder(self.root / job.folder)
         try:
             if not files.run_path.exists():
-                if files.status_path.exists() and files.read_status()["status"] in record.ENDED:
-                    problems.append(f"{files.path} has ended, but {record.RUN} is missing")
                 return Result("missing")
             return self._read(files, job)
         except DAMAGE as error:
-            reason = f"has no {error}" if isinstance(error, KeyError) else str(error)
-            problems.append(reason if str(files.path) in reason else f"{files.path}: {reason}")
+            problems.append(f"{files.path}: {error!r}")
             return Result("missing")
 
     def _read(self, files: record.RunFolder, job: Job) -> Result:
         run, status = files.read_run(), str(files.read_status()["status"])
-        if (name := "/".join([run["task"], run["setting"], run["series"], f"seed{run['seed']}"])) != job.folder:
-            raise ValueError(f"{files.run_path} describes the run {name}, so it does not count")
         code = frozenset(commit_of(session.get("git") or {}, session.get("code")) for session in run["sessions"])
         began = next((moment(session.get("started")) for session in run["sessions"]), None)
         result = Result(status, code=code, data=run["dataset"]["digest"], began=began)
@@ -315,7 +310,7 @@ class Campaign(CampaignFile):
         The grid is taken not to be extended, and the seeds to be those of the first look. Rates and folders are not
         known yet: the runs have the lowest rate and no folder.
         """
-        if self._lost:
+        if not self.undecided:
             return []
         runs: list[Job] = []
         planned = Counter((job.stage, job.norm) for job in self.jobs)
@@ -385,21 +380,18 @@ def load(path: Path) -> Campaign:
 def load_all(root: Path, problems: list[str]) -> list[Campaign]:
     """Return the campaigns below ``root``, the decided ones first.
 
-    A line for each file that is damaged, or in the folder of another campaign, is added to ``problems``. If several
-    results have a campaign of one name, the names are followed by the folders of results.
+    A line for each file that is damaged is added to ``problems``. If several results have a campaign of one name, the
+    names are followed by the folders of results.
     """
     loaded = []
     for path in find(root):
         try:
             campaign = load(path)
-            if path.parent.name != campaign.name:
-                raise ValueError(f"{path} is in another folder than that of the campaign {campaign.name}")
             assert campaign.verdicts is not None  # computed now: a file may be strange in many ways
             loaded.append(campaign)
-        except (OSError, ValueError) as error:
-            problems.append(f"campaign left out: {error}")
         except Exception as error:  # the other campaigns are reported
-            problems.append(f"campaign left out: {path}: {error!r}")
+            reason = str(error) if isinstance(error, OSError | ValueError) else f"{path}: {error!r}"
+            problems.append(f"campaign left out: {reason}")
     count = Counter(campaign.name for campaign in loaded)
     found = [
         replace(campaign, name=f"{campaign.name} ({campaign.root})") if count[campaign.name] > 1 else campaign

@@ -32,20 +32,20 @@ from rmsexp import config
 from rmsexp.commands import launch
 from rmsexp.config.words import overrides
 from rmsexp.system import process
-from rmsexp.system.command_line import REPORTED, Parser, config_dir_words, entry_point, number, report, value_word
+from rmsexp.system.command_line import REPORTED, Parser, entry_point, number, report, value_word
 from rmsexp.system.lock import RunLockedError
 
 if TYPE_CHECKING:
-    from rmsexp.campaign.asked import Asked, Timing
+    from rmsexp.campaign.asked import Timing
+    from rmsexp.campaign.items import Asked
 
 WORKER = "campaign_worker"  # the name of a worker's config in Hydra's ConfigStore
 ON_THIS_MACHINE = ("basic", "joblib", "submitit_local")  # launchers of Hydra whose workers share the cores
-RESTARTS = 3  # how often the workers are started again after the process of one was killed
 
-# The config of a worker that a launcher of Hydra starts. name, words, config_dir: of the command line; typed: the words
-# of the whole command line, for the record of a timing; of: the number of workers that share the machine's cores;
-# worker: its number. A worker takes one run after the other by itself, so all have the same words but for the number.
-VALUES: dict[str, Any] = {"name": "", "words": [], "config_dir": None, "typed": [], "of": 1, "worker": 0}
+# The config of a worker that a launcher of Hydra starts. name, words, config_dir: of the command line; of: the number
+# of workers that share the machine's cores; worker: its number. A worker takes one run after the other by itself, so
+# all have the same words but for the number.
+VALUES: dict[str, Any] = {"name": "", "words": [], "config_dir": None, "of": 1, "worker": 0}
 DEFAULTS = ["_self_", {"override hydra/job_logging": "none"}, {"override hydra/hydra_logging": "none"}]
 ConfigStore.instance().store(name=WORKER, node=VALUES | {"defaults": DEFAULTS})
 
@@ -61,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = [word for word in words if word not in of_hydra]
         asked = items.asked(arguments.name, words, arguments.config_dir)
         if arguments.register:
+            if isinstance(asked, items.Items):
+                raise config.ConfigError("only campaigns with claims are registered")
             print(f"registered  {asked.register()}")
             return 0
         from rmsexp.commands import summary
@@ -69,8 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             summary.print_plan(asked)
             return 0
         print(asked.title, flush=True)
-        typed = _typed(arguments)
-        status = _start(asked, arguments, words, of_hydra) if of_hydra or arguments.jobs > 1 else _work(asked, typed)
+        status = _start(asked, arguments, words, of_hydra) if of_hydra or arguments.jobs > 1 else _work(asked)
         if status < 128:
             summary.conclude(asked)
         return status
@@ -90,13 +91,12 @@ def _start(asked: Asked, arguments: argparse.Namespace, words: Sequence[str], of
         "words": list(words),
         "config_dir": arguments.config_dir,
         "of": arguments.jobs if launcher in (None, *ON_THIS_MACHINE) else 1,
-        "typed": _typed(arguments),
         "hydra.sweep.dir": asked.results,
         "hydra.sweep.subdir": ".",
         "hydra.output_subdir": None,
     }
     words = [*(value_word(key, value) for key, value in values.items()), f"worker=range({arguments.jobs})"]
-    status = launch.launch(_worker, ["-m", *chosen, *words], WORKER, RESTARTS)
+    status = launch.launch(_worker, ["-m", *chosen, *words], WORKER)
     return status or int(bool(asked.plan().left) or any(timing.is_left() for timing in asked.timings()))
 
 
@@ -108,7 +108,7 @@ def _worker(composed: DictConfig) -> None:
     with process.ending_on_signals(), suppress(SystemExit):  # which would end the workers that share this process
         try:
             asked = items.asked(composed.name, list(composed.words), composed.config_dir)
-            _work(asked, list(composed.typed), composed.of, f"[{composed.worker + 1}] ")
+            _work(asked, composed.of, f"[{composed.worker + 1}] ")
         except REPORTED as error:
             report(error)
 
@@ -122,13 +122,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--plan", action="store_true", help="print runs and costs instead of training")
     parser.add_argument("--register", action="store_true", help="register the campaign's rules, and end")
     parser.add_argument("--jobs", type=number(int, 1, 256), default=1, metavar="N", help="number of workers to start")
-    arguments = parser.parse_intermixed_args(argv)
-    if (arguments.plan or arguments.register) and arguments.jobs > 1:
-        parser.error("--plan and --register do no runs, so --jobs does not go with them")
-    return arguments
+    return parser.parse_intermixed_args(argv)
 
 
-def _work(asked: Asked, typed: Sequence[str], of: int = 1, label: str = "") -> int:
+def _work(asked: Asked, of: int = 1, label: str = "") -> int:
     """Do runs that are left and, after them, the timings; return the exit status.
 
     ``of``: the number of workers that share this machine's cores. ``label``: stands before each line that is printed.
@@ -138,7 +135,7 @@ def _work(asked: Asked, typed: Sequence[str], of: int = 1, label: str = "") -> i
     def tell(line: str) -> None:
         print(f"{label}{line}", flush=True)
 
-    worker = Worker(asked, of, tell)
+    worker, typed = Worker(asked, of, tell), ["python", "-m", "rmsexp.campaign", *asked.command()]
     signum = worker.work()
     failed = len(worker.failed)
     try:
@@ -177,10 +174,3 @@ def _measure(timing: Timing, report: Callable[[str], None], typed: Sequence[str]
             stop = processes.record(timing.jobs, timing.options, report, typed, show)
             return None if stop is None else stop.signum
     return None
-
-
-def _typed(arguments: argparse.Namespace) -> list[str]:
-    """Return the words of the command line that was typed."""
-    jobs = ["--jobs", str(arguments.jobs)] if arguments.jobs > 1 else []
-    own = config_dir_words(arguments.config_dir)
-    return ["python", "-m", "rmsexp.campaign", arguments.name, *arguments.words, *own, *jobs]

@@ -21,8 +21,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--temperature", type=number(float, 0.0), default=1.0, help=temperature_help)
     parser.add_argument("--seed", type=number(int, 0, LARGEST_SEED), default=0, help="seed of the random choices (0)")
     arguments = parser.parse_args(argv)
-    if any("\ud800" <= character <= "\udfff" for character in arguments.prompt):
-        parser.error("--prompt is not UTF-8")
     import torch
 
     from rmsexp.tasks.language_model import Task

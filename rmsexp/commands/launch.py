@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Sequence
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from typing import Any
 
@@ -16,13 +15,12 @@ from rmsexp.system import process
 from rmsexp.system.command_line import ReportedError
 
 
-def launch(function: TaskFunction, words: Sequence[str], config_name: str = "config", restarts: int = 0) -> int:
+def launch(function: TaskFunction, words: Sequence[str], config_name: str = "config") -> int:
     """Let Hydra call ``function`` with the config that it composes from ``words``, in one process or several.
 
     Return 0, or the exit status with which ``function`` or Hydra ended the process by SystemExit.
 
-    ``config_name``: a file in configs, or a config in Hydra's ConfigStore. ``restarts``: how often all is done again
-    after joblib lost a process, which ends the others: runs continue from their last checkpoints.
+    ``config_name``: a file in configs, or a config in Hydra's ConfigStore.
 
     Raises: ConfigError if Hydra refuses the words, as for hydra.sweeper.max_batch_size=0; OSError; ReportedError if a
     launcher fails.
@@ -36,9 +34,6 @@ def launch(function: TaskFunction, words: Sequence[str], config_name: str = "con
     except (OSError, ReportedError):
         raise
     except RuntimeError as error:  # such as a process of joblib that was killed
-        if restarts and isinstance(error, BrokenProcessPool):
-            print("a process was lost; all are started again", flush=True)
-            return launch(function, words, config_name, restarts - 1)
         raise ReportedError(f"{type(error).__name__}: {error}") from None
     except Exception as error:  # Hydra and its plugins raise many types of exceptions for invalid values
         raise config.ConfigError(

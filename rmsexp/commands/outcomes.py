@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rmsexp import config
-from rmsexp.records import record, states
-from rmsexp.records.states import Past, RefusedError, name_of
+from rmsexp.records import record
+from rmsexp.records.states import NOT_STARTED, Past, RefusedError, name_of
 from rmsexp.system.command_line import command, config_dir_words, report
 
 if TYPE_CHECKING:
@@ -66,22 +66,15 @@ def next_command(job: config.Job, config_dir: str | None) -> str:
 
     If all have one, the command is a sweep over these norms with three seeds. All other words are those of the job.
     """
-    from rmsexp.train.device import lacks_gpu
-
-    left_out = ("norm=", "norm.", "force=", *["device="] * lacks_gpu(job.config))
-    words = [
-        *config_dir_words(config_dir),
-        *(word for word in job.overrides if not word.lstrip("+~").startswith(left_out)),
-    ]
+    left_out = ("norm=", "norm.", "force=")
+    typed = (word for word in job.overrides if not word.lstrip("+~").startswith(left_out))
+    words = [*config_dir_words(config_dir), *typed]
     existing = {path.name for path in job.setting_folder.iterdir() if path.is_dir()}
-    # model.qk_norm=true is refused with norms that do not act on activations
-    refused = ("none", "wn") if getattr(getattr(job.config, "model", None), "qk_norm", False) else ()
-    norms = [name for name in PAPER_NORMS if name not in refused]
-    norm = next((name for name in norms if name not in existing), None)
+    norm = next((name for name in PAPER_NORMS if name not in existing), None)
     if norm is not None:
         return command("rmsexp", *words, f"norm={norm}")
     words = [word for word in words if not word.startswith("seed=")]
-    return command("rmsexp", "-m", *words, f"norm={','.join(norms)}", "seed=0,1,2")
+    return command("rmsexp", "-m", *words, f"norm={','.join(PAPER_NORMS)}", "seed=0,1,2")
 
 
 def draw(job: config.Job) -> Path | None:
@@ -128,11 +121,10 @@ def show_settings(jobs: Sequence[config.Job]) -> None:
 
 def list_unfinished(jobs: Sequence[config.Job]) -> int:
     """List the runs of a sweep that did not finish, and return 1 if one of them did not diverge either, else 0."""
-    unfinished = {job.folder: status for job in jobs if (status := _result(job))["status"] != "finished"}
-    for folder, status in unfinished.items():
-        reason = "another process is doing it" if status["status"] == "running" else status.get("error")
-        print(f"{status['status']}: {folder}: {reason}")
-    failed = any(status["status"] != "diverged" for status in unfinished.values())
+    unfinished = {job.folder: result for job in jobs if (result := _result(job))[0] != "finished"}
+    for folder, (status, reason) in unfinished.items():
+        print(f"{status}: {folder}: {'another process is doing it' if status == 'running' else reason}")
+    failed = any(status != "diverged" for status, _ in unfinished.values())
     if failed:
         print(f"{jobs[0].again} to do the runs that are missing; it skips those that have ended")
     return int(failed)
@@ -140,31 +132,22 @@ def list_unfinished(jobs: Sequence[config.Job]) -> int:
 
 def counts(jobs: Sequence[config.Job]) -> str:
     """Return the number of runs in each state, such as "5 finished, 2 interrupted, 11 not started"."""
-    found = Counter(states.state(job.folder, job.config.max_steps) for job in jobs)
-    return ", ".join(
-        f"{found[state]} {state}" for state in (*reversed(states.STATES), states.NOT_STARTED) if found[state]
-    )
+    found = Counter(_result(job)[0] for job in jobs)
+    return ", ".join(f"{number} {state}" for state, number in found.items())
 
 
-def _result(job: config.Job) -> Mapping[str, Any]:
-    """Return the status of a job's run; "failed" if the run in its folder has ended but is not, or not all of, it.
+def _result(job: config.Job) -> tuple[str, str | None]:
+    """Return the state of a job's run, and why it has not finished.
 
-    So it is, too, if the record contradicts that it has ended. The job was then refused or could not be repeated, and
-    the message that says why was printed in its turn.
+    A job whose folder holds another run was refused, and so has failed.
     """
-    folder = record.RunFolder(job.folder)
     try:
-        status = folder.read_status()
-    except (OSError, ValueError) as error:
-        return {"status": "failed", "error": f"no status ({error})"}
-    if status["status"] in record.ENDED:
-        try:
-            past = Past.read(folder)
-            past.refuse_other(run=name_of(job), config=job.resolved)
-            if not past.has_ended(job.config.max_steps):
-                raise RefusedError(
-                    f"finished at step {past.step} of max_steps={job.config.max_steps}, and was not continued"
-                )
-        except RefusedError as error:
-            return {**status, "status": "failed", "error": str(error)}
-    return status
+        past = Past.read(record.RunFolder(job.folder))
+        past.refuse_other(run=name_of(job), config=job.resolved)
+        if past.status is None:
+            return NOT_STARTED, "no status"
+        if past.status["status"] in record.ENDED and not past.has_ended(job.config.max_steps):
+            return "interrupted", f"at step {past.step} of max_steps={job.config.max_steps}"
+        return past.status["status"], past.status.get("error")
+    except (RefusedError, OSError) as error:
+        return "failed", str(error)

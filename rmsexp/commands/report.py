@@ -20,11 +20,10 @@ from rmsexp.report.page import html
 from rmsexp.system.command_line import Parser, command, entry_point, value_word
 
 OVERVIEW = "report"
-COMMITTED = ("results", record.REFERENCE)  # the end of the path of committed records
 
 
 def run(results: Path, out: Path | None = None) -> list[Path]:
-    """Write a report of each setting below ``results``, and the overview, into ``out`` (:func:`report_folder`).
+    """Write a report of each setting below ``results``, and the overview, into ``out`` (``<results>/report``).
 
     A setting has runs, timing records or both. Settings that have only pilot and tuning runs of a campaign below
     ``results`` have no report.
@@ -40,19 +39,7 @@ def run(results: Path, out: Path | None = None) -> list[Path]:
     print(f"reading {results}", flush=True)
     if line := record.left_out(results, "rmsexp.report"):
         print(line, flush=True)
-    return _write(results, out or report_folder(results))
-
-
-def report_folder(results: Path) -> Path:
-    """Return the folder of the report of ``results``: ``<results>/report``.
-
-    Committed files are not replaced: the report of ``<results>/reference``, or of a folder below it, is in
-    ``<results>/report/reference``.
-    """
-    for folder in (results, *results.parents, *results.absolute().parents):
-        if folder.parts[-2:] == COMMITTED:
-            return folder.parent / OVERVIEW / record.REFERENCE
-    return results / OVERVIEW
+    return _write(results, out or results / OVERVIEW)
 
 
 def _write(results: Path, out: Path) -> list[Path]:

@@ -6,7 +6,6 @@ import os
 import sys
 import traceback
 import warnings
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
@@ -82,10 +81,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_config_dir()
     parser.add_argument("-c", "--cfg", choices=("job", "hydra", "all"))
     parser.add_argument("-i", "--info", nargs="?", const="all", choices=INFORMATION)
-    arguments = parser.parse_intermixed_args(argv)
-    if arguments.multirun and (arguments.cfg or arguments.info):
-        parser.error("-m does not go with --cfg and --info, which are about one run")
-    return arguments
+    return parser.parse_intermixed_args(argv)
 
 
 def _print(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
@@ -103,18 +99,12 @@ def _sweep(jobs: Sequence[config.Job], sweep: words.Sweep, config_dir: str | Non
 
     List the runs that did not finish, and return the exit status.
 
-    Raises: ConfigError if a run is there twice; RunLockedError if another process writes a run that ``force=true``
-    would move aside; as :func:`.launch.launch`.
+    Raises: RunLockedError if another process writes a run that ``force=true`` would move aside; as
+    :func:`.launch.launch`.
     """
     from rmsexp.records.record import RunFolder
     from rmsexp.work import runner
 
-    folder, count = Counter(job.folder for job in jobs).most_common(1)[0]
-    if count > 1:
-        raise config.ConfigError(
-            f"the sweep would do the run {folder} {count} times; give each value once, and sweep only over keys that "
-            "make different runs"
-        )
     shared = _shared(sweep.launcher, len(jobs))
     # Earlier runs are moved aside before the first run begins. If the sweep is interrupted, its command without
     # force=true then does the runs that are left.

@@ -17,10 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from rmsexp.campaign import progress
-from rmsexp.campaign.progress import CampaignState, Overview
+from rmsexp.campaign.progress import CampaignState, Overview, Stage
 from rmsexp.config.schema import results_folder
 from rmsexp.records import record
-from rmsexp.records.states import NOT_STARTED, STATES
+from rmsexp.records.states import STATES
 from rmsexp.system.command_line import Parser, brief, duration, entry_point
 
 REFRESH_SECONDS = 2.0
@@ -36,10 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--watch", action="store_true", help="show this until Ctrl-C, again every 2 seconds")
     arguments = parser.parse_args(argv)
-    results, console = results_folder(arguments.results), Console(highlight=False)
+    results, console = results_folder(arguments.results), terminal()
     if not arguments.watch:
-        # lines that are not written to a terminal are as wide as necessary
-        (console if console.is_terminal else Console(highlight=False, width=WIDEST)).print(_shown(results))
+        console.print(_shown(results))
         return 0
     if not console.is_terminal:
         parser.error("--watch needs a terminal; leave it out")
@@ -47,6 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         while True:
             live.update(_shown(results), refresh=True)
             threading.Event().wait(REFRESH_SECONDS)
+
+
+def terminal() -> Console:
+    """Return what prints to a terminal; lines that are written to anything else are as wide as necessary."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=WIDEST)
 
 
 def _shown(results: Path) -> Group:
@@ -90,20 +95,22 @@ def _blocks(overview: Overview) -> Iterator[RenderableType]:
 def _campaign(campaign: CampaignState) -> Iterator[RenderableType]:
     yield _text(f"\ncampaign {campaign.name}", "bold")
     yield _text(campaign.question)
-    stages = campaign.stages
-    shown = [state for state in (*STATES, NOT_STARTED) if any(stage.states.get(state) for stage in stages)]
-    later = ["coming"] * any(stage.coming for stage in stages)
-    table = _table("stage", *shown, "left", *later)
-    for stage in stages:
-        numbers = [*(stage.states.get(state, 0) for state in shown), stage.left, *[stage.coming] * len(later)]
-        table.add_row(*map(_text, [stage.name, *map(str, numbers)]))
-    yield table
-    if campaign.left:
-        time = _duration(campaign.seconds_left)
-        ended = sum(stage.ended for stage in stages)
-        runs = f"{ended} of {ended + campaign.left} runs have ended"
-        yield _text(f"time left  {time}, with one worker on idle cores; {runs}")
+    yield stage_table(campaign.stages)
+    left = progress.total(stage.seconds_left for stage in campaign.stages)
+    if left != 0:
+        yield _text(f"time left  {_duration(left)}, one run after the other")
     yield Text(f"next       {brief(campaign.next)}", overflow="fold")
+
+
+def stage_table(stages: Sequence[Stage]) -> Table:
+    """Return a table of the stages of a campaign, or of items: runs by state, what they took, and what is left."""
+    shown = list(dict.fromkeys(state for stage in stages for state in stage.states))
+    table = _table("stage", *shown, "coming", "took", "time left")
+    for stage in stages:
+        numbers = [str(number) for number in (*(stage.states[state] for state in shown), stage.coming)]
+        times = _duration(stage.seconds), _duration(stage.seconds_left)
+        table.add_row(*map(_text, [stage.name, *numbers, *times]))
+    return table
 
 
 def _unfinished(overview: Overview, state: str) -> Iterator[RenderableType]:
@@ -118,18 +125,14 @@ def _unfinished(overview: Overview, state: str) -> Iterator[RenderableType]:
     for run in runs:
         steps = f"{run.step}/{run.steps}" if run.steps is not None else str(run.step)
         reason = _duration(run.seconds_left) if state == "running" else (run.error or "").partition("\n")[0]
-        shown = ""
-        if found := run.evaluation:
-            value = "not finite" if found.value is None else f"{found.value:.4f}"
-            shown = f"{found.split} {found.metric} {value}"
-        table.add_row(*map(_text, [_below(overview.results, run.folder), steps, *[shown] * evaluated, reason]))
+        evaluation = [run.evaluation] * evaluated
+        table.add_row(*map(_text, [_below(overview.results, run.folder), steps, *evaluation, reason]))
     yield table
 
 
 def _below(results: Path, folder: Path) -> str:
     """Return the path of a folder below the results; its whole path if it is not below them."""
-    results, folder = results.absolute(), folder.absolute()
-    return str(folder.relative_to(results) if results in folder.parents else folder)
+    return str(folder.absolute()).removeprefix(f"{results.absolute()}/")
 
 
 def _table(*columns: str) -> Table:

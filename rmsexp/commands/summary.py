@@ -1,15 +1,15 @@
 """What a campaign and the paper's items print: the plan with costs; then verdicts, or the files that were drawn."""
 
 from collections.abc import Sequence
+from functools import partial
 
-from rmsexp.campaign.asked import Asked
-from rmsexp.campaign.items import Items
-from rmsexp.campaign.progress import Planned
+from rmsexp.campaign.items import Asked, Items
 from rmsexp.campaign.question import Question
+from rmsexp.commands.status import stage_table, terminal
 from rmsexp.records import record
 from rmsexp.records.frames import comparable, timing_records
 from rmsexp.system import atomic
-from rmsexp.system.command_line import ReportedError, command, inform, report
+from rmsexp.system.command_line import command
 from rmsexp.work import cost
 
 
@@ -24,20 +24,7 @@ def print_plan(asked: Asked) -> None:
         for job in [] if several else jobs:
             print(f"  {name:5} {plan.states[job]:13}{job.folder}")
 
-    def trial(job: Planned) -> float | None:
-        inform(f"trying {cost.TRIAL_STEPS} steps of {job.norm}, to estimate the cost")
-        try:
-            return cost.trial(asked, job)
-        except ReportedError as error:
-            report(str(error))
-            return None
-
-    stages = plan.progress(asked.results, plan.costs(asked.results), trial)
-    print("runs and uncontended hours, one after the other:")
-    for stage in stages:
-        drawn = f"; {'' if asked.page(stage.name).exists() else 'not '}drawn" if isinstance(asked, Items) else ""
-        done = f"{stage.ended:3}, {_hours(stage.seconds)}"
-        print(f"  {stage.name:6} done {done}; left {stage.left + stage.coming:3}, {_hours(stage.seconds_left)}{drawn}")
+    terminal().print(stage_table(plan.progress(asked.results, partial(cost.trial, asked))))
     if several:
         print(f"  {len(plan.states)} runs in all, since items share runs")
     for timing in asked.timings():
@@ -47,18 +34,14 @@ def print_plan(asked: Asked) -> None:
         print(f"  timing {state}: {', '.join(timing.jobs)} in {timing.folder.relative_to(asked.results)}")
     for line in plan.lines:
         print(line)
-    _print_next(asked, any(stage.left + stage.coming for stage in stages))
-
-
-def _hours(seconds: float | None) -> str:
-    return "unknown" if seconds is None else f"{seconds / 3600:.2f} h"
+    _print_next(asked, bool(plan.left or plan.coming))
 
 
 def conclude(asked: Asked) -> None:
     """Print the verdicts that the records show, or draw the items."""
     if isinstance(asked, Items):
         draw(asked)
-    elif isinstance(asked, Question):
+    else:
         print_verdicts(asked)
 
 

@@ -25,10 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     classes.load_own(arguments.config_dir, arguments.norm_class)
     device = torch.device(arguments.device)
     task, model, step = trained.load(arguments.run, TranslationTask, device, inform, which=arguments.checkpoint)
-    try:
-        text = sys.stdin.buffer.read().decode("utf-8-sig")  # without a byte order mark
-    except UnicodeDecodeError as error:
-        raise ValueError(f"the input is not UTF-8 (byte {error.start})") from None
+    text = sys.stdin.buffer.read().decode("utf-8-sig")  # without a byte order mark
     lines = text.removesuffix("\n").split("\n") if text else []
     inform(f"translating {len(lines)} lines with the model of step {step}")
     with autocast(task.config.precision, device):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from rmsexp import config
 from rmsexp.records import record
@@ -33,7 +32,7 @@ DIFFERENCES = {
 
 
 class RefusedError(ReportedError, ValueError):
-    """A run is refused: its folder holds another run than the job's, or a damaged record, and is left as it was."""
+    """A run is refused: its folder holds another run than the job's, or a damaged record. Only its status changes."""
 
 
 @dataclass(frozen=True)
@@ -116,12 +115,8 @@ class Past:
         if self.status is None or self.status["status"] not in record.ENDED:
             return False
         files = self.files
-        kept = ((files.run_path, self.run), (files.config_path, self.resolved))
-        problem = next((f"{path} is missing" for path, content in kept if content is None), None)
-        try:
-            problem = problem or files.read_metrics()[1]
-        except FileNotFoundError:
-            problem = f"{files.metrics_path} is missing"
+        missing = [path for path in (files.run_path, files.config_path, files.metrics_path) if not path.exists()]
+        problem = f"{missing[0]} is missing" if missing else files.read_metrics()[1]
         if problem is not None:
             raise RefusedError(f"{problem}; restore the file, or {ANEW}")
         return self.status["status"] == "diverged" or self.step >= max_steps
@@ -135,31 +130,23 @@ def name_of(job: config.Job) -> str:
 # --- states
 
 
-class Evaluation(NamedTuple):
-    """An evaluation of a run. ``value``: of the task's target metric; None: it was not finite."""
-
-    step: int
-    split: str
-    metric: str
-    value: float | None
-
-
 @dataclass(frozen=True)
 class Run:
     """The state of a run.
 
-    ``state``: one of ``STATES``. ``steps``: number of steps of the whole run; None: unknown, as are other values that
-    are None. ``evaluation``: the last one. ``seconds``: time of the run's processes so far, without warm-up.
-    ``error``: why the run diverged, failed or was interrupted. ``problems``: messages about damaged files.
+    ``state``: one of ``STATES``, or ``NOT_STARTED``. ``steps``: number of steps of the whole run; None: unknown, as are
+    other values that are None. ``evaluation``: the target metric at the last one. ``seconds``: time of the run's
+    processes so far, without warm-up. ``seconds_left``: that of the other steps at the pace so far; 0 if the run has
+    ended. ``error``: why the run diverged, failed or was interrupted. ``problems``: messages about damaged files.
     """
 
     folder: Path
     state: str
     step: int
     steps: int | None = None
-    evaluation: Evaluation | None = None
+    evaluation: str = ""
     seconds: float | None = None
-    seconds_per_step: float | None = None
+    seconds_left: float | None = None
     error: str | None = None
     problems: tuple[str, ...] = ()
 
@@ -173,22 +160,15 @@ class Run:
         """The folder of the run's setting."""
         return self.folder.absolute().parent.parent
 
-    @property
-    def seconds_left(self) -> float | None:
-        """The time that the remaining steps take at the pace so far, with evaluations; 0 if the run has ended."""
-        if self.state in record.ENDED:
-            return 0.0
-        if self.steps is None or self.seconds_per_step is None:
-            return None
-        return max(0.0, self.steps - self.step) * self.seconds_per_step
-
 
 def read_run(folder: Path) -> Run:
     """Return the state of the run in a folder. What cannot be read is named in its ``problems``.
 
-    The config is read only if the run has not ended. Damage in the metrics is a problem of a run that has ended; a
-    process that works, or was killed, may leave an unfinished line, which it writes again.
+    The config is read only if the run has not ended. One whose record contradicts that it has ended is unknown. Other
+    runs may have an unfinished line of metrics, which is written again.
     """
+    if not folder.exists():
+        return Run(folder, NOT_STARTED, 0)
     files, problems = record.RunFolder(folder), list[str]()
 
     def content(read: Callable[..., Any], *arguments: Any, missing: bool) -> Any:
@@ -206,38 +186,35 @@ def read_run(folder: Path) -> Run:
     ended = state in record.ENDED
     target = content(files.read_run, missing=ended).get("target") or {}
     steps = step if state == "finished" else content(read_yaml, files.config_path, missing=False).get("max_steps")
+    steps = steps if type(steps) is int and 0 <= steps <= MOST else None
     has_metrics = ended and (status.get("metrics") or {}).get("bytes") != 0  # 0 if it diverged at its first step
     rows, damage = content(files.read_metrics, missing=has_metrics) or ([], None)
     problems += [damage] if ended and damage else []
-    last, seconds = (_step(rows[-1]), _seconds(rows[-1])) if rows else (0, None)
+    last, seconds = (record.number(rows[-1]["step"]), _seconds(rows[-1])) if rows else (0.0, None)
+    step = int(max(step, last)) if state == "running" else step
+    left = None
+    if seconds is not None and steps is not None and last > 0:
+        left = max(0, steps - step) * seconds / last
     return Run(
         folder,
-        state,
-        max(step, last) if state == "running" else step,
-        steps if type(steps) is int and 0 <= steps <= MOST else None,
+        UNKNOWN if ended and problems else state,
+        step,
+        steps,
         _last_evaluation(rows, target),
         seconds,
-        seconds / last if seconds is not None and last > 0 else None,
+        0.0 if ended else left,
         status.get("error"),
         tuple(dict.fromkeys(problems)),
     )
 
 
-def _last_evaluation(rows: Sequence[record.Row], target: Mapping[str, Any]) -> Evaluation | None:
+def _last_evaluation(rows: Sequence[record.Row], target: Mapping[str, Any]) -> str:
     """Return the last evaluation in the rows: on the target's split, else that which selects, else any."""
     metric, splits = str(target.get("metric")), (target.get("split"), target.get("selection"))
     evaluations = [row for row in rows if row["split"] != "train" and metric in row]
-    if not evaluations:
-        return None
     by_split = {row["split"]: row for row in evaluations if row["step"] == evaluations[-1]["step"]}
-    row = next((by_split[split] for split in splits if split in by_split), evaluations[-1])
-    value = record.number(row[metric])
-    return Evaluation(_step(row), row["split"], metric, None if math.isnan(value) else value)
-
-
-def _step(row: record.Row) -> int:
-    step = record.number(row["step"])
-    return 0 if math.isnan(step) else int(step)
+    shown = [split for split in (*splits, *by_split) if split in by_split]
+    return f"{shown[0]} {metric} {record.number(by_split[shown[0]][metric]):.4f}" if shown else ""
 
 
 def _seconds(row: record.Row) -> float | None:
@@ -247,16 +224,3 @@ def _seconds(row: record.Row) -> float | None:
         return None
     seconds = sum(record.number(buckets.get(name)) for name in clock.BUCKETS if name != "warmup")
     return seconds if 0 <= seconds <= LONGEST_SECONDS else None
-
-
-def state(folder: Path, steps: int) -> str:
-    """Return the state of a run that is to have a number of steps. One that finished earlier is to be continued.
-
-    One whose record contradicts that it has ended is unknown.
-    """
-    if not folder.exists():
-        return NOT_STARTED
-    run = read_run(folder)
-    if run.state in record.ENDED and run.problems:
-        return UNKNOWN
-    return "interrupted" if run.state == "finished" and run.step < steps else run.state

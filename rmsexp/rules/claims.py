@@ -81,8 +81,6 @@ class Claim:
             checks.positive(f"margin of the claim {self.claim!r}", self.margin)
         if self.seeds is not None:
             checks.at_least(f"seeds of the claim {self.claim!r}", self.seeds, MIN_PAIRS)
-        if self.untrained is not None:
-            checks.finite(f"untrained of the claim {self.claim!r}", self.untrained)
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -152,7 +150,7 @@ def decide(
     scores: Scores,
     mode: str,
     seeds: Sequence[int],
-    uncertainty: Mapping[str, float] | None = None,
+    uncertainty: Mapping[str, float] = {},
     at_least: Collection[str] = (),
 ) -> list[Verdict]:
     """Return the verdicts of the claims, in their order. Families are corrected within ``claims``.
@@ -175,10 +173,9 @@ def decide(
     return verdicts
 
 
-def rates_of(claim: Claim, uncertainty: Mapping[str, float] | None) -> float:
+def rates_of(claim: Claim, uncertainty: Mapping[str, float]) -> float:
     """Return the standard deviation sqrt(R_a² + R_b²) / 2 that the choice of rates adds; NaN if one is not known."""
-    known = uncertainty or {}
-    return math.hypot(known.get(claim.a, math.nan), known.get(claim.b, math.nan)) / 2
+    return math.hypot(uncertainty.get(claim.a, math.nan), uncertainty.get(claim.b, math.nan)) / 2
 
 
 def family_sizes(claims: Sequence[Claim]) -> list[int]:
@@ -192,10 +189,8 @@ def every(verdicts: Sequence[Verdict]) -> Joint:
 
     It is supported if all verdicts are, and refuted if one is. For "supported" this is an intersection-union test: its
     level is that of each verdict, without a correction. "Refuted" is not corrected either: of k true claims one is
-    refuted falsely with a probability of up to k times that of a verdict. Raises: ValueError if there is no verdict.
+    refuted falsely with a probability of up to k times that of a verdict.
     """
-    if not verdicts:
-        raise ValueError("a claim on every task needs at least one verdict")
     outcomes = [verdict.outcome for verdict in verdicts]
     outcome = REFUTED if REFUTED in outcomes else SUPPORTED if set(outcomes) == {SUPPORTED} else INCONCLUSIVE
     reason = f"{outcomes.count(SUPPORTED)} of {len(outcomes)} verdicts supported, {outcomes.count(REFUTED)} refuted"

@@ -25,7 +25,7 @@ def needed(
     mode: str,
     seeds: Sequence[int],
     most: int,
-    uncertainty: Mapping[str, float] | None = None,
+    uncertainty: Mapping[str, float] = {},
 ) -> int:
     """Return the smallest number of seeds, from ``len(seeds)`` to ``most``, with power 0.9 for every claim that counts.
 

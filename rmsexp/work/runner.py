@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
-from threading import Event
 from typing import Any
 
 from torch import nn
@@ -20,7 +19,6 @@ from rmsexp.records.record import Session, Status
 from rmsexp.records.states import Past, RefusedError, name_of
 from rmsexp.system import atomic, lock, process
 from rmsexp.system.command_line import ReportedError, brief, memory_message, report
-from rmsexp.system.files import read_regular
 from rmsexp.system.machine_lock import Pause
 from rmsexp.system.readers import yaml_text
 from rmsexp.task import Task
@@ -39,7 +37,6 @@ from rmsexp.train.writer import Writer
 # is an error of the program.
 REPORTED = (DataError, ReportedError)
 EXPECTED = (*REPORTED, ValueError)
-REPORTING_SECONDS = 10.0  # that process 0 has for a message
 
 
 @dataclass(frozen=True)
@@ -136,13 +133,12 @@ def _already(past: Past, job: config.Job) -> Outcome:
 def _run_and_report(job: config.Job, past: Past, conditions: Conditions) -> Outcome:
     """Run the job and return its outcome, also after an exception.
 
-    Write the outcome to ``status.json``. It is left as it was if the run is refused, if another process may have taken
-    it over, or if a finished run, which is to get more steps, fails or is stopped before the first of them.
+    Write the outcome to ``status.json``. It is left as it was if another process may have taken the run over, or if a
+    finished run, which is to get more steps, fails or is stopped before the first of them.
     """
     files, group = past.files, conditions.group or Alone()
     writer = Writer(files, name_of(job), past.step, past.checkpoint)
     had_ended = past.status is not None and past.status["status"] in record.ENDED
-    before = read_regular(files.status_path) if files.status_path.exists() else None
     try:
         with group.interrupt.install():
             if not had_ended:  # a finished run stays so until it goes on, even after SIGKILL
@@ -150,12 +146,6 @@ def _run_and_report(job: config.Job, past: Past, conditions: Conditions) -> Outc
             outcome = _run(job, past, writer, group, conditions)
     except Interrupted as stop:
         outcome = Outcome("interrupted", writer.step, str(stop), stop.signum)
-    except RefusedError as error:
-        if before is None:
-            files.status_path.unlink()
-        else:
-            atomic.write_atomic(files.status_path, before)
-        return Outcome("failed", writer.step, str(error))
     except lock.RunLockedError as error:
         return Outcome("failed", writer.step, str(error))
     except Exception as error:
@@ -187,8 +177,6 @@ def _run(job: config.Job, past: Past, writer: Writer, group: Alone, conditions: 
             data, builtin = task.dataset.name, task.dataset.builtin
             source = f"built-in data ({data}){config.papers_scale(cfg.task)}" if builtin else f"data {data}"
             display.report(f"task={cfg.task} norm={job.series} scale={job.setting} seed={cfg.seed}: {source}")
-            if cfg.evaluation is not None and any(word.lstrip("+").startswith("eval_every=") for word in job.overrides):
-                display.warn(f"eval_every has no effect with evaluation={cfg.evaluation}")
             past.refuse_other(data=task.dataset.digest)  # before the preprocessing
             task.prepare(display.report)
             past.refuse_other(task.notes)
@@ -297,14 +285,10 @@ def _message(error: Exception, job: config.Job, expected: tuple[type[Exception],
 def execute_jointly(job: config.Job, n_jobs: int = 1, quiet: bool = False) -> Outcome:
     """Begin or continue the run of a job (:func:`execute`), on all processes that torchrun started.
 
-    Raises: ConfigError if there are more processes than micro-batches, in process 0, and SystemExit in the others;
-    lock.RunLockedError.
+    Raises: ConfigError if there are more processes than micro-batches; lock.RunLockedError.
     """
-    (rank, size), (key, number) = process.rank_and_size(), job.config.parts
+    size, (key, number) = process.rank_and_size()[1], job.config.parts
     if size > number:
-        if rank > 0:  # the message of process 0 is enough; when it has ended, torchrun ends the others
-            Event().wait(REPORTING_SECONDS)
-            raise SystemExit(config.ConfigError.exit_status)
         raise config.ConfigError(f"{size} processes need as many micro-batches per step; set {key}={size} or more")
     with joined(lambda: set_up_device(job.config), job.config.distributed.timeout) as group:
         if not isinstance(group, Group) or group.rank == 0:

@@ -1,12 +1,11 @@
 """Do runs, one after the other, beside other workers on this machine or on others."""
 
 import threading
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rmsexp.campaign.asked import Asked
+from rmsexp.campaign.items import Asked
 from rmsexp.campaign.progress import Plan, Planned
 from rmsexp.records import record
 from rmsexp.system import lock, machine_lock
@@ -14,7 +13,6 @@ from rmsexp.work import runner
 
 POLL_SECONDS = 5.0  # between two looks at runs that other workers have locked
 ENDED = "it has ended, but its record does not count (see rmsexp.status); to repeat it, remove its folder"
-COMMON_CAUSE = 2  # number of runs that fail with the same message before a worker stops: the next ones would, too
 
 
 @dataclass
@@ -35,7 +33,6 @@ class Worker:
         """Do runs until all have ended or failed. Return the number of the signal that stopped this worker, or None.
 
         A run that another worker has locked is left to it. If no other is left, wait until one ends or is free again.
-        The worker also returns if several runs failed here for the same reason.
 
         Raises: ReportedError if a run may not begin.
         """
@@ -49,11 +46,6 @@ class Worker:
                     pause.wait(self.report)
                 elif outcome.signum is not None:
                     return outcome.signum
-                # messages may name files in the folders of their runs
-                causes = Counter(message.replace(job.folder, "RUN") for job, message in self.failed.items())
-                if causes and (common := causes.most_common(1)[0])[1] >= COMMON_CAUSE:
-                    self.report(f"stopped, because {COMMON_CAUSE} runs failed for the same reason: {common[0]}")
-                    return None
         return None
 
     def _one_of(self, plan: Plan, pause: machine_lock.Pause) -> runner.Outcome | None:

@@ -10,9 +10,10 @@ from helpers.campaigns import EQUAL, RUNS, ask
 from rmsexp import config
 from rmsexp.campaign import campaign_file, question
 from rmsexp.campaign.asked import folder_name
-from rmsexp.campaign.question import OtherCommitError, Question
+from rmsexp.campaign.question import Question
 from rmsexp.commands.campaign import main
 from rmsexp.config import ConfigError
+from rmsexp.system.command_line import ReportedError
 
 OTHER = {"claim": "better", "test": "superiority", "a": "rms", "b": "none"}
 
@@ -36,7 +37,6 @@ def test_runs_of_each_stage(tmp_path: Path) -> None:
     tune = asked.job("tune", "prms+p=0.5", 2e-3, 1001)
     assert (tune.config.evaluation, tune.config.seed, tune.config.optim.lr) == ("validation", 1001, 2e-3)
     assert (tune.config.threads, tune.series) == (2, "prms+p=0.5")
-    assert asked.job("pilot", "ln", 2e-3, 2000).config.evaluation == "validation"
     final = asked.job("final", "ln", 2e-3, 0)
     assert final.config.evaluation == "scored"
     assert asked.results / asked.relative_folder("final", "ln", 2e-3, 0) == final.folder
@@ -84,10 +84,7 @@ MISTAKES: list[tuple[list[str], dict[str, Any], str]] = [
     ([], {"claims": [{"claim": "x", "test": "equivalence", "a": "rms"}]}, "claims[0] has no b"),
     ([], {"claims": [EQUAL | {"margin": None}]}, "margin"),
     ([], {"claims": ["rms equals ln"]}, "claims"),
-    ([], {"claims": [EQUAL | {"seeds": 5}]}, "final.min_seeds"),
     ([], {"claims": None}, "margin="),
-    (["timing.norms=[rms,ln,rms]"], {}, "timing.norms"),
-    (["pilot.rate=-1"], {}, "optim.lr"),
     (["tune.over.optim.lr=[1e-3,3e-3]"], {}, "0.003"),
     (["tune.over.optim.lr=[]"], {}, "at least one rate"),
     (["tune.over.batch_size=[8,16]"], {}, "tune.over"),
@@ -100,7 +97,6 @@ MISTAKES: list[tuple[list[str], dict[str, Any], str]] = [
     ([], {"rules": 3}, "rules"),
     ([], {"ladder": {"schedule.steps": [40, 20]}}, "ladder"),
     ([], {"ladder": {"schedule.steps": [20]}}, "ladder"),
-    ([], {"ladder": {"schedule.steps": [20, 40], "schedule.warmup": [2]}}, "ladder.schedule.warmup"),
     ([], {"ladder": {"schedule.steps": [20, 40]}, "final": {"tolerance": 1.0}}, "final.tolerance"),
     (["tune.runs.seed=1"], {}, "seed"),
 ]
@@ -143,12 +139,12 @@ def test_the_digest_is_of_what_decides(tmp_path: Path) -> None:
     for words in ([f"data.root={tmp_path}", "threads=3"], ["log_every=5", "logger=tensorboard"]):
         same = ask(tmp_path, *words)
         assert (same.rules(), same.folder) == (first.rules(), first.folder)
-    others = [ask(tmp_path, word).rules() for word in ("batch_size=16", "final.max_seeds=3", "pilot.rate=1e-3")]
+    others = [ask(tmp_path, word).rules() for word in ("batch_size=16", "final.max_seeds=3")]
     others += [
         ask(tmp_path, claims=[EQUAL | {"margin": 4}]).rules(),
         ask(tmp_path, runs=RUNS | {"batch_size": 5}).rules(),
     ]
-    assert len({campaign_file.digest(rules) for rules in (first.rules(), *others)}) == 6
+    assert len({campaign_file.digest(rules) for rules in (first.rules(), *others)}) == 5
 
 
 @pytest.mark.parametrize("name", [name for name in config.options("campaign") if name != "quality"])
@@ -200,7 +196,8 @@ def test_the_registration_is_written_once(asked: Question, tmp_path: Path, monke
     asked.register()  # new results are uncommitted changes, too
     assert (asked.folder / campaign_file.REGISTRATION).read_text() == before
     found = asked.registered()
-    assert found == (campaign_file.digest(asked.rules()), OWN["commit"], found and found.date, None)
+    assert found is not None
+    assert found[:4] == (campaign_file.digest(asked.rules()), OWN["commit"], found.date, None)
     assert asked.update().registered == found
 
 
@@ -228,7 +225,7 @@ def test_other_code_is_refused(
     other: dict[str, str], named: str, asked: Question, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(question, "code", lambda: OWN | other)
-    with pytest.raises(OtherCommitError, match=named):
+    with pytest.raises(ReportedError, match=named):
         asked.register()
 
 
@@ -259,6 +256,4 @@ def test_the_command_registers_before_any_run(tmp_path: Path, capsys: pytest.Cap
     assert main([*words, "--register"]) == 0
     assert str(asked.folder / campaign_file.REGISTRATION) in capsys.readouterr().out
     assert not (asked.results / "order_embedding").exists()
-    with pytest.raises(SystemExit):
-        main([*words, "--register", "--jobs", "2"])
     assert main(["table1", "--register"]) == 2

@@ -99,11 +99,6 @@ def test_diverged_runs_count_as_diverged(tmp_path: Path) -> None:
     assert again(campaign).verdicts[0].diverged_a == 2
 
 
-def other_run(folder: Path) -> None:
-    shutil.rmtree(folder)
-    shutil.copytree(folder.with_name("seed1"), folder)
-
-
 def changed_metrics(folder: Path) -> None:
     files = record.RunFolder(folder)
     files.write_status("finished", STEPS)
@@ -115,9 +110,7 @@ def changed_metrics(folder: Path) -> None:
     [
         (lambda folder: (folder / record.RUN).write_text("{"), record.RUN),
         (lambda folder: (folder / record.STATUS).write_text("{"), record.STATUS),
-        (lambda folder: (folder / record.RUN).unlink(), record.RUN),
         (changed_metrics, record.METRICS),
-        (other_run, record.RUN),
     ],
 )
 def test_a_damaged_record_counts_as_missing_and_is_named(tmp_path: Path, damage: Any, named: str) -> None:
@@ -148,15 +141,12 @@ def test_a_norm_that_diverges_at_every_rate_is_worse_than_any(tmp_path: Path) ->
     [
         ({"format": 2}, "format"),
         ({"score": "error"}, "score"),
-        ({"norms": ["ln", "rms"]}, "norms"),
         ({"grid": [0.001, math.nan]}, "grid[1]"),
-        ({"grid": [0.001, 0.003]}, "octave"),
         ({"seeds": {"min_seeds": 8, "max_seeds": 16, "needed": None}}, "tune"),
         ({"seeds": {"tune": [1], "min_seeds": 8, "max_seeds": 8, "needed": 10**9}}, "needed"),
         ({"rules": 3}, "rules"),
         ({"claims": [{"claim": "x", "test": "better", "a": "rms", "b": "ln"}]}, "test=better"),
         ({"claims": [BETTER | {"one_sided": True}]}, "one_sided"),
-        ({"jobs": [{"stage": "final", "norm": "ln", "rate": 1.0, "seed": 0, "folder": "../../../x"}]}, "folder"),
     ],
 )
 def test_a_damaged_file_is_a_problem_and_other_campaigns_are_read(
@@ -172,16 +162,10 @@ def test_a_damaged_file_is_a_problem_and_other_campaigns_are_read(
     assert "\n" not in line
 
 
-def test_decided_campaigns_of_several_results_come_first_and_copies_are_left_out(tmp_path: Path) -> None:
+def test_decided_campaigns_come_first(tmp_path: Path) -> None:
     Campaign(gone={("rms", 2)}).write(tmp_path / "amd")
-    path = Campaign().write(tmp_path / "intel")
-    shutil.copytree(path.parent, path.parent.with_name("a_copy"))
-    problems: list[str] = []
-    found = campaign_results.load_all(tmp_path, problems)
-    assert [campaign.path.parents[2].name for campaign in found] == ["intel", "amd"]
-    assert [campaign.name for campaign in found] == [f"quality_cifar10 ({campaign.root})" for campaign in found]
-    (line,) = problems
-    assert str(path.parent.with_name("a_copy")) in line
+    Campaign().write(tmp_path / "intel")
+    assert [campaign.root.name for campaign in campaign_results.load_all(tmp_path, [])] == ["intel", "amd"]
 
 
 def test_a_campaign_of_the_first_rules_is_read_and_its_rates_have_no_known_uncertainty(tmp_path: Path) -> None:
@@ -223,26 +207,17 @@ def described(campaign: campaign_results.Campaign, number: int = 0) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "changed", "remark"),
+    ("changed", "remark"),
     [
-        ("campaign.json", lambda stored: stored.update(registered=None), "not registered"),
-        ("campaign.json", lambda stored: stored["registered"].update(changed="claims"), "has changed since .* claims$"),
-        ("campaign.json", lambda stored: stored["claims"][0].update(margin=3.0), "differ, so"),
-        ("campaign.json", lambda stored: stored["registered"].update(date="2026"), "differ, so"),
-        ("registered.json", lambda stored: stored["rules"]["grid"].pop(), "differ, so"),
-        ("registered.json", lambda stored: stored.pop("rules"), "has no rules"),
+        (lambda stored: stored.update(registered=None), "not registered"),
+        (lambda stored: stored["registered"].update(changed="claims"), "has changed since .* claims$"),
     ],
 )
-def test_rules_that_differ_from_the_registration_are_named(
-    name: str, changed: Change, remark: str, tmp_path: Path
-) -> None:
+def test_rules_that_differ_from_the_registration_are_named(changed: Change, remark: str, tmp_path: Path) -> None:
     campaign = loaded(tmp_path)
-    assert campaign.remarks == []
-    change(campaign.path.with_name(name), changed)
+    change(campaign.path, changed)
     (line,) = remarks_of(campaign)
     assert re.search(remark, line)
-    campaign.path.with_name("registered.json").unlink()
-    assert any(remark in remarks_of(campaign)[-1] for remark in ("registered.json is missing", "not registered"))
 
 
 def test_several_commits_are_named(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
@@ -24,11 +23,9 @@ from helpers.stopping import stop
 from rmsexp.campaign import campaign_file
 from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.question import Question
-from rmsexp.commands import launch
 from rmsexp.commands.campaign import main
 from rmsexp.records import record
 from rmsexp.system import lock, machine_lock
-from rmsexp.system.command_line import ReportedError
 from rmsexp.work import runner
 from rmsexp.work import worker as worker_module
 from rmsexp.work.runner import Outcome
@@ -192,17 +189,6 @@ def test_a_measurement_waits_for_no_worker_that_waits(simulation: Simulation, mo
     assert done.result(60) is None
 
 
-def test_a_common_cause_stops_a_worker(simulation: Simulation) -> None:
-    """If two runs fail for the same reason, such as missing data, all would."""
-    first, second, third, *_ = simulation.planned()
-    for job in (first, third):
-        simulation.behaviour[job] = lambda job: Outcome("failed", 0, f"cannot write {job.folder}/run.json")
-    worker = simulation.worker()
-    assert worker.work() is None
-    assert simulation.tried == [first, second, third]
-    assert simulation.lines[-1] == "stopped, because 2 runs failed for the same reason: cannot write RUN/run.json"
-
-
 @pytest.mark.parametrize("stage", ["tune", "final"])
 def test_runs_without_scores_do_not_loop(stage: str, simulation: Simulation) -> None:
     def finish_without_scores(job: Job) -> Outcome:
@@ -266,26 +252,6 @@ def test_a_signal_saves_the_run(number: int, status: int, tmp_path: Path, capsys
 
 
 # --- workers that Hydra's launchers start
-
-
-def test_after_the_loss_of_a_process_all_are_started_again(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Not for ever, though."""
-    calls = list[int]()
-
-    def lose() -> None:
-        calls.append(len(calls))
-        if len(calls) != 2:
-            raise BrokenProcessPool
-
-    monkeypatch.setattr(sys, "argv", ["rmsexp"])
-    monkeypatch.setattr(launch.hydra, "main", lambda **_: lambda _: lose)
-    assert launch.launch(lambda _: None, [], restarts=1) == 0
-    assert (len(calls), capsys.readouterr().out.count("\n")) == (2, 1)
-    with pytest.raises(ReportedError, match="BrokenProcessPool"):
-        launch.launch(lambda _: None, [], restarts=1)
-    assert len(calls) == 4
 
 
 def start(folder: Path, results: Path, *words: str) -> subprocess.Popen[str]:

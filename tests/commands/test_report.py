@@ -129,11 +129,7 @@ def test_committed_records_are_left_out_unless_they_are_asked_for(
     assert first == results / "report/report.html"
     first, *_ = report.run(reference)
     assert [page.root for page in pages[1:]] == [str(reference / "machine")]
-    assert first == results / "report/reference/report.html"
-    assert (results / "report/reference/machine/cifar10/demo/report.md").exists()
-    assert {path.name for path in reference.iterdir()} == {"machine"}
-    assert report.report_folder(reference / "machine") == results / "report/reference"
-    assert report.report_folder(tmp_path / "reference") == tmp_path / "reference/report"
+    assert first == reference / "report/report.html"
 
 
 def test_without_runs_the_error_shows_a_command_that_trains_some(

@@ -120,7 +120,7 @@ def test_a_line_of_too_many_tokens_is_refused_before_it_takes_the_memory(
 def test_a_foreign_or_damaged_checkpoint_and_input_that_is_not_utf8_are_refused(
     runs: dict[str, Path], translated: Translate, tmp_path: Path
 ) -> None:
-    translated(b"A dog.\nA \xff cat.\n", runs["transformer"]).assert_failed("the input is not UTF-8 (byte 9")
+    translated(b"A dog.\nA \xff cat.\n", runs["transformer"]).assert_failed("'utf-8' codec can't decode byte 0xff")
     run = with_config(runs["transformer"], tmp_path / "run", precision="bfloat16")
     best = run / record.CHECKPOINTS / "best.pt"
     translated("a\n", run).assert_failed(f"{best} is of another run (its config is ")

@@ -10,9 +10,7 @@ from rmsexp.campaign import question
 from rmsexp.config.classes import load_own
 
 
-@pytest.mark.parametrize(
-    "word", ["norms=[]", "norms=&a [*a]", "norms={a: 1}", "tune.over=[]", "tune.runs=[]", "pilot=[]"]
-)
+@pytest.mark.parametrize("word", ["norms=[]", "norms=&a [*a]", "norms={a: 1}", "tune.over=[]", "tune.runs=[]"])
 def test_a_campaign_of_no_list_is_refused(word: str) -> None:
     with pytest.raises(config.ConfigError, match=r"norms must|recursion|a list stands where keys belong"):
         question.read("quality_order_embedding", [word])

@@ -58,10 +58,6 @@ def test_a_forced_sweep_that_was_stopped_goes_on_with_the_runs_that_it_had_not_r
     assert not bench.folder("ln").with_name("seed0.old1").exists()
 
 
-def test_a_sweep_with_the_same_run_twice_is_refused(bench: Bench) -> None:
-    bench("-m", "norm=ln,layernorm").assert_refused(f"the sweep would do the run {bench.folder('ln')} 2 times")
-
-
 def test_an_error_of_the_program_in_a_sweep_has_a_traceback_and_the_sweep_goes_on(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

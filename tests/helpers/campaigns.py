@@ -11,7 +11,7 @@ import yaml
 
 from rmsexp.campaign import campaign_file, question
 from rmsexp.campaign import results as campaign_results
-from rmsexp.campaign.campaign_file import CampaignFile, Job, Metric, Registered, Seeds
+from rmsexp.campaign.campaign_file import CampaignFile, Job, Metric, Registration, Seeds
 from rmsexp.campaign.question import Question
 from rmsexp.config import score
 from rmsexp.records import record
@@ -140,8 +140,8 @@ class Campaign:
         norms, grid = tuple(self.level), tuple(self.grid)
         metrics = {"tuned_by": Metric("valid", self.metric), "score": Metric("test", self.metric)}
         rules = {"claims": [asdict(claim) for claim in claims], "norms": norms, "grid": grid, **metrics}
-        registered = Registered(campaign_file.digest(rules), self.commits[0], "2026-11-22T00:00:00+00:00", None)
-        atomic.write_json(path.with_name(campaign_file.REGISTRATION), registered._asdict() | {"rules": rules})
+        registered = Registration(campaign_file.digest(rules), self.commits[0], "2026-11-22T00:00:00+00:00")
+        atomic.write_json(path.with_name(campaign_file.REGISTRATION), registered._replace(rules=rules)._asdict())
         file = CampaignFile(
             name=self.name,
             question=f"Does RMSNorm match LayerNorm on {self.task}?",

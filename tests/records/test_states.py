@@ -15,7 +15,7 @@ from rmsexp.campaign import progress, results
 from rmsexp.campaign.campaign_file import Job as CampaignJob
 from rmsexp.config import Job
 from rmsexp.records import record
-from rmsexp.records.states import Evaluation, Past, RefusedError, Run, name_of, read_run
+from rmsexp.records.states import Past, RefusedError, Run, name_of, read_run
 from rmsexp.system import atomic, clock
 
 SECONDS = 40 / 9 + 0.3  # in the evaluation, checkpoints and log of a run of 400 steps, as write_run writes them
@@ -33,7 +33,7 @@ def test_a_finished_run_has_its_last_evaluation_and_time(tmp_path: Path) -> None
     run = run_in(tmp_path)
     assert (run.folder, run.state, run.step, run.steps, run.error) == (folder, "finished", 400, 400, None)
     assert (run.series, run.setting, run.problems) == ("ln", folder.parents[1], ())
-    assert run.evaluation == Evaluation(400, "test", "error", rows[-1]["error"])
+    assert run.evaluation == f"test error {rows[-1]['error']:.4f}"
     assert run.seconds == pytest.approx(40 + SECONDS)
     assert run.seconds_left == 0
 
@@ -45,7 +45,6 @@ def test_a_running_run_is_as_far_as_its_metrics_and_has_time_left(tmp_path: Path
     with record.RunFolder(folder).locked():
         run = run_in(tmp_path)
     assert (run.state, run.step, run.steps) == ("running", 400, 1000)
-    assert run.seconds_per_step == pytest.approx((40 + SECONDS) / 400)
     assert run.seconds_left == pytest.approx(1.5 * (40 + SECONDS))
 
 
@@ -77,12 +76,12 @@ def row(split: str, step: int, error: float | None) -> record.Row:
 
 def test_the_evaluation_is_on_the_targets_split_if_that_was_evaluated_last(tmp_path: Path) -> None:
     rows = [row("train", 10, 0.1), row("valid", 10, 0.2), row("test", 10, 0.3), row("interim", 10, 0.4)]
-    assert write_rows(tmp_path, rows).evaluation == Evaluation(10, "test", "error", 0.3)
+    assert write_rows(tmp_path, rows).evaluation == "test error 0.3000"
     rows += [row("interim", 20, 0.5), row("valid", 20, 0.6)]
-    assert write_rows(tmp_path, rows).evaluation == Evaluation(20, "valid", "error", 0.6)
+    assert write_rows(tmp_path, rows).evaluation == "valid error 0.6000"
     rows += [row("interim", 30, None), row("train", 31, 0.7)]
-    assert write_rows(tmp_path, rows).evaluation == Evaluation(30, "interim", "error", None)
-    assert write_rows(tmp_path, rows, metric="bleu").evaluation is None
+    assert write_rows(tmp_path, rows).evaluation == "interim error nan"
+    assert write_rows(tmp_path, rows, metric="bleu").evaluation == ""
 
 
 # --- damage
@@ -100,7 +99,7 @@ def test_a_damaged_file_of_an_ended_run_is_a_problem(tmp_path: Path, name: str, 
     if not is_missing:
         path.write_bytes(content[:-3])
     overview = progress.read(tmp_path)
-    assert [run.state for run in overview.runs] == ["unknown" if name == record.STATUS else "finished"]
+    assert [run.state for run in overview.runs] == ["unknown"]
     assert str(path) in overview.problems[0]
     assert (overview.problems[0] == f"{path} is missing") == is_missing
 
@@ -137,6 +136,10 @@ def campaign() -> Campaign:
     )
 
 
+def left(campaign: progress.CampaignState) -> float | None:
+    return progress.total(stage.seconds_left for stage in campaign.stages)
+
+
 def test_a_campaign_has_the_states_of_its_runs_by_stage(tmp_path: Path, campaign: Campaign) -> None:
     campaign.gone, campaign.diverged = {("rms", 1)}, {("ln", 0)}
     campaign.write(tmp_path)
@@ -144,8 +147,7 @@ def test_a_campaign_has_the_states_of_its_runs_by_stage(tmp_path: Path, campaign
     states = {stage.name: dict(stage.states) for stage in found.stages}
     assert states == {"tune": {"finished": 26}, "final": {"finished": 2, "diverged": 1, "not started": 1}}
     assert (found.name, found.question) == ("quality_cifar10", "Does RMSNorm match LayerNorm on cifar10?")
-    assert [stage.left for stage in found.stages] == [0, 1]
-    assert found.seconds_left == pytest.approx(110)  # as the other final run of its norm: 1000 steps of 0.11 s
+    assert left(found) == pytest.approx(110)  # as the other final run of its norm: 1000 steps of 0.11 s
     assert found.next == f"python -m rmsexp.campaign quality_cifar10 results={tmp_path}"
 
 
@@ -166,9 +168,9 @@ def test_runs_that_come_count_in_the_total_and_in_the_time_left(
     coming = [CampaignJob("final", norm, 0.001, seed, "") for norm in ("ln", "rms") for seed in range(2)]
     monkeypatch.setattr(results.Campaign, "coming", lambda *_: coming)
     (found,) = progress.read(tmp_path).campaigns
-    stages = [(stage.name, stage.left, stage.coming) for stage in found.stages]
-    assert stages == [("tune", 1, 0), ("final", 0, 4)]
-    assert found.seconds_left == pytest.approx(5 * 110)
+    stages = [(stage.name, stage.coming) for stage in found.stages]
+    assert stages == [("tune", 0), ("final", 4)]
+    assert left(found) == pytest.approx(5 * 110)
 
 
 def test_time_left_of_an_interrupted_run_is_at_its_own_pace(tmp_path: Path, campaign: Campaign) -> None:
@@ -177,7 +179,7 @@ def test_time_left_of_an_interrupted_run_is_at_its_own_pace(tmp_path: Path, camp
     (folder / record.STATUS).write_text('{"status": "interrupted", "step": 600, "error": null}')
     (folder / record.CONFIG).write_text("max_steps: 1000\n")
     (found,) = progress.read(tmp_path).campaigns
-    assert found.seconds_left == pytest.approx(0.11 * 400)
+    assert left(found) == pytest.approx(0.11 * 400)
 
 
 def test_the_next_command_has_the_changes_that_were_typed_or_is_the_report(
@@ -189,7 +191,7 @@ def test_the_next_command_has_the_changes_that_were_typed_or_is_the_report(
     assert found.next == f"python -m rmsexp.campaign quality 'norms=[ln,mine]' results={tmp_path / 'begun'}"
     campaign.write(tmp_path / "done")
     (found,) = progress.read(tmp_path / "done").campaigns
-    assert (found.seconds_left, found.next) == (0, f"python -m rmsexp.report {tmp_path / 'done'}")
+    assert (left(found), found.next) == (0, f"python -m rmsexp.report {tmp_path / 'done'}")
     monkeypatch.chdir(tmp_path)
     Campaign(best={}, level={}, claims=()).write_file(Path("results"))  # the default folder is not named
     assert progress.read(Path("results")).campaigns[0].next == "python -m rmsexp.campaign quality_cifar10"
