@@ -37,9 +37,8 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_verdicts_come_first(reported: Path) -> None:
     text = (reported / "report/report.md").read_text()
-    assert text.startswith(
-        "# Report\n\n## RMSNorm against LayerNorm\n\nQuality: RMSNorm equals LayerNorm on cifar10: supported"
-    )
+    first = "RMSNorm against LayerNorm: equal within the margin on 1 of 2 tasks; saves 10.0 %"
+    assert text.startswith(f"# Report\n\n## Norms compared\n\n{first}")
     assert text.index("## Verdicts\n") < text.index("## cifar10")
     assert "| RMSNorm equals LayerNorm | supported: -0.11 (-0.25 to +0.03) points, 8 seeds |" in text
     for name in ("differences", "rates", "equal_time"):
@@ -78,8 +77,8 @@ def test_campaigns_of_one_name_are_told_apart_by_their_root(tmp_path: Path) -> N
     names = [f"quality_cifar10 ({tmp_path / root})" for root in ("a", "b")]
     assert list(reported.tables) == [f"Tuning of optim.lr, by valid error: {name}" for name in names]
     assert all(name in " ".join(reported.questions) and name in reported.matrix["cifar10"][0] for name in names)
-    savings = pd.DataFrame(columns=["series", "task", "setting", "too_wide"]).astype({"too_wide": bool})
-    runs = answer.answer([], reported.numbers, savings, savings).table["runs"]
+    savings = pd.DataFrame(columns=["series", "task", "setting", "ratio", "too_wide"]).astype({"too_wide": bool})
+    runs = answer.answer([], reported.numbers, dict.fromkeys(answer.TIMES, savings)).table["runs"]
     assert set(runs) == {f"campaign {name}" for name in names}
     (panel,) = reported.charts["differences"].panels
     assert all(f"[{names[0][:15]}" in " ".join(text.lines) for text in panel.texts)

@@ -15,8 +15,7 @@ function draw(section) {
   if (!parsed.has(section)) parsed.set(section, JSON.parse(section.querySelector("script").textContent));
   const isSetting = section.classList.contains("setting");
   const isChosen = ({ x }) => !isSetting || (x.title === "step") === (form.x.value === "step");
-  const isShown = ({ kind, series }) =>
-    !isSetting || (!hidden.has(series) && (form.show.value === "both" || kind === "line"));
+  const isShown = ({ series }) => !isSetting || !hidden.has(series);
   const panels = parsed.get(section).filter(isChosen);
   const holder = section.querySelector(".charts");
   while (holder.childElementCount < panels.length) holder.append(figureElement());
@@ -81,10 +80,8 @@ function sizes(count) {
 }
 
 function band({ x, low, high }, color) {
-  const bounded = [...low.keys()].filter((i) => low[i] !== null); // where three or more seeds are in the mean
-  if (!bounded.length) return [];
-  const [at, lower, upper] = [x, low, high].map((values) => bounded.map((i) => values[i]));
-  const outline = { x: [...at, ...at.toReversed()], y: [...upper, ...lower.toReversed()] };
+  if (!low.length) return []; // a single seed
+  const outline = { x: [...x, ...x.toReversed()], y: [...high, ...low.toReversed()] };
   const area = { mode: "none", fill: "toself", fillcolor: color, opacity: 0.15, hoverinfo: "skip" };
   return [{ type: "scatter", ...outline, ...area }];
 }

@@ -1,4 +1,4 @@
-"""The mean over seeds on a common grid, thinned curves, and seconds per 1k steps."""
+"""The mean over seeds, thinned curves, and seconds per 1k steps."""
 
 import math
 from pathlib import Path
@@ -12,31 +12,23 @@ from helpers.records import write_run
 from rmsexp.records.frames import curves
 
 
-def test_seeds_are_interpolated_onto_a_common_grid() -> None:
-    first = np.array([0.0, 2.0, 4.0]), np.array([0.0, 2.0, 4.0])
-    second = np.array([1.0, 3.0, 6.0]), np.array([2.0, 4.0, 7.0])
-    mean = curves.mean_curve([first, second])
-    assert mean["x"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 6.0]
-    assert mean["seeds"].tolist() == [1, 2, 2, 2, 2, 1]
-    assert mean["mean"].tolist() == [0.0, 1.5, 2.5, 3.5, 4.5, 7.0]
-    assert mean["low"].isna().all()
-    assert curves.mean_curve([first, first, first])["high"].tolist() == [0.0, 2.0, 4.0]
+def rows_of(*runs: list[tuple[int, float, float]]) -> pd.DataFrame:
+    """Return rows of metrics of runs, each a list of step, time and loss."""
+    rows = [(str(run), *row) for run, of_run in enumerate(runs) for row in of_run]
+    return pd.DataFrame(rows, columns=["folder", "step", "time", "loss"])
 
 
-def test_a_mean_goes_as_far_as_at_least_half_the_seeds() -> None:
-    lines = [(np.arange(end + 1.0), np.full(end + 1, value)) for end, value in ((4, 1.0), (3, 2.0), (2, 3.0), (9, 6.0))]
-    mean = curves.mean_curve(lines)
-    assert mean["x"].tolist() == [0, 1, 2, 3, 4]
-    assert mean["seeds"].tolist() == [4, 4, 4, 3, 2]
-    assert mean["mean"].tolist() == [3, 3, 3, 3, 3.5]
-    assert mean["low"].isna().tolist() == [False] * 4 + [True]
+def test_a_mean_is_of_each_step_at_its_mean_time() -> None:
+    rows = rows_of([(1, 1.0, 8.0), (2, 2.0, 6.0), (3, 3.0, 1.0)], [(1, 3.0, 4.0), (2, 6.0, 3.0)])
+    mean = curves.mean_curve(rows, "time", "loss")
+    assert mean.to_numpy().tolist() == [[2.0, 6.0, 4.0, 8.0, 2], [4.0, 4.5, 3.0, 6.0, 2]]  # no jump at step 3
+    assert curves.mean_curve(rows, "step", "loss")["x"].tolist() == [1, 2]
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_seeds_without_a_common_x_have_one_point_in_the_mean(count: int) -> None:
-    mean = curves.mean_curve([(np.array([2.0 * seed, 2.0 * seed + 1]), np.array([9.0, seed])) for seed in range(count)])
-    assert mean[["x", "mean", "seeds"]].to_numpy().tolist() == [[count, (count - 1) / 2, count]]
-    assert mean["low"].isna().tolist() == [count < 3]
+def test_runs_of_less_than_half_of_the_steps_are_not_in_the_mean() -> None:
+    rows = rows_of([(step, step, 1.0) for step in range(1, 6)], [(1, 1.0, 9.0), (2, 2.0, 9.0)])
+    mean = curves.mean_curve(rows, "step", "loss")
+    assert (mean["x"].tolist(), set(mean["mean"]), set(mean["seeds"])) == ([1, 2, 3, 4, 5], {1.0}, {1})
 
 
 @pytest.mark.parametrize("count", [3, 10, 11, 1000, 12_345])

@@ -15,6 +15,7 @@ from rmsexp.records.frames import quantities
 from rmsexp.report.plots import canvas, p_sweep, setting_curves
 from rmsexp.report.plots.chart import Chart, Mark, Panel, robust
 
+LEFT_OUT = {"step": 1, "time in training (seconds)": 2}  # runs that are not in the means of write_setting
 SMOOTH = np.linspace(2.6, 1.4, 50)
 
 
@@ -29,7 +30,7 @@ def line(panel: Panel, series: str) -> Mark:
     return found
 
 
-def test_a_chart_has_a_thin_line_per_run_and_a_thick_line_per_series(tmp_path: Path) -> None:
+def test_a_chart_has_a_line_per_series_and_one_per_run_that_is_not_in_its_mean(tmp_path: Path) -> None:
     found = chart(write_setting(tmp_path))
     assert [(panel.y.title, panel.x.title) for panel in found.panels] == [
         (title, x)
@@ -38,7 +39,7 @@ def test_a_chart_has_a_thin_line_per_run_and_a_thick_line_per_series(tmp_path: P
     ]
     for panel in found.panels:
         assert [mark.series for mark in panel.marks if mark.kind == "line"] == list(SERIES)
-        assert sum(mark.kind == "seed" for mark in panel.marks) == 11
+        assert sum(mark.kind == "seed" for mark in panel.marks) == LEFT_OUT[panel.x.title]
         assert sum(mark.kind == "cross" for mark in panel.marks) == 1
     figure = canvas.draw(found)
     assert [axes.get_ylabel() for axes in figure.axes] == [panel.y.title for panel in found.panels]
@@ -57,39 +58,29 @@ def test_means_are_of_the_seeds_that_count_and_notes_count_them(tmp_path: Path) 
     losses = rows[(rows["split"] == "train") & (rows["step"] == 400)].set_index(["series", "seed"])["loss"]
     for panel, seeds in ((by_step, [0, 1, 2]), (by_time, [0, 2])):
         assert line(panel, "ln").y[-1] == pytest.approx(losses["ln"][seeds].mean())
-        assert np.isfinite(line(panel, "ln").low).any() == (len(seeds) == 3)
+        assert line(panel, "ln").low[-1] == pytest.approx(losses["ln"][seeds].min())
 
 
-def test_bands_have_possible_values_and_spikes_are_noted(tmp_path: Path) -> None:
+def test_bands_are_what_seeds_did_and_spikes_are_noted(tmp_path: Path) -> None:
     for seed in range(3):
         folder = write_run(tmp_path, "rms", seed)
         rows, _ = record.RunFolder(folder).read_metrics()
         for row in rows:
-            row["loss"] = 500.0 if row["step"] == 200 and seed == 0 else 0.1 + 0.4 * (seed == 1)
-            if "error" in row:
-                row["error"] = 0.99 - 0.6 * (seed == 1)
+            row["loss"] = 500.0 if row["step"] == 200 and seed == 0 else 1 / (1 + row["step"]) + 0.4 * (seed == 1)
         write_rows(folder, rows)
-    loss, _, _, _, error, _ = chart(tmp_path).panels
-    assert min(line(loss, "rms").low) == 0
-    assert max(line(error, "rms").high) == 100
-    assert loss.note == "beyond the axis: up to 500 (RMSNorm)"
+    loss = chart(tmp_path, 1).panels[0]
+    steps = [1 / (1 + step) for step in line(loss, "rms").x]
+    assert line(loss, "rms").low[-1] == pytest.approx(steps[-1])
+    assert max(line(loss, "rms").high) == 500
+    assert loss.note == "beyond the axis: up to 167 (RMSNorm)"
     assert loss.y.range is not None
     assert loss.y.range[1] < 10
-
-
-def test_a_band_ends_where_fewer_than_three_seeds_are_in_the_mean(tmp_path: Path) -> None:
-    for seed in range(3):
-        write_run(tmp_path, "rms", seed, steps=40, seconds_per_step=1.0 + seed)
-    panel = chart(tmp_path).panels[-1]
-    assert list(line(panel, "rms").x) == [0, 40, 80]  # seconds; the seeds end after 40, 80 and 120
-    assert np.isfinite(line(panel, "rms").low).tolist() == [True, True, False]
-    assert panel.note.startswith("mean of 3 seeds, 2 at its end: RMSNorm")
 
 
 def test_a_setting_whose_runs_all_diverged_has_curves(tmp_path: Path) -> None:
     write_run(tmp_path, "none", steps=120, status="diverged")
     panel = chart(tmp_path, 1).panels[0]
-    assert [mark.kind for mark in panel.marks] == ["seed", "cross", "line"]
+    assert [mark.kind for mark in panel.marks] == ["cross", "line"]
 
 
 def test_names_with_dollars_are_drawn_as_text(tmp_path: Path) -> None:
