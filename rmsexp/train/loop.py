@@ -18,7 +18,7 @@ from rmsexp.config import score
 from rmsexp.records import record
 from rmsexp.system import atomic
 from rmsexp.system.clock import TIMED, Clock
-from rmsexp.system.machine_lock import Pause
+from rmsexp.system.machine_lock import pause
 from rmsexp.task import INTERIM, WHOLE, Extent, MicroBatches, checked, target_value
 from rmsexp.train import checkpoint, provenance
 from rmsexp.train.contention import Contention
@@ -179,7 +179,7 @@ class Trainer:
     """Trains a model on a task, from a state on.
 
     ``state``, ``clock``: those that :func:`restore` returns. ``writer``: writes the record; None if another process
-    does. ``pause``: when to pause between two steps; None: never.
+    does. ``pauses``: whether it waits between two steps while another process measures on this machine.
 
     Several processes take the same steps, and process 0 alone has a writer. A signal to any of them stops all after the
     same step. If one is lost, process 0 saves the last complete step.
@@ -194,13 +194,13 @@ class Trainer:
         *,
         contention: Contention,
         display: ProgressDisplay,
-        pause: Pause | None = None,
+        pauses: bool = False,
     ) -> None:
         self.task, self.model, self.optimizer = stepper.task, stepper.model, stepper.optimizer
         self.config, self.state, self.clock = stepper.config, state, clock
         self._stepper, self._writer, self._contention = stepper, writer, contention
         self._group, self._interrupt = stepper.group, stepper.group.interrupt
-        self._display, self._pause = display, pause
+        self._display, self._pauses = display, pauses
         self._first_step, self._first_seconds, self._predictions = state.step, clock.time, 0
         self._first_spent = self._spent()
         self._recent: list[StepResult] = []  # of the steps since the last edge, with values on the device
@@ -240,8 +240,8 @@ class Trainer:
                     self._checkpoint()
                 if done:
                     return
-                if self._pause is not None and self._pause.is_due():
-                    self._pause.wait(self._display.report)
+                if self._pauses:
+                    pause(self._display.report)
                 self._train_to(self._next_edge())
         except Interrupted as stop:
             if not stop.torn:  # a second Ctrl-C may have come in the middle of a step
@@ -274,14 +274,10 @@ class Trainer:
                 self.optimizer.zero_grad()
 
     def _train_to(self, edge: int) -> None:
-        """Train up to step ``edge``, or up to a pause; then fetch the values of these steps.
-
-        The host waits for the device only then, so that the device is idle in a pause.
-        """
-        state, pause = self.state, self._pause
+        """Train up to step ``edge``; then fetch the values of these steps, for which the host waits for the device."""
         self._group.barrier()  # waiting here for what process 0 writes is no time of training
         with self._contention.watch():
-            while state.step < edge and not (pause is not None and pause.is_due()):
+            while self.state.step < edge:
                 with self._interrupt.deferred():
                     self._step()
             with self.clock.bucket("train"):

@@ -21,7 +21,6 @@ from rmsexp.records.states import Past, RefusedError, name_of
 from rmsexp.system import atomic, lock, process
 from rmsexp.system.command_line import ReportedError, brief, memory_message, report
 from rmsexp.system.files import read_regular
-from rmsexp.system.machine_lock import Pause
 from rmsexp.system.readers import yaml_text
 from rmsexp.task import Task
 from rmsexp.train import provenance
@@ -63,13 +62,13 @@ class Outcome:
 class Conditions:
     """How a run shares its machine, its terminal and other processes.
 
-    ``n_jobs``: the number of runs that share the machine. ``pause``: when the run pauses between steps; None: never.
-    ``group``: the processes of the run, of which this is process 0; None: it is the only one. ``quiet``: whether no
-    progress is shown; warnings are.
+    ``n_jobs``: the number of runs that share the machine. ``pauses``: whether it waits while another process
+    measures there. ``group``: the processes of the run, of which this is process 0; None: it is the only one.
+    ``quiet``: whether no progress is shown; warnings are.
     """
 
     n_jobs: int = 1
-    pause: Pause | None = None
+    pauses: bool = False
     group: Alone | None = None
     quiet: bool = False
 
@@ -207,8 +206,8 @@ def _run(job: config.Job, past: Past, writer: Writer, group: Alone, conditions: 
         past.files.overrides_path.parent.mkdir(exist_ok=True)
         atomic.write_atomic(past.files.overrides_path, yaml_text(list(job.overrides)))
         writer.begin(known, job.resolved, facts, contention.report(), failures, cfg.logger)
-        pause = conditions.pause
-        trainer = Trainer(stepper, state, clock, writer, contention=contention, display=display, pause=pause)
+        pauses = conditions.pauses
+        trainer = Trainer(stepper, state, clock, writer, contention=contention, display=display, pauses=pauses)
         status: Status = "failed"
         error = None
         try:

@@ -39,24 +39,21 @@ class Worker:
 
         Raises: ReportedError if a run may not begin.
         """
-        with machine_lock.working(self.report) as pause:
-            while {*(plan := self.asked.plan()).left} - self.failed.keys():
-                outcome = self._one_of(plan, pause)
-                if outcome is None:
-                    # A measurement waits until no worker holds the lock of the machine, so one without work frees it
-                    pause.close()
-                    threading.Event().wait(POLL_SECONDS)
-                    pause.wait(self.report)
-                elif outcome.signum is not None:
-                    return outcome.signum
-                # messages may name files in the folders of their runs
-                causes = Counter(message.replace(job.folder, "RUN") for job, message in self.failed.items())
-                if causes and (common := causes.most_common(1)[0])[1] >= COMMON_CAUSE:
-                    self.report(f"stopped, because {COMMON_CAUSE} runs failed for the same reason: {common[0]}")
-                    return None
+        while {*(plan := self.asked.plan()).left} - self.failed.keys():
+            machine_lock.pause(self.report)
+            outcome = self._one_of(plan)
+            if outcome is None:
+                threading.Event().wait(POLL_SECONDS)
+            elif outcome.signum is not None:
+                return outcome.signum
+            # messages may name files in the folders of their runs
+            causes = Counter(message.replace(job.folder, "RUN") for job, message in self.failed.items())
+            if causes and (common := causes.most_common(1)[0])[1] >= COMMON_CAUSE:
+                self.report(f"stopped, because {COMMON_CAUSE} runs failed for the same reason: {common[0]}")
+                return None
         return None
 
-    def _one_of(self, plan: Plan, pause: machine_lock.Pause) -> runner.Outcome | None:
+    def _one_of(self, plan: Plan) -> runner.Outcome | None:
         """Do the first run that is left, not failed here and not locked, and return its outcome; None without one."""
         for job in plan.left:
             try:
@@ -64,7 +61,7 @@ class Worker:
                     continue
                 run = self.asked.begin(job)
                 self.report(plan.place(job))
-                outcome = runner.execute(run, runner.Conditions(self.n_jobs, pause))
+                outcome = runner.execute(run, runner.Conditions(self.n_jobs, pauses=True))
             except lock.RunLockedError:
                 continue
             except OSError as error:  # of this run's files; those of the others may be fine
