@@ -4,7 +4,6 @@ A task's schema is the class ``Config`` in its module; a norm's is the class tha
 """
 
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -300,14 +299,14 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
     typed = _structured(schema)
     for name, value in typed.items_ex(resolve=False):
         given = content.get(name, value)
-        is_none = not OmegaConf.is_missing(typed, name) and typed[name] is None
-        if isinstance(value, DictConfig) and not is_none and not isinstance(given, DictConfig):
+        if isinstance(value, DictConfig) and len(value) and not isinstance(given, DictConfig):
             keys = ", ".join(f"{prefix}{name}.{key}" for key in map(str, value))
             raise ConfigError(f"{prefix}{name} is a group of keys; set a single key ({keys})")
-        if isinstance(value, ListConfig) and not isinstance(given, ListConfig | None):
-            raise ConfigError(f"{prefix}{name} must be a list, in brackets: {prefix}{name}=[…]")
+        nested = isinstance(given, ListConfig) and any(isinstance(item, DictConfig | ListConfig) for item in given)
+        if isinstance(value, ListConfig) and (nested or not isinstance(given, ListConfig | None)):
+            raise ConfigError(f"{prefix}{name} must be a list of single values, in brackets: {prefix}{name}=[…]")
     try:
-        merged: DictConfig = OmegaConf.merge(typed, content)  # type: ignore[assignment]
+        return OmegaConf.merge(typed, content)  # type: ignore[return-value]
     except ConfigKeyError as error:
         key = f"{prefix}{error.full_key}"
         known = {f"{prefix}{name}" for config in (typed, content) for name in flatten(OmegaConf.to_container(config))}
@@ -320,13 +319,7 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
         hint = f"; for several runs write -m {prefix}{error.full_key}=0,1,2" if several else ""
         raise ConfigError(f"{prefix}{error.full_key}: {_first_line(error)}{hint}") from None
     except OverflowError:
-        values = flatten(_container(content)).items()
-        key = next(name for name, value in values if isinstance(value, int) and abs(value) > sys.float_info.max)
-        raise ConfigError(f"{prefix}{key} is beyond the range of floats") from None
-    for name, value in flatten(_container(merged)).items():
-        if isinstance(value, list) and any(isinstance(item, list | dict) for item in value):  # OmegaConf allows these
-            raise ConfigError(f"{prefix}{name} must be a list of single values, got {value}")
-    return merged
+        raise ConfigError("an integer is beyond the range of floats") from None
 
 
 _structured = cache(OmegaConf.structured)  # converting a dataclass is slow; OmegaConf.merge works on a copy

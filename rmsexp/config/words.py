@@ -13,10 +13,10 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, IntervalSweep, Override, RangeSweep
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import YAMLError
 
 from rmsexp.config.classes import loaded
@@ -249,9 +249,8 @@ def _failure(error: Exception, config_dir: str | None) -> str:
         return line
     group, name = missing.groups()
     if group.startswith("recipe/"):
-        task, scales = Path(group).name, ", ".join(options(group, config_dir))
-        known = f"its scales are {scales}" if scales else f"write {group}/{name}.yaml beside its config"
-        return f"task={task} has no scale={name} ({known})"
+        scales = ", ".join(options(group, config_dir))
+        return f"task={Path(group).name} has no scale={name}: no {group}/{name}.yaml (its scales: {scales})"
     if name in EXTRAS:
         return f"{group}={name} is not installed: pip install 'rmsexp[{EXTRAS[name]}]'"
     return f"{group}={name} is not known{nearest(name, ['basic', *EXTRAS])}"
@@ -375,20 +374,14 @@ def expand(overrides: Sequence[str], multirun: bool, config_dir: str | None) -> 
     parsed = parse(overrides)
     of_hydra = [word for word in overrides if is_for_sweeps(word)]
     hydra = compose(of_hydra, config_dir, hydra=True).hydra
-    try:
-        mode, chdir, params = str(hydra.mode), hydra.job.chdir, dict(hydra.sweeper.params or {})
-    except MissingMandatoryValue as error:
-        raise ConfigError(f"{error.full_key} has no value (??? stands for a missing one)") from None
-    multirun = multirun or mode == "RunMode.MULTIRUN"
+    multirun = multirun or str(hydra.mode) == "RunMode.MULTIRUN"
     searches = multirun and not str(hydra.sweeper.get("_target_")).endswith("BasicSweeper")
     swept = [override for override in parsed if override.is_sweep_override()]
     if swept and not multirun:
-        first = [_choices(override, config_dir)[0] for override in parsed]
-        compose(first, config_dir)  # so that an unknown key is named rather than its several values
         raise ConfigError(f"{swept[0].input_line} names several runs: add -m for a sweep")
-    if chdir:
+    if hydra.job.chdir:
         raise ConfigError("hydra.job.chdir=true would change the folder that relative paths start from")
-    preset = [f"{key}={value}" for key, value in params.items()] if multirun else []
+    preset = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()] if multirun else []
     # the seed varies slowest, and norms and their options fastest: runs that differ in the norm follow each other
     ordered = sorted([*preset, *overrides], key=lambda word: word.startswith("norm") - word.startswith("seed="))
     # the last override of a key wins
@@ -420,7 +413,7 @@ def _choices(override: Override, config_dir: str | None, searches: bool = False)
 
     ``searches``: see :class:`Sweep`; an interval then has its first value.
 
-    Raises: ConfigError if there are no values or too many, and if they cannot be listed, as those of an interval.
+    Raises: ConfigError if there are no values, and if they cannot be listed, as those of an interval.
     """
     word, key, values = override.input_line, override.get_key_element(), override.value()
     if not override.is_sweep_override():
@@ -430,12 +423,8 @@ def _choices(override: Override, config_dir: str | None, searches: bool = False)
     if isinstance(values, Glob):
         choices = [f"{key}={name}" for name in values.filter(options(override.key_or_group, config_dir))]
     else:
-        # the length of a range is compared before Hydra lists its values, which for 10^9 takes minutes
-        length = abs((values.stop or 0) - (values.start or 0)) if isinstance(values, RangeSweep) else 0
-        if isinstance(values, RangeSweep) and length > MOST_RUNS * abs(values.step) > 0:
-            raise ConfigError(f"{word} has too many values; a sweep has at most {MOST_RUNS} runs")
-        try:
-            choices = [f"{key}={value}" for value in override.sweep_string_iterator()]
+        try:  # of a range of 10^9 values only the first are listed
+            choices = [f"{key}={value}" for value in itertools.islice(override.sweep_string_iterator(), MOST_RUNS + 1)]
         except (HydraException, ValueError):
             raise ConfigError(f"{word}: write the values with commas between them") from None
     if not choices:
