@@ -39,8 +39,6 @@ if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) == signal.default_
     signal.signal(signal.SIGINT, process.end_during_imports)
 if process.is_command():
     os.environ |= {"MPLBACKEND": "agg", "MATPLOTLIBRC": os.devnull}  # not the backend and style that the user has set
-    if not os.environ.get("SOURCE_DATE_EPOCH", "0").isdecimal():
-        del os.environ["SOURCE_DATE_EPOCH"]  # NumPy could not be imported
 
 
 def run(

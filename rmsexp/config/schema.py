@@ -278,11 +278,7 @@ def fit(schema: type, content: DictConfig, prefix: str) -> Any:
 def _instance(typed: DictConfig, prefix: str) -> Any:
     """Return the dataclass instance of a config with its keys and types; it checks values. Raises: ConfigError."""
     try:
-        instance: Any = OmegaConf.to_object(typed)
-        base: Any = next((cls for cls in type(instance).__mro__ if cls.__module__.startswith("rmsexp.")), None)
-        if hasattr(base, "__post_init__"):  # a class from outside may have one that does not call it
-            base.__post_init__(instance)
-        return instance
+        return OmegaConf.to_object(typed)
     except MissingMandatoryValue as error:
         raise ConfigError(f"{prefix}{error.full_key} has no value: its config lacks this key") from None
     except OmegaConfBaseException as error:

@@ -77,10 +77,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         value = yaml.load(text, _Loader)
         json.dumps(value, ensure_ascii=False, default=str).encode()
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = f", line {mark.line + 1}" if mark else ""
-        raise ValueError(f"{path}{line}: {_one_line(error.problem or error.context)}") from None
     except Exception as error:  # values that cannot be constructed raise many types of exceptions
         raise ValueError(f"{path} is not YAML of plain values ({_one_line(error)})") from None
     if not isinstance(value, dict):

@@ -58,6 +58,7 @@ class Alone:
     ``rank``: the number of this process; ``size``: their number. Of several items this process takes those in the slice
     ``chosen``. ``own_pids``: the ids of the run's processes on this machine. ``facts``: what the record of the run says
     of the processes. ``stop``: the number of the signal with which all stop after the present step, or None.
+    ``is_restarted``: whether torchrun has started one of the processes before.
     """
 
     rank, size, chosen = 0, 1, slice(0, None, 1)
@@ -66,11 +67,7 @@ class Alone:
     def __init__(self) -> None:
         self.interrupt, self.own_pids = Interrupt(), {os.getpid()}
         self.facts: dict[str, Any] = {}
-
-    @property
-    def is_restarted(self) -> bool:
-        """Return whether torchrun has started one of the processes before."""
-        return process.is_restarted()
+        self.is_restarted = process.is_restarted()
 
     def gather(self, value: T) -> list[T]:
         """Return the values of all processes, by rank. Tensors of others arrive on the CPU."""
@@ -101,11 +98,7 @@ class Group(Alone):
         self.own_pids = {pid for host, pid in pids if host == platform.node()}
         hosts = sorted({host for host, _ in pids})
         self.facts = {"world_size": self.size, "backend": self.backend, "hosts": hosts}
-        self._restarted = self.gather(process.is_restarted())
-
-    @property
-    def is_restarted(self) -> bool:
-        return any(self._restarted)  # torchrun counts this per host, so all were asked
+        self.is_restarted = any(self.gather(process.is_restarted()))  # torchrun counts this per host
 
     def gather(self, value: T) -> list[T]:
         gathered: list[Any] = [None] * self.size

@@ -72,7 +72,8 @@ def restore(
 ) -> tuple[State, Clock]:
     """Load the newest undamaged checkpoint of a run into the stepper's model and optimiser; drop later metrics.
 
-    Without a checkpoint, initialise the model and drop all metrics. If the best model so far cannot be used, or is of a
+    Without a checkpoint, initialise the model; metrics are removed, or kept under another name if there has been a
+    checkpoint. If the best model so far cannot be used, or is of a
     later step, whose metrics are dropped, the next evaluation replaces it.
 
     ``identity``: that of the run's checkpoints. ``saved_step``: the step of the last checkpoint according to the run's
@@ -94,7 +95,13 @@ def restore(
     for warning in warnings:
         warn(warning)
     if restored is None:
-        _drop_metrics(files, saved_step, warn)
+        if saved_step == 0 and files.metrics_path.is_file():  # a folder of this name is kept, too
+            files.metrics_path.unlink()
+        elif files.metrics_path.exists():
+            kept = atomic.move_aside(files.metrics_path).name
+            warn(
+                f"{files.checkpoints} has no checkpoint: the run begins again at step 0; its metrics are kept as {kept}"
+            )
         stepper.task.initialise(stepper.model)
         return State(), Clock()
     state, clock = restored
@@ -108,21 +115,6 @@ def restore(
     if best_step > state.step:
         state.best = None
     return state, clock
-
-
-def _drop_metrics(files: record.RunFolder, saved_step: int | None, warn: Callable[[str], None]) -> None:
-    """Remove the metrics of a run without checkpoints.
-
-    Unless there never was a checkpoint (``saved_step`` is 0), the file is kept under another name.
-    """
-    path = files.metrics_path
-    if not path.exists():
-        return
-    if saved_step == 0 and path.is_file():  # a folder of this name is kept, too
-        path.unlink()
-        return
-    kept = atomic.move_aside(path).name
-    warn(f"{files.checkpoints} has no checkpoint: the run begins again at step 0; its metrics are kept as {kept}")
 
 
 def share_start(
