@@ -32,7 +32,7 @@ from rmsexp.rules.claims import Claim
 from rmsexp.system import atomic, clock
 from rmsexp.system.command_line import ReportedError, config_dir_words, report, value_word
 from rmsexp.system.files import read_regular
-from rmsexp.system.lock import Lock
+from rmsexp.system.lock import locked
 from rmsexp.system.readers import read_yaml
 from rmsexp.train import provenance
 
@@ -190,8 +190,8 @@ class Question(Asked):
 
         Raises: OSError if the folder cannot be written, or the file system has no locks.
         """
-        lock = Lock(self.folder / ".lock", self.folder)
-        with lock.held(lambda refusal: report(f"waiting: {refusal.partition(';')[0]}"), PATIENCE):
+        waiting = f"waiting for another process that writes {self.folder}"
+        with locked(self.folder / ".lock", lambda: report(waiting), PATIENCE):
             for path in self.folder.glob(".*.tmp"):
                 path.unlink()
             yield

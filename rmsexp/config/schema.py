@@ -3,7 +3,6 @@
 A task's schema is the class ``Config`` in its module; a norm's is the class that its config names.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,7 +14,7 @@ from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBas
 
 from rmsexp.config import score
 from rmsexp.config.classes import Find, config_class, loaded, norm_class, task_class
-from rmsexp.system.checks import at_least, choice, not_empty, positive, right_key
+from rmsexp.system.checks import at_least, choice, nearest, not_empty, positive
 from rmsexp.system.command_line import ConfigError as ConfigError
 from rmsexp.system.command_line import escaped
 
@@ -306,14 +305,11 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
     except ConfigKeyError as error:
         key = f"{prefix}{error.full_key}"
         known = {f"{prefix}{name}" for config in (typed, content) for name in flatten(OmegaConf.to_container(config))}
-        raise ConfigError(f"{key} is not known{right_key(key, sorted(known - {key}))}") from None
+        raise ConfigError(f"{key} is not known{nearest(key, sorted(known - {key}))}") from None
     except OmegaConfBaseException as error:
         if not error.full_key and "Cannot merge" in str(error):
             raise ConfigError("a list stands where keys belong, or keys where a list does") from None
-        given = OmegaConf.select(content, error.full_key or "")
-        several = isinstance(given, ListConfig) or (isinstance(given, str) and re.fullmatch(r"[\d.,]+", given))
-        hint = f"; for several runs write -m {prefix}{error.full_key}=0,1,2" if several else ""
-        raise ConfigError(f"{prefix}{error.full_key}: {_first_line(error)}{hint}") from None
+        raise ConfigError(f"{prefix}{error.full_key}: {_first_line(error)}") from None
     except OverflowError:
         raise ConfigError("an integer is beyond the range of floats") from None
 

@@ -30,7 +30,7 @@ from rmsexp.config.schema import (
     flatten,
     plain_values,
 )
-from rmsexp.system.checks import nearest, right_key
+from rmsexp.system.checks import nearest
 from rmsexp.system.command_line import value_word
 from rmsexp.system.readers import checked_yaml, read_yaml
 
@@ -40,10 +40,7 @@ OmegaConf.register_new_resolver("if_equal", lambda a, b, x, y: x if a == b else 
 _HERE = Path(__file__).parents[1]
 CONFIGS = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / "configs"
 GROUPS = ("task", "norm", "scale", "recipe", "pair", "logger", "sweep")
-EXTRAS = {  # launcher or sweeper of Hydra -> the extra that installs it
-    **{name: name for name in ("joblib", "ray", "optuna")},
-    **dict.fromkeys(("slurm", "submitit_slurm", "submitit_local"), "slurm"),
-}
+EXTRAS = "those of joblib, optuna, ray and slurm need an extra of this package, as in pip install 'rmsexp[joblib]'"
 MOST_RUNS = 10_000  # of a sweep
 NAMES_OF_NORMS = ("norm", "norms", "timing.norms", "timing.reference")  # keys whose values name norms
 # keys of Hydra that would have no effect
@@ -73,7 +70,7 @@ def overrides(words: Sequence[str], config_dir: str | None = None) -> list[str]:
 def override(key: str, value: object) -> str:
     """Return the override that sets a key to a value of Python.
 
-    This is None, or a number, truth value, text or path, or a list or dict of such values. Text is taken as it is, and
+    This is None, or a number, truth value, text or path, or a list of such values. Text is taken as it is, and
     never as a list, a number or a reference.
 
     Raises: ConfigError for a value of another type, and for a key that is none.
@@ -185,12 +182,8 @@ def _set(composed: DictConfig, override: Override) -> None:
         OmegaConf.update(composed, key, value, force_add=override.is_add() or override.is_force_add())
     except (ConfigAttributeError, ConfigKeyError):
         known = [name for name in flatten(OmegaConf.to_container(composed)) if not name.startswith("hydra.")]
-        files, option = _files("norm", None).items(), key.removeprefix("norm.")
-        having = [name for name, path in sorted(files) if key != option and option in OmegaConf.load(path)]
-        if having:
-            others = f"norms that have it: {', '.join(having)}"
-            raise ConfigError(f"{key} is not known with norm={composed.norm.name}; {others}") from None
-        raise ConfigError(f"{key} is not known{right_key(key, [*known, *GROUPS])}") from None
+        hint = nearest(key, [*known, *GROUPS]) or "; python -m rmsexp --help lists the keys that every task has"
+        raise ConfigError(f"{key} is not known{hint}") from None
     except (OmegaConfBaseException, RecursionError) as error:
         raise ConfigError(" ".join(f"{word}: {error}".split())) from None
 
@@ -230,7 +223,7 @@ def _compose(
     except YAMLError as error:
         raise ConfigError(" ".join(str(error).split())) from None
     except Exception as error:  # Hydra raises many types of exceptions for invalid values of its own keys
-        raise ConfigError(_failure(error, config_dir)) from None
+        raise ConfigError(_failure(error)) from None
     finally:
         GlobalHydra.instance().hydra = outer
     if not hydra:
@@ -239,21 +232,14 @@ def _compose(
     return composed
 
 
-def _failure(error: Exception, config_dir: str | None) -> str:
-    """Return the message about an error with which Hydra ends."""
-    line = str(error).partition("\n")[0] or type(error).__name__
+def _failure(error: Exception) -> str:
+    """Return the message about an error with which Hydra ends; of a file that is missing, with those that exist."""
     if not isinstance(error, HydraException | OmegaConfBaseException):
-        return f"Hydra fails at these words ({type(error).__name__}: {line})"
-    missing = re.search(r"Could not find '((?:recipe|hydra)/\w+)/(\w+)'", line)
-    if missing is None:
-        return line
-    group, name = missing.groups()
-    if group.startswith("recipe/"):
-        scales = ", ".join(options(group, config_dir))
-        return f"task={Path(group).name} has no scale={name}: no {group}/{name}.yaml (its scales: {scales})"
-    if name in EXTRAS:
-        return f"{group}={name} is not installed: pip install 'rmsexp[{EXTRAS[name]}]'"
-    return f"{group}={name} is not known{nearest(name, ['basic', *EXTRAS])}"
+        return f"Hydra fails at these words ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
+    if "Could not find" not in str(error):
+        return str(error).partition("\n")[0]
+    line = " ".join(str(error).partition("Config search path")[0].split()).replace(" Available", "; available")
+    return line + f"; {EXTRAS}" * ("'hydra/" in line)
 
 
 def from_words(schema: type, words: Sequence[str]) -> Any:

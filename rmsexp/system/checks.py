@@ -9,26 +9,6 @@ LARGEST_FLOAT = 3e38  # PyTorch cannot convert much larger numbers to float32
 LARGEST_WIDTH = 10**6  # of a layer: a square weight of this width has 4 terabytes
 LARGEST_BEAM = 1000  # a larger beam takes minutes for a single sentence
 MOST_LAYERS = 10_000  # of a model: to construct as many takes minutes
-# Keys of other programs: their names -> the key here, and what to write, if that is not the key alone
-ELSEWHERE = (
-    ("epoch epochs max_epochs num_epochs num_train_epochs steps n_steps iters", "max_steps", "max_steps=N, in batches"),
-    ("learning_rate", "optim.lr"),
-    ("bs batch", "batch_size"),
-    ("grad_clip clip_norm max_grad_norm", "optim.clip"),
-    ("wd weight_decay", "optim.weight_decay"),
-    ("wd weight_decay", "optim.lr", "optim.lr and the like: this task has no weight decay"),
-    ("optimizer optimiser", "optim.lr", "optim.lr and the like: each task has one optimiser"),
-    ("seeds", "seed", "-m seed=0,1,2"),
-    ("norms", "norm", "-m norm=ln,rms"),
-    ("model arch", "task", "task=NAME, which brings its model and data"),
-    ("data dataset", "data.name", "data.name (other data for the task) or task"),
-    ("output output_dir out_dir save_dir log_dir", "results"),
-    ("resume checkpoint", "force", "the same command again: it continues; force=true begins anew"),
-    ("wandb tensorboard", "logger", "logger=wandb or logger=tensorboard"),
-    ("gpu gpus cuda", "device", "device=cuda; for several GPUs torchrun --nproc-per-node=N -m rmsexp"),
-    ("amp fp16 bf16 dtype", "precision"),
-    ("jobs n_jobs workers", "threads", "-m hydra/launcher=joblib hydra.launcher.n_jobs=N"),
-)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -38,13 +18,6 @@ def nearest(word: str, known: Iterable[str]) -> str:
         word, known, n=1, cutoff=0.5
     )
     return f"; did you mean {close[0]}?" if close else ""
-
-
-def right_key(key: str, known: Iterable[str]) -> str:
-    """Return "; write X" for a key that other programs have (``ELSEWHERE``), or as :func:`nearest`."""
-    known, name = list(known), key.rpartition(".")[2]
-    written = next((entry[-1] for entry in ELSEWHERE if name in entry[0].split() and entry[1] in known), None)
-    return nearest(key, known) if written is None else f"; write {written}"
 
 
 def choice(key: str, value: str, options: Sequence[str]) -> None:

@@ -82,28 +82,22 @@ class Lock:
         self._locked: os.stat_result | None = None  # of the file, while this object holds the lock
 
     @contextmanager
-    def held(self, waiting: Callable[[str], None] | None = None, patience: float = PATIENCE) -> Iterator[None]:
+    def held(self) -> Iterator[None]:
         """Hold the lock inside the context.
 
-        If another process still holds it after ``patience`` seconds, ``waiting`` gets a sentence about that, and this
-        process waits on; without ``waiting`` it gives up.
-
-        Raises: RunLockedError if it gives up; OSError if the file cannot be locked or written.
+        Raises: RunLockedError if another process holds it; OSError if the file cannot be locked or written.
         """
 
-        def refuse_or_wait() -> None:
+        def refuse() -> None:
             owner = self.path.read_text(errors="replace")[:300].strip() or "unknown"
-            refusal = (
+            raise RunLockedError(
                 f"{self._run} is being written by another process (id {owner}); "
                 "wait for it, or choose another seed or results folder"
-            )
-            if waiting is None:
-                raise RunLockedError(refusal) from None
-            waiting(refusal)
+            ) from None
 
         with ExitStack() as stack:
             try:
-                stack.enter_context(locked(self.path, refuse_or_wait, patience, self._sign))
+                stack.enter_context(locked(self.path, refuse, PATIENCE, self._sign))
             except OSError as error:
                 problem = f"cannot be written or locked ({error.strerror or error})"
                 raise type(error)(f"{self.path.parent} {problem}; results=DIR names another folder") from None

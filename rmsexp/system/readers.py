@@ -246,9 +246,8 @@ def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
     """Return the type of each field of a class, and whether data must have the field."""
     hints = get_type_hints(kind, include_extras=True)
     if is_typeddict(kind):
-        optional = {name for name, hint in hints.items() if get_origin(hint) is NotRequired} | kind.__optional_keys__
         return {
-            name: (get_args(hint)[0] if get_origin(hint) is NotRequired else hint, name not in optional)
+            name: (get_args(hint)[0] if get_origin(hint) is NotRequired else hint, name in kind.__required_keys__)
             for name, hint in hints.items()
         }
     parameters = inspect.signature(kind).parameters  # of a dataclass or NamedTuple

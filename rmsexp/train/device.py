@@ -34,7 +34,7 @@ def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
         torch.use_deterministic_algorithms(cfg.deterministic)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if name == "cuda" and process.rank_and_size()[1] > 1:
-        rank, gpus = process.local_rank(), torch.cuda.device_count()
+        rank, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if rank >= gpus:
             raise ValueError(f"torch sees {gpus} GPUs here; start at most as many processes, or set device=cpu")
         torch.cuda.set_device(rank)

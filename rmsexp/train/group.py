@@ -67,7 +67,7 @@ class Alone:
     def __init__(self) -> None:
         self.interrupt, self.own_pids = Interrupt(), {os.getpid()}
         self.facts: dict[str, Any] = {}
-        self.is_restarted = process.is_restarted()
+        self.is_restarted = process.is_started_again("TORCHELASTIC")
 
     def gather(self, value: T) -> list[T]:
         """Return the values of all processes, by rank. Tensors of others arrive on the CPU."""
@@ -92,13 +92,13 @@ class Group(Alone):
         self.rank, self.size = process.rank_and_size()
         self.chosen = slice(self.rank, None, self.size)
         self.device, self.backend = device, str(dist.get_backend())
-        self.interrupt = Interrupt(joint=True)
+        self.interrupt = Interrupt()
         self._store, self._has_announced = store, False
         pids = self.gather((platform.node(), os.getpid()))
         self.own_pids = {pid for host, pid in pids if host == platform.node()}
         hosts = sorted({host for host, _ in pids})
         self.facts = {"world_size": self.size, "backend": self.backend, "hosts": hosts}
-        self.is_restarted = any(self.gather(process.is_restarted()))  # torchrun counts this per host
+        self.is_restarted = any(self.gather(process.is_started_again("TORCHELASTIC")))  # torchrun counts this per host
 
     def gather(self, value: T) -> list[T]:
         gathered: list[Any] = [None] * self.size

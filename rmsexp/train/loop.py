@@ -95,13 +95,11 @@ def restore(
     for warning in warnings:
         warn(warning)
     if restored is None:
-        if saved_step == 0 and files.metrics_path.is_file():  # a folder of this name is kept, too
-            files.metrics_path.unlink()
-        elif files.metrics_path.exists():
-            kept = atomic.move_aside(files.metrics_path).name
-            warn(
-                f"{files.checkpoints} has no checkpoint: the run begins again at step 0; its metrics are kept as {kept}"
-            )
+        metrics, problem = files.metrics_path, f"{files.checkpoints} has no checkpoint: the run begins again at step 0"
+        if saved_step == 0 and metrics.is_file():  # a folder of this name is kept, too
+            metrics.unlink()
+        elif metrics.exists():
+            warn(f"{problem}; its metrics are kept as {atomic.move_aside(metrics).name}")
         stepper.task.initialise(stepper.model)
         return State(), Clock()
     state, clock = restored
@@ -200,8 +198,8 @@ class Trainer:
     def run(self) -> None:
         """Train up to ``max_steps``. Log, evaluate and save checkpoints at their intervals and at the end.
 
-        Raises: Diverged if the objective of a step is not finite; Interrupted for a signal, after saving a checkpoint
-        unless the state may be inconsistent; LostError if another process is lost.
+        Raises: Diverged if the objective of a step is not finite; Interrupted for a signal, after saving a checkpoint;
+        LostError if another process is lost.
         """
         with self._interrupt.deferred() if self._group.size > 1 else nullcontext():
             try:
@@ -235,11 +233,10 @@ class Trainer:
                 if self._pauses:
                     pause(self._display.report)
                 self._train_to(self._next_edge())
-        except Interrupted as stop:
-            if not stop.torn:  # a second Ctrl-C may have come in the middle of a step
-                with self._interrupt.deferred():
-                    self._collect()
-                    self._checkpoint()
+        except Interrupted:
+            with self._interrupt.deferred():
+                self._collect()
+                self._checkpoint()
             raise
 
     def _next_edge(self) -> int:

@@ -111,7 +111,7 @@ def set_aside(files: record.RunFolder, group: Alone | None = None) -> None:
     The caller must hold the run's lock. ``group``: as in :class:`Conditions`.
     """
     is_repeated = (group or Alone()).is_restarted
-    if process.is_requeued():  # by SLURM: it may give commands that it had not reached before
+    if process.is_started_again("SLURM"):  # by SLURM: it may give commands that it had not reached before
         sessions = []
         with suppress(OSError, ValueError):
             sessions = files.read_run()["sessions"]

@@ -100,15 +100,12 @@ norm.p=0.5 -> norm.p
 ~optim.lr -> ~optim.lr
 seed=0.5 -> seed
 lr=0.1 -> did you mean optim.lr?
-epochs=3 -> max_steps=N
-wandb=true -> logger=wandb
-weight_decay=0.1 -> this task has no weight decay
-task=language_model wd=0.1 -> optim.weight_decay
+epochs=3 -> --help
 model=resnet -> model.width
 seed=range(3) -> -m
 sede=1 -> did you mean seed?
 ++model.widht=1 -> did you mean model.width?
--m hydra/launcher=slurmy -> did you mean slurm?
+-m hydra/launcher=slurmy -> rmsexp[joblib]
 data.root= -> data.root
 max_steps=0 -> max_steps
 device=tpu -> device=tpu

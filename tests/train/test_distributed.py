@@ -170,7 +170,7 @@ class Threads(Group):
     rank, size, chosen = 1, 3, slice(1, None, 3)
 
     def __init__(self, *others: tuple[Any, Any]) -> None:
-        self.others, self.interrupt = iter(others), Interrupt(joint=True)
+        self.others, self.interrupt = iter(others), Interrupt()
 
     def gather(self, value: Any) -> list[Any]:
         first, last = next(self.others)
