@@ -198,7 +198,7 @@ def _run(job: config.Job, past: Past, writer: Writer, group: Alone, conditions: 
         if group.size > 1:
             state, clock = share_start(stepper, (state, clock), known, job.resolved, impl)
         compile_model(model, cfg)
-        contention = Contention(device, shared=conditions.n_jobs > 1, own_pids=group.own_pids)
+        contention = Contention(device, shared=conditions.n_jobs > 1)
         session = provenance.session(device, state.step) | {"impl": impl} | group.facts
         if code := provenance.own_modules(job.resolved):
             session[record.OWN_CODE] = code
@@ -325,7 +325,7 @@ def _follow(job: config.Job, group: Group) -> Outcome:
             stepper = Stepper(cfg, task, model, group.device, group)
             state, clock = share_start(stepper, None, identity(job, task), job.resolved, impl_of(job.norm, model))
             compile_model(model, cfg)
-            contention = Contention(group.device, own_pids=group.own_pids)
+            contention = Contention(group.device)
             display = ProgressDisplay("", cfg.max_steps, quiet=True)
             trainer = Trainer(stepper, state, clock, None, contention=contention, display=display)
             trainer.run()
