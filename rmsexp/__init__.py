@@ -36,11 +36,9 @@ __version__ = "0.1.0"
 
 # In "python -m rmsexp…" sys.argv[0] is "-m" until the command's module has been found, which is then imported.
 if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) == signal.default_int_handler:
-    signal.signal(signal.SIGINT, process.end_during_imports)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports ends the process without a traceback
 if process.is_command():
     os.environ |= {"MPLBACKEND": "agg", "MATPLOTLIBRC": os.devnull}  # not the backend and style that the user has set
-    if not os.environ.get("SOURCE_DATE_EPOCH", "0").isdecimal():
-        del os.environ["SOURCE_DATE_EPOCH"]  # NumPy could not be imported
 
 
 def run(

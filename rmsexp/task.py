@@ -181,9 +181,8 @@ def lacking(task: Task, config: Any) -> str | None:
     methods = [name for name, value in vars(Task).items() if inspect.isfunction(value) and name[0] != "_"]
     for name in (*Task.__annotations__, *methods):
         # not getattr, because a property such as steps_per_epoch may need what ``prepare`` reads
-        found = inspect.getattr_static(task, name, None)
-        only_declared = name not in OPTIONAL and name in vars(Task) and found is vars(Task)[name]
-        if found is None or only_declared:
+        declared = None if name in OPTIONAL else vars(Task).get(name)
+        if inspect.getattr_static(task, name, None) in (None, declared):
             return f"{type(task).__module__}.{type(task).__name__} lacks {name}"
     for key, names in (("optim", ("lr", "clip", "clipping")), ("schedule", ("steps", "at"))):
         missing = [name for name in names if not hasattr(getattr(config, key, None), name)]

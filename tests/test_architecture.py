@@ -14,7 +14,7 @@ PACKAGE = Path(rmsexp.__file__).parent
 FILES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 CLOCKS = {"time", "datetime", "timeit"}
-TIME_READERS = {"system/clock.py", "system/machine_lock.py"}  # the latter for messages alone
+TIME_READERS = {"system/clock.py"}
 # Synthetic data are drawn from a seed. Initialisers draw from a generator that their caller passes. The loggers, and
 # the processes of a run when they meet, draw ids that must never repeat. Timings draw the number from which their
 # orders follow, and record it.

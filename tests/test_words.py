@@ -72,8 +72,8 @@ TEXTS = [
 @pytest.mark.parametrize("text", TEXTS)
 def test_text_of_python_arrives_as_it_is(text: str, tmp_path: Path) -> None:
     (typed,) = words.overrides([words.override("data.train", text)])
-    nested = words.override("optim", {"texts": [text]})
-    composed = OmegaConf.create({"seed": 0, "data": {"train": ""}, "optim": {}})
+    nested = words.override("optim.texts", [text])
+    composed = OmegaConf.create({"seed": 0, "data": {"train": ""}, "optim": {"texts": []}})
     for override in config.parse([typed, nested]):
         OmegaConf.update(composed, override.key_or_group, override.value())
     values = config.plain_values(composed)

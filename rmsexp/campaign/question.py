@@ -33,7 +33,7 @@ from rmsexp.rules.claims import Claim
 from rmsexp.system import atomic, checks, clock
 from rmsexp.system.command_line import ReportedError, report, value_word
 from rmsexp.system.files import read_regular
-from rmsexp.system.lock import Lock
+from rmsexp.system.lock import locked
 from rmsexp.system.readers import read_yaml
 from rmsexp.train import provenance
 
@@ -174,8 +174,8 @@ class Question(Request):
 
         Raises: OSError if the folder cannot be written, or the file system has no locks.
         """
-        lock = Lock(self.folder / ".lock", self.folder)
-        return lock.held(lambda refusal: report(f"waiting: {refusal.partition(';')[0]}"), PATIENCE)
+        waiting = f"waiting for another process that writes {self.folder}"
+        return locked(self.folder / ".lock", lambda: report(waiting), PATIENCE)
 
     def update(self) -> Campaign:
         """Write the campaign's file for the records so far, and return the campaign with the results of its runs.

@@ -157,8 +157,8 @@ def _measure(timing: Timing, report: Callable[[str], None], typed: Sequence[str]
     """Time the steps and write the record, unless another worker is doing so or has done so.
 
     Return the number of the signal that stopped it, or None. If it is stopped or fails, the record has the processes
-    that have measured, and the timing is left to the next command. This process must not be a worker that others wait
-    for (:func:`rmsexp.system.machine_lock.working`). ``typed``: the words of the command line, for the record.
+    that have measured, and the timing is left to the next command. ``typed``: the words of the
+    command line, for the record.
 
     Raises: ProcessError as :func:`rmsexp.measure.processes.measure`.
     """

@@ -9,7 +9,6 @@ from rmsexp.config.schema import LARGEST_SEED as LARGEST_SEED
 from rmsexp.config.schema import MOST_THREADS as MOST_THREADS
 from rmsexp.config.schema import ConfigError as ConfigError
 from rmsexp.config.schema import DataConfig as DataConfig
-from rmsexp.config.schema import LoggerConfig as LoggerConfig
 from rmsexp.config.schema import RunConfig as RunConfig
 from rmsexp.config.schema import expanded as expanded
 from rmsexp.config.schema import flatten as flatten

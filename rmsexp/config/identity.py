@@ -121,8 +121,7 @@ class Job:
     @property
     def impl(self) -> str:
         """The implementation of the norm that was asked for, "eager" or "fused"."""
-        impl: str = self.norm.impl
-        return impl
+        return str(self.norm.impl)
 
     @property
     def folder(self) -> Path:

@@ -3,8 +3,6 @@
 A task's schema is the class ``Config`` in its module; a norm's is the class that its config names.
 """
 
-import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,7 +14,7 @@ from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBas
 
 from rmsexp.config import score
 from rmsexp.config.classes import Find, config_class, loaded, norm_class, task_class
-from rmsexp.system.checks import at_least, choice, not_empty, positive, right_key
+from rmsexp.system.checks import at_least, choice, nearest, not_empty, positive
 from rmsexp.system.command_line import ConfigError as ConfigError
 from rmsexp.system.command_line import escaped
 
@@ -279,11 +277,7 @@ def fit(schema: type, content: DictConfig, prefix: str) -> Any:
 def _instance(typed: DictConfig, prefix: str) -> Any:
     """Return the dataclass instance of a config with its keys and types; it checks values. Raises: ConfigError."""
     try:
-        instance: Any = OmegaConf.to_object(typed)
-        base: Any = next((cls for cls in type(instance).__mro__ if cls.__module__.startswith("rmsexp.")), None)
-        if hasattr(base, "__post_init__"):  # a class from outside may have one that does not call it
-            base.__post_init__(instance)
-        return instance
+        return OmegaConf.to_object(typed)
     except MissingMandatoryValue as error:
         raise ConfigError(f"{prefix}{error.full_key} has no value: its config lacks this key") from None
     except OmegaConfBaseException as error:
@@ -300,33 +294,24 @@ def _merge(schema: type, content: DictConfig, prefix: str) -> DictConfig:
     typed = _structured(schema)
     for name, value in typed.items_ex(resolve=False):
         given = content.get(name, value)
-        is_none = not OmegaConf.is_missing(typed, name) and typed[name] is None
-        if isinstance(value, DictConfig) and not is_none and not isinstance(given, DictConfig):
+        if isinstance(value, DictConfig) and len(value) and not isinstance(given, DictConfig):
             keys = ", ".join(f"{prefix}{name}.{key}" for key in map(str, value))
             raise ConfigError(f"{prefix}{name} is a group of keys; set a single key ({keys})")
-        if isinstance(value, ListConfig) and not isinstance(given, ListConfig | None):
-            raise ConfigError(f"{prefix}{name} must be a list, in brackets: {prefix}{name}=[…]")
+        nested = isinstance(given, ListConfig) and any(isinstance(item, DictConfig | ListConfig) for item in given)
+        if isinstance(value, ListConfig) and (nested or not isinstance(given, ListConfig | None)):
+            raise ConfigError(f"{prefix}{name} must be a list of single values, in brackets: {prefix}{name}=[…]")
     try:
-        merged: DictConfig = OmegaConf.merge(typed, content)  # type: ignore[assignment]
+        return OmegaConf.merge(typed, content)  # type: ignore[return-value]
     except ConfigKeyError as error:
         key = f"{prefix}{error.full_key}"
         known = {f"{prefix}{name}" for config in (typed, content) for name in flatten(OmegaConf.to_container(config))}
-        raise ConfigError(f"{key} is not known{right_key(key, sorted(known - {key}))}") from None
+        raise ConfigError(f"{key} is not known{nearest(key, sorted(known - {key}))}") from None
     except OmegaConfBaseException as error:
         if not error.full_key and "Cannot merge" in str(error):
             raise ConfigError("a list stands where keys belong, or keys where a list does") from None
-        given = OmegaConf.select(content, error.full_key or "")
-        several = isinstance(given, ListConfig) or (isinstance(given, str) and re.fullmatch(r"[\d.,]+", given))
-        hint = f"; for several runs write -m {prefix}{error.full_key}=0,1,2" if several else ""
-        raise ConfigError(f"{prefix}{error.full_key}: {_first_line(error)}{hint}") from None
+        raise ConfigError(f"{prefix}{error.full_key}: {_first_line(error)}") from None
     except OverflowError:
-        values = flatten(_container(content)).items()
-        key = next(name for name, value in values if isinstance(value, int) and abs(value) > sys.float_info.max)
-        raise ConfigError(f"{prefix}{key} is beyond the range of floats") from None
-    for name, value in flatten(_container(merged)).items():
-        if isinstance(value, list) and any(isinstance(item, list | dict) for item in value):  # OmegaConf allows these
-            raise ConfigError(f"{prefix}{name} must be a list of single values, got {value}")
-    return merged
+        raise ConfigError("an integer is beyond the range of floats") from None
 
 
 _structured = cache(OmegaConf.structured)  # converting a dataclass is slow; OmegaConf.merge works on a copy

@@ -13,10 +13,10 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, IntervalSweep, Override, RangeSweep
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import YAMLError
 
 from rmsexp.config.classes import loaded
@@ -40,10 +40,7 @@ OmegaConf.register_new_resolver("if_equal", lambda a, b, x, y: x if a == b else 
 _HERE = Path(__file__).parents[1]
 CONFIGS = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / "configs"
 GROUPS = ("task", "norm", "scale", "recipe", "pair", "logger", "sweep")
-EXTRAS = {  # launcher or sweeper of Hydra -> the extra that installs it
-    **{name: name for name in ("joblib", "ray", "optuna")},
-    **dict.fromkeys(("slurm", "submitit_slurm", "submitit_local"), "slurm"),
-}
+EXTRAS = "those of joblib, optuna, ray and slurm need an extra of this package, as in pip install 'rmsexp[joblib]'"
 MOST_RUNS = 10_000  # of a sweep
 NAMES_OF_NORMS = ("norm", "norms", "timing.norms", "timing.reference")  # keys whose values name norms
 # keys of Hydra that would have no effect
@@ -73,7 +70,7 @@ def overrides(words: Sequence[str], config_dir: str | None = None) -> list[str]:
 def override(key: str, value: object) -> str:
     """Return the override that sets a key to a value of Python.
 
-    This is None, or a number, truth value, text or path, or a list or dict of such values. Text is taken as it is, and
+    This is None, or a number, truth value, text or path, or a list of such values. Text is taken as it is, and
     never as a list, a number or a reference.
 
     Raises: ConfigError for a value of another type, and for a key that is none.
@@ -185,12 +182,8 @@ def _set(composed: DictConfig, override: Override) -> None:
         OmegaConf.update(composed, key, value, force_add=override.is_add() or override.is_force_add())
     except (ConfigAttributeError, ConfigKeyError):
         known = [name for name in flatten(OmegaConf.to_container(composed)) if not name.startswith("hydra.")]
-        files, option = _files("norm", None).items(), key.removeprefix("norm.")
-        having = [name for name, path in sorted(files) if key != option and option in OmegaConf.load(path)]
-        if having:
-            others = f"norms that have it: {', '.join(having)}"
-            raise ConfigError(f"{key} is not known with norm={composed.norm.name}; {others}") from None
-        raise ConfigError(f"{key} is not known{right_key(key, [*known, *GROUPS])}") from None
+        hint = right_key(key, [*known, *GROUPS]) or "; python -m rmsexp --help lists the keys that every task has"
+        raise ConfigError(f"{key} is not known{hint}") from None
     except (OmegaConfBaseException, RecursionError) as error:
         raise ConfigError(" ".join(f"{word}: {error}".split())) from None
 
@@ -230,7 +223,7 @@ def _compose(
     except YAMLError as error:
         raise ConfigError(" ".join(str(error).split())) from None
     except Exception as error:  # Hydra raises many types of exceptions for invalid values of its own keys
-        raise ConfigError(_failure(error, config_dir)) from None
+        raise ConfigError(_failure(error)) from None
     finally:
         GlobalHydra.instance().hydra = outer
     if not hydra:
@@ -239,22 +232,14 @@ def _compose(
     return composed
 
 
-def _failure(error: Exception, config_dir: str | None) -> str:
-    """Return the message about an error with which Hydra ends."""
-    line = str(error).partition("\n")[0] or type(error).__name__
+def _failure(error: Exception) -> str:
+    """Return the message about an error with which Hydra ends; of a file that is missing, with those that exist."""
     if not isinstance(error, HydraException | OmegaConfBaseException):
-        return f"Hydra fails at these words ({type(error).__name__}: {line})"
-    missing = re.search(r"Could not find '((?:recipe|hydra)/\w+)/(\w+)'", line)
-    if missing is None:
-        return line
-    group, name = missing.groups()
-    if group.startswith("recipe/"):
-        task, scales = Path(group).name, ", ".join(options(group, config_dir))
-        known = f"its scales are {scales}" if scales else f"write {group}/{name}.yaml beside its config"
-        return f"task={task} has no scale={name} ({known})"
-    if name in EXTRAS:
-        return f"{group}={name} is not installed: pip install 'rmsexp[{EXTRAS[name]}]'"
-    return f"{group}={name} is not known{nearest(name, ['basic', *EXTRAS])}"
+        return f"Hydra fails at these words ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
+    if "Could not find" not in str(error):
+        return str(error).partition("\n")[0]
+    line = " ".join(str(error).partition("Config search path")[0].split()).replace(" Available", "; available")
+    return line + f"; {EXTRAS}" * ("'hydra/" in line)
 
 
 def from_words(schema: type, words: Sequence[str]) -> Any:
@@ -375,20 +360,14 @@ def expand(overrides: Sequence[str], multirun: bool, config_dir: str | None) -> 
     parsed = parse(overrides)
     of_hydra = [word for word in overrides if is_for_sweeps(word)]
     hydra = compose(of_hydra, config_dir, hydra=True).hydra
-    try:
-        mode, chdir, params = str(hydra.mode), hydra.job.chdir, dict(hydra.sweeper.params or {})
-    except MissingMandatoryValue as error:
-        raise ConfigError(f"{error.full_key} has no value (??? stands for a missing one)") from None
-    multirun = multirun or mode == "RunMode.MULTIRUN"
+    multirun = multirun or str(hydra.mode) == "RunMode.MULTIRUN"
     searches = multirun and not str(hydra.sweeper.get("_target_")).endswith("BasicSweeper")
     swept = [override for override in parsed if override.is_sweep_override()]
     if swept and not multirun:
-        first = [_choices(override, config_dir)[0] for override in parsed]
-        compose(first, config_dir)  # so that an unknown key is named rather than its several values
         raise ConfigError(f"{swept[0].input_line} names several runs: add -m for a sweep")
-    if chdir:
+    if hydra.job.chdir:
         raise ConfigError("hydra.job.chdir=true would change the folder that relative paths start from")
-    preset = [f"{key}={value}" for key, value in params.items()] if multirun else []
+    preset = [f"{key}={value}" for key, value in (hydra.sweeper.params or {}).items()] if multirun else []
     # the seed varies slowest, and norms and their options fastest: runs that differ in the norm follow each other
     ordered = sorted([*preset, *overrides], key=lambda word: word.startswith("norm") - word.startswith("seed="))
     # the last override of a key wins
@@ -420,7 +399,7 @@ def _choices(override: Override, config_dir: str | None, searches: bool = False)
 
     ``searches``: see :class:`Sweep`; an interval then has its first value.
 
-    Raises: ConfigError if there are no values or too many, and if they cannot be listed, as those of an interval.
+    Raises: ConfigError if there are no values, and if they cannot be listed, as those of an interval.
     """
     word, key, values = override.input_line, override.get_key_element(), override.value()
     if not override.is_sweep_override():
@@ -430,12 +409,8 @@ def _choices(override: Override, config_dir: str | None, searches: bool = False)
     if isinstance(values, Glob):
         choices = [f"{key}={name}" for name in values.filter(options(override.key_or_group, config_dir))]
     else:
-        # the length of a range is compared before Hydra lists its values, which for 10^9 takes minutes
-        length = abs((values.stop or 0) - (values.start or 0)) if isinstance(values, RangeSweep) else 0
-        if isinstance(values, RangeSweep) and length > MOST_RUNS * abs(values.step) > 0:
-            raise ConfigError(f"{word} has too many values; a sweep has at most {MOST_RUNS} runs")
-        try:
-            choices = [f"{key}={value}" for value in override.sweep_string_iterator()]
+        try:  # of a range of 10^9 values only the first are listed
+            choices = [f"{key}={value}" for value in itertools.islice(override.sweep_string_iterator(), MOST_RUNS + 1)]
         except (HydraException, ValueError):
             raise ConfigError(f"{word}: write the values with commas between them") from None
     if not choices:

@@ -232,7 +232,7 @@ def in_processes(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
 
     remaining = iter(items)
     first = list(islice(remaining, 2))
-    processes = min(cores.threads_while_others_wait(), MOST_PROCESSES)
+    processes = min(cores.threads(), MOST_PROCESSES)
     if len(first) < 2 or processes < 2:
         yield from map(function, chain(first, remaining))
         return

@@ -163,7 +163,7 @@ def learn_pieces(lines: Iterable[str], vocabulary: int, name: str, **options: An
             bos_id=-1,
             minloglevel=2,
             max_sentence_length=LONGEST_LINE,
-            num_threads=cores.threads_while_others_wait(),
+            num_threads=cores.threads(),
             **{"character_coverage": 1.0} | options,
         )
     except RuntimeError as error:

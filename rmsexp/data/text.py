@@ -169,7 +169,7 @@ class Pieces:
         lines, dtype = text.decode().split("\n"), np.uint16 if self.size <= 1 << 16 else np.int32
         parts = []
         for start in range(0, len(lines), LINES):
-            ids = self._processor.encode(lines[start : start + LINES], num_threads=cores.threads_while_others_wait())
+            ids = self._processor.encode(lines[start : start + LINES], num_threads=cores.threads())
             parts.append(np.fromiter((token for line in ids for token in (*line, LINE_END)), dtype=dtype))
         return np.concatenate(parts)[:-1]  # no line feed follows the last line
 

@@ -26,7 +26,7 @@ from rmsexp.system import atomic
 from rmsexp.system.checks import MOST
 from rmsexp.system.command_line import command
 from rmsexp.system.files import open_regular, read_regular
-from rmsexp.system.lock import Lock
+from rmsexp.system.lock import Lock, is_locked
 from rmsexp.system.readers import LARGEST as LARGEST_INTEGER
 from rmsexp.system.readers import Between, Count, read_typed
 
@@ -200,7 +200,7 @@ class RunFolder:
 
     def is_locked(self) -> bool:
         """Return whether a living process, possibly this one, holds the run's lock."""
-        return self._lock.is_held()
+        return is_locked(self.lock_path)
 
     def check_lock(self) -> None:
         """Raise RunLockedError if this object holds the lock, but another process may write the run."""

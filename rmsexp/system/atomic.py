@@ -16,15 +16,11 @@ def move_aside(path: Path) -> Path:
     return path.rename(target)
 
 
-def owner() -> str:
-    """Return what tells this process from others that share a folder; those of containers often have the same id."""
-    return f"{platform.node()}.{os.getpid()}"
-
-
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Replace a file so that it has either its old or its complete new content, even if the power fails."""
     data = content.encode() if isinstance(content, str) else content
-    temporary = path.with_name(f".{path.name}.{owner()}.tmp")
+    # processes of containers that share a folder often have the same id
+    temporary = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
             file.write(data)

@@ -102,7 +102,7 @@ def entry_point(main: Callable[..., int]) -> Callable[..., int]:
     @functools.wraps(main)
     def run(argv: Sequence[str] | None = None) -> int:
         process.open_output()
-        if signal.getsignal(signal.SIGINT) is process.end_during_imports:
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C raises KeyboardInterrupt from now on
         try:
             status = main(argv)
@@ -183,17 +183,13 @@ def recorded(words: Sequence[str]) -> str:
 def value_word(key: str, value: object) -> str:
     """Return the word ``key=value`` that sets a key to a value of Python: Hydra and OmegaConf take text as it is.
 
-    Raises: TypeError or ValueError for a value that is no text, path, number, truth value, None, list or dict of them.
+    Raises: TypeError or ValueError for a value that is no text, path, number, truth value, None, or list of them.
     """
     return f"{key}={_literal(value)}"
 
 
 def _literal(value: object) -> str:
     """Return a value as it is written in Hydra's grammar; text has quotes if Hydra would not take it as it is."""
-    if isinstance(value, dict):
-        if not all(isinstance(key, str) and re.fullmatch(r"[A-Za-z_]\w*", key, re.ASCII) for key in value):
-            raise ValueError("keys must be names")
-        return f"{{{', '.join(f'{key}: {_literal(each)}' for key, each in value.items())}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_literal, value))}]"
     if not isinstance(value, str | Path):

@@ -18,22 +18,9 @@ def threads(processes: int = 1) -> int:
 
     ``min(available cores / processes, launcher)``, rounded down. A launcher gives each process its own threads.
     """
-    return max(1, int(min(_available() / processes, min(_given(), default=math.inf))))
-
-
-def threads_while_others_wait() -> int:
-    """Return the number of threads while the other processes wait that torchrun started on this machine; at least 1.
-
-    ``min(available cores, launcher * their number)``.
-    """
-    number = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(1, int(min(_available(), number * min(_given(), default=math.inf))))
-
-
-def _available() -> int:
     from joblib import cpu_count
 
-    return cpu_count()
+    return max(1, int(min(cpu_count() / processes, min(_given(), default=math.inf))))
 
 
 def _given() -> Iterator[int]:

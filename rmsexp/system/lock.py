@@ -1,9 +1,7 @@
 """Locks of files, which the kernel frees if a process dies, and the lock that lets one process at a time write a run.
 
 The library filelock takes them with flock; its soft locks, files that a killed process leaves behind, are not used. It
-has no shared locks, so :func:`try_to_lock` takes those, and shows whether a lock is held.
-
-filelock is imported when the first lock is taken; commands that only read do not need it.
+is imported when the first lock is taken; commands that only read do not need it.
 """
 
 import fcntl
@@ -12,13 +10,10 @@ import platform
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO
 
 from rmsexp.system.files import check_regular, open_regular
 
-# Waiting polls: in a blocking flock, a signal that another thread receives would not reach Python's handler.
-POLL_SECONDS = 0.1
-PATIENCE = 0.2  # seconds of trying: is_held in another process takes a shared lock for a moment
+PATIENCE = 0.2  # seconds of trying: is_locked in another process takes a shared lock for a moment
 
 
 @contextmanager
@@ -38,9 +33,7 @@ def locked(
     from filelock import FileLock, Timeout
 
     check_regular(path)
-    lock = FileLock(
-        path, thread_local=False, poll_interval=POLL_SECONDS, fallback_to_soft=False, on_acquired=on_acquired
-    )
+    lock = FileLock(path, thread_local=False, fallback_to_soft=False, on_acquired=on_acquired)
     try:
         try:
             lock.acquire(timeout=patience)
@@ -56,16 +49,21 @@ def locked(
         lock.release()
 
 
-def try_to_lock(file: IO[str], kind: int) -> bool:
-    """Lock an open file without waiting. Return False if another process holds a lock that excludes this one.
+def is_locked(path: Path) -> bool:
+    """Return whether a living process, possibly this one, holds the lock of a file.
 
-    ``kind``: fcntl.LOCK_EX or fcntl.LOCK_SH. Raises: OSError if the lock fails for another reason.
+    A shared lock answers this: those who ask do not exclude each other, and the file may be read-only.
     """
-    try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not path.exists():
         return False
-    return True
+    with open_regular(path, "r") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # the file system has no locks, so no process can hold one
+            return False
+        return False
 
 
 class RunLockedError(RuntimeError):
@@ -84,34 +82,25 @@ class Lock:
         self._locked: os.stat_result | None = None  # of the file, while this object holds the lock
 
     @contextmanager
-    def held(self, waiting: Callable[[str], None] | None = None, patience: float = PATIENCE) -> Iterator[None]:
+    def held(self) -> Iterator[None]:
         """Hold the lock inside the context.
 
-        If another process still holds it after ``patience`` seconds, ``waiting`` gets a sentence about that, and this
-        process waits on; without ``waiting`` it gives up.
-
-        Raises: RunLockedError if it gives up; OSError if the file cannot be locked or written.
+        Raises: RunLockedError if another process holds it; OSError if the file cannot be locked or written.
         """
 
-        def refuse_or_wait() -> None:
+        def refuse() -> None:
             owner = self.path.read_text(errors="replace")[:300].strip() or "unknown"
-            refusal = (
+            raise RunLockedError(
                 f"{self._run} is being written by another process (id {owner}); "
                 "wait for it, or choose another seed or results folder"
-            )
-            if waiting is None:
-                raise RunLockedError(refusal) from None
-            waiting(refusal)
+            ) from None
 
         with ExitStack() as stack:
             try:
-                stack.enter_context(locked(self.path, refuse_or_wait, patience, self._sign))
+                stack.enter_context(locked(self.path, refuse, PATIENCE, self._sign))
             except OSError as error:
-                what = "be written or locked" if self.path.parent.is_dir() else "be made"
-                message = (
-                    f"{self.path.parent} cannot {what} ({error.strerror or error}); results=DIR names another folder"
-                )
-                raise type(error)(message) from None
+                problem = f"cannot be written or locked ({error.strerror or error})"
+                raise type(error)(f"{self.path.parent} {problem}; results=DIR names another folder") from None
             stack.callback(setattr, self, "_locked", None)
             self.check()
             yield
@@ -127,29 +116,9 @@ class Lock:
 
         Raises: RunLockedError if the file was deleted or replaced.
         """
-        if self._locked is None:
+        if self._locked is None or (self.path.exists() and os.path.samestat(self._locked, self.path.stat())):
             return
-        try:
-            same = os.path.samestat(self._locked, self.path.stat())
-        except FileNotFoundError:
-            same = False
-        if not same:
-            raise RunLockedError(
-                f"the lock {self.path} was deleted or replaced, so another process may write the run; "
-                "this process writes no more; repeat the command to continue"
-            )
-
-    def is_held(self) -> bool:
-        """Return whether a living process, possibly this one, holds the lock.
-
-        A shared lock answers this: those who ask do not exclude each other, and the file may be read-only.
-        """
-        try:
-            file = open_regular(self.path, "r")
-        except FileNotFoundError:
-            return False
-        with file:
-            try:
-                return not try_to_lock(file, fcntl.LOCK_SH)
-            except OSError:  # the file system has no locks, so no process can hold one
-                return False
+        raise RunLockedError(
+            f"the lock {self.path} was deleted or replaced, so another process may write the run; "
+            "this process writes no more; repeat the command to continue"
+        )

@@ -24,7 +24,6 @@ Handler = Callable[[int, FrameType | None], None]
 
 # Sent by Ctrl-C, by kill, when a terminal is closed, and by SLURM some time before it ends a job, if it is asked to.
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
-TWICE = 0.2  # seconds; two SIGINTs within a shorter time are one Ctrl-C, as timeout(1) sends one to a process and group
 
 
 # --- output
@@ -60,24 +59,14 @@ def rank_and_size() -> tuple[int, int]:
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
-def local_rank() -> int:
-    """Return the number of this process among those that torchrun started for one run on this host."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
-
-
-def is_restarted() -> bool:
-    """Return whether torchrun (--max-restarts) has started this process's command before."""
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0")
-
-
 def slurm_job() -> str | None:
     """Return the id of the SLURM job that this process belongs to, or None. A requeued job keeps its id."""
     return os.environ.get("SLURM_JOB_ID")
 
 
-def is_requeued() -> bool:
-    """Return whether SLURM has started the job of this process before."""
-    return os.environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
+def is_started_again(by: str) -> bool:
+    """Return whether torchrun (``by="TORCHELASTIC"``) or SLURM (``by="SLURM"``) has started this command before."""
+    return os.environ.get(f"{by}_RESTART_COUNT", "0") not in ("", "0")
 
 
 # --- signals
@@ -142,12 +131,6 @@ def ending_on_signals() -> Iterator[None]:
 
     with handling(end, [number for number in stopping_signals() if not callable(signal.getsignal(number))]):
         yield
-
-
-def end_during_imports(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    """Handle Ctrl-C while the modules of a command are imported: end the process without a traceback."""
-    os.write(2, b"rmsexp: interrupted\n")
-    os._exit(128 + signum)
 
 
 # --- worker processes

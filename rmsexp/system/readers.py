@@ -77,10 +77,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         value = yaml.load(text, _Loader)
         json.dumps(value, ensure_ascii=False, default=str).encode()
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = f", line {mark.line + 1}" if mark else ""
-        raise ValueError(f"{path}{line}: {_one_line(error.problem or error.context)}") from None
     except Exception as error:  # values that cannot be constructed raise many types of exceptions
         raise ValueError(f"{path} is not YAML of plain values ({_one_line(error)})") from None
     if not isinstance(value, dict):
@@ -250,9 +246,8 @@ def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
     """Return the type of each field of a class, and whether data must have the field."""
     hints = get_type_hints(kind, include_extras=True)
     if is_typeddict(kind):
-        optional = {name for name, hint in hints.items() if get_origin(hint) is NotRequired} | kind.__optional_keys__
         return {
-            name: (get_args(hint)[0] if get_origin(hint) is NotRequired else hint, name not in optional)
+            name: (get_args(hint)[0] if get_origin(hint) is NotRequired else hint, name in kind.__required_keys__)
             for name, hint in hints.items()
         }
     parameters = inspect.signature(kind).parameters  # of a dataclass or NamedTuple

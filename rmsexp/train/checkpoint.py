@@ -115,16 +115,17 @@ def read(path: Path, identity: Identity | None = None) -> Payload:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             digest = archive.comment.decode("ascii", "replace")
         if digest != hashlib.sha256(memoryview(content)[:-DIGEST_BYTES]).hexdigest():
-            raise ValueError("its digest is wrong" if digest else "its digest is missing")
+            raise ValueError("its digest is wrong")
         payload: Payload = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-        if not isinstance(payload, dict):
-            raise ValueError("it holds no dict")
     except Exception as error:  # damage raises many types of exceptions
         if memory_message(error) is not None:
             raise
         raise CheckpointError(f"{path} is damaged ({_first_line(error)})") from None
-    if identity is not None and (found := payload.get("identity")) != identity._asdict():
-        raise CheckpointError(f"{path} is of another run ({_difference(found, identity)})")
+    found = payload.get("identity")
+    found = found if isinstance(found, dict) else {}
+    for key, value in (identity._asdict() if identity is not None else {}).items():
+        if found.get(key) != value:
+            raise CheckpointError(f"{path} is of another run (its {key} is {found.get(key)!s:.12}, not {value!s:.12})")
     return payload
 
 
@@ -137,15 +138,6 @@ def _bytes(payload: Payload) -> bytes:
         digest = hashlib.sha256(content).hexdigest()
     buffer.write(digest.encode())
     return buffer.getvalue()
-
-
-def _difference(found: Any, identity: Identity) -> str:
-    """Return the first key in which the ``identity`` of a checkpoint differs from that of the run, with both values."""
-    known = identity._asdict()
-    if not isinstance(found, dict) or found.keys() != known.keys():
-        return "its identity has other keys"
-    key = next(key for key in known if found[key] != known[key])
-    return f"its {key} is {found[key]!s:.12}, not {known[key]!s:.12}"
 
 
 def _first_line(error: Exception) -> str:

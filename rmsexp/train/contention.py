@@ -8,7 +8,7 @@ process uses the run's GPU, and that the process was suspended, as by Ctrl-Z. Ti
 import os
 import signal
 import subprocess
-from collections.abc import Collection, Iterable, Iterator, Set
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,10 +37,10 @@ def _machine() -> tuple[int, int]:
     return ticks[7], sum(ticks)
 
 
-def _gpu_shared(own: Set[int]) -> bool | None:
-    """Return whether a process that is not in ``own`` computes on a GPU of these processes; None if that is unknown.
+def _gpu_shared() -> bool | None:
+    """Return whether another process computes on the GPU of this process; None if that is unknown.
 
-    If nvidia-smi does not list the processes ``own``, as in a container, the answer is None.
+    If nvidia-smi does not list this process, as in a container, the answer is None.
     """
     try:
         answer = subprocess.run(
@@ -52,11 +52,9 @@ def _gpu_shared(own: Set[int]) -> bool | None:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    rows = [(int(pid), gpu) for pid, _, gpu in (line.partition(", ") for line in answer.splitlines()) if pid.isdigit()]
-    if not own <= {pid for pid, _ in rows}:
-        return None
-    gpus = {gpu for pid, gpu in rows if pid in own}
-    return any(gpu in gpus and pid not in own for pid, gpu in rows)
+    rows = [line.partition(", ")[::2] for line in answer.splitlines()]
+    gpus = [gpu for pid, gpu in rows if pid == str(os.getpid())]
+    return sum(gpu in gpus for _, gpu in rows) > len(gpus) if gpus else None
 
 
 class Contention:
@@ -64,18 +62,13 @@ class Contention:
 
     ``shared``: whether a launcher does other runs at the same time. The run is then contended even if its threads never
     wait for a core, because the processes share the memory's bandwidth.
-    ``processes``: the ids of the processes that do the work; by default, it is this one. ``own_pids``: those of the
-    run's processes on this machine, of which several may share a GPU.
+    ``processes``: the ids of the processes that do the work; by default, it is this one.
     """
 
     def __init__(
-        self,
-        device: torch.device,
-        shared: bool = False,
-        processes: Collection[int | str] = ("self",),
-        own_pids: Set[int] = frozenset(),
+        self, device: torch.device, shared: bool = False, processes: Collection[int | str] = ("self",)
     ) -> None:
-        self._shared, self._processes, self.own_pids = shared, processes, own_pids or {os.getpid()}
+        self._shared, self._processes = shared, processes
         self.on_gpu = device.type == "cuda"
         self._gpu_shared: bool | None = False
         self._ran = self._waited = self._stolen = self._ticks = 0
@@ -119,7 +112,7 @@ class Contention:
         the state. On a GPU this also asks nvidia-smi whether another process uses the run's GPU now.
         """
         if self.on_gpu and not self._gpu_shared:  # a run whose GPU was shared once stays contended
-            self._gpu_shared = _gpu_shared(self.own_pids)
+            self._gpu_shared = _gpu_shared()
         if not self._readable or not self._ran or self._gpu_shared is None:
             return {"state": "unknown", "waited": None, "steal": None, "shared": self._shared, "based_on": []}
         # rounded before they are compared with the limits, so that reports, which read them, decide the same

@@ -9,8 +9,6 @@ from torch import nn
 from rmsexp.config import RunConfig
 from rmsexp.system import cores, process
 
-CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"  # torch reads it at a process's first matrix product on the GPU
-DETERMINISTIC_CUBLAS = (":4096:8", ":16:8")  # its values with which the results of cuBLAS do not differ between runs
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from glibc's malloc.h
 
 
@@ -20,8 +18,7 @@ def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
     ``n_jobs``: the number of runs that share the CPU cores. It divides the number of threads unless the config sets
     ``threads``. Each process that torchrun started on this machine gets a GPU of its own.
 
-    Raises: ValueError if the config asks for CUDA and torch sees no CUDA device, or none for this process, or if it
-    asks for determinism and the environment prevents it.
+    Raises: ValueError if the config asks for CUDA and torch sees no CUDA device, or none for this process.
     """
     name = cfg.device if cfg.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     if lacks_gpu(cfg):
@@ -29,19 +26,15 @@ def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
     keep_freed()
     torch.set_num_threads(cfg.threads or cores.threads(n_jobs))
     if name == "cuda":
-        value = os.environ.setdefault(CUBLAS_VARIABLE, DETERMINISTIC_CUBLAS[0])
-        if cfg.deterministic and value not in DETERMINISTIC_CUBLAS:
-            allowed = " or ".join(DETERMINISTIC_CUBLAS)
-            raise ValueError(
-                f"deterministic=true needs the environment variable {CUBLAS_VARIABLE} unset or {allowed}; it is {value}"
-            )
+        # torch reads it at the first matrix product on the GPU, and refuses values with which results may differ
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = not cfg.deterministic
         torch.backends.cudnn.allow_tf32 = False  # no TF32: float32 as in matrix products
         # not warn_only: with it, the backward passes of attention would take algorithms that are not deterministic
         torch.use_deterministic_algorithms(cfg.deterministic)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if name == "cuda" and process.rank_and_size()[1] > 1:
-        rank, gpus = process.local_rank(), torch.cuda.device_count()
+        rank, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if rank >= gpus:
             raise ValueError(f"torch sees {gpus} GPUs here; start at most as many processes, or set device=cpu")
         torch.cuda.set_device(rank)

@@ -8,7 +8,6 @@ run's folder, and sends the others what it loaded.
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -56,21 +55,17 @@ class Alone:
     """The only process of a run. :class:`Group` has the same members for several.
 
     ``rank``: the number of this process; ``size``: their number. Of several items this process takes those in the slice
-    ``chosen``. ``own_pids``: the ids of the run's processes on this machine. ``facts``: what the record of the run says
-    of the processes. ``stop``: the number of the signal with which all stop after the present step, or None.
+    ``chosen``. ``facts``: what the record of the run says of the processes. ``stop``: the number of the signal with
+    which all stop after the present step, or None. ``is_restarted``: whether torchrun has started one of them before.
     """
 
     rank, size, chosen = 0, 1, slice(0, None, 1)
     stop: int | None = None
 
     def __init__(self) -> None:
-        self.interrupt, self.own_pids = Interrupt(), {os.getpid()}
+        self.interrupt = Interrupt()
         self.facts: dict[str, Any] = {}
-
-    @property
-    def is_restarted(self) -> bool:
-        """Return whether torchrun has started one of the processes before."""
-        return process.is_restarted()
+        self.is_restarted = process.is_started_again("TORCHELASTIC")
 
     def gather(self, value: T) -> list[T]:
         """Return the values of all processes, by rank. Tensors of others arrive on the CPU."""
@@ -94,18 +89,12 @@ class Group(Alone):
     def __init__(self, store: Store, device: torch.device) -> None:
         self.rank, self.size = process.rank_and_size()
         self.chosen = slice(self.rank, None, self.size)
-        self.device, self.backend = device, str(dist.get_backend())
-        self.interrupt = Interrupt(joint=True)
+        self.device = device
+        self.interrupt = Interrupt()
         self._store, self._has_announced = store, False
-        pids = self.gather((platform.node(), os.getpid()))
-        self.own_pids = {pid for host, pid in pids if host == platform.node()}
-        hosts = sorted({host for host, _ in pids})
-        self.facts = {"world_size": self.size, "backend": self.backend, "hosts": hosts}
-        self._restarted = self.gather(process.is_restarted())
-
-    @property
-    def is_restarted(self) -> bool:
-        return any(self._restarted)  # torchrun counts this per host, so all were asked
+        hosts = sorted(set(self.gather(platform.node())))
+        self.facts = {"world_size": self.size, "backend": str(dist.get_backend()), "hosts": hosts}
+        self.is_restarted = any(self.gather(process.is_started_again("TORCHELASTIC")))  # torchrun counts this per host
 
     def gather(self, value: T) -> list[T]:
         gathered: list[Any] = [None] * self.size

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rmsexp.config import LoggerConfig
 from rmsexp.config.identity import shortened
+from rmsexp.config.schema import LoggerConfig
 from rmsexp.records.record import Row
 from rmsexp.system import atomic, clock
 from rmsexp.system.clock import TIMED

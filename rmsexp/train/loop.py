@@ -18,7 +18,7 @@ from rmsexp.config import score
 from rmsexp.records import record
 from rmsexp.system import atomic
 from rmsexp.system.clock import TIMED, Clock
-from rmsexp.system.machine_lock import Pause
+from rmsexp.system.machine_lock import pause
 from rmsexp.task import INTERIM, WHOLE, Extent, MicroBatches, checked, target_value
 from rmsexp.train import checkpoint, provenance
 from rmsexp.train.contention import Contention
@@ -72,7 +72,8 @@ def restore(
 ) -> tuple[State, Clock]:
     """Load the newest undamaged checkpoint of a run into the stepper's model and optimiser; drop later metrics.
 
-    Without a checkpoint, initialise the model and drop all metrics. If the best model so far cannot be used, or is of a
+    Without a checkpoint, initialise the model; metrics are removed, or kept under another name if there has been a
+    checkpoint. If the best model so far cannot be used, or is of a
     later step, whose metrics are dropped, the next evaluation replaces it.
 
     ``identity``: that of the run's checkpoints. ``saved_step``: the step of the last checkpoint according to the run's
@@ -94,7 +95,11 @@ def restore(
     for warning in warnings:
         warn(warning)
     if restored is None:
-        _drop_metrics(files, saved_step, warn)
+        metrics, problem = files.metrics_path, f"{files.checkpoints} has no checkpoint: the run begins again at step 0"
+        if saved_step == 0 and metrics.is_file():  # a folder of this name is kept, too
+            metrics.unlink()
+        elif metrics.exists():
+            warn(f"{problem}; its metrics are kept as {atomic.move_aside(metrics).name}")
         stepper.task.initialise(stepper.model)
         return State(), Clock()
     state, clock = restored
@@ -108,21 +113,6 @@ def restore(
     if best_step > state.step:
         state.best = None
     return state, clock
-
-
-def _drop_metrics(files: record.RunFolder, saved_step: int | None, warn: Callable[[str], None]) -> None:
-    """Remove the metrics of a run without checkpoints.
-
-    Unless there never was a checkpoint (``saved_step`` is 0), the file is kept under another name.
-    """
-    path = files.metrics_path
-    if not path.exists():
-        return
-    if saved_step == 0 and path.is_file():  # a folder of this name is kept, too
-        path.unlink()
-        return
-    kept = atomic.move_aside(path).name
-    warn(f"{files.checkpoints} has no checkpoint: the run begins again at step 0; its metrics are kept as {kept}")
 
 
 def share_start(
@@ -179,7 +169,7 @@ class Trainer:
     """Trains a model on a task, from a state on.
 
     ``state``, ``clock``: those that :func:`restore` returns. ``writer``: writes the record; None if another process
-    does. ``pause``: when to pause between two steps; None: never.
+    does. ``pauses``: whether it waits between two steps while another process measures on this machine.
 
     Several processes take the same steps, and process 0 alone has a writer. A signal to any of them stops all after the
     same step. If one is lost, process 0 saves the last complete step.
@@ -194,13 +184,13 @@ class Trainer:
         *,
         contention: Contention,
         display: ProgressDisplay,
-        pause: Pause | None = None,
+        pauses: bool = False,
     ) -> None:
         self.task, self.model, self.optimizer = stepper.task, stepper.model, stepper.optimizer
         self.config, self.state, self.clock = stepper.config, state, clock
         self._stepper, self._writer, self._contention = stepper, writer, contention
         self._group, self._interrupt = stepper.group, stepper.group.interrupt
-        self._display, self._pause = display, pause
+        self._display, self._pauses = display, pauses
         self._first_step, self._first_seconds, self._predictions = state.step, clock.time, 0
         self._first_spent = self._spent()
         self._recent: list[StepResult] = []  # of the steps since the last edge, with values on the device
@@ -208,8 +198,8 @@ class Trainer:
     def run(self) -> None:
         """Train up to ``max_steps``. Log, evaluate and save checkpoints at their intervals and at the end.
 
-        Raises: Diverged if the objective of a step is not finite; Interrupted for a signal, after saving a checkpoint
-        unless the state may be inconsistent; LostError if another process is lost.
+        Raises: Diverged if the objective of a step is not finite; Interrupted for a signal, after saving a checkpoint;
+        LostError if another process is lost.
         """
         with self._interrupt.deferred() if self._group.size > 1 else nullcontext():
             try:
@@ -240,14 +230,13 @@ class Trainer:
                     self._checkpoint()
                 if done:
                     return
-                if self._pause is not None and self._pause.is_due():
-                    self._pause.wait(self._display.report)
+                if self._pauses:
+                    pause(self._display.report)
                 self._train_to(self._next_edge())
-        except Interrupted as stop:
-            if not stop.torn:  # a second Ctrl-C may have come in the middle of a step
-                with self._interrupt.deferred():
-                    self._collect()
-                    self._checkpoint()
+        except Interrupted:
+            with self._interrupt.deferred():
+                self._collect()
+                self._checkpoint()
             raise
 
     def _next_edge(self) -> int:
@@ -274,14 +263,10 @@ class Trainer:
                 self.optimizer.zero_grad()
 
     def _train_to(self, edge: int) -> None:
-        """Train up to step ``edge``, or up to a pause; then fetch the values of these steps.
-
-        The host waits for the device only then, so that the device is idle in a pause.
-        """
-        state, pause = self.state, self._pause
+        """Train up to step ``edge``; then fetch the values of these steps, for which the host waits for the device."""
         self._group.barrier()  # waiting here for what process 0 writes is no time of training
         with self._contention.watch():
-            while state.step < edge and not (pause is not None and pause.is_due()):
+            while self.state.step < edge:
                 with self._interrupt.deferred():
                     self._step()
             with self.clock.bucket("train"):

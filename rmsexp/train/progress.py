@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress
 
 from rmsexp.records.record import Row, metrics_text
 from rmsexp.system.command_line import duration
@@ -44,25 +44,12 @@ class Failures:
             return None
 
 
-class LogFile(logging.FileHandler):
-    """The log file of a run: what its display reports, and what other modules log. A failure switches it off."""
-
-    def __init__(self, path: Path, failures: Failures) -> None:
-        super().__init__(path, delay=True, encoding="utf-8")
-        self.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-        self._failures = failures
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._failures.attempt("the log file", super().emit, record)
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002
-        raise
-
-
 @contextmanager
 def logged(path: Path, failures: Failures) -> Iterator[None]:
     """Inside the context, write what is logged to a file: of the level INFO, or DEBUG with ``hydra.verbose=true``."""
-    root, handler = logging.getLogger(), LogFile(path, failures)
+    handler = failures.attempt("the log file", logging.FileHandler, path, encoding="utf-8") or logging.NullHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    root = logging.getLogger()
     level = root.level
     root.setLevel(min(level, logging.INFO))
     root.addHandler(handler)
@@ -88,8 +75,7 @@ class ProgressDisplay:
         self._console = Console(file=sys.stderr, quiet=quiet)
         # a live display takes over the standard streams, and with a quiet console nothing of them would be shown
         shows_bar = self._console.is_terminal and not quiet and parent_process() is None
-        text = "{task.description}", "{task.completed:.0f}/{task.total:.0f}", "{task.fields[text]}"
-        columns = TextColumn(text[0]), BarColumn(), TextColumn(text[1]), TextColumn(text[2])
+        columns = "{task.description}", BarColumn(), "{task.completed:.0f}/{task.total:.0f}", "{task.fields[text]}"
         self._bar = Progress(*columns, console=self._console) if shows_bar else None
         if self._bar is not None:
             self._task = self._bar.add_task(label, total=steps, text="")

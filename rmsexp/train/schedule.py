@@ -26,10 +26,7 @@ class HoldThenDecay:
         checks.probability("schedule.beta1", self.beta1)
         checks.probability("schedule.late_beta1", self.late_beta1)
         if self.steps <= 2 * self.period:
-            raise ValueError(
-                f"schedule.period={self.period} must be less than half of schedule.steps={self.steps}: "
-                "the rate would never decrease"
-            )
+            raise ValueError(f"schedule.period={self.period} must be less than half of schedule.steps={self.steps}")
 
     def at(self, step: int) -> dict[str, float]:
         """Return the factor on the learning rate, and beta1, at a step (from 0); after the last they stay."""
@@ -97,10 +94,7 @@ class Cosine:
         _check_lengths(self.steps, self.warmup)
         checks.probability("schedule.floor", self.floor)
         if self.warmup >= self.steps:
-            raise ValueError(
-                f"schedule.warmup={self.warmup} must be less than schedule.steps={self.steps}: "
-                "the rate would never decrease"
-            )
+            raise ValueError(f"schedule.warmup={self.warmup} must be less than schedule.steps={self.steps}")
 
     def at(self, step: int) -> dict[str, float]:
         """Return the factor on the learning rate at a step (from 0); after the last it stays."""
@@ -117,6 +111,4 @@ def _check_lengths(steps: int, warmup: int | None) -> None:
         return
     checks.at_least("schedule.warmup", warmup, 1)
     if warmup > steps:
-        raise ValueError(
-            f"schedule.warmup={warmup} must be at most schedule.steps={steps}: the rate would stay below optim.lr"
-        )
+        raise ValueError(f"schedule.warmup={warmup} must be at most schedule.steps={steps}")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from rmsexp.config import LoggerConfig
+from rmsexp.config.schema import LoggerConfig
 from rmsexp.records import record
 from rmsexp.records.record import Status
 from rmsexp.system import atomic, lock

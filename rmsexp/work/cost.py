@@ -8,8 +8,8 @@ from rmsexp import config
 from rmsexp.campaign.items import Asked
 from rmsexp.campaign.progress import Planned
 from rmsexp.records import record
-from rmsexp.system import machine_lock
 from rmsexp.system.command_line import inform, report, value_word
+from rmsexp.system.machine_lock import pause
 from rmsexp.work import runner
 
 TRIAL_STEPS = 20
@@ -31,12 +31,9 @@ def trial(asked: Asked, run: Planned) -> float | None:
     asked.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".trial-", dir=asked.folder) as results:
         job = config.job([*own, value_word("results", results)], asked.config_dir)
-        with (
-            machine_lock.working(report) as pause,  # a timing on this machine is not disturbed
-            redirect_stdout(StringIO()),
-            redirect_stderr(StringIO()),
-        ):
-            outcome = runner.execute(job, runner.Conditions(pause=pause))
+        pause(report)  # a timing on this machine is not disturbed
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            outcome = runner.execute(job, runner.Conditions(pauses=True))
         if outcome.signum is not None:
             raise SystemExit(128 + outcome.signum)
         if outcome.status == "failed":

@@ -19,7 +19,6 @@ from rmsexp.records.record import Session, Status
 from rmsexp.records.states import Past, RefusedError, name_of
 from rmsexp.system import atomic, lock, process
 from rmsexp.system.command_line import ReportedError, brief, memory_message, report
-from rmsexp.system.machine_lock import Pause
 from rmsexp.system.readers import yaml_text
 from rmsexp.task import Task
 from rmsexp.train import provenance
@@ -60,13 +59,13 @@ class Outcome:
 class Conditions:
     """How a run shares its machine, its terminal and other processes.
 
-    ``n_jobs``: the number of runs that share the machine. ``pause``: when the run pauses between steps; None: never.
-    ``group``: the processes of the run, of which this is process 0; None: it is the only one. ``quiet``: whether no
-    progress is shown; warnings are.
+    ``n_jobs``: the number of runs that share the machine. ``pauses``: whether it waits while another process
+    measures there. ``group``: the processes of the run, of which this is process 0; None: it is the only one.
+    ``quiet``: whether no progress is shown; warnings are.
     """
 
     n_jobs: int = 1
-    pause: Pause | None = None
+    pauses: bool = False
     group: Alone | None = None
     quiet: bool = False
 
@@ -109,7 +108,7 @@ def set_aside(files: record.RunFolder, group: Alone | None = None) -> None:
     The caller must hold the run's lock. ``group``: as in :class:`Conditions`.
     """
     is_repeated = (group or Alone()).is_restarted
-    if process.is_requeued():  # by SLURM: it may give commands that it had not reached before
+    if process.is_started_again("SLURM"):  # by SLURM: it may give commands that it had not reached before
         sessions = []
         with suppress(OSError, ValueError):
             sessions = files.read_run()["sessions"]
@@ -187,7 +186,7 @@ def _run(job: config.Job, past: Past, writer: Writer, group: Alone, conditions: 
         if group.size > 1:
             state, clock = share_start(stepper, (state, clock), known, job.resolved, impl)
         compile_model(model, cfg)
-        contention = Contention(device, shared=conditions.n_jobs > 1, own_pids=group.own_pids)
+        contention = Contention(device, shared=conditions.n_jobs > 1)
         session = provenance.session(device, state.step) | {"impl": impl} | group.facts
         if code := provenance.own_modules(job.resolved):
             session[record.OWN_CODE] = code
@@ -195,8 +194,8 @@ def _run(job: config.Job, past: Past, writer: Writer, group: Alone, conditions: 
         past.files.overrides_path.parent.mkdir(exist_ok=True)
         atomic.write_atomic(past.files.overrides_path, yaml_text(list(job.overrides)))
         writer.begin(known, job.resolved, facts, contention.report(), failures, cfg.logger)
-        pause = conditions.pause
-        trainer = Trainer(stepper, state, clock, writer, contention=contention, display=display, pause=pause)
+        pauses = conditions.pauses
+        trainer = Trainer(stepper, state, clock, writer, contention=contention, display=display, pauses=pauses)
         status: Status = "failed"
         error = None
         try:
@@ -310,7 +309,7 @@ def _follow(job: config.Job, group: Group) -> Outcome:
             stepper = Stepper(cfg, task, model, group.device, group)
             state, clock = share_start(stepper, None, identity(job, task), job.resolved, impl_of(job.norm, model))
             compile_model(model, cfg)
-            contention = Contention(group.device, own_pids=group.own_pids)
+            contention = Contention(group.device)
             display = ProgressDisplay("", cfg.max_steps, quiet=True)
             trainer = Trainer(stepper, state, clock, None, contention=contention, display=display)
             trainer.run()

@@ -36,19 +36,16 @@ class Worker:
 
         Raises: ReportedError if a run may not begin.
         """
-        with machine_lock.working(self.report) as pause:
-            while {*(plan := self.asked.plan()).left} - self.failed.keys():
-                outcome = self._one_of(plan, pause)
-                if outcome is None:
-                    # A measurement waits until no worker holds the lock of the machine, so one without work frees it
-                    pause.close()
-                    threading.Event().wait(POLL_SECONDS)
-                    pause.wait(self.report)
-                elif outcome.signum is not None:
-                    return outcome.signum
+        while {*(plan := self.asked.plan()).left} - self.failed.keys():
+            machine_lock.pause(self.report)
+            outcome = self._one_of(plan)
+            if outcome is None:
+                threading.Event().wait(POLL_SECONDS)
+            elif outcome.signum is not None:
+                return outcome.signum
         return None
 
-    def _one_of(self, plan: Plan, pause: machine_lock.Pause) -> runner.Outcome | None:
+    def _one_of(self, plan: Plan) -> runner.Outcome | None:
         """Do the first run that is left, not failed here and not locked, and return its outcome; None without one."""
         for job in plan.left:
             try:
@@ -56,7 +53,7 @@ class Worker:
                     continue
                 run = self.asked.begin(job)
                 self.report(plan.place(job))
-                outcome = runner.execute(run, runner.Conditions(self.n_jobs, pause))
+                outcome = runner.execute(run, runner.Conditions(self.n_jobs, pauses=True))
             except lock.RunLockedError:
                 continue
             except OSError as error:  # of this run's files; those of the others may be fine

@@ -55,7 +55,7 @@ def test_a_trial_leaves_nothing_behind(tmp_path: Path) -> None:
     original = runner.execute
 
     def execute(job: object, *arguments: object) -> runner.Outcome:
-        assert arguments[0].pause is not None  # type: ignore[attr-defined]  # it pauses while others measure
+        assert arguments[0].pauses  # type: ignore[attr-defined]  # it pauses while others measure
         outcome = original(job, *arguments)  # type: ignore[arg-type]
         folders.append(job.folder)  # type: ignore[attr-defined]
         assert job.config.logger.tensorboard is None  # type: ignore[attr-defined]

@@ -8,10 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
-from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +22,7 @@ from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.question import Question
 from rmsexp.commands.campaign import main
 from rmsexp.records import record
-from rmsexp.system import lock, machine_lock
+from rmsexp.system import lock
 from rmsexp.work import runner
 from rmsexp.work import worker as worker_module
 from rmsexp.work.runner import Outcome
@@ -171,22 +168,6 @@ def test_a_failed_run_is_tried_once_by_each_worker(simulation: Simulation) -> No
     simulation.behaviour.clear()
     assert other.work() is None
     assert (other.failed, simulation.tried.count(first)) == ({}, 2)
-
-
-def test_a_measurement_waits_for_no_worker_that_waits(simulation: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits for the worker that trains, and this one does so, too: nothing would ever end."""
-    first, *_ = simulation.planned()
-    folder = record.RunFolder(simulation.asked.results / first.folder)
-    monkeypatch.setattr(worker_module, "POLL_SECONDS", 0.01)
-    lines: list[str] = []
-    with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
-        stack.enter_context(folder.locked())
-        done = pool.submit(simulation.worker().work)
-        while len(simulation.tried) < len(simulation.planned()) - 1 and not done.done():
-            Event().wait(0.01)
-        with machine_lock.measuring(lines.append):
-            stack.close()
-    assert done.result(60) is None
 
 
 @pytest.mark.parametrize("stage", ["tune", "final"])

@@ -195,7 +195,7 @@ def test_chunks_have_all_pairs_in_order() -> None:
 
 @pytest.fixture
 def two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "threads_while_others_wait", lambda: 2)
+    monkeypatch.setattr(cores, "threads", lambda: 2)
 
 
 def work(item: str) -> tuple[str, int]:

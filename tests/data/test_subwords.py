@@ -62,7 +62,7 @@ def test_subwords_are_learnt_once_and_are_the_same_when_loaded(
     loaded = learnt(corpus({}), options, tmp_path, reports.append)  # this corpus has no text to learn from
     assert reports == []
     monkeypatch.setattr(parallel, "MOST_PROCESSES", 1)
-    monkeypatch.setattr(cores, "threads_while_others_wait", lambda: 3)
+    monkeypatch.setattr(cores, "threads", lambda: 3)
     monkeypatch.setattr(subwords, "CHUNK", 80)
     again = learnt(train, options, tmp_path / "elsewhere", reports.append)
     assert first.digest == loaded.digest == again.digest

@@ -95,7 +95,7 @@ REPAIRED = {
     ),
     "a changed step in the checkpoint": (
         set_step,
-        ["last.pt is damaged (its digest is missing); continuing from previous.pt"],
+        ["last.pt is damaged (its digest is wrong); continuing from previous.pt"],
         ["checkpoints/damaged.pt"],
     ),
     "no last checkpoint": (

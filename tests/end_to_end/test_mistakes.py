@@ -108,7 +108,7 @@ model=resnet -> model.width
 seed=range(3) -> -m
 sede=1 -> did you mean seed?
 ++model.widht=1 -> did you mean model.width?
--m hydra/launcher=slurmy -> did you mean slurm?
+-m hydra/launcher=slurmy -> rmsexp[joblib]
 data.root= -> data.root
 max_steps=0 -> max_steps
 device=tpu -> device=tpu
@@ -127,12 +127,11 @@ a=b=c -> 'a=b=c'
 --shell-completion -> Hydra refuses
 --nothing -> --nothing
 -m seed=range(0,0) -> seed=range(0,0)
--m seed=range(0,1000000000) -> seed=range(0,1000000000)
+-m seed=range(0,1000000000) -> 10001 runs
 -m seed=range(0,9000) norm=ln,rms -> 18000 runs
 -r sweep=lr -> -r
 distributed.timeout=1e15 -> distributed.timeout
 -m hydra.job.chdir=true -> hydra.job.chdir=true
--m hydra.job.chdir=??? -> hydra.job.chdir
 -m hydra.sweeper.params={norm:rms} -> Hydra fails at these words
 -m hydra.sweeper.params.seed=1 -> NoneType
 -m hydra.mode=RUN -> hydra.mode=RUN

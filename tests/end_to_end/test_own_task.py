@@ -50,13 +50,6 @@ def test_the_example_of_the_page_is_trained_compared_and_continued(folder: Path,
     assert (status["status"], status["step"]) == ("finished", 25)
 
 
-def test_the_keys_of_every_run_are_checked_even_if_its_config_does_not_ask_for_it(folder: Path) -> None:
-    keys = "    hidden: int = MISSING\n"
-    edit(folder / "spirals.py", keys, keys + "\n    def __post_init__(self) -> None:\n        pass\n\n")
-    with pytest.raises(config.ConfigError, match=r"^evaluation=scord is not known; did you mean scored\?"):
-        config.job(["task=spirals", "evaluation=scord"], "my")
-
-
 def test_a_campaign_needs_the_target_of_the_class(folder: Path) -> None:
     target = 'target = tasks.Target(split="test", metric="error", mode="min", selection="valid")'
     edit(folder / "spirals.py", f"    {target}\n", "")
@@ -110,7 +103,7 @@ MISTAKES = [
     (CODE, "return tasks.MicroBatches(", "print(", "the task's batches must return MicroBatches"),
     (CODE, "return tasks.Objective(", "return (", "the task's objective must return Objective"),
     (CODE, '"error": (logits', '"mistakes": (logits', "the task's target is error, but its evaluate of valid has loss"),
-    ("my/recipe/spirals/demo.yaml", "", "", "write recipe/spirals/demo.yaml beside its config"),
+    ("my/recipe/spirals/demo.yaml", "", "", "Could not find 'recipe/spirals/demo'"),
     (CONFIG, "# @package _global_\n", "", "must begin with the line '# @package"),
     (CONFIG, "  lr: 0.003\n", "", "optim.lr has no value: its config lacks this key"),
     (CONFIG, "spirals.Task", "spiral.Task", "task=spirals: spiral.Task "),

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from rmsexp.records import record
 from rmsexp.rules.quantities import loss
-from rmsexp.system.machine_lock import Pause
 from rmsexp.task import WHOLE, Dataset, Extent, MicroBatches, Noise, Objective, Target
 from rmsexp.train.checkpoint import Identity
 from rmsexp.train.contention import Contention
@@ -65,7 +64,7 @@ def slopes_trainer(
     clip: float | None = None,
     clipping: str = "global",
     display: Any = None,
-    pause: Pause | None = None,
+    pauses: bool = False,
 ) -> tuple[Trainer, record.RunFolder]:
     """Return a trainer of ``model`` by gradient descent with rate 1, and its folder, which may hold a checkpoint.
 
@@ -84,4 +83,4 @@ def slopes_trainer(
     state, clock = restore(stepper, files, IDENTITY, None, display.report)
     writer = Writer(files, "slopes")
     writer.begin(IDENTITY, {}, {"sessions": [{"from_step": state.step}]}, contention.report(), Failures())
-    return Trainer(stepper, state, clock, writer, contention=contention, display=display, pause=pause), files
+    return Trainer(stepper, state, clock, writer, contention=contention, display=display, pauses=pauses), files

@@ -47,7 +47,7 @@ class ThreadGroup(Group):
 
     def __init__(self, rank: int, shared: Shared) -> None:
         self.rank, self.size = rank, len(shared.values)
-        self.chosen, self.interrupt, self._shared = slice(rank, None, self.size), Interrupt(joint=True), shared
+        self.chosen, self.interrupt, self._shared = slice(rank, None, self.size), Interrupt(), shared
 
     def gather(self, value: Any) -> list[Any]:
         self._shared.values[self.rank] = value

@@ -1,6 +1,5 @@
 """Measuring in several processes: what is measured together, the budget, the record's content, and failures."""
 
-import fcntl
 import os
 import re
 import signal
@@ -19,7 +18,7 @@ from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import new_process, processes
 from rmsexp.records.frames import comparable, timing_records
 from rmsexp.system import machine_lock
-from rmsexp.system.lock import try_to_lock
+from rmsexp.system.lock import is_locked
 
 ROOT = Path(__file__).parents[2]
 
@@ -162,10 +161,9 @@ def test_a_process_that_fails_keeps_the_finished_ones(work: Any, message: str, f
 def test_the_lock_is_held_between_processes_and_freed_at_the_end(here: list[tuple[Any, ...]]) -> None:  # noqa: ARG001
     measured = processes.measure(jobs("ln", "rms"), TimingConfig(), lambda _: None, measuring_work.measured)
     next(measured)
-    with (machine_lock.FOLDER / "measuring.lock").open() as file:
-        assert not try_to_lock(file, fcntl.LOCK_SH)
-        measured.close()
-        assert try_to_lock(file, fcntl.LOCK_SH)
+    assert is_locked(machine_lock.FOLDER / machine_lock.NAME)
+    measured.close()
+    assert not is_locked(machine_lock.FOLDER / machine_lock.NAME)
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.minutes), signal.SIGKILL])

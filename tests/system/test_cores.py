@@ -42,18 +42,3 @@ def test_the_least_of_all_limits_counts(launchers: str, threads: int, monkeypatc
     assert cores.threads() == min(6, threads)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5})
     assert cores.threads() == 2
-
-
-@pytest.mark.parametrize(("size", "given", "threads"), [(None, None, 16), (4, 1, 4), (4, 3, 12), (8, 4, 16), (1, 2, 2)])
-@pytest.mark.usefixtures("machine")
-def test_a_process_has_the_threads_of_those_that_wait(
-    size: int | None, given: int | None, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """torchrun gives each process one thread, unless the user has set a number."""
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    for name, value in {"LOCAL_WORLD_SIZE": size, "OMP_NUM_THREADS": given}.items():
-        if value is not None:
-            monkeypatch.setenv(name, str(value))
-    assert cores.threads_while_others_wait() == threads
-    monkeypatch.setattr(context, "_cpu_count_cgroup", lambda _: 2)
-    assert cores.threads_while_others_wait() == 2

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rmsexp.system.files import NotRegularError
-from rmsexp.system.lock import Lock, RunLockedError, locked, try_to_lock
+from rmsexp.system.lock import Lock, RunLockedError, is_locked, locked
 
 
 @pytest.fixture
@@ -34,31 +34,24 @@ def failing(number: int) -> Callable[..., object]:
 # --- files
 
 
-def test_a_lock_is_a_flock_of_the_file_and_excludes_others(tmp_path: Path) -> None:
-    path = tmp_path / "folder" / "lock"
-    with locked(path, pytest.fail), path.open() as other:
-        assert not try_to_lock(other, fcntl.LOCK_EX)
-        assert not try_to_lock(other, fcntl.LOCK_SH)
-    with path.open() as one, path.open() as other:
-        assert try_to_lock(one, fcntl.LOCK_SH)
-        assert try_to_lock(other, fcntl.LOCK_SH)
-
-
 def test_waiting_is_announced_once_unless_it_is_short(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "lock"
     lines: list[str] = []
-    with (tmp_path / "lock").open("w") as other:
+    with locked(path, pytest.fail):
+        assert is_locked(path)
+    with path.open("w") as other:
 
         def release() -> None:
             lines.append("waiting")
             fcntl.flock(other, fcntl.LOCK_UN)
 
         fcntl.flock(other, fcntl.LOCK_EX)
-        with locked(tmp_path / "lock", release):
-            assert not try_to_lock(other, fcntl.LOCK_EX)
+        with locked(path, release):
+            assert is_locked(path)
         fcntl.flock(other, fcntl.LOCK_EX)
         threading.Timer(0.05, fcntl.flock, [other, fcntl.LOCK_UN]).start()
-        with locked(tmp_path / "lock", pytest.fail, patience=60):
-            assert not try_to_lock(other, fcntl.LOCK_EX)
+        with locked(path, pytest.fail, patience=60):
+            assert is_locked(path)
     assert lines == ["waiting"]
 
 
@@ -71,11 +64,9 @@ def test_on_a_file_system_without_locks_nobody_holds_one(
     reason = os.strerror(number)
     with pytest.raises(OSError, match=rf"{reason}: '{lock.path}'"), locked(lock.path, pytest.fail):
         pass
-    with lock.path.open() as file, pytest.raises(OSError, match=reason):
-        try_to_lock(file, fcntl.LOCK_EX)
     with pytest.raises(OSError, match=rf"cannot be written or locked \({reason}\)"), lock.held():
         pass
-    assert not lock.is_held()
+    assert not is_locked(lock.path)
 
 
 def test_a_pipe_in_the_place_of_the_file_is_not_locked(tmp_path: Path) -> None:
@@ -126,18 +117,18 @@ def test_of_a_file_that_is_deleted_while_it_is_being_locked_the_next_one_is_lock
 
 
 def test_whoever_looks_at_the_lock_does_not_disturb_who_takes_it(lock: Lock) -> None:
-    assert not lock.is_held()
+    assert not is_locked(lock.path)
     assert not lock.path.exists()  # asking creates no file
     with lock.held():
         lock.path.chmod(0o444)
-        assert same_lock(lock).is_held()
+        assert is_locked(lock.path)
     lock.path.chmod(0o644)
     with lock.path.open() as file:
         fcntl.flock(file, fcntl.LOCK_SH)
-        assert not same_lock(lock).is_held()
+        assert not is_locked(lock.path)
         threading.Timer(0.05, fcntl.flock, [file, fcntl.LOCK_UN]).start()
         with lock.held():
-            assert same_lock(lock).is_held()
+            assert is_locked(lock.path)
 
 
 def test_a_forked_child_does_not_hold_the_lock_of_a_process_that_ends(lock: Lock) -> None:
@@ -149,20 +140,20 @@ def test_a_forked_child_does_not_hold_the_lock_of_a_process_that_ends(lock: Lock
             os.close(writing)
             os.read(reading, 1)  # until the parent closes the other end
             os._exit(0)
-    assert not lock.is_held()
+    assert not is_locked(lock.path)
     os.close(writing)
     os.waitpid(child, 0)
     os.close(reading)
 
 
-@pytest.mark.parametrize(("function", "what"), [("pathlib.Path.mkdir", "be made"), ("os.open", "be written or locked")])
+@pytest.mark.parametrize("function", ["pathlib.Path.mkdir", "os.open"])
 def test_a_folder_that_cannot_be_used_is_named_with_a_way_out(
-    function: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if function == "os.open":
         (tmp_path / "rms").mkdir()
     monkeypatch.setattr(function, failing(errno.EACCES))
     with pytest.raises(PermissionError) as caught, Lock(tmp_path / "rms/.seed0.lock", tmp_path / "rms/seed0").held():
         pass
-    where = f"{tmp_path}/rms cannot {what} (Permission denied)"
+    where = f"{tmp_path}/rms cannot be written or locked (Permission denied)"
     assert str(caught.value) == f"{where}; results=DIR names another folder"

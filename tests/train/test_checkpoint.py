@@ -63,10 +63,10 @@ def test_the_checkpoint_of_another_run_is_refused(tmp_path: Path, key: str) -> N
     assert (tmp_path / LAST).exists()
 
 
-@pytest.mark.parametrize("identity", [3, {"seed": 0}, {**IDENTITY._asdict(), "more": 1}])
-def test_an_identity_with_other_keys_is_refused(tmp_path: Path, identity: Any) -> None:
+@pytest.mark.parametrize("identity", [3, {"seed": 0}])
+def test_an_identity_without_keys_is_refused(tmp_path: Path, identity: Any) -> None:
     checkpoint.save(tmp_path, payload() | {"identity": identity})
-    with pytest.raises(CheckpointError, match="identity"):
+    with pytest.raises(CheckpointError, match="of another run"):
         checkpoint.read(tmp_path / LAST, IDENTITY)
 
 

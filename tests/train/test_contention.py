@@ -177,27 +177,24 @@ def test_a_process_that_was_suspended_in_the_context_is_contended(proc: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("own", "listed", "shared"),
+    ("listed", "shared"),
     [
-        ({7}, "7, GPU-a\n7, GPU-b", False),
-        ({7}, "7, GPU-a\n8, GPU-b", False),
-        ({7}, "1, GPU-a\n2, GPU-a\n7, GPU-a", True),
-        ({8}, "7, GPU-a\n8, GPU-b\n9, GPU-a", False),
-        ({7, 8}, "7, GPU-a\n8, GPU-b", False),
-        ({7, 8}, "7, GPU-a\n8, GPU-b\n9, GPU-b", True),
-        ({7, 9}, "7, GPU-a\n8, GPU-b", None),
-        ({7}, "1, GPU-a", None),  # ids of another namespace, which lack the id of this process
-        ({7}, "[N/A], GPU-a", None),
-        ({7}, "No running processes found", None),
+        ("7, GPU-a\n7, GPU-b", False),
+        ("7, GPU-a\n8, GPU-b\n9, GPU-b", False),
+        ("1, GPU-a\n2, GPU-a\n7, GPU-a", True),
+        ("1, GPU-a", None),  # ids of another namespace, which lack the id of this process
+        ("[N/A], GPU-a", None),
+        ("No running processes found", None),
     ],
 )
 def test_a_gpu_is_shared_if_nvidia_smi_lists_another_process_on_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: set[int], listed: str, shared: bool | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: str, shared: bool | None
 ) -> None:
     asked = '[ "$1" = --query-compute-apps=pid,gpu_uuid ] || exit 1'
     fake_nvidia_smi(tmp_path, f"{asked}\ncat <<'END'\n{listed}\nEND")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert contention._gpu_shared(own) is shared
+    monkeypatch.setattr(contention.os, "getpid", lambda: 7)
+    assert contention._gpu_shared() is shared
 
 
 @pytest.mark.parametrize("script", ["exit 9", "echo $$; exit 1", None])
@@ -207,7 +204,7 @@ def test_it_is_unknown_whether_a_gpu_is_shared_if_nvidia_smi_fails(
     if script is not None:
         fake_nvidia_smi(tmp_path, script)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert contention._gpu_shared({os.getpid()}) is None
+    assert contention._gpu_shared() is None
 
 
 def fake_nvidia_smi(folder: Path, script: str) -> None:
@@ -232,7 +229,7 @@ def test_a_run_is_contended_if_the_gpu_was_shared_at_any_report(
     proc: Path, monkeypatch: pytest.MonkeyPatch, answers: list[bool | None], state: str
 ) -> None:
     remaining = iter(answers)
-    monkeypatch.setattr(contention, "_gpu_shared", lambda _: next(remaining))
+    monkeypatch.setattr(contention, "_gpu_shared", lambda: next(remaining))
     watch = Contention(CUDA)
     write_proc(proc, {"1": (0, 0)})
     with watch.watch():

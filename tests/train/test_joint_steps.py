@@ -176,7 +176,7 @@ def test_waiting_for_what_process_0_writes_is_no_time_of_training(monkeypatch: p
     trainer: Any = Trainer.__new__(Trainer)
     trainer.clock = Clock()
     trainer._group = SimpleNamespace(barrier=lambda: seconds.append(dict(trainer.clock.seconds)), stop=None)
-    trainer.state, trainer._pause, trainer._interrupt = State(step=6), None, Interrupt()
+    trainer.state, trainer._interrupt = State(step=6), Interrupt()
     trainer._contention, trainer._recent = Contention(CPU), []
     trainer._stepper = SimpleNamespace(device=CPU)
     monkeypatch.setattr(Trainer, "_batches", lambda *_: None)
