@@ -225,7 +225,7 @@ def as_config(values: dict[str, Any]) -> DictConfig:
 
 
 def _normalised(resolved: dict[str, Any], config: DictConfig, norm: DictConfig) -> dict[str, Any]:
-    return _values_of(resolved, _container(config) | {"norm": resolved["norm"] | _container(norm)})
+    return _values_of(resolved, plain_values(config) | {"norm": resolved["norm"] | plain_values(norm)})
 
 
 def _typed(content: DictConfig, find: Find) -> tuple[DictConfig, DictConfig]:
@@ -256,10 +256,6 @@ def respelled(recorded: dict[str, Any]) -> dict[str, Any]:
         return normalised(recorded, loaded)
     except (ConfigError, OmegaConfBaseException, LookupError, AttributeError, TypeError):
         return recorded
-
-
-def _container(typed: DictConfig) -> dict[str, Any]:
-    return OmegaConf.to_container(typed, resolve=True)  # type: ignore[return-value]
 
 
 def _values_of(keys: Any, values: Any) -> Any:
