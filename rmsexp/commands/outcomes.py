@@ -147,7 +147,7 @@ def _result(job: config.Job) -> tuple[str, str | None]:
         if past.status is None:
             return NOT_STARTED, "no status"
         if past.status["status"] in record.ENDED and not past.has_ended(job.config.max_steps):
-            return "interrupted", f"at step {past.step} of max_steps={job.config.max_steps}"
+            return "interrupted", f"finished at step {past.step} of max_steps={job.config.max_steps}, and not continued"
         return past.status["status"], past.status.get("error")
     except (RefusedError, OSError) as error:
         return "failed", str(error)

@@ -76,9 +76,6 @@ def test_a_finished_run_is_not_repeated_and_continues_with_more_steps(bench: Ben
     assert done.status == 0
     assert done.out.startswith("already finished at step 4 ")
     assert bench("max_steps=3").out.startswith("already finished at step 4 ")
-    without_gpu = bench("device=cuda", "logger=tensorboard").out
-    assert without_gpu.startswith("already finished at step 4 ")
-    assert "device=" not in without_gpu.partition("\nnext ")[2]
     assert {path: path.stat().st_mtime_ns for path in bench.folder().rglob("*")} == before
     done = bench("max_steps=8")
     assert done.status == 0
@@ -136,7 +133,7 @@ def test_a_sweep_with_a_refused_run_fails_although_the_run_in_its_folder_has_fin
     bench.edit(record.RUN, lambda run: run["dataset"].update(digest="other"))
     done = bench("-m", "norm=rms,none", "max_steps=6")
     assert done.status == 1
-    assert f"failed: {bench.folder()}: finished at step 4 of max_steps=" in done.out
+    assert f"interrupted: {bench.folder()}: finished at step 4 of max_steps=" in done.out
     assert bench.status("none")["status"] == "finished"
     shutil.copytree(bench.folder("none"), bench.folder("none", 1))
     done = bench("-m", "norm=none", "seed=0,1", "max_steps=6")

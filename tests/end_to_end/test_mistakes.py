@@ -121,7 +121,6 @@ a=b=c -> 'a=b=c'
 --config-dir nowhere -> --config-dir nowhere
 --config-name x -> --config-name
 -p norm -> -p
--m --cfg job -> --cfg
 --cfg -> --cfg
 --cfg job norm=rmss -> norm=rmss
 --shell-completion -> Hydra refuses
@@ -226,7 +225,6 @@ generate DIR --tokens 0 -> --tokens
 generate DIR --temperature -1 -> --temperature
 generate DIR --temperature nan -> --temperature
 generate DIR --seed -1 -> --seed
-generate DIR --prompt \udcff -> --prompt
 generate DIR -> config.yaml
 translate -> run
 translate DIR --beam 0 -> --beam
