@@ -57,6 +57,8 @@ def opened(browser: Browser) -> Iterator[Callable[..., Page]]:
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("request", lambda request: errors.append(request.url) if request.url != address else None)
         page.goto(address, timeout=SLOW)
+        if options.get("java_script_enabled", True):
+            page.locator("#needs-scripts").wait_for(state="detached")  # then the charts are drawn
         return page
 
     yield open_page
