@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import warnings
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, ClassVar, Self
 
@@ -122,7 +123,8 @@ class Normaliser(nn.Module):
         self.shape = (shape,) if isinstance(shape, int) else shape
         self.maps = maps
         self.elementwise_affine = gain  # the name in torch.nn.LayerNorm
-        gains = torch.full(self.shape, float(initial_gain), device=device, dtype=dtype)
+        self.initial_gain = float(initial_gain)
+        gains = torch.full(self.shape, self.initial_gain, device=device, dtype=dtype)
         self.weight = nn.Parameter(gains) if gain else None
         self.bias = nn.Parameter(torch.zeros_like(gains)) if shift else None
 
@@ -135,12 +137,28 @@ class Normaliser(nn.Module):
             return weight
         return weight.to(compute_dtype(weight.dtype)) + self.gain_offset
 
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Set the gain to its initial value and the shift to 0, as after ``to_empty``."""
+        if self.weight is not None:
+            self.weight.fill_(self.initial_gain)
+        if self.bias is not None:
+            self.bias.zero_()
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        """Load a state, also one with the names that gain and bias have in other implementations (``NAMES``)."""
+        """Load a state, also one with the names that gain and bias have in other implementations (``NAMES``).
+
+        A bias that only the state has, or only the layer, is a key that does not fit, to which a warning is added.
+        """
         for name, others_names in NAMES.items():
             for other in others_names:
                 if prefix + other in state_dict and prefix + name not in state_dict:
                     state_dict[prefix + name] = state_dict.pop(prefix + other)
+        in_state, here = f"{prefix}bias" in state_dict, self._parameters.get("bias") is not None
+        if in_state != here and (here or self.bias is None):
+            only = "the state has a bias; make the layer" if in_state else "the layer has a bias; make it"
+            advice = f"only {only} with bias={in_state}, or load with strict=False"
+            warnings.warn(f"{prefix}bias: {type(self).__name__}: {advice}", stacklevel=6)
         super()._load_from_state_dict(state_dict, prefix, *others)
 
     def check_input(self, x: Tensor) -> None:

@@ -94,6 +94,11 @@ def test_parameters_are_the_same_tensors_and_a_bias_is_optional() -> None:
     assert (model[1].weight, model[1].bias, model[1].eps) == (gain, bias, 1e-3)
 
 
+def test_a_missing_bias_is_named_when_a_state_is_loaded() -> None:
+    with pytest.raises(RuntimeError, match=r"1\.bias"), pytest.warns(match=r"1\.bias.*bias=True"):
+        converted(nn.LayerNorm(6)).load_state_dict(nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6)).state_dict())
+
+
 def converted(layer: nn.Module, norm: str = "rms", **options: Any) -> nn.Sequential:
     model = nn.Sequential(nn.Linear(4, 6), layer)
     rmsexp.convert(model, norm, **options)
@@ -193,7 +198,7 @@ def test_states_with_other_names_of_gain_and_bias(names: tuple[str, str]) -> Non
     layer = norms.LayerNorm(6)
     layer.load_state_dict(dict(zip(names, (gain, bias), strict=True)))
     assert torch.equal(torch.stack([*layer.parameters()]), torch.stack([gain, bias]))
-    with pytest.raises(RuntimeError, match="bias"):
+    with pytest.raises(RuntimeError, match="bias"), pytest.warns(match="bias=False"):
         layer.load_state_dict({"g": gain})
 
 

@@ -301,3 +301,10 @@ def test_a_negative_eps_is_computed_as_torch_does(ours: Any, torchs: Any, eps: f
         y = layer(leaf)
         results.append((y, *torch.autograd.grad(y.nan_to_num().sum(), leaf)))
     torch.testing.assert_close(results[0], results[1], equal_nan=True)
+
+
+@pytest.mark.parametrize("layer", [norms.LayerNorm, norms.RMSNorm])
+def test_a_layer_made_on_meta_has_its_initial_values_after_reset_parameters(layer: type[nn.Module]) -> None:
+    made = layer(4, device="meta").to_empty(device="cpu")
+    made.reset_parameters()
+    torch.testing.assert_close(made.state_dict(), layer(4).state_dict())
