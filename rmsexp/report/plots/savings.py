@@ -16,6 +16,7 @@ from rmsexp.rules.ratios import FEWEST_ROUNDS
 SPREAD, APART = 0.7, 0.2  # in a row: distance of the first mark from the last, and of two machines, at most
 MACHINES = (("o", "circle"), ("s", "square"), ("^", "triangle-up"), ("v", "triangle-down"), ("X", "x"), ("P", "cross"))
 CLOCK = ["machine", "processor", "threads", "precision"]
+LONG = 18  # characters of the changed options of a setting that are not shown
 WIDEST = 0.5  # a saving whose interval, of the ratio of times, is wider says too little to be drawn
 
 
@@ -52,52 +53,62 @@ def clock(row: dict[Any, Any]) -> str:
 def chart(rows: pd.DataFrame, impl: str) -> Chart:
     """Return the chart: a row per task, setting and norm, with our savings and, for eager norms, the paper's.
 
-    ``rows``: the :func:`rows` of an implementation.
+    Savings that were measured beside other programs, or in few rounds, are grey. The ends of intervals that are wider
+    than ``WIDEST`` may be beyond the axis. ``rows``: the :func:`rows` of an implementation.
     """
-    table = rows[~rows["too_wide"]]
-    table = table.assign(clock=[clock(row) for row in table.to_dict("records")])
-    table["series"] = table["series"].map(without_impl)
-    clocks = sorted(set(table["clock"]))
+    table = rows.assign(clock=[clock(row) for row in rows.to_dict("records")], series=rows["series"].map(without_impl))
+    table["weak"] = (table["time_state"] != "clear") | (table["rounds"] < FEWEST_ROUNDS)
+    shown = _short(table)
     looks = style.looks(in_order(table["series"]))
-    labels, marks = list[str](), list[Mark]()
+    labels, marks, ends = list[str](), list[Mark](), [0.0]
     for names_of_row, line in table.groupby(["task", "setting", "series"], sort=False):
         task, setting, series = map(str, names_of_row)
         y = -float(len(labels))
-        labels.append(textwrap.fill(f"{task}, {setting}: {label(series)}", 26))
+        scale, plus, changes = setting.partition("+")
+        place = scale + plus + (changes if len(changes) < LONG else "…")
+        labels.append(textwrap.fill(f"{task}, {place}: {label(series)}", 26))
         for of_paper in paper.select(task, "saving_vs_ln").to_dict("records") if impl == "eager" else []:
             if of_paper["norm"] == series.lower():
                 text = f"paper, {of_paper['framework']}"
                 marks.append(Mark("hollow", style.PAPERS, [100 * of_paper["value"]], [y], label=text))
+                ends.append(100 * of_paper["value"])
         step = min(APART, SPREAD / max(1, len(line) - 1))
-        for place, row in enumerate(line.sort_values("clock").to_dict("records")):
-            marker, symbol = MACHINES[clocks.index(row["clock"]) % len(MACHINES)]
+        for number, row in enumerate(line.sort_values("clock").to_dict("records")):
+            marker, symbol = MACHINES[list(shown).index(row["clock"]) % len(MACHINES)]
             look = looks[series]._replace(marker=marker, symbol=symbol)
+            if row["weak"]:
+                look = look._replace(colour=style.PAPERS.colour, on_dark=style.PAPERS.on_dark)
             saving, low, high = (100 * part for part in timing_records.saving(row))
-            height = y + step * ((len(line) - 1) / 2 - place)
+            height = y + step * ((len(line) - 1) / 2 - number)
             text = f"{label(series)}, {row['clock']}"
             marks.append(interval(look, height, (saving, low, high), text, series, single=row["processes"] == 1))
-    ends = [0.0, *(end for mark in marks for end in (*mark.x, *mark.low, *mark.high))]
+            ends += [saving] if row["too_wide"] else [saving, low, high]
     x = Axis("time saved per step (%)", padded(ends))
     machines = [
         (style.OTHER_LOOKS[-1]._replace(marker=marker, symbol=symbol, dash=""), textwrap.fill(name, 34))
-        for name, (marker, symbol) in zip(clocks, MACHINES, strict=False)
+        for name, (marker, symbol) in zip(shown.values(), MACHINES, strict=False)
     ]
     published = [(style.PAPERS, "paper, each framework")] * (impl == "eager")
     legend = [*((look._replace(marker=""), label(series)) for series, look in looks.items()), *machines, *published]
-    processes = sorted({int(count) for count in table["processes"] if count > 1})
-    measured = table["task"] + ", " + table["setting"] + " (" + table["clock"] + ")"
-    too_wide = int(rows["too_wide"].sum())
-    few = sorted(set(measured[table["rounds"] < FEWEST_ROUNDS]))
-    unclear = sorted(set(measured[table["time_state"] != "clear"]))
-    caption = {  # each line, and whether it applies
-        f"interleaved times of whole training steps, 95 % intervals; torch {', '.join(sorted(set(table['torch'])))}": 1,
-        f"hollow: {timing_records.replication(1)}; the interval does not cover how processes differ": (
-            (table["processes"] == 1).any()
-        ),
-        f"left out: savings whose interval is wider than {100 * WIDEST:.0f} percentage points ({too_wide})": too_wide,
-        f"filled: {', '.join(map(str, processes))} processes, interval over processes": processes,
-        f"fewer than {FEWEST_ROUNDS} rounds: {'; '.join(few)}": few,
-        f"time not clear: {'; '.join(unclear)}": unclear,
+    notes = {
+        "hollow: one process": (table["processes"] == 1).any(),
+        f"grey: disturbed by other programs, or fewer than {FEWEST_ROUNDS} rounds": table["weak"].any(),
     }
-    lines = [line for line, applies in caption.items() if applies]
-    return Chart(f"Time saved relative to LayerNorm, {impl} norms", lines, [panel_of_rows(labels, marks, x, 0)], legend)
+    caption = [
+        "whole training steps, timed interleaved; 95 % intervals over processes",
+        "; ".join(note for note, applies in notes.items() if applies),
+    ]
+    title = f"Time saved relative to LayerNorm, {impl} norms"
+    return Chart(title, list(filter(None, caption)), [panel_of_rows(labels, marks, x, 0)], legend)
+
+
+def _short(table: pd.DataFrame) -> dict[str, str]:
+    """Return a name for people of each clock, without the identity of its machine: "AMD EPYC (2), 1 thread"."""
+    shown: dict[str, str] = {}
+    for _, same in table.groupby("processor", sort=True):
+        machines = sorted(set(map(str, same["machine"])))
+        for row in same.sort_values("clock").to_dict("records"):
+            number = f" ({machines.index(str(row['machine'])) + 1})" * (len(machines) > 1)
+            rest = f"{comparable.threads(row['threads'])}{comparable.precision(row['precision'])}"
+            shown[row["clock"]] = f"{row['processor']}{number}, {rest}"
+    return shown
