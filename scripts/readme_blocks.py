@@ -125,16 +125,16 @@ def answer() -> str:
     blind = listed(sorted({f"`{row['task']}`" for row in verdicts() if row["blind"]}))
     improving = sum(bool(row["improving"]) for row in verdicts())
     octaves = any(note_on_rates(row) for row in verdicts())
-    rates = " and most learning rates were chosen from octaves: longer runs and finer rates may decide otherwise"
+    rates = ", and most learning rates came from a grid of doublings: longer runs and finer rates may decide otherwise"
     (eager, eager_saved), (fused, fused_saved) = cost("eager"), cost("fused")
     return (
         f"With small models and short runs, RMSNorm equals LayerNorm within a margin on {equal} tasks, and pRMSNorm on "
-        f"{partial}. RMSNorm is better than no norm on {better}, and worse on {worse}; on {blind} a model without norm "
-        f"equals LayerNorm, too. In {improving} of {len(verdicts())} verdicts the runs were still improving when they "
-        f"ended{rates if octaves else ''}.\n\n"
-        f"On CPUs LayerNorm takes {eager} of a training step if it is composed of PyTorch's operations (*eager*), of "
-        f"which RMSNorm saves {eager_saved}, median and range. As one *fused* kernel it takes {fused}, of which "
-        f"RMSNorm saves {fused_saved}."
+        f"{partial}. RMSNorm is better than no norm on {better}, and worse than no norm on {worse}; on {blind} a model "
+        f"without norm equals LayerNorm, too. In {improving} of {len(verdicts())} such verdicts the runs were still "
+        f"improving when they ended{rates if octaves else ''}.\n\n"
+        f"On CPUs LayerNorm takes {eager} of a training step if it is composed of PyTorch's operations (*eager*). "
+        f"RMSNorm saves {eager_saved} of this time, median and range. As one *fused* kernel LayerNorm takes {fused}, "
+        f"and RMSNorm saves {fused_saved} of that."
     )
 
 
@@ -171,7 +171,7 @@ def verdict(row: Mapping[Any, Any]) -> str:
     margin = f"{row['margin']:g} {row['unit']}"
     words = {claims.SUPPORTED: f"yes, within ±{margin}", claims.REFUTED: f"no, not within ±{margin}"}
     limits = qualified(row).partition(", ")[2].replace(", ", "; ")
-    limits = limits.replace("cannot see a difference", "no norm would be, too")
+    limits = limits.replace("cannot see a difference", "but so does no norm")
     return "; ".join(filter(None, [words.get(row["outcome"], f"undecided (±{margin})"), limits]))
 
 
