@@ -321,8 +321,8 @@ class Timing(ProcessOptions):
 class Content:
     """The keys of a campaign's file, except ``claims``.
 
-    ``runs``: overrides of all runs. ``norms``: the norms, with options as in prms+p=0.5. ``margin``: of the claims that
-    are made if the file has none: each norm equals the first. ``supersedes``: the name of an earlier campaign whose
+    ``runs``: overrides of all runs. ``norms``: the norms, with options as in prms+p=0.5. ``margin``: of the default
+    claims, made if the file has none: each norm equals the first. ``supersedes``: the name of an earlier campaign whose
     verdicts this one replaces, once it is decided. ``ladder``: keys of the runs with their values, such as
     ``{schedule.steps: [500, 1000, 2000], schedule.warmup: [50, 100, 200]}``; then claims are about the slope of the
     score over the first key (:mod:`rmsexp.rules.measures`). ``rules``: the version of the rules by which it was begun.

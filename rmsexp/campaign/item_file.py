@@ -148,7 +148,7 @@ class Part(NamedTuple):
 
 
 def options(config_dir: str | None = None) -> list[str]:
-    """Return the names of all items: figures, tables and what else there is, by number."""
+    """Return the names of all items, sorted by kind (figure, table, others), then by number."""
     return sorted(config.options(GROUP, config_dir), key=lambda name: (name.rstrip("0123456789"), len(name), name))
 
 

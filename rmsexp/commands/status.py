@@ -114,7 +114,10 @@ def stage_table(stages: Sequence[Stage]) -> Table:
 
 
 def _unfinished(overview: Overview, state: str) -> Iterator[RenderableType]:
-    """Yield a table of the runs in a state; its last column is the time left if they are running, else the reason."""
+    """Yield a heading and a table of the runs in a state, nothing if there are none.
+
+    The last column is the time left if they are running, else the reason.
+    """
     runs = [run for run in overview.runs if run.state == state]
     if not runs:
         return

@@ -182,7 +182,7 @@ class _Norm:
         return self.tried.get(self.rate(place), {})
 
     def add_beside(self, order: Sequence[int], step: int) -> None:
-        """Add the places that are ``step`` quarters beside the first of ``order``, if there is one.
+        """Add the places ``step`` quarter-octaves below and above the best, the first of ``order``, if there is one.
 
         Places an octave beyond the grid, or further, are left out.
         """

@@ -168,8 +168,8 @@ class Task(TaskBase):
     def scores(self, model: nn.Module, split: str, examples: int | None) -> dict[str, float]:
         """Return the loss in nats per token, the bits per byte and the perplexity of a split.
 
-        It is read in sequences of ``context`` tokens, each without what is before it; ``examples`` counts these. The
-        first one follows a line feed.
+        It is read in sequences of ``context`` tokens, each of which sees only the one token before it;
+        ``examples`` counts these. The first one sees a line feed there.
         """
         tokeniser, tokens = self._tokens.tokeniser, self._tokens.splits[split]
         tokens = tokens if examples is None else tokens[: examples * self.config.context]

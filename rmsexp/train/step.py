@@ -251,7 +251,7 @@ class Stepper:
 
     @contextmanager
     def _computing(self, hold: bool = False) -> Iterator[None]:
-        """Compute inside in the config's precision. With ``hold`` the running statistics stay as they are.
+        """Context that computes in the config's precision. With ``hold`` the running statistics stay as they are.
 
         Their updates are held until the end of the step, so that no micro-batch depends on the others.
         """

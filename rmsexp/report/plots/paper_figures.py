@@ -54,7 +54,7 @@ def against_p(item: Item, found: Found, sources: Sequence[str]) -> Figure:
 
 
 def _quantity(panel: item_file.Panel, records: Records) -> Quantity:
-    """Return the quantity of a panel as the task names it or, if it does not, the usual one of the metric."""
+    """Return the quantity of a panel, with the panel's label, else the task's, else the usual one."""
     split, metric = panel.quantity.split(" ")
     if panel.label:
         return Quantity(split, metric, panel.label)

@@ -200,7 +200,7 @@ def timed(campaign: Campaign, records: Records, timings: pd.DataFrame) -> Timed 
 
 
 def _of_a_step(setting: str) -> frozenset[str]:
-    """Return the options of a setting that change the time of a step, and its scale."""
+    """Return the scale of a setting, with those of its options that change the time of a step."""
     return frozenset(option for option in setting.split("+") if not option.startswith(NOT_OF_A_STEP))
 
 

@@ -114,7 +114,7 @@ def note_on_rates(row: Mapping[Any, Any]) -> str:
 
 
 def unit(campaign: Campaign) -> str:
-    """Return the unit of differences of what claims are about."""
+    """Return the unit in which the claims of a campaign state differences."""
     if campaign.measure == measures.RANGE:
         return "octaves"
     of_score = names.unit_of_difference(campaign.score.metric)
