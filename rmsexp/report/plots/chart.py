@@ -155,7 +155,7 @@ def rows(labels: Sequence[str], marks: Sequence[Mark], x: Axis, line: float, tit
 
 
 def padded(values: Iterable[float], share: float = 0.06) -> tuple[float, float]:
-    """Return the range of the finite values, widened on each side by ``share`` of its length; (0, 1) without a value."""
+    """Return the range of the finite values, widened on each side by ``share`` of its length; (0, 1) without any."""
     finite = [value for value in values if np.isfinite(value)]
     if not finite:
         return 0.0, 1.0

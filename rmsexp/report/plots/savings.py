@@ -25,8 +25,8 @@ def rows(timings: pd.DataFrame, impl: str) -> pd.DataFrame:
 
     For each task, setting, machine, number of threads and precision, they are those of the comparison with the highest
     :func:`rmsexp.records.frames.comparable.rank`. LayerNorm itself and models without norm are left out.
-    The column ``too_wide`` marks savings whose intervals are wider than ``WIDEST``, so that they do not set the range of the
-    axis; if all intervals are, none is marked. Settings in which no timing has ``FEWEST_ROUNDS`` come last.
+    The column ``too_wide`` marks savings whose intervals are wider than ``WIDEST``, so that they do not set the range
+    of the axis; if all intervals are, none is marked. Settings in which no timing has ``FEWEST_ROUNDS`` come last.
 
     ``timings``: see :func:`rmsexp.records.frames.timing_records.load`.
     """

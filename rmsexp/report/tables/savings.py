@@ -96,7 +96,8 @@ def published(table: pd.DataFrame, task: str) -> pd.DataFrame | None:
 def timing_table(timings: pd.DataFrame) -> pd.DataFrame:
     """Return the timing records of a setting as text, with the savings of each and why it is not in the tables.
 
-    Records that lack LayerNorm in the same implementation come last; they may be in a table of fused against eager norms.
+    Records that lack LayerNorm in the same implementation come last; they may be in a table of fused against eager
+    norms.
     """
     rows, listed = [], set()
     for comparison in (found for kind in timing_records.KINDS for found in comparable.comparisons(timings, kind=kind)):
