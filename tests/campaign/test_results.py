@@ -99,6 +99,11 @@ def test_diverged_runs_count_as_diverged(tmp_path: Path) -> None:
     assert again(campaign).verdicts[0].diverged_a == 2
 
 
+def other_run(folder: Path) -> None:
+    shutil.rmtree(folder)
+    shutil.copytree(folder.with_name("seed1"), folder)
+
+
 def changed_metrics(folder: Path) -> None:
     files = record.RunFolder(folder)
     files.write_status("finished", STEPS)
@@ -111,6 +116,7 @@ def changed_metrics(folder: Path) -> None:
         (lambda folder: (folder / record.RUN).write_text("{"), record.RUN),
         (lambda folder: (folder / record.STATUS).write_text("{"), record.STATUS),
         (changed_metrics, record.METRICS),
+        (other_run, record.RUN),
     ],
 )
 def test_a_damaged_record_counts_as_missing_and_is_named(tmp_path: Path, damage: Any, named: str) -> None:

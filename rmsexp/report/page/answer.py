@@ -33,11 +33,11 @@ def answer(reports: Sequence[SettingReport], decided: pd.DataFrame, savings: Map
     """Return the first view.
 
     Args:
-        reports: the reports of the settings that are not those of campaigns with a claim :func:`about` scores.
+        reports: the reports of the settings that are not those of campaigns with a claim :func:`about_scores`.
         decided: the verdicts of campaigns as numbers (:func:`rmsexp.report.tables.verdicts.table`).
         savings: the rows of the figures of savings (:func:`rmsexp.report.plots.savings.rows`), by implementation.
     """
-    over = about(decided)
+    over = about_scores(decided)
     over = over[over["outcome"] != verdicts.UNDECIDED]
     rows = [_of_claims(same, savings) for _, same in over.groupby(["campaign", "a", "b"], sort=False)]
     rows += [row for report in reports for row in _of_setting(report, savings)]
@@ -48,7 +48,7 @@ def answer(reports: Sequence[SettingReport], decided: pd.DataFrame, savings: Map
     return Answer(list(filter(None, sentences)), table)
 
 
-def about(verdicts: pd.DataFrame) -> pd.DataFrame:
+def about_scores(verdicts: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of claims about scores."""
     return verdicts[verdicts["of"] == measures.SCORE]
 

@@ -60,7 +60,7 @@ def write(
         canvas.write(canvas.draw(drawn), folder / name)
     numbers = verdicts.table([]) if campaigns is None else campaigns.numbers
     settings = {} if campaigns is None else campaigns.settings
-    shown = {path for name in answer.about(numbers)["campaign"] for path in settings[name]}
+    shown = {path for name in answer.about_scores(numbers)["campaign"] for path in settings[name]}
     others = [report for report in reports if report.path not in shown]
     first = answer.answer(others, numbers, saved)
     places = ["root", "task", "setting"]  # the first columns of the summaries as one table
