@@ -45,6 +45,8 @@ def answer(reports: Sequence[SettingReport], decided: pd.DataFrame, savings: Map
     table = pd.DataFrame([row | {NORM: names.label(row[NORM]), AGAINST: names.label(row[AGAINST])} for row in rows])
     norms = sorted({row[NORM] for row in rows if row[AGAINST] == REFERENCE}, key=_place)
     sentences = [_sentence(norm, over, savings) for norm in norms if norm in set(over["a"]) or _place(norm)[0] < 0]
+    if not rows:
+        sentences = ["No norms can be compared yet: train another one in the same setting, LayerNorm (norm=ln) first."]
     return Answer(list(filter(None, sentences)), table)
 
 

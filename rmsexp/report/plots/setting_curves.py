@@ -52,7 +52,7 @@ def reading(drawn: Sequence[Panel]) -> str:
     band = any(len(mark.low) for mark in marks)
     disturbed = any(mark.look.dash == style.TIME_EXCLUDED for mark in marks)
     parts = {
-        "mean over seeds" + "; band: lowest to highest seed" * band: True,
+        "mean over seeds; band: lowest to highest seed": band,
         "thin: a seed that is not in the mean": any(mark.kind == "seed" for mark in marks),
         "short dashes: disturbed by other programs, time not comparable": disturbed,
         "x: diverged": any(mark.kind == "cross" for mark in marks),

@@ -123,7 +123,9 @@ def test_each_implementation_of_a_setting_has_a_row_and_own_norms_come_first(tmp
         ["RMSNorm", "demo, built-in data, impl=fused"],
     ]
     tuning = replace(found, records=replace(found.records, runs=found.records.runs.assign(evaluation="validation")))
-    assert answer.answer([tuning], UNDECIDED, NONE).table.empty
+    nothing = answer.answer([tuning], UNDECIDED, NONE)
+    assert nothing.table.empty
+    assert "norm=ln" in nothing.sentences[0]  # what to do
 
 
 def test_a_positive_difference_is_better_and_intervals_are_those_of_the_paired_table(tmp_path: Path) -> None:
