@@ -69,13 +69,13 @@ class Extent:
 
     @property
     def split(self) -> str:
-        """Return the name of the validation split in the results: "interim" if only a part of it is evaluated."""
-        return "valid" if self.examples is None else score.INTERIM
+        """Return the name of the validation split in the results: "valid_sample" if only a part of it is evaluated."""
+        return "valid" if self.examples is None else score.SAMPLE
 
 
 ALL = slice(None)  # all micro-batches of a step
 WHOLE = Extent()
-INTERIM = Extent(score.INTERIM_EXAMPLES, test=False)
+SAMPLE = Extent(score.SAMPLE_EXAMPLES, test=False)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Test whether runs are marked as contended: train beside planted neighbours, and alone, in random order.
+"""Test whether runs are marked as disturbed: train beside planted neighbours, and alone, in random order.
 
     python scripts/planted_neighbours.py [--runs 20] [--quiet 40] [--results results] [KEY=VALUE ...]
 
@@ -13,7 +13,7 @@ The machine needs at least two cores. Campaign workers pause during each run. A 
 ``<results>/checks/planted_neighbours.jsonl``; the same command goes on after the last one. When all runs are done,
 their record is written (see check_record.py) and the lines are removed.
 
-Of the runs of same_core at least 90 % should be marked as contended, of the quiet ones at most 10 %.
+Of the runs of same_core at least 90 % should be marked as disturbed, of the quiet ones at most 10 %.
 """
 
 import argparse
@@ -141,7 +141,7 @@ def summarise(runs: list[dict[str, Any]]) -> dict[str, Any]:
     for kind, chosen in by_kind.items():
         if not chosen:
             continue
-        marked = sum(run["contention"]["state"] == "contended" for run in chosen)
+        marked = sum(run["contention"]["state"] == "disturbed" for run in chosen)
         alone = seconds["quiet"]
         slowdown = statistics.median(seconds[kind]) / statistics.median(alone) if alone else None
         verdict = ""
@@ -149,7 +149,7 @@ def summarise(runs: list[dict[str, Any]]) -> dict[str, Any]:
             low, high = TARGETS[kind]
             verdict = ", as it should be" if low <= marked / len(chosen) <= high else ", NOT as it should be"
         relative = "" if slowdown is None else f"; steps take x{slowdown:.2f} (median)"
-        print(f"{kind:10} {marked} of {len(chosen)} marked as contended{verdict}{relative}")
+        print(f"{kind:10} {marked} of {len(chosen)} marked as disturbed{verdict}{relative}")
         summary[kind] = {"runs": len(chosen), "marked": marked, "slowdown": slowdown and round(slowdown, 3)}
     return summary
 

@@ -70,7 +70,7 @@ def draw_picture() -> None:
     """Draw the training of RNNSearch with three norms, by runs that had the machine for themselves."""
     records = load(ROOT / "results/reference/amd-epyc-2-cores/rnnsearch/medium")
     looks = style.looks(names.in_order(records.runs["series"]))
-    panels = setting_curves.panels(records, quantities.usual(names.INTERIM, "loss"), looks)
+    panels = setting_curves.panels(records, quantities.usual(names.SAMPLE, "loss"), looks)
     caption = ["RNNSearch, English to German (Multi30k), eager norms, one thread of an AMD EPYC; three seeds"]
     caption += [setting_curves.reading(panels)]
     legend = [(look, names.label(series)) for series, look in looks.items()]

@@ -21,7 +21,7 @@ def has_files_of_its_own(task: str, norm: str, scale: str) -> bool:
     """Return whether a combination is needed so that each file of norm, recipe and pair is read once."""
     if (task, norm) == ("attentive_reader", "bn"):  # a pair with a file of its own at scale=paper
         return True
-    return norm == "rms" or (scale == "demo" and (task == "cifar10" or f"{task}_{norm}" in config.options("pair")))
+    return norm == "rms" or (scale == "demo" and (task == "cifar10" or f"{task}_{norm}" in config.options("task_norm")))
 
 
 COMBINATIONS = [
@@ -40,7 +40,7 @@ COMBINATIONS = [
         ["optim.lr=0.1", "task=transformer", "optim.lr=0.2", "scale=small", "model.pre_norm=true"],
         ["task=rnnsearch", "model.variant=nematus_theano", "max_steps=7"],
         ["norm.axes=[1,2,3]", "threads=null", "logger=[wandb,tensorboard]", "results='a b'"],
-        ["task=attentive_reader", "norm=bn", "norm.everywhere=true", "pair=[]", "data={root: /a, validation: 3}"],
+        ["task=attentive_reader", "norm=bn", "norm.everywhere=true", "task_norm=[]", "data={root: /a, validation: 3}"],
         ["task=language_model", "norm=dyt", "results=${data.root}/x", "+model.new=1", "++norm.alpha=0.3"],
         ["norm=ln", "norm_eps=1e-3", "precision='bfloat16'", "schedule.steps=90"],
         ["max_steps=5", "++max_steps=7"],
@@ -199,7 +199,7 @@ def test_later_groups_win_and_the_command_line_wins_over_all(tmp_path: Path) -> 
     """Scale sets all four keys, recipe the last three, pair the last two, and the command line the last."""
     keys = ["batch_size", "log_every", "eval_every", "checkpoint_every"]
     scale = "scale: mine\nschedule: {steps: 5, period: 1}\n"
-    files = {"scale/mine": scale, "recipe/cifar10/mine": "", "pair/cifar10_own": ""}
+    files = {"scale/mine": scale, "recipe/cifar10/mine": "", "task_norm/cifar10_own": ""}
     for first, (name, text) in enumerate(files.items()):
         path = tmp_path / f"{name}.yaml"
         path.parent.mkdir(parents=True)
@@ -235,7 +235,7 @@ def test_a_file_that_names_itself_otherwise_is_refused(word: str, content: str, 
 
 
 @pytest.mark.parametrize(
-    "name", ["norm/rms", "recipe/cifar10/demo", "pair/attentive_reader_bn/paper", "campaign/quality_cifar10"]
+    "name", ["norm/rms", "recipe/cifar10/demo", "task_norm/attentive_reader_bn/paper", "campaign/quality_cifar10"]
 )
 def test_a_file_with_the_name_of_one_of_the_package_is_refused(name: str, tmp_path: Path) -> None:
     """Hydra would use the package's, without a word."""

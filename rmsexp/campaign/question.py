@@ -94,8 +94,8 @@ class Question(Request):
         splits = dict.fromkeys(("valid", target.split, *self.recipe.config.test_splits))
         judged = self._metric("final.score", final.score or f"{target.split} {target.metric}", splits)
         grid = content.tune.over.get(self.rate)
-        if grid is None:  # without what configs/pair has for the first norm alone, whose place does not matter
-            middle = replace(self, words=("pair=[]", *self.words)).recipe.config.optim.lr
+        if grid is None:  # without what configs/task_norm has for the first norm alone, whose place does not matter
+            middle = replace(self, words=("task_norm=[]", *self.words)).recipe.config.optim.lr
             grid = [middle / 2, middle, 2 * middle]
         return Campaign(
             path=self.folder / campaign_file.FILE,

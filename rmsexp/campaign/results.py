@@ -112,9 +112,9 @@ class Campaign(CampaignFile):
             return result._replace(status="incomplete")
         if not all(map(math.isfinite, scored)):  # the loss or a metric became NaN or infinite
             return result._replace(status="diverged")
-        interim, gain = [*_values(rows, score.INTERIM, metric).values()], math.nan
-        if len(interim) >= score.EVALUATIONS:
-            gain = pairs.sign(self.mode) * scale * (interim[-1] - interim[-1 - score.EVALUATIONS // 5])
+        sample, gain = [*_values(rows, score.SAMPLE, metric).values()], math.nan
+        if len(sample) >= score.EVALUATIONS:
+            gain = pairs.sign(self.mode) * scale * (sample[-1] - sample[-1 - score.EVALUATIONS // 5])
         return result._replace(score=scale * score.score(scored), gain=gain)
 
     # --- runs

@@ -1,7 +1,7 @@
 """When a run is evaluated, and what its score is.
 
 A run with ``evaluation=scored`` or ``evaluation=validation`` is evaluated at ``EVALUATIONS`` equally spaced steps. At
-each of them the first ``INTERIM_EXAMPLES`` validation examples are evaluated, greedily where there is a search. At the
+each of them the first ``SAMPLE_EXAMPLES`` validation examples are evaluated, greedily where there is a search. At the
 last ``SCORED`` steps the whole validation split is evaluated, too, and with ``evaluation=scored`` the test splits.
 
 This module imports only the standard library, because the trainer imports it.
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 PLANS = ("scored", "validation")
 EVALUATIONS = 20
 SCORED = 3  # number of the last evaluations whose mean is the score
-INTERIM = "interim"  # the split of the evaluations on the first validation examples
-INTERIM_EXAMPLES = 256
+SAMPLE = "valid_sample"  # the split of the evaluations on the first validation examples
+SAMPLE_EXAMPLES = 256
 
 
 def steps(total: int) -> list[int]:

@@ -39,7 +39,7 @@ OmegaConf.register_new_resolver("if_equal", lambda a, b, x, y: x if a == b else 
 
 _HERE = Path(__file__).parents[1]
 CONFIGS = _HERE / "configs" if (_HERE / "configs").is_dir() else _HERE.parent / "configs"
-GROUPS = ("task", "norm", "scale", "recipe", "pair", "logger", "sweep")
+GROUPS = ("task", "norm", "scale", "recipe", "task_norm", "logger", "sweep")
 EXTRAS = "those of joblib, optuna, ray and slurm need an extra of this package, as in pip install 'rmsexp[joblib]'"
 MOST_RUNS = 10_000  # of a sweep
 NAMES_OF_NORMS = ("norm", "norms", "timing.norms", "timing.reference")  # keys whose values name norms

@@ -1,4 +1,4 @@
-"""Measure how long a probe takes on this machine while it is quiet, and store that as the machine's quiet reference.
+"""Measure how long a probe takes on this machine while it is quiet, and store that as the machine's baseline speed.
 
 Probes of two processes differ even on a quiet machine, as a process keeps its memory where it got it. So the reference
 is the median over several fresh processes, which train a small model between the probes, as timings do.
@@ -48,14 +48,14 @@ def quiet_probes(report: Report) -> dict[str, Any]:  # noqa: ARG001
             train(BLOCK_SECONDS)
         taken.append(probes.probe().take())
     found = contention.report()
-    if found["state"] != "clear":
+    if found["state"] != "undisturbed":
         evidence = f"{found['state']}: threads waited {found['waited']}, the host took {found['steal']} of the time"
         raise ValueError(f"the machine was not quiet ({evidence}); repeat the command when nothing else runs")
     return {"seconds": medians(taken)}
 
 
 def calibrate(report: Report, work: Callable[[Report], dict[str, Any]] = quiet_probes) -> list[str]:
-    """Measure the quiet reference, replace the stored one, and return lines about it. Campaign workers pause meanwhile.
+    """Measure the baseline speed, replace the stored one, and return lines about it. Campaign workers pause meanwhile.
 
     ``work``: what a process does; it must be importable there.
 

@@ -4,7 +4,7 @@ A probe divides numbers that fit into the first-level cache, and then reads memo
 to 128 MiB; of a larger cache, it may find a part of it there. NumPy does both on the calling thread. Together they take
 about three milliseconds.
 
-The *quiet reference* is how long a probe takes on this machine while nothing else slows it down. There is one file for
+The *baseline speed* is how long a probe takes on this machine while nothing else slows it down. There is one file for
 each machine in the user's cache folder; ``python -m rmsexp.timing --calibrate`` writes it.
 """
 
@@ -113,7 +113,7 @@ def read() -> Reference | None:
         return reference
     except (OSError, ValueError) as error:
         advice = "renew it with python -m rmsexp.timing --calibrate"
-        inform(brief(f"notice: the machine's quiet reference is not used ({error}); {advice}"))
+        inform(brief(f"notice: the machine's baseline speed is not used ({error}); {advice}"))
         return None
 
 

@@ -33,18 +33,19 @@ from rmsexp.system.readers import Between, Count, read_typed
 ENDED = ("finished", "diverged")  # the statuses of runs that are not continued, unless with a larger max_steps
 Row = dict[str, Any]
 
+OLD_SPLITS = {"interim": "valid_sample"}  # names in records until 29 November 2026
 CONFIG, RUN, METRICS, STATUS, CHECKPOINTS = "config.yaml", "run.json", "metrics.jsonl", "status.json", "checkpoints"
 REFERENCE = "reference"  # the folder, in a results folder, of records that are committed: not the user's own runs
 OWN_CODE: Final = "own_code"  # the key of a session with the digest of the user's own modules, if there are any
 TRAINED: Final = "trained"  # the key of a session, which is false if it took no step
 SUBWORDS = "subwords"  # the note of a task with a digest of the subwords that it has learnt; "" without subwords
 WORDS = "words"  # the note of a task with a digest of its vocabulary, if its tokens are words
-# A run is contended if its threads wait for a core for more than this, times their CPU time. Measured on two machines:
+# A run is disturbed if its threads wait for a core for more than this, times their CPU time. Measured on two machines:
 # 0.002 to 0.006 without other busy processes, 0.01 to 0.05 beside one on another core, 1.0 beside one on the same core.
 WAITED_LIMIT = 0.015
 LARGEST = 1e150  # a larger value of a metric, or its negative, is damage: sums of squares would overflow
-STEAL_LIMIT = 0.02  # It is contended, too, if the host takes away more than this share of the time of all cores.
-# A timing is contended, too, if the median of at least FEWEST_PROBES probes takes longer than on the quiet machine by
+STEAL_LIMIT = 0.02  # It is disturbed, too, if the host takes away more than this share of the time of all cores.
+# A timing is disturbed, too, if the median of at least FEWEST_PROBES probes takes longer than on the quiet machine by
 # more than one of these factors. A single probe says little: beside a process that streams memory, about half are fast.
 SLOWDOWN_LIMITS = {"arithmetic": 1.15, "memory": 1.2}
 FEWEST_PROBES = 20
@@ -90,7 +91,8 @@ class ContentionContent(TypedDict):
     ``probes``: of timings (:mod:`rmsexp.measure.probes`) and of older runs.
     """
 
-    state: NotRequired[Literal["clear", "contended", "unknown"]]
+    # the last two are the words of records until 29 November 2026
+    state: NotRequired[Literal["undisturbed", "disturbed", "unknown", "clear", "contended"]]
     waited: NotRequired[float | None]
     steal: NotRequired[float | None]
     shared: NotRequired[bool]
@@ -336,6 +338,7 @@ def _rows(content: bytes) -> tuple[list[Row], int | None]:
             return rows, number
         if not (isinstance(row, dict) and isinstance(row.get("split"), str) and type(row.get("step")) in (int, float)):
             return rows, number
+        row["split"] = OLD_SPLITS.get(row["split"], row["split"])
         rows.append(row)
     return rows, None
 

@@ -27,7 +27,7 @@ RATES = (
 RANGES = "; horizontal bar: rates at which the interpolated mean is within the tolerance of the best"
 EQUAL_TIME = (
     "mean over the final seeds; band: lowest to highest seed; evaluated on the first "
-    f"{score.INTERIM_EXAMPLES} validation examples, among which recall is higher than in tables; "
+    f"{score.SAMPLE_EXAMPLES} validation examples, among which recall is higher than in tables; "
     "time: steps x seconds per step, measured interleaved"
 )
 LADDER = "positive: the norm named first is better; band: 90 % interval over seeds at each size"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rmsexp import config
-from rmsexp.config.score import INTERIM
+from rmsexp.config.score import SAMPLE
 from rmsexp.data import parallel, translation
 from rmsexp.data.files import digest_of_contents
 from rmsexp.data.sequences import cut, padded
@@ -188,7 +188,7 @@ class TranslationTask(TaskBase):
     def evaluate(self, model: Any, extent: Extent = WHOLE) -> dict[str, dict[str, float]]:
         decoding = self.config.decoding
         held_out = {extent.split: self.text.held_out["valid"].first(extent.examples)}
-        beams = {"valid": decoding.valid_beam, INTERIM: 1}
+        beams = {"valid": decoding.valid_beam, SAMPLE: 1}
         if extent.test:
             held_out |= {name: self.text.held_out[name] for name in self.config.data.tests}
         results, samples = {}, []
@@ -248,7 +248,7 @@ class TranslationTask(TaskBase):
     def _cross_entropy(self, model: Any, held_out: translation.HeldOut) -> float:
         """Return the cross-entropy on the scored pairs of a split, without label smoothing, in nats per target token.
 
-        It is NaN if no pair is scored, as may happen in an interim evaluation.
+        It is NaN if no pair is scored, as may happen on the validation sample.
         """
         tokens = int(held_out.pairs.target.lengths[held_out.scored].sum())
         if not tokens:

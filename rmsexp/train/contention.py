@@ -58,9 +58,9 @@ def _gpu_shared() -> bool | None:
 
 
 class Contention:
-    """Decides whether a run was contended, from the times inside :meth:`watch`.
+    """Decides whether a run was disturbed, from the times inside :meth:`watch`.
 
-    ``shared``: whether a launcher does other runs at the same time. The run is then contended even if its threads never
+    ``shared``: whether a launcher does other runs at the same time. The run is then disturbed even if its threads never
     wait for a core, because the processes share the memory's bandwidth.
     ``processes``: the ids of the processes that do the work; by default, it is this one.
     """
@@ -105,13 +105,13 @@ class Contention:
             self._ticks += ticks - machine[1]
 
     def report(self) -> dict[str, Any]:
-        """Return ``state`` (clear, contended or unknown), ``waited``, ``steal``, ``shared`` and ``based_on``.
+        """Return ``state`` (undisturbed, disturbed or unknown), ``waited``, ``steal``, ``shared`` and ``based_on``.
 
         The state is unknown if the evidence cannot be read; then ``waited`` and ``steal`` are None. ``shared``: whether
         other runs were done at the same time, or another process used the GPU. ``based_on`` lists the evidence behind
         the state. On a GPU this also asks nvidia-smi whether another process uses the run's GPU now.
         """
-        if self.on_gpu and not self._gpu_shared:  # a run whose GPU was shared once stays contended
+        if self.on_gpu and not self._gpu_shared:  # a run whose GPU was shared once stays disturbed
             self._gpu_shared = _gpu_shared()
         if not self._readable or not self._ran or self._gpu_shared is None:
             return {"state": "unknown", "waited": None, "steal": None, "shared": self._shared, "based_on": []}
@@ -119,10 +119,10 @@ class Contention:
         waited = round(self._waited / self._ran, 4)
         steal = round(self._stolen / self._ticks, 4) if self._ticks else 0.0
         shared = self._shared or self._gpu_shared
-        contended = shared or self._suspended or waited > WAITED_LIMIT or steal > STEAL_LIMIT
+        disturbed = shared or self._suspended or waited > WAITED_LIMIT or steal > STEAL_LIMIT
         evidence = {"waiting": True, "steal": True, "gpu": self.on_gpu, "suspension": self._suspended}
         return {
-            "state": "contended" if contended else "clear",
+            "state": "disturbed" if disturbed else "undisturbed",
             "waited": waited,
             "steal": steal,
             "shared": shared,

@@ -19,7 +19,7 @@ from rmsexp.records import record
 from rmsexp.system import atomic
 from rmsexp.system.clock import TIMED, Clock
 from rmsexp.system.machine_lock import pause
-from rmsexp.task import INTERIM, WHOLE, Extent, MicroBatches, checked, target_value
+from rmsexp.task import SAMPLE, WHOLE, Extent, MicroBatches, checked, target_value
 from rmsexp.train import checkpoint, provenance
 from rmsexp.train.contention import Contention
 from rmsexp.train.group import LostError
@@ -30,7 +30,7 @@ from rmsexp.train.writer import Writer
 
 # keys that set the steps at which all processes communicate
 EDGES = ("max_steps", "log_every", "eval_every", "checkpoint_every")
-SEVERITY = ("clear", "unknown", "contended")
+SEVERITY = ("undisturbed", "unknown", "disturbed")
 
 
 @dataclass
@@ -161,8 +161,8 @@ def evaluated_at(config: Any, step: int, last: bool) -> Sequence[Extent]:
         return [WHOLE] if last or step % config.eval_every == 0 else []
     points = score.steps(config.schedule.steps)
     if last or step in points[-score.SCORED :]:
-        return [INTERIM, Extent(test=config.evaluation == "scored")]
-    return [INTERIM] if step in points else []
+        return [SAMPLE, Extent(test=config.evaluation == "scored")]
+    return [SAMPLE] if step in points else []
 
 
 class Trainer:

@@ -221,10 +221,10 @@ def _sessions(earlier: Sequence[Session], current: dict[str, Any], display: Prog
     sessions = [session for session in earlier if session.get("from_step", 0) < step]
     changed = provenance.changed(sessions[-1], current) if sessions else []
     if changed:
-        display.warn(f"changed since the run's last process: {', '.join(changed)}; so its time counts as contended")
+        display.warn(f"changed since the run's last process: {', '.join(changed)}; so its time counts as disturbed")
     known = bool(sessions) or not step
     if not known:
-        display.warn("the run's earlier processes are not recorded; so its time counts as contended")
+        display.warn("the run's earlier processes are not recorded; so its time counts as disturbed")
     if step:
         display.report(f"continuing at step {step}")
     return [*sessions, current | {"comparable": known and not changed}]

@@ -1,4 +1,4 @@
-"""What runs take, in uncontended seconds: from records, or from trials."""
+"""What runs take, in undisturbed seconds: from records, or from trials."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -56,7 +56,7 @@ def test_claims_that_a_file_does_not_make(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("norms", ["none,rms", "rms,none"])
 def test_the_grid_does_not_depend_on_the_order_of_the_norms(norms: str, tmp_path: Path) -> None:
-    """A file in configs/pair gives no norm on cifar10 a tenth of the recipe's rate."""
+    """A file in configs/task_norm gives no norm on cifar10 a tenth of the recipe's rate."""
     words = ["margin=1", f"norms=[{norms}]", "data.validation=100"]
     asked = ask(tmp_path, *words, claims=None, tune=None, runs={"task": "cifar10", "scale": "demo"})
     assert asked.campaign.grid == (0.0015, 0.003, 0.006)
@@ -66,7 +66,7 @@ REFUSED_WORDS = [
     *("lerning_rate=3", "batchsize=3", "tune.bye=valid bleu", "pilot=3", "claims=[]", "margin=2", "seed=3", "norm=rms"),
     *("optim.lr=1e-3", "max_steps=10", "eval_every=10", "force=true", "schedule.steps=10", "batch_size=8,16"),
     *("batch_size", "tune.by=test image_recall", "tune.by=valid error", "final.score=image_recall"),
-    *("final.score=tset image_recall", "final.score=interim image_recall"),
+    *("final.score=tset image_recall", "final.score=valid_sample image_recall"),
 ]
 # (typed words, changes of the file, the key that the message names)
 MISTAKES: list[tuple[list[str], dict[str, Any], str]] = [

@@ -52,7 +52,7 @@ def test_without_fused_kernels_nothing_is_measured(
 def test_row_of_a_layer_has_quantiles_of_its_times_and_its_ratio() -> None:
     milliseconds = np.arange(1.0, 12.0)
     case = measured("20", 20, FORWARD, {"a": list(milliseconds / 1000), "b": list(0.5 * milliseconds / 1000)})
-    assert bench_table.heading(case) == "20, forward (contended)"
+    assert bench_table.heading(case) == "20, forward (disturbed)"
     assert bench_table.readable(case).to_numpy().tolist() == [
         ["a", "6.000 (2.000 to 10.00)", "1"],
         ["b", "3.000 (1.000 to 5.000)", "0.500 (0.500 to 0.500)"],
@@ -61,12 +61,12 @@ def test_row_of_a_layer_has_quantiles_of_its_times_and_its_ratio() -> None:
 
 def measured(shape: str, elements: int, passes: str, seconds: dict[str, list[float]]) -> dict[str, Any]:
     stored = {"shape": shape, "elements": elements, "passes": passes, "reference": "a", "seconds": seconds}
-    return stored | {"contention": {"state": "contended"}}
+    return stored | {"contention": {"state": "disturbed"}}
 
 
-@pytest.mark.parametrize(("waited", "text"), [(0.001, ""), (0.02, " (contended)"), (None, "")])
+@pytest.mark.parametrize(("waited", "text"), [(0.001, ""), (0.02, " (disturbed)"), (None, "")])
 def test_older_records_are_judged_by_the_limits_of_today(waited: float | None, text: str) -> None:
-    assert bench_table.contention({"contention": {"state": "clear", "waited": waited}}) == text
+    assert bench_table.contention({"contention": {"state": "undisturbed", "waited": waited}}) == text
 
 
 # Records

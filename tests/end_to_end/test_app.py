@@ -146,7 +146,7 @@ def test_continuing_with_changed_code_warns_and_is_recorded(bench: Bench, undist
     bench.edit(record.RUN, lambda run: run["sessions"][-1].update(code="other"))
     done = bench("max_steps=8")
     assert done.status == 0
-    assert "warning: changed since the run's last process: code; so its time counts as contended" in done.err
+    assert "warning: changed since the run's last process: code; so its time counts as disturbed" in done.err
     sessions = result.read(bench.folder()).run["sessions"]
     assert [session["comparable"] for session in sessions] == [True, False]
     assert_same_end(bench, undisturbed)

@@ -50,7 +50,7 @@ def test_a_run_does_without_what_only_linux_has(main: Main, tmp_path: Path) -> N
     done = main(*tiny("order_embedding"), "threads=null")
     assert done.status == 0
     (run,) = compare.load(tmp_path / "results").runs.to_dict("records")
-    assert (run["status"], run["time_state"]) == ("finished", "contended")
+    assert (run["status"], run["time_state"]) == ("finished", "disturbed")
     assert machine.caches() is None
 
 

@@ -236,7 +236,7 @@ def test_damage_is_named_also_without_progress(
     job = config.job(words(data_root, tmp_path, "max_steps=5"))
     assert runner.execute(job, runner.Conditions(quiet=True)).step == 5
     lines = [line.partition(" (")[0] for line in capsys.readouterr().err.splitlines()]
-    changed = "changed since the run's last process: code; so its time counts as contended"
+    changed = "changed since the run's last process: code; so its time counts as disturbed"
     assert lines == [f"warning: rms seed0: {last} is damaged", f"warning: rms seed0: {changed}"]
 
 

@@ -56,7 +56,7 @@ def write_record(
     task, setting, series, _ = job.folder.split("/")
     is_final = job.stage == "final"
     shared = {"from_step": 0, "git": {"commit": "abc", "dirty": False}, "versions": {"torch": "2.15.0"}}
-    shared |= {"device": "AMD EPYC", "threads": 1, "contention": {"state": "contended"}}
+    shared |= {"device": "AMD EPYC", "threads": 1, "contention": {"state": "disturbed"}}
     run = {"task": task, "norm": series.split("+")[0], "scale": "small", "seed": job.seed, "setting": setting}
     run |= {"format": 1, "series": series, "impl": "fused", "recipe_steps": total}
     run |= {"evaluation": "scored" if is_final else "validation", "sessions": [shared | session]}
@@ -76,7 +76,7 @@ def write_record(
         loss = 0.4 + 2 * math.exp(-step / 200)
         rows.append(row | {"split": "train", "loss": loss, "objective": loss, "lr": job.rate, "grad_norm": 1.0})
         whole = ["valid", "test"] if is_final else ["valid"]
-        for split in ["interim", *(whole if step in score.steps(total)[-score.SCORED :] else [])]:
+        for split in ["valid_sample", *(whole if step in score.steps(total)[-score.SCORED :] else [])]:
             found = value(step, split) / names.scale_and_unit(metric)[0]
             rows.append(row | {"split": split, "loss": loss + 0.1, metric: None if math.isnan(found) else found})
     files.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -194,7 +194,7 @@ class Campaign:
         def value(step: int, split: str) -> float:
             noise = 0.1 * math.sin(step + job.seed + len(split))
             early = (40 if self.mode == "min" else level) * math.exp(-step / 150)
-            gap = (0.0 if split == "test" else -0.7) + self.gain * (split == "interim") * (1 - step / STEPS) * 5
+            gap = (0.0 if split == "test" else -0.7) + self.gain * (split == "valid_sample") * (1 - step / STEPS) * 5
             return level + (1 if self.mode == "min" else -1) * (0.8 * distance**2 + early + gap) + seed + noise
 
         return value

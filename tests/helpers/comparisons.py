@@ -22,12 +22,12 @@ SERIES = ("none", "ln", "rms", "prms", "bn", "wn")
 
 
 def write_setting(tmp_path: Path) -> Path:
-    """Write 11 runs of six norms, one of them contended and one diverged, and return the results folder."""
+    """Write 11 runs of six norms, one of them disturbed and one diverged, and return the results folder."""
     for series in SERIES:
         write_run(tmp_path, series, 0)
     for series in SERIES[1:4]:
         write_run(tmp_path, series, 1)
-    write_run(tmp_path, "wn", 1, contention="contended")
+    write_run(tmp_path, "wn", 1, contention="disturbed")
     write_run(tmp_path, "none", 1, steps=120, status="diverged")
     return tmp_path
 

@@ -21,7 +21,7 @@ SESSION = {
     "code": "0123",
     "git": {"commit": "abcd", "dirty": False},
     "versions": {"torch": "2.15.0"},
-    "contention": {"state": "clear"},
+    "contention": {"state": "undisturbed"},
 }
 
 

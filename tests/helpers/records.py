@@ -30,7 +30,7 @@ def write_run(
     every: int = 4,
     seconds_per_step: float = 0.1,
     status: str = "finished",
-    contention: str = "clear",
+    contention: str = "undisturbed",
     **run: Any,
 ) -> Path:
     """Write a run and return its folder, ``<root>/cifar10/<setting>/<series>/seed<seed>``, without a config.
@@ -80,7 +80,7 @@ def write_timing(
     number: int = 0,
     rounds: int = 30,
     groups: Sequence[Sequence[str]] = (),
-    state: str = "clear",
+    state: str = "undisturbed",
     kind: str = "steps",
     session: Mapping[str, object] = {},
     sessions: Sequence[Mapping[str, object]] = (),
@@ -95,7 +95,7 @@ def write_timing(
         number: the number of the record.
         rounds: the number of rounds in each process. Ratios differ a little between them.
         groups: the series of each process; by default, all series are in all processes.
-        state: the time state of the processes.
+        state: whether other work disturbed the processes.
         kind: what was timed, a key of ``timing_records.KINDS``.
         session: replaces values of ``session``.
         sessions: replaces values of ``session`` in each process.
@@ -136,7 +136,7 @@ def _impl(series: str) -> str:
 
 
 def _session(started: str, state: str, waited: float, threads: int) -> dict[str, Any]:
-    """Return the session of a process. If the time state is unknown, so is how long its threads waited."""
+    """Return the session of a process. If that is unknown, so is how long its threads waited."""
     known = state != "unknown"
     return {
         "started": started,

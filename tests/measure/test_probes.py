@@ -100,7 +100,13 @@ def test_a_reference_that_cannot_be_used_is_reported(
 def times(monkeypatch: pytest.MonkeyPatch) -> list[Times]:
     """Return a list from which probes take their times, the first entry first; there is no other evidence."""
     remaining: list[Times] = []
-    undisturbed = {"state": "clear", "waited": 0.0, "steal": 0.0, "shared": False, "based_on": ["waiting", "steal"]}
+    undisturbed = {
+        "state": "undisturbed",
+        "waited": 0.0,
+        "steal": 0.0,
+        "shared": False,
+        "based_on": ["waiting", "steal"],
+    }
     monkeypatch.setattr(Contention, "report", lambda _: undisturbed)
     monkeypatch.setattr(probes, "probe", lambda: SimpleNamespace(take=lambda: remaining.pop(0)))
     monkeypatch.setattr(probes, "read", lambda: REFERENCE)
@@ -119,12 +125,12 @@ def probed(times: list[Times], slowdowns: Sequence[tuple[float, float]]) -> Prob
 def test_the_report_has_the_medians_of_the_probes_beside_the_other_evidence(times: list[Times]) -> None:
     fast, slow = [(0.4, 0.4)] * 9, [(9.0, 9.0)] * 9  # the median of these and of the others is one of the others
     report = probed(times, [*fast, *[(1.5, 2.5)] * 3, *slow]).report()
-    assert (report["state"], report["based_on"]) == ("clear", ["waiting", "steal"])
+    assert (report["state"], report["based_on"]) == ("undisturbed", ["waiting", "steal"])
     taken = report["probes"]
     assert (taken["number"], taken["reference"]) == (21, asdict(REFERENCE))
     assert taken["median"] == pytest.approx({"arithmetic": 0.0015, "memory": 0.005})
     assert report == json.loads(json.dumps(report))
-    assert timing_state([{"contention": report}]) == "contended"  # as a reader of the record finds
+    assert timing_state([{"contention": report}]) == "disturbed"  # as a reader of the record finds
 
 
 def test_a_probe_much_slower_than_those_before_it_is_a_spike(times: list[Times]) -> None:
@@ -177,7 +183,7 @@ def test_the_median_over_processes_is_stored(found: list[Times], capsys: pytest.
 
 
 @pytest.mark.usefixtures("small_synthetic_data")
-@pytest.mark.parametrize("state", ["clear", "contended", "unknown"])
+@pytest.mark.parametrize("state", ["undisturbed", "disturbed", "unknown"])
 def test_a_process_trains_between_its_probes_and_fails_if_something_else_is_busy(
     state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,7 +200,7 @@ def test_a_process_trains_between_its_probes_and_fails_if_something_else_is_busy
     monkeypatch.setattr(calibration, "BLOCK_SECONDS", 0.001)
     monkeypatch.setattr(Contention, "watch", watching)
     monkeypatch.setattr(Contention, "report", lambda _: {"state": state, "waited": None, "steal": None})
-    if state == "clear":
+    if state == "undisturbed":
         assert calibration.quiet_probes(lambda _: None) == {"seconds": QUIET}
     else:
         with pytest.raises(ValueError, match="not quiet"):

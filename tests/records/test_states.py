@@ -75,12 +75,12 @@ def row(split: str, step: int, error: float | None) -> record.Row:
 
 
 def test_the_evaluation_is_on_the_targets_split_if_that_was_evaluated_last(tmp_path: Path) -> None:
-    rows = [row("train", 10, 0.1), row("valid", 10, 0.2), row("test", 10, 0.3), row("interim", 10, 0.4)]
+    rows = [row("train", 10, 0.1), row("valid", 10, 0.2), row("test", 10, 0.3), row("valid_sample", 10, 0.4)]
     assert write_rows(tmp_path, rows).evaluation == "test error 0.3000"
-    rows += [row("interim", 20, 0.5), row("valid", 20, 0.6)]
+    rows += [row("valid_sample", 20, 0.5), row("valid", 20, 0.6)]
     assert write_rows(tmp_path, rows).evaluation == "valid error 0.6000"
-    rows += [row("interim", 30, None), row("train", 31, 0.7)]
-    assert write_rows(tmp_path, rows).evaluation == "interim error nan"
+    rows += [row("interim", 30, None), row("train", 31, 0.7)]  # the name of valid_sample in older records
+    assert write_rows(tmp_path, rows).evaluation == "valid_sample error nan"
     assert write_rows(tmp_path, rows, metric="bleu").evaluation == ""
 
 

@@ -233,7 +233,7 @@ def test_the_papers_curves_have_panels_beside_ours(tmp_path: Path) -> None:
     assert paper_figures.of_paper("Figure 2", quantities.loss("train"), "step", style.looks(["ln"])) is None
 
 
-def test_curves_of_runs_with_a_score_are_of_their_interim_evaluations(tmp_path: Path) -> None:
+def test_curves_of_runs_with_a_score_are_of_the_validation_sample(tmp_path: Path) -> None:
     """They evaluate the whole validation split at their last steps only."""
     Campaign(level={"none": 20.0}, best={"none": 0.004}, grid=(0.004,), seeds=1, claims=()).write(tmp_path)
     records = load(tmp_path).select("cifar10", "small+evaluation=scored+optim.lr=0.004")

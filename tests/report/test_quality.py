@@ -1,6 +1,6 @@
 """The tables of the quality of runs: their numbers, and what they say of runs that are missing, short or diverged.
 
-Last come runs that get a score, which is apart from their interim evaluations.
+Last come runs that get a score, which is apart from their evaluations on the validation sample.
 """
 
 import json
@@ -41,7 +41,7 @@ def of_ln(root: Path) -> tuple[pd.Series, str]:
     return table.iloc[0], summary_table.readable(table).iloc[0, 3]
 
 
-@pytest.mark.parametrize(("contention", "remark"), [("clear", ""), ("contended", " (1 contended)")])
+@pytest.mark.parametrize(("contention", "remark"), [("undisturbed", ""), ("disturbed", " (1 disturbed)")])
 def test_predictions_per_second_are_those_of_a_step_over_its_time(tmp_path: Path, contention: str, remark: str) -> None:
     """Of runs that recorded their number: the steps of older rows do not count."""
     for seed, series in enumerate(("ln", "rms")):
@@ -196,7 +196,7 @@ def test_the_model_without_norm_is_the_baseline_if_ln_failed(tmp_path: Path, bas
     if baseline:
         write_losses(tmp_path, "ln", 0.01, status=baseline)
     write_losses(tmp_path, "none", 0.02)
-    write_losses(tmp_path, "rms", 0.03, contention="contended")
+    write_losses(tmp_path, "rms", 0.03, contention="disturbed")
     sentence, method = versus_paper.figure_1(setting(tmp_path))
     assert sentence.startswith(
         "When the model without norm reaches training loss 6.100 (at step 200), RMSNorm is at 4.15"

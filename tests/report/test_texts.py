@@ -56,7 +56,7 @@ def test_ends_of_intervals_are_on_their_side_of_zero_and_margins(
 
 def test_times_and_savings_have_their_range() -> None:
     assert formats.median_and_range(50, 49, 51.5) == "50.00 (49.00 to 51.50)"
-    assert formats.median_and_range(50, 49, 51.5, "1 contended") == "50.00 (49.00 to 51.50, 1 contended)"
+    assert formats.median_and_range(50, 49, 51.5, "1 disturbed") == "50.00 (49.00 to 51.50, 1 disturbed)"
     assert formats.saving(0.2, 0.17, 0.22) == "20.0 % (17.0 to 22.0 %)"
     assert formats.saving(-0.01) == "-1.0 %"
     assert formats.saving(-0.0004, -0.0003, 0.028) == "0.0 % (0.0 to 2.8 %)"

@@ -138,7 +138,7 @@ NEWER = {"session": {"code": "newer"}}
         ("", NEWER, 1, 0.9),  # not of the implementation of the runs
         ("+impl=fused", {"session": {"device": "Intel"}}, 1, 0.9),  # not on the machine of the runs
         ("+impl=fused", {"session": {"code": "newer", "threads": 8}}, 1, 0.9),  # not with the threads of the runs
-        ("+impl=fused", NEWER | {"state": "contended"}, 1, 0.9),
+        ("+impl=fused", NEWER | {"state": "disturbed"}, 1, 0.9),
         ("+impl=fused", NEWER | {"rounds": 10}, 1, 0.9),
     ],
 )

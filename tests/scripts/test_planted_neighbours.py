@@ -13,7 +13,7 @@ import pytest
 
 def test_all_runs_are_done_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def train(kind: str, *_: object) -> dict[str, Any]:
-        contention = {"state": "contended" if kind == "same_core" else "clear", "waited": 0.004, "steal": 0.0}
+        contention = {"state": "disturbed" if kind == "same_core" else "undisturbed", "waited": 0.004, "steal": 0.0}
         return {"kind": kind, "contention": contention, "train_seconds": 10.0, "date": "2026-01-01"}
 
     monkeypatch.setattr(planted_neighbours, "train", train)

@@ -106,7 +106,7 @@ def test_a_published_log_is_drawn_beside_our_runs(tmp_path: Path, capsys: pytest
     assert records.problems == []
     assert final_metric(records, 1500)[str(folder)] == 0.25
     of_run = records.runs.set_index("series").loc["rms+published"]
-    expected = {"status": "finished", "step": 1500, "norm": "rms", "time_state": "contended"}
+    expected = {"status": "finished", "step": 1500, "norm": "rms", "time_state": "disturbed"}
     assert of_run[list(expected)].to_dict() == expected
     assert records.metrics.query("series == 'rms+published'")["time"].isna().all()
     assert records.metrics.query("series == 'rms+published'")["seconds_train"].max() == 183

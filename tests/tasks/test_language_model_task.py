@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rmsexp import config
-from rmsexp.config.score import INTERIM
+from rmsexp.config.score import SAMPLE
 from rmsexp.models.language_model import Cache, LanguageModel
-from rmsexp.task import INTERIM as INTERIM_EXTENT
+from rmsexp.task import SAMPLE as SAMPLE_EXTENT
 from rmsexp.task import Extent
 from rmsexp.tasks import language_model
 from rmsexp.train.randomness import StreamNoise
@@ -126,7 +126,7 @@ def test_an_evaluation_covers_what_its_extent_says() -> None:
     task, model = make()
     model.eval()
     assert list(task.evaluate(model)) == ["valid", "test"]
-    assert list(task.evaluate(model, INTERIM_EXTENT)) == [INTERIM]
+    assert list(task.evaluate(model, SAMPLE_EXTENT)) == [SAMPLE]
     recorder = Counts(torch.zeros(256))
     task.evaluate(recorder, Extent(3, test=False))
     assert torch.cat(recorder.tokens).tolist() == [10, *split_of(task, "valid")[:47].tolist()]

@@ -47,7 +47,7 @@ finally:
 def test_another_process_on_the_same_core_is_detected() -> None:
     done = subprocess.run([sys.executable, "-c", BUSY], capture_output=True, text=True, check=True)
     report = json.loads(done.stdout)
-    assert report["state"] == "contended"
+    assert report["state"] == "disturbed"
     assert report["waited"] > record.WAITED_LIMIT
 
 
@@ -74,7 +74,7 @@ def write_proc(
 
 @pytest.mark.parametrize(
     ("waited", "stolen", "state"),
-    [(0, 0, "clear"), (15, 0, "clear"), (16, 0, "contended"), (0, 20, "clear"), (0, 21, "contended")],
+    [(0, 0, "undisturbed"), (15, 0, "undisturbed"), (16, 0, "disturbed"), (0, 20, "undisturbed"), (0, 21, "disturbed")],
 )
 def test_limits_are_1_5_percent_waiting_and_2_percent_stolen(proc: Path, waited: int, stolen: int, state: str) -> None:
     watch = Contention(CPU)
@@ -86,8 +86,8 @@ def test_limits_are_1_5_percent_waiting_and_2_percent_stolen(proc: Path, waited:
     assert report["based_on"] == ["waiting", "steal"]
 
 
-@pytest.mark.parametrize(("shared", "state"), [(True, "contended"), (False, "clear")])
-def test_runs_that_a_launcher_does_in_parallel_are_contended(proc: Path, shared: bool, state: str) -> None:
+@pytest.mark.parametrize(("shared", "state"), [(True, "disturbed"), (False, "undisturbed")])
+def test_runs_that_a_launcher_does_in_parallel_are_disturbed(proc: Path, shared: bool, state: str) -> None:
     watch = Contention(CPU, shared)
     write_proc(proc, {"1": (0, 0)})
     with watch.watch():
@@ -154,7 +154,7 @@ def test_times_until_an_interruption_count(proc: Path) -> None:
     assert watch.report()["waited"] == 0.01
 
 
-def test_a_process_that_was_suspended_in_the_context_is_contended(proc: Path) -> None:
+def test_a_process_that_was_suspended_in_the_context_is_disturbed(proc: Path) -> None:
     """SIGCONT ends every suspension. Outside of the context, and if SLURM sends it with SIGTERM, it does not count."""
 
     def report(in_context: bool, error: type[BaseException] | None = None) -> dict[str, Any]:
@@ -170,9 +170,9 @@ def test_a_process_that_was_suspended_in_the_context_is_contended(proc: Path) ->
         return watch.report()
 
     before = signal.getsignal(signal.SIGCONT)
-    assert (report(True)["state"], report(True)["based_on"]) == ("contended", ["waiting", "steal", "suspension"])
-    assert (report(False)["state"], report(False)["based_on"]) == ("clear", ["waiting", "steal"])
-    assert report(True, KeyboardInterrupt)["state"] == "clear"
+    assert (report(True)["state"], report(True)["based_on"]) == ("disturbed", ["waiting", "steal", "suspension"])
+    assert (report(False)["state"], report(False)["based_on"]) == ("undisturbed", ["waiting", "steal"])
+    assert report(True, KeyboardInterrupt)["state"] == "undisturbed"
     assert signal.getsignal(signal.SIGCONT) == before
 
 
@@ -216,16 +216,16 @@ def fake_nvidia_smi(folder: Path, script: str) -> None:
 @pytest.mark.parametrize(
     ("answers", "state"),
     [
-        ([False, False], "clear"),
-        ([True, False], "contended"),
-        ([False, True], "contended"),
-        ([True, None], "contended"),
-        ([None, False], "clear"),
+        ([False, False], "undisturbed"),
+        ([True, False], "disturbed"),
+        ([False, True], "disturbed"),
+        ([True, None], "disturbed"),
+        ([None, False], "undisturbed"),
         ([False, None], "unknown"),
         ([None, None], "unknown"),
     ],
 )
-def test_a_run_is_contended_if_the_gpu_was_shared_at_any_report(
+def test_a_run_is_disturbed_if_the_gpu_was_shared_at_any_report(
     proc: Path, monkeypatch: pytest.MonkeyPatch, answers: list[bool | None], state: str
 ) -> None:
     remaining = iter(answers)

@@ -193,9 +193,9 @@ CLEAR, LESS_CLEAR, UNKNOWN, CONTENDED = (1000, 1), (1000, 9), (0, 0), (1000, 600
 @pytest.mark.parametrize(
     ("times", "state", "waited"),
     [
-        ([CLEAR, CLEAR, LESS_CLEAR], "clear", 0.009),
-        ([CLEAR, CONTENDED, LESS_CLEAR], "contended", 0.6),
-        ([CONTENDED, UNKNOWN, CLEAR], "contended", 0.6),
+        ([CLEAR, CLEAR, LESS_CLEAR], "undisturbed", 0.009),
+        ([CLEAR, CONTENDED, LESS_CLEAR], "disturbed", 0.6),
+        ([CONTENDED, UNKNOWN, CLEAR], "disturbed", 0.6),
         ([CLEAR, CLEAR, UNKNOWN], "unknown", None),
     ],
 )
@@ -219,11 +219,11 @@ def test_processes_exchange_their_contention_when_a_run_diverges(monkeypatch: py
 
     monkeypatch.setattr(Trainer, "_train", run)
     trainer: Any = Trainer.__new__(Trainer)
-    trainer._group = SimpleNamespace(size=2, gather=lambda own: [own | {"state": "contended"}, own])
+    trainer._group = SimpleNamespace(size=2, gather=lambda own: [own | {"state": "disturbed"}, own])
     trainer._interrupt, trainer._contention, trainer._writer = Interrupt(), Contention(CPU), SimpleNamespace()
     with pytest.raises(Diverged):
         trainer.run()
-    assert trainer._writer.contention["state"] == "contended"
+    assert trainer._writer.contention["state"] == "disturbed"
 
 
 # --- processes that are lost, that others wait for, or that are started again

@@ -14,7 +14,7 @@ from torch import nn
 from rmsexp import config
 from rmsexp.config import score
 from rmsexp.records import record
-from rmsexp.task import INTERIM, WHOLE, Extent
+from rmsexp.task import SAMPLE, WHOLE, Extent
 from rmsexp.train import checkpoint
 from rmsexp.train.loop import evaluated_after, evaluated_at, restore
 from rmsexp.work import runner
@@ -135,7 +135,7 @@ def test_every_evaluates_all_splits_at_its_interval_and_at_the_end() -> None:
 
 def test_a_scored_run_that_ends_early_or_late_is_evaluated_whole_at_its_end() -> None:
     scored = SimpleNamespace(evaluation="scored", schedule=SimpleNamespace(steps=40))
-    assert plan(scored, 11)[11] == plan(scored, 70)[70] == [INTERIM, WHOLE]
+    assert plan(scored, 11)[11] == plan(scored, 70)[70] == [SAMPLE, WHOLE]
     assert 40 in plan(scored, 70)
 
 
@@ -161,9 +161,9 @@ def test_the_splits_in_the_record(evaluation: str, tmp_path: Path) -> None:
     for row in record.RunFolder(job.folder).read_metrics()[0]:
         if row["split"] != "train":
             found.setdefault(row["step"], set()).add(row["split"])
-    whole = {"interim", "valid", "test"} if evaluation == "scored" else {"interim", "valid"}
+    whole = {"valid_sample", "valid", "test"} if evaluation == "scored" else {"valid_sample", "valid"}
     assert list(found) == score.steps(40)
-    assert [found[step] for step in score.steps(40)] == [{"interim"}] * 17 + [whole] * 3
+    assert [found[step] for step in score.steps(40)] == [{"valid_sample"}] * 17 + [whole] * 3
     assert json.loads((job.folder / record.RUN).read_text())["evaluation"] == evaluation
     best = torch.load(job.folder / record.CHECKPOINTS / "best.pt", weights_only=True)
-    assert best["step"] in score.steps(40)[-3:]  # interim evaluations do not choose the best model
+    assert best["step"] in score.steps(40)[-3:]  # evaluations on the sample do not choose the best model

@@ -36,8 +36,8 @@ def caveats(records: Records) -> list[str]:
             "step {step}",
         ),
         "shorter than the recipe": (_are_short(runs), "{status}, {step} of {recipe_steps:.0f} steps"),
-        "time excluded from means if the norm has other runs (dashed)": (
-            runs["time_state"] != "clear",
+        "time excluded from means if the norm has other runs (dashed; to compare times, repeat these on idle cores)": (
+            runs["time_state"] != "undisturbed",
             "{time_state}",
         ),
         "made with uncommitted changes, so they cannot be repeated from the commit alone": (
@@ -67,12 +67,12 @@ def warnings(records: Records) -> list[str]:
     """Return a few words for each reason for caution; the notes have the details."""
     runs = records.runs
     statuses = runs["status"][runs["status"] != "finished"].value_counts().sort_index()
-    contended, short = int((runs["time_state"] != "clear").sum()), int(_are_short(runs).sum())
+    disturbed, short = int((runs["time_state"] != "undisturbed").sum()), int(_are_short(runs).sum())
     mixed = ("impl", "device", "threads", "precision", "torch", "dataset")
     return [
         *(["built-in data"] if runs["builtin"].eq(True).any() else []),
         *(f"{count} of {len(runs)} runs {status}" for status, count in statuses.items()),
-        *([f"time of {contended} of {len(runs)} runs excluded: contended"] if contended else []),
+        *([f"time of {disturbed} of {len(runs)} runs excluded: other programs disturbed it"] if disturbed else []),
         *([f"{short} of {len(runs)} runs shorter than the recipe"] if short else []),
         *(f"{column} mixed" for column in mixed if runs[column].nunique() > 1),
         *([f"problems with the records: {len(records.problems)}"] if records.problems else []),
@@ -89,7 +89,7 @@ def _compared(target: statistics.Target, step: int | None) -> str:
         return ""
     if target.scored:
         mean = f"tables compare scores: the mean of a run's last {score.SCORED} evaluations on all of {target.split}"
-        return f"{mean}; curves of {names.split_label(names.INTERIM, target.metric).rstrip(':')}, are not part of it"
+        return f"{mean}; curves of {names.split_label(names.SAMPLE, target.metric).rstrip(':')}, are not part of it"
     return f"tables compare at step {step}, the last at which all averaged runs were evaluated"
 
 

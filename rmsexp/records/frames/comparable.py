@@ -4,9 +4,9 @@ All tables and figures of times ask this module, so they follow the same rules:
 
 - Times in one table share a *clock*: the task and setting, what was timed, the machine, the number of threads, the
   precision, the version of torch, and the implementation of the norms.
-- Of the records of one clock, those are best that have several processes, then enough rounds, then a clear time. The
-  newest of the best is shown, pooled with those of the best that have the same code, data, configs and sources of the
-  user's own norms. The others are listed beside the table.
+- Of the records of one clock, those are best that have several processes, then enough rounds, then those undisturbed.
+  The newest of the best is shown, pooled with those of the best that have the same code, data, configs and sources of
+  the user's own norms. The others are listed beside the table.
 - A norm is compared with LayerNorm of the same implementation. Fused norms are compared with eager ones only in a table
   of their own.
 - Only the processes count that timed a norm and its baseline together. Where none did, because a record's groups of
@@ -160,7 +160,7 @@ def _record(rows: list[Row]) -> Row:
     return {key: first[key] for key in keys} | {
         "processes": processes,
         "rounds": rounds,
-        "quality": (processes > 1, rounds >= FEWEST_ROUNDS, first["time_state"] == "clear"),
+        "quality": (processes > 1, rounds >= FEWEST_ROUNDS, first["time_state"] == "undisturbed"),
         "ratios": {row["series"]: timing_records.over(row["pairs"]) for row in rows},
         "workloads": {row["series"]: row["workload"] for row in rows if isinstance(row["workload"], str)},
     }
@@ -200,7 +200,7 @@ def _pooled(rows: list[Row]) -> Row:
         "least": min(map(len, seconds)),
         "quotient": any(row["quotient"] for row in rows),
         "started": max(row["started"] for row in rows),
-        "time_state": next((state for state in states if state != "clear"), "clear"),
+        "time_state": next((state for state in states if state != "undisturbed"), "undisturbed"),
     }
 
 
@@ -260,16 +260,13 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 def caution(comparison: Comparison) -> list[str]:
-    """Return a line that names the time states that are not clear, and counts the processes that were disturbed.
-
-    There is none if all are clear and no process was disturbed.
-    """
-    states, records = sorted(set(comparison.rows["time_state"]) - {"clear"}), comparison.pooled
+    """Return a line on what other work disturbed, if it did or if that is not known."""
+    states, records = sorted(set(comparison.rows["time_state"]) - {"undisturbed"}), comparison.pooled
     disturbed = int(records["disturbed"].sum())
     if not states and not disturbed:
         return []
-    share = timing_records.disturbance(disturbed, int(records["measured"].sum()))
-    return [f"time state {', '.join(states) or 'clear'}, {share}{f': {timing_records.SLOWED}' * bool(states)}"]
+    share = timing_records.disturbance(states, disturbed, int(records["measured"].sum()))
+    return [f"{share}{f': {timing_records.SLOWED}' * bool(states)}"]
 
 
 def grouped(impls: Mapping[str, str], reference: str) -> list[list[str]]:

@@ -58,11 +58,11 @@ def thinned(values: Array, limit: int) -> NDArray[np.int64]:
 def averaged(runs: pd.DataFrame, *, timed: bool) -> pd.DataFrame:
     """Return the runs of one series that enter its mean.
 
-    Runs that diverged or failed are unfit for it. With ``timed``, so are runs whose time state is not "clear". Unfit
-    runs enter the mean only if no run is fit: those that neither diverged nor failed, or, if there are none, all runs.
+    Runs that diverged or failed are unfit for it. With ``timed``, so are runs that were disturbed. Unfit runs
+    enter the mean only if no run is fit: those that neither diverged nor failed, or, if there are none, all runs.
     """
     kept = ~runs["status"].isin(LOST)
-    fit = kept & (runs["time_state"] == "clear") if timed else kept
+    fit = kept & (runs["time_state"] == "undisturbed") if timed else kept
     return next((runs[chosen] for chosen in (fit, kept) if chosen.any()), runs)
 
 

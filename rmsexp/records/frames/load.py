@@ -133,7 +133,7 @@ def _read(folder: Path, problems: list[str]) -> tuple[dict[str, Any], list[recor
     task, setting, series, seed = folder.absolute().parts[-4:]
     run: dict[str, Any] = {"folder": str(folder), "task": task, "setting": setting, "scale": norm_of(setting)}
     run |= {"series": series, "norm": norm_of(series), "seed": int(digits) if (digits := seed[4:]).isdigit() else -1}
-    run |= {"time_state": "contended", "status": "unknown", "error": None, "step": 0}
+    run |= {"time_state": "disturbed", "status": "unknown", "error": None, "step": 0}
     files, rows = record.RunFolder(folder), list[record.Row]()
     try:
         run |= _description(files.read_run())

@@ -12,8 +12,8 @@ NAMES = {norm: str(about["label"]) for norm, about in config.about_norms().items
 RECALLS = tuple(f"{kind}_{cutoff}" for kind in ("image", "caption") for cutoff in ("recall", "r1", "r5", "r10"))
 FRACTIONS = ("error", "accuracy", *RECALLS)  # metrics that are stored as fractions and shown in percent
 VALID = "valid"  # the split of evaluations on all validation examples
-INTERIM = score.INTERIM  # the split of evaluations on the first validation examples
-SEARCHED = ("bleu", "chrf")  # metrics of texts that are searched for, greedily in interim evaluations
+SAMPLE = score.SAMPLE  # the split of evaluations on the first validation examples
+SEARCHED = ("bleu", "chrf")  # metrics of texts that are searched for, greedily on the validation sample
 FINE = ("bits_per_byte", "loss")  # metrics whose differences are shown with four decimals instead of two
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "image_recall": "image recall@1,5,10", "bits_per_byte": "bits per byte"}
 METRICS |= {f"{kind}_r{k}": f"{kind} recall@{k}" for kind in ("image", "caption") for k in (1, 5, 10)}
@@ -58,7 +58,7 @@ def metric_label(metric: str) -> str:
 def split_label(split: str, metric: str) -> str:
     """Return the name of a split for people, to be followed by the metric, such as "valid, 256 examples, greedy:"."""
     greedy = ", greedy" if metric in SEARCHED else ""
-    return f"valid, {score.INTERIM_EXAMPLES} examples{greedy}:" if split == INTERIM else split
+    return f"valid, {score.SAMPLE_EXAMPLES} examples{greedy}:" if split == SAMPLE else split
 
 
 def scale_and_unit(metric: str) -> tuple[float, str]:

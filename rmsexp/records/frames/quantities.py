@@ -32,12 +32,12 @@ def named(records: Records) -> list[Quantity]:
 def of_curves(records: Records) -> list[Quantity]:
     """Return the :func:`named` quantities, as curves show them.
 
-    Runs that get a score have few evaluations of whole splits, so their held-out quantities are of the interim
-    evaluations.
+    Runs that get a score have few evaluations of whole splits, so their held-out quantities are of the
+    validation sample.
     """
     found = named(records)
     if statistics.target(records).scored:
-        found = [one if one.split == TRAIN else replace(one, split=names.INTERIM) for one in found]
+        found = [one if one.split == TRAIN else replace(one, split=names.SAMPLE) for one in found]
     return list(dict.fromkeys(found))
 
 

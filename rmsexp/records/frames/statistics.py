@@ -1,7 +1,7 @@
 """The quality of runs: the target metric at the common step and at the best evaluation, and its mean over seeds.
 
 The result of runs with ``evaluation=scored`` or ``validation`` is instead their score: the mean of the last evaluations
-of whole splits (:mod:`rmsexp.config.score`). Their interim evaluations are of another split; only curves
+of whole splits (:mod:`rmsexp.config.score`). Their evaluations of the validation sample are another split; only curves
 and times to a level (:mod:`rmsexp.report.tables.time_to_target`) use them.
 
 ``records`` are always those of one setting (:meth:`rmsexp.records.frames.load.Records.select`). Values per run are

@@ -6,26 +6,28 @@ from typing import Any
 
 from rmsexp.records.record import FEWEST_PROBES, SLOWDOWN_LIMITS, STEAL_LIMIT, WAITED_LIMIT
 
+OLD_WORDS = {"clear": "undisturbed", "contended": "disturbed"}  # of records until 29 November 2026
+
 
 def run_state(sessions: Sequence[Mapping[str, Any]]) -> str:
-    """Return "clear" or "contended", the state of a run's time, from its sessions (the processes that trained it).
+    """Return "undisturbed" or "disturbed", the state of a run's time, from its sessions, the processes that trained it.
 
-    It is clear if it is known of each session that nothing slowed it down, and none is marked as not comparable because
-    the machine, the software or the code changed during the run. Until 23 November 2026 the limit for waiting was 5 %.
-    A session from before that whose threads waited for longer than ``WAITED_LIMIT`` allows now counts as contended,
-    also if its record says "clear".
+    It is undisturbed if it is known of each session that nothing slowed it down, and none is marked as not comparable
+    because the machine, the software or the code changed during the run. Until 23 November 2026 the limit for waiting
+    was 5 %. A session from before that whose threads waited for longer than ``WAITED_LIMIT`` allows now counts as
+    disturbed, also if its record says otherwise.
     """
     found = [session.get("contention") or {} for session in sessions if session.get("comparable", True)]
-    clear = [each.get("state") == "clear" and (each.get("waited") or 0.0) <= WAITED_LIMIT for each in found]
-    return "clear" if len(clear) == len(sessions) > 0 and all(clear) else "contended"
+    clear = [_state(each) == "undisturbed" and (each.get("waited") or 0.0) <= WAITED_LIMIT for each in found]
+    return "undisturbed" if len(clear) == len(sessions) > 0 and all(clear) else "disturbed"
 
 
 def timing_state(sessions: Sequence[Mapping[str, Any]]) -> str:
     """Return the state of a timing's time, from the sessions of its processes, which are judged together.
 
-    "contended": the mean of the processes' waiting or steal exceeds its limit, the probes of most processes were slow,
-    or a process was contended for another reason, such as a shared GPU or its suspension. "unknown": not so, but the
-    contention of a process is not recorded, or there were too few probes. Otherwise "clear". The means have equal
+    "disturbed": the mean of the processes' waiting or steal exceeds its limit, the probes of most processes were slow,
+    or a process was disturbed for another reason, such as a shared GPU or its suspension. "unknown": not so, but the
+    contention of a process is not recorded, or there were too few probes. Otherwise "undisturbed". The means have equal
     weights, because the processes of a timing measure for about equally long.
     """
     contentions = [session.get("contention") or {} for session in sessions]
@@ -33,7 +35,7 @@ def timing_state(sessions: Sequence[Mapping[str, Any]]) -> str:
     alone = (
         each.get("shared")
         or "suspension" in each.get("based_on", ())
-        or (each.get("state") == "contended" and not _exceeds(each))
+        or (_state(each) == "disturbed" and not _exceeds(each))
         for each in contentions
     )
     probed = [(each["probes"]["number"], slow) for each in contentions if (slow := _slow(each))]
@@ -42,15 +44,21 @@ def timing_state(sessions: Sequence[Mapping[str, Any]]) -> str:
     enough = not probed or number >= FEWEST_PROBES
     mostly_slow = enough and 2 * max(slow_counts) > number
     if waited > WAITED_LIMIT or steal > STEAL_LIMIT or any(alone) or mostly_slow:
-        return "contended"
-    known = (each.get("state") == "clear" or each.get("waited") is not None for each in contentions)
-    return "clear" if enough and all(known) else "unknown"
+        return "disturbed"
+    known = (_state(each) == "undisturbed" or each.get("waited") is not None for each in contentions)
+    return "undisturbed" if enough and all(known) else "unknown"
 
 
 def disturbed(sessions: Sequence[Mapping[str, Any]]) -> int:
-    """Return the number of processes that were contended by themselves, or whose probes, however few, were slow."""
+    """Return the number of processes that were disturbed by themselves, or whose probes, however few, were slow."""
     contentions = (session.get("contention") or {} for session in sessions)
-    return sum(each.get("state") == "contended" or _exceeds(each) for each in contentions)
+    return sum(_state(each) == "disturbed" or _exceeds(each) for each in contentions)
+
+
+def _state(contention: Mapping[str, Any]) -> str | None:
+    """Return the state that the process itself recorded, in the words of today."""
+    state = contention.get("state")
+    return OLD_WORDS.get(str(state), state)
 
 
 def _exceeds(contention: Mapping[str, Any]) -> bool:
@@ -60,7 +68,7 @@ def _exceeds(contention: Mapping[str, Any]) -> bool:
 
 
 def _slow(contention: Mapping[str, Any]) -> dict[str, bool]:
-    """Return whether the median of a process's probes was slow, by part; {} without probes or a quiet reference."""
+    """Return whether the median of a process's probes was slow, by part; {} without probes or a baseline speed."""
     probes = contention.get("probes") or {}
     if not (reference := probes.get("reference")):
         return {}

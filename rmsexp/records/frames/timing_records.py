@@ -8,7 +8,7 @@ computed here. A series is a norm with the options that were changed.
 import itertools
 import json
 import statistics
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
@@ -248,12 +248,13 @@ def notes(timings: pd.DataFrame) -> list[str]:
         f"torch {row['torch']}; {data}; {row['started'][:10]}",
         *([] if own else [loading]),
     ]
-    if row["time_state"] == "clear" and not row["disturbed"]:
+    if row["time_state"] == "undisturbed" and not row["disturbed"]:
         return lines
-    effect = "" if row["time_state"] == "clear" else f": {SLOWED}; paired ratios are less affected"
-    return [*lines, f"time state {row['time_state']}, {disturbance(row['disturbed'], len(row['seconds']))}{effect}"]
+    effect = "" if row["time_state"] == "undisturbed" else f": {SLOWED}; paired ratios are less affected"
+    return [*lines, f"{disturbance([row['time_state']], row['disturbed'], len(row['seconds']))}{effect}"]
 
 
-def disturbance(disturbed: int, processes: int) -> str:
-    """Say how many of the processes of a timing other work disturbed."""
-    return f"{disturbed} of {processes} processes disturbed"
+def disturbance(states: Collection[str], disturbed: int, processes: int) -> str:
+    """Say how many of the processes of timings in these states other work disturbed, and whether that is known."""
+    unknown = ", of others it is not known" if "unknown" in states else ""
+    return f"{disturbed} of {processes} processes disturbed{unknown}"

@@ -38,17 +38,17 @@ def notes(content: Mapping[str, Any]) -> list[str]:
 
 
 def heading(case: Case) -> str:
-    """Return the title of a case, such as "32x512, forward (contended)"."""
+    """Return the title of a case, such as "32x512, forward (disturbed)"."""
     return f"{case['shape']}, {case['passes']}{contention(case)}"
 
 
 def contention(case: Case) -> str:
-    """Return an empty string if the machine was otherwise idle, " (contended)" if not, " (unknown)" if not known.
+    """Return an empty string if the machine was otherwise idle, " (disturbed)" if not, " (unknown)" if not known.
 
     Older records are judged by the limits of today (:func:`rmsexp.records.frames.time_states.timing_state`).
     """
     state = timing_state([{"contention": case["contention"]}])
-    return "" if state == "clear" else f" ({state})"
+    return "" if state == "undisturbed" else f" ({state})"
 
 
 def ratios(case: Case) -> dict[str, Interval]:

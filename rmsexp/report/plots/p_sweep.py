@@ -58,14 +58,14 @@ def _p(folder: str, series: str) -> float:
 def readable(table: pd.DataFrame, records: Records) -> pd.DataFrame:
     """Return one row per p and norm as text: means over seeds, with 95 % t-intervals from three seeds on.
 
-    Quality is of the runs that neither diverged nor failed, times are of those that are clear. A mean that leaves
-    runs out is followed by "2 of 3 seeds". ``records``: those of the :func:`table`.
+    Quality is of the runs that neither diverged nor failed, times are of those that were not disturbed. A mean that
+    leaves runs out is followed by "2 of 3 seeds". ``records``: those of the :func:`table`.
     """
     label, shown = statistics.final_label(statistics.target(records)), compared(records)
     rows = []
     impl = "" if set(table["impl"]) <= {"eager"} else f" ({table['impl'].iloc[0]})"
     for (_, series), runs in table.groupby(["p", "series"]):
-        seconds = runs["seconds_per_1k_steps"].where(runs["time_state"] == "clear")
+        seconds = runs["seconds_per_1k_steps"].where(runs["time_state"] == "undisturbed")
         rows.append(
             {
                 "norm": f"{names.label(names.norm_of(str(series)))}{impl}",
@@ -88,12 +88,12 @@ def _mean(values: pd.Series) -> str:
 def chart(table: pd.DataFrame, records: Records, title: str) -> Chart:
     """Return a chart with a panel per quantity and one with the seconds per 1k steps, all against p.
 
-    Each point is a run. Times that are not clear are hollow points and excluded from means. A line joins the means of
+    Each point is a run. Times of disturbed runs are hollow points and excluded from means. A line joins the means of
     pRMSNorm over seeds; a horizontal line is the mean of RMSNorm. From three seeds on, means have 95 % t-intervals. The
     caption has the numbers of seeds. ``table``: the :func:`table` of ``records``.
     """
     shown = compared(records)
-    clear = table["seconds_per_1k_steps"].where(table["time_state"] == "clear")
+    clear = table["seconds_per_1k_steps"].where(table["time_state"] == "undisturbed")
     norms = [table["series"] == WHOLE, table["p"]]
     seeds = [values.notna().groupby(norms).sum() for values in (*(table[quantity.name] for quantity in shown), clear)]
     counts = [" to ".join(dict.fromkeys([f"{each.min()}", f"{each.max()}"])) for each in seeds]

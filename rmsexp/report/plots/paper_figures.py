@@ -65,11 +65,11 @@ def _quantity(panel: item_file.Panel, records: Records) -> Quantity:
 def _ours(panel: item_file.Panel, records: Records, looks: Mapping[str, Look]) -> Panel:
     """Return a panel with our curves, in the paper's unit of steps if they are long enough.
 
-    Runs with a score evaluate the whole validation split at their last steps only; theirs are interim evaluations.
+    Runs with a score evaluate the whole validation split at their last steps only; theirs are of the validation sample.
     """
     quantity = _quantity(panel, records)
     if quantity.split == names.VALID and statistics.target(records).scored:
-        quantity = replace(quantity, split=names.INTERIM)
+        quantity = replace(quantity, split=names.SAMPLE)
     if panel.steps is not None:
         records = Records(records.runs, records.metrics[records.metrics["step"] <= panel.steps], records.problems)
     per = panel.per if records.metrics["step"].max() >= FEWEST * panel.per else 1

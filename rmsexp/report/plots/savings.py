@@ -57,7 +57,7 @@ def chart(rows: pd.DataFrame, impl: str) -> Chart:
     than ``WIDEST`` may be beyond the axis. ``rows``: the :func:`rows` of an implementation.
     """
     table = rows.assign(clock=[clock(row) for row in rows.to_dict("records")], series=rows["series"].map(without_impl))
-    table["weak"] = (table["time_state"] != "clear") | (table["rounds"] < FEWEST_ROUNDS)
+    table["weak"] = (table["time_state"] != "undisturbed") | (table["rounds"] < FEWEST_ROUNDS)
     shown = _short(table)
     looks = style.looks(in_order(table["series"]))
     labels, marks, ends = list[str](), list[Mark](), [0.0]

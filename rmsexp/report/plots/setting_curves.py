@@ -2,7 +2,7 @@
 
 A series is a norm with the options that were changed. In each panel, a series has a thick line of the mean over seeds
 and a band from its lowest to its highest seed. The mean leaves out runs that diverged or failed and, against time, runs
-whose time is not clear: these have thin lines of their own. Against time, it is drawn at the mean time of each step. A
+that were disturbed: these have thin lines of their own. Against time, it is drawn at the mean time of each step. A
 note counts the seeds of means that leave some out. A spike does not set the range of the y axis
 (:func:`rmsexp.report.plots.chart.robust`).
 """
@@ -78,7 +78,7 @@ def panels(
     for x in axes:
         points = rows[["folder", "step", quantity.metric]].assign(x=rows[x]).dropna()
         runs = records.runs[records.runs["folder"].isin(points["folder"])]
-        runs = runs if x == "time" else runs.assign(time_state="clear")
+        runs = runs if x == "time" else runs.assign(time_state="undisturbed")
         found[x] = {
             name: _lines(of_series, points, looks[name], quantity.metric, int(total[name]))
             for name in looks
@@ -113,7 +113,7 @@ def _lines(runs: pd.DataFrame, points: pd.DataFrame, look: Look, metric: str, se
         own = points[points["folder"] == run["folder"]]
         x, y = own["x"].to_numpy(float), own[metric].to_numpy(float)
         kept = curves.thinned(y, SEED_POINTS)
-        dashed = look if run["time_state"] == "clear" else excluded
+        dashed = look if run["time_state"] == "undisturbed" else excluded
         if count < len(averaged) or run["folder"] not in set(averaged["folder"]):
             marks.append(Mark("seed", dashed, x[kept], y[kept], series=series))
         if run["status"] == "diverged":
@@ -124,7 +124,7 @@ def _lines(runs: pd.DataFrame, points: pd.DataFrame, look: Look, metric: str, se
     if ends:  # otherwise all runs diverged
         ends.append(float(mean["mean"].iloc[-1]))
     x, y, low, high = (mean[column].to_numpy(float) for column in ("x", "mean", "low", "high"))
-    look = look if (averaged["time_state"] == "clear").all() else excluded
+    look = look if (averaged["time_state"] == "undisturbed").all() else excluded
     line = Mark("line", look, x, y, label=names.label(series), series=series)
     if count > 1:
         line = replace(line, low=low, high=high)

@@ -193,7 +193,7 @@ def timed(campaign: Campaign, records: Records, timings: pd.DataFrame) -> Timed 
     seconds = {norm: step * ratios[name] for norm, name in series.items() if name in ratios}
     first = best.rows.iloc[0]
     remarks = [f"not the {name} of the runs" for name, is_theirs in of_runs(best).items() if not is_theirs]
-    is_clear = (best.rows["time_state"] == "clear").all()
+    is_clear = (best.rows["time_state"] == "undisturbed").all()
     effect = "" if is_clear else ", so only the ratios of these times are reliable"
     remarks += [f"{line}{effect}" for line in comparable.caution(best)]
     return Timed(seconds, "; ".join([comparable.clock(best), first["setting"], str(first["started"])[:10], *remarks]))
@@ -205,12 +205,12 @@ def _of_a_step(setting: str) -> frozenset[str]:
 
 
 def equal_time(campaign: Campaign, records: Records, timed: Timed, looks: Looks) -> Panel:
-    """Return the interim evaluations of a campaign against steps x seconds per step.
+    """Return the evaluations on the validation sample of a campaign against steps x seconds per step.
 
     Its note has the source of the times, and what is left out. ``records``: all runs.
     """
     metric = campaign.score.metric
-    means = {norm: mean for norm in timed.seconds if len(mean := _interim(campaign, records, norm))}
+    means = {norm: mean for norm in timed.seconds if len(mean := _sample(campaign, records, norm))}
     longest = max((mean["x"].max() * timed.seconds[norm] for norm, mean in means.items()), default=0.0)
     unit, divisor = curves.time_unit(longest)
     marks, notes = [], [timed.source]
@@ -225,19 +225,19 @@ def equal_time(campaign: Campaign, records: Records, timed: Timed, looks: Looks)
         left_out = formats.of_seeds(statuses.count("finished"), len(statuses))
         notes += [f"{names.label(norm)}: {text}" for text in left_out]
         marks.append(Mark("line", looks[norm], x, y, low, high, names.label(norm), norm))
-    title = quantities.title(quantities.usual(names.INTERIM, metric))
+    title = quantities.title(quantities.usual(names.SAMPLE, metric))
     y_range = padded([end for mark in marks for end in (*mark.y, *mark.low, *mark.high)])
     x_axis = Axis(f"time in training ({unit})", (0.0, longest / divisor * 1.02))
     return Panel(x_axis, Axis(title, y_range), marks, _title(campaign), "; ".join(notes))
 
 
-def _interim(campaign: Campaign, records: Records, norm: str) -> pd.DataFrame:
+def _sample(campaign: Campaign, records: Records, norm: str) -> pd.DataFrame:
     """Return the mean over the final seeds that finished: columns ``x`` (step), ``mean``, ``low``, ``high``."""
     final = campaign.of_stage("final", norm)
     folders = [str(campaign.root / job.folder) for job, result in final if result.status == "finished"]
     metric = campaign.score.metric
     rows = records.only(folders).metrics
-    rows = rows[rows["split"] == names.INTERIM]
+    rows = rows[rows["split"] == names.SAMPLE]
     mean = curves.mean_curve(rows.reindex(columns=["folder", "step", metric]), "step", metric)
     return mean.assign(**{key: mean[key] * names.scale_and_unit(metric)[0] for key in BAND})
 

@@ -44,7 +44,7 @@ def tables(timings: pd.DataFrame, task: str) -> Iterator[Table]:
         numbers = comparison.rows.rename(columns=ours)
         is_baseline, is_quotient = numbers["series"] == numbers["baseline"], numbers["quotient"]
         numbers["kind"] = np.select([is_baseline, is_quotient], ["reference", "quotient"], "paired")
-        numbers["note"] = numbers["time_state"].replace("clear", "")
+        numbers["note"] = numbers["time_state"].replace("undisturbed", "")
         numbers[["saving", "low", "high"]] = [timing_records.saving(row) for row in comparison.rows.to_dict("records")]
         numbers = numbers[COLUMNS]
         title = f"{what} ({comparable.clock(comparison)})"
@@ -128,7 +128,7 @@ def _listed_record(record: dict[Any, Any], saved: str, left_out: str) -> dict[st
         "date": str(record["started"])[:10],
         "commit": comparable.commit(record),
         "processes, rounds": _replication(record),
-        "time state": record["time_state"],
+        "clock": record["time_state"],
         "saving vs LayerNorm (95 % interval)": saved,
         "in the tables above": f"no: {left_out}" if left_out else "yes",
     }

@@ -24,8 +24,8 @@ def table(records: Records) -> pd.DataFrame:
     this step, NaN if ``scored``; ``…_n``: the number of runs in the mean, which neither diverged nor failed; ``…_sd``:
     standard deviation over seeds; ``…_interval``: half of the 95 % t-interval, from three seeds on; ``…_median``: the
     median with the diverged runs, see :func:`rmsexp.records.frames.statistics.median`; ``seconds_per_1k_steps``: the
-    median over the clear runs, or all if none is clear, with its quartiles; ``seconds_<bucket>``: seconds in a bucket
-    of the clock, mean over the same runs; ``time_state``: the number of runs in each time state;
+    median over the undisturbed runs, or all if there is none, with its quartiles; ``seconds_<bucket>``: seconds in a
+    bucket of the clock, mean over the same runs; ``time_state``: the number of undisturbed and of disturbed runs;
     ``predictions_per_second``: of what ``predictions`` names, at this speed, absent if no run has recorded their
     number; ``near_chance``: whether ``final`` is near that of a model that has learnt nothing, absent if none is.
     """
@@ -38,7 +38,7 @@ def table(records: Records) -> pd.DataFrame:
     rows = []
     for series in names.in_order(records.runs["series"]):
         runs = records.runs[records.runs["series"] == series]
-        clear = runs[runs["time_state"] == "clear"]
+        clear = runs[runs["time_state"] == "undisturbed"]
         timed = runs if clear.empty else clear
         low, median, high = times.loc[times["folder"].isin(timed["folder"]), "seconds"].quantile([0.25, 0.5, 0.75])
         states = runs["time_state"].value_counts().sort_index()
@@ -100,7 +100,7 @@ def readable(table: pd.DataFrame, times: bool = True) -> pd.DataFrame:
     ``times``: whether times and rates of separate runs are shown, which compare no norms.
 
     A mean is followed by the median if there are at least three runs, and by "2 of 3 runs" if it leaves runs out; times
-    by the time states of the runs if none is clear.
+    by the number of disturbed runs if all are.
     """
     first = table.iloc[0]
     best = next(name for name in map(str, table.columns) if name.startswith("best_on_"))
@@ -143,8 +143,8 @@ def _quality(row: dict[Any, Any], name: str) -> str:
 
 
 def _excluded(row: dict[Any, Any]) -> str:
-    """Return the time states of a series none of whose runs has a clear time, and otherwise nothing."""
-    return "" if "clear" in row["time_state"] else row["time_state"]
+    """Return how many runs of a series were disturbed, if all were."""
+    return "" if "undisturbed" in row["time_state"] else row["time_state"]
 
 
 def for_terminal(table: pd.DataFrame) -> TerminalTable:

@@ -24,11 +24,11 @@ def level(records: Records) -> tuple[str, float, str] | None:
     The level of the target metric is LN's first evaluation, plus ``SHARE`` of LN's improvement from there to the common
     step, from means over seeds. ``SHARE`` is below 1 so that norms that end slightly behind LN reach it, too. Without
     LN, the series with the worst mean at the common step takes its place. The split is the selection split (of runs
-    with a score: the interim evaluations) or, if runs were never evaluated there, the one on which the metric is
+    with a score: the validation sample) or, if runs were never evaluated there, the one on which the metric is
     reported. Return None if no run was evaluated there at the common step.
     """
     target, step = statistics.target(records), statistics.common_step(records)
-    own = names.INTERIM if target.scored else target.selection
+    own = names.SAMPLE if target.scored else target.selection
     split = target.split if statistics.evaluations(records, own, target.metric).empty else own
     rows = statistics.evaluations(records, split, target.metric)
     means = rows[rows["step"] == step].groupby("series")["value"].mean()

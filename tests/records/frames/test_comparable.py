@@ -93,7 +93,7 @@ def series_with(workload: str) -> dict[str, Any]:
     return {"series": [{"series": name, **each} for name in ("ln", "rms")]}
 
 
-CONTENDED = {"contention": {"state": "contended", "waited": 0.5, "steal": 0.0}}
+CONTENDED = {"contention": {"state": "disturbed", "waited": 0.5, "steal": 0.0}}
 OTHER_DATA = {"dataset": {"name": "shapes", "digest": "1", "builtin": True}}
 
 
@@ -104,7 +104,7 @@ OTHER_DATA = {"dataset": {"name": "shapes", "digest": "1", "builtin": True}}
         ((2, {}), (1, {"session": {"code": "newer"}}), comparable.OTHER_CODE),
         ((1, {}), (1, {"rounds": 19}), "fewer than 20 rounds"),
         ((1, {}), (1, {"rounds": 19, "session": {"code": "newer"}}), comparable.OTHER_CODE),
-        ((1, {"rounds": 10}), (1, {"rounds": 10, "session": CONTENDED}), "contended"),
+        ((1, {"rounds": 10}), (1, {"rounds": 10, "session": CONTENDED}), "disturbed"),
         ((1, {}), (1, {"session": CONTENDED | {"code": "newer"}}), comparable.OTHER_CODE),
     ],
 )
@@ -139,11 +139,11 @@ def test_of_equal_records_the_newest_comes_first_and_others_of_its_code_and_work
 
 
 def test_times_are_those_of_the_processes_that_are_compared(tmp_path: Path) -> None:
-    """The second group's processes were contended, and have other numbers of rounds."""
+    """The second group's processes were disturbed, and have other numbers of rounds."""
     groups = [["ln", "rms"], ["ln", "ln+impl=fused", "rms+impl=fused"]]
     write_timing(tmp_path, EIGHT, groups=groups, sessions=[{}, CONTENDED])
     eager, fused = compared(tmp_path)
-    for comparison, state, disturbed in ((eager, "clear", 0), (fused, "contended", 1)):
+    for comparison, state, disturbed in ((eager, "undisturbed", 0), (fused, "disturbed", 1)):
         assert comparison.rows["time_state"].unique().tolist() == [state]
         assert comparison.rows["processes"].unique().tolist() == [1]
         assert comparison.rows["rounds"].unique().tolist() == [30]

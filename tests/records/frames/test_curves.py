@@ -50,13 +50,13 @@ def test_curves_skip_missing_values() -> None:
     }
 
 
-def test_contended_runs_are_excluded_from_times(tmp_path: Path) -> None:
+def test_disturbed_runs_are_excluded_from_times(tmp_path: Path) -> None:
     write_run(tmp_path, "rms", 0, seconds_per_step=0.1)
-    write_run(tmp_path, "rms", 1, seconds_per_step=0.9, contention="contended")
+    write_run(tmp_path, "rms", 1, seconds_per_step=0.9, contention="disturbed")
     write_run(tmp_path, "bn", seconds_per_step=0.3, contention="unknown")
     table = summary(tmp_path)
     assert table["seconds_per_1k_steps"].to_dict() == pytest.approx({"rms": 100, "bn": 300})
-    assert table["time_state"].to_dict() == {"rms": "1 clear, 1 contended", "bn": "1 contended"}
+    assert table["time_state"].to_dict() == {"rms": "1 disturbed, 1 undisturbed", "bn": "1 disturbed"}
     assert table.loc["rms", "seconds_train"] == pytest.approx(400 * 0.1 * 0.75)
 
 

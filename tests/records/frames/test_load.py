@@ -96,22 +96,24 @@ def test_a_metric_that_is_no_number_is_nan(value: object, tmp_path: Path) -> Non
     assert last["bleu"] == 2.5
 
 
-CLEAR = {"contention": {"state": "clear"}}
+UNDISTURBED = {"contention": {"state": "undisturbed"}}
 
 
 @pytest.mark.parametrize(
     ("sessions", "state"),
     [
-        ([CLEAR | {"comparable": True}] * 2, "clear"),
-        ([CLEAR, {"contention": {"state": "contended"}}], "contended"),
-        ([CLEAR, CLEAR | {"comparable": False}], "contended"),
-        ([CLEAR, {}], "contended"),
-        ([{"contention": {"state": "clear", "waited": 0.014}}], "clear"),
-        ([{"contention": {"state": "clear", "waited": 0.016}}], "contended"),  # when the limit was 0.05
-        ([], "contended"),
+        ([UNDISTURBED | {"comparable": True}] * 2, "undisturbed"),
+        ([UNDISTURBED, {"contention": {"state": "disturbed"}}], "disturbed"),
+        ([UNDISTURBED, UNDISTURBED | {"comparable": False}], "disturbed"),
+        ([UNDISTURBED, {}], "disturbed"),
+        ([{"contention": {"state": "undisturbed", "waited": 0.014}}], "undisturbed"),
+        ([{"contention": {"state": "undisturbed", "waited": 0.016}}], "disturbed"),  # when the limit was 0.05
+        ([{"contention": {"state": "clear"}}], "undisturbed"),  # the words of older records
+        ([UNDISTURBED, {"contention": {"state": "contended"}}], "disturbed"),
+        ([], "disturbed"),
     ],
 )
-def test_time_is_clear_only_if_every_session_was_undisturbed(
+def test_a_run_is_undisturbed_only_if_every_session_was_undisturbed(
     tmp_path: Path, sessions: list[object], state: str
 ) -> None:
     write_run(tmp_path, "rms", sessions=sessions)
@@ -121,7 +123,7 @@ def test_time_is_clear_only_if_every_session_was_undisturbed(
 @pytest.mark.parametrize("reference", [{"arithmetic": 0.001}, {"arithmetic": 10**400, "memory": 0.002}])
 def test_damaged_probes_of_an_older_record_are_listed(tmp_path: Path, reference: object) -> None:
     probes = {"number": 20, "median": {"arithmetic": 0.001, "memory": 0.002}, "reference": reference}
-    folder = write_run(tmp_path, "rms", sessions=[{"contention": {"state": "clear", "probes": probes}}])
+    folder = write_run(tmp_path, "rms", sessions=[{"contention": {"state": "undisturbed", "probes": probes}}])
     assert [str(folder / record.RUN) in problem for problem in load(tmp_path).problems] == [True]
 
 

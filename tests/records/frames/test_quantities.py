@@ -95,12 +95,12 @@ def test_diverged_runs_are_listed_and_not_averaged(results: Path) -> None:
 
 
 def test_caveats_name_data_machine_and_excluded_runs(tmp_path: Path) -> None:
-    write_run(tmp_path, "rms", steps=120, contention="contended")
+    write_run(tmp_path, "rms", steps=120, contention="disturbed")
     path = write_run(tmp_path, "ln") / "run.json"
     path.write_text(path.read_text().replace('"dirty": false', '"dirty": true'))
     text = "\n".join(caveats(load(tmp_path)))
     assert "built-in data (shapes); the paper's setting is scale=paper" in text
     assert "impl eager; device AMD EPYC; threads 2; torch 2.15.0" in text
     assert "RMSNorm seed 0 (finished, 120 of 400 steps)" in text
-    assert "RMSNorm seed 0 (contended)" in text
+    assert "RMSNorm seed 0 (disturbed)" in text
     assert "alone: LayerNorm seed 0 (commit abc)" in text

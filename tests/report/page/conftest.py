@@ -18,12 +18,12 @@ from rmsexp.report.tables.markup import Table
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write runs of three settings and return the results folder.
 
-    The settings are demo of cifar10, with a contended and a diverged run, small of cifar10, and tiny of rnnsearch.
+    The settings are demo of cifar10, with a disturbed and a diverged run, small of cifar10, and tiny of rnnsearch.
     """
     folder = tmp_path_factory.mktemp("results")
     for seed in range(3):
         write_run(folder, "ln", seed)
-    write_run(folder, "rms", 0, contention="contended")
+    write_run(folder, "rms", 0, contention="disturbed")
     write_run(folder, "rms+impl=fused", 0)
     write_run(folder, "wn", 0, status="diverged", steps=120)
     for series in ("none", "bn"):

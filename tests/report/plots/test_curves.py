@@ -48,7 +48,7 @@ def test_a_chart_has_a_line_per_series_and_one_per_run_that_is_not_in_its_mean(t
 
 
 def test_means_are_of_the_seeds_that_count_and_notes_count_them(tmp_path: Path) -> None:
-    for seed, state in enumerate(["clear", "contended", "clear"]):
+    for seed, state in enumerate(["undisturbed", "disturbed", "undisturbed"]):
         write_run(tmp_path, "ln", seed, contention=state)
         write_run(tmp_path, "rms", seed, status="diverged" if seed == 2 else "finished")
     by_step, by_time = chart(tmp_path, 1).panels
@@ -123,7 +123,7 @@ def test_quality_and_time_against_p_are_drawn(tmp_path: Path) -> None:
     write_run(tmp_path, "rms")
     for p in ("0.1", "0.5"):
         for seed in range(2):
-            write_run(tmp_path, f"prms+p={p}", seed, contention="contended" if seed else "clear")
+            write_run(tmp_path, f"prms+p={p}", seed, contention="disturbed" if seed else "undisturbed")
     quality, time = against_p(tmp_path).panels
     assert (quality.y.title, time.y.title) == ("test error (%), last", "seconds per 1k steps")
     (mean,) = marks_of(quality, "prms", "line")
