@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from scipy import optimize, special, stats
+from scipy import special
 
 from rmsexp.rules.pairs import Array
 
@@ -31,6 +31,8 @@ def p_between(differences: Array, lower: float, upper: float, uncertainty: float
     max(P(T >= (mean - lower) / se), P(T >= (upper - mean) / se)), se = s / sqrt(n). With an infinite bound this is the
     p-value of the other test. If the interval is a point, p is 0 if the claim holds for it, otherwise 1.
     """
+    from scipy.optimize import brentq  # scipy.optimize and scipy.stats take half a second to import
+
     mean = float(np.mean(differences))
     distance = min(mean - lower, upper - mean)
 
@@ -39,7 +41,7 @@ def p_between(differences: Array, lower: float, upper: float, uncertainty: float
 
     if excess(SMALLEST_P) <= 0:
         return 0.0 if distance > 0 else 1.0
-    alpha = float(optimize.brentq(excess, SMALLEST_P, 0.5)) if distance else 0.5
+    alpha = float(brentq(excess, SMALLEST_P, 0.5)) if distance else 0.5
     return alpha if distance > 0 else 1 - alpha
 
 
@@ -52,7 +54,9 @@ def p_of_ranks(scores: Array) -> float:
 
     ``scores``: oriented scores, higher is better, shape ``(pairs, 2)``.
     """
-    ranks = stats.rankdata(scores).reshape(scores.shape)
+    from scipy.stats import rankdata
+
+    ranks = rankdata(scores).reshape(scores.shape)
     differences = np.rint(2 * (ranks[:, 0] - ranks[:, 1])).astype(int)  # mean ranks are multiples of 1/2
     largest = int(np.abs(differences).sum())
     shares = np.zeros(2 * largest + 1)  # of the sums -largest, …, largest

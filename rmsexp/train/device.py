@@ -1,12 +1,14 @@
 """Set up the device of a run, and compile models."""
 
 import ctypes
+import inspect
 import os
 
 import torch
 from torch import nn
 
 from rmsexp.config import RunConfig
+from rmsexp.norms.kernels import recurrences
 from rmsexp.system import cores, process
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # from glibc's malloc.h
@@ -24,6 +26,8 @@ def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
     if lacks_gpu(cfg):
         raise ValueError("device=cuda, but torch sees no CUDA device here; use device=cpu or device=auto")
     keep_freed()
+    if not cfg.compile:
+        leave_compiler_out()
     torch.set_num_threads(cfg.threads or cores.threads(n_jobs))
     if name == "cuda":
         # torch reads it at the first matrix product on the GPU, and refuses values with which results may differ
@@ -52,6 +56,18 @@ def keep_freed() -> None:
     if mallopt is not None:  # take all memory from the heap, and never shrink the heap
         mallopt(M_MMAP_MAX, 0)
         mallopt(M_TRIM_THRESHOLD, -1)
+
+
+def leave_compiler_out() -> None:
+    """Let this process call what torch hides from its compiler without importing the compiler, which takes two seconds.
+
+    ``torch._disable_dynamo`` imports it at the first call of a function, and keeps what to call in an attribute.
+    """
+    optimiser = torch.optim.Optimizer
+    hidden = (optimiser.add_param_group, optimiser.zero_grad, optimiser.state_dict, optimiser.load_state_dict)
+    for method in (*hidden, recurrences.sequence):
+        function = inspect.unwrap(method)
+        vars(function).setdefault("__dynamo_disable", function)
 
 
 def lacks_gpu(cfg: RunConfig) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -90,7 +91,18 @@ class AdamWConfig(AdamConfig):
             {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
         ]
         groups = [group for group in groups if group["params"]]
-        return torch.optim.AdamW(groups, self.lr, (self.beta1, self.beta2), self.eps, fused=True)
+        return AdamW(groups, self.lr, (self.beta1, self.beta2), self.eps, fused=True)
+
+
+def step_of(optimiser: type[torch.optim.Optimizer]) -> Any:
+    """Return the method ``step`` of an optimiser of torch, without its import of torch's compiler, of two seconds."""
+    return torch.no_grad()(inspect.unwrap(optimiser.step))
+
+
+class AdamW(torch.optim.AdamW):
+    """AdamW as torch has it."""
+
+    step = step_of(torch.optim.AdamW)
 
 
 class TensorFlowAdam(torch.optim.Adam):
@@ -102,6 +114,8 @@ class TensorFlowAdam(torch.optim.Adam):
     steps. PyTorch's Adam computes the update, with eps divided by ``sqrt(1 - beta2^t)`` and, if ``swapped``, another
     learning rate.
     """
+
+    _step = step_of(torch.optim.Adam)
 
     def __init__(
         self, params: Iterable[Tensor], lr: float, beta1: float, beta2: float, eps: float, *, swapped: bool = False
@@ -117,7 +131,7 @@ class TensorFlowAdam(torch.optim.Adam):
             group["eps"] = self._eps / math.sqrt(1 - beta2**t)
             if self._swapped:
                 group["lr"] *= _correction(1 - beta1, 1 - beta2, t) / _correction(beta1, beta2, t)
-        loss = super().step(closure)
+        loss = self._step(closure)
         for group, rate in zip(self.param_groups, rates, strict=True):
             group["lr"] = rate
         return loss

@@ -59,7 +59,7 @@ INPUTS = {
 }
 
 
-@torch.compiler.disable
+@torch._disable_dynamo  # type: ignore[attr-defined]  # as torch.compiler.disable, but imports no compiler before a call
 def sequence(
     cell: str, form: Sequence[int], eps: float, inputs: Mapping[str, Optional], *, reverse: bool = False
 ) -> Any:
