@@ -11,9 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if sys.platform == "win32":
-    raise SystemExit(
-        "rmsexp: it needs Linux (macOS is untested); on Windows, use the Windows Subsystem for Linux (WSL)"
-    )
+    raise SystemExit("rmsexp: it does not run on Windows itself; use the Windows Subsystem for Linux (WSL)")
 
 from rmsexp.system import process
 

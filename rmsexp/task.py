@@ -196,7 +196,7 @@ class TaskError(ReportedError, ValueError):
 
 
 def checked(value: T, kind: type[T], member: str) -> T:
-    """Return what a method of a task returned. Raises: TaskError if it is of another type than ``kind``."""
+    """Return ``value``, the result of a task's method ``member``. Raises: TaskError if it is not a ``kind``."""
     if not isinstance(value, kind):
         returned = f"{type(value).__name__}; rmsexp.tasks.Task describes it"
         raise TaskError(f"the task's {member} must return {kind.__name__}, but returned {returned}")

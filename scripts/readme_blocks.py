@@ -114,7 +114,7 @@ def answer() -> str:
     """On how many tasks the main claims are supported, and what LayerNorm and RMSNorm cost, in sentences."""
     supported = {}
     for claim in ("RMSNorm equals LayerNorm", "pRMSNorm equals LayerNorm", "RMSNorm is better than no norm"):
-        own = [row["outcome"] for row in verdicts() if row["claim"] == claim]
+        own = [row["outcome"] if not row["blind"] else "" for row in verdicts() if row["claim"] == claim]
         supported[claim] = f"{own.count(claims.SUPPORTED)} of {len(own)}"
     equal, partial, better = supported.values()
     worse = listed(
@@ -126,15 +126,16 @@ def answer() -> str:
     improving = sum(bool(row["improving"]) for row in verdicts())
     octaves = any(note_on_rates(row) for row in verdicts())
     rates = ", and most learning rates came from a grid of doublings: longer runs and finer rates may decide otherwise"
-    (eager, eager_saved), (fused, fused_saved) = cost("eager"), cost("fused")
+    (eager, of_eager), (fused, of_fused) = cost("eager"), cost("fused")
+    eager_saved, fused_saved = (whole(one.saved for one in of_steps(impl, "RMSNorm")) for impl in ("eager", "fused"))
     return (
-        f"With small models and short runs, RMSNorm equals LayerNorm within a margin on {equal} tasks, and pRMSNorm on "
-        f"{partial}. RMSNorm is better than no norm on {better}, and worse than no norm on {worse}; on {blind} a model "
-        f"without norm equals LayerNorm, too. In {improving} of {len(verdicts())} such verdicts the runs were still "
+        f"With small models and short runs RMSNorm equals LayerNorm within a margin on {equal} tasks, pRMSNorm on "
+        f"{partial}. On {blind} they do, too, but so does no norm. RMSNorm is better than no norm on "
+        f"{better}, worse on {worse}. In {improving} of {len(verdicts())} such verdicts the runs were still "
         f"improving when they ended{rates if octaves else ''}.\n\n"
-        f"On CPUs LayerNorm takes {eager} of a training step if it is composed of PyTorch's operations (*eager*). "
-        f"RMSNorm saves {eager_saved} of this time, median and range. As one *fused* kernel LayerNorm takes {fused}, "
-        f"and RMSNorm saves {fused_saved} of that."
+        f"On CPUs RMSNorm saves {eager_saved} of a training step if norms are composed of PyTorch's operations "
+        f"(*eager*), and {fused_saved} if each is one *fused* kernel. LayerNorm takes {eager} and {fused} of a step; "
+        f"RMSNorm saves {of_eager} and {of_fused} of that, median and range."
     )
 
 
@@ -187,13 +188,17 @@ def spread(values: Iterable[float]) -> str:
     return NO_VALUE if not values else f"{values[0]:.1f} to {values[-1]:.1f} %"
 
 
+def whole(values: Iterable[float]) -> str:
+    values = sorted(values)
+    return f"{values[0]:.0f} to {values[-1]:.0f} %"
+
+
 def cost(impl: str) -> tuple[str, str]:
     """Return which share of a step LayerNorm takes, where it is clearly above 0, and how much of it RMSNorm saves."""
     none = {(one.task, one.machine): one.saved for one in of_steps(impl, "no norm") if one.low > 0}
     found = [one for one in of_steps(impl, "RMSNorm") if (one.task, one.machine) in none]
     shares = [100 * one.saved / none[one.task, one.machine] for one in found]
-    saved = f"{median(shares):.0f} % ({min(shares):.0f} to {max(shares):.0f} %)"
-    return f"{min(none.values()):.0f} to {max(none.values()):.0f} %", saved
+    return whole(none.values()), f"{median(shares):.0f} % ({whole(shares)})"
 
 
 def fused_steps() -> str:
@@ -324,6 +329,22 @@ def timing_intervals() -> str:
     )
 
 
+def seeds() -> str:
+    """Which difference between RMSNorm and LayerNorm the campaigns see with their seeds."""
+    rows = [
+        {
+            "task": f"`{row['task']}`",
+            "seeds": f"{row['seeds']:.0f}",
+            "difference that is seen": f"{row['smallest_seen']:.2g} {row['unit']}",
+            "margin": f"{row['margin']:g} {row['unit']}",
+        }
+        for task in TASKS
+        for row in verdicts()
+        if (row["task"], row["claim"]) == (task, "RMSNorm equals LayerNorm")
+    ]
+    return table(rows)
+
+
 class Item(NamedTuple):
     """A claim: the paper's tables and figures that make it, the difference there, and the claim of a campaign."""
 
@@ -351,6 +372,9 @@ ITEMS = (
     Item("Table 10", "-1.54 points", "cifar10", "pRMSNorm is not worse than RMSNorm"),
     Item("Table 10", "+0.12 points", "cifar10", "pRMSNorm equals LayerNorm"),
 )
+# scores, the longer ones first, and their verbs in a sentence that counts them
+PLURALS = {"agrees in sign": "agree in sign", "agrees": "agree", "disagrees": "disagree", "undecided": "are undecided"}
+PLURALS |= {"the paper's signs differ": "has several signs in the paper"}
 TIMED = {"Tables 2, 3": "rnnsearch", "Table 4": "transformer", "Table 6": "attentive_reader"}
 TIMED |= {"Table 8": "order_embedding", "Table 10": "cifar10"}
 
@@ -373,7 +397,9 @@ def paper_items() -> str:
             agrees = "agrees in sign" if all(one.low > 0 for one in own) else "undecided"
             shown = {"item": name, "task": f"`{task}`", "claim": f"{norm} saves time", "paper": f"{published} %"}
             rows.append(shown | {"here": spread(one.saved for one in own), "score": agrees})
-    return table(rows)
+    scores = [next(words for words in PLURALS if row["score"].startswith(words)) for row in rows]
+    counts = listed(f"{scores.count(words)} {plural}" for words, plural in PLURALS.items() if words in scores)
+    return f"Of these {len(rows)} claims {counts}.\n\n{table(rows)}"
 
 
 def score(item: Item, row: Mapping[Any, Any]) -> str:
@@ -387,8 +413,9 @@ def score(item: Item, row: Mapping[Any, Any]) -> str:
     signs = {number.startswith("+") for number in item.published.split() if number[0] in "+-"}
     if len(signs) > 1:
         return "the paper's signs differ"
-    same = {row["low"] > 0} == signs
-    return f"{'agrees in sign' if same else 'disagrees'}{'*' * bool(row['remarks'])}"
+    is_true, remarked = row["low"] > 0, "*" * bool(row["remarks"])
+    denied = "" if is_true else " (both deny it)"
+    return f"agrees in sign{remarked}{denied}" if {is_true} == signs else f"disagrees{remarked}"
 
 
 BLOCKS = {
@@ -401,6 +428,7 @@ BLOCKS = {
     "processes": processes,
     "disturbed": disturbed,
     "neighbours": neighbours,
+    "seeds": seeds,
     "simulated-campaigns": simulated,
     "timing-intervals": timing_intervals,
     "paper": paper_items,

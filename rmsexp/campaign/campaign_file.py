@@ -1,7 +1,8 @@
 """The files of a campaign.
 
 ``campaign.json`` lists its runs, claims and rules, and ``registered.json`` is its registration. Both may be damaged, or
-come from others. The file in ``configs/campaign`` asks for it (:class:`Content`); its keys may be typed, too.
+come from others. The config in ``configs/campaign`` defines the campaign (:class:`Content`); most of its keys can be
+overridden on the command line.
 """
 
 import hashlib
@@ -162,8 +163,9 @@ class CampaignFile:
 
     @property
     def arms(self) -> dict[str, tuple[str, ...]]:
-        """For each norm, its arms: what is trained and tuned. Without a ladder this is the norm itself; with one it is
-        the norm with each of the ladder's values, such as "rms+schedule.steps=500".
+        """For each norm, its arms: what is trained with a rate of its own. Without a ladder this is the norm itself;
+        with one it is the norm with each of the ladder's values, such as "rms+schedule.steps=500", of which the first
+        and the last are tuned.
         """
         return {norm: on_ladder(norm, self.ladder) for norm in self.norms}
 
@@ -290,8 +292,9 @@ class Final:
 
     ``min_seeds``: the number of seeds at first; then as many as their spread asks for, at most ``max_seeds``.
     ``score``: the metric, such as "test error"; by default the task's. ``tolerance``: claims are about the stable
-    ranges of rates, within which the score is at most this much worse than at the best rate
-    (:mod:`rmsexp.rules.measures`); then ``tune.over`` has all rates, and there are ``min_seeds`` seeds.
+    range of rates, within which the score is at most this much worse than at the best rate
+    (:mod:`rmsexp.rules.measures`). Then nothing is tuned: every rate of ``tune.over`` is run with one seed, and the
+    best rate and those beside the ends of the range with ``min_seeds``; ``max_seeds`` is not used.
     """
 
     min_seeds: int = 8
@@ -357,7 +360,7 @@ class Content:
             raise ValueError("claims are about slopes or about stable ranges: leave out ladder or final.tolerance")
 
 
-# Keys of the campaign itself, not of its runs, which may be typed.
+# Keys of the campaign itself, not of its runs, which can be set on the command line.
 KEYS = [key.name for key in fields(Content) if key.name not in ("runs", "rules", "pilot")]
 
 

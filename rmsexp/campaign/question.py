@@ -127,7 +127,7 @@ class Question(Request):
             expected = f"{self.target.split} {self.target.metric}"
             raise config.ConfigError(f"{key}={words}: write a split and the task's metric, such as '{expected}'")
         if split not in splits:
-            raise config.ConfigError(f"{key}={words}: runs are evaluated on {', '.join(splits)}")
+            raise config.ConfigError(f"{key}={words}: the split must be one of {', '.join(splits)}")
         return Metric(split, name)
 
     # --- runs

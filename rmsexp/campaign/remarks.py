@@ -63,7 +63,7 @@ def on_campaign(campaign: Campaign) -> list[str]:
 
 
 def on_claim(campaign: Campaign, claim: Claim) -> list[str]:
-    """Return the remarks on a claim: other differences between its norms, and rates at an edge."""
+    """Return the remarks on a claim: model options that differ, too, and rates or ranges at an edge of the grid."""
     norms = claim.a, claim.b
     ours, theirs = (_model_options(campaign, norm) for norm in norms)
     lines = [

@@ -45,9 +45,9 @@ class Result:
 
 
 def read(folder: Path) -> Result:
-    """Return the record of the run in a folder, without metrics after a damaged line.
+    """Return the record of the run in a folder. Metrics from the first damaged line on are left out.
 
-    Raises: OSError or ValueError if a file is missing or damaged.
+    Raises: OSError or ValueError if a file is missing, or ``run.json`` or ``status.json`` is damaged.
     """
     files = record.RunFolder(folder)
     rows, _ = files.read_metrics()

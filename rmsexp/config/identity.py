@@ -202,6 +202,7 @@ def _check_own_names(overrides: Sequence[str], names: Mapping[str, str], config_
 
 
 def check_one_setting(key: str, jobs: Sequence[Job]) -> None:
-    """Raise ConfigError if norms of ``key`` have options of the model: only steps of one setting are timed together."""
+    """Raise ConfigError if norms of ``key`` are of several settings: only steps of one are timed together."""
     if len({job.setting for job in jobs}) > 1:
-        raise ConfigError(f"{key}: steps of one setting are timed together; leave out the norms with +model.…=…")
+        hint = "leave out norms with +model.…=… or +schedule.…=…"
+        raise ConfigError(f"{key}: only norms of one setting are timed together; {hint}")

@@ -33,5 +33,5 @@ class TimingConfig(ProcessOptions):
         checks.positive("timing.target_width", self.target_width)
 
     def seconds(self, groups: int) -> float:
-        """Return the budget of all processes, for this number of groups of contestants."""
+        """Return the seconds for all processes together, if this many groups of norms are timed separately."""
         return PROCESS_SECONDS * self.processes * groups if self.budget is None else self.budget

@@ -412,7 +412,7 @@ def _choices(override: Override, config_dir: str | None, searches: bool = False)
         try:  # of a range of 10^9 values only the first are listed
             choices = [f"{key}={value}" for value in itertools.islice(override.sweep_string_iterator(), MOST_RUNS + 1)]
         except (HydraException, ValueError):
-            raise ConfigError(f"{word}: write the values with commas between them") from None
+            raise ConfigError(f"{word}: these values cannot be listed; write them with commas between them") from None
     if not choices:
         raise ConfigError(f"{word} has no values")
     return choices

@@ -95,6 +95,8 @@ def _rows(path: Path, size: int) -> list[np.ndarray]:
     """Return a pickled list of lists of ids, which must be below ``size``. If every list ends in 0, remove this 0."""
     with checked(path, KIND) as content:
         rows = [np.asarray(ids) for ids in unpickled(content)]
+        if not rows or not all(map(len, rows)):
+            raise ValueError("a list is empty")
         if any(row.ndim != 1 or row.dtype.kind not in "iu" or row.min() < 0 or row.max() >= size for row in rows):
             raise ValueError("an id is no integer, or has no word")
         if all(row[-1] == 0 for row in rows):

@@ -51,8 +51,8 @@ LAYOUT = 8  # pixels per side of the grey image in the descriptor
 def extract(images: Sequence[Path], kind: str, folder: Path, report: Report) -> np.ndarray:
     """Return the features of ``images``, float32 (image, 4096) with rows of norm 1, memory-mapped.
 
-    ``kind`` is a key of KINDS. The file is in a folder of ``folder`` that is named by a digest of ``kind``, the
-    extractor's version, and the names and sizes of the images. If it is missing, the features are computed first.
+    ``kind`` is a key of KINDS. They are stored in a subfolder of ``folder``, named by a digest of ``kind``, the
+    extractor's version, and the names and sizes of the images; if they are missing there, they are computed first.
 
     Raises: DataError if an image is missing or damaged, if the weights are neither stored nor downloadable, or if the
     features cannot be stored or read.

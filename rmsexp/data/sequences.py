@@ -102,7 +102,7 @@ def cut(indices: np.ndarray, size: int) -> list[np.ndarray]:
 
 
 def even_parts(batch: np.ndarray, parts: int) -> list[np.ndarray]:
-    """Return consecutive parts of a batch, whose sizes differ by at most 1; as many as examples if these are fewer."""
+    """Split a batch into ``parts`` consecutive parts, at most one per example, whose sizes differ by at most 1."""
     return np.array_split(batch, min(parts, len(batch)))
 
 
@@ -168,9 +168,9 @@ def padded(sequences: Sequence[np.ndarray], fill: int) -> tuple[np.ndarray, np.n
 
 
 def cycled(sequences: Sequence[np.ndarray], end: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return tokens and mask like :func:`padded`, but fill a row with ``end``, its sequence again, ``end``, and so on.
+    """Return tokens and mask like :func:`padded`, but pad a row with ``end``, its sequence again, ``end``, and so on.
 
-    The mask is true on the first copy of the sequence only.
+    The mask is true on the first copy of the sequence only, without its ``end``.
     """
     mask = _mask(sequences)
     rows = [np.resize(np.append(sequence, end), mask.shape[1]) for sequence in sequences]

@@ -79,8 +79,8 @@ class TextOptions:
     ``kind`` is sentencepiece or moses_bpe. ``vocabulary`` is the number of pieces, including PAD, UNK and EOS
     (sentencepiece), or of merges (moses_bpe), for both languages together. ``threshold`` must be 0 with sentencepiece.
     With moses_bpe, a subword that occurs fewer than ``threshold`` times in its language's training text is split into
-    shorter ones. ``max_length`` is a number of subwords, without EOS. A training pair with a longer side is left out
-    (``overlong="drop"``), or each side is cut to at most ``max_length`` (``overlong="cut"``).
+    shorter ones. ``max_length`` is a number of subwords, without EOS. Training pairs whose source or target is
+    longer are left out (``overlong="drop"``) or cut to ``max_length`` (``overlong="cut"``).
 
     Raises: ValueError for invalid values.
     """

@@ -27,9 +27,9 @@ WORDS = ("task=order_embedding", "scale=demo", "threads=1", "device=cpu")
 
 
 def quiet_probes(report: Report) -> dict[str, Any]:  # noqa: ARG001
-    """Set this process up like a timing; return ``seconds``, the medians of the parts of its probes.
+    """Set this process up like a timing and take probes; return ``seconds``, the median time of each part of a probe.
 
-    Raises: ValueError if something else was busy meanwhile.
+    Raises: ValueError unless the machine was undisturbed meanwhile.
     """
     job = config.job(list(WORDS))
     stepper = steps.make_stepper(job, set_up_device(job.config), lambda _: None)

@@ -71,7 +71,7 @@ class InterleavedTimer:
         self.steps_per_block = FEWEST_STEPS
 
     def warm_up(self) -> None:
-        """Take ``WARMUP_STEPS`` steps with each contestant before the rounds, and set the counted steps per block."""
+        """Take ``WARMUP_STEPS`` steps with each contestant, and set the timed steps per block by their times."""
         batches = [self._batches(step) for step in range(WARMUP_STEPS)]
         slowest = max(
             min(self._seconds(contestant, step, [batch]) for step, batch in enumerate(batches))

@@ -79,9 +79,9 @@ def medians(times: list[Times]) -> Times:
 
 @dataclass(frozen=True)
 class Reference:
-    """The median seconds of the two parts of a probe on the quiet machine of this id.
+    """The median seconds of a probe's two parts on the machine with the id ``machine``, measured while it was quiet.
 
-    ``processes``: the number of fresh processes that took ``number`` probes in all.
+    ``number``: how many probes ``processes`` fresh processes took in all.
     """
 
     machine: str

@@ -150,7 +150,8 @@ def initialise_from_data(model: nn.Module, forward: Callable[[], object]) -> Non
         std = (output - mean).square().mean(axes, keepdim=True).sqrt()
         rounding = 10 * torch.finfo(std.dtype).eps * mean.abs()
         if not ((std > rounding) & std.isfinite()).all():
-            raise ValueError(f"{site.site.name}: for the data, the output of a unit is constant or not finite")
+            reason = "a unit's output is constant or not finite there"
+            raise ValueError(f"{site.site.name} cannot be initialised from data: {reason}")
         site.standardise_(mean.flatten(), std.flatten())
         return (output - mean) / std
 

@@ -256,7 +256,7 @@ def _instead_of(layer: Layer, norm: Norm, same_eps: bool, like: Tensor | None) -
     if old._forward_hooks or old._forward_pre_hooks or hasattr(old, "parametrizations"):
         raise ValueError("it has hooks or parametrisations")
     if isinstance(old, nn.BatchNorm3d | nn.InstanceNorm1d | nn.InstanceNorm3d):
-        raise ValueError("its channels are neither the last axis nor those of feature maps")
+        raise ValueError("its input is neither (…, n) nor (batch, n, height, width)")
     same: nn.Module | None = old if isinstance(old, (Normaliser, *OF_CHANNELS)) else equal(old)
     if same is None:
         raise ValueError("it does not compute LayerNorm or RMSNorm over the last axis")

@@ -74,9 +74,9 @@ class SettingReport:
         return next((table.numbers for table in self.tables if table.name == name), pd.DataFrame())
 
     def markdown(self, to: Path, level: int = 1) -> str:
-        """Return the report as Markdown. Links are relative to ``to``.
+        """Return the report as Markdown, with links relative to the folder ``to``.
 
-        The title is a heading of this level; the headings of tables are one level deeper.
+        The title is a heading of ``level``; the headings of tables are one level deeper.
         """
         heading = "#" * level
         titles = {"curves": "Curves"} | {table.name: table.title for table in self.tables}

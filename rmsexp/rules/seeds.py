@@ -29,10 +29,10 @@ def needed(
 ) -> int:
     """Return the smallest number of seeds, from ``len(seeds)`` to ``most``, with power 0.9 for every claim that counts.
 
-    Claims of equivalence and non-inferiority without a number of seeds count, if at least two
-    pairs are finished and neither diverged runs nor the uncertainty of the rates rule out that they are supported.
-    Their power is computed for a true difference of 0, the standard deviation of the differences at these seeds, and
-    the uncertainty of the rates; pairs that diverged so far are not among the tested ones.
+    Without such a number it is ``most``. Claims of equivalence and non-inferiority count if the campaign does not fix
+    their number of seeds, at least two pairs are finished, and diverged runs and the uncertainty of the rates leave
+    support possible. Their power is for a true difference of 0, the standard deviation of the differences at these
+    seeds, and the uncertainty of the rates; the pairs that have diverged so far are taken off their number.
 
     Args:
         claims, scores, mode, uncertainty: as for :func:`rmsexp.rules.claims.decide`.

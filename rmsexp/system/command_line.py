@@ -150,8 +150,8 @@ def inform(line: str) -> None:
 def brief(message: object) -> str:
     """Return a message, or that of an error, in at most two lines and ``LONGEST_MESSAGE`` characters.
 
-    In a longer one, long paths and values lose their middle, so that the names of files remain, and then the message
-    does. Characters that cannot be printed are written as escapes.
+    If it is longer, the middle of long paths and values is left out, so that names of files remain; if that is not
+    enough, the middle of the message. Characters that cannot be printed are escaped.
     """
     first, *others = [line.strip() for line in str(message).splitlines() if line.strip()] or [type(message).__name__]
     lines = [first, " ".join(others)] if others else [first]

@@ -25,8 +25,8 @@ def locked(
 ) -> Iterator[None]:
     """Hold the lock of a file inside the context. Create the file, and its folder, if they are missing.
 
-    ``waiting``: is called once if another process still holds the lock after ``patience`` seconds; it may raise an
-    error, and else the waiting goes on. ``on_acquired``: is called with the descriptor of the file once it is locked.
+    ``waiting``: is called once if another process still holds the lock after ``patience`` seconds. Unless it raises an
+    error, waiting goes on without limit. ``on_acquired``: is called with the descriptor of the file once it is locked.
 
     Raises: OSError if the file cannot be opened or locked, as on a file system without locks.
     """
@@ -67,7 +67,7 @@ def is_locked(path: Path) -> bool:
 
 
 class RunLockedError(RuntimeError):
-    """Another process is writing this run, or may do so."""
+    """Another process holds the lock of this run, or may: the lock file was deleted or replaced."""
 
 
 class Lock:

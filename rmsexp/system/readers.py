@@ -5,8 +5,8 @@ with a message of one line that names the file. YAML that is too large, too deep
 before it takes time or memory.
 
 A reader of a record states, in annotations, which keys and types it needs, and :func:`typed` checks the data against
-them. Keys that the type does not have are allowed, since newer versions add some, unless they are to be refused. What
-a class raises ValueError for, as in ``__post_init__``, gets its place.
+them. Keys that the type does not have are allowed, since newer versions add some, unless the reader refuses them. If
+the class itself raises ValueError, as in ``__post_init__``, the place in the file is added to the message.
 """
 
 import errno
@@ -87,7 +87,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def checked_yaml(path: Path) -> str:
     """Return the text of a YAML file, such as a config of the user's own, unless it would take much time or memory.
 
-    Raises: OSError if it cannot be opened; ValueError if it is too large or a pipe. Text that is no YAML is returned.
+    Raises: OSError if it cannot be opened; ValueError if it is no regular file or not UTF-8, is too large or too deeply
+    nested, or has aliases. Text that is no YAML is returned.
     """
     text = _text(path)
     if len(text) > LARGEST_YAML:

@@ -204,7 +204,7 @@ class Task(TaskBase):
         return even_parts(np.stack([images, captions], 1), self.config.micro_batches)
 
     def load(self, indices: np.ndarray, step: int) -> Batch:  # noqa: ARG002
-        """Return a micro-batch of :meth:`parts`."""
+        """Return the captions and images that ``indices``, an item of :meth:`parts`, names."""
         train, (images, captions) = self._splits["train"], indices.T
         return Batch._make([*self._tokens(train, captions), self._features(train, images)])
 

@@ -1,15 +1,15 @@
 """Translation with the Transformer (the paper's section 6.1, Table 4), trained as in the authors' toolkit.
 
 Deviation: Transformer, end of the search in a batch
-    original: a sentence goes on until all sentences of its batch are done (zero:search.py:106-113), and beyond its
-        maximum length all its continuations are finished hypotheses (zero:search.py:192-197)
+    original: a sentence is searched until its whole batch is done (zero:search.py:106-113); past its maximum length
+        every continuation counts as finished (zero:search.py:192-197)
     ours: with decoding.search=toolkit, the default at scale=paper, each sentence ends as if it were alone
     why: a translation should not depend on the other sentences of its batch
     effect: none for sentences that are done before their maximum length
 Deviation: Transformer, order of the micro-batches
     original: the same in every epoch, since a new process shuffles them from the same state (zero:data.py:79,
         zero:utils/queuer.py:94-100)
-    ours: each epoch shuffles the micro-batches of each pool anew
+    ours: each epoch shuffles the micro-batches of each pool, of pairs sorted by length together, anew
     why: the toolkit's order looks unintended
     effect: not measured
 Deviation: Transformer, end of a sentence that is cut

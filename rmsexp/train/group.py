@@ -151,7 +151,7 @@ class Group(Alone):
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Prepare data inside the context; at its end wait for the other processes, for as long as it takes.
+        """Return a context in which each process prepares the data; it ends, however late, when all have done so.
 
         ``distributed.timeout`` begins afterwards. If a process fails here, torchrun ends the others.
         """

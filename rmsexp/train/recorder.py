@@ -1,4 +1,4 @@
-"""Record a training loop of one's own as a run, which reports draw beside others: :class:`Recorder`."""
+"""Record your own training loop as a run, which reports then show beside other runs: :class:`Recorder`."""
 
 import math
 from collections.abc import Iterator, Mapping

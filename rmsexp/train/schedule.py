@@ -29,7 +29,7 @@ class HoldThenDecay:
             raise ValueError(f"schedule.period={self.period} must be less than half of schedule.steps={self.steps}")
 
     def at(self, step: int) -> dict[str, float]:
-        """Return the factor on the learning rate, and beta1, at a step (from 0); after the last they stay."""
+        """Return the factor on the learning rate, and beta1, at a step (from 0); later steps have the last one's."""
         period = min(step, self.steps - 1) // self.period
         half = self.steps / self.period / 2
         return {"lr": min(1.0, 2 - period / half), "beta1": self.beta1 if period < half else self.late_beta1}

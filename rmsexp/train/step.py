@@ -298,7 +298,8 @@ def require_calls_of_add(model: nn.Module) -> Iterator[None]:
         for layer in own:
             del layer.add
     if unused := {type(layer).__name__ for layer in own if type(layer) not in called}:
-        raise ConfigError(f"{min(unused)} overrides add, but the model of this task never calls add of a norm")
+        reason = "this task's model never calls it; choose another task or remove it"
+        raise ConfigError(f"{min(unused)}.add would have no effect: {reason}")
 
 
 def _values(loss: Tensor, objective: Objective) -> Tensor:

@@ -57,7 +57,7 @@ class Comparison(NamedTuple):
 
     @property
     def pooled(self) -> pd.DataFrame:
-        """The records from which ``rows`` are computed."""
+        """The timing records that are pooled in ``rows``: those of ``records`` that are not left out."""
         return self.records[self.records["left_out"] == ""]
 
 
@@ -79,7 +79,7 @@ def comparisons(timings: pd.DataFrame, baseline: str = "ln", kind: str = "steps"
 
 
 def fused_against_eager(timings: pd.DataFrame) -> list[Comparison]:
-    """Return the comparisons of norms with another implementation with the same eager norms, one for each clock."""
+    """Return the comparisons of norms with their own eager form, as ln+impl=fused with ln, one for each clock."""
     return _comparisons(timings[timings["kind"] == "steps"], names.without_impl)
 
 
