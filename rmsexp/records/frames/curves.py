@@ -30,11 +30,17 @@ def mean_curve(rows: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
     longest are left out.
     """
     points = rows[["folder", "step", y]].assign(x=rows[x]).dropna()
-    ends = points.groupby("folder", observed=True)["step"].max()
-    long = ends[2 * ends >= ends.max()].index
-    by_step = points[points["folder"].isin(long)].groupby("step")
-    means = by_step.agg(x=("x", "mean"), mean=(y, "mean"), low=(y, "min"), high=(y, "max"), seeds=(y, "size"))
-    return means[means["seeds"] == len(long)].reset_index(drop=True)
+    if points.empty:
+        return pd.DataFrame(columns=["x", "mean", "low", "high", "seeds"], dtype=float)
+    runs, _ = pd.factorize(points["folder"])
+    steps, places = np.unique(points["step"].to_numpy(), return_inverse=True)
+    table = np.full((2, len(steps), runs.max() + 1), np.nan)  # x and y, by step and run
+    table[:, places, runs] = points["x"], points[y]
+    ends = np.where(np.isnan(table[1]), -np.inf, steps[:, None]).max(0)
+    table = table[:, :, 2 * ends >= ends.max()]
+    xs, ys = table[:, ~np.isnan(table[1]).any(1)]
+    means = {"x": xs.mean(1), "mean": ys.mean(1), "low": ys.min(1), "high": ys.max(1)}
+    return pd.DataFrame(means).assign(seeds=ys.shape[1])
 
 
 def thinned(values: Array, limit: int) -> NDArray[np.int64]:

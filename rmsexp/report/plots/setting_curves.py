@@ -79,8 +79,9 @@ def panels(
         points = rows[["folder", "step", quantity.metric]].assign(x=rows[x]).dropna()
         runs = records.runs[records.runs["folder"].isin(points["folder"])]
         runs = runs if x == "time" else runs.assign(time_state="undisturbed")
+        by_run = curves.curves(points, "x", quantity.metric)
         found[x] = {
-            name: _lines(of_series, points, looks[name], quantity.metric, int(total[name]))
+            name: _lines(of_series, points, by_run, looks[name], quantity.metric, int(total[name]))
             for name in looks
             if len(of_series := runs[runs["series"] == name])
         }
@@ -95,12 +96,15 @@ def step_title(per: int) -> str:
     return "step" if per == 1 else f"step / {f'{per / 1000:g}k' if per > SMALL_UNIT else per}"
 
 
-def _lines(runs: pd.DataFrame, points: pd.DataFrame, look: Look, metric: str, seeds: int) -> Lines:
+def _lines(
+    runs: pd.DataFrame, points: pd.DataFrame, by_run: Mapping[str, curves.Points], look: Look, metric: str, seeds: int
+) -> Lines:
     """Return the lines of a series, whose mean is over the runs of :func:`rmsexp.records.frames.curves.averaged`.
 
     Args:
         runs: the runs of the series that have points.
         points: rows of metrics with ``folder``, ``step``, ``x`` and the metric.
+        by_run: x and the metric of each run, by its folder.
         look: the look of the series.
         metric: the column of ``points`` that is drawn.
         seeds: the number of all runs of the series.
@@ -110,8 +114,7 @@ def _lines(runs: pd.DataFrame, points: pd.DataFrame, look: Look, metric: str, se
     mean = curves.mean_curve(points[points["folder"].isin(averaged["folder"])], "x", metric)
     count, marks, ends = int(mean["seeds"].iloc[-1]), list[Mark](), list[float]()
     for run in runs.to_dict("records"):
-        own = points[points["folder"] == run["folder"]]
-        x, y = own["x"].to_numpy(float), own[metric].to_numpy(float)
+        x, y = by_run[run["folder"]]
         kept = curves.thinned(y, SEED_POINTS)
         dashed = look if run["time_state"] == "undisturbed" else excluded
         if count < len(averaged) or run["folder"] not in set(averaged["folder"]):
