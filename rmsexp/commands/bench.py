@@ -1,8 +1,8 @@
 """``python -m rmsexp.bench WHAT``: time layers alone, interleaved in one process on one device.
 
 norms         norm layers, eager, fused and torch's: forward with backward, forward alone, and a residual addition
-              followed by the norm, forward with backward. The forward pass is compared with a copy of the input into
-              newly allocated memory
+              followed by the norm, forward with backward; and the bytes that they move in a second, beside those of a
+              triad, a = b + 3 c, the yardstick of what memory or caches give
 recurrences   GRU and LSTM over whole sequences, forward with backward: with several norms, and torch's without norm
 
 Prints one table per shape (norms: three) and tables of ratios over all shapes. The record, its tables (Markdown) and
@@ -69,12 +69,17 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--threads", type=number(int, 1, config.MOST_THREADS), help=threads)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of norms; recurrences are timed in float32")
+    parser.add_argument(
+        "--peers", action="store_true", help="time norms that torch.compile has compiled, too (slow to start)"
+    )
     parser.add_argument("--results", type=Path, default=Path("results/bench"), help="default: results/bench")
     parser.add_config_dir("a folder of your own configs, whose norms are timed, too")
     arguments = parser.parse_args(words)
     shapes = SHAPES[arguments.what]
     if arguments.what == "recurrences" and arguments.dtype != "float32":
         parser.error(f"--dtype {arguments.dtype}: recurrences are timed in float32")
+    if arguments.what == "recurrences" and arguments.peers:
+        parser.error("--peers: only norms are compiled")
     arguments.shapes = arguments.shapes or shapes.default
     for shape in arguments.shapes:
         if not re.fullmatch(shapes.pattern, shape):
@@ -109,7 +114,7 @@ def run(arguments: argparse.Namespace, command: str) -> None:
     own, dtype, measured = _own_norms(arguments), getattr(torch, arguments.dtype), []
     stopped = "interrupted"
     try:
-        options = (dtype, arguments.seconds, device, inform, own)
+        options = (dtype, arguments.seconds, device, inform, own, arguments.peers)
         for stored in layers.measure(arguments.what, arguments.shapes, *options):
             measured.append(stored)
             print("", bench.heading(stored), bench.readable(stored).to_string(index=False), sep="\n", flush=True)
@@ -157,3 +162,5 @@ def _write(folder: Path, content: dict[str, Any], measured: Sequence[dict[str, A
     for passes in dict.fromkeys(case["passes"] for case in measured):
         panels = [case for case in measured if case["passes"] == passes]
         canvas.write(bench.draw(panels, f"{what}, {passes}", notes), folder / passes.replace(" + ", "_"))
+    if what == "norms":
+        canvas.write(bench.draw_bandwidth(measured, notes), folder / "bandwidth")

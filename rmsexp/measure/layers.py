@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rmsexp import norms
 from rmsexp.measure.interleaved import InterleavedTimer
-from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD
+from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD, TRIAD
 from rmsexp.models import recurrent
 from rmsexp.models.init import initialise, uniform
 from rmsexp.norms.base import IMPLS
@@ -51,14 +51,15 @@ class LayerPass:
 class Case(NamedTuple):
     """Layers, by name, that are timed on the same input.
 
-    ``passes``: ``BOTH``, ``FORWARD`` or ``ADDITION``. ``elements``: the number of values in the input. ``reference``:
-    the layer with which the others are compared.
+    ``passes``: ``BOTH``, ``FORWARD`` or ``ADDITION``. ``elements``: the number of values in the input, of ``itemsize``
+    bytes each. ``reference``: the layer with which the others are compared.
     """
 
     passes: str
     elements: int
     reference: str
     layers: dict[str, LayerPass]
+    itemsize: int
 
 
 def measure(
@@ -69,17 +70,19 @@ def measure(
     device: torch.device,
     report: Callable[[str], None],
     own: Sequence[norms.Norm] = (),
+    peers: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Yield the measurement of each case of each shape, as the record stores it.
 
     Meanwhile campaign workers on this machine pause, and other measurements wait.
 
     ``what``: a key of ``CASES``. ``budget``: each case is timed for at least this many seconds and at least
-    ``FEWEST_BENCH_ROUNDS`` rounds. ``own``: norms that are timed besides those of this package.
+    ``FEWEST_BENCH_ROUNDS`` rounds. ``own``: norms that are timed besides those of this package. ``peers``: whether
+    compiled layers are timed, too.
     """
     with measuring(report):
         for number, shape in enumerate(shapes, 1):
-            for case in CASES[what](shape, dtype, device, own):
+            for case in CASES[what](shape, dtype, device, own, peers):
                 report(f"{number}/{len(shapes)}  {shape}, {case.passes}: {len(case.layers)} layers, interleaved")
                 yield {"shape": shape, **_measure_case(case, budget, device)}
 
@@ -96,7 +99,7 @@ def _measure_case(case: Case, budget: float, device: torch.device) -> dict[str, 
                 break
         timer.contention.probe_at_an_edge()
     return {
-        **{key: getattr(case, key) for key in ("passes", "elements", "reference")},
+        **{key: getattr(case, key) for key in ("passes", "elements", "itemsize", "reference")},
         "calls_per_block": timer.steps_per_block,
         "contention": timer.contention.report(),
         "seconds": {
@@ -106,12 +109,16 @@ def _measure_case(case: Case, budget: float, device: torch.device) -> dict[str, 
     }
 
 
-def norm_cases(shape: str, dtype: torch.dtype, device: torch.device, own: Sequence[norms.Norm] = ()) -> list[Case]:
+def norm_cases(
+    shape: str, dtype: torch.dtype, device: torch.device, own: Sequence[norms.Norm] = (), peers: bool = False
+) -> list[Case]:
     """Return cases of norm layers on input of shape ``ROWSxFEATURES``: both passes, the forward pass alone, additions.
 
-    The statistics are over the features. The forward pass is also compared with a copy of the input. Additions are the
-    residual sums that norms follow in a model; fused norms with statistics compute both in one operator, or "apart" in
-    two. The norms ``own`` act on activations.
+    The statistics are over the features. Additions are the residual sums that norms follow in a model; fused norms with
+    statistics compute both in one operator, or "apart" in two. The norms ``own`` act on activations. Each case has the
+    ``TRIAD`` of arrays as large as the input, which shows how fast memory or caches are. With ``peers``, there are also
+    eager LayerNorm and RMSNorm and torch's RMSNorm, compiled by torch.compile, each alone and, in additions, with the
+    sum.
     """
     rows, features = map(int, shape.split("x"))
     layers: dict[str, nn.Module] = {"nn.LayerNorm": nn.LayerNorm(features), "nn.RMSNorm": nn.RMSNorm(features)}
@@ -129,38 +136,51 @@ def norm_cases(shape: str, dtype: torch.dtype, device: torch.device, own: Sequen
     addend = _standard_normal((rows, features), "addend", dtype, device).requires_grad_()
     gradient = _standard_normal((rows, features), "gradient", dtype, device)
     both = {name: LayerPass(layer, x, gradient, layer.to(device, dtype).parameters()) for name, layer in layers.items()}
-    forward = {"copy": LayerPass(torch.clone, x), **{name: LayerPass(layer, x) for name, layer in layers.items()}}
+    forward = {name: LayerPass(layer, x) for name, layer in layers.items()}
     added = {
         name: LayerPass(add, x, (gradient, gradient), [addend, *layers[name.removesuffix(", apart")].parameters()])
         for name, add in _additions(layers, addend).items()
     }
+    if peers:
+        torch.compiler.reset()  # beyond some versions of a function, as of other shapes, torch would compile no more
+        for name, layer in (
+            ("ln", layers["ln eager"]),
+            ("rms", layers["rms eager"]),
+            ("nn.RMSNorm", layers["nn.RMSNorm"]),
+        ):
+            compiled, together = torch.compile(layer), torch.compile(partial(_apart, layer, addend=addend))
+            both[f"{name} compiled"] = LayerPass(compiled, x, gradient, layer.parameters())
+            forward[f"{name} compiled"] = LayerPass(compiled, x)
+            added[f"{name} compiled"] = LayerPass(together, x, (gradient, gradient), [addend, *layer.parameters()])
+    result, values = torch.empty_like(x), x.detach()
+    triad = LayerPass(lambda _: torch.add(values, gradient, alpha=3, out=result), x)
     return [
-        Case(BOTH, x.numel(), "nn.LayerNorm", both),
-        Case(FORWARD, x.numel(), "copy", forward),
-        Case(ADDITION, x.numel(), "nn.LayerNorm", added),
+        Case(passes, x.numel(), "nn.LayerNorm", {**timed, TRIAD: triad}, x.element_size())
+        for passes, timed in ((BOTH, both), (FORWARD, forward), (ADDITION, added))
     ]
 
 
 def _additions(layers: dict[str, nn.Module], addend: Tensor) -> dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]]:
     """Return functions of x that compute ``x + addend`` and its norm, by the names of the layers that are the norms."""
 
-    def apart(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-        total = x + addend
-        return total, layer(total)
-
     functions: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {}
     for name, layer in layers.items():
         if isinstance(layer, norms.Normaliser):
             functions[name] = partial(layer.add, addend=addend)
             if name.endswith("fused") and type(layer).add is not norms.Normaliser.add:
-                functions[f"{name}, apart"] = partial(apart, layer)
+                functions[f"{name}, apart"] = partial(_apart, layer, addend=addend)
         else:
-            functions[name] = partial(apart, layer)
+            functions[name] = partial(_apart, layer, addend=addend)
     return functions
 
 
+def _apart(layer: nn.Module, x: Tensor, addend: Tensor) -> tuple[Tensor, Tensor]:
+    total = x + addend
+    return total, layer(total)
+
+
 def recurrence_cases(
-    shape: str, dtype: torch.dtype, device: torch.device, own: Sequence[norms.Norm] = ()
+    shape: str, dtype: torch.dtype, device: torch.device, own: Sequence[norms.Norm] = (), _: bool = False
 ) -> list[Case]:
     """Return the case of a GRU or LSTM over whole sequences, with several norms.
 
@@ -180,7 +200,7 @@ def recurrence_cases(
         layer = unit(norm, cell, n_in, hidden)
         initialise(layer, uniform(hidden**-0.5), partial(stream, 0))
         layers[f"{norm.name} {norm.impl}"] = LayerPass(layer, x, gradient, layer.to(device, dtype).parameters())
-    return [Case(BOTH, x.numel(), "torch.nn", layers)]
+    return [Case(BOTH, x.numel(), "torch.nn", layers, x.element_size())]
 
 
 CASES: dict[str, Callable[..., list[Case]]] = {"norms": norm_cases, "recurrences": recurrence_cases}

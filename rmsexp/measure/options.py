@@ -9,6 +9,11 @@ from rmsexp.system.clock import Stopwatch
 
 # The passes that a case of a benchmark times. ADDITION: x + f and the norm of this sum, forward and backward of both.
 BOTH, FORWARD, ADDITION = "forward + backward", "forward", "addition + norm"
+# The arrays, each as large as the input, that a norm must read and write at least. Forward: it reads x and writes y.
+# Backward: it reads x and the gradient of y, and writes that of x. An addition also reads f, writes the sum, and reads
+# the sum's gradient.
+MOVED = {BOTH: 5, FORWARD: 2, ADDITION: 8}
+TRIAD, TRIAD_MOVED = "triad", 3  # the yardstick, a = b + 3 c into an array that exists already, and the arrays it moves
 FEWEST_BENCH_ROUNDS = 6  # least number of rounds of a benchmark; intervals from fewer rounds are meaningless
 SIZE = "[1-9][0-9]{0,8}"  # regular expression of a dimension; larger numbers fit in no memory
 

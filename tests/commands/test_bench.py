@@ -59,9 +59,15 @@ def test_row_of_a_layer_has_quantiles_of_its_times_and_its_ratio() -> None:
     ]
 
 
+def test_the_yardstick_counts_the_arrays_that_are_moved() -> None:
+    case = measured("1000", 1000, FORWARD, {"a": [4e-6] * 9, "triad": [3e-6] * 9})
+    rows = bench_table.readable(case).to_numpy()[:, 3:].tolist()
+    assert rows == [["2", "0.500 (0.500 to 0.500)"], ["4", "1"]]  # 2 x 4,000 bytes in 4 us, 3 x 4,000 in 3 us
+
+
 def measured(shape: str, elements: int, passes: str, seconds: dict[str, list[float]]) -> dict[str, Any]:
-    stored = {"shape": shape, "elements": elements, "passes": passes, "reference": "a", "seconds": seconds}
-    return stored | {"contention": {"state": "disturbed"}}
+    stored = {"shape": shape, "elements": elements, "itemsize": 4, "passes": passes, "reference": "a"}
+    return stored | {"seconds": seconds, "contention": {"state": "disturbed"}}
 
 
 @pytest.mark.parametrize(("waited", "text"), [(0.001, ""), (0.02, " (disturbed)"), (None, "")])
@@ -73,8 +79,8 @@ def test_older_records_are_judged_by_the_limits_of_today(waited: float | None, t
 
 ONE_OPERATOR = {f"{norm} fused" for norm in ("ln", "rms", "prms", "rms gainless", "l2", "nonparametric_ln")}
 EAGER = {f"{norm} eager" for norm in ("ln", "rms", "prms")}
-NORMS = {"nn.LayerNorm", "nn.RMSNorm", "dyt fused", "derf fused"} | ONE_OPERATOR | EAGER
-OTHERS = {FORWARD: {"copy"}, ADDITION: {f"{name}, apart" for name in ONE_OPERATOR}}
+NORMS = {"triad", "nn.LayerNorm", "nn.RMSNorm", "dyt fused", "derf fused"} | ONE_OPERATOR | EAGER
+OTHERS = {ADDITION: {f"{name}, apart" for name in ONE_OPERATOR}}
 RECURRENCES = {"torch.nn"} | {
     f"{norm} {impl}" for norm in ("none", "ln", "rms", "prms", "wn") for impl in ("eager", "fused")
 }
@@ -112,10 +118,10 @@ def test_record_tables_and_output_of_norm_layers(
     assert (stored["session"]["threads"], stored["session"]["device_type"]) == (1, "cpu")
     assert cases(stored) == [
         ("3x32", BOTH, 96, "nn.LayerNorm"),
-        ("3x32", FORWARD, 96, "copy"),
+        ("3x32", FORWARD, 96, "nn.LayerNorm"),
         ("3x32", ADDITION, 96, "nn.LayerNorm"),
         ("5x16", BOTH, 80, "nn.LayerNorm"),
-        ("5x16", FORWARD, 80, "copy"),
+        ("5x16", FORWARD, 80, "nn.LayerNorm"),
         ("5x16", ADDITION, 80, "nn.LayerNorm"),
     ]
     printed = capsys.readouterr()
@@ -133,7 +139,7 @@ def test_record_tables_and_output_of_norm_layers(
         assert cell in printed.out
         assert f"| {cell} |" in text
     assert printed.err.count(" layers, interleaved") == 6
-    assert sorted(unwritten_figures) == ["addition_norm", "forward", "forward_backward"]
+    assert sorted(unwritten_figures) == ["addition_norm", "bandwidth", "forward", "forward_backward"]
 
 
 @pytest.mark.parametrize("error", [Interrupted(signal.SIGTERM), RuntimeError("CUDA out of memory")])

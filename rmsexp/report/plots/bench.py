@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from rmsexp.measure.options import MOVED, TRIAD, TRIAD_MOVED
 from rmsexp.records.frames.time_states import timing_state
 from rmsexp.report.plots import canvas, style
-from rmsexp.report.plots.chart import Axis, Chart, interval, rows
+from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel, interval, rows
 from rmsexp.report.tables import formats
 from rmsexp.rules.ratios import Interval, paired_ratio
 
@@ -61,14 +62,28 @@ def readable(case: Case) -> pd.DataFrame:
     reference, lines = case["reference"], []
     for layer, ratio in ratios(case).items():
         low, median, high = map(formats.four_digits, 1000 * np.quantile(case["seconds"][layer], [0.1, 0.5, 0.9]))
-        lines.append(
-            {
-                "layer": layer,
-                "ms, median (10 % to 90 %)": f"{median} ({low} to {high})",
-                f"ratio to {reference} (95 % interval)": "1" if layer == reference else formats.ratio(ratio),
-            }
-        )
+        line = {
+            "layer": layer,
+            "ms, median (10 % to 90 %)": f"{median} ({low} to {high})",
+            f"ratio to {reference} (95 % interval)": "1" if layer == reference else formats.ratio(ratio),
+        }
+        if TRIAD in case["seconds"]:
+            share = paired_ratio(case["seconds"][TRIAD], case["seconds"][layer])
+            scaled = Interval(*(value * _arrays(case, layer) / TRIAD_MOVED for value in share))
+            line["GB/s"] = f"{bandwidth(case, layer):.3g}"
+            line["share of the triad's (95 % interval)"] = "1" if layer == TRIAD else formats.ratio(scaled)
+        lines.append(line)
     return pd.DataFrame(lines)
+
+
+def bandwidth(case: Case, layer: str) -> float:
+    """Return the gigabytes in a second that a layer must move at least, by the median of its times."""
+    seconds = float(np.median(case["seconds"][layer]))
+    return float(_arrays(case, layer) * case["elements"] * case["itemsize"] / seconds / 1e9)
+
+
+def _arrays(case: Case, layer: str) -> int:
+    return TRIAD_MOVED if layer == TRIAD else MOVED[case["passes"]]
 
 
 def draw(cases: Sequence[Case], title: str, lines: Sequence[str]) -> Figure:
@@ -93,3 +108,23 @@ def draw(cases: Sequence[Case], title: str, lines: Sequence[str]) -> Figure:
         x = Axis(f"ratio to {reference}", (low, high), log=True, ticks=ticks)
         panels.append(rows(layers, marks, x, 1, f"{case['shape']}{contention(case)}; {reference}: {median} ms"))
     return canvas.draw(Chart(title, lines, panels))
+
+
+def draw_bandwidth(cases: Sequence[Case], lines: Sequence[str]) -> Figure:
+    """Return a figure of gigabytes in a second against the size of the input, with the triad as the roof.
+
+    It has a panel for each of the passes. ``cases``, ``lines``: as for :func:`draw`.
+    """
+    series = {"nn.LayerNorm": "ln", "nn.RMSNorm": "rms", "ln fused": "ln+impl=fused", "rms fused": "rms+impl=fused"}
+    series |= {"rms compiled": "rms+impl=compiled", TRIAD: TRIAD}
+    shown = [layer for layer in series if layer in cases[0]["seconds"]]
+    looks = dict(zip(shown, style.looks(series[layer] for layer in shown).values(), strict=True))
+    panels = []
+    for passes in dict.fromkeys(case["passes"] for case in cases):
+        own = sorted((case for case in cases if case["passes"] == passes), key=lambda case: case["elements"])
+        sizes = [case["elements"] * case["itemsize"] / 1e6 for case in own]
+        marks = [Mark("line", looks[layer], sizes, [bandwidth(case, layer) for case in own]) for layer in shown]
+        panels.append(Panel(Axis("size of the input (MB)", log=True), Axis("GB/s", log=True), marks, passes))
+    caption = [*lines, "bytes that must be moved at least, counted by arrays: triad 3, "]
+    caption[-1] += ", ".join(f"{passes} {count}" for passes, count in MOVED.items())
+    return canvas.draw(Chart("Bytes moved by norms, and by the triad", caption, panels, [*zip(looks.values(), shown)]))
