@@ -128,9 +128,9 @@ def answer() -> str:
     eager_saved, fused_saved = (whole(one.saved for one in of_steps(impl, "RMSNorm")) for impl in ("eager", "fused"))
     quality = (
         f"With small models and short runs RMSNorm equals LayerNorm within a margin on {equal} {all_tasks} tasks, "
-        f"pRMSNorm on {partial}; {blind} cannot tell, as a model without norm equals LayerNorm there, too. RMSNorm beats "
-        f"no norm on {better} {all_tasks}, and loses on {worse}. In {improving} of these {len(rows)} verdicts the runs "
-        f"were still improving at the end{rates if octaves else ''}."
+        f"pRMSNorm on {partial}; {blind} cannot tell, as a model without norm equals LayerNorm there, too. "
+        f"RMSNorm beats no norm on {better} {all_tasks}, and loses on {worse}. In {improving} of these {len(rows)} "
+        f"verdicts the runs were still improving at the end{rates if octaves else ''}."
     )
     time = (
         f"On CPUs RMSNorm saves {eager_saved} of a training step if norms are composed of PyTorch's operations "

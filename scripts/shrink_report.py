@@ -36,7 +36,7 @@ def smaller(picture: bytes) -> bytes:
         height = round(image.height * WIDTH / image.width)
         resized = image.convert("RGB").resize((WIDTH, height)) if image.width > WIDTH else image.convert("RGB")
     result = io.BytesIO()
-    resized.quantize(COLOURS, dither=Image.Dither.NONE).save(result, "PNG", optimize=True)
+    resized.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(result, "PNG", optimize=True)
     return result.getvalue()
 
 

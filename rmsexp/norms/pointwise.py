@@ -7,7 +7,7 @@ and shift have one value per channel, as those of other norms; alpha and the off
 Both papers start alpha at 0.5. For LLaMA, the code of DyT starts it at 0.2 to 0.8 before attention and at 0.05 to 0.2
 elsewhere, depending on the size; here all sites start alike. In language models, the paper of DyT also multiplies the
 embedded tokens by a trained number that starts at the root of the width: a pointwise function does not enlarge small
-activations as a norm does. The files of ``language_model`` in configs/task_norm set ``model.embedding_scale`` for both functions.
+activations as a norm does. The files of ``language_model`` in configs/task_norm set ``model.embedding_scale`` for both.
 """
 
 from dataclasses import dataclass

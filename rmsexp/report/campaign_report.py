@@ -86,7 +86,7 @@ def write(
     atomic.write_atomic(folder / "verdicts.csv", markup.csv(table))
     atomic.write_atomic(folder / "rates.csv", markup.csv(verdicts.rates(campaigns)))
     times = {str(campaign.path): found for campaign in campaigns if (found := timed(campaign, records, timings))}
-    charts = _charts(campaigns, records, table, times)
+    charts = _charts(campaigns, records, times)
     for name, chart in charts.items():
         canvas.write(canvas.draw(chart), folder / name)
     tuned = {}
@@ -111,19 +111,18 @@ def write(
     )
 
 
-def _charts(
-    campaigns: Sequence[Campaign], records: Records, table: pd.DataFrame, times: dict[str, Timed]
-) -> dict[str, Chart]:
+def _charts(campaigns: Sequence[Campaign], records: Records, times: dict[str, Timed]) -> dict[str, Chart]:
     """Return the charts that have panels, by the name of their file."""
     looks = style.looks(names.in_order(norm for campaign in campaigns for norm in campaign.every_arm))
-    ranges = RANGES * any(campaign.tolerance is not None for campaign in campaigns)
-    differences = "; ".join([DIFFERENCES, *_marks(campaigns, table)])
+    ranges = RANGES * any(campaign.ranges for campaign in campaigns)
     decided = [campaign for campaign in campaigns if not campaign.undecided]
     timed = [(campaign, times[str(campaign.path)]) for campaign in decided if str(campaign.path) in times]
     ladders = [panels.ladder(campaign, looks) for campaign in decided if campaign.ladder]
-    by_time = [panels.equal_time(campaign, records, own, looks) for campaign, own in timed]
+    # where most norms have no time, a panel of the others would mislead
+    of_most = [(campaign, own) for campaign, own in timed if 2 * len(own.seconds) > len(campaign.norms)]
+    by_time = [panels.equal_time(campaign, records, own, looks) for campaign, own in of_most]
     drawn = {
-        "differences": ("Differences and margins", differences, panels.differences(campaigns, looks)),
+        "differences": ("Differences and margins", DIFFERENCES, panels.differences(campaigns, looks)),
         "rates": ("Quality against the tuned rate", RATES + ranges, [panels.rates(each, looks) for each in campaigns]),
         "ladder": ("Differences along the ladder", LADDER, ladders),
         "equal_time": ("Quality at equal time", EQUAL_TIME, by_time),

@@ -119,6 +119,7 @@ def test_validation_images_are_the_last_training_images(tmp_path: Path) -> None:
     for count in (500, 501):
         with pytest.raises(ValueError, match=f"data.validation={count} leaves none of the 500 training images"):
             images.with_validation(count)
+    assert len(images.with_validation(499).train_y) == 1
     assert held_out.digest != images.with_validation(99).digest
     remaining = replace(images, train_x=images.train_x[:400], train_y=images.train_y[:400], test_x=images.train_x[400:])
     expected, result = whiten(remaining, tmp_path / "expected")[0], whiten(held_out, tmp_path)[0]

@@ -138,7 +138,12 @@ def test_sigterm_twice_does_not_save_half_a_step(
 
 @pytest.mark.parametrize("norm", some(NORMS, ["bn", "wn"]))
 def test_continuing_a_finished_run_and_warming_up(
-    norm: str, data_root: Path, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
+    norm: str,
+    data_root: Path,
+    tmp_path: Path,
+    reference: Reference,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A run to step 4 that is continued to step 8 equals an uninterrupted run. Both warm-ups restore the state."""
     warm_up, warmed_up = Trainer._warm_up, []
@@ -161,6 +166,7 @@ def test_continuing_a_finished_run_and_warming_up(
     assert execute(data_root, tmp_path, f"norm={norm}", "max_steps=4").already
     assert execute(data_root, tmp_path, f"norm={norm}").step == 8
     assert warmed_up == [0, 4]
+    assert "older" not in capsys.readouterr().err
     assert_same(reference(norm), tmp_path)
 
 

@@ -178,6 +178,7 @@ def test_the_rate_rises_linearly_to_its_peak_and_falls_with_the_root_of_the_step
 
 
 def test_a_constant_rate_may_rise_linearly_at_first() -> None:
+    assert Constant(4, warmup=4).at(3)["lr"] == WarmUp(4, 4).at(3)["lr"] == 1
     assert [Constant(10, warmup=4).at(step)["lr"] for step in (*range(6), 10**6)] == [0.25, 0.5, 0.75, 1, 1, 1, 1]
     assert Constant(10).at(0) == {"lr": 1.0}
 

@@ -45,9 +45,9 @@ def is_plain_ln(series: str) -> bool:
 
 
 def in_order(series: Iterable[str]) -> list[str]:
-    """Return the distinct series, sorted by norm in the order of ``NAMES`` (other norms last), and then by name."""
+    """Return the distinct series, sorted by norm in the order of ``NAMES`` (others last), without options first."""
     rank = {norm: index for index, norm in enumerate(NAMES)}
-    return sorted(set(series), key=lambda name: (rank.get(norm_of(name), len(rank)), name))
+    return sorted(set(series), key=lambda name: (rank.get(norm_of(name), len(rank)), without_impl(name), name))
 
 
 def metric_label(metric: str) -> str:

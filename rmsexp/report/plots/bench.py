@@ -127,4 +127,8 @@ def draw_bandwidth(cases: Sequence[Case], lines: Sequence[str]) -> Figure:
         panels.append(Panel(Axis("size of the input (MB)", log=True), Axis("GB/s", log=True), marks, passes))
     caption = [*lines, "bytes that must be moved at least, counted by arrays: triad 3, "]
     caption[-1] += ", ".join(f"{passes} {count}" for passes, count in MOVED.items())
-    return canvas.draw(Chart("Bytes moved by norms, and by the triad", caption, panels, [*zip(looks.values(), shown)]))
+    return canvas.draw(
+        Chart(
+            "Bytes moved by norms, and by the triad", caption, panels, [(look, layer) for layer, look in looks.items()]
+        )
+    )

@@ -26,6 +26,7 @@ from rmsexp.rules.quantities import Quantity
 X = Literal["step", "time", "epoch"]
 SEED_POINTS, MEAN_POINTS = 200, 400  # of a curve, at most; a panel of a PNG is 645 pixels wide
 SMALL_UNIT = 100  # of steps: larger units are written in thousands
+DISTURBED = "every run was disturbed: do not compare times"
 # Of a series in a panel: a line per seed, a cross where a diverged seed ends, and the mean; the last values of the mean
 # and of seeds that did not diverge; and the number of seeds in the mean, if it leaves some out, else "".
 Lines = tuple[list[Mark], list[float], str]
@@ -39,10 +40,16 @@ def draw(records: Records, shown: Sequence[Quantity]) -> Figure:
 def chart(records: Records, shown: Sequence[Quantity]) -> Chart:
     """Return the chart of these quantities. ``records``: those of one setting."""
     looks = style.looks(names.in_order(records.runs["series"]))
+    in_bits = {quantity.split for quantity in shown if quantity.metric == "bits_per_byte"}  # the loss in another unit
+    shown = [quantity for quantity in shown if quantity.metric != "loss" or quantity.split not in in_bits]
     drawn = [panel for quantity in shown for panel in panels(records, quantity, looks)]
-    seeds = records.runs["series"].value_counts()
-    legend = [(look, f"{names.label(name)} ({counted(seeds[name], 'seed')})") for name, look in looks.items()]
-    caption = ["; ".join(caveats.brief(records)), reading(drawn)]
+    seeds, impls = records.runs["series"].value_counts(), records.runs["impl"].unique()
+    of_one_impl = names.without_impl if len(impls) == 1 else str
+    legend = [
+        (look, f"{names.label(of_one_impl(name))} ({counted(seeds[name], 'seed')})") for name, look in looks.items()
+    ]
+    caption = ["; ".join([*caveats.brief(records), *(f"{impl} norms" for impl in impls if len(impls) == 1)])]
+    caption.append(reading(drawn))
     return Chart(", ".join(records.names), caption, drawn, legend, columns=2)
 
 
@@ -74,11 +81,13 @@ def panels(
     rows["time"] /= divisor
     rows["step"] /= per
     titles: dict[X, str] = {"step": step_title(per), "time": f"time in training ({unit})", "epoch": "epoch"}
-    total, found = records.runs["series"].value_counts(), {}
+    total, found, notes = records.runs["series"].value_counts(), {}, {}
     for x in axes:
         points = rows[["folder", "step", quantity.metric]].assign(x=rows[x]).dropna()
         runs = records.runs[records.runs["folder"].isin(points["folder"])]
-        runs = runs if x == "time" else runs.assign(time_state="undisturbed")
+        is_disturbed = x == "time" and "undisturbed" not in set(runs["time_state"])
+        runs = runs if x == "time" and not is_disturbed else runs.assign(time_state="undisturbed")
+        notes[x] = [DISTURBED] * is_disturbed
         by_run = curves.curves(points, "x", quantity.metric)
         found[x] = {
             name: _lines(of_series, points, by_run, looks[name], quantity.metric, int(total[name]))
@@ -88,7 +97,7 @@ def panels(
     lines = [of_series for by_series in found.values() for of_series in by_series.values()]
     values, ends = [mark.y for marks, *_ in lines for mark in marks], [end for _, ends, _ in lines for end in ends]
     y = robust(quantities.title(quantity), values, ends, quantity.log)
-    return [_panel(Axis(titles[x]), y, by_series) for x, by_series in found.items()]
+    return [_panel(Axis(titles[x]), y, by_series, notes[x]) for x, by_series in found.items()]
 
 
 def step_title(per: int) -> str:
@@ -134,13 +143,13 @@ def _lines(
     return [*marks, line], ends, f"mean of {count} of {seeds} seeds" if count < seeds else ""
 
 
-def _panel(x: Axis, y: Axis, lines: Mapping[str, Lines]) -> Panel:
-    """Return a panel with crosses within its range, and a note on the seeds of means and on values beyond it."""
+def _panel(x: Axis, y: Axis, lines: Mapping[str, Lines], notes: list[str]) -> Panel:
+    """Return a panel with crosses within its range, and further notes: on seeds of means, and on values beyond it."""
     assert y.range is not None
     low, high = y.range
     marks = [mark for of_series, *_ in lines.values() for mark in of_series]
     marks = [replace(mark, y=np.clip(mark.y, low, high)) if mark.kind == "cross" else mark for mark in marks]
-    notes = [] if marks else ["nothing recorded yet"]
+    notes = notes if marks else ["nothing recorded yet"]
     for count in dict.fromkeys(count for *_, count in lines.values() if count):
         of = [names.label(name) for name, (*_, own) in lines.items() if own == count]
         notes.append(f"{count}: {'every norm' if len(of) == len(lines) > 1 else ', '.join(of)}")

@@ -39,8 +39,11 @@ class Timed(NamedTuple):
 
 
 def differences(campaigns: Sequence[Campaign], looks: Looks) -> list[Panel]:
-    """Return a panel per task, score and unit: the differences of decided claims, their intervals, shaded margins."""
-    table = verdicts.table(campaigns)
+    """Return a panel per task, score and unit: the differences of decided claims, their intervals, shaded margins.
+
+    Claims that a later campaign supersedes are left out.
+    """
+    table = verdicts.newest(verdicts.table(campaigns), campaigns)
     decided = table[table["outcome"] != verdicts.UNDECIDED]
     groups = decided.groupby(["task", "score", "unit"], sort=False)
     return [_differences(str(task), rows, looks) for (task, *_), rows in groups]

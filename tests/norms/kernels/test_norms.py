@@ -120,7 +120,8 @@ def rows_or_maps(memory: str, dtype: torch.dtype) -> tuple[Tensor, dict[str, Any
 def test_leaky_relu_in_the_same_kernel(name: str, memory: str, dtype: torch.dtype) -> None:
     x, options = rows_or_maps(memory, dtype)
     eager, fused = pair(name, x.shape[1], dtype=dtype, **options)
-    close(results(fused, x, slope=0.1), results(nn.Sequential(eager, nn.LeakyReLU(0.1)), x))
+    for layer in (fused, eager):
+        close(results(layer, x, slope=0.1), results(nn.Sequential(eager, nn.LeakyReLU(0.1)), x))
 
 
 @PROPERTY

@@ -81,6 +81,8 @@ def test_a_shared_gpu_and_a_suspension_count_whatever_else_disturbed_the_process
 def test_the_caption_counts_disturbed_processes(
     tmp_path: Path, sessions: list[dict[str, Any]], line: str | None
 ) -> None:
-    write_timing(tmp_path, {"ln": 1.0, "rms": [0.8] * 3}, sessions=sessions)
-    last = timing_records.notes(load_timings(tmp_path))[-1]
+    write_timing(tmp_path, {"ln": 1.0, "rms": [0.8] * 3}, sessions=sessions, precision="bfloat16")
+    notes = timing_records.notes(load_timings(tmp_path))
+    last = notes[-1]
+    assert "precision bfloat16; " in notes[1]
     assert last.startswith(line) if line else "processes disturbed" not in last
