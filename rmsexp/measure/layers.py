@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rmsexp import norms
 from rmsexp.measure.interleaved import InterleavedTimer
-from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD, TRIAD
+from rmsexp.measure.options import ADDITION, BOTH, FEWEST_BENCH_ROUNDS, FORWARD, MOVED, TRIAD, TRIAD_MOVED
 from rmsexp.models import recurrent
 from rmsexp.models.init import initialise, uniform
 from rmsexp.norms.base import IMPLS
@@ -99,7 +99,11 @@ def _measure_case(case: Case, budget: float, device: torch.device) -> dict[str, 
                 break
         timer.contention.probe_at_an_edge()
     return {
-        **{key: getattr(case, key) for key in ("passes", "elements", "itemsize", "reference")},
+        **{key: getattr(case, key) for key in ("passes", "elements", "reference")},
+        "bytes": {
+            name: case.elements * case.itemsize * (TRIAD_MOVED if name == TRIAD else MOVED[case.passes])
+            for name in case.layers
+        },
         "calls_per_block": timer.steps_per_block,
         "contention": timer.contention.report(),
         "seconds": {

@@ -66,7 +66,8 @@ def test_the_yardstick_counts_the_arrays_that_are_moved() -> None:
 
 
 def measured(shape: str, elements: int, passes: str, seconds: dict[str, list[float]]) -> dict[str, Any]:
-    stored = {"shape": shape, "elements": elements, "itemsize": 4, "passes": passes, "reference": "a"}
+    stored = {"shape": shape, "elements": elements, "passes": passes, "reference": "a"}
+    stored["bytes"] = {name: 4 * elements * (3 if name == "triad" else 2) for name in seconds}
     return stored | {"seconds": seconds, "contention": {"state": "disturbed"}}
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from rmsexp.measure.options import MOVED, TRIAD, TRIAD_MOVED
 from rmsexp.records.frames.time_states import timing_state
 from rmsexp.report.plots import canvas, style
 from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel, interval, rows
@@ -19,6 +18,7 @@ from rmsexp.report.tables import formats
 from rmsexp.rules.ratios import Interval, paired_ratio
 
 Case = Mapping[str, Any]
+TRIAD = "triad"  # the layer of a case that is the yardstick of bandwidth
 NORMS = {"nn.LayerNorm": "ln", "nn.RMSNorm": "rms"}  # torch's layers have the colours of our norms
 TICKS = [digit * 10.0**exponent for exponent in range(-3, 4) for digit in (1, 2, 5)]
 
@@ -69,7 +69,7 @@ def readable(case: Case) -> pd.DataFrame:
         }
         if TRIAD in case["seconds"]:
             share = paired_ratio(case["seconds"][TRIAD], case["seconds"][layer])
-            scaled = Interval(*(value * _arrays(case, layer) / TRIAD_MOVED for value in share))
+            scaled = Interval(*(value * case["bytes"][layer] / case["bytes"][TRIAD] for value in share))
             line["GB/s"] = f"{bandwidth(case, layer):.3g}"
             line["share of the triad's (95 % interval)"] = "1" if layer == TRIAD else formats.ratio(scaled)
         lines.append(line)
@@ -78,12 +78,7 @@ def readable(case: Case) -> pd.DataFrame:
 
 def bandwidth(case: Case, layer: str) -> float:
     """Return the gigabytes in a second that a layer must move at least, by the median of its times."""
-    seconds = float(np.median(case["seconds"][layer]))
-    return float(_arrays(case, layer) * case["elements"] * case["itemsize"] / seconds / 1e9)
-
-
-def _arrays(case: Case, layer: str) -> int:
-    return TRIAD_MOVED if layer == TRIAD else MOVED[case["passes"]]
+    return float(case["bytes"][layer] / np.median(case["seconds"][layer]) / 1e9)
 
 
 def draw(cases: Sequence[Case], title: str, lines: Sequence[str]) -> Figure:
@@ -122,11 +117,10 @@ def draw_bandwidth(cases: Sequence[Case], lines: Sequence[str]) -> Figure:
     panels = []
     for passes in dict.fromkeys(case["passes"] for case in cases):
         own = sorted((case for case in cases if case["passes"] == passes), key=lambda case: case["elements"])
-        sizes = [case["elements"] * case["itemsize"] / 1e6 for case in own]
+        sizes = [case["bytes"][TRIAD] / 3e6 for case in own]
         marks = [Mark("line", looks[layer], sizes, [bandwidth(case, layer) for case in own]) for layer in shown]
         panels.append(Panel(Axis("size of the input (MB)", log=True), Axis("GB/s", log=True), marks, passes))
-    caption = [*lines, "bytes that must be moved at least, counted by arrays: triad 3, "]
-    caption[-1] += ", ".join(f"{passes} {count}" for passes, count in MOVED.items())
+    caption = [*lines, "the bytes that must be moved at least (rmsexp.measure.options.MOVED), divided by the time"]
     return canvas.draw(
         Chart(
             "Bytes moved by norms, and by the triad", caption, panels, [(look, layer) for layer, look in looks.items()]
