@@ -162,5 +162,5 @@ def _write(folder: Path, content: dict[str, Any], measured: Sequence[dict[str, A
     for passes in dict.fromkeys(case["passes"] for case in measured):
         panels = [case for case in measured if case["passes"] == passes]
         canvas.write(bench.draw(panels, f"{what}, {passes}", notes), folder / passes.replace(" + ", "_"))
-    if what == "norms":
+    if any(bench.TRIAD in case["seconds"] for case in measured):
         canvas.write(bench.draw_bandwidth(measured, notes), folder / "bandwidth")

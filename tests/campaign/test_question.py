@@ -167,8 +167,8 @@ def test_the_campaigns_of_the_package(name: str, monkeypatch: pytest.MonkeyPatch
 def test_the_score_is_on_test_and_in_the_unit_of_tuning() -> None:
     for words, key in (
         (["task=cifar10", "data.validation=100", "tune.by=valid loss"], "tune.by is about loss"),
-        (["task=attentive_reader", "final.score=test error"], "evaluated on valid"),
-        (["task=rnnsearch", "final.score=test2017 bleu"], "evaluated on valid, test"),
+        (["task=attentive_reader", "final.score=test error"], "must be one of valid"),
+        (["task=rnnsearch", "final.score=test2017 bleu"], "must be one of valid, test"),
     ):
         with pytest.raises(config.ConfigError, match=key):
             question.read("quality", ["scale=demo", *words, "norms=[ln,rms]", "margin=1"])

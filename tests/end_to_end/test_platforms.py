@@ -58,4 +58,4 @@ def test_windows_is_refused_in_one_line() -> None:
     program = "import sys; sys.platform = 'win32'; import rmsexp"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    assert "on Windows, use the Windows Subsystem for Linux (WSL)" in done.stderr
+    assert "use the Windows Subsystem for Linux (WSL)" in done.stderr
