@@ -32,6 +32,7 @@ COMBINATIONS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -181,6 +182,7 @@ def test_the_home_folder_is_expanded_after_an_equals_sign() -> None:
 # --- composition
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "norm", "scale"), COMBINATIONS)
 def test_every_combination_is_valid(task: str, norm: str, scale: str) -> None:
     job = config.job([f"task={task}", f"norm={norm}", f"scale={scale}"])
@@ -359,6 +361,7 @@ def test_glob_chooses_norms_by_their_names_and_one_run_is_no_sweep() -> None:
     assert expand() == [[]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("preset", "count"), [("norms", 12), ("lr", 24), ("p", 10)])
 def test_presets_are_sweeps_of_valid_runs(preset: str, count: int) -> None:
     runs = expand(f"sweep={preset}", multirun=False)

@@ -11,6 +11,8 @@ import rmsexp
 from rmsexp import norms
 from rmsexp.norms.convert import equal, layers
 
+pytestmark = pytest.mark.slow
+
 SIZES = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
