@@ -258,6 +258,36 @@ def torch_layers() -> str:
     )
 
 
+def yardstick() -> str:
+    """How fast fused RMSNorm is beside torch's LayerNorm, a compiled RMSNorm and a triad, by the newest such record."""
+    records = [read_json(path) for path in REFERENCE.glob("*/bench/norms*/bench.json")]
+    record = max(
+        (one for one in records if "triad" in one["measurements"][0]["seconds"]),
+        key=lambda one: one["session"]["started"],
+    )
+    parts = []
+    for passes in ("forward", "forward + backward"):
+        cases = [case for case in record["measurements"] if case["passes"] == passes]
+        layers, compiled = (
+            [paired_ratio(case["seconds"][a], case["seconds"][b]).ratio for case in cases]
+            for a, b in (("rms fused", "nn.LayerNorm"), ("rms compiled", "rms fused"))
+        )
+        of_large = [case for case in cases if case["elements"] >= 4_000_000]
+        shares = [
+            case["bytes"]["rms fused"]
+            / case["bytes"]["triad"]
+            * paired_ratio(case["seconds"]["triad"], case["seconds"]["rms fused"]).ratio
+            for case in of_large
+        ]
+        parts.append(
+            f"{passes}, it takes {geometric_mean(layers):.2f} times as long as `nn.LayerNorm` (geometric mean over "
+            f"shapes; {min(layers):.2f} to {max(layers):.2f}), a compiled RMSNorm takes {min(compiled):.1f} to "
+            f"{max(compiled):.1f} times as long as it, and on the two largest shapes it moves {min(shares):.1f} to "
+            f"{max(shares):.1f} times the bytes of the triad in a second"
+        )
+    return f"Fused RMSNorm on {record['session']['device']}, one process: {'; '.join(parts)}."
+
+
 def check(name: str) -> list[dict[str, Any]]:
     """Return the results of all records of a check."""
     return [read_json(path)["results"] for path in sorted(REFERENCE.glob(f"*/checks/{name}[0-9]/check.json"))]
@@ -438,6 +468,7 @@ BLOCKS = {
     "answer": answer,
     "results": results,
     "torch-layers": torch_layers,
+    "yardstick": yardstick,
     "fused": fused_steps,
     "gpu": gpu,
     "trainer": trainer,
