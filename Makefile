@@ -1,6 +1,6 @@
 # All targets except help and clean first create .venv, if needed, and install the versions of constraints.txt into it.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-full sanitize lint types quick unit docs format report weight constraints clean
+.PHONY: help setup demo check test test-full sanitize lint types quick unit docs format report weight constraints clean bench-check
 
 # torch is large: without bytecode on disk every start of Python would compile it again
 unexport PYTHONDONTWRITEBYTECODE
@@ -68,6 +68,9 @@ unit: setup ## run the tests and two notebooks in parallel
 
 docs: setup ## build the site, site/docs/index.html; a warning is an error
 	$(BIN)/sphinx-build -q -W --keep-going -c docs . site
+
+bench-check: setup ## name what became slower since the commit BEFORE (ten minutes on idle cores)
+	$(BIN)/python scripts/bench_check.py $(BEFORE)
 
 format: setup ## format the code
 	$(BIN)/ruff check --fix .

@@ -195,11 +195,18 @@ def print_table(seconds: dict[str, list[float]], reference: str) -> None:
         print(f"| {name} | {median:.1f} ({low:.1f} to {high:.1f}) | {speed_up} |")
 
 
-def start(name: str, checkout: Path, more: list[str], overrides: list[str]) -> Contestant:
-    """Start the process of a contestant in its checkout, with the overrides and then ``more``."""
+def start(name: str, checkout: Path, more: list[str], overrides: list[str], program: str = WORKER) -> Contestant:
+    """Start the process of a contestant in its checkout: a program with the overrides and then ``more``."""
     # passive: the threads of an idle contestant must not spin while another contestant is timed
     environment = os.environ | {"PYTHONPATH": str(checkout.resolve()), "OMP_WAIT_POLICY": "passive"}
-    command = [sys.executable, "-P", "-c", WORKER, *overrides, *more]  # -P: not the package in the folder of the caller
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        program,
+        *overrides,
+        *more,
+    ]  # -P: not the package in the folder of the caller
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
     return Contestant(name, process)

@@ -140,10 +140,15 @@ def _range(savings: pd.DataFrame) -> str:
 
 
 def _sentence(norm: str, over: pd.DataFrame, savings: Mapping[str, pd.DataFrame]) -> str:
-    """Return on how many tasks a norm equals LayerNorm, and what it saves; "" if neither is known."""
+    """Return on how many tasks a norm equals LayerNorm, and what it saves; "" if neither is known.
+
+    Tasks on which no norm would equal LayerNorm, too, are counted apart.
+    """
     equal = over[(over["a"] == norm) & (over["b"] == REFERENCE) & (over["test"] == claims.EQUIVALENCE)]
-    supported = equal.loc[equal["outcome"] == claims.SUPPORTED, "task"].nunique()
-    parts = [f"equal within the margin on {supported} of {equal['task'].nunique()} tasks"] * (not equal.empty)
+    of_outcome = equal[equal["outcome"] == claims.SUPPORTED].groupby(equal["blind"].astype(bool))["task"].nunique()
+    blind = f" (not counted: {of_outcome[True]} on which a model without norm is, too)" if True in of_outcome else ""
+    equality = f"equal within the margin on {of_outcome.get(False, 0)} of {equal['task'].nunique()} tasks{blind}"
+    parts = [equality] * (not equal.empty)
     ranges = {impl: _range(_of_norm(rows, norm)) for impl, rows in savings.items()}
     parts += [
         f"saves {saved} of a training step, {impl}" for impl, saved in ranges.items() if saved != formats.NO_VALUE

@@ -1,0 +1,126 @@
+"""Name what became slower from one commit to another: norms, a GRU and an LSTM, and training steps of all tasks.
+
+    python scripts/bench_check.py BEFORE [AFTER] [--cases PATTERN]      # make bench-check BEFORE=main~1
+
+AFTER is HEAD by default. In each case two processes, one of each commit, take the same blocks of steps in turn. A case
+is slower if the 95 % interval of the ratio of times lies above ``TOLERANCE`` in two measurements, each with processes
+of its own: one of 18 cases would often be above 1 by chance. Takes ten minutes on idle cores. The exit status is 1 if a
+case is slower. One thread; built-in data.
+"""
+
+import argparse
+import fnmatch
+import os
+import random
+from pathlib import Path
+
+import torch
+from compare_commits import WARMUP_STEPS, WORKER, Contestant, checkouts, start
+
+from rmsexp.rules.ratios import Interval, paired_ratio
+from rmsexp.system import clock
+
+TOLERANCE = 1.02
+LAYER = """
+import sys, time
+import torch
+from rmsexp import norms
+from rmsexp.models import recurrent
+torch.set_num_threads(1)
+kind, impl, rows, features = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+if kind in ("ln", "rms"):
+    layer, x = {"ln": norms.LayerNorm, "rms": norms.RMSNorm}[kind](features, impl=impl), torch.randn(rows, features)
+else:
+    unit = {"gru": recurrent.GRU, "lstm": recurrent.LSTM}[kind]
+    layer, x = unit(norms.RMS(name="rms", impl=impl), kind, features, features), torch.randn(rows, 30, features)
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter, std=0.05)
+leaves = [x.requires_grad_(), *layer.parameters()]
+def call():
+    y = layer(x)
+    (y if isinstance(y, torch.Tensor) else y[0]).sum().backward()
+    for leaf in leaves:
+        leaf.grad = None
+print("ready", flush=True)
+for line in sys.stdin:
+    count = int(line.split()[1])
+    call()
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    print((time.perf_counter() - start) / count, flush=True)
+"""
+TASKS = ("cifar10", "rnnsearch", "transformer", "attentive_reader", "order_embedding", "language_model")
+# name of a case: its program, the program's words, and the steps per block
+CASES = {
+    **{
+        f"{kind} {impl} {rows}x{features}": (LAYER, [kind, impl, str(rows), str(features)], steps)
+        for kind, impl, rows, features, steps in (
+            ("ln", "fused", 64, 240, 300),
+            ("rms", "fused", 64, 240, 300),
+            ("ln", "fused", 3200, 512, 8),
+            ("rms", "fused", 3200, 512, 8),
+            ("gru", "fused", 32, 256, 2),
+            ("lstm", "fused", 64, 240, 2),
+        )
+    },
+    **{
+        f"{task} {impl}": (WORKER, ["device=cpu", f"task={task}", "norm=rms", f"norm.impl={impl}", "threads=1"], 3)
+        for task in TASKS
+        for impl in ("eager", "fused")
+    },
+}
+
+
+def measure(case: str, folders: list[Path], seconds: float, rounds: int) -> Interval:
+    """Return the ratio of the times after and before, over at least ``rounds`` rounds and these ``seconds``."""
+    program, words, steps = CASES[case]
+    contestants = [start(case, folder, [], words, program) for folder in folders]
+    try:
+        for contestant in contestants:
+            contestant.read_line()
+            contestant.take(0, WARMUP_STEPS)
+        return _ratio(contestants, steps, seconds, rounds)
+    finally:
+        for contestant in contestants:
+            contestant.process.terminate()
+            contestant.process.wait()
+
+
+def _ratio(contestants: list[Contestant], steps: int, seconds: float, rounds: int) -> Interval:
+    order, step, watch = random.Random(0), WARMUP_STEPS + 1, clock.Stopwatch()
+    times: list[list[float]] = [[], []]
+    while len(times[0]) < rounds or watch.seconds < seconds:
+        for number in order.sample(range(2), 2):
+            times[number].append(contestants[number].take(step, steps))
+        step += steps + 1
+    before, after = times
+    return paired_ratio(after, before)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("before", help="a commit")
+    parser.add_argument("after", nargs="?", default="HEAD", help="another commit (HEAD)")
+    parser.add_argument("--cases", default="*", metavar="PATTERN", help="only cases whose names match, as 'rms*' (*)")
+    parser.add_argument("--seconds", type=float, default=15.0, help="of a measurement, at least (15)")
+    parser.add_argument("--rounds", type=int, default=20, help="of a measurement, at least (20)")
+    arguments = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    slower = []
+    with checkouts(arguments.before, arguments.after) as folders:
+        for case in fnmatch.filter(CASES, arguments.cases):
+            for attempt in (1, 2):
+                ratio = measure(case, folders, arguments.seconds, arguments.rounds)
+                again = attempt == 1 and ratio.low > TOLERANCE
+                text = f"{case}: after / before {ratio.ratio:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+                print(text + "; measured again" * again, flush=True)
+                if not again:
+                    break
+            slower += [case] * (ratio.low > TOLERANCE)
+    print(f"slower: {', '.join(slower)}" if slower else f"nothing is slower (torch {torch.__version__})")
+    return int(bool(slower))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
