@@ -37,7 +37,7 @@ def in_new_process(name: str, work: Work, arguments: tuple[Any, ...], report: Re
     receiving, sending = context.Pipe(duplex=False)
     child = context.Process(target=_be_child, args=(sending, work, arguments))
     try:
-        with without_main():
+        with without_main(), _spawning():
             process.start_worker(child)
         sending.close()  # so that the end of the child, which has the only copy left, is seen
         while True:
@@ -73,6 +73,17 @@ def without_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
+
+
+@contextmanager
+def _spawning() -> Iterator[None]:
+    """Make "spawn" the default way to start processes, which a new one takes over: it does not know joblib's."""
+    before = multiprocessing.get_start_method(allow_none=True)
+    multiprocessing.set_start_method("spawn", force=True)
+    try:
+        yield
+    finally:
+        multiprocessing.set_start_method(before, force=True)
 
 
 def _be_child(sending: Connection, work: Work, arguments: tuple[Any, ...]) -> None:

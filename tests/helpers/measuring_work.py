@@ -75,3 +75,7 @@ def endless(*arguments: Any) -> dict[str, Any]:
     arguments[-1](f"process id {os.getpid()}")
     threading.Event().wait()
     raise AssertionError
+
+
+def own_id(report: Callable[[str], None]) -> dict[str, Any]:  # noqa: ARG001
+    return {"id": os.getpid()}

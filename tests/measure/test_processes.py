@@ -1,5 +1,6 @@
 """Measuring in several processes: what is measured together, the budget, the record's content, and failures."""
 
+import multiprocessing
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import joblib
 import pytest
 from helpers import measuring_work
 
@@ -186,3 +188,13 @@ def test_a_measuring_process_ends_with_its_parent(number: signal.Signals, tmp_pa
     while Path(f"/proc/{child}").exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_a_worker_of_joblib_measures_in_new_processes() -> None:
+    """Joblib's way to start processes is not known in them."""
+    work = (measuring_work.own_id, (), print)
+    ids = joblib.Parallel(2)(joblib.delayed(new_process.in_new_process)("process", *work) for _ in range(2))
+    assert len({each["id"] for each in ids}) == 2
+    method = multiprocessing.get_start_method()
+    new_process.in_new_process("process", *work)
+    assert multiprocessing.get_start_method() == method

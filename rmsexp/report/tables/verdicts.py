@@ -245,14 +245,16 @@ def newest(numbers: pd.DataFrame, campaigns: Sequence[Campaign]) -> pd.DataFrame
 def _every(campaigns: Sequence[Campaign], claim: str, rows: pd.DataFrame) -> str:
     """Return the outcome of a claim on every task, by an intersection-union test, with its marks.
 
-    A claim that one campaign has refuted is refuted, whatever the others will find. It has "*" if one of the outcomes
+    A claim that one campaign has refuted is refuted, whatever the others will find. A campaign that is not finished
+    counts only on a task on which no other one is. The outcome has "*" if one of the outcomes
     has remarks, and "†" if one of the outcomes that decide it does. ``rows``: those of the claim in :func:`table`.
     """
     left_in = {*rows["campaign"]}
     concerned = [campaign for campaign in campaigns if campaign.name in left_in]
     decided = [campaign for campaign in concerned if not campaign.undecided]
     verdicts = [verdict for campaign in decided for verdict in campaign.verdicts if verdict.claim.claim == claim]
-    left = len(concerned) - len(decided)
+    open_tasks = {campaign.task for campaign in concerned} - {campaign.task for campaign in decided}
+    left = sum(campaign.task in open_tasks for campaign in concerned)
     if left and claims.REFUTED not in [verdict.outcome for verdict in verdicts]:
         return f"{UNDECIDED}: {left} of {len(concerned)} campaigns not finished"
     joint = claims.every(verdicts)
