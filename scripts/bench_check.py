@@ -4,8 +4,8 @@
 
 AFTER is HEAD by default. In each case two processes, one of each commit, take the same blocks of steps in turn. A case
 is slower if the 95 % interval of the ratio of times lies above ``TOLERANCE`` in two measurements, each with processes
-of its own: one of 18 cases would often be above 1 by chance. Takes ten minutes on idle cores. The exit status is 1 if a
-case is slower. One thread; built-in data.
+of its own, since one of 18 cases would often be above 1 by chance. Takes ten minutes on idle cores. The exit status is
+1 if a case is slower. One thread; built-in data.
 """
 
 import argparse

@@ -125,12 +125,14 @@ def answer() -> str:
     octaves = any(note_on_rates(row) for row in rows)
     rates = ", and most learning rates came from a grid of doublings: longer runs and finer rates may decide otherwise"
     (eager, of_eager), (fused, of_fused) = cost("eager"), cost("fused")
-    eager_saved, fused_saved = (whole(one.saved for one in of_steps(impl, "RMSNorm")) for impl in ("eager", "fused"))
+    eager_saved, fused_saved = (
+        spread((one.saved for one in of_steps(impl, "RMSNorm")), 0) for impl in ("eager", "fused")
+    )
     quality = (
         f"With small models and short runs RMSNorm equals LayerNorm within a margin on {equal} {all_tasks} tasks, "
         f"pRMSNorm on {partial}; {blind} cannot tell, as a model without norm equals LayerNorm there, too. "
-        f"RMSNorm beats no norm on {better} {all_tasks}, and loses on {worse}. In {improving} of these {len(rows)} "
-        f"verdicts the runs were still improving at the end{rates if octaves else ''}."
+        f"RMSNorm is better than no norm on {better} {all_tasks}, worse on {worse}. In {improving} of these "
+        f"{len(rows)} verdicts runs still improved at the end{rates if octaves else ''}."
     )
     time = (
         f"On CPUs RMSNorm saves {eager_saved} of a training step if norms are composed of PyTorch's operations "
@@ -193,18 +195,13 @@ def coverage() -> str:
     fine = listed(f"`{task}`" for task in TASKS if task not in coarse)
     return (
         f"Rates were tuned coarsely except on {fine}: in simulations such intervals contained the truth in "
-        f"{whole(shares[True])} ({fine}: {max(shares[False]):.0f} %)."
+        f"{spread(shares[True], 0)} ({fine}: {max(shares[False]):.0f} %)."
     )
 
 
-def spread(values: Iterable[float]) -> str:
+def spread(values: Iterable[float], decimals: int = 1) -> str:
     values = sorted(values)
-    return NO_VALUE if not values else f"{values[0]:.1f} to {values[-1]:.1f} %"
-
-
-def whole(values: Iterable[float]) -> str:
-    values = sorted(values)
-    return f"{values[0]:.0f} to {values[-1]:.0f} %"
+    return NO_VALUE if not values else f"{values[0]:.{decimals}f} to {values[-1]:.{decimals}f} %"
 
 
 def cost(impl: str) -> tuple[str, str]:
@@ -212,7 +209,7 @@ def cost(impl: str) -> tuple[str, str]:
     none = {(one.task, one.machine): one.saved for one in of_steps(impl, "no norm") if one.low > 0}
     found = [one for one in of_steps(impl, "RMSNorm") if (one.task, one.machine) in none]
     shares = [100 * one.saved / none[one.task, one.machine] for one in found]
-    return whole(none.values()), f"{median(shares):.0f}"
+    return spread(none.values(), 0), f"{median(shares):.0f}"
 
 
 def fused_steps() -> str:

@@ -387,8 +387,7 @@ def test_values_on_the_command_line_override_a_preset_and_keep_the_order() -> No
 def test_a_key_of_the_swept_norms_or_tasks_may_have_one_value(words: tuple[str, ...]) -> None:
     """The default task or norm has no such key."""
     sweep = words_module.expand(words, True, None)
-    for run in sweep.runs:
-        config.job(run)
+    assert len({config.job(run).folder for run in sweep.runs}) == len(sweep.runs) > 1
     one_value = [word for word in sweep.words or [] if not config.parse([word])[0].is_sweep_override()]
     config.compose(one_value, hydra=True)  # as Hydra does first
 

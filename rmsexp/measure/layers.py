@@ -184,7 +184,11 @@ def _apart(layer: nn.Module, x: Tensor, addend: Tensor) -> tuple[Tensor, Tensor]
 
 
 def recurrence_cases(
-    shape: str, dtype: torch.dtype, device: torch.device, own: Sequence[norms.Norm] = (), _: bool = False
+    shape: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    own: Sequence[norms.Norm] = (),
+    peers: bool = False,  # noqa: ARG001
 ) -> list[Case]:
     """Return the case of a GRU or LSTM over whole sequences, with several norms.
 

@@ -77,7 +77,7 @@ def without_main() -> Iterator[None]:
 
 @contextmanager
 def _spawning() -> Iterator[None]:
-    """Make "spawn" the default way to start processes, which a new one takes over: it does not know joblib's."""
+    """Make "spawn" the start method inside: a new process takes over the default, and does not know joblib's "loky"."""
     before = multiprocessing.get_start_method(allow_none=True)
     multiprocessing.set_start_method("spawn", force=True)
     try:

@@ -26,8 +26,7 @@ def set_up_device(cfg: RunConfig, n_jobs: int = 1) -> torch.device:
     if lacks_gpu(cfg):
         raise ValueError("device=cuda, but torch sees no CUDA device here; use device=cpu or device=auto")
     keep_freed()
-    if not cfg.compile:
-        leave_compiler_out()
+    leave_compiler_out(not cfg.compile)
     torch.set_num_threads(cfg.threads or cores.threads(n_jobs))
     if name == "cuda":
         # torch reads it at the first matrix product on the GPU, and refuses values with which results may differ
@@ -58,16 +57,20 @@ def keep_freed() -> None:
         mallopt(M_TRIM_THRESHOLD, -1)
 
 
-def leave_compiler_out() -> None:
-    """Let this process call what torch hides from its compiler without importing the compiler, which takes two seconds.
+def leave_compiler_out(out: bool) -> None:
+    """Avoid the import of torch's compiler, of two seconds, by functions that are excluded from compilation anyway.
 
-    ``torch._disable_dynamo`` imports it at the first call of a function, and keeps what to call in an attribute.
+    ``torch._disable_dynamo`` imports it at the first call of such a function, and keeps in an attribute what it calls
+    from then on: with ``out`` the function itself, otherwise, for compiled models, what torch chooses.
     """
     optimiser = torch.optim.Optimizer
     hidden = (optimiser.add_param_group, optimiser.zero_grad, optimiser.state_dict, optimiser.load_state_dict)
     for method in (*hidden, recurrences.sequence):
         function = inspect.unwrap(method)
-        vars(function).setdefault("__dynamo_disable", function)
+        if out:
+            vars(function).setdefault("__dynamo_disable", function)
+        else:
+            vars(function).pop("__dynamo_disable", None)
 
 
 def lacks_gpu(cfg: RunConfig) -> bool:

@@ -95,12 +95,12 @@ class AdamWConfig(AdamConfig):
 
 
 def step_of(optimiser: type[torch.optim.Optimizer]) -> Any:
-    """Return the method ``step`` of an optimiser of torch, without its import of torch's compiler, of two seconds."""
+    """Return the method ``step`` of an optimiser of torch without its import of torch's compiler, of two seconds."""
     return torch.no_grad()(inspect.unwrap(optimiser.step))
 
 
 class AdamW(torch.optim.AdamW):
-    """AdamW as torch has it."""
+    """torch's AdamW, with :func:`step_of` it."""
 
     step = step_of(torch.optim.AdamW)
 

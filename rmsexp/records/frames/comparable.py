@@ -260,7 +260,7 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 def caution(comparison: Comparison) -> list[str]:
-    """Return a line on what other work disturbed, if it did or if that is not known."""
+    """Return a line that counts the disturbed processes; none if all are known to be undisturbed."""
     states, records = sorted(set(comparison.rows["time_state"]) - {"undisturbed"}), comparison.pooled
     disturbed = int(records["disturbed"].sum())
     if not states and not disturbed:

@@ -18,8 +18,8 @@ def run_state(sessions: Sequence[Mapping[str, Any]]) -> str:
     disturbed, also if its record says otherwise.
     """
     found = [session.get("contention") or {} for session in sessions if session.get("comparable", True)]
-    clear = [_state(each) == "undisturbed" and (each.get("waited") or 0.0) <= WAITED_LIMIT for each in found]
-    return "undisturbed" if len(clear) == len(sessions) > 0 and all(clear) else "disturbed"
+    undisturbed = [_state(each) == "undisturbed" and (each.get("waited") or 0.0) <= WAITED_LIMIT for each in found]
+    return "undisturbed" if len(undisturbed) == len(sessions) > 0 and all(undisturbed) else "disturbed"
 
 
 def timing_state(sessions: Sequence[Mapping[str, Any]]) -> str:

@@ -77,7 +77,7 @@ def readable(case: Case) -> pd.DataFrame:
 
 
 def bandwidth(case: Case, layer: str) -> float:
-    """Return the gigabytes in a second that a layer must move at least, by the median of its times."""
+    """Return the bytes that a layer must move at least, divided by the median of its times, in GB/s."""
     return float(case["bytes"][layer] / np.median(case["seconds"][layer]) / 1e9)
 
 

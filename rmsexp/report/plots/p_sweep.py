@@ -93,9 +93,11 @@ def chart(table: pd.DataFrame, records: Records, title: str) -> Chart:
     caption has the numbers of seeds. ``table``: the :func:`table` of ``records``.
     """
     shown = compared(records)
-    clear = table["seconds_per_1k_steps"].where(table["time_state"] == "undisturbed")
+    undisturbed = table["seconds_per_1k_steps"].where(table["time_state"] == "undisturbed")
     norms = [table["series"] == WHOLE, table["p"]]
-    seeds = [values.notna().groupby(norms).sum() for values in (*(table[quantity.name] for quantity in shown), clear)]
+    seeds = [
+        values.notna().groupby(norms).sum() for values in (*(table[quantity.name] for quantity in shown), undisturbed)
+    ]
     counts = [" to ".join(dict.fromkeys([f"{each.min()}", f"{each.max()}"])) for each in seeds]
     caption = [
         f"{READING}; hollow: time excluded; norms: {table['impl'].iloc[0]}",
@@ -103,7 +105,7 @@ def chart(table: pd.DataFrame, records: Records, title: str) -> Chart:
         f"runs that diverged or failed, whose quality is not drawn: {table['status'].isin(statistics.LOST).sum()}",
     ]
     panels = [quality(table, quantity, records) for quantity in shown]
-    time = _panel(table, table["seconds_per_1k_steps"], clear, "seconds per 1k steps")
+    time = _panel(table, table["seconds_per_1k_steps"], undisturbed, "seconds per 1k steps")
     return Chart(title, caption, [*panels, time], LEGEND)
 
 

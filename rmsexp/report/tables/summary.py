@@ -38,8 +38,8 @@ def table(records: Records) -> pd.DataFrame:
     rows = []
     for series in names.in_order(records.runs["series"]):
         runs = records.runs[records.runs["series"] == series]
-        clear = runs[runs["time_state"] == "undisturbed"]
-        timed = runs if clear.empty else clear
+        undisturbed = runs[runs["time_state"] == "undisturbed"]
+        timed = runs if undisturbed.empty else undisturbed
         low, median, high = times.loc[times["folder"].isin(timed["folder"]), "seconds"].quantile([0.25, 0.5, 0.75])
         states = runs["time_state"].value_counts().sort_index()
         statuses = []  # such as "2 finished" and "1 diverged at step 120"
