@@ -26,6 +26,8 @@ ADDED = {
     "model.tied": True,
     "model.v_norm": False,
     "model.embedding_norm": False,
+    "optim.name": "adamw",
+    "optim.decay_gains": False,
     "model.variant": "nematus_tf",
     "norm.gain": True,
     "norm.weight_offset": False,

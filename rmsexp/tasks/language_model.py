@@ -144,6 +144,10 @@ class Task(TaskBase):
         assert isinstance(model, LanguageModel)
         init.initialise(model, init.lecun_normal, partial(stream, self.config.seed, "init"), model.initialisers())
 
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        assert isinstance(model, LanguageModel)
+        return self.config.optim.optimizer(model.parameters(), inside=model.layers.parameters())
+
     def plan(self, epoch: int) -> np.ndarray:
         """Return where the sequences of an epoch's batches start in the training text, in random order."""
         context, seed, batch_size = self.config.context, self.config.seed, self.config.batch_size

@@ -71,27 +71,38 @@ class TensorFlowAdamConfig(AdamConfig):
 
 @dataclass
 class AdamWConfig(AdamConfig):
-    """Options of AdamW (Loshchilov & Hutter 2019). ``weight_decay``: rate times this is the share that decays per step.
+    """Options of AdamW (Loshchilov & Hutter 2019), and of the optimisers that may take its place.
 
-    Only matrices decay, and the embedding: gains and shifts, which are vectors, do not.
+    ``name``: "adamw"; "muon" (:class:`Muon`) for matrices inside the model, and AdamW for all else; or "sgd" with the
+    momentum ``beta1``. ``weight_decay``: rate times this is the share that decays per step, of matrices and of the
+    embedding; with ``decay_gains`` also of vectors: gains, shifts and other options of norms.
     """
 
     beta1: float = 0.9
     weight_decay: float = 0.1
+    name: str = "adamw"
+    decay_gains: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.probability("optim.beta1", self.beta1)
         checks.at_least("optim.weight_decay", self.weight_decay, 0)
+        checks.choice("optim.name", self.name, ("adamw", "muon", "sgd"))
 
-    def optimizer(self, params: Iterable[Tensor]) -> torch.optim.AdamW:
+    def optimizer(self, params: Iterable[Tensor], inside: Iterable[Tensor] = ()) -> torch.optim.Optimizer:
+        """Return the optimiser of ``params``. ``inside``: those of them whose matrices Muon updates."""
+        of_muon = {id(p) for p in inside if p.dim() == 2 and self.name == "muon"}
         trained = list(params)
+        matrices = [p for p in trained if id(p) in of_muon]
         groups: list[dict[str, Any]] = [
-            {"params": [p for p in trained if p.dim() >= 2], "weight_decay": self.weight_decay},
-            {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
+            {"params": [p for p in trained if p.dim() >= 2 and id(p) not in of_muon]},
+            {"params": [p for p in trained if p.dim() < 2], "weight_decay": self.weight_decay * self.decay_gains},
         ]
         groups = [group for group in groups if group["params"]]
-        return AdamW(groups, self.lr, (self.beta1, self.beta2), self.eps, fused=True)
+        if self.name == "sgd":
+            return SGD(groups, self.lr, self.beta1, weight_decay=self.weight_decay)
+        adamw = AdamW(groups, self.lr, (self.beta1, self.beta2), self.eps, self.weight_decay, fused=True)
+        return Muon(matrices, self.lr, self.weight_decay, adamw) if matrices else adamw
 
 
 def step_of(optimiser: type[torch.optim.Optimizer]) -> Any:
@@ -103,6 +114,31 @@ class AdamW(torch.optim.AdamW):
     """torch's AdamW, with :func:`step_of` it."""
 
     step = step_of(torch.optim.AdamW)
+
+
+class SGD(torch.optim.SGD):
+    """torch's SGD, with :func:`step_of` it."""
+
+    step = step_of(torch.optim.SGD)
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon for matrices (Jordan et al. 2024), which replaces their averaged gradient by a nearly orthogonal matrix.
+
+    torch's Muon and an AdamW for all other parameters take the step with one learning rate: a step of Muon is scaled to
+    the size of AdamW's by ``0.2 sqrt(max(rows, columns))`` (Liu et al. 2025, section 2.2).
+    """
+
+    def __init__(self, matrices: list[Tensor], lr: float, weight_decay: float, adamw: AdamW) -> None:
+        self._muon = torch.optim.Muon(matrices, lr, weight_decay, adjust_lr_fn="match_rms_adamw")
+        self._adamw = adamw
+        super().__init__([*self._muon.param_groups, *adamw.param_groups], {})
+
+    def step(self, closure: Any = None) -> Any:  # noqa: ARG002
+        # this optimiser has the state and the groups of both, since load_state_dict replaces its own
+        for part, groups in ((self._muon, self.param_groups[:1]), (self._adamw, self.param_groups[1:])):
+            part.param_groups, part.state = groups, self.state
+            step_of(type(part))(part)
 
 
 class TensorFlowAdam(torch.optim.Adam):

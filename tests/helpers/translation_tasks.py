@@ -19,7 +19,7 @@ SEARCH = ("decoding.max_length=6", "decoding.beyond_source=2", "decoding.beam=2"
 
 
 def tiny(task: str) -> list[str]:
-    return [f"task={task}", *SIZES[task], *SEARCH]
+    return [f"task={task}", "data.vocabulary=300", *SIZES[task], *SEARCH]
 
 
 def make(root: Path, task: str, *overrides: str) -> tuple[Any, Any]:

@@ -262,6 +262,52 @@ def test_adamw_of_vectors_alone() -> None:
     assert len(AdamWConfig(0.1, 0.95, 1e-8).optimizer([torch.zeros(3, requires_grad=True)]).param_groups) == 1
 
 
+def test_gains_decay_if_they_shall() -> None:
+    gain = torch.ones(3, requires_grad=True)
+    gain.grad = torch.zeros(3)
+    AdamWConfig(0.1, 0.95, 1e-8, weight_decay=0.5, decay_gains=True).optimizer([gain]).step()
+    torch.testing.assert_close(gain.detach(), torch.full((3,), 0.95))
+
+
+def test_muon_updates_inner_matrices_and_adamw_the_rest_also_after_a_restart() -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = [torch.randn(shape, generator=generator) for shape in ((4, 2), (5, 2), (2,))]
+    gradients = [[torch.randn(p.shape, generator=generator) for p in start] for _ in range(4)]
+    options: dict[str, Any] = {"beta1": 0.9, "weight_decay": 0.5}
+
+    def trained(name: str, restart: bool = False) -> list[Tensor]:
+        params = [p.clone().requires_grad_() for p in start]
+        made = AdamWConfig(0.1, 0.95, 1e-8, name=name, **options)
+        optimizer = made.optimizer(params, inside=[params[0], params[2]])
+        for step, of_step in enumerate(gradients):
+            if restart and step == 2:
+                state = copy.deepcopy(optimizer.state_dict())
+                optimizer = made.optimizer(params, inside=[params[0], params[2]])
+                optimizer.load_state_dict(state)
+            for p, gradient in zip(params, of_step, strict=True):
+                p.grad = gradient.clone()
+            optimizer.step()
+        return [p.detach() for p in params]
+
+    muon, adamw = trained("muon"), trained("adamw")
+    assert all(map(torch.equal, muon, trained("muon", restart=True)))
+    assert all(map(torch.equal, muon[1:], adamw[1:]))
+    alone = torch.optim.Muon([matrix := start[0].clone().requires_grad_()], 0.1, 0.5, adjust_lr_fn="match_rms_adamw")
+    for gradient, *_ in gradients:
+        matrix.grad = gradient.clone()
+        alone.step()
+    assert torch.equal(muon[0], matrix.detach())
+
+
+def test_sgd_has_momentum() -> None:
+    parameter = torch.zeros(1, requires_grad=True)
+    optimizer = AdamWConfig(0.1, 0.95, 1e-8, beta1=0.5, weight_decay=0.0, name="sgd").optimizer([parameter])
+    for _ in range(2):
+        parameter.grad = torch.ones(1)
+        optimizer.step()
+    assert parameter.item() == pytest.approx(-0.1 * (1 + 1.5))
+
+
 def test_the_cosine_schedule() -> None:
     rates = [Cosine(110, 10, 0.1).at(step)["lr"] for step in range(130)]
     assert rates[:10] == pytest.approx([0.1 * number for number in range(1, 11)])
