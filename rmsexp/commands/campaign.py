@@ -11,6 +11,8 @@ several that share the folder of results; no two of them do the same run. A work
 set. Words KEY=VALUE change the campaign (norms=[ln,rms], margin=1, tune.…, final.…) or all of its runs (task=cifar10,
 data.root=…, results=…).
 
+    check FOLDER...  recompute the verdicts of campaigns that somebody sends, from their records alone
+
 NAME is also the name of a table or figure of the paper, such as table2 or figure1, or paper for all of them. Then the
 command does the runs and timings that are not among the records yet, and draws the paper's layout with our values and
 the paper's (docs/paper.md). Words KEY=VALUE: scale=demo (or small, medium, paper), seeds=[0,1], timing.processes=6,
@@ -53,6 +55,10 @@ ConfigStore.instance().store(name=WORKER, node=VALUES | {"defaults": DEFAULTS})
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parse(argv)
+    if arguments.name == "check":
+        from rmsexp.commands import summary
+
+        return summary.print_check([Path(word) for word in arguments.words], arguments.ours)
     from rmsexp.campaign import items
 
     with process.ending_on_signals():  # between runs; during a run the trainer handles signals, and saves the run first
@@ -121,6 +127,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_config_dir("a folder of your own configs, such as norms, tasks and campaigns")
     parser.add_argument("--plan", action="store_true", help="print runs and costs instead of training")
     parser.add_argument("--register", action="store_true", help="register the campaign's rules, and end")
+    parser.add_argument("--ours", type=Path, default=Path("results/reference"), help="check: results to compare with")
     parser.add_argument("--jobs", type=number(int, 1, 256), default=1, metavar="N", help="number of workers to start")
     return parser.parse_intermixed_args(argv)
 

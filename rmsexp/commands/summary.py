@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
+from rmsexp.campaign import campaign_file
 from rmsexp.campaign.items import Asked, Items
 from rmsexp.campaign.question import Question
+from rmsexp.campaign.results import load
 from rmsexp.commands.status import stage_table, terminal
 from rmsexp.records import record
 from rmsexp.records.frames import comparable, timing_records
 from rmsexp.system import atomic
-from rmsexp.system.command_line import command
+from rmsexp.system.command_line import ReportedError, command
 from rmsexp.work import cost
 
 
@@ -60,6 +63,34 @@ def print_verdicts(asked: Question) -> None:
     for line in [*lines, *campaign.problems, *campaign.all_remarks(), *_savings(asked)]:
         print(line)
     _print_next(asked, bool(campaign.left))
+
+
+def print_check(folders: Sequence[Path], ours: Path) -> int:
+    """Print what is checked of the campaigns below folders, and their verdicts; return 1 if one is refused.
+
+    Raises: ReportedError if there is no campaign.
+    """
+    from rmsexp.campaign.check import check
+    from rmsexp.report.tables import verdicts
+
+    paths = [path for folder in folders for path in campaign_file.find(folder)]
+    if not paths:
+        raise ReportedError("no campaign.json found; name a results folder, as in rmsexp.campaign check results")
+    refused = 0
+    for path in paths:
+        campaign = load(path)
+        print(f"{campaign.name}: {campaign.question}")
+        found = check(campaign, ours)
+        for what, reasons in found.items():
+            print("\n".join(f"  {what:12}{reason}" for reason in reasons or ["ok"]))
+        if "baseline" not in found:
+            print(f"  {'baseline':12}not checked: {ours} has no decided campaign of the same runs with rms")
+        for line in [] if campaign.undecided else [*map(verdicts.line, verdicts.table([campaign]).to_dict("records"))]:
+            print(line)
+        is_refused = any(found.values())
+        refused += is_refused
+        print(f"{campaign.name} " + ("is refused" if is_refused else "follows from its records (not: is honest)"))
+    return int(refused > 0)
 
 
 def _savings(asked: Question) -> list[str]:

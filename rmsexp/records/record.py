@@ -7,6 +7,7 @@ The folder of a run is ``<results>/<task>/<setting>/<series>/seed<k>/``. Besides
 - ``metrics.jsonl``: one row per line (see :meth:`RunFolder.append`);
 - ``status.json``: status and step (see :meth:`RunFolder.write_status`), replaced atomically;
 - ``checkpoints/``;
+- ``own_code/``: the sources of the user's own modules, of the last session;
 - ``traceback.txt``: the traceback of an unexpected error, if one ended the last process of the run.
 
 What a process wrote is checked when it is read: ``status.json`` contains a digest of itself and, of a run that has
@@ -271,6 +272,16 @@ class RunFolder:
         """
         return read_typed(self.run_path, RunContent)
 
+    def write_sources(self, sources: Mapping[str, bytes]) -> None:
+        """Write the sources of the user's own modules, by name, so that others can read what was trained."""
+        for name, source in sources.items():
+            (self.path / OWN_CODE).mkdir(exist_ok=True)
+            atomic.write_atomic(self.path / OWN_CODE / f"{name}.py", source)
+
+    def read_sources(self) -> dict[str, bytes]:
+        """Return the sources that :meth:`write_sources` has written, as data."""
+        return {path.stem: read_regular(path) for path in (self.path / OWN_CODE).glob("*.py")}
+
     def append(self, rows: list[Row]) -> int:
         """Append rows to the metrics and return the file's length in bytes once they are on the disk.
 
@@ -321,6 +332,14 @@ class RunFolder:
         if recorded is not None and status["status"] in ENDED and recorded != _extent(content):
             return rows, f"{self.metrics_path} has changed since {STATUS} was written: its digest is another"
         return rows, None
+
+
+def digest_of_sources(sources: Mapping[str, bytes]) -> str:
+    """Return a digest of modules' sources, by name, which sessions have under ``own_code``; "" without modules."""
+    digest = hashlib.sha256()
+    for name, source in sorted(sources.items()):
+        digest.update(name.encode() + b"\0" + source)
+    return digest.hexdigest()[:16] if sources else ""
 
 
 def _extent(content: bytes) -> dict[str, int | str]:

@@ -72,8 +72,8 @@ def code() -> str:
     return digest.hexdigest()[:16]
 
 
-def own_modules(resolved: Mapping[str, Any], edited: bool = False) -> str:
-    """Return a digest of the sources of the user's own modules whose classes a config names, or "".
+def own_sources(resolved: Mapping[str, Any], edited: bool = False) -> dict[str, bytes]:
+    """Return the sources of the user's own modules whose classes a config names, by the names of the modules.
 
     The modules of this package are left out. The sources are those that this process has imported; with ``edited``,
     they are as the files are now.
@@ -81,12 +81,17 @@ def own_modules(resolved: Mapping[str, Any], edited: bool = False) -> str:
     targets = [str(value) for key, value in flatten(resolved).items() if key.endswith("_target_")]
     names = {name.rpartition(".")[0] for name in targets}  # of "my_norm.MyNorm", "my_norm"
     files = {name: getattr(sys.modules.get(name), "__file__", None) for name in names}
-    own = {name: Path(file) for name, file in files.items() if file and not Path(file).is_relative_to(PACKAGE)}
-    digest = hashlib.sha256()
-    for name, path in sorted(own.items()):
-        source = None if edited else classes.sources.get(sys.modules[name])
-        digest.update(name.encode() + b"\0" + (path.read_bytes() if source is None else source))
-    return digest.hexdigest()[:16] if own else ""
+    sources = {}
+    for name, path in ((name, Path(file)) for name, file in files.items() if file):
+        if not path.is_relative_to(PACKAGE):
+            source = None if edited else classes.sources.get(sys.modules[name])
+            sources[name] = path.read_bytes() if source is None else source
+    return sources
+
+
+def own_modules(resolved: Mapping[str, Any], edited: bool = False) -> str:
+    """Return the digest of :func:`own_sources`, or "" if there are none."""
+    return record.digest_of_sources(own_sources(resolved, edited))
 
 
 @cache

@@ -188,8 +188,9 @@ def _run(job: config.Job, past: Past, writer: Writer, group: Alone, conditions: 
         compile_model(model, cfg)
         contention = Contention(device, shared=conditions.n_jobs > 1)
         session = provenance.session(device, state.step) | {"impl": impl} | group.facts
-        if code := provenance.own_modules(job.resolved):
-            session[record.OWN_CODE] = code
+        if sources := provenance.own_sources(job.resolved):
+            session[record.OWN_CODE] = record.digest_of_sources(sources)
+            past.files.write_sources(sources)
         facts = _facts(job, task, model) | {"sessions": _sessions(past.sessions, session, display)}
         past.files.overrides_path.parent.mkdir(exist_ok=True)
         atomic.write_atomic(past.files.overrides_path, yaml_text(list(job.overrides)))

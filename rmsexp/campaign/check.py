@@ -1,0 +1,170 @@
+"""Check a campaign that somebody else may have made: does its verdict follow from its records?
+
+It reads files as data and runs nothing of the folder. What it shows is that the folder is consistent, not that it is
+honest: who makes up scores can make up all files.
+"""
+
+import math
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+from scipy import special
+
+from rmsexp.campaign import campaign_file
+from rmsexp.campaign.campaign_file import OCTAVE_KEYS, Job, moment
+from rmsexp.campaign.remarks import CLOCKS_DIFFER
+from rmsexp.campaign.results import Campaign, load
+from rmsexp.config.identity import identity
+from rmsexp.records import record
+from rmsexp.records.frames.load import DAMAGE
+from rmsexp.system.readers import read_yaml
+
+BASELINE = "rms"  # the norm whose scores are compared with ours
+LEVEL = 0.99  # of the interval within which a baseline's mean must lie
+
+
+def check(campaign: Campaign, ours: Path) -> dict[str, list[str]]:
+    """Return the reasons to refuse a campaign's verdicts, by what is checked; none where nothing speaks against them.
+
+    ``ours``: results with campaigns of the same runs, with which the baseline is compared. Without one, it is not
+    among what is checked.
+    """
+    found = {
+        "complete": list(_complete(campaign)),
+        "seeds": list(_seeds(campaign)),
+        "registered": list(_registered(campaign)),
+        "same recipe": list(_same_recipe(campaign)),
+        "source": list(_sources(campaign)),
+        "no copies": list(_copies(campaign)),
+    }
+    baselines = [own for own in _same_runs(campaign, ours) if not own.undecided and not campaign.undecided]
+    if baselines := [own for own in baselines if BASELINE in own.scores and BASELINE in campaign.scores]:
+        found["baseline"] = [line for own in baselines for line in _baseline(campaign, own)]
+    return found
+
+
+def _complete(campaign: Campaign) -> Iterator[str]:
+    """Yield what is missing or damaged: a verdict needs all runs that the rules ask for, as they were written."""
+    yield from campaign.problems
+    if campaign.undecided:
+        yield f"not decided: {campaign.undecided}"
+    if missing := [run for run in campaign.tuning.runs if not campaign.undecided]:
+        yield f"{len(missing)} tuning runs are missing, such as {missing[0]}"
+
+
+def _seeds(campaign: Campaign) -> Iterator[str]:
+    """Yield each final run that the rules do not ask for, and each that is missing."""
+    if campaign.undecided:
+        return
+    needed = campaign.needed_seeds() or campaign.seeds.min_seeds
+    asked, made = set(campaign.final_runs(needed)), {job[1:4] for job in campaign.stages.get("final", [])}
+    for what, runs in (("is missing", asked - made), ("is not one that the rules ask for", made - asked)):
+        yield from (f"{norm} at {rate:g} with seed {seed} {what}" for norm, rate, seed in sorted(runs))
+
+
+def _registered(campaign: Campaign) -> Iterator[str]:
+    """Yield how the campaign differs from its registration, and final runs that began before it."""
+    stored = campaign_file.registration(campaign.path.parent)
+    if stored is None or stored.rules is None or campaign.registered is None:
+        yield f"{campaign_file.REGISTRATION} is missing"
+        return
+    if len({stored.digest, campaign.registered.digest, campaign_file.digest(stored.rules)}) > 1:
+        yield "the digest of the registered rules is another"
+    final = stored.rules.get("final", {})
+    final = final | {key: final.get("seeds", {}).get(old) for key, old in OCTAVE_KEYS.items() if key not in final}
+    then = {key: stored.rules.get(key) for key in ("question", "norms", "grid", "tuned_by", "score", "claims")}
+    then |= {key: final.get(key) for key in OCTAVE_KEYS} | {"tolerance": final.get("tolerance")}
+    now = {key: getattr(campaign, key) for key in ("question", "grid", "tolerance")}
+    now |= {key: getattr(campaign.seeds, key) for key in OCTAVE_KEYS}
+    now |= {key: list(getattr(campaign, key)) for key in ("norms", "grid", "tuned_by", "score")}
+    now["claims"] = [vars(claim) for claim in campaign.claims]
+    if changed := campaign_file.changed_keys(then, now):
+        yield f"{campaign.path.name} differs from the registration in {', '.join(changed)}"
+    written = moment(stored.date) or math.inf
+    final_runs = [result for job, result in campaign.results.items() if job.stage == "final" and result.ended]
+    if early := sum(result.began is None or result.began < written - CLOCKS_DIFFER for result in final_runs):
+        yield f"{early} of {len(final_runs)} final runs did not begin after the registration"
+
+
+def _same_recipe(campaign: Campaign) -> Iterator[str]:
+    """Yield keys in which the runs of a stage differ, apart from the norm, the rate, and what norms change openly.
+
+    Options of the model that differ are remarks on the verdicts.
+    """
+    for stage, jobs in campaign.stages.items():
+        values: dict[str, set[str]] = {}
+        for job in jobs:
+            stated = {campaign.rate, *(word.partition("=")[0] for word in job.norm.split("+"))}
+            for key, value in _identity(campaign, job).items():
+                if key not in stated and not key.startswith(("norm.", "model.")):
+                    values.setdefault(key, set()).add(str(value))
+        different = sorted(key for key, found in values.items() if len(found) > 1)
+        if different:
+            yield f"runs of the stage {stage} differ in {', '.join(different)}"
+
+
+def _identity(campaign: Campaign, job: Job) -> dict[str, object]:
+    try:
+        return identity(read_yaml(campaign.root / job.folder / record.CONFIG))
+    except DAMAGE:  # a missing run is reported elsewhere
+        return {}
+
+
+def _sources(campaign: Campaign) -> Iterator[str]:
+    """Yield runs whose own modules are not those in their record, and norms that were trained with several sources."""
+    of_norms: dict[str, set[str]] = {}
+    for job in campaign.jobs:
+        files = record.RunFolder(campaign.root / job.folder)
+        try:
+            digests = {session.get(record.OWN_CODE, "") for session in files.read_run()["sessions"]}
+            found = record.digest_of_sources(files.read_sources())
+        except DAMAGE:
+            continue
+        of_norms.setdefault(job.norm, set()).update(digests)
+        if digests != {found}:
+            yield f"{job.folder}: {record.OWN_CODE} is not the source that was trained"
+    for norm, digests in of_norms.items():
+        if len(digests) > 1:
+            yield f"{norm} was trained with {len(digests)} different sources"
+
+
+def _copies(campaign: Campaign) -> Iterator[str]:
+    """Yield runs that have the same losses as another one."""
+    losses: list[tuple[tuple[object, ...], str]] = []
+    for folder in sorted({job.folder for job in campaign.jobs}):
+        try:
+            rows, _ = record.RunFolder(campaign.root / folder).read_metrics()
+        except DAMAGE:
+            continue
+        if values := tuple(row.get("loss") for row in rows):
+            losses.append((values, folder))
+    for _, same in groupby(sorted(losses, key=repr), key=lambda each: each[0]):
+        first, *others = (folder for _, folder in same)
+        yield from (f"{folder} has the losses of {first}: a copy, or one norm under two names" for folder in others)
+
+
+def _same_runs(campaign: Campaign, ours: Path) -> Iterator[Campaign]:
+    """Yield the campaigns in ``ours`` with the same runs, score and ladder."""
+    for path in campaign_file.find(ours):
+        own = campaign_file.read(path)
+        if all(getattr(own, key) == getattr(campaign, key) for key in ("runs", "score", "ladder", "tolerance")):
+            yield load(path)
+
+
+def _baseline(campaign: Campaign, own: Campaign) -> Iterator[str]:
+    """Yield by how much the mean score of its RMSNorm is beyond what seeds and rates explain.
+
+    The difference of two means lies, with ``LEVEL``, within ``t s sqrt(1 / n + 1 / m)``, combined with the uncertainty
+    of both rates; s is the standard deviation of our m seeds.
+    """
+    theirs, scores = ([*each.scores[BASELINE].values()] for each in (campaign, own))
+    chance = (1 + LEVEL) / 2
+    seeds = float(special.stdtrit(len(scores) - 1, chance) * np.std(scores, ddof=1))
+    rates = np.nan_to_num([each.uncertainty.get(BASELINE, 0.0) for each in (own, campaign)])
+    of_seeds = seeds * math.sqrt(1 / len(scores) + 1 / len(theirs))
+    half = math.hypot(of_seeds, float(special.ndtri(chance)) * math.hypot(*rates) / 2)
+    difference = float(np.mean(theirs) - np.mean(scores))
+    if not abs(difference) <= half:
+        yield f"{BASELINE} scores {difference:+.3g} against {own.path}; seeds and rates explain {half:.3g}"

@@ -1,0 +1,142 @@
+"""``rmsexp.campaign check`` on a committed campaign, copied to another folder, and on tampered copies."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmsexp.campaign import campaign_file
+from rmsexp.commands import campaign as command
+from rmsexp.records import record
+
+OURS = Path(__file__).parents[2] / "results" / "reference" / "quality"
+NAME = "figure4_dose"  # 12 runs at one rate
+
+
+@pytest.fixture
+def sent(tmp_path: Path) -> Path:
+    """Return a copy of the campaign, with its records, as somebody may send it; its RMSNorm is a norm of their own."""
+    root = tmp_path / "sent"
+    shutil.copytree(OURS / "campaigns" / NAME, root / "campaigns" / NAME)
+    for job in campaign_file.read(root / "campaigns" / NAME / campaign_file.FILE).jobs:
+        shutil.copytree(OURS / job.folder, root / job.folder)
+        if job.norm.startswith("rms"):
+            trained_with(root / job.folder, b"class Theirs: ...")
+    return root
+
+
+def trained_with(folder: Path, source: bytes) -> None:
+    files, sources = record.RunFolder(folder), {"theirs": source}
+    files.write_sources(sources)
+    edit(files.run_path, lambda run: run["sessions"][0].update(own_code=record.digest_of_sources(sources)))
+
+
+def edit(path: Path, change: Callable[[Any], Any]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def run_of(root: Path, norm: str, seed: int) -> Path:
+    jobs = campaign_file.read(root / "campaigns" / NAME / campaign_file.FILE).jobs
+    return next(root / job.folder for job in jobs if job.norm.startswith(norm) and job.seed == seed)
+
+
+def check(root: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    status = command.main(["check", str(root), "--ours", str(OURS)])
+    return status, capsys.readouterr().out
+
+
+def test_a_copy_follows_from_its_records(sent: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, text = check(sent, capsys)
+    assert (status, text.count(" ok\n")) == (0, 7)
+    assert f"{NAME} follows from its records" in text
+    assert "refuted, still improving: RMSNorm is better than LayerNorm, centred on 0.4: -0.7055" in text
+
+
+def changed_metric(root: Path) -> str:
+    path = run_of(root, "rms", 1) / record.METRICS
+    path.write_text(path.read_text().replace('"loss": 2.', '"loss": 1.'))
+    return "complete    .*its digest is another"
+
+
+def dropped_seed(root: Path) -> str:
+    folder = str(run_of(root, "ln", 2).relative_to(root))
+    edit(
+        root / "campaigns" / NAME / campaign_file.FILE,
+        lambda file: file.update(jobs=[job for job in file["jobs"] if job["folder"] != folder]),
+    )
+    return "seeds       ln.* with seed 2 is missing"
+
+
+def other_source(root: Path) -> str:
+    (run_of(root, "rms", 0) / record.OWN_CODE / "theirs.py").write_text("class Other: ...")
+    return "source      .*own_code is not the source that was trained"
+
+
+def two_sources(root: Path) -> str:
+    trained_with(run_of(root, "rms", 0), b"class Other: ...")
+    return "source      rms.* was trained with 2 different sources"
+
+
+def later_registration(root: Path) -> str:
+    path = root / "campaigns" / NAME / campaign_file.REGISTRATION
+    edit(path, lambda registered: registered.update(date="2026-12-24T00:00:00+00:00"))
+    return "registered  12 of 12 final runs did not begin after the registration"
+
+
+def other_margin(root: Path) -> str:
+    path = root / "campaigns" / NAME / campaign_file.FILE
+    edit(path, lambda file: file["claims"][0].update(margin=5.0))
+    return "registered  campaign.json differs from the registration in claims"
+
+
+def registered_again(root: Path) -> str:
+    other_margin(root)
+    path = root / "campaigns" / NAME / campaign_file.REGISTRATION
+    edit(path, lambda registered: registered["rules"]["claims"][0].update(margin=5.0))
+    return "registered  the digest of the registered rules is another"
+
+
+def copied_run(root: Path) -> str:
+    first, second = run_of(root, "rms", 0), run_of(root, "rms", 1)
+    for name in (record.METRICS, record.STATUS):
+        shutil.copy(first / name, second / name)
+    return "no copies   .*/seed1 has the losses of .*/seed0"
+
+
+def other_recipe(root: Path) -> str:
+    path = run_of(root, "rms", 0) / record.CONFIG
+    path.write_text(path.read_text().replace("label_smoothing: 0.1", "label_smoothing: 0.0"))
+    return "same recipe runs of the stage final differ in label_smoothing"
+
+
+def weak_baseline(root: Path) -> str:
+    for seed in range(3):
+        files = record.RunFolder(run_of(root, "rms", seed))
+        rows, _ = files.read_metrics()
+        files.metrics_path.write_text("".join(json.dumps(row | {"loss": row["loss"] + 1}) + "\n" for row in rows))
+        with files.locked():
+            files.write_status("finished", 3000)
+    return r"baseline    rms scores \+1 against"
+
+
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        *(changed_metric, dropped_seed, other_source, two_sources, later_registration, other_margin),
+        *(registered_again, copied_run, other_recipe, weak_baseline),
+    ],
+)
+def test_a_tampered_copy_is_refused_with_the_reason(
+    sent: Path, capsys: pytest.CaptureFixture[str], tamper: Callable[[Path], str]
+) -> None:
+    reason = tamper(sent)
+    status, text = check(sent, capsys)
+    assert status == 1
+    assert f"{NAME} is refused" in text
+    assert re.search(reason, text)
