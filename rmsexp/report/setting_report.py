@@ -13,7 +13,7 @@ from rmsexp.records.frames import names, quantities, statistics
 from rmsexp.records.frames.caveats import caveats
 from rmsexp.records.frames.load import Records
 from rmsexp.report import paper
-from rmsexp.report.plots import canvas, p_sweep, setting_curves
+from rmsexp.report.plots import canvas, setting_curves
 from rmsexp.report.plots.chart import Chart
 from rmsexp.report.tables import (
     learning_rates,
@@ -146,10 +146,6 @@ def write(
     if family:
         sentences, notes = versus_paper.figure_1(records), caveats(records)
         charts["curves"] = setting_curves.chart(records, quantities.recorded(records))
-        for table in tables:
-            if table.name == "p":
-                title = f"{task}, {setting}: the fraction of units p"
-                charts["p"] = p_sweep.chart(table.numbers, records, title)
     notes = [*notes, *_about_paper(task, tables)]
     report = SettingReport(folder, to, records, tables, sentences, notes, charts)
     for table in tables:
@@ -166,7 +162,7 @@ def _tables(folder: Path, records: Records, family: dict[Path, Records], timings
     if not family:
         yield from savings.tables(timings, task)
         return
-    target, step = statistics.target(records), statistics.common_step(records)
+    target = statistics.target(records)
     numbers = summary.table(records)
     yield Table("summary", "Summary", numbers, summary.readable(numbers, times=False))
     if len(numbers := seed_tests.table(records)):
@@ -174,17 +170,10 @@ def _tables(folder: Path, records: Records, family: dict[Path, Records], timings
     if len(numbers := versus_paper.table(records)):
         yield Table("paper", "Compared with the paper", numbers, versus_paper.readable(numbers, target))
     yield from savings.tables(timings, task)
-    numbers = summary.quantities_table(records)
-    title = "What the curves show" + (f" at step {step}" if step is not None else "")
-    yield Table("quantities", title, numbers, summary.readable_quantities(numbers, records))
     if goal := time_to_target.level(records):
         split, level, title = goal
         numbers = time_to_target.table(records, split, level)
         yield Table("target", title, numbers, time_to_target.readable(numbers))
-    if sum(names.norm_of(series) == p_sweep.PARTIAL for series in set(records.runs["series"])) > 1:
-        numbers = p_sweep.table(records)
-        if numbers.loc[numbers["series"] != p_sweep.WHOLE, "p"].nunique() > 1:
-            yield Table("p", "The fraction of units p", numbers, p_sweep.readable(numbers, records))
     if len(family) > 1 and folder == next(iter(family)):
         numbers = learning_rates.table(family)
         if numbers["series"].duplicated().any():  # not if each series has one rate, as the final runs of a campaign

@@ -1,4 +1,4 @@
-"""The summary of a setting: quality at the common step, time per step, and the quantities of the curves."""
+"""The summary of a setting: quality at the common step, and time per step."""
 
 import math
 from typing import Any
@@ -7,7 +7,7 @@ import pandas as pd
 from rich.table import Table as TerminalTable
 
 from rmsexp.config import score
-from rmsexp.records.frames import curves, names, quantities, statistics
+from rmsexp.records.frames import curves, names, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import formats
 from rmsexp.system import clock
@@ -159,48 +159,3 @@ def for_terminal(table: pd.DataFrame) -> TerminalTable:
     for row in text.to_numpy().tolist():
         columns.add_row(*row)
     return columns
-
-
-def quantities_table(records: Records) -> pd.DataFrame:
-    """Return the quantities of the curves at the common step, one row per series.
-
-    Columns: ``series``, ``runs`` and, for each recorded quantity: ``<name>``, the mean over the runs that neither
-    diverged nor failed, in fractions (not percent); of a quantity of training, in the last row up to the step, which
-    has the mean over the steps since the row before; ``<name>_n``, the number of these runs; ``<name>_sd``, the
-    standard deviation over seeds; ``<name>_interval``, half of the 95 % t-interval, from three seeds on.
-    """
-    runs = records.runs.set_index("folder")["series"]
-    target, step, shown = statistics.target(records), statistics.common_step(records), {}
-    of_target = statistics.evaluations(records, target.split, target.metric)
-    reached = of_target.loc[of_target["step"] == step, "folder"]
-    for quantity in quantities.recorded(records):
-        evaluated = statistics.evaluations(records, quantity.split, quantity.metric)
-        is_compared = evaluated["step"] == step  # nowhere if there is no common step
-        if quantity.split == quantities.TRAIN and step is not None:
-            is_compared = (evaluated["step"] <= step) & evaluated["folder"].isin(reached)
-        shown[quantity.name] = evaluated[is_compared].groupby("folder")["value"].last()
-    rows = []
-    for series in names.in_order(runs):
-        row: dict[str, Any] = {"series": series, "runs": int((runs == series).sum())}
-        for name, values in shown.items():
-            of_runs = values.reindex(runs.index[runs == series]).dropna().to_numpy(float)
-            mean, sd, interval = statistics.estimate(of_runs)
-            row |= {name: mean, f"{name}_n": len(of_runs), f"{name}_sd": sd, f"{name}_interval": interval}
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def readable_quantities(table: pd.DataFrame, records: Records) -> pd.DataFrame:
-    """Return the means of the :func:`quantities_table` of ``records`` as text, with intervals.
-
-    A mean that leaves runs out is followed by "2 of 3 runs".
-    """
-    rows = []
-    for row in table.to_dict("records"):
-        cells = {"norm": names.label(row["series"])}
-        for one in quantities.recorded(records):
-            mean, interval, count = (row[f"{one.name}{part}"] for part in ("", "_interval", "_n"))
-            remarks = [f"{count} of {row['runs']} runs"] if count != row["runs"] else []
-            cells[quantities.title(one)] = formats.quality(mean * one.factor, "", interval * one.factor, remarks)
-        rows.append(cells)
-    return pd.DataFrame(rows)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from helpers.comparisons import summary as by_series
-from helpers.comparisons import write_rows
 from helpers.records import make_row, write_run
 
 from rmsexp.compare import load
@@ -15,7 +14,6 @@ from rmsexp.records import record
 from rmsexp.records.frames import quantities
 from rmsexp.records.frames.caveats import caveats
 from rmsexp.report.plots import setting_curves
-from rmsexp.report.tables import summary
 from rmsexp.rules.quantities import Quantity, error, loss
 
 WER = Quantity("valid", "wer", "word error rate", "%", log=True)  # of a task that this package does not have
@@ -64,24 +62,6 @@ def test_a_quantity_without_a_value_is_left_out_with_a_note(tmp_path: Path) -> N
     assert f"{note} of RMSNorm" in caveats(load(tmp_path))
     write(tmp_path, "rms", [0.8], seed=1)
     assert quantities.missing(load(tmp_path)) == ""
-
-
-def test_the_table_has_the_quantities_at_the_common_step(tmp_path: Path) -> None:
-    for seed, last in enumerate([0.25, 0.5]):
-        write(tmp_path, "rms", [0.9] * 10 + [last], seed=seed)
-    write(tmp_path, "rms", [0.9], seed=2)  # ends its evaluations at step 0, and its training at step 8
-    short = tmp_path / "cifar10/demo/rms/seed2"
-    metrics = record.RunFolder(short).read_metrics()[0]
-    write_rows(short, [row for row in metrics if row["step"] <= 8])
-    records = load(tmp_path)
-    table = summary.quantities_table(records)
-    assert table.loc[0, "valid_wer"] == 0.375
-    rows = records.metrics.query("split == 'train' and step == 400")
-    assert table.loc[0, "train_error"] == pytest.approx(rows["error"].mean())
-    text = summary.readable_quantities(table, records).iloc[0]
-    assert list(text.index) == ["norm", "train loss (bits)", "train error (%)", "valid word error rate (%)"]
-    assert text.iloc[2].endswith(" (2 of 3 runs)")
-    assert text.iloc[3] == "37.50 (2 of 3 runs)"
 
 
 # --- caveats
