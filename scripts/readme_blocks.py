@@ -131,13 +131,13 @@ def answer() -> str:
     quality = (
         f"With small models and short runs RMSNorm equals LayerNorm within a margin on {equal} {all_tasks} tasks, "
         f"pRMSNorm on {partial}; {blind} cannot tell, as a model without norm equals LayerNorm there, too. "
-        f"RMSNorm is better than no norm on {better} {all_tasks}, worse on {worse}. In {improving} of these "
-        f"{len(rows)} verdicts runs still improved at the end{rates if octaves else ''}."
+        f"RMSNorm is better than no norm on {better} {all_tasks}, worse than no norm on {worse}. In {improving} of "
+        f"these {len(rows)} verdicts runs still improved at the end{rates if octaves else ''}."
     )
     time = (
         f"On CPUs RMSNorm saves {eager_saved} of a training step if norms are composed of PyTorch's operations "
-        f"(*eager*), and {fused_saved} with our *fused* kernels. LayerNorm takes {eager} and, where measurable, "
-        f"{fused} of a step; RMSNorm saves a median of {of_eager} and {of_fused} % of that."
+        f"(*eager*), and {fused_saved} with our *fused* kernels. LayerNorm takes {eager} of a step eager and, where "
+        f"measurable, {fused} fused; of that RMSNorm saves {of_eager} and {of_fused} % (medians)."
     )
     return f"{quality}\n\n{time}"
 
@@ -178,7 +178,7 @@ def verdict(row: Mapping[Any, Any]) -> str:
         "but better", "slightly better"
     )
     if "registered" in row["remarks"]:
-        limits = f"{limits}; some runs are older than the rules"
+        limits = f"{limits}; some runs began before registration"
     return "; ".join(filter(None, [words.get(row["outcome"], f"undecided (±{margin})"), limits]))
 
 
