@@ -5,21 +5,28 @@ them. RESULTS may be the folder of a task or setting, such as results/cifar10/de
 (RESULTS/reference) are left out, unless RESULTS is their folder.
 """
 
+import multiprocessing
 import os
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
+
+import pandas as pd
 
 from rmsexp import config
 from rmsexp.campaign.results import load_all as load_campaigns
 from rmsexp.records import record
 from rmsexp.records.frames import timing_records
-from rmsexp.records.frames.load import load
+from rmsexp.records.frames.load import Records, load
 from rmsexp.report import campaign_report, setting_report
 from rmsexp.report.page import html
+from rmsexp.report.setting_report import SettingReport
 from rmsexp.system.command_line import Parser, command, entry_point, value_word
 
 OVERVIEW = "report"
+MANY = 8  # settings that are worth processes of their own
 
 
 def run(results: Path, out: Path | None = None) -> list[Path]:
@@ -58,27 +65,42 @@ def _write(results: Path, out: Path) -> list[Path]:
     problems += [problem for path in tuning for problem in settings[path].problems]
     selected = [path for path in settings if path not in tuning]
     families = setting_report.families(settings)
-    reports = []
+    timings_of = dict(list(timings.groupby(timings["folder"].map(lambda folder: Path(folder).parents[1]))))
+    jobs = []
     for folder in selected:
         root = folder.parents[1]
         place = out / (root.relative_to(results) if root.is_relative_to(results) else "") / folder.parent.name
+        own = timings_of.get(folder, timings.iloc[:0])
+        jobs.append((folder, settings[folder], families.get(folder, {}), own, place / folder.name))
+    is_forked = len(jobs) >= MANY and "fork" in multiprocessing.get_all_start_methods()
+    with (
+        ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork")) if is_forked else nullcontext() as pool
+    ):
+        written = (map if pool is None else pool.map)(_write_setting, jobs)
+        verdicts, failed = None, list[str]()
         try:
-            family = families.get(folder, {})
-            reports.append(setting_report.write(folder, settings[folder], family, timings, place / folder.name))
-        except Exception as error:  # the other settings are reported
-            problems += [*settings[folder].problems, f"{folder}: this setting is not reported: {error!r}"]
-    problems += [problem for report in reports for problem in report.records.problems]
-    try:
-        verdicts = campaign_report.write(campaigns, records, timings, len(tuning), out) if campaigns else None
-    except Exception as error:  # the settings are reported without verdicts
-        verdicts, names = None, ", ".join(str(campaign.path) for campaign in campaigns)
-        problems.append(f"{names}: the verdicts cannot be reported: {error!r}")
+            verdicts = campaign_report.write(campaigns, records, timings, len(tuning), out) if campaigns else None
+        except Exception as error:  # the settings are reported without verdicts
+            names = ", ".join(str(campaign.path) for campaign in campaigns)
+            failed.append(f"{names}: the verdicts cannot be reported: {error!r}")
+        outcomes = list(written)
+    reports = [each for each in outcomes if isinstance(each, SettingReport)]
+    problems += [problem for each in outcomes if isinstance(each, list) for problem in each]
+    problems += [problem for report in reports for problem in report.records.problems] + failed
     paths = html.write(reports, verdicts, timings, problems, out)
     for number, report in enumerate(reports, 1):
         print(f"{number}/{len(selected)}  runs: {len(report.records.runs)}  {report.folder}", flush=True)
     for problem in problems:
         print(f"rmsexp: {problem}", file=sys.stderr)
     return paths
+
+
+def _write_setting(job: tuple[Path, Records, dict[Path, Records], pd.DataFrame, Path]) -> SettingReport | list[str]:
+    """Write the report of a setting; if that fails, return what is wrong, so that the other settings are reported."""
+    try:
+        return setting_report.write(*job)
+    except Exception as error:
+        return [*job[1].problems, f"{job[0]}: this setting is not reported: {error!r}"]
 
 
 @entry_point

@@ -22,7 +22,8 @@ DIFFERENCES = (
     "shaded: differences at which a claim with a margin holds; arrow: the difference lies beyond the panel"
 )
 RATES = (
-    "points: seeds; lines: means; ring: chosen rate, the best of those with all tuning seeds; x at the edge: diverged"
+    "points: seeds; lines: means; ring: chosen rate, the best of those with all tuning seeds; "
+    "at the edge: x: diverged, arrow: far worse than most"
 )
 RANGES = "; horizontal bar: rates at which the interpolated mean is within the tolerance of the best"
 EQUAL_TIME = (

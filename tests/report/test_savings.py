@@ -13,7 +13,7 @@ from rmsexp.report.tables.markup import Table
 
 
 def chart(root: Path, impl: str = "eager") -> Chart:
-    return savings.chart(savings.rows(load_timings(root), impl), impl)
+    return savings.chart(savings.rows(load_timings(root), impl), impl, load_timings(root))
 
 
 def test_the_chart_has_the_savings_of_all_tasks_beside_the_papers(tmp_path: Path) -> None:

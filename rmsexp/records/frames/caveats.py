@@ -88,8 +88,9 @@ def _compared(target: statistics.Target, step: int | None) -> str:
     if step is None:
         return ""
     if target.scored:
+        metric = names.metric_label(target.metric)
         mean = f"tables compare scores: the mean of a run's last {score.SCORED} evaluations on all of {target.split}"
-        return f"{mean}; curves of {names.split_label(names.SAMPLE, target.metric).rstrip(':')}, are not part of it"
+        return f"{mean}; curves are of {names.on_split(names.SAMPLE, target.metric, metric)}"
     return f"tables compare at step {step}, the last at which all averaged runs were evaluated"
 
 

@@ -17,7 +17,11 @@ SEARCHED = ("bleu", "chrf")  # metrics of texts that are searched for, greedily 
 FINE = ("bits_per_byte", "loss")  # metrics whose differences are shown with four decimals instead of two
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "image_recall": "image recall@1,5,10", "bits_per_byte": "bits per byte"}
 METRICS |= {f"{kind}_r{k}": f"{kind} recall@{k}" for kind in ("image", "caption") for k in (1, 5, 10)}
-
+TASKS = {"cifar10": "CIFAR-10", "rnnsearch": "RNNSearch", "order_embedding": "Order-embeddings"}
+SPLITS = {VALID: "validation", SAMPLE: "validation", "train": "training"}
+OPTIONS = {"optim.lr": "learning rate", "schedule.steps": "steps", "evaluation": "evaluation on"}
+OPTIONS |= {"model.init_center": "weights centred on", "data.name": "data", "data.length": "sequence length"}
+WORDS = {"gain=false": "without gain", "model.qk_norm=true": "with QK-norm"}
 
 FLOAT32 = "float32"  # the usual precision, and that of records which do not name one
 
@@ -30,8 +34,33 @@ def norm_of(series: str) -> str:
 def label(series: str) -> str:
     """Return the name of a series for people, such as "pRMSNorm p=0.5" for "prms+p=0.5"."""
     norm, *overrides = series.split("+")
-    shown = (override.removeprefix("model.").removeprefix("schedule.") for override in overrides)
-    return " ".join([NAMES.get(norm, norm), *shown])
+    return " ".join([NAMES.get(norm, norm), *map(option_label, overrides)])
+
+
+def labels(series: Iterable[str]) -> dict[str, str]:
+    """Return the :func:`label` of each series. Their implementation is part of it only if they have several."""
+    impls = {name: [part for part in name.split("+") if part.startswith("impl=")] for name in series}
+    plain = without_impl if len(set(map(tuple, impls.values()))) == 1 else str
+    return {name: label(plain(name)) for name in impls}
+
+
+def task_label(task: str) -> str:
+    """Return the name of a task for people, such as "Attentive reader" for "attentive_reader"."""
+    words = task.replace("_", " ")
+    return TASKS.get(task, words[:1].upper() + words[1:])
+
+
+def setting_label(setting: str) -> str:
+    """Return a setting for people, such as "medium, learning rate 0.002" for "medium+optim.lr=0.002"."""
+    scale, *overrides = setting.split("+")
+    return ", ".join([scale, *map(option_label, overrides)])
+
+
+def option_label(option: str) -> str:
+    """Return an option, perhaps with its value, for people, such as "learning rate 0.002" for "optim.lr=0.002"."""
+    key, _, value = option.partition("=")
+    plain = option.removeprefix("model.").removeprefix("schedule.")
+    return f"{OPTIONS[key]} {value}".strip() if key in OPTIONS else WORDS.get(option.lower(), plain)
 
 
 def without_impl(series: str) -> str:
@@ -55,10 +84,11 @@ def metric_label(metric: str) -> str:
     return METRICS.get(metric, metric)
 
 
-def split_label(split: str, metric: str) -> str:
-    """Return the name of a split for people, to be followed by the metric, such as "valid, 256 examples, greedy:"."""
-    greedy = ", greedy" if metric in SEARCHED else ""
-    return f"valid, {score.SAMPLE_EXAMPLES} examples{greedy}:" if split == SAMPLE else split
+def on_split(split: str, metric: str, label: str, unit: str = "") -> str:
+    """Return a metric on a split for people: with its unit, such as "validation error (%, 256 examples)"."""
+    of_sample = [f"{score.SAMPLE_EXAMPLES} examples", *["greedy"] * (metric in SEARCHED)] if split == SAMPLE else []
+    remarks = ", ".join([*filter(None, [unit]), *of_sample])
+    return f"{SPLITS.get(split, split)} {label}" + f" ({remarks})" * bool(remarks)
 
 
 def scale_and_unit(metric: str) -> tuple[float, str]:

@@ -76,10 +76,10 @@ def missing(records: Records) -> str:
 
 
 def words(quantity: Quantity) -> str:
-    """Return a quantity's name for people, such as "valid BLEU"."""
-    return f"{names.split_label(quantity.split, quantity.metric)} {quantity.label}"
+    """Return a quantity's name for people, such as "validation BLEU"."""
+    return names.on_split(quantity.split, quantity.metric, quantity.label)
 
 
 def title(quantity: Quantity) -> str:
-    """Return the title of an axis: split, metric and unit, such as "valid error (%)"."""
-    return words(quantity) + (f" ({quantity.unit})" if quantity.unit else "")
+    """Return the title of an axis: split, metric and unit, such as "validation error (%)"."""
+    return names.on_split(quantity.split, quantity.metric, quantity.label, quantity.unit)

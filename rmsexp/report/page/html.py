@@ -55,7 +55,7 @@ def write(
     folder.mkdir(parents=True, exist_ok=True)
     reports = sorted(reports, key=lambda report: bool(report.records.runs["builtin"].eq(True).any()))  # real data first
     saved = {impl: savings_plot.rows(timings, impl) for impl in SAVINGS}
-    charts = {SAVINGS[impl]: savings_plot.chart(rows, impl) for impl, rows in saved.items() if len(rows)}
+    charts = {SAVINGS[impl]: savings_plot.chart(rows, impl, timings) for impl, rows in saved.items() if len(rows)}
     for name, drawn in charts.items():
         canvas.write(canvas.draw(drawn), folder / name)
     numbers = verdicts.table([]) if campaigns is None else campaigns.numbers

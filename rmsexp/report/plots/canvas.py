@@ -27,7 +27,7 @@ MARKED = 6  # a line has its marker at about so many of its points
 # Text in SVG files is stored as text, and drawing the same records twice gives identical files.
 SVG: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "rmsexp"}
 LOOKS: dict[str, dict[str, Any]] = {  # of lines and markers, by the kind of a mark
-    "line": {"linewidth": style.THICK, "markersize": 6, "markeredgewidth": 0},
+    "line": {},
     "seed": {"linewidth": style.THIN, "alpha": 0.55},
     "points": {"linestyle": "", "markersize": 5, "alpha": 0.6},
     "hollow": {"linestyle": "", "fillstyle": "none", "markeredgewidth": 1.4},
@@ -92,7 +92,8 @@ def draw(chart: Chart) -> Figure:
 
 
 def _paint(look: style.Look) -> dict[str, Any]:
-    return {"color": look.colour, "marker": look.marker, "fillstyle": "none" if "open" in look.symbol else "full"}
+    paint = {"color": look.colour, "marker": look.marker}
+    return paint | ({"markerfacecolor": "white"} if "open" in look.symbol else {})
 
 
 def _heading(panel: Panel) -> list[str]:
@@ -104,14 +105,15 @@ def _panel(axes: Axes, panel: Panel) -> None:
     axes.grid(color="#e6e6e6", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     for text in panel.texts:
-        place: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "top"}
-        axes.text(0.015, text.y, "\n".join(text.lines), size=8, **place)
+        axes.text(0.015, text.y, "\n".join(text.lines), size=8, transform=axes.get_yaxis_transform(), va="top")
     if panel.line is not None:
         axes.axvline(panel.line, color=style.PAPERS.colour, linewidth=0.8)
     for shade in panel.shades:
         axes.fill_betweenx([shade.bottom, shade.top], shade.low, shade.high, color="#dcdcdc", linewidth=0)
+    lines = [mark for mark in panel.marks if mark.kind == "line"]
     for mark in panel.marks:
-        _mark(axes, mark)
+        place: int = next((number for number, line in enumerate(lines) if line.look == mark.look), len(lines) - 1)
+        _mark(axes, mark, place, len(lines))
     _axis(axes, "x", panel.x)
     _axis(axes, "y", panel.y)
     heading = _heading(panel)
@@ -135,10 +137,16 @@ def _axis(axes: Axes, which: Literal["x", "y"], axis: Axis) -> None:
         axes.set(**{f"{which}lim": axis.range})
 
 
-def _mark(axes: Axes, mark: Mark) -> None:
-    paint, look = _paint(mark.look), LOOKS[mark.kind]
+def _mark(axes: Axes, mark: Mark, place: int, lines: int) -> None:
+    """Draw a mark. ``place``: that of its line among the ``lines`` of the panel."""
+    paint, look, size = _paint(mark.look), LOOKS[mark.kind], style.stacked(place, lines)
     if mark.kind in ("line", "seed"):
-        look = {"linestyle": mark.look.dash, **look, "markevery": marked(len(mark.x))}
+        look = {"linestyle": mark.look.dash, **look, "markevery": marked(len(mark.x), (place + 0.5) / max(1, lines))}
+    if mark.kind == "line":
+        edge = 1.2 if "open" in mark.look.symbol else 0
+        look |= {"linewidth": style.THICK * size, "markersize": 4 + 2 * size, "markeredgewidth": edge}
+    elif mark.kind == "ring":
+        look = look | {"markersize": 8 + 4 * size}
     if mark.kind == "seed" and len(mark.x) > 1:
         look = look | {"marker": ""}
     axes.plot(mark.x, mark.y, label=mark.label, **paint | look)
@@ -149,8 +157,11 @@ def _mark(axes: Axes, mark: Mark) -> None:
         axes.errorbar(mark.x, mark.y, xerr=errors, color=mark.look.colour, fmt="none", capsize=4)
 
 
-def marked(count: int) -> list[int]:
-    """Return the indices of about ``MARKED`` points of a line that get a marker; all of them if there are few."""
+def marked(count: int, shift: float = 0.5) -> list[int]:
+    """Return the indices of about ``MARKED`` points of a line that get a marker; all of them if there are few.
+
+    ``shift``: where the marker is between two of these points, from 0 to 1, so that those of equal lines differ.
+    """
     if count <= 2 * MARKED:
         return list(range(count))
-    return [int((number + 0.5) * count / MARKED) for number in range(MARKED)]
+    return [int((number + shift) * count / MARKED) for number in range(MARKED)]

@@ -18,7 +18,7 @@ from rmsexp.report.plots.style import Look
 Kind = Literal["line", "seed", "points", "hollow", "interval", "ring", "edge", "cross"]
 Values = Sequence[float] | NDArray[np.float64]
 Legend = Sequence[tuple[Look, str]]
-REACH = 6.0  # values further from the quartiles than this, times the distance of the quartiles, do not set the range
+REACH = 6.0  # as in :func:`robust`
 SPACE = 0.04  # space between the range and the edges of the panel, relative to the range
 BULK = (0.05, 0.95)  # quantiles
 DECADES = 100  # an axis is logarithmic if the largest of these quantiles and ends is more than this times the smallest
@@ -163,10 +163,20 @@ def padded(values: Iterable[float], share: float = 0.06) -> tuple[float, float]:
     return min(finite) - space, max(finite) + space
 
 
-def robust(title: str, values: Sequence[Values], ends: Sequence[float], may_be_log: bool) -> Axis:
+def beyond(marks: Sequence[Mark], low: float, high: float) -> list[str]:
+    """Return a note on the highest and one on the lowest value of marks, if it is beyond this range of the y axis."""
+    highest = max(marks, key=lambda mark: np.max(mark.y))
+    lowest = min(marks, key=lambda mark: np.min(mark.y))
+    ends = (("up to", highest, np.max(highest.y)), ("down to", lowest, np.min(lowest.y)))
+    found = [(what, mark, value) for what, mark, value in ends if not low <= value <= high]
+    labels = names.labels(mark.series for mark in marks)
+    return [f"beyond the axis: {what} {value:.3g} ({labels[mark.series]})" for what, mark, value in found]
+
+
+def robust(title: str, values: Sequence[Values], ends: Sequence[float], may_be_log: bool, reach: float = REACH) -> Axis:
     """Return the y axis for these curves.
 
-    Its range has all values within ``REACH`` times the distance of the quartiles from them, and the ``ends``. The axis
+    Its range has all values within ``reach`` times the distance of the quartiles from them, and the ``ends``. The axis
     is logarithmic if ``may_be_log``, all values are positive, and most of them span ``DECADES``. Then the quartiles are
     those of the logarithms.
 
@@ -175,6 +185,7 @@ def robust(title: str, values: Sequence[Values], ends: Sequence[float], may_be_l
         values: the y values of each curve.
         ends: the last values of curves, which nobody should miss.
         may_be_log: whether the quantity may have a logarithmic axis.
+        reach: values further from the quartiles than this, times their distance, do not set the range.
     """
     pool = np.concatenate([*values, np.array(ends, float)]) if values else np.empty(0)
     pool, last = pool[np.isfinite(pool)], np.array([end for end in ends if math.isfinite(end)])
@@ -183,18 +194,18 @@ def robust(title: str, values: Sequence[Values], ends: Sequence[float], may_be_l
     if may_be_log and pool.min() > 0:
         bulk = np.concatenate([np.quantile(pool, BULK), last])
         if bulk.max() > DECADES * bulk.min():
-            low, high = (math.exp(end) for end in _fences(np.log(pool), np.log(last)))
+            low, high = (math.exp(end) for end in _fences(np.log(pool), np.log(last), reach))
             space = (high / low) ** SPACE
             return Axis(title, (low / space, high * space), log=True)
-    low, high = _fences(pool, last)
+    low, high = _fences(pool, last, reach)
     space = SPACE * (high - low) or SPACE * abs(high) or SPACE
     return Axis(title, (low - space, high + space))
 
 
-def _fences(pool: Array, ends: Array) -> tuple[float, float]:
+def _fences(pool: Array, ends: Array, reach: float) -> tuple[float, float]:
     """Return the least and the greatest value that are not too far from the quartiles, or that are ends."""
     lower, upper = np.quantile(pool, [0.25, 0.75])
-    reach = REACH * (upper - lower)
+    reach *= upper - lower
     kept = pool[(pool >= lower - reach) & (pool <= upper + reach)] if reach else pool
     return float(min([kept.min(), *ends])), float(max([kept.max(), *ends]))
 
@@ -202,4 +213,5 @@ def _fences(pool: Array, ends: Array) -> tuple[float, float]:
 def legend(panels: Iterable[Panel]) -> Legend:
     """Return a legend with each series of the panels, in the order of norms."""
     looks = {mark.series: mark.look for panel in panels for mark in panel.marks if mark.series}
-    return [(looks[series], names.label(series)) for series in names.in_order(looks)]
+    labels = names.labels(looks)
+    return [(looks[series], labels[series]) for series in names.in_order(looks)]

@@ -1,20 +1,22 @@
 """The charts of the time that norms save relative to LayerNorm on all timed tasks, one per implementation."""
 
 import textwrap
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
 from rmsexp.records.frames import comparable, timing_records
-from rmsexp.records.frames.names import in_order, label, without_impl
+from rmsexp.records.frames.names import in_order, label, setting_label, task_label, without_impl
 from rmsexp.report import paper
 from rmsexp.report.plots import style
-from rmsexp.report.plots.chart import Axis, Chart, Mark, interval, padded
+from rmsexp.report.plots.chart import Axis, Chart, Mark, Text, interval, padded
 from rmsexp.report.plots.chart import rows as panel_of_rows
 from rmsexp.rules.ratios import FEWEST_ROUNDS
 
 SPREAD, APART = 0.7, 0.2  # in a row: distance of the first mark from the last, and of two machines, at most
 MACHINES = (("o", "circle"), ("s", "square"), ("^", "triangle-up"), ("v", "triangle-down"), ("X", "x"), ("P", "cross"))
+LEFT, RIGHT = ("<", "triangle-left"), (">", "triangle-right")  # the arrows at the edges
 CLOCK = ["machine", "processor", "threads", "precision"]
 LONG = 18  # characters of the changed options of a setting that are not shown
 WIDEST = 0.5  # a saving whose interval, of the ratio of times, is wider says too little to be drawn
@@ -50,28 +52,32 @@ def clock(row: dict[Any, Any]) -> str:
     return f"{comparable.machine(row)}, {comparable.threads(row['threads'])}{comparable.precision(row['precision'])}"
 
 
-def chart(rows: pd.DataFrame, impl: str) -> Chart:
+def chart(rows: pd.DataFrame, impl: str, timings: pd.DataFrame) -> Chart:
     """Return the chart: a row per task, setting and norm, with our savings and, for eager norms, the paper's.
 
-    Savings that were measured beside other programs, or in few rounds, are grey. The ends of intervals that are wider
-    than ``WIDEST`` may be beyond the axis. ``rows``: the :func:`rows` of an implementation.
+    Savings that were measured beside other programs, or in few rounds, are grey. Intervals that are wider than
+    ``WIDEST`` do not set the range of the axis: an arrow is at each end beyond it, and their ends are written.
+
+    ``rows``: the :func:`rows` of an implementation. ``timings``: all of them, whose machines are numbered.
     """
     table = rows.assign(clock=[clock(row) for row in rows.to_dict("records")], series=rows["series"].map(without_impl))
     table["weak"] = (table["time_state"] != "undisturbed") | (table["rounds"] < FEWEST_ROUNDS)
-    shown = _short(table)
+    timings = timings[timings["kind"] == "steps"]
+    timings = timings.assign(clock=[clock(row) for row in timings.to_dict("records")])
+    shown = {name: text for name, text in _short(timings).items() if name in set(table["clock"])}
     looks = style.looks(in_order(table["series"]))
-    labels, marks, ends = list[str](), list[Mark](), [0.0]
+    labels, marks, ends, wide = list[str](), list[Mark](), [0.0], list[tuple[style.Look, float, float, float]]()
     for names_of_row, line in table.groupby(["task", "setting", "series"], sort=False):
         task, setting, series = map(str, names_of_row)
         y = -float(len(labels))
-        scale, plus, changes = setting.partition("+")
+        scale, plus, changes = setting_label(setting).partition(", ")
         place = scale + plus + (changes if len(changes) < LONG else "…")
-        labels.append(textwrap.fill(f"{task}, {place}: {label(series)}", 26))
-        for of_paper in paper.select(task, "saving_vs_ln").to_dict("records") if impl == "eager" else []:
-            if of_paper["norm"] == series.lower():
-                text = f"paper, {of_paper['framework']}"
-                marks.append(Mark("hollow", style.PAPERS, [100 * of_paper["value"]], [y], label=text))
-                ends.append(100 * of_paper["value"])
+        labels.append(textwrap.fill(f"{task_label(task)}, {place}: {label(series)}", 26))
+        for published in paper.select(task, "saving_vs_ln").to_dict("records") if impl == "eager" else []:
+            if published["norm"] == series.lower():
+                text = f"paper, {published['framework']}"
+                marks.append(Mark("hollow", style.PAPERS, [100 * published["value"]], [y], label=text))
+                ends.append(100 * published["value"])
         step = min(APART, SPREAD / max(1, len(line) - 1))
         for number, row in enumerate(line.sort_values("clock").to_dict("records")):
             marker, symbol = MACHINES[list(shown).index(row["clock"]) % len(MACHINES)]
@@ -83,23 +89,32 @@ def chart(rows: pd.DataFrame, impl: str) -> Chart:
             text = f"{label(series)}, {row['clock']}"
             marks.append(interval(look, height, (saving, low, high), text, series, single=row["processes"] == 1))
             ends += [saving] if row["too_wide"] else [saving, low, high]
-    x = Axis("time saved per step (%)", padded(ends))
+            wide += [(look, height, low, high)] * row["too_wide"]
+    left, right = padded(ends)
+    for look, height, low, high in wide:
+        for end, is_beyond, marker, symbol in ((left, low < left, *LEFT), (right, high > right, *RIGHT)):
+            marks += [Mark("edge", look._replace(marker=marker, symbol=symbol), [end], [height])] * is_beyond
+    texts = [Text(height - 0.05, [f"{low:z.1f} to {high:z.1f} %"]) for _, height, low, high in wide]
     machines = [
         (style.OTHER_LOOKS[-1]._replace(marker=marker, symbol=symbol, dash=""), textwrap.fill(name, 34))
         for name, (marker, symbol) in zip(shown.values(), MACHINES, strict=False)
     ]
-    published = [(style.PAPERS, "paper, each framework")] * (impl == "eager")
-    legend = [*((look._replace(marker=""), label(series)) for series, look in looks.items()), *machines, *published]
+    of_paper = [(style.PAPERS, "paper, each framework")] * (impl == "eager")
+    legend = [*((look._replace(marker=""), label(series)) for series, look in looks.items()), *machines, *of_paper]
     notes = {
         "hollow: one process": (table["processes"] == 1).any(),
         f"grey: disturbed by other programs, or fewer than {FEWEST_ROUNDS} rounds": table["weak"].any(),
     }
     caption = [
-        "whole training steps, timed interleaved; 95 % intervals over processes",
+        "whole training steps, timed interleaved; 95 % intervals over processes"
+        + "; arrows: beyond the axis, as written" * bool(wide),
+        f"{table['machine'].nunique()} of {timings['machine'].nunique()} machines: those that timed {impl} norms and "
+        "LayerNorm; a number in parentheses is the same machine in all figures",
         "; ".join(note for note, applies in notes.items() if applies),
     ]
     title = f"Time saved relative to LayerNorm, {impl} norms"
-    return Chart(title, list(filter(None, caption)), [panel_of_rows(labels, marks, x, 0)], legend)
+    panel = panel_of_rows(labels, marks, Axis("time saved per step (%)", (left, right)), 0)
+    return Chart(title, list(filter(None, caption)), [replace(panel, texts=texts)], legend)
 
 
 def _short(table: pd.DataFrame) -> dict[str, str]:

@@ -18,13 +18,14 @@ from matplotlib.figure import Figure
 from rmsexp.records.frames import caveats, curves, names, quantities
 from rmsexp.records.frames.load import Records
 from rmsexp.report.plots import canvas, style
-from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel, robust
+from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel, beyond, robust
 from rmsexp.report.plots.style import Look
 from rmsexp.report.tables.formats import counted
 from rmsexp.rules.quantities import Quantity
 
 X = Literal["step", "time", "epoch"]
 SEED_POINTS, MEAN_POINTS = 200, 400  # of a curve, at most; a panel of a PNG is 645 pixels wide
+OTHER_RECALLS = ("image_r5", "image_r10")  # the curves of recall@1 stand for them; tables have all
 SMALL_UNIT = 100  # of steps: larger units are written in thousands
 DISTURBED = "every run was disturbed: do not compare times"
 # Of a series in a panel: a line per seed, a cross where a diverged seed ends, and the mean; the last values of the mean
@@ -42,19 +43,23 @@ def chart(records: Records, shown: Sequence[Quantity]) -> Chart:
     looks = style.looks(names.in_order(records.runs["series"]))
     in_bits = {quantity.split for quantity in shown if quantity.metric == "bits_per_byte"}  # the loss in another unit
     shown = [quantity for quantity in shown if quantity.metric != "loss" or quantity.split not in in_bits]
+    shown = [quantity for quantity in shown if quantity.metric not in OTHER_RECALLS]
     drawn = [panel for quantity in shown for panel in panels(records, quantity, looks)]
-    seeds, impls = records.runs["series"].value_counts(), records.runs["impl"].unique()
-    of_one_impl = names.without_impl if len(impls) == 1 else str
-    legend = [
-        (look, f"{names.label(of_one_impl(name))} ({counted(seeds[name], 'seed')})") for name, look in looks.items()
-    ]
+    seeds, impls, labels = records.runs["series"].value_counts(), records.runs["impl"].unique(), names.labels(looks)
+    legend = [(look, f"{labels[name]} ({counted(seeds[name], 'seed')})") for name, look in looks.items()]
     caption = ["; ".join([*caveats.brief(records), *(f"{impl} norms" for impl in impls if len(impls) == 1)])]
-    caption.append(reading(drawn))
-    return Chart(", ".join(records.names), caption, drawn, legend, columns=2)
+    of_time = [set(panel.note.split("; ")) - {""} for panel in drawn if panel.x.title != "step"]
+    shared = set.intersection(*of_time) if len(of_time) > 1 else set()  # what the caption says once
+    drawn = [
+        replace(panel, note="; ".join(each for each in panel.note.split("; ") if each not in shared)) for panel in drawn
+    ]
+    caption.append(reading(drawn, sorted(shared)))
+    task, setting = records.names
+    return Chart(f"{names.task_label(task)}, {names.setting_label(setting)}", caption, drawn, legend, columns=2)
 
 
-def reading(drawn: Sequence[Panel]) -> str:
-    """Return how to read the lines of panels."""
+def reading(drawn: Sequence[Panel], of_time: Sequence[str] = ()) -> str:
+    """Return how to read the lines of panels. ``of_time``: what is noted about all panels against time."""
     marks = [mark for panel in drawn for mark in panel.marks]
     band = any(len(mark.low) for mark in marks)
     disturbed = any(mark.look.dash == style.TIME_EXCLUDED for mark in marks)
@@ -64,7 +69,7 @@ def reading(drawn: Sequence[Panel]) -> str:
         "short dashes: disturbed by other programs, time not comparable": disturbed,
         "x: diverged": any(mark.kind == "cross" for mark in marks),
     }
-    return "; ".join(text for text, applies in parts.items() if applies)
+    return "; ".join([*(text for text, applies in parts.items() if applies), *(f"time: {note}" for note in of_time)])
 
 
 def panels(
@@ -150,12 +155,8 @@ def _panel(x: Axis, y: Axis, lines: Mapping[str, Lines], notes: list[str]) -> Pa
     marks = [mark for of_series, *_ in lines.values() for mark in of_series]
     marks = [replace(mark, y=np.clip(mark.y, low, high)) if mark.kind == "cross" else mark for mark in marks]
     notes = notes if marks else ["nothing recorded yet"]
+    labels = names.labels(lines)
     for count in dict.fromkeys(count for *_, count in lines.values() if count):
-        of = [names.label(name) for name, (*_, own) in lines.items() if own == count]
+        of = [labels[name] for name, (*_, own) in lines.items() if own == count]
         notes.append(f"{count}: {'every norm' if len(of) == len(lines) > 1 else ', '.join(of)}")
-    if marks:
-        highest, lowest = max(marks, key=lambda mark: np.max(mark.y)), min(marks, key=lambda mark: np.min(mark.y))
-        for what, mark, value in (("up to", highest, np.max(highest.y)), ("down to", lowest, np.min(lowest.y))):
-            if not low <= value <= high:
-                notes.append(f"beyond the axis: {what} {value:.3g} ({names.label(mark.series)})")
-    return Panel(x, y, marks, note="; ".join(notes))
+    return Panel(x, y, marks, note="; ".join([*notes, *(beyond(marks, low, high) if marks else [])]))

@@ -5,7 +5,7 @@ with deuteranopia and protanopia, and their contrast on both backgrounds of the 
 """
 
 from collections.abc import Iterable
-from itertools import cycle
+from itertools import cycle, product
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -52,19 +52,30 @@ VARIANTS: tuple[Dash, ...] = (
     (0, (7, 1.5, 1.5, 1.5)),
     (0, (7, 1.5, 1.5, 1.5, 1.5, 1.5)),
     (0, (12, 3)),
+    (0, (3, 1.5)),
 )
+WIDEST = 2.0  # of a line that is drawn first, relative to the last one above it, so that both are seen
 
 
 def looks(series: Iterable[str]) -> dict[str, Look]:
     """Return the look of each series, in the given order.
 
     Norms that are not in ``LOOKS`` get, one after the other, those that no other norm has. Series of one norm differ in
-    their dashes, which repeat beyond five of them.
+    their dashes; the seventh to the twelfth have hollow markers, and those after them repeat.
     """
     by_norm: dict[str, list[str]] = {}
     for name in dict.fromkeys(series):
         by_norm.setdefault(norm_of(name), []).append(name)
     free = cycle([*OTHER_LOOKS, *(look for norm, look in LOOKS.items() if norm not in by_norm)])
     of_norms = {norm: LOOKS.get(norm) or next(free) for norm in by_norm}
-    dashes = {name: dash for names in by_norm.values() for name, dash in zip(names, cycle(VARIANTS), strict=False)}
-    return {name: of_norms[norm_of(name)]._replace(dash=dash) for name, dash in dashes.items()}
+    found = {}
+    for norm, names in by_norm.items():
+        for (fill, dash), name in zip(cycle(product(("", "-open"), VARIANTS)), names, strict=False):
+            look = of_norms[norm]
+            found[name] = look._replace(dash=dash, symbol=look.symbol + fill)
+    return found
+
+
+def stacked(place: int, count: int) -> float:
+    """Return the size of the line that is drawn at this place of ``count``, relative to the last one."""
+    return 1 + (WIDEST - 1) * (count - 1 - place) / max(1, count - 1)

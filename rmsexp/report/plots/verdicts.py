@@ -16,12 +16,13 @@ from rmsexp.campaign.results import Campaign
 from rmsexp.records.frames import comparable, curves, names, quantities
 from rmsexp.records.frames.comparable import Comparison
 from rmsexp.records.frames.load import Records
-from rmsexp.report.plots.chart import Axis, Mark, Panel, Shade, Text, interval, padded
+from rmsexp.report.plots.chart import Axis, Mark, Panel, Shade, Text, beyond, interval, padded, robust
 from rmsexp.report.plots.style import Look
 from rmsexp.report.tables import formats, verdicts
 from rmsexp.rules import claims, measures, pairs, significance
 
 WRAP = 44  # characters of a line of text in a panel: it has to fit a telephone
+COLLAPSED = 1.5  # see :func:`robust`; as in a box plot
 FURTHEST = 4  # margins; a difference further from 0 is an arrow, since an axis to it would make margins hard to see
 LINE, GAP = 0.34, 0.4  # heights, in units of the y axis of differences: of a line of text, and around an interval
 INCHES = 0.5  # per unit of the y axis of differences
@@ -74,10 +75,10 @@ def _differences(task: str, rows: pd.DataFrame, looks: Looks) -> Panel:
             marks.append(_difference(row, y, (low, high), looks[row["a"]]))
         y -= GAP
     label, unit = names.metric_label(metric), rows["unit"].iloc[0]
-    of = f"{split} {label}" if rows["of"].iloc[0] != measures.RANGE else "width of the stable range"
+    of = names.on_split(split, metric, label) if rows["of"].iloc[0] != measures.RANGE else "width of the stable range"
     x_title = textwrap.fill(f"advantage in {of}" + f" ({unit})" * (unit != label), WRAP)
     x, rows_of_text = Axis(x_title, (low, high)), Axis(range=(y, 0.0), ticks=())
-    return Panel(x, rows_of_text, marks, task, texts=texts, shades=shades, line=0, height=-INCHES * y)
+    return Panel(x, rows_of_text, marks, names.task_label(task), texts=texts, shades=shades, line=0, height=-INCHES * y)
 
 
 def _difference(row: dict[Any, Any], y: float, ends: tuple[float, float], look: Look) -> Mark:
@@ -95,37 +96,51 @@ def _difference(row: dict[Any, Any], y: float, ends: tuple[float, float], look: 
 def rates(campaign: Campaign, looks: Looks) -> Panel:
     """Return the score of each norm of a campaign against its rate.
 
-    The score is that on validation examples; for claims about stable ranges that of the claims, with the ranges.
+    The score is that on validation examples; for claims about stable ranges that of the claims, with the ranges. Runs
+    that are far worse than most do not set the range of the y axis: arrows at its edge are at their rates.
     """
     found: dict[str, dict[float, list[float]]] = {}  # the scores of runs that ended, NaN for those that diverged
     for norm in campaign.every_arm:
         ended = [(job.rate, result.score) for job, result in campaign.rated(norm) if result.ended]
         found[norm] = {rate: [score for at, score in ended if at == rate] for rate in sorted(dict(ended))}
     values = [value for by_rate in found.values() for scores in by_rate.values() for value in scores]
-    low, high = padded(values)
-    marks = list[Mark]()
+    title = quantities.title(quantities.usual(*(campaign.tuned_by if campaign.tolerance is None else campaign.score)))
+    choices = ((found[norm], choice.rate) for norm, choice in campaign.choice.items())
+    chosen = [float(np.mean(points[rate])) for points, rate in choices if rate in points]
+    y = robust(title, [values], chosen, may_be_log=False, reach=COLLAPSED)
+    assert y.range is not None
+    (low, high), marks = y.range, list[Mark]()
     for number, (norm, points) in enumerate(found.items()):
         inward = (0.02 + 0.04 * number) * (high - low)  # crosses of several norms must not overlap
         edge = high - inward if campaign.mode == "min" else low + inward
-        marks += _rate_marks(campaign, norm, points, looks[norm], edge)
+        marks += _rate_marks(campaign, norm, points, looks[norm], edge, y.range)
     tried = sorted({rate for points in found.values() for rate in points}) or [0.65, 1.5]
     grid = campaign.tuning.grid if campaign.tolerance is None else campaign.grid[::2]
-    title = quantities.title(quantities.usual(*(campaign.tuned_by if campaign.tolerance is None else campaign.score)))
-    x = Axis(campaign.rate, (tried[0] / 1.3, tried[-1] * 1.3), log=True, ticks=grid)  # labels between would overlap
-    return Panel(x, Axis(title, (low, high)), marks, _title(campaign))
+    title = names.option_label(campaign.rate)
+    x = Axis(title, (tried[0] / 1.3, tried[-1] * 1.3), log=True, ticks=grid)  # labels between would overlap
+    means = [mark for mark in marks if mark.kind == "line"]
+    return Panel(x, y, marks, _title(campaign), "; ".join(beyond(means, low, high) if means else []))
 
 
-def _rate_marks(campaign: Campaign, norm: str, points: dict[float, list[float]], look: Look, edge: float) -> list[Mark]:
-    """Return the marks of a norm. ``points``: its scores by rate; ``edge``: the height of crosses of diverged runs."""
+def _rate_marks(
+    campaign: Campaign, norm: str, points: dict[float, list[float]], look: Look, edge: float, ends: tuple[float, float]
+) -> list[Mark]:
+    """Return the marks of a norm. ``points``: its scores by rate; ``edge``: the height of crosses and arrows.
+
+    Crosses are those of diverged runs; arrows stand for means beyond the ``ends`` of the axis.
+    """
     label = names.label(norm)
     each = [(rate, value) for rate, values in points.items() for value in values if not math.isnan(value)]
     means = {rate: float(np.nanmean(values)) for rate, values in points.items() if not np.isnan(values).all()}
     crosses = [rate for rate, values in points.items() if np.isnan(values).any()]
     choice = campaign.choice.get(norm)
     chosen = [rate for rate in means if choice is not None and rate == choice.rate]
+    far = [rate for rate, mean in means.items() if not ends[0] <= mean <= ends[1]]
+    marker, symbol = ("^", "triangle-up") if campaign.mode == "min" else ("v", "triangle-down")
     marks = [
         Mark("points", look, [rate for rate, _ in each], [value for _, value in each], label=f"{label}, each seed"),
         Mark("line", look, list(means), list(means.values()), label=f"{label}, mean", series=norm),
+        Mark("edge", look._replace(marker=marker, symbol=symbol), far, [edge] * len(far), label=f"{label}, far worse"),
         Mark("ring", look, chosen, [means[rate] for rate in chosen], label=f"{label}, chosen"),
         Mark("cross", look, crosses, [edge] * len(crosses), label=f"{label}, diverged"),
     ]
@@ -150,10 +165,12 @@ def ladder(campaign: Campaign, looks: Looks) -> Panel:
     split, metric = campaign.score
     references = {claim.b for claim in campaign.claims}
     over = f" over {names.label(references.pop())}" if len(references) == 1 else ""
-    title = f"advantage{over} in {split} {names.metric_label(metric)} ({names.unit_of_difference(metric)})"
+    of = names.on_split(split, metric, names.metric_label(metric), names.unit_of_difference(metric))
+    title = f"advantage{over} in {of}"
     y = Axis(title, padded([0.0, *(end for mark in marks for end in (*mark.low, *mark.high))]))
     x_range = campaign.sizes[0] / 1.1, campaign.sizes[-1] * 1.1
-    return Panel(Axis(next(iter(campaign.ladder)), x_range, log=True, ticks=campaign.sizes), y, marks, _title(campaign))
+    size = names.option_label(next(iter(campaign.ladder)))
+    return Panel(Axis(size, x_range, log=True, ticks=campaign.sizes), y, marks, _title(campaign))
 
 
 def timed(campaign: Campaign, records: Records, timings: pd.DataFrame) -> Timed | None:
@@ -246,4 +263,4 @@ def _sample(campaign: Campaign, records: Records, norm: str) -> pd.DataFrame:
 
 
 def _title(campaign: Campaign) -> str:
-    return f"{campaign.task} ({campaign.name})"
+    return f"{names.task_label(campaign.task)} ({campaign.name})"

@@ -39,7 +39,7 @@ def level(records: Records) -> tuple[str, float, str] | None:
     by_step = rows[rows["series"] == leader].groupby("step")["value"].mean()
     start, end = float(by_step[by_step.index.min()]), float(means.loc[leader])
     value = start + SHARE * (end - start)
-    metric = f"{names.split_label(split, target.metric)} {names.metric_label(target.metric)}"
+    metric = names.on_split(split, target.metric, names.metric_label(target.metric))
     counts = rows.groupby("folder").size()
     evaluations = " to ".join(dict.fromkeys([f"{counts.min()}", f"{counts.max()}"]))
     title = (
