@@ -140,27 +140,30 @@ def files_composed_once() -> Iterator[None]:
     compose, own = loader._compose_config_from_defaults_list, os.path.realpath(config.CONFIGS)
     parsed, lists, composed = dict[Any, bytes](), dict[Any, Any](), dict[int, bytes]()
 
-    def place(source: Any) -> tuple[str, str] | None:
-        """Return what tells a source of configs apart from others, or None if tests change its files."""
-        path = os.path.realpath(source.path) if source.scheme() == "file" else source.path
-        return (source.provider, path) if source.scheme() != "file" or path.startswith(own) else None
+    def fixed(source: Any) -> bool:
+        return source.scheme() != "file" or os.path.realpath(source.path).startswith(own)
+
+    def content(source: Any) -> tuple[Any, ...]:
+        """Return what tells a source of configs apart: its place, or the files of a folder that a test made."""
+        paths = [] if fixed(source) else sorted(path for path in Path(source.path).rglob("*.yaml") if path.is_file())
+        files = [(path.relative_to(source.path), path.read_bytes()) for path in paths]
+        return (source.provider, source.path if fixed(source) else None, *files)
 
     def load_once(self: Any, config_path: str) -> Any:
         source = self._find_object_source(config_path, ObjectType.CONFIG)
-        if source is None or place(source) is None or source.scheme() == "structured":
+        if source is None or not fixed(source) or source.scheme() == "structured":
             return load(self, config_path)
-        key = (place(source), config_path)
+        key = (source.provider, source.path, config_path)
         if key not in parsed:
             parsed[key] = pickle.dumps(load(self, config_path))
         return pickle.loads(parsed[key])
 
     def create_once(repo: Any, config_name: str, overrides_list: list[Any], **options: bool) -> Any:
-        places = [place(source) for source in repo.get_sources()]
-        if None in places or config_name != "config":
+        if config_name != "config":
             return create(repo, config_name, overrides_list, **options)
         values = defaults_list.Overrides(repo, overrides_list).config_overrides
         files = [word.input_line for word in overrides_list if not any(word is value for value in values)]
-        key = (*places, *files, *options.items())
+        key = (*map(content, repo.get_sources()), *files, *options.items())
         if key not in lists:
             lists[key] = create(repo, config_name, overrides_list, **options)
         return dataclasses.replace(lists[key], config_overrides=values)
