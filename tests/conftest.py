@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import gc
 import os
+import pickle
 import signal
 import sys
 from collections.abc import Iterator
@@ -124,24 +125,61 @@ def no_waiting_for_disks() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def config_files_parsed_once() -> Iterator[None]:
-    """Keep what Hydra has parsed of the package's own config files, from which tests compose a thousand configs."""
-    from hydra._internal.core_plugins.file_config_source import FileConfigSource
+def files_composed_once() -> Iterator[None]:
+    """Keep what Hydra parses of its own and the package's config files, and what it composes of the same files.
+
+    Tests compose a thousand configs, most of which differ in values alone; Hydra sets those in a copy.
+    """
+    from hydra._internal import config_loader_impl, config_repository, defaults_list
+    from hydra.core.object_type import ObjectType
 
     from rmsexp import config
 
-    load, kept, own = FileConfigSource.load_config, dict[tuple[str, str, str], Any](), os.path.realpath(config.CONFIGS)
+    repository, loader = config_repository.ConfigRepository, config_loader_impl.ConfigLoaderImpl
+    load, create = repository.load_config, defaults_list.create_defaults_list
+    compose, own = loader._compose_config_from_defaults_list, os.path.realpath(config.CONFIGS)
+    parsed, lists, composed = dict[Any, bytes](), dict[Any, Any](), dict[int, bytes]()
 
-    def load_once(self: Any, name: str) -> Any:
-        if not os.path.realpath(self.path).startswith(own):
-            return load(self, name)  # tests change these
-        key = (self.provider, self.path, name)
-        if key not in kept:
-            kept[key] = load(self, name)
-        return dataclasses.replace(kept[key], config=copy.deepcopy(kept[key].config))
+    def fixed(source: Any) -> bool:
+        return source.scheme() != "file" or os.path.realpath(source.path).startswith(own)
+
+    def content(source: Any) -> tuple[Any, ...]:
+        """Return what tells a source of configs apart: its place, or the files of a folder that a test made."""
+        paths = [] if fixed(source) else sorted(path for path in Path(source.path).rglob("*.yaml") if path.is_file())
+        files = [(path.relative_to(source.path), path.read_bytes()) for path in paths]
+        return (source.provider, source.path if fixed(source) else None, *files)
+
+    def load_once(self: Any, config_path: str) -> Any:
+        source = self._find_object_source(config_path, ObjectType.CONFIG)
+        if source is None or not fixed(source) or source.scheme() == "structured":
+            return load(self, config_path)
+        key = (source.provider, source.path, config_path)
+        if key not in parsed:
+            parsed[key] = pickle.dumps(load(self, config_path))
+        return pickle.loads(parsed[key])
+
+    def create_once(repo: Any, config_name: str, overrides_list: list[Any], **options: bool) -> Any:
+        if config_name != "config":
+            return create(repo, config_name, overrides_list, **options)
+        values = defaults_list.Overrides(repo, overrides_list).config_overrides
+        files = [word.input_line for word in overrides_list if not any(word is value for value in values)]
+        key = (*map(content, repo.get_sources()), *files, *options.items())
+        if key not in lists:
+            lists[key] = create(repo, config_name, overrides_list, **options)
+        return dataclasses.replace(lists[key], config_overrides=values)
+
+    def compose_once(self: Any, defaults: list[Any], repo: Any) -> Any:
+        if not any(defaults is kept.defaults for kept in lists.values()):
+            return compose(self, defaults, repo)
+        if id(defaults) not in composed:
+            composed[id(defaults)] = pickle.dumps(compose(self, defaults, repo))
+        return pickle.loads(composed[id(defaults)])  # faster than copy.deepcopy
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FileConfigSource, "load_config", load_once)
+        patch.setattr(repository, "load_config", load_once)
+        patch.setattr(repository, "__deepcopy__", lambda self, _: copy.copy(self), raising=False)  # with its sources
+        patch.setattr(config_loader_impl, "create_defaults_list", create_once)
+        patch.setattr(loader, "_compose_config_from_defaults_list", compose_once)
         yield
 
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,17 @@ def _composed(overrides: Sequence[str], config_dir: str | None) -> dict[str, Any
     return composed
 
 
+def _base(*chosen: str, config_dir: str | None = None) -> dict[str, Any]:
+    """Return the normalised config of the chosen files alone, from which the names of runs tell what was changed."""
+    composed = _composed(chosen, config_dir)
+    if isinstance(composed.get("model"), dict):
+        composed["model"].pop("variant", None)  # names have the variant, but not the values it determines
+    return normalised(composed, imported)
+
+
+_base_of_package = lru_cache(maxsize=256)(_base)  # a campaign has hundreds of runs; the user's own files may change
+
+
 def job(overrides: Sequence[str], config_dir: str | None = None, own_norm: Any = None) -> Job:
     """Return the job of one run's overrides, with its config composed and checked.
 
@@ -171,10 +183,7 @@ def job(overrides: Sequence[str], config_dir: str | None = None, own_norm: Any =
     _check_own_names(overrides, names, config_dir)
     keys = ("task", "norm", "scale", "model.variant")
     chosen = [word.input_line or "" for word in parse(overrides) if word.key_or_group in keys]
-    without_options = _composed(chosen, config_dir)
-    if isinstance(without_options.get("model"), dict):
-        without_options["model"].pop("variant", None)  # names have the variant, but not the values it determines
-    base = normalised(without_options, imported)
+    base = _base_of_package(*chosen) if config_dir is None else _base(*chosen, config_dir=config_dir)
     if own_norm is not None and base["norm"]["name"] != norm.name:  # a norm without a config
         base = base | {"norm": own_norm.as_config(defaults=True)}
     changed = differences(resolved, base)

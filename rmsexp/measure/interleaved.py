@@ -158,9 +158,10 @@ def _peak_bytes(step: Callable[[], object], device: torch.device) -> int | None:
         before = torch.cuda.memory_allocated(device)
         step()
         return torch.cuda.max_memory_allocated(device) - before
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+    # torch.profiler.profile would do the same after importing the compiler, which takes seconds
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
         step()
-    result = profile.profiler.kineto_results if profile.profiler is not None else None
+    result = profile.kineto_results
     if result is None:
         return None
     allocated = peak = 0

@@ -19,12 +19,11 @@ from rmsexp.commands import report
 from rmsexp.records import record
 from rmsexp.records.record import RunFolder
 from rmsexp.report import setting_report
+from rmsexp.report.page import html
 from rmsexp.system import atomic, lock
 from rmsexp.train import checkpoint
 
 pytestmark = pytest.mark.slow
-
-BAD = Path("cifar10/demo/rms/seed1")
 
 
 @pytest.fixture
@@ -57,6 +56,8 @@ def reported(results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     It checks that the report lists the other runs. ``figures``: whether they are drawn.
     """
 
+    monkeypatch.setattr(html, "get_plotlyjs", str)  # compressing it takes a fifth of a report's time
+
     def report_of_results(*, figures: bool = False) -> str:
         if not figures:
             monkeypatch.setattr(setting_report, "canvas", Mock())
@@ -79,54 +80,64 @@ def with_rows(folder: Path, change: Callable[[str], str]) -> None:
     files.write_status("finished", files.read_status()["step"])
 
 
-# --- values
+# --- values; each report has a run or record with each of them
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("loss", "NaN"), ("error", "-1e308"), ("step", "Infinity"), ("seconds", "1e400"), ("loss", "1" + "0" * 400)],
-)
-def test_an_impossible_value_is_listed(results: Path, key: str, value: str, reported: Callable[..., str]) -> None:
-    def change(text: str) -> str:
-        rows = [json.loads(line) for line in text.splitlines()]
-        for row in rows[-2:]:
-            row[key] = dict.fromkeys(row["seconds"], "VALUE") if key == "seconds" else "VALUE"
-        return "".join(json.dumps(row) + "\n" for row in rows).replace('"VALUE"', value)
-
-    with_rows(results / BAD, change)
-    problems = reported(figures=True)
-    assert str(results / BAD / record.METRICS) in problems
-    assert str(results / BAD / record.METRICS) in (results / "report/report.md").read_text()
+def bad_runs(results: Path, count: int) -> list[Path]:
+    """Write runs that differ in their seed, to be damaged; return their folders."""
+    return [write_run(results, "rms", seed) for seed in range(2, 2 + count)]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_impossible_values_are_listed(results: Path, reported: Callable[..., str]) -> None:
+    values = [
+        ("loss", "NaN"),
+        ("error", "-1e308"),
+        ("step", "Infinity"),
+        ("seconds", "1e400"),
+        ("loss", "1" + "0" * 400),
+    ]
+    folders = bad_runs(results, len(values))
+    for folder, (key, value) in zip(folders, values, strict=True):
+
+        def change(text: str, key: str = key, value: str = value) -> str:
+            rows = [json.loads(line) for line in text.splitlines()]
+            for row in rows[-2:]:
+                row[key] = dict.fromkeys(row["seconds"], "VALUE") if key == "seconds" else "VALUE"
+            return "".join(json.dumps(row) + "\n" for row in rows).replace('"VALUE"', value)
+
+        with_rows(folder, change)
+    problems, text = reported(figures=True), (results / "report/report.md").read_text()
+    for folder in folders:
+        assert str(folder / record.METRICS) in problems
+        assert str(folder / record.METRICS) in text
+
+
+def test_a_run_json_with_an_unknown_value_is_listed(results: Path, reported: Callable[..., str]) -> None:
+    changes: list[dict[str, object]] = [
         {"target": {"split": "test", "metric": "error", "mode": "best", "selection": "valid"}},
         {"recipe_steps": 1e308},
         {"seed": 10**400},
         {"parameters": {"total": 10**400}},
         {"quantities": [{"split": "test", "metric": "error", "label": 3, "unit": "", "log": True}]},
-    ],
-    ids=["mode", "steps", "seed", "parameters", "quantity"],
-)
-def test_a_run_json_with_an_unknown_value_is_listed(
-    results: Path, changes: dict[str, object], reported: Callable[..., str]
-) -> None:
-    path = results / BAD / record.RUN
-    atomic.write_json(path, json.loads(path.read_text()) | changes)
-    assert f"{path}: " in reported()
+    ]
+    paths = [folder / record.RUN for folder in bad_runs(results, len(changes))]
+    for path, change in zip(paths, changes, strict=True):
+        atomic.write_json(path, json.loads(path.read_text()) | change)
+    problems = reported()
+    assert [path for path in paths if f"{path}: " not in problems] == []
 
 
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "1e308", "-1.0"])
-def test_a_timing_with_impossible_times_is_listed(results: Path, value: str, reported: Callable[..., str]) -> None:
-    path = write_timing(results, {"ln": 1.0, "rms": 0.9}) / "timing.json"
-    stored = json.loads(path.read_text())
-    for process in stored["processes"]:
-        for seconds in process["seconds"].values():
-            seconds[0] = "VALUE"
-    path.write_text(json.dumps(stored).replace('"VALUE"', value))
-    assert f"{path}: timing record ignored" in reported()
+def test_a_timing_with_impossible_times_is_listed(results: Path, reported: Callable[..., str]) -> None:
+    paths = []
+    for number, value in enumerate(("NaN", "Infinity", "1e308", "-1.0")):
+        paths.append(write_timing(results, {"ln": 1.0, "rms": 0.9}, number=number) / "timing.json")
+        stored = json.loads(paths[-1].read_text())
+        for process in stored["processes"]:
+            for seconds in process["seconds"].values():
+                seconds[0] = "VALUE"
+        paths[-1].write_text(json.dumps(stored).replace('"VALUE"', value))
+    problems = reported()
+    assert [path for path in paths if f"{path}: timing record ignored" not in problems] == []
 
 
 # --- names
@@ -186,31 +197,28 @@ things = pytest.mark.parametrize("thing", THINGS, ids=[thing.__name__ for thing 
 
 
 @things
-@pytest.mark.parametrize("name", [record.METRICS, record.RUN, record.STATUS, record.CONFIG])
-def test_something_else_in_the_place_of_a_file_of_a_run(
-    results: Path, name: str, thing: Callable[[Path], None], reported: Callable[..., str]
+def test_something_else_in_the_place_of_a_record(
+    results: Path, thing: Callable[[Path], None], reported: Callable[..., str]
 ) -> None:
-    path = results / BAD / name
-    path.unlink()
-    thing(path)
-    assert str(path) in reported()
+    """One report and status has it in the place of each file of a run, each in another run, and of other records."""
+    names = (record.METRICS, record.RUN, record.STATUS, record.CONFIG)
+    of_runs = [folder / name for folder, name in zip(bad_runs(results, len(names)), names, strict=True)]
+    others = [results / place for place in ("campaigns/a/campaign.json", "cifar10/demo/timing/steps0/timing.json")]
+    (of_runs[-1]).touch()
+    for path in of_runs:
+        path.unlink()
+        thing(path)
+    for path in others:
+        path.parent.mkdir(parents=True)
+        thing(path)
+    problems = reported()
+    # a folder with the name of another record is none
+    assert [path for path in of_runs + others * (thing is not Path.mkdir) if str(path) not in problems] == []
     with no_waiting():
         status = progress.read(results)
-    assert len(status.runs) == 4
-    assert any(str(path) in line for line in status.problems) or name == record.CONFIG  # of ended runs it is not read
-
-
-@things
-@pytest.mark.parametrize("place", ["campaigns/a/campaign.json", "cifar10/demo/timing/steps0/timing.json"])
-def test_something_else_in_the_place_of_another_record(
-    results: Path, place: str, thing: Callable[[Path], None], reported: Callable[..., str]
-) -> None:
-    path = results / place
-    path.parent.mkdir(parents=True)
-    thing(path)
-    problems = reported()
-    if thing is not Path.mkdir:  # a folder of this name is no record
-        assert str(path) in problems
+    assert len(status.runs) == 4 + len(names)
+    ended = of_runs[:-1]  # of runs that have ended, the config is not read
+    assert [path for path in ended if not any(str(path) in line for line in status.problems)] == []
 
 
 @things

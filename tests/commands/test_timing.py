@@ -18,7 +18,8 @@ from helpers.reading_and_retrieval import tiny
 
 from rmsexp import config
 from rmsexp.commands import timing
-from rmsexp.measure import interleaved, new_process, processes, steps
+from rmsexp.measure import interleaved, new_process, processes
+from rmsexp.measure import steps as timed_steps
 from rmsexp.records.frames import timing_records
 from rmsexp.report.tables import savings
 from rmsexp.rules.ratios import over_processes, paired_ratio
@@ -89,11 +90,13 @@ def test_several_implementations_need_labels() -> None:
 def setting(tmp_path_factory: pytest.TempPathFactory, small_synthetic_data: None) -> Path:  # noqa: ARG001
     """Return a setting's folder with timing records of a tiny order-embedding model."""
     root = tmp_path_factory.mktemp("timing")
-    words = [*tiny("order_embedding"), f"results={root}", f"data.root={root}", "timing.target_width=9", "threads=1"]
+    words = [*tiny("order_embedding"), f"results={root}", f"data.root={root}", "timing.target_width=999", "threads=1"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(interleaved, "BLOCK_SECONDS", 1e-3)
+        patch.setattr(interleaved, "FEWEST_STEPS", 1)
+        patch.setattr(timed_steps, "FEWEST_ROUNDS", 8)
         patch.setattr(processes, "in_new_process", lambda _, work, arguments, report: work(*arguments, report))
-        patch.setattr(steps, "PARTS_BLOCKS", 1)
+        patch.setattr(timed_steps, "PARTS_BLOCKS", 1)
         assert timing.main([*words, "norms=[none,ln,rms,prms]", "timing.processes=2"]) == 0
         assert timing.main([*words, "norms=[ln,rms]", "timing.processes=1", "timing.budget=0.01"]) == 0
     (folder,) = (root / "order_embedding").iterdir()
@@ -120,7 +123,7 @@ def test_rows_of_a_record_follow_from_its_seconds(setting: Path) -> None:
         ratios = [paired_ratio(seconds[series], seconds["ln"]).ratio for seconds in measured]
         assert row["estimates"] == tuple(ratios)
         assert (row["ratio"], row["low"], row["high"]) == over_processes(ratios)
-        assert (row["processes"], row["rounds"]) == (2, 40)
+        assert (row["processes"], row["rounds"]) == (2, 16)
         assert min(row["forward"], row["backward"], row["update"], row["peak_bytes"]) > 0
     session = stored["processes"][0]["session"]
     assert session["versions"]["torch"] == torch.__version__.split("+")[0]
@@ -233,7 +236,7 @@ def test_finished_processes_are_kept(
     assert timing.main([f"results={tmp_path}"]) == status
     output = capsys.readouterr()
     assert output.err == f"rmsexp: {message}\n"
-    assert "one process, not replicated, 20 rounds" in output.out
+    assert "one process, not replicated, 8 rounds" in output.out
     (record,) = tmp_path.rglob(timing_records.FILE)
     assert readers.read_json(record)["stopped"] == "interrupted"
 

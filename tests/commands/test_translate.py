@@ -2,9 +2,7 @@
 
 import io
 import itertools
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +23,7 @@ from rmsexp.train import checkpoint
 from rmsexp.work import runner
 
 Translate = Callable[..., Ended]
-EDGES = ("log_every=20", "eval_every=20", "checkpoint_every=20", "threads=1", "device=cpu")
+EDGES = ("log_every=20", "eval_every=40", "checkpoint_every=40", "threads=1", "device=cpu")
 SEARCH = ("decoding.max_length=25", "decoding.valid_beam=3")
 LEARNT = {  # options with which a run learns a little in seconds
     "rnnsearch": ("max_steps=100", "optim.lr=0.02", "data.max_length=18", "model.embedding=16", "model.hidden=24"),
@@ -192,7 +190,7 @@ def test_a_run_of_another_task_is_refused(data_root: Path, translated: Translate
 
 @pytest.mark.slow
 def test_input_and_output_are_utf8_in_any_locale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command, in a process of its own, reads and writes UTF-8 although Python's streams are set to Latin-1."""
+    """The command reads and writes UTF-8 although Python's streams are set to Latin-1."""
     monkeypatch.chdir(tmp_path)
     lines = [" ".join(letters) for letters in itertools.product("äöü", repeat=3)]
     for split in ("train", "valid", "test"):
@@ -202,11 +200,11 @@ def test_input_and_output_are_utf8_in_any_locale(tmp_path: Path, monkeypatch: py
     sizes = ("model.width=16", "model.heads=2", "tokens=1000", "decoding.max_length=9", "max_steps=1")
     job = config.job(["task=transformer", *data, *sizes, "threads=1", "device=cpu", "data.root=cache"])
     assert runner.execute(job).status == "finished"
-    command = [sys.executable, "-m", "rmsexp.translate", str(job.folder)]
-    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
-    text = "\n".join(lines[:4]).encode()
-    done = subprocess.run(command, input=text, capture_output=True, timeout=120, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert "4 lines with the model of step" in done.stderr.decode("latin-1")
-    assert all(set(line) & set("äöü") for line in done.stdout.decode("utf-8").splitlines())
-    assert done.stdout.count(b"\n") == 4
+    read, written, told = io.BytesIO("\n".join(lines[:4]).encode()), io.BytesIO(), io.BytesIO()
+    for name, stream in (("stdin", read), ("stdout", written), ("stderr", told)):
+        monkeypatch.setattr(sys, name, io.TextIOWrapper(stream, encoding="latin-1"))
+    assert translate.main([str(job.folder)]) == 0
+    sys.stderr.flush()
+    assert "4 lines with the model of step" in told.getvalue().decode("latin-1")
+    assert all(set(line) & set("äöü") for line in written.getvalue().decode("utf-8").splitlines())
+    assert written.getvalue().count(b"\n") == 4
