@@ -64,14 +64,13 @@ def _write(results: Path, out: Path) -> list[Path]:
     tuning = [path for path in settings if campaign_report.is_tuning(path, settings[path], campaigns)]
     problems += [problem for path in tuning for problem in settings[path].problems]
     selected = [path for path in settings if path not in tuning]
-    families = setting_report.families(settings)
     timings_of = dict(list(timings.groupby(timings["folder"].map(lambda folder: Path(folder).parents[1]))))
     jobs = []
     for folder in selected:
         root = folder.parents[1]
         place = out / (root.relative_to(results) if root.is_relative_to(results) else "") / folder.parent.name
         own = timings_of.get(folder, timings.iloc[:0])
-        jobs.append((folder, settings[folder], families.get(folder, {}), own, place / folder.name))
+        jobs.append((folder, settings[folder], own, place / folder.name))
     is_forked = len(jobs) >= MANY and "fork" in multiprocessing.get_all_start_methods()
     with (
         ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork")) if is_forked else nullcontext() as pool
@@ -95,7 +94,7 @@ def _write(results: Path, out: Path) -> list[Path]:
     return paths
 
 
-def _write_setting(job: tuple[Path, Records, dict[Path, Records], pd.DataFrame, Path]) -> SettingReport | list[str]:
+def _write_setting(job: tuple[Path, Records, pd.DataFrame, Path]) -> SettingReport | list[str]:
     """Write the report of a setting; if that fails, return what is wrong, so that the other settings are reported."""
     try:
         return setting_report.write(*job)

@@ -1,7 +1,7 @@
 """The report of one setting: its tables, texts and figures, from records alone."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -16,7 +16,6 @@ from rmsexp.report import paper
 from rmsexp.report.plots import canvas, setting_curves
 from rmsexp.report.plots.chart import Chart
 from rmsexp.report.tables import (
-    learning_rates,
     markup,
     savings,
     seed_tests,
@@ -94,37 +93,16 @@ def check(records: Records) -> None:
     statistics.target(records)
 
 
-def families(settings: Mapping[Path, Records]) -> dict[Path, dict[Path, Records]]:
-    """Return, for each setting, those that differ from it at most in the learning rate, including itself, by folder.
-
-    Settings whose runs cannot be compared, since none has metrics or a target, are left out, and the reason is added to
-    the ``problems`` of their records. If the setting with the learning rate of the task's config is in a family, it
-    comes first. ``settings``: the records of all settings (:meth:`Records.settings`).
-    """
-    by_rest: dict[Path, dict[Path, Records]] = {}
-    for folder in sorted(settings, key=lambda path: (len(path.name), path)):
-        try:
-            if len(settings[folder].runs):
-                check(settings[folder])
-                by_rest.setdefault(learning_rates.family(folder), {})[folder] = settings[folder]
-        except ValueError as error:
-            settings[folder].problems.append(str(error))
-    return {folder: family for family in by_rest.values() for folder in family}
-
-
-def write(
-    folder: Path, records: Records, family: dict[Path, Records], timings: pd.DataFrame, to: Path
-) -> SettingReport:
+def write(folder: Path, records: Records, timings: pd.DataFrame, to: Path) -> SettingReport:
     """Write the report of one setting into the folder ``to``.
 
     Return it. The ``problems`` of the setting's records get a line for each missing config file and timing record of
-    another setting. If its runs cannot be compared, it has no family, and the report
-    has timings alone. Without timings, nothing is written then.
+    another setting. If its runs cannot be compared, since none has metrics or a target, the report has timings alone.
+    Without timings, nothing is written then.
 
     Args:
         folder: the folder of the setting.
         records: the records of the setting.
-        family: those of the settings that differ from it at most in the learning rate (:func:`families`).
         timings: all timing records (:func:`rmsexp.records.frames.timing_records.load`).
         to: the folder of the report, which is made if it is missing.
     """
@@ -138,12 +116,19 @@ def write(
         if tuple(of) != own:
             records.problems.append(f"{path}: timing record ignored: it is of {', '.join(of)}")
     timings = timings[(timings["task"] == own[0]) & (timings["setting"] == own[1])]
-    if not family and timings.empty:
+    comparable = len(records.runs) > 0
+    try:
+        if comparable:
+            check(records)
+    except ValueError as error:
+        records.problems.append(str(error))
+        comparable = False
+    if not comparable and timings.empty:
         return SettingReport(folder, to, records)
     to.mkdir(parents=True, exist_ok=True)
-    tables = list(_tables(folder, records, family, timings))
+    tables = list(_tables(task, records if comparable else None, timings))
     sentences, notes, charts = list[str](), list[str](), dict[str, Chart]()
-    if family:
+    if comparable:
         sentences, notes = versus_paper.figure_1(records), caveats(records)
         charts["curves"] = setting_curves.chart(records, quantities.recorded(records))
     notes = [*notes, *_about_paper(task, tables)]
@@ -156,10 +141,9 @@ def write(
     return report
 
 
-def _tables(folder: Path, records: Records, family: dict[Path, Records], timings: pd.DataFrame) -> Iterator[Table]:
-    """Yield the tables for which a setting has data: of times alone, if its runs cannot be compared."""
-    task = folder.parent.name
-    if not family:
+def _tables(task: str, records: Records | None, timings: pd.DataFrame) -> Iterator[Table]:
+    """Yield the tables for which a setting has data. ``records``: None if its runs cannot be compared."""
+    if records is None:
         yield from savings.tables(timings, task)
         return
     target = statistics.target(records)
@@ -174,10 +158,6 @@ def _tables(folder: Path, records: Records, family: dict[Path, Records], timings
         split, level, title = goal
         numbers = time_to_target.table(records, split, level)
         yield Table("target", title, numbers, time_to_target.readable(numbers))
-    if len(family) > 1 and folder == next(iter(family)):
-        numbers = learning_rates.table(family)
-        if numbers["series"].duplicated().any():  # not if each series has one rate, as the final runs of a campaign
-            yield Table("rates", "Learning rates", numbers, learning_rates.readable(numbers, target))
 
 
 def _about_paper(task: str, tables: Iterable[Table]) -> list[str]:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from helpers import documents
@@ -17,7 +18,7 @@ from helpers import documents
 from rmsexp import __main__ as entry
 from rmsexp import config
 from rmsexp.campaign import items
-from rmsexp.commands import run, timing
+from rmsexp.commands import run, summary, timing
 from rmsexp.config import identity
 from rmsexp.config import words as words_module
 
@@ -87,6 +88,7 @@ def stop_after_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
     monkeypatch.setattr(items, "asked", read_asked)
+    monkeypatch.setattr(summary, "print_check", Mock(side_effect=Parsed))
     monkeypatch.setattr(config, "job", job)
 
 

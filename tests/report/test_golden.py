@@ -34,8 +34,7 @@ def test_the_report_of_a_setting(name: str, committed: str, tmp_path: Path, monk
     folder = REFERENCE / name
     settings = load(folder.parent).settings()
     records = settings.get(folder, load(folder))
-    family = setting_report.families(settings).get(folder, {})
-    report = setting_report.write(folder, records, family, timing_records.load(folder), tmp_path)
+    report = setting_report.write(folder, records, timing_records.load(folder), tmp_path)
     assert replace(report, folder=REFERENCE / "report" / name).markdown(REFERENCE / "report", level=2) in committed
     written = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert written.keys() == {"report.md", *(f"{table.name}.csv" for table in report.tables)}

@@ -209,8 +209,8 @@ def test_panels_have_the_quantity_of_the_task_or_the_papers_name(tmp_path: Path)
     drawn = figure(tmp_path, panels, quantities=[asdict(Quantity("test", "error", "mistakes", "%"))])
     assert [(axes.get_xlabel(), axes.get_ylabel()) for axes in drawn.axes] == [
         ("step / 100", "test mistakes (%)"),
-        ("epoch", "train error rate"),
-        ("time in training (seconds)", "train loss (nats)"),
+        ("epoch", "training error rate"),
+        ("time in training (seconds)", "training loss (nats)"),
     ]
     assert max(drawn.axes[0].lines[-1].get_xdata()) == 4  # of 400 steps
     assert max(drawn.axes[1].lines[-1].get_ydata()) < 1
@@ -239,5 +239,5 @@ def test_curves_of_runs_with_a_score_are_of_the_validation_sample(tmp_path: Path
     records = load(tmp_path).select("cifar10", "small+evaluation=scored+optim.lr=0.004")
     found = Found("cifar10/small", {"Baseline": "none"}, records, [], None)
     (axes,) = paper_figures.curves(item(tmp_path, "  - {quantity: valid error}\n"), found, []).axes
-    assert axes.get_ylabel() == "valid, 256 examples: error (%)"
+    assert axes.get_ylabel() == "validation error (%, 256 examples)"
     assert len(axes.lines[0].get_xdata()) == score.EVALUATIONS

@@ -5,7 +5,6 @@ Last come runs that get a score, which is apart from their evaluations on the va
 
 import json
 import math
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from rmsexp.compare import load
 from rmsexp.records import record
 from rmsexp.records.frames import statistics
 from rmsexp.records.frames.load import Records
-from rmsexp.report.tables import formats, learning_rates, seed_tests, time_to_target, versus_paper
+from rmsexp.report.tables import formats, seed_tests, time_to_target, versus_paper
 from rmsexp.report.tables import summary as summary_table
 from rmsexp.system import atomic, readers
 
@@ -133,42 +132,6 @@ def test_diverged_pairs_are_counted_and_not_tested(tmp_path: Path) -> None:
     assert text["p, paired t-test, Bonferroni"] == "no test (diverged)"
 
 
-def ranked(root: Path, errors: Mapping[str, Sequence[float]]) -> tuple[list[float], pd.Series]:
-    """Return the ranks of rates, and the row as text, of runs with LayerNorm that end at these errors, by setting."""
-    for name, of_seeds in errors.items():
-        write(root, "ln", *of_seeds, setting=name)
-    table = learning_rates.table(load(root).settings())
-    return table["rank"].tolist(), learning_rates.readable(table, statistics.target(setting(root))).iloc[0]
-
-
-def test_the_rate_is_read_from_the_config_where_the_name_of_the_setting_is_cut(tmp_path: Path) -> None:
-    folder = write_errors(tmp_path, "ln", 0, [0.9, 0.3], setting="demo+optim.lr=0.00+1a2b3c4d")
-    (folder / record.CONFIG).write_text("optim:\n  lr: 0.0005\n")
-    assert learning_rates.table(load(tmp_path).settings())["rate"].tolist() == [0.0005]
-
-
-def test_a_rate_at_which_a_run_diverged_ranks_behind_the_others(tmp_path: Path) -> None:
-    for seed in (1, 2):
-        write_errors(tmp_path, "ln", seed, [0.9, 0.2], setting="demo+optim.lr=0.1", status="diverged")
-    errors = {"demo": [0.3, 0.5, 0.4], "demo+optim.lr=0.01": [0.35, 0.45, 0.41], "demo+optim.lr=0.1": [0.1]}
-    ranks, text = ranked(tmp_path, errors)
-    assert ranks == [1, 2, 3]
-    table = learning_rates.table(load(tmp_path).settings()).set_index("rate")
-    assert table["diverged"].tolist() == [0, 0, 2]
-    assert table["chosen_by"].idxmin() == 0.1
-    assert text["best rate"] == "the recipe's (best of 3 tried, by test error)"
-    assert text["number of rates at which a run diverged"] == "1"
-    assert text["number of rates at which every run diverged or failed"] == "0"
-
-
-def test_a_rate_with_few_seeds_ranks_behind_the_rates_with_enough(tmp_path: Path) -> None:
-    errors = {"demo": [0.3, 0.32, 0.31], "demo+optim.lr=0.01": [0.35] * 4, "demo+optim.lr=0.1": [0.1]}
-    ranks, text = ranked(tmp_path, errors)
-    assert ranks == [1, 2, 3]
-    assert text["best rate"] == "the recipe's (best of 2 with 3 seeds or more, of 3 tried, by test error)"
-    assert text["test error at the recipe's rate"].endswith("(3 seeds) %")
-
-
 @pytest.mark.parametrize(("status", "steps", "diverged"), [("diverged", 250, 1), ("failed", 200, 0)])
 def test_a_run_that_diverged_never_reaches_the_level(tmp_path: Path, status: str, steps: int, diverged: int) -> None:
     write_errors(tmp_path, "ln", 0, [0.9, 0.5])
@@ -245,13 +208,6 @@ def test_each_implementation_is_compared_with_its_own_ln(tmp_path: Path) -> None
     assert table.to_dict() == pytest.approx({"rms": -0.1, "rms+impl=fused": 0.1})
 
 
-def test_where_no_rate_has_enough_seeds_all_rank_alike(tmp_path: Path) -> None:
-    """A second seed at the recipe's rate, such as that of a pilot, does not make it the best."""
-    ranks, text = ranked(tmp_path, {"demo": [0.3, 0.32], "demo+optim.lr=0.01": [0.2], "demo+optim.lr=0.1": [0.4]})
-    assert ranks == [2, 1, 3]
-    assert text["best rate"] == "0.01 (best of 3 tried, by test error)"
-
-
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("results")
@@ -293,8 +249,6 @@ def test_tuning_runs_are_reported_on_validation(results: Path) -> None:
     values = statistics.headline_metric(records, statistics.common_step(records))
     folder = str(results / "cifar10" / TUNING / "ln/seed1000")
     assert values[folder] == pytest.approx(sum(of(folder, "valid")) / 3)
-    by_rate = learning_rates.table({results / "cifar10" / TUNING: records}).set_index("series")
-    assert by_rate.loc["ln", "chosen_by"] == pytest.approx(by_rate.loc["ln", "value"])
 
 
 def test_an_unknown_plan_of_evaluations_is_damage(tmp_path: Path) -> None:

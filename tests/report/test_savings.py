@@ -30,7 +30,7 @@ def test_the_chart_has_the_savings_of_all_tasks_beside_the_papers(tmp_path: Path
     ]
     found = chart(tmp_path)
     (panel,) = found.panels
-    assert list(panel.y.labels) == ["cifar10, demo: RMSNorm", "cifar10, demo: pRMSNorm", "transformer, demo: RMSNorm"]
+    assert list(panel.y.labels) == ["CIFAR-10, demo: RMSNorm", "CIFAR-10, demo: pRMSNorm", "Transformer, demo: RMSNorm"]
     ours = [mark for mark in panel.marks if mark.series]
     assert [mark.x[0] for mark in ours] == pytest.approx([20, 30, 3], abs=0.1)
     assert [mark.kind for mark in ours] == ["interval", "interval", "hollow"]  # a single process is hollow

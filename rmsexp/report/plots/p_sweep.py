@@ -1,13 +1,18 @@
 """Quality against p, the fraction of units in pRMSNorm's mean square, as in the paper's Figure 3."""
 
+import math
+from contextlib import suppress
+from pathlib import Path
+
 import pandas as pd
 
+from rmsexp.records import record
 from rmsexp.records.frames import names, quantities, statistics
 from rmsexp.records.frames.load import Records
 from rmsexp.report.plots import style
 from rmsexp.report.plots.chart import Axis, Mark, Panel, padded
-from rmsexp.report.tables import learning_rates
 from rmsexp.rules.quantities import Quantity
+from rmsexp.system.readers import read_yaml
 
 PARTIAL, WHOLE = "prms", "rms"
 IDENTITY = ["series", "impl", "p", "seed"]
@@ -48,8 +53,15 @@ def table(records: Records) -> pd.DataFrame:
 def _p(folder: str, series: str) -> float:
     """Return p: 1 for RMSNorm; for pRMSNorm from the name of the series, else from the run's config, else NaN."""
     _, is_named, value = series.partition("+p=")
-    named = pd.to_numeric(value, errors="coerce") if is_named else learning_rates.configured(folder, "norm", "p")
+    named = pd.to_numeric(value, errors="coerce") if is_named else _configured(folder)
     return 1.0 if series == WHOLE else float(named)
+
+
+def _configured(run: str) -> float:
+    """Return p in the config of a run, by the run's folder; NaN if it has none that can be read."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return float(read_yaml(Path(run) / record.CONFIG)["norm"]["p"])
+    return math.nan
 
 
 def quality(table: pd.DataFrame, quantity: Quantity, records: Records) -> Panel:

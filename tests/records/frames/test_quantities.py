@@ -32,7 +32,7 @@ def test_the_quantities_are_those_that_the_task_names(tmp_path: Path) -> None:
     records = load(tmp_path)
     assert quantities.recorded(records) == list(NAMED)
     assert [panel.y.title for panel in setting_curves.chart(records, NAMED).panels[::2]] == [
-        *("train loss (bits)", "train error (%)", "valid word error rate (%)"),
+        *("training loss (bits)", "training error (%)", "validation word error rate (%)"),
     ]
 
 
@@ -55,7 +55,7 @@ def test_older_records_have_the_loss_and_the_target_metric(tmp_path: Path) -> No
 def test_a_quantity_without_a_value_is_left_out_with_a_note(tmp_path: Path) -> None:
     write(tmp_path, "rms", [])
     assert [one.name for one in quantities.recorded(load(tmp_path))] == ["train_loss", "train_error"]
-    note = "without a recorded value, so not drawn: valid word error rate"
+    note = "without a recorded value, so not drawn: validation word error rate"
     assert note in caveats(load(tmp_path))
     write(tmp_path, "ln", [0.9])
     assert len(quantities.recorded(load(tmp_path))) == 3

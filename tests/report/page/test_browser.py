@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Locator, Page
 
 SLOW = 20_000  # timeout in milliseconds, for a busy machine
-TITLES = ["train loss (nats)", "test loss (nats)", "test error (%)"]
+TITLES = ["training loss (nats)", "test loss (nats)", "test error (%)"]
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ def test_a_chart_has_a_line_per_series_and_one_per_run_that_is_not_in_its_mean(t
     found = chart(write_setting(tmp_path))
     assert [(panel.y.title, panel.x.title) for panel in found.panels] == [
         (title, x)
-        for title in ("train loss (nats)", "test loss (nats)", "test error (%)")
+        for title in ("training loss (nats)", "test loss (nats)", "test error (%)")
         for x in ("step", "time in training (seconds)")
     ]
     for panel in found.panels:
