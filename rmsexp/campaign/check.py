@@ -146,10 +146,11 @@ def _copies(campaign: Campaign) -> Iterator[str]:
 
 
 def _same_runs(campaign: Campaign, ours: Path) -> Iterator[Campaign]:
-    """Yield the campaigns in ``ours`` with the same runs, score and ladder."""
+    """Yield the campaigns in ``ours`` with the same runs and score and, where it is not tuned, the same rate."""
+    keys = ("runs", "score", "ladder", "tolerance", "is_tuned", *["grid"] * (not campaign.is_tuned))
     for path in campaign_file.find(ours):
         own = campaign_file.read(path)
-        if all(getattr(own, key) == getattr(campaign, key) for key in ("runs", "score", "ladder", "tolerance")):
+        if all(getattr(own, key) == getattr(campaign, key) for key in keys):
             yield load(path)
 
 

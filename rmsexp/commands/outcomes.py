@@ -120,7 +120,7 @@ def show_settings(jobs: Sequence[config.Job]) -> None:
 
 
 def list_unfinished(jobs: Sequence[config.Job]) -> int:
-    """List the runs of a sweep that did not finish, and return 1 if one of them did not diverge either, else 0."""
+    """List the runs of a sweep that did not finish; return 1 if one neither finished nor diverged, else 0."""
     unfinished = {job.folder: result for job in jobs if (result := _result(job))[0] != "finished"}
     for folder, (status, reason) in unfinished.items():
         print(f"{status}: {folder}: {'another process is doing it' if status == 'running' else reason}")

@@ -7,7 +7,7 @@ ends of the ladder; between them the logarithm of the rate is linear in log2 x.
 Stable range. The scores at the rates of a grid are joined by straight lines over log2 of the rate. The stable range is
 the interval around the best rate in which this line is at most ``tolerance`` worse than at the best rate. A rate at
 which a seed diverged is outside. Its width, in octaves, says how far a rate may be off. Every rate is run with the
-first seed. The best rate and those on both sides of each end of the range are run with the others, too, until these
+first seed. The best rate and those on both sides of each end of the range have the other seeds, too, until these
 rates do not change any more. Widths have pseudo-values by seed, n w - (n - 1) w_i, with the width w of all n seeds and
 the width w_i without seed i (Tukey's jackknife), so that claims about them are decided by t-intervals like those about
 scores.
