@@ -5,7 +5,7 @@ norms         norm layers, eager, fused and torch's: forward with backward, forw
               triad, a = b + 3 c, the yardstick of what memory or caches give
 recurrences   GRU and LSTM over whole sequences, forward with backward: with several norms, and torch's without norm
 
-Prints a table per shape, for ``norms`` three, and tables of ratios over all shapes. The record, its tables (Markdown) and
+Prints a table per shape, for ``norms`` three, and tables of ratios over all shapes. The record, its tables and
 its figures go to a new folder, <results>/norms<number>/ or <results>/recurrences<number>/. Ctrl-C ends the command with
 a record of the tables that were finished.
 """
