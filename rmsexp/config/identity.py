@@ -4,12 +4,13 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from rmsexp.config.classes import imported, make_importable
 from rmsexp.config.schema import ConfigError, checked, expanded, flatten, normalised, plain_values, results_folder
-from rmsexp.config.words import compose, file, is_for_sweeps, parse
+from rmsexp.config.words import compose, file, is_for_sweeps, own_files, parse
 
 # Keys that are not part of a run's identity: changing one adds no +key=value to the name of the run's folder, and does
 # not prevent the run from continuing. They do not change what is trained, or the folder's path contains them anyway.
@@ -145,6 +146,15 @@ def _composed(overrides: Sequence[str], config_dir: str | None) -> dict[str, Any
     return composed
 
 
+@lru_cache(maxsize=256)
+def _without_options(chosen: tuple[str, ...], config_dir: str | None, own: tuple[Any, ...]) -> dict[str, Any]:  # noqa: ARG001
+    """Return the config of the chosen task, norm and scale, normalised; callers must not change it."""
+    composed = _composed(chosen, config_dir)
+    if isinstance(composed.get("model"), dict):
+        composed["model"].pop("variant", None)  # names have the variant, but not the values it determines
+    return normalised(composed, imported)
+
+
 def job(overrides: Sequence[str], config_dir: str | None = None, own_norm: Any = None) -> Job:
     """Return the job of one run's overrides, with its config composed and checked.
 
@@ -168,11 +178,8 @@ def job(overrides: Sequence[str], config_dir: str | None = None, own_norm: Any =
     names = {"task": config.task, "scale": config.scale} | ({"norm": norm.name} if own_norm is None else {})
     _check_own_names(overrides, names, config_dir)
     keys = ("task", "norm", "scale", "model.variant")
-    chosen = [word.input_line or "" for word in parse(overrides) if word.key_or_group in keys]
-    without_options = _composed(chosen, config_dir)
-    if isinstance(without_options.get("model"), dict):
-        without_options["model"].pop("variant", None)  # names have the variant, but not the values it determines
-    base = normalised(without_options, imported)
+    chosen = tuple(word.input_line or "" for word in parse(overrides) if word.key_or_group in keys)
+    base = _without_options(chosen, config_dir, own_files(config_dir))
     if own_norm is not None and base["norm"]["name"] != norm.name:  # a norm without a config
         base = base | {"norm": own_norm.as_config(defaults=True)}
     changed = differences(resolved, base)
