@@ -125,8 +125,12 @@ def no_waiting_for_disks() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def config_files_read_once() -> Iterator[None]:
-    """Keep what Hydra has read of its own and the package's configs, from which tests compose a thousand configs."""
+    """Keep what Hydra has read of its own and the package's configs, from which tests compose a thousand configs.
+
+    Nor does it compose a config to see whether hydra.mode is set, a key that rmsexp refuses.
+    """
     from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
+    from hydra._internal.hydra import Hydra
     from hydra.core.object_type import ObjectType
 
     from rmsexp import config
@@ -148,6 +152,7 @@ def config_files_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ConfigRepository, "load_config", load_once)
         patch.setattr(CachingConfigRepository, "__init__", without_deepcopy)
+        patch.setattr(Hydra, "get_mode", lambda *_, **__: None)
         yield
 
 
