@@ -92,6 +92,7 @@ def setting(tmp_path_factory: pytest.TempPathFactory, small_synthetic_data: None
     words = [*tiny("order_embedding"), f"results={root}", f"data.root={root}", "timing.target_width=9", "threads=1"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(interleaved, "BLOCK_SECONDS", 1e-3)
+        patch.setattr(interleaved, "FEWEST_STEPS", 1)
         patch.setattr(processes, "in_new_process", lambda _, work, arguments, report: work(*arguments, report))
         patch.setattr(steps, "PARTS_BLOCKS", 1)
         assert timing.main([*words, "norms=[none,ln,rms,prms]", "timing.processes=2"]) == 0
@@ -230,7 +231,7 @@ def test_finished_processes_are_kept(
         raise error
 
     monkeypatch.setattr(processes, "measure", measure)
-    assert timing.main([f"results={tmp_path}"]) == status
+    assert timing.main([*tiny("order_embedding"), f"results={tmp_path}"]) == status
     output = capsys.readouterr()
     assert output.err == f"rmsexp: {message}\n"
     assert "one process, not replicated, 20 rounds" in output.out

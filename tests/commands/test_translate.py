@@ -25,10 +25,10 @@ from rmsexp.train import checkpoint
 from rmsexp.work import runner
 
 Translate = Callable[..., Ended]
-EDGES = ("log_every=20", "eval_every=20", "checkpoint_every=20", "threads=1", "device=cpu")
+EDGES = ("log_every=40", "eval_every=40", "checkpoint_every=40", "threads=1", "device=cpu")
 SEARCH = ("decoding.max_length=25", "decoding.valid_beam=3")
 LEARNT = {  # options with which a run learns a little in seconds
-    "rnnsearch": ("max_steps=100", "optim.lr=0.02", "data.max_length=18", "model.embedding=16", "model.hidden=24"),
+    "rnnsearch": ("max_steps=80", "optim.lr=0.02", "data.max_length=18", "model.embedding=16", "model.hidden=24"),
     "transformer": (
         *("max_steps=80", "optim.lr=0.02", "schedule.warmup=20"),
         *("model.width=32", "tokens=1000", "accumulate=1"),

@@ -11,6 +11,7 @@ from rmsexp.campaign import results as campaign_results
 from rmsexp.campaign.results import Campaign as Held
 from rmsexp.compare import load
 from rmsexp.records.frames import timing_records
+from rmsexp.records.frames.load import Records
 from rmsexp.report.plots import style
 from rmsexp.report.plots import verdicts as panels
 from rmsexp.report.plots.verdicts import Timed
@@ -41,6 +42,11 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def states(root: Path) -> list[Held]:
     return campaign_results.load_all(root, [])
+
+
+@pytest.fixture(scope="module")
+def records(root: Path) -> Records:
+    return load(root)
 
 
 def test_differences_with_intervals_and_margins(states: list[Held]) -> None:
@@ -100,8 +106,8 @@ def test_diverged_runs_are_crosses_at_the_worse_edge(tmp_path: Path) -> None:
     assert panel.y.range[1] > none.y[0] > rms.y[0] > highest - 0.5
 
 
-def test_quality_at_equal_time(root: Path, states: list[Held]) -> None:
-    records, timings = load(root), timing_records.load(root)
+def test_quality_at_equal_time(root: Path, states: list[Held], records: Records) -> None:
+    timings = timing_records.load(root)
     found = [panels.timed(state, records, timings) for state in states]
     timed, *others = found
     assert timed is not None
@@ -143,13 +149,20 @@ NEWER = {"session": {"code": "newer"}}
     ],
 )
 def test_the_times_of_campaigns_are_of_their_implementation_and_machine(
-    tmp_path: Path, impl: str, other: dict[str, Any], processes: int, used: float
+    tmp_path: Path,
+    impl: str,
+    other: dict[str, Any],
+    processes: int,
+    used: float,
+    states: list[Held],
+    records: Records,
 ) -> None:
-    Campaign().write(tmp_path)
     place = {"task": "cifar10", "setting": "small"}
     write_timing(tmp_path, {"ln+impl=fused": 1.0, "rms+impl=fused": [0.9] * processes}, **place)
     write_timing(tmp_path, {f"ln{impl}": 1.0, f"rms{impl}": 0.8}, number=1, **place, **other)
-    assert times_of(tmp_path).seconds == pytest.approx({"ln": 0.05, "rms": 0.05 * used}, rel=1e-3)
+    timed = panels.timed(states[0], records, timing_records.load(tmp_path))
+    assert timed is not None
+    assert timed.seconds == pytest.approx({"ln": 0.05, "rms": 0.05 * used}, rel=1e-3)
 
 
 def test_times_of_the_plain_setting_are_not_those_of_runs_with_options(tmp_path: Path) -> None:
