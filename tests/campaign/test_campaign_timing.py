@@ -24,6 +24,8 @@ from rmsexp.system import atomic, readers
 from rmsexp.system.clock import Stopwatch
 from rmsexp.work.worker import Worker
 
+pytestmark = pytest.mark.usefixtures("small_synthetic_data")
+
 
 def measured(
     jobs: dict[str, config.Job],
