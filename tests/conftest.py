@@ -39,12 +39,7 @@ if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
 
 
 # what takes longest comes first, so that at the end no worker waits for another one's long test
-LONGEST = (
-    "notebooks/",
-    "test_triton.py::test_under",
-    "test_triton_compile",
-    "test_wheel.py::test_help",
-)
+LONGEST = ("notebooks/", "test_triton.py::test_under", "test_triton_compile", "test_wheel.py::test_help")
 
 
 # notebooks that hardly depend on this package, or do what other tests do, too
@@ -129,7 +124,7 @@ def config_files_read_once() -> Iterator[None]:
 
     Nor does it compose a config to see whether hydra.mode is set, a key that rmsexp refuses.
     """
-    from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
+    from hydra._internal.config_repository import ConfigRepository
     from hydra._internal.hydra import Hydra
     from hydra.core.object_type import ObjectType
 
@@ -146,12 +141,10 @@ def config_files_read_once() -> Iterator[None]:
             kept[key] = pickle.dumps(load(self, config_path))
         return pickle.loads(kept[key])  # Hydra changes it; five times as fast as deepcopy
 
-    def without_deepcopy(self: Any, delegate: Any) -> None:
-        self.delegate, self.cache = copy.copy(delegate), {}  # the copy's list of sources is replaced, not changed
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ConfigRepository, "load_config", load_once)
-        patch.setattr(CachingConfigRepository, "__init__", without_deepcopy)
+        # the list of sources of a copy is replaced, not changed
+        patch.setattr(ConfigRepository, "__deepcopy__", lambda self, _: copy.copy(self), raising=False)
         patch.setattr(Hydra, "get_mode", lambda *_, **__: None)
         yield
 

@@ -28,10 +28,7 @@ pytestmark = pytest.mark.usefixtures("small_synthetic_data")
 
 
 def measured(
-    jobs: dict[str, config.Job],
-    options: TimingConfig,
-    report: Callable[[str], None],
-    *_: object,
+    jobs: dict[str, config.Job], options: TimingConfig, report: Callable[[str], None], *_: object
 ) -> Iterator[dict[str, Any]]:
     """Yield the contents of a record, without measuring."""
     answers = []

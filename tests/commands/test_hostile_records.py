@@ -43,11 +43,6 @@ def results(tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
-def bad(results: Path, number: int) -> Path:
-    """Write one more run, which the test damages, and return its folder."""
-    return write(results, "rms", 2 + number)
-
-
 @contextmanager
 def no_waiting(seconds: int = 60) -> Iterator[None]:
     def fail(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
@@ -94,11 +89,6 @@ def with_rows(folder: Path, change: Callable[[str], str]) -> None:
 # --- values
 
 
-IMPOSSIBLE = (
-    *(("loss", "NaN"), ("error", "-1e308"), ("step", "Infinity"), ("seconds", "1e400"), ("loss", "1" + "0" * 400)),
-)
-
-
 def test_impossible_values_are_listed(results: Path, reported: Callable[..., str]) -> None:
     def change(key: str, value: str, text: str) -> str:
         rows = [json.loads(line) for line in text.splitlines()]
@@ -106,9 +96,10 @@ def test_impossible_values_are_listed(results: Path, reported: Callable[..., str
             row[key] = dict.fromkeys(row["seconds"], "VALUE") if key == "seconds" else "VALUE"
         return "".join(json.dumps(row) + "\n" for row in rows).replace('"VALUE"', value)
 
+    values = [("loss", "NaN"), ("error", "-1e308"), ("step", "Infinity"), ("seconds", "1e400"), ("loss", "9" * 400)]
     paths = list[str]()
-    for number, (key, value) in enumerate(IMPOSSIBLE):
-        with_rows(folder := bad(results, number), partial(change, key, value))
+    for number, (key, value) in enumerate(values):
+        with_rows(folder := write(results, "rms", 2 + number), partial(change, key, value))
         paths.append(str(folder / record.METRICS))
     problems, page = reported(figures=True), (results / "report/report.md").read_text()
     assert all(path in problems and path in page for path in paths)
@@ -124,7 +115,7 @@ UNKNOWN: list[dict[str, object]] = [
 
 
 def test_unknown_values_in_run_json_are_listed(results: Path, reported: Callable[..., str]) -> None:
-    paths = [bad(results, number) / record.RUN for number in range(len(UNKNOWN))]
+    paths = [write(results, "rms", 2 + number) / record.RUN for number in range(len(UNKNOWN))]
     for path, changes in zip(paths, UNKNOWN, strict=True):
         atomic.write_json(path, json.loads(path.read_text()) | changes)
     problems = reported()
@@ -202,7 +193,7 @@ things = pytest.mark.parametrize("thing", THINGS, ids=[thing.__name__ for thing 
 
 def test_something_else_in_the_place_of_files(results: Path, reported: Callable[..., str]) -> None:
     files = [(name, thing) for name in (record.METRICS, record.RUN, record.STATUS, record.CONFIG) for thing in THINGS]
-    paths = [bad(results, number) / name for number, (name, _) in enumerate(files)]
+    paths = [write(results, "rms", 2 + number) / name for number, (name, _) in enumerate(files)]
     for path, (_, thing) in zip(paths, files, strict=True):
         path.unlink()
         thing(path)

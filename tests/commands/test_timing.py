@@ -76,10 +76,8 @@ def test_several_implementations_need_labels() -> None:
         pd.DataFrame({"series": ["ln", "rms+impl=fused", "prms+p=0.5"], "impl": ["eager", "fused", "eager"]})
     )
     assert names == ["LayerNorm (eager)", "RMSNorm (fused)", "pRMSNorm p=0.5 (eager)"]
-    assert timing_records.labels(pd.DataFrame({"series": ["ln", "rms"], "impl": ["eager"] * 2})) == [
-        "LayerNorm",
-        "RMSNorm",
-    ]
+    alike = pd.DataFrame({"series": ["ln", "rms"], "impl": ["eager"] * 2})
+    assert timing_records.labels(alike) == ["LayerNorm", "RMSNorm"]
 
 
 # Records
@@ -181,14 +179,11 @@ def test_table_of_a_record(setting: Path) -> None:
     assert table.loc["LayerNorm", saving] == "reference"
     assert table.loc["RMSNorm", saving].startswith(f"{100 * (1 - steps['ratio'][2]):.1f} % (")
     each = [f"{100 * (1 - ratio):.1f}" for ratio in steps["estimates"][2]]
-    assert dict(table["saving in each process"].loc[["LayerNorm", "RMSNorm"]]) == {
-        "LayerNorm": "",
-        "RMSNorm": f"{', '.join(each)} %",
-    }
+    listed = dict(table["saving in each process"].loc[["LayerNorm", "RMSNorm"]])
+    assert listed == {"LayerNorm": "", "RMSNorm": f"{', '.join(each)} %"}
     assert dict(table["paper"]) == {"no norm": "", "LayerNorm": "", "RMSNorm": "40.8 %", "pRMSNorm": "63.9 %"}
-    assert set(savings.of_record(steps.assign(kind="layers"))["paper"]) == {
-        ""
-    }  # the paper's savings are of whole steps
+    layers = savings.of_record(steps.assign(kind="layers"))
+    assert set(layers["paper"]) == {""}  # the paper's savings are of whole steps
     fused = steps.assign(impl="fused", reference="ln+impl=fused", series=steps["series"] + "+impl=fused")
     assert set(savings.of_record(fused)["paper"]) == {""}  # and of eager norms
     header, *lines = (setting / "timing" / "steps0" / "timing.csv").read_text().splitlines()

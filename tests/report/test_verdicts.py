@@ -1,5 +1,6 @@
 """The tables and the panels of campaigns."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -7,17 +8,17 @@ import pytest
 from helpers.campaigns import BETTER, EQUAL, STEPS, Campaign, three
 from helpers.records import write_timing
 
+from rmsexp import compare
 from rmsexp.campaign import results as campaign_results
 from rmsexp.campaign.results import Campaign as Held
-from rmsexp.compare import load
 from rmsexp.records.frames import timing_records
-from rmsexp.records.frames.load import Records
 from rmsexp.report.plots import style
 from rmsexp.report.plots import verdicts as panels
 from rmsexp.report.plots.verdicts import Timed
 from rmsexp.report.tables import verdicts
 from rmsexp.system import atomic, readers
 
+load = cache(compare.load)  # once for each folder
 LOOKS = style.looks(["none", "ln", "rms", "prms+p=0.5"])
 
 
@@ -42,11 +43,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def states(root: Path) -> list[Held]:
     return campaign_results.load_all(root, [])
-
-
-@pytest.fixture(scope="module")
-def records(root: Path) -> Records:
-    return load(root)
 
 
 def test_differences_with_intervals_and_margins(states: list[Held]) -> None:
@@ -106,8 +102,8 @@ def test_diverged_runs_are_crosses_at_the_worse_edge(tmp_path: Path) -> None:
     assert panel.y.range[1] > none.y[0] > rms.y[0] > highest - 0.5
 
 
-def test_quality_at_equal_time(root: Path, states: list[Held], records: Records) -> None:
-    timings = timing_records.load(root)
+def test_quality_at_equal_time(root: Path, states: list[Held]) -> None:
+    records, timings = load(root), timing_records.load(root)
     found = [panels.timed(state, records, timings) for state in states]
     timed, *others = found
     assert timed is not None
@@ -149,18 +145,12 @@ NEWER = {"session": {"code": "newer"}}
     ],
 )
 def test_the_times_of_campaigns_are_of_their_implementation_and_machine(
-    tmp_path: Path,
-    impl: str,
-    other: dict[str, Any],
-    processes: int,
-    used: float,
-    states: list[Held],
-    records: Records,
+    tmp_path: Path, impl: str, other: dict[str, Any], processes: int, used: float, root: Path, states: list[Held]
 ) -> None:
     place = {"task": "cifar10", "setting": "small"}
     write_timing(tmp_path, {"ln+impl=fused": 1.0, "rms+impl=fused": [0.9] * processes}, **place)
     write_timing(tmp_path, {f"ln{impl}": 1.0, f"rms{impl}": 0.8}, number=1, **place, **other)
-    timed = panels.timed(states[0], records, timing_records.load(tmp_path))
+    timed = panels.timed(states[0], load(root), timing_records.load(tmp_path))
     assert timed is not None
     assert timed.seconds == pytest.approx({"ln": 0.05, "rms": 0.05 * used}, rel=1e-3)
 

@@ -54,9 +54,6 @@ def default_device() -> Iterator[None]:
         yield
 
 
-NARROW = (torch.float32, torch.float16)  # of an addend
-
-
 class TestNorms:
     __test__ = RUNS
 
@@ -174,7 +171,10 @@ class TestNorms:
 
     @pytest.mark.parametrize(
         ("strided", "case", "narrow"),  # which of x, addend, dtotal and dy has strides of its own
-        [*((place, LAYER, torch.float64) for place in range(4)), *((1, SINGLE[0], dtype) for dtype in NARROW)],
+        [
+            *((place, LAYER, torch.float64) for place in range(4)),
+            *((1, SINGLE[0], dtype) for dtype in (torch.float32, torch.float16)),
+        ],
         ids=str,
     )
     def test_a_residual_sum_and_its_norm(self, strided: int, case: Case, narrow: torch.dtype) -> None:
