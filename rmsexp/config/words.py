@@ -1,8 +1,8 @@
 """From the words of a command line to a config: other names and spellings, the runs of a sweep, and composition."""
 
-import copy
 import itertools
 import math
+import pickle
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
@@ -165,7 +165,7 @@ def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: b
             of_files.append(word)
         else:
             values.append(override)
-    composed = copy.deepcopy(_compose(tuple(of_files), config_dir, _own_files(config_dir), hydra))
+    composed: DictConfig = pickle.loads(_compose(tuple(of_files), config_dir, _own_files(config_dir), hydra))
     for override in values:
         _set(composed, override)
     return composed
@@ -197,11 +197,11 @@ def _own_files(config_dir: str | None) -> tuple[tuple[Path, int, int], ...]:
     return tuple((path, (stat := path.stat()).st_size, stat.st_mtime_ns) for path in paths)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _compose(
     words: tuple[str, ...], config_dir: str | None, own: tuple[tuple[Path, int, int], ...], hydra: bool
-) -> DictConfig:
-    """Return the config that Hydra composes. It is kept, so callers must copy it. ``own``: :func:`_own_files`.
+) -> bytes:
+    """Return the config that Hydra composes, pickled, which is copied faster. ``own``: :func:`_own_files`.
 
     Raises: ConfigError if it cannot be composed, and for a file in ``config_dir`` that Hydra must not load, or that has
     the name of one of the package's, since only one of them would be used.
@@ -229,7 +229,7 @@ def _compose(
     if not hydra:
         composed = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
         OmegaConf.set_struct(composed, True)
-    return composed
+    return pickle.dumps(composed)
 
 
 def _failure(error: Exception) -> str:

@@ -24,12 +24,11 @@ from rmsexp.system import atomic, readers
 from rmsexp.system.clock import Stopwatch
 from rmsexp.work.worker import Worker
 
+pytestmark = pytest.mark.usefixtures("small_synthetic_data")
+
 
 def measured(
-    jobs: dict[str, config.Job],
-    options: TimingConfig,
-    report: Callable[[str], None],
-    *_: object,
+    jobs: dict[str, config.Job], options: TimingConfig, report: Callable[[str], None], *_: object
 ) -> Iterator[dict[str, Any]]:
     """Yield the contents of a record, without measuring."""
     answers = []

@@ -9,6 +9,7 @@ import pytest
 from helpers.own_steps import make_step
 
 import rmsexp
+from rmsexp.measure import interleaved
 from rmsexp.measure.new_process import ProcessError
 from rmsexp.measure.own_steps import OwnSteps
 from rmsexp.records.frames import timing_records
@@ -17,7 +18,7 @@ from rmsexp.system.command_line import ConfigError
 
 def test_makers_that_can_be_imported_are_timed_in_a_fresh_process(tmp_path: Path) -> None:
     makers = {"ln": make_step, "rms": partial(make_step, "rms")}
-    times = rmsexp.compare_steps(makers, "tiny", results=tmp_path, processes=1, budget=3, report=lambda _: None)
+    times = rmsexp.compare_steps(makers, "tiny", results=tmp_path, processes=1, budget=0.3, report=lambda _: None)
     assert times.folder == tmp_path / "tiny/own/timing/steps0"
     rows = timing_records.load(tmp_path)
     assert list(rows["series"]) == ["ln", "rms"]
@@ -29,10 +30,11 @@ def test_makers_that_can_be_imported_are_timed_in_a_fresh_process(tmp_path: Path
     assert "saving vs LayerNorm (95 % interval)" in str(times)
 
 
-def test_other_makers_are_timed_in_this_process_and_labelled(tmp_path: Path) -> None:
+def test_other_makers_are_timed_in_this_process_and_labelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interleaved, "BLOCK_SECONDS", 1e-3)
     lines: list[str] = []
     makers = {"a": lambda: make_step(), "b": lambda: make_step("rms")}
-    times = rmsexp.compare_steps(makers, results=tmp_path, reference="b", budget=2, report=lines.append)
+    times = rmsexp.compare_steps(makers, results=tmp_path, reference="b", budget=0.3, report=lines.append)
     assert "module of their own" in lines[0]
     assert set(times.rows["impl"]) == {"own, same process"}
     assert set(times.rows["reference"]) == {"b"}

@@ -22,7 +22,7 @@ def test_the_page_says_what_was_measured(
     forms = [("rms+eps=1e-6", "fused"), ("nn.RMSNorm", "eager")]  # few, since each process has at most four
     monkeypatch.setattr(swap.UserModel, "can_be", lambda _, norm, impl: (norm, impl) in forms)
     place = ["--results", str(tmp_path), "--name", "tiny"]
-    quick = ["--steps", "10", "--seeds", "2", "--processes", "1", "--budget", "1"]
+    quick = ["--steps", "10", "--seeds", "2", "--processes", "1", "--budget", "0.3"]
     assert swap.main([*WORDS, "--loss", OWN + "mean_square", *place, *quick, "--norm", "rms+eps=1e-6"]) == 0
     out, err = capsys.readouterr()
     assert "replaced 1 layers\nnow without bias: 1 (LayerNorm)" in err

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from helpers import documents
+from helpers.stopping import evaluate_few_images
 
 import rmsexp
 from rmsexp import config
@@ -33,8 +34,10 @@ def test_each_is_short_and_names_its_source() -> None:
 @pytest.mark.usefixtures("small_synthetic_data")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("task", TASKS)
-def test_each_trains(task: str, name: str, tmp_path: Path) -> None:
+def test_each_trains(task: str, name: str, tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluate_few_images(monkeypatch)
     options = {"results": tmp_path, "max_steps": 2, "eval_every": 2, "device": "cpu", "threads": 1}
+    options |= {"data.root": data_root}
     refusal = "feature maps" if name in VECTORS_ONLY else "would have no effect" if name == "deepnorm" else ""
     if refusal and (task == "cifar10" or (name == "deepnorm" and task == "order_embedding")):
         with pytest.raises(RuntimeError, match=refusal):

@@ -77,11 +77,14 @@ def test_a_finished_run_is_not_repeated_and_continues_with_more_steps(bench: Ben
     assert done.out.startswith("already finished at step 4 ")
     assert bench("max_steps=3").out.startswith("already finished at step 4 ")
     assert {path: path.stat().st_mtime_ns for path in bench.folder().rglob("*")} == before
+    bench.edit(record.RUN, lambda run: run["sessions"][-1].update(code="other"))
     done = bench("max_steps=8")
     assert done.status == 0
     assert "continuing at step 4" in done.err
+    assert "warning: changed since the run's last process: code; so its time counts as disturbed" in done.err
     assert "finished at step 8" in done.out
-    assert [session["from_step"] for session in result.read(bench.folder()).run["sessions"]] == [0, 4]
+    sessions = result.read(bench.folder()).run["sessions"]
+    assert [(session["from_step"], session["comparable"]) for session in sessions] == [(0, True), (4, False)]
     assert_same_end(bench, undisturbed)
 
 
@@ -139,17 +142,6 @@ def test_a_sweep_with_a_refused_run_fails_although_the_run_in_its_folder_has_fin
     done = bench("-m", "norm=none", "seed=0,1", "max_steps=6")
     assert done.status == 1
     assert f"failed: {bench.folder('none', 1)}: {bench.folder('none', 1)} holds the run cifar10/" in done.out
-
-
-def test_continuing_with_changed_code_warns_and_is_recorded(bench: Bench, undisturbed: Path) -> None:
-    bench()
-    bench.edit(record.RUN, lambda run: run["sessions"][-1].update(code="other"))
-    done = bench("max_steps=8")
-    assert done.status == 0
-    assert "warning: changed since the run's last process: code; so its time counts as disturbed" in done.err
-    sessions = result.read(bench.folder()).run["sessions"]
-    assert [session["comparable"] for session in sessions] == [True, False]
-    assert_same_end(bench, undisturbed)
 
 
 # --- a norm from outside the package

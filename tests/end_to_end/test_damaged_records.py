@@ -141,10 +141,7 @@ REFUSED = {
         lambda runs: shutil.copy(runs.folder("ln") / record.STATUS, runs.folder("damaged") / record.STATUS),
         "metrics.jsonl has changed since status.json was written",
     ),
-    "other data": (
-        replace(record.RUN, '"digest": "', '"digest": "other'),
-        "was trained on other data (digest other",
-    ),
+    "other data": (replace(record.RUN, '"digest": "', '"digest": "other'), "was trained on other data (digest other"),
     "another config": (
         replace(record.CONFIG, "lr: 0.003", "lr: 0.5"),
         "was begun with another config (optim.lr is now 0.003)",

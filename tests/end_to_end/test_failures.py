@@ -27,6 +27,9 @@ def test_cuda_without_a_cuda_device_fails(bench: Bench, monkeypatch: pytest.Monk
     assert bench.status()["status"] == "failed"
     with pytest.raises(RuntimeError, match="torch sees no CUDA device"):
         rmsexp.run(overrides=[*bench.words, "device=cuda"])
+    assert bench().status == 0  # a finished run that cannot go on stays finished
+    assert bench("max_steps=6", "device=cuda").status == 1
+    assert bench.status() == {"status": "finished", "step": 4, "error": None}
 
 
 def test_results_that_cannot_be_written_give_no_traceback(bench: Bench) -> None:
@@ -66,24 +69,21 @@ def test_an_error_in_training_has_a_traceback_in_a_file(
     def fail(*_: object) -> NoReturn:
         raise error("raised by the test")
 
-    if begun:
-        at_step(monkeypatch, 3, fail)
-    else:
-        monkeypatch.setattr("rmsexp.tasks.build", fail)
-    done, path = bench(), bench.folder() / "traceback.txt"
+    with monkeypatch.context() as patch:
+        if begun:
+            at_step(patch, 3, fail)
+        else:
+            patch.setattr("rmsexp.tasks.build", fail)
+        done, path = bench(), bench.folder() / "traceback.txt"
     is_mistake = error is ValueError and not begun
     where = "raised by the test" if is_mistake else f"{error.__name__}: raised by the test (traceback in {path})"
     assert (done.status, bench.status()["status"]) == (1, "failed")
     assert done.err.endswith(f"rmsexp: {where}\n")
     assert is_mistake or "in fail" in path.read_text()
     assert path.exists() != is_mistake
-
-
-def test_a_finished_run_that_cannot_go_on_stays_finished(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert bench("max_steps=6", "device=cuda").status == 1
-    assert bench.status() == {"status": "finished", "step": 4, "error": None}
+    if begun:
+        assert bench().status == 0
+        assert not path.exists()
 
 
 def test_a_finished_run_says_that_the_code_of_the_users_norm_has_changed(

@@ -131,14 +131,3 @@ def test_what_a_task_lacks_is_named_in_one_line(
     assert done.status in (1, 2)
     (line,) = [line for line in done.err.splitlines() if line.startswith("rmsexp: ")]
     assert message in line
-
-
-def test_the_traceback_of_an_earlier_process_is_removed_after_success(folder: Path, main: Main) -> None:
-    edit(folder / "spirals.py", "return len(batch[1])", "return 1 / 0")
-    assert main("--config-dir", "my", *SHORT).status == 1
-    path = folder / "results/spirals/demo/rms/seed0/traceback.txt"
-    assert "ZeroDivisionError" in path.read_text()
-    del sys.modules["spirals"]
-    edit(folder / "spirals.py", "return 1 / 0", "return len(batch[1])")
-    assert main("--config-dir", "my", *SHORT).status == 0
-    assert not path.exists()

@@ -28,31 +28,30 @@ def test_a_run_continues_after_a_signal_before_training(bench: Bench, monkeypatc
     assert bench().status == 0
 
 
-def test_a_signal_ends_the_whole_sweep(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_ends_the_whole_sweep_which_goes_on_with_the_runs_that_it_had_not_reached(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it was forced, and then without doing again what it has done."""
+    words = ("-m", "norm=rms,ln")
     with monkeypatch.context() as patch:
         at_step(patch, 3, lambda: os.kill(os.getpid(), signal.SIGINT))
-        done = bench("-m", "norm=rms,ln")
+        done = bench(*words)
     assert (done.status, bench.status()["status"]) == (130, "interrupted")
     assert "stopped: 1 interrupted, 1 not started; repeat the command to continue" in done.out
     assert not bench.folder("ln").exists()
-    assert bench("-m", "norm=rms,ln", "force=false").status == 0
+    assert bench(*words, "force=false").status == 0
     assert bench.status()["status"] == bench.status("ln")["status"] == "finished"
 
-
-def test_a_forced_sweep_that_was_stopped_goes_on_with_the_runs_that_it_had_not_reached(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ("-m", "norm=rms,ln", "max_steps=8")
-    assert bench(*words).status == 0
+    longer = (*words, "max_steps=8")
     with monkeypatch.context() as patch:
         at_step(patch, 3, lambda: os.kill(os.getpid(), signal.SIGINT))
-        done = bench(*words, "force=true")
+        done = bench(*longer, "force=true")
     assert done.status == 130
     assert "stopped: 1 interrupted, 1 not started; repeat the command without force=true to continue" in done.out
     assert "repeat the command to continue" not in done.out
     assert not bench.folder("ln").exists()
     assert bench.folder("ln").with_name("seed0.old0").is_dir()
-    done = bench(*words)
+    done = bench(*longer)
     assert (done.status, "already" in done.out, "continuing at step 4" in done.err) == (0, False, True)
     assert bench.status("ln")["status"] == "finished"
     assert not bench.folder("ln").with_name("seed0.old1").exists()

@@ -1,5 +1,6 @@
 """The tables and the panels of campaigns."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,9 @@ import pytest
 from helpers.campaigns import BETTER, EQUAL, STEPS, Campaign, three
 from helpers.records import write_timing
 
+from rmsexp import compare
 from rmsexp.campaign import results as campaign_results
 from rmsexp.campaign.results import Campaign as Held
-from rmsexp.compare import load
 from rmsexp.records.frames import timing_records
 from rmsexp.report.plots import style
 from rmsexp.report.plots import verdicts as panels
@@ -17,6 +18,7 @@ from rmsexp.report.plots.verdicts import Timed
 from rmsexp.report.tables import verdicts
 from rmsexp.system import atomic, readers
 
+load = cache(compare.load)  # once for each folder
 LOOKS = style.looks(["none", "ln", "rms", "prms+p=0.5"])
 
 
@@ -143,13 +145,14 @@ NEWER = {"session": {"code": "newer"}}
     ],
 )
 def test_the_times_of_campaigns_are_of_their_implementation_and_machine(
-    tmp_path: Path, impl: str, other: dict[str, Any], processes: int, used: float
+    tmp_path: Path, impl: str, other: dict[str, Any], processes: int, used: float, root: Path, states: list[Held]
 ) -> None:
-    Campaign().write(tmp_path)
     place = {"task": "cifar10", "setting": "small"}
     write_timing(tmp_path, {"ln+impl=fused": 1.0, "rms+impl=fused": [0.9] * processes}, **place)
     write_timing(tmp_path, {f"ln{impl}": 1.0, f"rms{impl}": 0.8}, number=1, **place, **other)
-    assert times_of(tmp_path).seconds == pytest.approx({"ln": 0.05, "rms": 0.05 * used}, rel=1e-3)
+    timed = panels.timed(states[0], load(root), timing_records.load(tmp_path))
+    assert timed is not None
+    assert timed.seconds == pytest.approx({"ln": 0.05, "rms": 0.05 * used}, rel=1e-3)
 
 
 def test_times_of_the_plain_setting_are_not_those_of_runs_with_options(tmp_path: Path) -> None:

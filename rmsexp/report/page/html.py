@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import is_dataclass
+from functools import cache
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -124,8 +125,13 @@ def page(
         decades=chart.DECADES,
         css=Markup((folder / "page.css").read_text()),
         script=Markup((folder / "page.js").read_text()),
-        plotly=base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode(),
+        plotly=_plotly(),
     )
+
+
+@cache
+def _plotly() -> str:
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
 
 
 def _json(value: Any) -> Any:

@@ -18,7 +18,7 @@ from rmsexp.compare import load
 from rmsexp.records.frames import timing_records
 from rmsexp.report import campaign_report
 from rmsexp.report.page import html
-from rmsexp.report.plots import style
+from rmsexp.report.plots import canvas, style
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Locator, Page
@@ -135,16 +135,25 @@ def test_colours_follow_the_system(opened: Callable[..., Page], address: str) ->
     assert page.evaluate("() => document.querySelector('.plot .xtitle').style.fill") != "rgb(28, 30, 33)"
 
 
+@pytest.fixture(scope="module")
+def page_of_campaigns(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the address of a page with three campaigns."""
+    root = tmp_path_factory.mktemp("campaigns")
+    for campaign in three():
+        campaign.write(root)
+    states = campaign_results.load_all(root, [])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(canvas, "write", lambda *_: None)
+        contents = campaign_report.write(states, load(root), timing_records.load(root), 0, root / "report")
+    (path := root / "report.html").write_text(html.page([], contents))
+    return path.as_uri()
+
+
 @pytest.mark.parametrize(("width", "theme"), [(390, "dark"), (1280, "light")])
 def test_figures_of_campaigns_fit_the_window(
-    opened: Callable[..., Page], tmp_path: Path, width: int, theme: str
+    opened: Callable[..., Page], page_of_campaigns: str, width: int, theme: str
 ) -> None:
-    for campaign in three():
-        campaign.write(tmp_path)
-    states = campaign_results.load_all(tmp_path, [])
-    contents = campaign_report.write(states, load(tmp_path), timing_records.load(tmp_path), 0, tmp_path / "report")
-    (path := tmp_path / "report.html").write_text(html.page([], contents))
-    page = opened(path.as_uri(), color_scheme=theme, viewport={"width": width, "height": 900})
+    page = opened(page_of_campaigns, color_scheme=theme, viewport={"width": width, "height": 900})
     page.locator(".plot .xtitle").nth(4).wait_for()
     assert page.locator(".plot .xtitle").count() == 2 + 3  # differences of two decided campaigns, rates of three
     assert page.evaluate("document.documentElement.scrollWidth") == width
