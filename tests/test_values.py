@@ -71,6 +71,10 @@ def test_committed_results_keep_their_folder_and_config(run: Path) -> None:
     task, setting, series, seed = run.parts[-4:]
     scale, *options = setting.split("+")
     norm, *norm_options = series.split("+")
+    if norm == "by_role":  # its options are norms with options of their own
+        own = read_yaml(run / "config.yaml")["norm"]
+        roles = ", ".join(f"{role}: '{name}'" for role, name in own["roles"].items())
+        norm_options = [f"default='{own['default']}'", f"impl={own['impl']}", f"roles={{{roles}}}"]
     words = [
         f"task={task}",
         f"scale={scale}",
