@@ -26,8 +26,10 @@ function draw(section) {
     plot.style.height = `${100 * panel.height + 40}px`;
     const axes = `${panel.y.title} against ${panel.x.title}`;
     plot.setAttribute("aria-label", `${panel.title} ${axes}; the tables have the numbers`);
-    const marks = panel.marks.filter(isShown).flatMap(traces);
-    Plotly.newPlot(plot, marks, layout(panel), { responsive: true, displayModeBar: false });
+    const marks = panel.marks.filter(isShown);
+    const lines = marks.filter(({ kind }) => kind === "line");
+    const data = marks.flatMap((mark) => traces(mark, lines.indexOf(mark), lines.length));
+    Plotly.newPlot(plot, data, layout(panel), { responsive: true, displayModeBar: false });
   });
 }
 
@@ -44,8 +46,8 @@ function shown(text) {
   return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll("\n", "<br>");
 }
 
-/** Return the traces of marks. */
-function traces(mark) {
+/** Return the traces of marks; lines that are drawn first are thicker, and their markers are elsewhere. */
+function traces(mark, place, count) {
   const { x, y, low, high, look: { symbol, dash: dashes } } = mark;
   const color = dark.matches ? mark.look.on_dark : mark.look.colour;
   const dash = Array.isArray(dashes) ? dashes[1].map((length) => `${2 * length}px`).join() : "solid";
@@ -57,7 +59,7 @@ function traces(mark) {
   const silent = { hoverinfo: "skip", hovertemplate: null };
   switch (mark.kind) {
     case "line":
-      return [...band(mark, color), { ...points({ size: sizes(x.length) }), ...line(2.5, "lines+markers") }];
+      return [...band(mark, color), { ...points({ size: sizes(x.length, (place + 0.5) / count) }), ...line(5 - (3 * (place + 1)) / count, "lines+markers") }];
     case "seed":
       return [{ ...points({ size: 7 }), ...line(1.2, x.length > 1 ? "lines" : "markers"), opacity: 0.55, ...silent }];
     case "points": return [points({ size: 7, opacity: 0.6 })];
@@ -74,9 +76,9 @@ function traces(mark) {
 }
 
 /** Return the sizes of the markers of a line with so many points: about six are visible. */
-function sizes(count) {
+function sizes(count, shift) {
   const spacing = count <= 12 ? 1 : Math.ceil(count / 6);
-  return Array.from({ length: count }, (_, i) => (i % spacing === Math.floor(spacing / 2) ? 8 : 0));
+  return Array.from({ length: count }, (_, i) => (i % spacing === Math.floor(spacing * shift) ? 8 : 0));
 }
 
 function band({ x, low, high }, color) {

@@ -63,7 +63,7 @@ def draw(chart: Chart) -> Figure:
     room = 0.75 + 0.072 * max(map(len, "\n".join(texts).splitlines())) if texts else 0.2
     labels = [line for panel in chart.panels for text in panel.y.texts for line in text.splitlines()]
     left = GAP[0] if any(panel.y.title for panel in chart.panels) else 0.3
-    left = max(left, 0.2 + 0.075 * max(map(len, labels), default=0))
+    left = max(left, 0.2 + 0.078 * max(map(len, labels), default=0))
     columns = min(chart.columns, len(chart.panels))
     width = columns * (left + WIDTH) + room
     caption = [part for line in chart.caption for part in textwrap.wrap(line, int(width * 14), subsequent_indent="   ")]

@@ -43,7 +43,7 @@ OTHER_LOOKS = (  # of norms that users have added
 )
 PAPERS = Look("#777777", "#9a9a9a", "D", "diamond-open", "")  # the savings of the paper
 DARK = "#16181d"  # the dark background of the page
-THIN, THICK = 1.0, 1.8  # line widths: of the curves of seeds, and of means
+THIN, THICK = 1.0, 1.5  # line widths: of the curves of seeds, and of means
 TIME_EXCLUDED: Dash = (0, (2, 1.2))  # curves against time of runs whose time is excluded from savings
 PAPER: Dash = (0, (4, 1, 1, 1))  # curves of the paper
 VARIANTS: tuple[Dash, ...] = (
@@ -54,7 +54,7 @@ VARIANTS: tuple[Dash, ...] = (
     (0, (12, 3)),
     (0, (3, 1.5)),
 )
-WIDEST = 2.0  # of a line that is drawn first, relative to the last one above it, so that both are seen
+WIDEST = 2.4  # of a line that is drawn first, relative to the last one above it, so that both are seen
 
 
 def looks(series: Iterable[str]) -> dict[str, Look]:

@@ -103,23 +103,24 @@ def rates(campaign: Campaign, looks: Looks) -> Panel:
     for norm in campaign.every_arm:
         ended = [(job.rate, result.score) for job, result in campaign.rated(norm) if result.ended]
         found[norm] = {rate: [score for at, score in ended if at == rate] for rate in sorted(dict(ended))}
-    values = [value for by_rate in found.values() for scores in by_rate.values() for value in scores]
+    means = [(float(np.mean(scores)), scores) for by_rate in found.values() for scores in by_rate.values()]
     title = quantities.title(quantities.usual(*(campaign.tuned_by if campaign.tolerance is None else campaign.score)))
     choices = ((found[norm], choice.rate) for norm, choice in campaign.choice.items())
     chosen = [float(np.mean(points[rate])) for points, rate in choices if rate in points]
-    y = robust(title, [values], chosen, may_be_log=False, reach=COLLAPSED)
-    assert y.range is not None
-    (low, high), marks = y.range, list[Mark]()
+    near = robust(title, [[mean for mean, _ in means]], chosen, may_be_log=False, reach=COLLAPSED).range or (0.0, 1.0)
+    low, high = padded(score for mean, scores in means if near[0] <= mean <= near[1] for score in scores)
+    marks = list[Mark]()
     for number, (norm, points) in enumerate(found.items()):
         inward = (0.02 + 0.04 * number) * (high - low)  # crosses of several norms must not overlap
         edge = high - inward if campaign.mode == "min" else low + inward
-        marks += _rate_marks(campaign, norm, points, looks[norm], edge, y.range)
+        marks += _rate_marks(campaign, norm, points, looks[norm], edge, (low, high))
     tried = sorted({rate for points in found.values() for rate in points}) or [0.65, 1.5]
     grid = campaign.tuning.grid if campaign.tolerance is None else campaign.grid[::2]
-    title = names.option_label(campaign.rate)
-    x = Axis(title, (tried[0] / 1.3, tried[-1] * 1.3), log=True, ticks=grid)  # labels between would overlap
-    means = [mark for mark in marks if mark.kind == "line"]
-    return Panel(x, y, marks, _title(campaign), "; ".join(beyond(means, low, high) if means else []))
+    limits = tried[0] / 1.3, tried[-1] * 1.3
+    x = Axis(names.option_label(campaign.rate), limits, log=True, ticks=grid)  # labels between would overlap
+    lines = [mark for mark in marks if mark.kind == "line"]
+    notes = beyond(lines, low, high) if lines else []
+    return Panel(x, Axis(title, (low, high)), marks, _title(campaign), "; ".join(notes))
 
 
 def _rate_marks(
@@ -216,7 +217,8 @@ def timed(campaign: Campaign, records: Records, timings: pd.DataFrame) -> Timed 
     is_clear = (best.rows["time_state"] == "undisturbed").all()
     effect = "" if is_clear else ", so only the ratios of these times are reliable"
     remarks += [f"{line}{effect}" for line in comparable.caution(best)]
-    return Timed(seconds, "; ".join([comparable.clock(best), first["setting"], str(first["started"])[:10], *remarks]))
+    source = [comparable.clock(best), names.setting_label(first["setting"]), str(first["started"])[:10]]
+    return Timed(seconds, "; ".join([*source, *remarks]))
 
 
 def _of_a_step(setting: str) -> frozenset[str]:

@@ -75,6 +75,8 @@ def test_norms_of_users_get_looks_in_order_and_series_of_a_norm_differ_in_dashes
     assert looks["rms+eps=0.1"] == looks["rms"]._replace(dash=style.VARIANTS[1])
     assert [looks[name] for name in series[3:6]] == list(style.OTHER_LOOKS)
     assert len({look.marker for look in looks.values()}) == len(series) - 1
+    of_one_norm = style.looks(f"prms+p={p}" for p in range(12)).values()
+    assert len({(look.symbol, look.dash) for look in of_one_norm}) == 12  # without colour
 
 
 def test_commands_draw_without_the_style_of_the_user(tmp_path: Path) -> None:
