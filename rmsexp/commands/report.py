@@ -5,6 +5,7 @@ them. RESULTS may be the folder of a task or setting, such as results/cifar10/de
 (RESULTS/reference) are left out, unless RESULTS is their folder.
 """
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -61,6 +62,7 @@ def _write(results: Path, out: Path) -> list[Path]:
             + command("rmsexp", "-m", "norm=ln,rms", value_word("results", results))
         )
     campaigns = load_campaigns(results, problems)
+    gc.freeze()  # the records live to the end: no collection has to walk through them
     tuning = [path for path in settings if campaign_report.is_tuning(path, settings[path], campaigns)]
     problems += [problem for path in tuning for problem in settings[path].problems]
     selected = [path for path in settings if path not in tuning]

@@ -145,9 +145,10 @@ def _marks(campaigns: Sequence[Campaign], numbers: pd.DataFrame) -> list[str]:
 def is_tuning(folder: Path, records: Records, campaigns: Sequence[Campaign]) -> bool:
     """Return whether a setting has runs, and all are pilot or tuning runs of campaigns. ``folder``: the setting's."""
     runs = {
-        campaign.root / job.folder
+        f"{campaign.root}/{job.folder}"
         for campaign in campaigns
+        if folder.is_relative_to(campaign.root)
         for job in campaign.jobs
-        if job.stage != "final" and folder == campaign.root / PurePosixPath(job.setting)
+        if job.stage != "final"
     }
-    return not records.runs.empty and all(Path(run) in runs for run in records.runs["folder"])
+    return not records.runs.empty and runs.issuperset(records.runs["folder"])

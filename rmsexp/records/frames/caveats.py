@@ -112,9 +112,11 @@ def _distinct(values: pd.Series) -> list[str]:
 
 def _run_list(heading: str, runs: pd.DataFrame, remark: str) -> str:
     """Return a line such as "diverged: no norm seed 1 (at step 120), and 3 more"; empty if ``runs`` is empty."""
+    if runs.empty:
+        return ""
     listed = [
         f"{names.label(run['series'])} seed {run['seed']} ({textwrap.shorten(remark.format_map(run), WIDTH)})"
         for run in runs.head(LISTED).to_dict("records")
     ]
     more = [f"and {len(runs) - LISTED} more"] if len(runs) > LISTED else []
-    return f"{heading}: {', '.join([*listed, *more])}" if listed else ""
+    return f"{heading}: {', '.join([*listed, *more])}"

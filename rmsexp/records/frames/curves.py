@@ -29,13 +29,14 @@ def mean_curve(rows: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
     jumps where a run ends, the steps are those that all of these runs have; runs of less than half of the steps of the
     longest are left out.
     """
-    points = rows[["folder", "step", y]].assign(x=rows[x]).dropna()
-    if points.empty:
+    step, xs, ys = (rows[name].to_numpy(float) for name in ("step", x, y))
+    kept = ~np.isnan(step + xs + ys)
+    if not kept.any():
         return pd.DataFrame(columns=["x", "mean", "low", "high", "seeds"], dtype=float)
-    runs, _ = pd.factorize(points["folder"])
-    steps, places = np.unique(points["step"].to_numpy(), return_inverse=True)
+    runs, _ = pd.factorize(rows["folder"].array[kept])
+    steps, places = np.unique(step[kept], return_inverse=True)
     table = np.full((2, len(steps), runs.max() + 1), np.nan)  # x and y, by step and run
-    table[:, places, runs] = points["x"], points[y]
+    table[:, places, runs] = xs[kept], ys[kept]
     ends = np.where(np.isnan(table[1]), -np.inf, steps[:, None]).max(0)
     table = table[:, :, 2 * ends >= ends.max()]
     xs, ys = table[:, ~np.isnan(table[1]).any(1)]

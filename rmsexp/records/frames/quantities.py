@@ -1,6 +1,7 @@
 """The quantities of a setting: what its figures, tables and page show against steps and time."""
 
 from dataclasses import replace
+from functools import lru_cache
 
 import pandas as pd
 
@@ -48,6 +49,7 @@ def usual(split: str, metric: str, loss_unit: str = "nats") -> Quantity:
     return Quantity(split, metric, names.metric_label(metric), names.scale_and_unit(metric)[1])
 
 
+@lru_cache(maxsize=statistics.RECENT)
 def recorded(records: Records) -> list[Quantity]:
     """Return the quantities :func:`of_curves` of which a run has a value; all of them if no run has any."""
     found = of_curves(records)

@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 LOST = ("diverged", "failed")  # statuses of runs that are excluded from means
 CONFIDENCE = 0.95
 NEAR_CHANCE = 0.03  # a result is near chance below this share of the way from chance to the best possible value
-RECENT = 8  # number of results that are remembered
+RECENT = 64  # number of results that are remembered
 ROUNDING = 1e-9  # largest error of a computed probability
 
 
@@ -160,11 +160,12 @@ def common_step(records: Records) -> int | None:
     return None
 
 
+@lru_cache(maxsize=RECENT)
 def final_metric(records: Records, step: int | None, split: str | None = None, metric: str | None = None) -> pd.Series:
     """Return each run's metric at ``step``, or its score, if the runs get one; empty if ``step`` is None.
 
     Runs that diverged, failed or were not evaluated at this step, or at one of the steps of the score, are left out.
-    ``split``, ``metric``: by default the target's.
+    ``split``, ``metric``: by default the target's. The last results are remembered, so nobody may change them.
     """
     reported = target(records)
     rows = evaluations(records, split or reported.split, metric or reported.metric)
@@ -179,6 +180,7 @@ def final_metric(records: Records, step: int | None, split: str | None = None, m
     return pd.Series(scores, dtype=float).rename_axis("folder").dropna()
 
 
+@lru_cache(maxsize=RECENT)
 def best_metric(records: Records, step: int | None, split: str | None = None, metric: str | None = None) -> pd.Series:
     """Return each run's metric on ``split``, at the step where the target metric is best on the selection split.
 

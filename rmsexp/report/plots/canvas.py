@@ -12,8 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.text import Text
-from matplotlib.ticker import LogFormatter, NullFormatter, NullLocator
+from matplotlib.ticker import NullFormatter, NullLocator
 
 from rmsexp.report.plots import style
 from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel
@@ -40,23 +39,17 @@ LOOKS: dict[str, dict[str, Any]] = {  # of lines and markers, by the kind of a m
 
 def write(figure: Figure, path: Path, suffixes: Sequence[str] = ("png", "svg")) -> None:
     """Write the figure as ``<path>.png`` and ``<path>.svg``, or with one of these ``suffixes`` alone."""
-    # dollar signs in texts from records appear as they are; matplotlib's own powers at ticks stay formulas
-    all_axes = [axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)]
-    with_powers = [axis for axis in all_axes if isinstance(axis.get_major_formatter(), LogFormatter)]
-    powers = {id(text) for axis in with_powers for text in axis.findobj(Text) if text is not axis.label}
-    for text in figure.findobj(Text):
-        if isinstance(text, Text) and id(text) not in powers:
-            text.set_parse_math(False)
     for suffix in suffixes:
         buffer = BytesIO()
         with matplotlib.rc_context(SVG):
             if suffix == "svg":
                 figure.savefig(buffer, format="svg", metadata={"Date": None})
             else:
-                figure.savefig(buffer, format="png", dpi=150, pil_kwargs={"compress_level": 3})
+                figure.savefig(buffer, format="png", dpi=150, pil_kwargs={"compress_level": 1})
         atomic.write_atomic(path.with_name(f"{path.name}.{suffix}"), buffer.getvalue())
 
 
+@matplotlib.rc_context({"text.parse_math": False})  # dollar signs in texts from records appear as they are
 def draw(chart: Chart) -> Figure:
     """Return the figure of a chart: title and caption, then rows of panels, and the legend to the right of them."""
     texts = [text for _, text in chart.legend]
@@ -135,6 +128,9 @@ def _axis(axes: Axes, which: Literal["x", "y"], axis: Axis) -> None:
         axes.locator_params(axis=which, nbins=5, integer=axis.title == "step", min_n_ticks=1)
     if axis.range is not None:
         axes.set(**{f"{which}lim": axis.range})
+    if axis.log and axis.ticks is None:  # matplotlib's own powers are formulas
+        for tick in (*own.get_major_ticks(), *own.get_minor_ticks()):
+            tick.label1.set_parse_math(True)
 
 
 def _mark(axes: Axes, mark: Mark, place: int, lines: int) -> None:

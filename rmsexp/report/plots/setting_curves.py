@@ -125,13 +125,14 @@ def _lines(
     """
     series, excluded = str(runs["series"].iloc[0]), look._replace(dash=style.TIME_EXCLUDED)
     averaged = curves.averaged(runs, timed=True)
-    mean = curves.mean_curve(points[points["folder"].isin(averaged["folder"])], "x", metric)
+    folders = set(averaged["folder"])
+    mean = curves.mean_curve(points[points["folder"].isin(folders)], "x", metric)
     count, marks, ends = int(mean["seeds"].iloc[-1]), list[Mark](), list[float]()
-    for run in runs.to_dict("records"):
+    for run in runs[["folder", "time_state", "status"]].to_dict("records"):
         x, y = by_run[run["folder"]]
         kept = curves.thinned(y, SEED_POINTS)
         dashed = look if run["time_state"] == "undisturbed" else excluded
-        if count < len(averaged) or run["folder"] not in set(averaged["folder"]):
+        if count < len(averaged) or run["folder"] not in folders:
             marks.append(Mark("seed", dashed, x[kept], y[kept], series=series))
         if run["status"] == "diverged":
             marks.append(Mark("cross", look, x[-1:], y[-1:], label="diverged", series=series))

@@ -3,7 +3,7 @@
 Times of norm layers alone have tables of their own.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,13 @@ def tables(timings: pd.DataFrame, task: str) -> Iterator[Table]:
     processes that timed either the series or its baseline, each beside the reference. ``timed``: "steps", or "layers"
     if the times are those of the norm layers in a step alone.
     """
+    if timings.empty:
+        return
     step, layers = "Time per step, and savings relative to", "Time of the norm layers in a step alone, and savings"
-    found = [(f"{step} LayerNorm", comparison) for comparison in comparable.comparisons(timings)]
-    found += [(f"{step} the eager norm", comparison) for comparison in comparable.fused_against_eager(timings)]
-    alone = comparable.comparisons(timings, kind="layers")
+    whole, alone = (comparable.comparisons(timings, kind=kind) for kind in timing_records.KINDS)
+    fused = comparable.fused_against_eager(timings)
+    found = [(f"{step} LayerNorm", comparison) for comparison in whole]
+    found += [(f"{step} the eager norm", comparison) for comparison in fused]
     found += [(f"{layers} relative to LayerNorm", comparison) for comparison in alone]
     for number, (what, comparison) in enumerate(found, 1):
         ours = {"median_seconds_per_1k_steps": "seconds_per_1k_steps", "kind": "timed"}
@@ -49,9 +52,8 @@ def tables(timings: pd.DataFrame, task: str) -> Iterator[Table]:
         numbers = numbers[COLUMNS]
         title = f"{what} ({comparable.clock(comparison)})"
         yield Table("saving" if number == 1 else f"saving_{number}", title, numbers, readable(numbers, task))
-    listed = timing_table(timings)
-    if len(listed):
-        yield Table("timings", "Timing records", listed, listed)
+    listed = timing_table(timings, [*whole, *alone], fused)
+    yield Table("timings", "Timing records", listed, listed)
 
 
 def readable(table: pd.DataFrame, task: str) -> pd.DataFrame:
@@ -93,14 +95,16 @@ def published(table: pd.DataFrame, task: str) -> pd.DataFrame | None:
     return numbers[(numbers["task"] == task) & numbers["metric"].isin(PAPER) & numbers["norm"].isin(norms)]
 
 
-def timing_table(timings: pd.DataFrame) -> pd.DataFrame:
+def timing_table(
+    timings: pd.DataFrame, compared: Sequence[comparable.Comparison], fused: Sequence[comparable.Comparison]
+) -> pd.DataFrame:
     """Return the timing records of a setting as text, with the savings of each and why it is not in the tables.
 
     Records that lack LayerNorm in the same implementation come last; they may be in a table of fused against eager
     norms.
     """
     rows, listed = [], set()
-    for comparison in (found for kind in timing_records.KINDS for found in comparable.comparisons(timings, kind=kind)):
+    for comparison in compared:
         shared = comparison.rows.iloc[0][["impl", "machine", "processor", "threads"]].to_dict()
         for record in comparison.records.to_dict("records"):
             listed.add(record["folder"])
@@ -111,7 +115,6 @@ def timing_table(timings: pd.DataFrame) -> pd.DataFrame:
                 if name != "ln"
             ]
             rows.append(_listed_record(record | shared, ", ".join(saved), record["left_out"]))
-    fused = comparable.fused_against_eager(timings)
     left_out = {record["folder"]: record["left_out"] for found in fused for record in found.records.to_dict("records")}
     for folder, own in timings[~timings["folder"].isin(listed)].groupby("folder", sort=False):
         shared = {"impl": " and ".join(sorted(set(own["impl"])))} | own[["processes", "rounds"]].min().to_dict()
