@@ -50,7 +50,8 @@ def against_p(item: Item, found: Found, sources: Sequence[str]) -> Figure:
     panels = [
         replace(p_sweep.quality(table, _quantity(panel, records), records), title=panel.title) for panel in item.panels
     ]
-    return canvas.draw(Chart(item.title, [item.caption, *sources, p_sweep.READING], panels, p_sweep.LEGEND))
+    legend = p_sweep.LEGEND[p_sweep.WHOLE not in set(table["series"]) :]
+    return canvas.draw(Chart(item.title, [item.caption, *sources, p_sweep.READING], panels, legend))
 
 
 def _quantity(panel: item_file.Panel, records: Records) -> Quantity:
@@ -92,7 +93,7 @@ def of_paper(figure: str, quantity: Quantity, x: X, looks: Mapping[str, Look], p
     points = points[is_shown & (CURVE_SPLITS.get(quantity.metric) == quantity.split)]
     marks = []
     for series, look in looks.items():
-        rows = points[points["norm"] == series]
+        rows = points[points["norm"] == names.without_impl(series)]
         if len(rows):
             label = f"{names.label(series)} (paper)"
             at, value = rows["x"].to_numpy(float) / (per if x == "step" else 1), rows["y"].to_numpy(float)
