@@ -5,18 +5,20 @@ honest: who makes up scores can make up all files.
 """
 
 import math
-from collections.abc import Iterator
-from itertools import groupby
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy import special
 
-from rmsexp.campaign import campaign_file
-from rmsexp.campaign.campaign_file import OCTAVE_KEYS, Job, moment
-from rmsexp.campaign.remarks import CLOCKS_DIFFER
+from rmsexp.campaign import campaign_file, remarks
+from rmsexp.campaign.campaign_file import OCTAVE_KEYS
 from rmsexp.campaign.results import Campaign, load
 from rmsexp.config.identity import identity
+from rmsexp.config.schema import flatten
+from rmsexp.config.words import parse
 from rmsexp.records import record
 from rmsexp.records.frames.load import DAMAGE
 from rmsexp.system.readers import read_yaml
@@ -28,8 +30,7 @@ LEVEL = 0.99  # of the interval within which a baseline's mean must lie
 def check(campaign: Campaign, ours: Path) -> dict[str, list[str]]:
     """Return the reasons to refuse a campaign's verdicts, by what is checked; none where nothing speaks against them.
 
-    ``ours``: results with campaigns of the same runs, with which the baseline is compared. Without one, it is not
-    among what is checked.
+    ``ours``: results whose campaigns of the same runs the baseline is compared with; without one, it is left out.
     """
     found = {
         "complete": list(_complete(campaign)),
@@ -50,8 +51,8 @@ def _complete(campaign: Campaign) -> Iterator[str]:
     yield from campaign.problems
     if campaign.undecided:
         yield f"not decided: {campaign.undecided}"
-    if missing := [run for run in campaign.tuning.runs if not campaign.undecided]:
-        yield f"{len(missing)} tuning runs are missing, such as {missing[0]}"
+    elif missing := campaign.tuning.runs:
+        yield f"{len(missing)} tuning runs are missing, such as {missing[0].norm} at {missing[0].rate:g}"
 
 
 def _seeds(campaign: Campaign) -> Iterator[str]:
@@ -72,44 +73,49 @@ def _registered(campaign: Campaign) -> Iterator[str]:
         return
     if len({stored.digest, campaign.registered.digest, campaign_file.digest(stored.rules)}) > 1:
         yield "the digest of the registered rules is another"
-    final = stored.rules.get("final", {})
+    if stored.date != campaign.registered.date:
+        yield f"the dates of registration in {campaign_file.REGISTRATION} and {campaign.path.name} differ"
+    final, tune = stored.rules.get("final", {}), stored.rules.get("tune", {})
     final = final | {key: final.get("seeds", {}).get(old) for key, old in OCTAVE_KEYS.items() if key not in final}
-    then = {key: stored.rules.get(key) for key in ("question", "norms", "grid", "tuned_by", "score", "claims")}
-    then |= {key: final.get(key) for key in OCTAVE_KEYS} | {"tolerance": final.get("tolerance")}
-    now = {key: getattr(campaign, key) for key in ("question", "grid", "tolerance")}
+    keys = ("question", "runs", "norms", "grid", "ladder", "tuned_by", "score", "claims")
+    then = {key: stored.rules.get(key) for key in keys} | {"tuning_runs": sorted(_words(tune.get("runs") or {}))}
+    then |= {key: final.get(key) for key in ("tolerance", *OCTAVE_KEYS)}
+    now = {key: getattr(campaign, key) for key in (*keys, "tolerance")}
     now |= {key: getattr(campaign.seeds, key) for key in OCTAVE_KEYS}
-    now |= {key: list(getattr(campaign, key)) for key in ("norms", "grid", "tuned_by", "score")}
+    now |= {"runs": sorted(_words(campaign.runs)), "tuning_runs": sorted(_words(campaign.tuning_runs))}
     now["claims"] = [vars(claim) for claim in campaign.claims]
     if changed := campaign_file.changed_keys(then, now):
         yield f"{campaign.path.name} differs from the registration in {', '.join(changed)}"
-    written = moment(stored.date) or math.inf
-    final_runs = [result for job, result in campaign.results.items() if job.stage == "final" and result.ended]
-    if early := sum(result.began is None or result.began < written - CLOCKS_DIFFER for result in final_runs):
-        yield f"{early} of {len(final_runs)} final runs did not begin after the registration"
+    yield from remarks.on_registration(campaign)
 
 
 def _same_recipe(campaign: Campaign) -> Iterator[str]:
-    """Yield keys in which the runs of a stage differ, apart from the norm, the rate, and what norms change openly.
+    """Yield keys in which runs are not as the campaign states, or differ within a stage.
 
-    Options of the model that differ are remarks on the verdicts.
+    The rate and what the name of a norm states may differ, and so may options of norms. Options of the model that
+    differ are remarks on the verdicts.
     """
     for stage, jobs in campaign.stages.items():
-        values: dict[str, set[str]] = {}
+        stated = campaign.runs | (campaign.tuning_runs if stage == "tune" else {})
+        asked = {word.key_or_group: word.value() for word in parse(_words(stated))}
+        runs: list[tuple[set[str], dict[str, Any]]] = [(set(), asked)]
         for job in jobs:
-            stated = {campaign.rate, *(word.partition("=")[0] for word in job.norm.split("+"))}
-            for key, value in _identity(campaign, job).items():
-                if key not in stated and not key.startswith(("norm.", "model.")):
-                    values.setdefault(key, set()).add(str(value))
-        different = sorted(key for key, found in values.items() if len(found) > 1)
+            own = {campaign.rate, *(word.partition("=")[0] for word in job.norm.split("+"))}
+            with suppress(*DAMAGE):  # a missing run is reported elsewhere
+                recorded = read_yaml(campaign.root / job.folder / record.CONFIG)
+                runs.append((own, identity(recorded) | {key: flatten(recorded).get(key) for key in asked}))
+        different = []
+        for key in sorted({key for _, values in runs for key in values}):
+            is_free = key.startswith("norm.") or (key.startswith("model.") and key not in asked)
+            compared = runs if key in asked else runs[1:]
+            found = {str(values.get(key)) for own, values in compared if key not in own}
+            different += [key] * (len(found) > 1 and not is_free)
         if different:
             yield f"runs of the stage {stage} differ in {', '.join(different)}"
 
 
-def _identity(campaign: Campaign, job: Job) -> dict[str, object]:
-    try:
-        return identity(read_yaml(campaign.root / job.folder / record.CONFIG))
-    except DAMAGE:  # a missing run is reported elsewhere
-        return {}
+def _words(values: Mapping[str, Any]) -> list[str]:
+    return [f"{key}={value}" for key, value in values.items()]
 
 
 def _sources(campaign: Campaign) -> Iterator[str]:
@@ -132,17 +138,15 @@ def _sources(campaign: Campaign) -> Iterator[str]:
 
 def _copies(campaign: Campaign) -> Iterator[str]:
     """Yield runs that have the same losses as another one."""
-    losses: list[tuple[tuple[object, ...], str]] = []
+    first: dict[tuple[object, ...], str] = {}
     for folder in sorted({job.folder for job in campaign.jobs}):
         try:
             rows, _ = record.RunFolder(campaign.root / folder).read_metrics()
         except DAMAGE:
             continue
-        if values := tuple(row.get("loss") for row in rows):
-            losses.append((values, folder))
-    for _, same in groupby(sorted(losses, key=repr), key=lambda each: each[0]):
-        first, *others = (folder for _, folder in same)
-        yield from (f"{folder} has the losses of {first}: a copy, or one norm under two names" for folder in others)
+        losses = tuple(repr(row.get("loss")) for row in rows)
+        if losses and (other := first.setdefault(losses, folder)) != folder:
+            yield f"{folder} has the losses of {other}: a copy, or one norm under two names"
 
 
 def _same_runs(campaign: Campaign, ours: Path) -> Iterator[Campaign]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,7 +38,7 @@ def on_campaign(campaign: Campaign) -> list[str]:
     final = [result for job, result in campaign.results.items() if job.stage == "final"]
     judged = [result for job, result in campaign.results.items() if result.ended and job.stage != "pilot"]
     code = {name for result in final for name in result.code}
-    lines = _registration(campaign, [result.began for result in final if result.began is not None]) if code else []
+    lines = on_registration(campaign) if code else []
     commits = {name.rstrip("+") for name in code}
     if code and campaign.registered is not None:
         commits.add(str(campaign.registered.commit).rstrip("+"))
@@ -80,11 +79,13 @@ def on_claim(campaign: Campaign, claim: Claim) -> list[str]:
     ]
 
 
-def _registration(campaign: Campaign, began: Sequence[float]) -> list[str]:
-    """Return whether the rules are those that were registered before the final runs, which began at ``began``."""
+def on_registration(campaign: Campaign) -> list[str]:
+    """Return the remarks on whether the rules are those that were registered before the final runs began."""
     if campaign.registered is None:
         return ["not registered: the campaign's file has no digest of its rules"]
     lines, written = [], moment(campaign.registered.date) or 0.0
+    final = (result for job, result in campaign.results.items() if job.stage == "final")
+    began = [result.began for result in final if result.began is not None]
     if early := sum(each < written - CLOCKS_DIFFER for each in began):
         lines.append(f"{early} of its {len(began)} final runs began before its rules were registered")
     if (changed := campaign.registered.changed) is not None:

@@ -24,10 +24,11 @@ from rmsexp.records.frames.load import Records, load
 from rmsexp.report import campaign_report, setting_report
 from rmsexp.report.page import html
 from rmsexp.report.setting_report import SettingReport
+from rmsexp.system import cores
 from rmsexp.system.command_line import Parser, command, entry_point, value_word
 
 OVERVIEW = "report"
-MANY = 8  # settings that are worth processes of their own
+MANY = 8  # settings; fewer are written sooner by one process
 
 
 def run(results: Path, out: Path | None = None) -> list[Path]:
@@ -73,10 +74,9 @@ def _write(results: Path, out: Path) -> list[Path]:
         place = out / (root.relative_to(results) if root.is_relative_to(results) else "") / folder.parent.name
         own = timings_of.get(folder, timings.iloc[:0])
         jobs.append((folder, settings[folder], own, place / folder.name))
-    is_forked = len(jobs) >= MANY and "fork" in multiprocessing.get_all_start_methods()
-    with (
-        ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("fork")) if is_forked else nullcontext() as pool
-    ):
+    # forked processes share the records, which would take long to send to others
+    workers = cores.threads() if len(jobs) >= MANY and "fork" in multiprocessing.get_all_start_methods() else 1
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) if workers > 1 else nullcontext() as pool:
         written = (map if pool is None else pool.map)(_write_setting, jobs)
         verdicts, failed = None, list[str]()
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 from rmsexp.campaign import campaign_file
 from rmsexp.campaign.items import Asked, Items
 from rmsexp.campaign.question import Question
-from rmsexp.campaign.results import load
+from rmsexp.campaign.results import Campaign, load
 from rmsexp.commands.status import stage_table, terminal
 from rmsexp.records import record
 from rmsexp.records.frames import comparable, timing_records
@@ -50,8 +50,6 @@ def conclude(asked: Asked) -> None:
 
 def print_verdicts(asked: Question) -> None:
     """Print the chosen rates, and the verdicts or why there are none yet."""
-    from rmsexp.report.tables import verdicts
-
     campaign = asked.update()
     for norm, choice in campaign.choice.items():
         rate = "none: it diverged at every rate" if choice.rate is None else f"{choice.rate:g}"
@@ -59,8 +57,7 @@ def print_verdicts(asked: Question) -> None:
         print(f"rate of {norm}: {rate}{edge}")
     if campaign.undecided:
         print(f"not decided yet: {campaign.undecided}")
-    lines = [] if campaign.undecided else [verdicts.line(row) for row in verdicts.table([campaign]).to_dict("records")]
-    for line in [*lines, *campaign.problems, *campaign.all_remarks(), *_savings(asked)]:
+    for line in [*_verdicts(campaign), *campaign.problems, *campaign.all_remarks(), *_savings(asked)]:
         print(line)
     _print_next(asked, bool(campaign.left))
 
@@ -71,7 +68,6 @@ def print_check(folders: Sequence[Path], ours: Path) -> int:
     Raises: ReportedError if there is no campaign.
     """
     from rmsexp.campaign.check import check
-    from rmsexp.report.tables import verdicts
 
     paths = [path for folder in folders for path in campaign_file.find(folder)]
     if not paths:
@@ -84,13 +80,21 @@ def print_check(folders: Sequence[Path], ours: Path) -> int:
         for what, reasons in found.items():
             print("\n".join(f"  {what:12}{reason}" for reason in reasons or ["ok"]))
         if "baseline" not in found:
-            print(f"  {'baseline':12}not checked: {ours} has no decided campaign of the same runs with rms")
-        for line in [] if campaign.undecided else [*map(verdicts.line, verdicts.table([campaign]).to_dict("records"))]:
-            print(line)
+            print(f"  baseline    not checked: {ours} has no decided campaign of the same runs with rms")
         is_refused = any(found.values())
+        outcome = (
+            "is refused" if is_refused else "is consistent with its records, which does not prove that they are honest"
+        )
+        print(*_verdicts(campaign), f"{campaign.name} {outcome}", sep="\n")
         refused += is_refused
-        print(f"{campaign.name} " + ("is refused" if is_refused else "follows from its records (not: is honest)"))
     return int(refused > 0)
+
+
+def _verdicts(campaign: Campaign) -> list[str]:
+    """Return a line for each verdict; none if the campaign is undecided."""
+    from rmsexp.report.tables import verdicts
+
+    return [] if campaign.undecided else [verdicts.line(row) for row in verdicts.table([campaign]).to_dict("records")]
 
 
 def _savings(asked: Question) -> list[str]:

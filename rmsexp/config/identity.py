@@ -10,7 +10,7 @@ from typing import Any
 
 from rmsexp.config.classes import imported, make_importable
 from rmsexp.config.schema import ConfigError, checked, expanded, flatten, normalised, plain_values, results_folder
-from rmsexp.config.words import compose, file, is_for_sweeps, parse
+from rmsexp.config.words import compose, file, is_for_sweeps, own_files, parse
 
 # Keys that are not part of a run's identity: changing one adds no +key=value to the name of the run's folder, and does
 # not prevent the run from continuing. They do not change what is trained, or the folder's path contains them anyway.
@@ -148,15 +148,16 @@ def _composed(overrides: Sequence[str], config_dir: str | None) -> dict[str, Any
     return composed
 
 
-def _base(*chosen: str, config_dir: str | None = None) -> dict[str, Any]:
-    """Return the normalised config of the chosen files alone, from which the names of runs tell what was changed."""
+@lru_cache(maxsize=256)
+def _base(chosen: tuple[str, ...], config_dir: str | None, own: object) -> dict[str, Any]:  # noqa: ARG001
+    """Return the normalised config of the chosen files alone, from which the names of runs tell what was changed.
+
+    It is kept, so nobody may change it. ``own``: :func:`.words.own_files`, by which a change of a file is noticed.
+    """
     composed = _composed(chosen, config_dir)
     if isinstance(composed.get("model"), dict):
         composed["model"].pop("variant", None)  # names have the variant, but not the values it determines
     return normalised(composed, imported)
-
-
-_base_of_package = lru_cache(maxsize=256)(_base)  # a campaign has hundreds of runs; the user's own files may change
 
 
 def job(overrides: Sequence[str], config_dir: str | None = None, own_norm: Any = None) -> Job:
@@ -183,7 +184,7 @@ def job(overrides: Sequence[str], config_dir: str | None = None, own_norm: Any =
     _check_own_names(overrides, names, config_dir)
     keys = ("task", "norm", "scale", "model.variant")
     chosen = [word.input_line or "" for word in parse(overrides) if word.key_or_group in keys]
-    base = _base_of_package(*chosen) if config_dir is None else _base(*chosen, config_dir=config_dir)
+    base = _base(tuple(chosen), config_dir, own_files(config_dir))
     if own_norm is not None and base["norm"]["name"] != norm.name:  # a norm without a config
         base = base | {"norm": own_norm.as_config(defaults=True)}
     changed = differences(resolved, base)

@@ -165,7 +165,7 @@ def compose(overrides: Sequence[str], config_dir: str | None = None, *, hydra: b
             of_files.append(word)
         else:
             values.append(override)
-    composed: DictConfig = pickle.loads(_compose(tuple(of_files), config_dir, _own_files(config_dir), hydra))
+    composed: DictConfig = pickle.loads(_compose(tuple(of_files), config_dir, own_files(config_dir), hydra))
     for override in values:
         _set(composed, override)
     return composed
@@ -188,7 +188,7 @@ def _set(composed: DictConfig, override: Override) -> None:
         raise ConfigError(" ".join(f"{word}: {error}".split())) from None
 
 
-def _own_files(config_dir: str | None) -> tuple[tuple[Path, int, int], ...]:
+def own_files(config_dir: str | None) -> tuple[tuple[Path, int, int], ...]:
     """Return place, size and time of the user's own config files, by which a change of one is noticed."""
     if config_dir is None:
         return ()
@@ -201,7 +201,7 @@ def _own_files(config_dir: str | None) -> tuple[tuple[Path, int, int], ...]:
 def _compose(
     words: tuple[str, ...], config_dir: str | None, own: tuple[tuple[Path, int, int], ...], hydra: bool
 ) -> bytes:
-    """Return the config that Hydra composes, pickled, which is copied faster. ``own``: :func:`_own_files`.
+    """Return the config that Hydra composes, pickled, which is copied faster. ``own``: :func:`own_files`.
 
     Raises: ConfigError if it cannot be composed, and for a file in ``config_dir`` that Hydra must not load, or that has
     the name of one of the package's, since only one of them would be used.

@@ -103,26 +103,25 @@ def write(folder: Path, records: Records, timings: pd.DataFrame, to: Path) -> Se
     Args:
         folder: the folder of the setting.
         records: the records of the setting.
-        timings: all timing records (:func:`rmsexp.records.frames.timing_records.load`).
+        timings: the timing records in this folder (:func:`rmsexp.records.frames.timing_records.load`).
         to: the folder of the report, which is made if it is missing.
     """
     task, setting = folder.parent.name, folder.name
     trained = records.runs[~records.runs["series"].str.contains("+published", regex=False)]
     configs = [Path(run, record.CONFIG) for run in trained["folder"]]
     records.problems.extend(f"{path} is missing" for path in configs if not path.is_file())
-    timings = timings[timings["folder"].map(lambda path: Path(path).is_relative_to(folder)).astype(bool)]
     own = (task, setting) if records.runs.empty else records.names
     for path, *of in timings[["folder", "task", "setting"]].drop_duplicates().itertuples(index=False):
         if tuple(of) != own:
             records.problems.append(f"{path}: timing record ignored: it is of {', '.join(of)}")
     timings = timings[(timings["task"] == own[0]) & (timings["setting"] == own[1])]
-    comparable = len(records.runs) > 0
-    try:
-        if comparable:
+    comparable = not records.runs.empty
+    if comparable:
+        try:
             check(records)
-    except ValueError as error:
-        records.problems.append(str(error))
-        comparable = False
+        except ValueError as error:
+            records.problems.append(str(error))
+            comparable = False
     if not comparable and timings.empty:
         return SettingReport(folder, to, records)
     to.mkdir(parents=True, exist_ok=True)

@@ -75,7 +75,7 @@ class AdamWConfig(AdamConfig):
 
     ``name``: "adamw"; "muon" (:class:`Muon`) for matrices inside the model, and AdamW for all else; or "sgd" with the
     momentum ``beta1``. ``weight_decay``: rate times this is the share that decays per step, of matrices and of the
-    embedding; with ``decay_gains`` also of vectors: gains, shifts and other options of norms.
+    embedding; with ``decay_gains`` also of vectors: gains, shifts and other parameters of norms.
     """
 
     beta1: float = 0.9
@@ -106,18 +106,18 @@ class AdamWConfig(AdamConfig):
 
 
 def step_of(optimiser: type[torch.optim.Optimizer]) -> Any:
-    """Return the method ``step`` of an optimiser of torch without its import of torch's compiler, of two seconds."""
+    """Return the method ``step`` of an optimiser of torch, but without the import of torch's compiler (two seconds)."""
     return torch.no_grad()(inspect.unwrap(optimiser.step))
 
 
 class AdamW(torch.optim.AdamW):
-    """torch's AdamW, with :func:`step_of` it."""
+    """torch's AdamW, whose steps do not import torch's compiler (:func:`step_of`)."""
 
     step = step_of(torch.optim.AdamW)
 
 
 class SGD(torch.optim.SGD):
-    """torch's SGD, with :func:`step_of` it."""
+    """torch's SGD, whose steps do not import torch's compiler (:func:`step_of`)."""
 
     step = step_of(torch.optim.SGD)
 
@@ -125,8 +125,8 @@ class SGD(torch.optim.SGD):
 class Muon(torch.optim.Optimizer):
     """Muon for matrices (Jordan et al. 2024), which replaces their averaged gradient by a nearly orthogonal matrix.
 
-    torch's Muon and an AdamW for all other parameters take the step with one learning rate: a step of Muon is scaled to
-    the size of AdamW's by ``0.2 sqrt(max(rows, columns))`` (Liu et al. 2025, section 2.2).
+    All other parameters get AdamW. Both have one learning rate: Muon's update is multiplied by
+    ``0.2 sqrt(max(rows, columns))``, which gives it the root mean square of AdamW's (Liu et al. 2025, section 2.2).
     """
 
     def __init__(self, matrices: list[Tensor], lr: float, weight_decay: float, adamw: AdamW) -> None:
@@ -138,7 +138,7 @@ class Muon(torch.optim.Optimizer):
         # this optimiser has the state and the groups of both, since load_state_dict replaces its own
         for part, groups in ((self._muon, self.param_groups[:1]), (self._adamw, self.param_groups[1:])):
             part.param_groups, part.state = groups, self.state
-            step_of(type(part))(part)
+            part.step()
 
 
 class TensorFlowAdam(torch.optim.Adam):

@@ -54,7 +54,7 @@ def check(root: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
 def test_a_copy_follows_from_its_records(sent: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, text = check(sent, capsys)
     assert (status, text.count(" ok\n")) == (0, 7)
-    assert f"{NAME} follows from its records" in text
+    assert f"{NAME} is consistent with its records" in text
     assert "refuted, still improving: RMSNorm is better than LayerNorm, centred on 0.4: -0.7055" in text
 
 
@@ -84,9 +84,16 @@ def two_sources(root: Path) -> str:
 
 
 def later_registration(root: Path) -> str:
+    folder, date = root / "campaigns" / NAME, "2026-12-24T00:00:00+00:00"
+    edit(folder / campaign_file.REGISTRATION, lambda registered: registered.update(date=date))
+    edit(folder / campaign_file.FILE, lambda file: file["registered"].update(date=date))
+    return "registered  12 of its 12 final runs began before its rules were registered"
+
+
+def earlier_date(root: Path) -> str:
     path = root / "campaigns" / NAME / campaign_file.REGISTRATION
-    edit(path, lambda registered: registered.update(date="2026-12-24T00:00:00+00:00"))
-    return "registered  12 of 12 final runs did not begin after the registration"
+    edit(path, lambda registered: registered.update(date="2026-01-01T00:00:00+00:00"))
+    return "registered  the dates of registration in .* differ"
 
 
 def other_margin(root: Path) -> str:
@@ -115,6 +122,13 @@ def other_recipe(root: Path) -> str:
     return "same recipe runs of the stage final differ in label_smoothing"
 
 
+def other_runs(root: Path) -> str:
+    for job in campaign_file.read(root / "campaigns" / NAME / campaign_file.FILE).jobs:
+        path = root / job.folder / record.CONFIG
+        path.write_text(path.read_text().replace("init: null", "init: lecun_normal"))
+    return "same recipe runs of the stage final differ in model.init"
+
+
 def weak_baseline(root: Path) -> str:
     for seed in range(3):
         files = record.RunFolder(run_of(root, "rms", seed))
@@ -129,7 +143,7 @@ def weak_baseline(root: Path) -> str:
     "tamper",
     [
         *(changed_metric, dropped_seed, other_source, two_sources, later_registration, other_margin),
-        *(registered_again, copied_run, other_recipe, weak_baseline),
+        *(registered_again, copied_run, other_recipe, other_runs, earlier_date, weak_baseline),
     ],
 )
 def test_a_tampered_copy_is_refused_with_the_reason(

@@ -10,7 +10,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import is_dataclass
-from functools import cache
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -125,13 +124,8 @@ def page(
         decades=chart.DECADES,
         css=Markup((folder / "page.css").read_text()),
         script=Markup((folder / "page.js").read_text()),
-        plotly=_plotly(),
+        plotly=base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode(),
     )
-
-
-@cache
-def _plotly() -> str:
-    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
 
 
 def _json(value: Any) -> Any:
