@@ -1,7 +1,7 @@
 """Check a campaign that somebody else may have made: does its verdict follow from its records?
 
-It reads files as data and runs nothing of the folder. What it shows is that the folder is consistent, not that it is
-honest: who makes up scores can make up all files.
+It reads files as data and runs no code of the folder. It shows that the folder is consistent, not that it is honest:
+whoever invents scores can invent all files.
 """
 
 import math

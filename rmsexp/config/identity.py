@@ -150,9 +150,9 @@ def _composed(overrides: Sequence[str], config_dir: str | None) -> dict[str, Any
 
 @lru_cache(maxsize=256)
 def _base(chosen: tuple[str, ...], config_dir: str | None, own: object) -> dict[str, Any]:  # noqa: ARG001
-    """Return the normalised config of the chosen files alone, from which the names of runs tell what was changed.
+    """Return the normalised config of the chosen files alone. The names of runs say what differs from it.
 
-    It is kept, so nobody may change it. ``own``: :func:`.words.own_files`, by which a change of a file is noticed.
+    It is cached, so callers must not change it. ``own``: :func:`.words.own_files`, by which a change of a file is noticed.
     """
     composed = _composed(chosen, config_dir)
     if isinstance(composed.get("model"), dict):

@@ -58,7 +58,7 @@ def keep_freed() -> None:
 
 
 def leave_compiler_out(out: bool) -> None:
-    """Avoid the import of torch's compiler, of two seconds, by functions that are excluded from compilation anyway.
+    """Keep functions that torch excludes from compilation from importing its compiler, which takes two seconds.
 
     ``torch._disable_dynamo`` imports it at the first call of such a function, and keeps in an attribute what it calls
     from then on: with ``out`` the function itself, otherwise, for compiled models, what torch chooses.

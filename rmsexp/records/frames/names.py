@@ -38,7 +38,7 @@ def label(series: str) -> str:
 
 
 def labels(series: Iterable[str]) -> dict[str, str]:
-    """Return the :func:`label` of each series. Their implementation is part of it only if they have several."""
+    """Return the :func:`label` of each series. The implementation is named only if the series have several."""
     impls = {name: [part for part in name.split("+") if part.startswith("impl=")] for name in series}
     plain = without_impl if len(set(map(tuple, impls.values()))) == 1 else str
     return {name: label(plain(name)) for name in impls}

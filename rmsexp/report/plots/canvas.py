@@ -53,7 +53,7 @@ def write(figure: Figure, path: Path, suffixes: Sequence[str] = ("png", "svg")) 
 def draw(chart: Chart) -> Figure:
     """Return the figure of a chart: title and caption, then rows of panels, and the legend to the right of them."""
     texts = [text for _, text in chart.legend]
-    room = 0.75 + 0.072 * max(map(len, "\n".join(texts).splitlines())) if texts else 0.2
+    room = 0.95 + 0.072 * max(map(len, "\n".join(texts).splitlines())) if texts else 0.2
     labels = [line for panel in chart.panels for text in panel.y.texts for line in text.splitlines()]
     left = GAP[0] if any(panel.y.title for panel in chart.panels) else 0.3
     left = max(left, 0.2 + 0.078 * max(map(len, labels), default=0))
@@ -79,7 +79,7 @@ def draw(chart: Chart) -> Figure:
     if texts:
         handles = [Line2D([], [], linewidth=style.THICK, **_paint(look), ls=look.dash) for look, _ in chart.legend]
         corner = (1 - (room - 0.1) / width, 1 - (top + heads[0]) / height)
-        style_of_legend: dict[str, Any] = {"borderaxespad": 0, "frameon": False, "handlelength": 2.6, "fontsize": 9}
+        style_of_legend: dict[str, Any] = {"borderaxespad": 0, "frameon": False, "handlelength": 4.2, "fontsize": 9}
         figure.legend(handles, texts, loc="upper left", bbox_to_anchor=corner, **style_of_legend)
     return figure
 

@@ -107,7 +107,7 @@ def chart(rows: pd.DataFrame, impl: str, timings: pd.DataFrame) -> Chart:
     }
     caption = [
         "whole training steps, timed interleaved; 95 % intervals over processes"
-        + "; arrows: beyond the axis, as written" * bool(wide),
+        + "; arrow: interval beyond the axis, ends written" * bool(wide),
         f"{table['machine'].nunique()} of {timings['machine'].nunique()} machines: those that timed {impl} norms and "
         "LayerNorm; a number in parentheses is the same machine in all figures",
         "; ".join(note for note, applies in notes.items() if applies),

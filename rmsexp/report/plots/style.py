@@ -77,5 +77,5 @@ def looks(series: Iterable[str]) -> dict[str, Look]:
 
 
 def stacked(place: int, count: int) -> float:
-    """Return the size of the line that is drawn at this place of ``count``, relative to the last one."""
+    """Return the width of the line that is drawn as number ``place`` of ``count``, relative to the last one's."""
     return 1 + (WIDEST - 1) * (count - 1 - place) / max(1, count - 1)
