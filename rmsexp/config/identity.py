@@ -152,7 +152,7 @@ def _composed(overrides: Sequence[str], config_dir: str | None) -> dict[str, Any
 def _base(chosen: tuple[str, ...], config_dir: str | None, own: object) -> dict[str, Any]:  # noqa: ARG001
     """Return the normalised config of the chosen files alone. The names of runs say what differs from it.
 
-    It is cached, so callers must not change it. ``own``: :func:`.words.own_files`, by which a change of a file is noticed.
+    It is cached, so callers must not change it. ``own``: :func:`.words.own_files`, so that changed files are noticed.
     """
     composed = _composed(chosen, config_dir)
     if isinstance(composed.get("model"), dict):
