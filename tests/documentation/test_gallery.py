@@ -24,7 +24,8 @@ SMALL = {
 
 def test_each_is_short_and_names_its_source() -> None:
     assert len(NAMES) >= 9
-    assert sorted(path.stem for path in GALLERY.glob("norm/*.yaml")) == NAMES
+    composed = {"dyt_tuned", "derf_tuned"}  # of the package's norms
+    assert {path.stem for path in GALLERY.glob("norm/*.yaml")} == {*NAMES} | composed
     for name in NAMES:
         text = (GALLERY / f"{name}.py").read_text()
         assert len(text.splitlines()) <= 40
