@@ -1,8 +1,7 @@
 """Draw the paper's tables and figures from records, and write them below the results.
 
 ``<results>/paper/<scale>/<item>.md`` has the title, the caption, the table or the figure, and notes on data, machine,
-seeds and what is missing; beside it are ``<item>.tex`` and ``<item>.csv`` of a table, ``<item>.png`` and ``<item>.svg``
-of a figure.
+seeds and what is missing; beside it are ``<item>.csv`` of a table, or ``<item>.png`` and ``<item>.svg`` of a figure.
 """
 
 from collections.abc import Sequence
@@ -117,8 +116,6 @@ def write(asked: Items, item: Item) -> Path:
     if drawn.table is not None:
         blocks.append(markup.markdown(drawn.table.readable))
         atomic.write_atomic(stem.with_suffix(".csv"), markup.csv(drawn.table.numbers))
-        caption = f"{item.title} of the paper. {item.caption} {' '.join(sources)}"
-        atomic.write_atomic(stem.with_suffix(".tex"), markup.latex(drawn.table.readable, caption))
     if drawn.figure is not None:
         canvas.write(drawn.figure, stem)
         blocks.append(f"![{item.title}]({item.name}.png)")

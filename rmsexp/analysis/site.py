@@ -16,7 +16,6 @@ SEED = 0
 N_IN, N_OUT, EXAMPLES = 48, 128, 32
 NORMS = ("none", "ln", "rms", "prms", "bn", "wn")  # the norms of the paper's Table 1, and none
 GAINLESS = "rms+gain=false"
-LATER = (GAINLESS, "dyt", "derf")  # norms that are younger than the paper
 STANDARD_NORMAL = init.normal(1.0)
 SPREAD = 0.3  # standard deviation of the noise that is added to a layer's initial parameters
 

@@ -1,8 +1,8 @@
 """``python -m rmsexp.analysis NAME``: the paper's analyses, each with tables (CSV).
 
 invariance     Table 1: which changes of weights or data leave the output of which norm unchanged
-gradients      section 4.2: how gradients scale with weights and data
 hidden_stats   Table 5: mean and sd of the decoder's hidden-to-hidden map by target position, from task=rnnsearch runs
+layers         what each norm saw over depth and steps (RMS, mean, gradient, gain), from runs with monitor=true
 
 If a result contradicts the paper, a message names it and the exit status is 1.
 """
@@ -27,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.analysis == "hidden_stats":
         classes.load_own(arguments.config_dir, arguments.norm_class)
         finding, out = analyse(arguments.runs), Path()
+    elif arguments.analysis == "layers":
+        finding, out = analyse(arguments.runs, arguments.out), arguments.out
     else:
         finding, out = analyse(), arguments.out
     finding.publish(out)
@@ -38,11 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m rmsexp.analysis", description=__doc__)
     commands = parser.add_subparsers(dest="analysis", required=True, metavar="NAME")
-    for name in ("invariance", "gradients"):
-        out = OUT / name
-        commands.add_parser(name).add_argument(
-            "--out", type=Path, default=out, help=f"folder for tables; default: {out}"
-        )
+    for name in ("invariance", "layers"):
+        command, out = commands.add_parser(name), OUT / name
+        command.add_argument("--out", type=Path, default=out, help=f"folder for tables; default: {out}")
+        if name == "layers":
+            command.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folder with layers.csv")
     hidden_stats = commands.add_parser("hidden_stats")
     hidden_stats.add_argument(
         "runs", nargs="+", type=Path, metavar="RUN", help="run folder, to which its table is written"

@@ -16,7 +16,7 @@ from rmsexp.config.words import compose, file, is_for_sweeps, own_files, parse
 # not prevent the run from continuing. They do not change what is trained, or the folder's path contains them anyway.
 NOT_IDENTITY = {
     *("task", "scale", "seed", "results", "data.root", "data.folder", "device", "threads", "force", "max_steps"),
-    *("log_every", "eval_every", "checkpoint_every", "distributed.timeout"),
+    *("log_every", "eval_every", "checkpoint_every", "distributed.timeout", "monitor"),
     *("norm_eps", "keep_scale"),  # the options of norms that take their values from here are part of the identity
 }
 # Keys that were added later, with the value that runs without them have. With this value a run has the same identity as

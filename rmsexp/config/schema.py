@@ -157,6 +157,7 @@ class RunConfig:
     keep_scale: bool | None = None
     deterministic: bool = MISSING
     compile: bool = MISSING
+    monitor: bool = False
     results: str = MISSING
     force: bool = MISSING
     log_every: int = MISSING

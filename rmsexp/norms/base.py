@@ -104,6 +104,7 @@ class Normaliser(nn.Module):
 
     fusible = False  # whether the fused kernels compute this layer, or there is nothing to compute
     fused = False  # whether `forward` computes by a kernel, which can also apply a leaky ReLU of a given `slope`
+    is_site = True  # false after a layer that no norm may normalise
     gain_offset = 0.0  # the gain is this number plus the parameter `weight`
     weight: nn.Parameter | None
     bias: nn.Parameter | None
@@ -253,8 +254,9 @@ class Identity(Normaliser):
 
     fusible = True
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_site: bool = True) -> None:
         super().__init__(1, gain=False, shift=False)
+        self.is_site = is_site
 
     def form(self, n: int, dtype: torch.dtype = torch.float32) -> kernels.Form:  # noqa: ARG002
         return kernels.Form(kernels.Kind.NONE, n)
@@ -453,7 +455,7 @@ class Norm:
 
     def plain(self, name: str, n_in: int, n_out: int, *, bias: bool = True) -> Linear:
         """Return a linear layer whose output is not normalised. Its weight is re-parametrised if the norm does so."""
-        return Linear(self.site(name, n_out), n_in, Identity(), self, bias=bias)
+        return Linear(self.site(name, n_out), n_in, Identity(is_site=False), self, bias=bias)
 
     def optional(self, name: str, n_in: int, n_out: int, *, bias: bool = True) -> Linear:
         """Return the layer of :meth:`plain`; :class:`rmsexp.norms.BN` with ``everywhere`` returns a normalised one."""

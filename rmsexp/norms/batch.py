@@ -6,8 +6,7 @@ Inside recurrences, each time step has its own statistics (Cooijmans et al. 2017
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -327,25 +326,6 @@ def refuse_batch_statistics(norm: Norm) -> None:
     """
     if isinstance(norm, BatchNormOptions) and norm.eval == "batch":
         raise ValueError("norm.eval=batch is not possible: results would depend on what is evaluated in one batch")
-
-
-@contextmanager
-def other_statistics(model: nn.Module) -> Iterator[str | None]:
-    """Within this context, batch norms of the model evaluate with the statistics that their options did not choose.
-
-    Yields the name of these statistics, "batch" or "running". Yields None and changes nothing if the model has no batch
-    norm, or batch norms of both choices.
-    """
-    layers = [layer for layer in model.modules() if isinstance(layer, BatchNorm)]
-    chosen = [layer.statistics for layer in layers]
-    other = next((statistics for statistics in STATISTICS if chosen and statistics not in chosen), None)
-    try:
-        for layer in layers:
-            layer.statistics = other or layer.statistics
-        yield other
-    finally:
-        for layer, statistics in zip(layers, chosen, strict=True):
-            layer.statistics = statistics
 
 
 class MeanOnlyBatchNorm(BatchNorm):

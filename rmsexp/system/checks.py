@@ -17,7 +17,7 @@ ELSEWHERE = (
     ("grad_clip clip_norm max_grad_norm", "optim.clip"),
     ("wd weight_decay", "optim.weight_decay"),
     ("wd weight_decay", "optim.lr", "optim.lr and the like: this task has no weight decay"),
-    ("optimizer optimiser", "optim.lr", "optim.lr and the like: each task has one optimiser"),
+    ("optimizer optimiser", "optim.lr", "optim.lr and the like, and for language_model optim.name"),
     ("seeds", "seed", "-m seed=0,1,2"),
     ("norms", "norm", "-m norm=ln,rms"),
     ("model arch", "task", "task=NAME, which brings its model and data"),

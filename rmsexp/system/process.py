@@ -26,17 +26,11 @@ Handler = Callable[[int, FrameType | None], None]
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
 
 
-# --- output
-
-
 def open_output() -> None:
     """Write characters that the encoding of a standard stream lacks as "?"."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
-
-
-# --- figures
 
 
 def is_command() -> bool:

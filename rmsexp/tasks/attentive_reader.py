@@ -57,7 +57,6 @@ from rmsexp.data.synthetic import stories
 from rmsexp.models import init
 from rmsexp.models.attentive_reader import AttentiveReader, Batch
 from rmsexp.norms import Norm
-from rmsexp.norms.batch import other_statistics
 from rmsexp.records import record
 from rmsexp.rules.quantities import Quantity, error, loss
 from rmsexp.system import checks
@@ -177,9 +176,7 @@ class Task(TaskBase):
             self.target = replace(self.target, split="test")
         elif not config.test_splits:
             self.quantities = [quantity for quantity in self.quantities if quantity.split != "test"]
-        self.notes = {
-            "batch norm": "error and loss use the statistics that norm.eval selects; error_… and loss_… use the others"
-        }
+        self.notes = {"batch norm": "error and loss use the statistics that norm.eval selects"}
 
     def prepare(self, report: Callable[[str], None]) -> None:
         self._cloze: Cloze = self.source.load(report)
@@ -229,22 +226,10 @@ class Task(TaskBase):
         return Objective(objective.sum() / len(answers), {"loss": losses.sum(), "error": wrong.sum()}, len(answers))
 
     def scores(self, model: nn.Module, split: str, examples: int | None) -> dict[str, float]:
-        """Return mean loss in nats and error (a fraction) of a split, whose entities keep their names.
-
-        With batch norm there are also the metrics with the statistics that ``norm.eval`` does not select:
-        ``loss_batch`` and ``error_batch`` if it is "running", ``loss_running`` and ``error_running`` if it is "batch".
-        """
+        """Return mean loss in nats and error (a fraction) of a split, whose entities keep their names."""
         held_out, words = self._cloze.splits[split].first(examples), np.arange(len(self._cloze.words))
         parts = cut(np.arange(len(held_out)), self.config.batch_size)
-
-        def means() -> dict[str, float]:
-            return self.mean_metrics(model, lambda part: self._load(held_out, part, words), parts, len(held_out))
-
-        metrics = means()
-        with other_statistics(model) as other:
-            if other is not None:
-                metrics |= {f"{key}_{other}": value for key, value in means().items()}
-        return metrics
+        return self.mean_metrics(model, lambda part: self._load(held_out, part, words), parts, len(held_out))
 
     def _chance(self, split: Examples) -> float:
         """Return the expected error of answering with an entity of the passage, drawn uniformly."""

@@ -20,10 +20,11 @@ from rmsexp.system import atomic
 from rmsexp.system.clock import TIMED, Clock
 from rmsexp.system.machine_lock import pause
 from rmsexp.task import SAMPLE, WHOLE, Extent, MicroBatches, checked, target_value
-from rmsexp.train import checkpoint, provenance
+from rmsexp.train import checkpoint, monitor, provenance
 from rmsexp.train.contention import Contention
 from rmsexp.train.group import LostError
 from rmsexp.train.interrupt import Interrupted
+from rmsexp.train.monitor import Monitor
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.step import WARMUP_STEPS, Stepper, StepResult, autocast, require_calls_of_add, synchronise
 from rmsexp.train.writer import Writer
@@ -193,6 +194,9 @@ class Trainer:
         self._display, self._pauses = display, pauses
         self._first_step, self._first_seconds, self._predictions = state.step, clock.time, 0
         self._first_spent = self._spent()
+        self._monitor: Monitor | None = None
+        if writer is not None and stepper.config.monitor:
+            self._monitor = Monitor(self.model, writer.files.path, state.evaluated)
         self._recent: list[StepResult] = []  # of the steps since the last edge, with values on the device
 
     def run(self) -> None:
@@ -361,10 +365,14 @@ class Trainer:
                         results |= self.task.evaluate(self.model, extent)
             finally:
                 self.model.train()
+            files = dict(self.task.files)
+            if self._monitor is not None:
+                step, batches = self.state.step, self._batches(self.state.step)
+                files[monitor.FILE] = self._monitor.text(step, lambda: self._stepper.loss(step, batches[0]))
         with self._interrupt.deferred():
             with self.clock.bucket("log"):
                 rows = [self._row(split, metrics) for split, metrics in results.items()]
-                self._record(rows, self.task.files)
+                self._record(rows, files)
                 for row in rows:
                     self._display.report_evaluation(row)
             state, target = self.state, self.task.target

@@ -212,15 +212,24 @@ class Stepper:
         self.optimizer.zero_grad()
         return norm
 
+    def _objective(self, step: int, micro: int, batch: Any, hold: bool) -> Objective:
+        """Return the objective of micro-batch number ``micro`` of a step. For ``hold`` see :meth:`_computing`."""
+        with self._computing(hold):
+            noise = StreamNoise(self.config.seed, "noise", step, micro, device=self.device)
+            return checked(self.task.objective(self.model, batch, noise), Objective, "objective")
+
+    def loss(self, step: int, batch: Any) -> Tensor:
+        """Return the objective of a step's first micro-batch, without changing anything of the training."""
+        objective = self._objective(step, 0, batch, hold=True)
+        self._held.clear()
+        return objective.loss
+
     def _separate(self, step: int, batches: MicroBatches, part: Part) -> None:
         """Add up the gradients and the values of micro-batches, each of which has its own objective."""
         weights, held = batches.weights, self._sums.number > 1 or self.group.size > 1
         for micro, batch in self._numbered(batches):
             with part("forward"):
-                with self._computing(held):
-                    noise = StreamNoise(self.config.seed, "noise", step, micro, device=self.device)
-                    objective = self.task.objective(self.model, batch, noise)
-                checked(objective, Objective, "objective")
+                objective = self._objective(step, micro, batch, held)
                 loss = objective.loss / (sum(weights) / weights[micro])
             with part("backward"):
                 loss.backward()

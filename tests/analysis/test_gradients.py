@@ -1,32 +1,42 @@
-"""``python -m rmsexp.analysis gradients``: gradients equal those from formulas in numpy."""
+"""Section 4.2 of the paper: how gradients scale with weights and data.
 
-import dataclasses
-from pathlib import Path
+The loss is ``sum(D * y)`` with a random constant D, so only the layer changes the gradients. Shapes: W ``(N_OUT,
+N_IN)``, x ``(EXAMPLES, N_IN)``, D and y ``(EXAMPLES, N_OUT)``.
+"""
+
+import math
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
+from torch import Tensor
+from torch.func import functional_call
 
-from rmsexp.analysis import gradients
-from rmsexp.analysis.site import EXAMPLES, GAINLESS, N_IN, N_OUT, draw, norm, site
-from rmsexp.commands.analysis import main
+from rmsexp.analysis.site import EXAMPLES, N_IN, N_OUT, draw, norm, site
+from rmsexp.norms import Linear
 
-# exponents of dL/dW, dL/dx, dL/dg, dL/db with W scaled, then with x scaled; without a norm there is no g
-THEORY = {
+PARAMETERS = {"bias": "b", "norm.bias": "b", "norm.weight": "g", "reparametrisation.gain": "g"}
+PAPER = [-1, 0, 0, 0, 0, -1, 0, 0]  # of RMSNorm
+# exponents k: dL/dW, dL/dx, dL/dg, dL/db scale as delta^k when W is multiplied by delta, then when x is
+EXPONENTS = {
     "none": [0, 1, None, 0, 1, 0, None, 0],
     "wn": [-1, 0, 0, 0, 1, 0, 1, 0],
-    **{name: [-1, 0, 0, 0, 0, -1, 0, 0] for name in ("ln", "rms", "prms", "bn")},
-    GAINLESS: [-1, 0, None, 0, 0, -1, None, 0],
+    **dict.fromkeys(("ln", "rms", "prms", "bn"), PAPER),
+    "rms+gain=false": [-1, 0, None, 0, 0, -1, None, 0],
     # dL/db is the sum of D; the others shrink where the function saturates, and grow where it is linear
-    **{name: [None, None, None, 0] * 2 for name in ("dyt", "derf")},
+    **{name: [math.nan, math.nan, math.nan, 0] * 2 for name in ("dyt", "derf")},
 }
+DELTAS = (0.01, 1.0, 100.0)
 
 
-@pytest.fixture(scope="module")
-def table() -> pd.DataFrame:
-    torch.set_num_threads(1)
-    return gradients.measure()
+def sizes(layer: Linear, weight: Tensor, x: Tensor, upstream: Tensor) -> dict[str, float]:
+    """Return the norms of the loss's gradients with respect to W and x, and to g and b if the layer has them."""
+    weight, x = (value.detach().requires_grad_() for value in (weight, x))
+    leaves = {"W": weight, "x": x}
+    leaves |= {PARAMETERS[name]: value for name, value in layer.named_parameters() if name in PARAMETERS}
+    loss = (functional_call(layer, {"weight": weight}, (x,)) * upstream).sum()
+    gradients = torch.autograd.grad(loss, list(leaves.values()))
+    return {name: float(gradient.norm()) for name, gradient in zip(leaves, gradients, strict=True)}
 
 
 def test_gradients_of_rmsnorm_equal_the_formulas_of_section_4_2() -> None:
@@ -44,47 +54,25 @@ def test_gradients_of_rmsnorm_equal_the_formulas_of_section_4_2() -> None:
         expected["x"][number] = weight.T @ matrix @ (gain * d)
         expected["g"] += d * a / rms
         expected["b"] += d
-    sizes = gradients.sizes(layer, layer.weight, x, upstream)
-    assert sizes == pytest.approx({name: np.linalg.norm(value) for name, value in expected.items()}, rel=1e-12)
+    found = sizes(layer, layer.weight, x, upstream)
+    assert found == pytest.approx({name: np.linalg.norm(value) for name, value in expected.items()}, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", THEORY)
-def test_exponents_equal_the_theoretical_ones(table: pd.DataFrame, name: str) -> None:
-    fitted = gradients.exponents(table)
-    exponents = fitted[fitted["norm"] == name].set_index(["changed", "of"])["exponent"].dropna()
-    keys = [(changed, variable) for changed in "Wx" for variable in "Wxgb"]
-    expected = {key: power for key, power in zip(keys, THEORY[name], strict=True) if power is not None}
-    assert exponents.to_dict() == pytest.approx(expected, abs=1e-9)
-
-
-def test_the_exponent_of_a_power_law_is_fitted() -> None:
-    deltas = np.logspace(-1, 1, 5)
-    noise = np.array([1.1, 1 / 1.1, 1, 1 / 1.1, 1.1])  # even in log(delta), so it does not change the slope
-    table = pd.DataFrame({"norm": "rms", "changed": "W", "delta": deltas, "of": "x", "size": 3 * deltas**-0.5 * noise})
-    (row, other) = gradients.exponents(pd.concat([table, table.assign(norm="ln")])).to_dict("records")
-    assert row["exponent"] == pytest.approx(-0.5)
-    assert row["paper"] == 0
-    assert np.isnan(other["paper"])
-
-
-def test_the_command_writes_its_files_and_agrees_with_the_paper(
-    tmp_path: Path, table: pd.DataFrame, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(gradients, "measure", lambda: table)
-    assert main(["gradients", "--out", str(tmp_path)]) == 0
-    output = capsys.readouterr()
-    assert output.err == ""
-    lines = [line.split() for line in output.out.splitlines()]
-    assert ["W", "dL/dW", "0", *["-1"] * 6, "varies", "varies", "-1"] in lines
-    assert ["x", "dL/dg", "0", "0", "0", "0", "1", "varies", "varies", "0"] in lines  # two norms have no gain
-    assert max(map(len, output.out.splitlines())) < 110
-    assert {path.name for path in tmp_path.iterdir()} == {"gradients.csv"}
-
-
-def test_gradients_that_follow_no_power_law_contradict_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an eps as large as the mean square, RMSNorm's gradients follow none."""
-    norm = gradients.norm
-    large = {"rms": {"eps": 1.0}}
-    monkeypatch.setattr(gradients, "norm", lambda series: dataclasses.replace(norm(series), **large.get(series, {})))
-    found = gradients.analyse().contradictions
-    assert any("is multiplied by no power of delta; in the paper by delta^" in line for line in found)
+@pytest.mark.parametrize("name", EXPONENTS)
+def test_gradients_scale_with_the_powers_of_section_4_2(name: str) -> None:
+    layer, x, upstream = site(norm(name)), draw((EXAMPLES, N_IN), "x"), draw((EXAMPLES, N_OUT), "upstream")
+    found: list[float | None] = []
+    for of_weight in (True, False):
+        runs = [
+            sizes(layer, layer.weight * (delta if of_weight else 1), x * (1 if of_weight else delta), upstream)
+            for delta in DELTAS
+        ]
+        for variable in "Wxgb":
+            logs = np.log10([run.get(variable, 1.0) for run in runs])
+            first, second = np.diff(logs) / np.diff(np.log10(DELTAS))
+            is_power = abs(first - second) < 1e-6
+            found.append(None if variable not in runs[0] else first if is_power else math.nan)
+    expected = EXPONENTS[name]
+    assert [value is None for value in found] == [value is None for value in expected]
+    known = [(a, b) for a, b in zip(found, expected, strict=True) if a is not None and b is not None]
+    assert [a for a, _ in known] == pytest.approx([b for _, b in known], abs=1e-6, nan_ok=True)

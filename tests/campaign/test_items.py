@@ -206,7 +206,6 @@ def test_an_item_from_its_first_run_to_its_table(
     assert lines[6].endswith(" | 38.4 |")
     assert "- Here: scale=demo, built-in synthetic data scenes, seed 0, " in page.read_text()
     assert pd.read_csv(page.with_suffix(".csv"))["here"].between(0, 1).all()
-    assert page.with_suffix(".tex").exists()
     metrics = tmp_path / f"results/order_embedding/{_setting()}/rms/seed0/metrics.jsonl"
     metrics.write_text(metrics.read_text().replace('"image_r1": 0', '"image_r1": 1'))
     assert main(words) == 1

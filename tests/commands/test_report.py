@@ -91,7 +91,7 @@ def test_every_setting_has_its_figures_and_tables(written: Path) -> None:
     assert "When LayerNorm reaches training loss" in text
     assert "built-in data (shapes)" in text
     assert "| RMSNorm | 3 of 3 |" in text
-    assert "no test (fewer than 3 common seeds)" in text
+    assert "no interval: fewer than 3 common seeds" in text
     links = [line.partition("](")[2][:-1] for line in text.splitlines() if line.startswith("![")]
     assert len(links) == 3  # curves and p of three settings
     assert (written / "report" / links[0]).exists()

@@ -9,7 +9,7 @@ from rmsexp.commands import report
 from rmsexp.report.plots import canvas
 
 REFERENCE = Path("results/reference")
-TEXTS = (".md", ".csv", ".tex")
+TEXTS = (".md", ".csv")
 COMMAND = "make report"
 
 

@@ -73,16 +73,16 @@ def _reached(folder: record.RunFolder, step: int) -> bool:
     return bool(rows) and rows[-1]["step"] >= step
 
 
-def assert_same(a: Path, b: Path) -> None:
+def assert_same(a: Path, b: Path, besides: Sequence[str] = ()) -> None:
     """Check that the results folders of two single runs have the same content, except times.
 
     The last checkpoint but one, ``previous.pt``, may differ, because an interrupted run writes one more checkpoint. A
-    run that crashed may have a traceback, too.
+    run that crashed may have a traceback, too. ``besides``: files that one of them may lack.
     """
     content_a, content_b = disturb.run_content(a), disturb.run_content(b)
     for content in content_a, content_b:
         del content["previous.pt"]
-        content["files"] = [name for name in content["files"] if name != "traceback.txt"]
+        content["files"] = [name for name in content["files"] if name not in ("traceback.txt", *besides)]
     assert disturb.differences(content_a, content_b) == []
 
 

@@ -1,7 +1,6 @@
 """Batch norm in recurrences: statistics for each time step, masks, running statistics, evaluation, saving."""
 
 import copy
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -10,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from rmsexp import norms
-from rmsexp.norms.batch import other_statistics
 
 N, BATCH, TIME, MIN_EXAMPLES = 3, 12, 5, 4
 LENGTHS = torch.tensor([1, 1, 1, 2, 2, 2, 2, 2, 3, 4, 5, 5])  # so 12, 9, 4, 3, 2 examples at the five time steps
@@ -82,34 +80,6 @@ def test_a_step_without_statistics_uses_those_of_the_last_step_before(step: int,
     close(layer(x, steps=step), expected)
     close(layer(x.unsqueeze(1), steps=range(step, step + 1)).squeeze(1), expected)
     assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
-
-
-@pytest.mark.parametrize(("chosen", "other"), [("running", "batch"), ("batch", "running")])
-@pytest.mark.parametrize("fails", [False, True])
-def test_other_statistics_are_used_only_within_the_context(chosen: str, other: str, fails: bool) -> None:
-    def build(statistics: str) -> nn.Module:
-        layers = layer_of(eval=statistics), norms.LN(name="ln").value("b", N).double(), layer_of(eval=statistics)
-        return nn.Sequential(*layers).eval()
-
-    model, expected = build(chosen), build(other)
-    x = draw(BATCH, N, seed=7)
-    before, state = model(x), copy.deepcopy(model.state_dict())
-    with pytest.raises(KeyError) if fails else nullcontext(), other_statistics(model) as name:
-        assert name == other
-        close(model(x), expected(x))
-        assert not torch.isclose(model(x), before).any()
-        if fails:
-            raise KeyError
-    assert torch.equal(model(x), before)
-    close(model.state_dict(), state)
-
-
-def test_a_model_without_batch_norm_has_no_other_statistics() -> None:
-    model, x = nn.Sequential(norms.LN(name="ln").value("a", N), nn.Linear(N, N)), torch.ones(2, N)
-    before = model(x)
-    with other_statistics(model) as name:
-        assert name is None
-        assert torch.equal(model(x), before)
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])

@@ -19,9 +19,8 @@ from rmsexp.compare import load
 from rmsexp.records import record
 from rmsexp.records.frames import statistics
 from rmsexp.records.frames.load import Records
-from rmsexp.report.tables import formats, seed_tests, time_to_target, versus_paper
+from rmsexp.report.tables import seed_tests, time_to_target, versus_paper
 from rmsexp.report.tables import summary as summary_table
-from rmsexp.system import atomic, readers
 
 SCORED = "small+evaluation=scored+optim.lr=0.004"
 TUNING = "small+evaluation=validation+optim.lr=0.004"
@@ -38,26 +37,6 @@ def of_ln(root: Path) -> tuple[pd.Series, str]:
     """Return the row of LN, as numbers, and its quality as text."""
     table = summary_table.table(setting(root))
     return table.iloc[0], summary_table.readable(table).iloc[0, 3]
-
-
-@pytest.mark.parametrize(("contention", "remark"), [("undisturbed", ""), ("disturbed", " (1 disturbed)")])
-def test_predictions_per_second_are_those_of_a_step_over_its_time(tmp_path: Path, contention: str, remark: str) -> None:
-    """Of runs that recorded their number: the steps of older rows do not count."""
-    for seed, series in enumerate(("ln", "rms")):
-        folder = write_run(tmp_path, series, seed, steps=400, contention=contention)
-        rows, _ = record.RunFolder(folder).read_metrics()
-        training = [row for row in rows if row["split"] == "train"]
-        assert len(training) > 2
-        for row, before in zip(training[1:], training, strict=False):
-            row["predictions"] = 32 * (row["step"] - before["step"])
-        if series == "rms":
-            (folder / record.METRICS).write_text("".join(json.dumps(row) + "\n" for row in rows))
-            atomic.write_json(folder / record.RUN, readers.read_json(folder / record.RUN) | {"predictions": "tokens"})
-    table = summary_table.table(setting(tmp_path)).set_index("series")
-    expected = 32_000 / table.loc["rms", "seconds_per_1k_steps"]
-    assert table.loc["rms", "predictions_per_second"] == pytest.approx(expected)
-    shown = summary_table.readable(table.reset_index())["tokens per second"]
-    assert shown.tolist() == [formats.NO_VALUE, f"{expected:,.0f}{remark}"]
 
 
 def test_the_mean_is_beside_the_median_and_counts_the_runs_that_it_leaves_out(tmp_path: Path) -> None:
@@ -86,22 +65,20 @@ def test_paired_differences_agree_with_an_independent_computation(tmp_path: Path
     assert (row["series"], row["n"]) == ("rms", 4)
     assert row["difference"] == pytest.approx(difference.mean())
     assert row["interval"] == pytest.approx((high - low) / 2)
-    assert row["p"] == pytest.approx(test.pvalue)
     text = seed_tests.readable(seed_tests.table(setting(tmp_path))).iloc[0].tolist()
-    assert text == ["RMSNorm", "4 of 6", "0 / 0 / 0", "-1.5 ± 3", f"{test.pvalue:.3g}"]
+    assert text == ["RMSNorm", "4 of 6", "0 / 0 / 0", "-1.5 ± 3"]
 
 
-@pytest.mark.parametrize(("seeds", "reason"), [(1, "fewer than 3 common seeds"), (2, "fewer"), (3, "are equal")])
-def test_no_test_with_too_few_seeds_or_equal_differences(tmp_path: Path, seeds: int, reason: str) -> None:
+@pytest.mark.parametrize(("seeds", "reason"), [(1, "fewer than 3 common seeds"), (2, "fewer"), (3, "± ")])
+def test_no_interval_with_too_few_seeds(tmp_path: Path, seeds: int, reason: str) -> None:
     for series, first in {"ln": 0.3, "rms": 0.2}.items():
         write(tmp_path, series, *(first + seed / 100 for seed in range(seeds)))
     table = seed_tests.table(setting(tmp_path))
     assert table["difference"].tolist() == pytest.approx([-0.1])
-    assert math.isnan(table["p"].iloc[0])
+    assert math.isnan(table["interval"].iloc[0]) == (seeds < 3)
     text = seed_tests.readable(table).iloc[0]
     assert text["seeds at which both have a value"] == f"{seeds} of {seeds}"
-    assert "no test" in text["p, paired t-test, Bonferroni"]
-    assert reason in text["p, paired t-test, Bonferroni"]
+    assert reason in text.iloc[-1]
 
 
 def test_several_series_are_corrected_together(tmp_path: Path) -> None:
@@ -109,13 +86,9 @@ def test_several_series_are_corrected_together(tmp_path: Path) -> None:
     for series, errors in noise.items():
         write(tmp_path, series, *(0.3 + error for error in errors))
     table = seed_tests.table(setting(tmp_path)).set_index("series")
-    p = [scipy_stats.ttest_rel(noise[series], noise["ln"]).pvalue for series in ("rms", "wn")]
-    assert table["p"].tolist() == pytest.approx(p)
-    assert table["adjusted_p"].tolist() == pytest.approx([2 * p[0], min(1, 2 * p[1])])
     difference = np.subtract(noise["rms"], noise["ln"])
     low, high = scipy_stats.ttest_1samp(difference, 0).confidence_interval(0.975)
-    assert table.loc["rms", "adjusted_interval"] == pytest.approx((high - low) / 2)
-    assert f"{2 * p[0]:.3g}" in seed_tests.readable(table.reset_index()).iloc[0].tolist()
+    assert table.loc["rms", "interval"] == pytest.approx((high - low) / 2)
 
 
 def test_diverged_pairs_are_counted_and_not_tested(tmp_path: Path) -> None:
@@ -125,14 +98,13 @@ def test_diverged_pairs_are_counted_and_not_tested(tmp_path: Path) -> None:
             write_errors(tmp_path, series, seed, [0.9, error], status=lost[series].get(seed, "finished"))
     (row,) = seed_tests.table(setting(tmp_path)).to_dict("records")
     assert [row[name] for name in ("n", "diverged", "ln_diverged", "both_diverged")] == [6, 2, 0, 1]
-    assert math.isnan(row["p"])
     assert math.isnan(row["interval"])
     text = seed_tests.readable(seed_tests.table(setting(tmp_path))).iloc[0]
     assert text.tolist()[:3] == ["RMSNorm", "6 of 10", "2 / 0 / 1"]
-    assert text["p, paired t-test, Bonferroni"] == "no test (diverged)"
+    assert "no interval: runs diverged" in text.iloc[-1]
 
 
-@pytest.mark.parametrize(("status", "steps", "diverged"), [("diverged", 250, 1), ("failed", 200, 0)])
+@pytest.mark.parametrize(("status", "steps", "diverged"), [("diverged", 250, 1), ("failed", 250, 0)])
 def test_a_run_that_diverged_never_reaches_the_level(tmp_path: Path, status: str, steps: int, diverged: int) -> None:
     write_errors(tmp_path, "ln", 0, [0.9, 0.5])
     for seed, errors in enumerate([[0.9, 0.4, 0.4, 0.4], [0.9, 0.9, 0.4, 0.4], [0.9, 0.9, 0.9, 0.4]]):
@@ -152,20 +124,17 @@ def write_losses(root: Path, series: str, slope: float, **run: object) -> None:
     write_rows(folder, [*rows, evaluated(200, 0.5)])
 
 
-@pytest.mark.parametrize(
-    ("baseline", "reason"), [("diverged", "diverged, failed or was not started"), (None, "is missing")]
-)
-def test_the_model_without_norm_is_the_baseline_if_ln_failed(tmp_path: Path, baseline: str | None, reason: str) -> None:
-    if baseline:
-        write_losses(tmp_path, "ln", 0.01, status=baseline)
+def test_the_loss_of_other_norms_is_that_of_the_same_step(tmp_path: Path) -> None:
     write_losses(tmp_path, "none", 0.02)
+    assert versus_paper.figure_1(setting(tmp_path)) == []
+    write_losses(tmp_path, "ln", 0.02)
     write_losses(tmp_path, "rms", 0.03, contention="disturbed")
-    sentence, method = versus_paper.figure_1(setting(tmp_path))
-    assert sentence.startswith(
-        "When the model without norm reaches training loss 6.100 (at step 200), RMSNorm is at 4.15"
-    )
+    sentence, _ = versus_paper.figure_1(setting(tmp_path))
     # losses are means of the rows at steps 190 and 200, since the trailing window has 20 steps
-    assert f"the model without norm is the baseline, since LayerNorm {reason}" in method
+    assert sentence.startswith(
+        "When LayerNorm reaches training loss 6.100 (at step 200), the model without norm is at 6.1"
+    )
+    assert "RMSNorm is at 4.15" in sentence
 
 
 def test_a_baseline_that_ended_before_another_ones_first_row_gives_no_sentence(tmp_path: Path) -> None:

@@ -83,11 +83,6 @@ def test_html_in_markdown_is_shown_as_text() -> None:
     assert text == "# &lt;script>x&lt;/script>\n\n| &lt;!-- | 1 < 2 |\n\np <0.05, &lt;https://x>\n"
 
 
-def test_a_caption_in_latex_is_escaped() -> None:
-    text = markup.latex(pd.DataFrame({"a": ["{b}"]}), r"\input{x} 5 % ~ ^")
-    assert text.splitlines()[1] == r"\caption{\textbackslash{}input\{x\} 5 \% \textasciitilde{} \textasciicircum{}}"
-
-
 @pytest.mark.usefixtures("unwritten_figures")
 def test_names_in_somebody_elses_records_run_neither_formulas_nor_html(tmp_path: Path) -> None:
     named(write_run(tmp_path, "first"), "=1+1")

@@ -28,7 +28,6 @@ LOST = ("diverged", "failed")  # statuses of runs that are excluded from means
 CONFIDENCE = 0.95
 NEAR_CHANCE = 0.03  # a result is near chance below this share of the way from chance to the best possible value
 RECENT = 64  # number of results that are remembered
-ROUNDING = 1e-9  # largest error of a computed probability
 
 
 class Target(NamedTuple):
@@ -207,33 +206,13 @@ def headline_metric(
     return result(records, step, split, metric)
 
 
-def median_time(times: Array, reached: NDArray[np.bool_]) -> tuple[float, float, float]:
-    """Return the median time until runs reach something, and the ends of its exact 95 % interval.
+def median_time(times: Array) -> tuple[float, float, float]:
+    """Return the median of the times at which runs reach something, and the ends of its exact 95 % interval.
 
-    The median is that of Kaplan and Meier (J. Am. Stat. Assoc. 53, 1958) of at least one run; inf if half of the runs
-    did not reach it. The interval is from order statistics; inf for "not reached", and NaN below six runs.
-
-    S(t) is the product over times up to t of 1 - (runs that reached it then) / (runs still observed without it). The
-    median is the first t at which S(t) < 1/2, or the middle between this and the t from which S = 1/2, as usual for
-    medians of an even number.
-
-    The interval contains the median with at least 95 % probability for any distribution of the times, however few runs
-    there are and whatever the reason why some were not observed to the end: its low end takes these runs to reach it at
-    once after ``times``, its high end takes them never to reach it. Below six runs no interval has such a probability.
-
-    Args:
-        times: when each run reached it; for other runs, until when they were observed, or inf if they never reach it.
-        reached: whether it reached it.
+    ``times``: inf for runs that did not reach it, which count as if they never would. The interval is from order
+    statistics, so it holds for any distribution; NaN below six runs, where no interval has such a probability.
     """
     from scipy import stats  # takes as long to import as pandas
 
-    bounds = (times, np.where(reached, times, math.inf))
-    intervals: Any = [stats.quantile_test(known, p=0.5).confidence_interval(CONFIDENCE) for known in bounds]
-    (low, _), (_, high) = intervals
-    never = 2 * max(times[np.isfinite(times)], default=0.0) + 1  # scipy takes finite times only: after all others
-    censored = stats.CensoredData(times[reached], right=np.where(np.isinf(times), never, times)[~reached])
-    survival = stats.ecdf(censored).sf
-    at_half = survival.quantiles[survival.probabilities <= 0.5 + ROUNDING]
-    below_half = survival.quantiles[survival.probabilities < 0.5 - ROUNDING]
-    value = (at_half[0] + below_half[0]) / 2 if len(below_half) else math.inf
-    return float(value), float(low), float(high)
+    interval: Any = stats.quantile_test(times, p=0.5).confidence_interval(CONFIDENCE)
+    return float(np.median(times)), float(interval.low), float(interval.high)

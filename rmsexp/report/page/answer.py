@@ -94,9 +94,8 @@ def _of_setting(report: SettingReport, savings: Mapping[str, pd.DataFrame]) -> l
     for row in tests.to_dict("records"):
         factor, _ = names.scale_and_unit(row["metric"])
         value = sign * factor * row["difference"]
-        is_adjusted = row["adjusted_interval"] > row["interval"]  # False for NaN
-        half = factor * row["adjusted_interval" if is_adjusted else "interval"]
-        level = f"{100 * statistics.CONFIDENCE:.4g} %{', Bonferroni' * is_adjusted}"
+        half, adjusted = factor * row["interval"], ", Bonferroni" * (len(tests) > 1)
+        level = f"{100 * statistics.CONFIDENCE:.4g} %{adjusted}"
         difference = _signed(value, value - half, value + half, level, row["metric"])
         text = f"{difference} {names.unit_of_difference(row['metric'])}, {formats.counted(row['n'], 'seed')}"
         norm = names.without_impl(row["series"])

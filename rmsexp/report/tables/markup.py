@@ -1,4 +1,4 @@
-"""Write tables as CSV, Markdown and LaTeX. Names in them may come from somebody else's records."""
+"""Write tables as CSV and Markdown. Names in them may come from somebody else's records."""
 
 import re
 from collections.abc import Iterable
@@ -6,14 +6,6 @@ from typing import NamedTuple
 
 import pandas as pd
 
-SYMBOLS = str.maketrans(
-    {"\N{CHECK MARK}": r"$\checkmark$", "\N{BALLOT X}": r"$\times$"}
-)  # LaTeX's usual fonts lack them
-FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"  # what follows, at most as wide as a line
-SPECIAL = str.maketrans(
-    {sign: f"\\{sign}" for sign in "%_&#${}"}
-    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-)  # to escape a text for LaTeX
 FORMULA = ("=", "+", "-", "@", "\t")  # a spreadsheet takes a cell that begins with one of these for a formula
 
 
@@ -22,7 +14,7 @@ class Table(NamedTuple):
 
     Attributes:
         name: the name of its CSV file, without suffix.
-        title: its heading in the texts and its caption in LaTeX.
+        title: its heading in the texts.
         numbers: its values, for the CSV file.
         readable: its cells as text, for people.
     """
@@ -64,13 +56,3 @@ def _no_formula(value: object) -> object:
         return value
     text = value.replace("\r", " ")  # pandas would write it as the end of a row
     return f"'{text}" if text.startswith(FORMULA) else text
-
-
-def latex(table: pd.DataFrame, caption: str) -> str:
-    """Return a LaTeX table for the packages booktabs and graphicx, with escaped cells and caption.
-
-    A table that is wider than the line is made as wide as it. Tables with check marks also need the package amssymb.
-    """
-    text = table.to_latex(index=False, escape=True, caption=caption.translate(SPECIAL), position="ht")
-    text = text.replace(r"\begin{tabular}", FIT + r"\begin{tabular}").replace(r"\end{tabular}", r"\end{tabular}}")
-    return str(text.translate(SYMBOLS))

@@ -13,7 +13,7 @@ from rmsexp.report.tables import formats
 from rmsexp.system import clock
 
 SECONDS = [f"seconds_{bucket}" for bucket in clock.BUCKETS]
-TIMES, RATE = "seconds per 1k steps, median (quartiles)", " per second"
+TIMES = "seconds per 1k steps, median (quartiles)"
 
 
 def table(records: Records) -> pd.DataFrame:
@@ -26,15 +26,13 @@ def table(records: Records) -> pd.DataFrame:
     median with the diverged runs, see :func:`rmsexp.records.frames.statistics.median`; ``seconds_per_1k_steps``: the
     median over the undisturbed runs, or all if there is none, with its quartiles; ``seconds_<bucket>``: seconds in a
     bucket of the clock, mean over the same runs; ``time_state``: the number of undisturbed and of disturbed runs;
-    ``predictions_per_second``: of what ``predictions`` names, at this speed, absent if no run has recorded their
-    number; ``near_chance``: whether ``final`` is near that of a model that has learnt nothing, absent if none is.
+    ``near_chance``: whether ``final`` is near that of a model that has learnt nothing, absent if none is.
     """
     step, target = statistics.common_step(records), statistics.target(records)
     final, best = statistics.final_metric(records, step), statistics.best_metric(records, step)
     seconds = records.metrics.groupby("folder", observed=True)[SECONDS].last()
     times = curves.seconds_per_1k_steps(records)
     untrained = statistics.near_chance(records, final)
-    per_step, predictions = _predictions_per_step(records), records.runs["predictions"].dropna()
     rows = []
     for series in names.in_order(records.runs["series"]):
         runs = records.runs[records.runs["series"] == series]
@@ -65,25 +63,12 @@ def table(records: Records) -> pd.DataFrame:
             "seconds_per_1k_steps": median,
             "seconds_per_1k_steps_q25": low,
             "seconds_per_1k_steps_q75": high,
-            "predictions": predictions.iloc[0] if len(predictions) else None,
-            "predictions_per_second": 1000 * per_step.reindex(runs["folder"]).mean() / (median or math.nan),
             "time_state": ", ".join(f"{count} {name}" for name, count in states.items()),
         }
         if untrained:  # otherwise there is no such column
             row["near_chance"] = series in untrained
         rows.append(row | seconds.reindex(timed["folder"]).mean().to_dict())
-    rates = ["predictions", "predictions_per_second"]
-    return pd.DataFrame(rows) if len(predictions) else pd.DataFrame(rows).drop(columns=rates, errors="ignore")
-
-
-def _predictions_per_step(records: Records) -> pd.Series:
-    """Return the mean number of predictions in a step of each run that has recorded it, by folder."""
-    if "predictions" not in records.metrics:
-        return pd.Series(dtype=float)
-    training = records.metrics[records.metrics["split"] == "train"]
-    steps = training.groupby("folder", observed=True)["step"].diff().fillna(training["step"])
-    recorded = training.assign(steps=steps)[training["predictions"].notna()].groupby("folder", observed=True)
-    return recorded["predictions"].sum() / recorded["steps"].sum()
+    return pd.DataFrame(rows)
 
 
 def _estimate(name: str, values: pd.Series, runs: pd.DataFrame, mode: str) -> dict[str, float]:
@@ -97,7 +82,7 @@ def _estimate(name: str, values: pd.Series, runs: pd.DataFrame, mode: str) -> di
 def readable(table: pd.DataFrame, times: bool = True) -> pd.DataFrame:
     """Return the main columns as text. Fractions are in percent.
 
-    ``times``: whether times and rates of separate runs are shown, which compare no norms.
+    ``times``: whether times of separate runs are shown, which compare no norms.
 
     A mean is followed by the median if there are at least three runs, and by "2 of 3 runs" if it leaves runs out; times
     by the number of disturbed runs if all are.
@@ -114,10 +99,6 @@ def readable(table: pd.DataFrame, times: bool = True) -> pd.DataFrame:
         cells[f"{metric}{compared}"] = _quality(row, "final")
         if not first["scored"]:
             cells[best.replace("_", " ")] = _quality(row, best)
-        if times and "predictions_per_second" in row:
-            rate, remark = row["predictions_per_second"], _excluded(row)
-            text = f"{rate:,.0f}{f' ({remark})' if remark else ''}"
-            cells[f"{row['predictions']}{RATE}"] = formats.NO_VALUE if math.isnan(rate) else text
         median, low, high = (row[f"seconds_per_1k_steps{part}"] for part in ("", "_q25", "_q75"))
         if times:
             cells[TIMES] = formats.median_and_range(median, low, high, _excluded(row))
@@ -150,7 +131,6 @@ def _excluded(row: dict[Any, Any]) -> str:
 def for_terminal(table: pd.DataFrame) -> TerminalTable:
     """Return the main columns of the summary, to be printed at the end of a sweep; ``summary.md`` has the others."""
     text = readable(table).drop(columns="steps")
-    text = text[[name for name in text if not str(name).endswith(RATE)]]  # progress lines have shown them
     text = text.rename(columns={TIMES: "s per 1k steps"})
     seconds = table["seconds_per_1k_steps"].map(formats.four_digits, na_action="ignore").fillna(formats.NO_VALUE)
     excluded = map(_excluded, table.to_dict("records"))

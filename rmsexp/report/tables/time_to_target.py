@@ -1,12 +1,12 @@
 """Steps until a run's evaluations first reach a value of the metric that is the same for all norms.
 
-A run that did not reach the level is censored at its last evaluation: it may reach it later. A run that diverged before
-it reached the level never reaches it, so its time is infinite; to censor it would be to suppose that it would have gone
-on like the others. A run that reached the level and diverged later did reach it.
+A run that did not reach the level counts as one that never does, which may be too strict for runs that were stopped
+early. A run that reached the level and diverged later did reach it.
 """
 
 import math
 
+import numpy as np
 import pandas as pd
 
 from rmsexp.records.frames import names, statistics
@@ -61,18 +61,15 @@ def table(records: Records, split: str, level: float) -> pd.DataFrame:
     rows = records.metrics.reindex(columns=["folder", "split", "step", metric])
     rows = rows[rows["split"] == split].dropna(subset=metric).sort_values("step")
     good = rows[metric] <= level if mode == "min" else rows[metric] >= level
-    first, last = (part.groupby("folder", observed=True)["step"] for part in (rows[good], rows))
-    first_good, last_seen = first.min(), last.max()
     runs = records.runs.set_index("folder")
-    reached = runs.index.isin(first_good.index)
-    steps = first_good.reindex(runs.index).fillna(last_seen.reindex(runs.index)).fillna(0.0)  # 0: never evaluated
-    runs = runs.assign(reached=reached, lost=~reached & (runs["status"] == "diverged"), steps=steps)
+    steps = rows[good].groupby("folder", observed=True)["step"].min().reindex(runs.index)
+    runs = runs.assign(lost=steps.isna() & (runs["status"] == "diverged"), steps=steps.fillna(math.inf))
     found = []
     for series in names.in_order(runs["series"]):
         own = runs[runs["series"] == series]
-        until = own["steps"].mask(own["lost"], math.inf).to_numpy(float)
-        median = statistics.median_time(until, own["reached"].to_numpy(bool))
-        found.append([series, len(own), int(own["reached"].sum()), int(own["lost"].sum()), *median])
+        times = own["steps"].to_numpy(float)
+        reached, lost = int(np.isfinite(times).sum()), int(own["lost"].sum())
+        found.append([series, len(own), reached, lost, *statistics.median_time(times)])
     return pd.DataFrame(found, columns=COLUMNS)
 
 
@@ -85,5 +82,5 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         diverged = f", {row['diverged']} diverged" if row["diverged"] else ""
         cells = {"norm": names.label(row["series"])}
         cells["runs that reached it"] = f"{row['reached']} of {row['runs']}{diverged}"
-        rows.append(cells | {"steps, Kaplan-Meier median (95 % interval)": f"{ends[0]}{interval}"})
+        rows.append(cells | {"steps, median (95 % interval)": f"{ends[0]}{interval}"})
     return pd.DataFrame(rows)

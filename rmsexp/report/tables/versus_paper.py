@@ -27,7 +27,6 @@ MEANS = ["series", "seeds", "final", "final_n", "best", "best_n"]
 COLUMNS = [*MEANS, "paper", "final_difference", "best_difference"]
 # of Figure 1
 WINDOW = 0.1  # the trailing mean that smooths the training loss covers this fraction of the baseline's steps
-BASELINE, SECOND = "ln", "none"
 
 
 def table(records: Records) -> pd.DataFrame:
@@ -99,14 +98,13 @@ def figure_1(records: Records) -> list[str]:
     """Return two sentences, or an empty list if there is nothing to compare.
 
     The first gives the training losses of all norms after as many steps as the baseline was trained; the second
-    describes the method. The baseline is LN or, if every run with LN is missing, diverged or failed, the model without
-    norm. It is compared only with runs of the same implementation.
+    describes the method. The baseline is LN. It is compared only with runs of the same
+    implementation.
     """
     trained = statistics.evaluations(records, "train", "loss")["folder"].unique()
     runs = records.runs[records.runs["folder"].isin(trained)]
     known = sorted(set(runs["series"]))  # "ln" precedes "ln+impl=fused"
-    of_norms = (series for norm in (BASELINE, SECOND) for series in known if names.without_impl(series) == norm)
-    baseline = next(of_norms, None)
+    baseline = next((series for series in known if names.is_plain_ln(series)), None)
     baseline_runs = runs[runs["series"] == baseline]
     others = runs[runs["impl"].isin(baseline_runs["impl"]) & (runs["series"] != baseline)]
     if baseline is None or others.empty:
@@ -130,10 +128,6 @@ def figure_1(records: Records) -> list[str]:
     unit = next((quantity.unit for quantity in quantities.named(records) if quantity.name == "train_loss"), "nats")
     trailing = f"a trailing mean over {WINDOW * 100:.0f} % of the baseline's steps"
     method = [f"Training loss ({unit}), mean over seeds, each smoothed by {trailing}"]
-    if names.without_impl(baseline) == SECOND:
-        begun = BASELINE in set(map(names.without_impl, records.runs["series"]))
-        reason = "diverged, failed or was not started" if begun else "is missing"
-        method.append(f"{_name(SECOND)} is the baseline, since {_name(BASELINE)} {reason}")
     return [
         f"When {_name(baseline)} reaches training loss {level} (at step {end:.0f}), {'; '.join(parts)}.",
         f"{'; '.join([*method, 'seeds: ' + ', '.join(seeds)])}.",

@@ -135,6 +135,6 @@ def test_a_positive_difference_is_better_and_intervals_are_those_of_the_paired_t
     found = report(tmp_path)
     tests = seed_tests.table(found.records)
     row = tests["series"] == "rms"
-    tests.loc[row, ["difference", "interval", "adjusted_interval"]] = [-0.02, 0.01, 0.03]
+    tests.loc[row, ["difference", "interval"]] = [-0.02, 0.03]
     shown = answer.answer([with_tests(found, tests)], UNDECIDED, NONE).table.to_dict("records")[0]
     assert shown[answer.QUALITY] == "+2.00 (95 %, Bonferroni: -1.00 to +5.00) points, 3 seeds"

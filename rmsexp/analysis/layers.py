@@ -1,0 +1,83 @@
+"""What each norm saw during training, over depth and steps, from runs with ``monitor=true``."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from rmsexp.analysis.finding import Finding
+from rmsexp.records.frames import names
+from rmsexp.report.plots import canvas, style
+from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel, legend, robust
+from rmsexp.report.tables.markup import Table
+from rmsexp.train.monitor import FILE, QUANTITIES
+
+TITLES = {
+    "rms": "RMS of the input",
+    "mean_over_spread": "mean over spread of the input",
+    "cosine": "|cosine| of input and ones",
+    "saturated": "share of saturated tanh and erf",
+    "gradient": "size of the gradient at the input",
+    "gain_spread": "standard deviation of the gain",
+}
+CAPTION = (
+    "By layer: at the last evaluation; layers in the order in which the model calls them; the mean over seeds.",
+    "By step: the median over layers, with a band from the lowest to the highest layer.",
+)
+
+
+def read(run: Path) -> pd.DataFrame:
+    """Return a run's file of :mod:`rmsexp.train.monitor`, with the columns ``series`` and ``place``.
+
+    ``place``: the number of the layer in the order of the calls, from 1. Raises: ValueError if there is no such file.
+    """
+    try:
+        table = pd.read_csv(run / FILE, dtype={"layer": str} | dict.fromkeys(QUANTITIES, float))
+        table["place"] = table.groupby("step").cumcount() + 1
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"{run}: no {FILE} that can be read ({error}); train it with monitor=true") from None
+    return table.assign(series=run.absolute().parent.name)
+
+
+def chart(title: str, table: pd.DataFrame) -> Chart:
+    """Return the figure: a row of two panels for each quantity, over depth and over steps."""
+    looks = style.looks(names.in_order(table["series"]))
+    panels = []
+    for quantity in (name for name in QUANTITIES if table[name].notna().any()):
+        by_place, by_step = [], []
+        for name, own in table.groupby("series", sort=False)[["step", "place", quantity]]:
+            series = str(name)
+            last = own[own["step"] == own["step"].max()].groupby("place")[quantity].mean()
+            values = last.to_numpy(float)
+            by_place.append(Mark("line", looks[series], last.index.to_numpy(float), values, series=series))
+            steps = own.groupby(["step", "place"])[quantity].mean().groupby("step")
+            over = steps.agg(["median", "min", "max"])
+            middle, low, high = (over[how].to_numpy(float) for how in over)
+            by_step.append(Mark("line", looks[series], over.index.to_numpy(float), middle, low, high, series=series))
+        for axis, marks in ((Axis("layer"), by_place), (Axis("step"), by_step)):
+            curves = [values for mark in marks for values in (mark.y, mark.low, mark.high) if len(values)]
+            y = robust(TITLES[quantity], curves, [], may_be_log=True)
+            panels.append(Panel(axis, y, marks))
+    return Chart(title, CAPTION, panels, legend(panels), columns=4)
+
+
+def analyse(runs: Sequence[Path], out: Path) -> Finding:
+    """Draw a figure for each setting of the runs, and return a table for it: the means over layers at the last step.
+
+    Raises: ValueError and OSError if a run cannot be read, or a figure cannot be written.
+    """
+    settings, tables = dict[Path, list[pd.DataFrame]](), []
+    for run in runs:
+        settings.setdefault(run.absolute().parents[1], []).append(read(run))
+    for setting, read_tables in settings.items():
+        table, task = pd.concat(read_tables), setting.parent.name
+        path = out / f"{task}-{setting.name}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        title = f"{names.task_label(task)}, {names.setting_label(setting.name)}: what the norms see"
+        canvas.write(canvas.draw(chart(title, table)), path, ["png"])
+        print(f"written {path}.png")
+        last = table[table["step"] == table.groupby("series")["step"].transform("max")]
+        means = last.groupby("series", sort=False)[list(QUANTITIES)].mean().reset_index()
+        text = means.map(lambda value: f"{value:.3g}" if isinstance(value, float) else value).replace("nan", "")
+        tables.append(Table(path.name, f"{title}, mean over layers at the last evaluation", means, text))
+    return Finding(tables)

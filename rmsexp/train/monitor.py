@@ -1,0 +1,139 @@
+"""What each norm of a model sees during training (``monitor=true``), for the file ``layers.csv`` of a run."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from rmsexp.norms import Normaliser
+
+FILE = "layers.csv"
+QUANTITIES = ("rms", "mean_over_spread", "cosine", "saturated", "gradient", "gain_spread")
+# the function values above which its slope is less than a tenth of its largest
+SATURATED = {"tanh": math.sqrt(0.9), "erf": math.erf(math.sqrt(math.log(10)))}
+
+
+@dataclass
+class Seen:
+    """Sums over the vectors x that a layer has got.
+
+    ``sums``: the number of vectors; and over them, of mean(x^2), of mean(x)^2, and of |mean(x)| / rms(x), the absolute
+    cosine between x and the vector of ones. ``slopes``: the number of values of tanh and erf in the layer, and between
+    it and the next norm, and of the saturated ones. ``gradient``: the sum of squares of the gradient at the input.
+    """
+
+    sums: Tensor = field(default_factory=lambda: torch.zeros(4, dtype=torch.float64))
+    slopes: tuple[int, int] = (0, 0)
+    gradient: float = 0.0
+
+    def add(self, x: Tensor) -> None:
+        """Add the vectors ``x``, ``(…, n)``."""
+        variance, mean = torch.var_mean(x, -1, correction=0)
+        squares = variance + mean.square()
+        cosines = mean.abs() / squares.sqrt().clamp_min(torch.finfo(x.dtype).tiny)
+        values = torch.stack([torch.ones_like(mean), squares, mean.square(), cosines])
+        self.sums += values.flatten(1).sum(1, dtype=torch.float64).cpu()
+
+    def add_gradient(self, gradient: Tensor) -> None:
+        self.gradient += float(gradient.detach().float().square().sum())
+
+    def values(self, gain: Tensor | None) -> dict[str, float | None]:
+        """Return the ``QUANTITIES``: None for one that the layer does not have."""
+        (count, squares, means, cosines), (values, saturated) = self.sums.tolist(), self.slopes
+        return {
+            "rms": math.sqrt(squares / max(1, count)),
+            "mean_over_spread": math.sqrt(means / (squares - means)) if squares > means else None,
+            "cosine": cosines / max(1, count),
+            "saturated": saturated / values if values else None,
+            "gradient": math.sqrt(self.gradient),
+            "gain_spread": None if gain is None else float(gain.detach().double().std(correction=0)),
+        }
+
+
+class Watch(TorchFunctionMode):
+    """Context that counts saturated values of tanh and erf, for the layer whose norm was called last."""
+
+    layer: Seen | None = None
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        limit = SATURATED.get(getattr(func, "__name__", ""))
+        if limit is not None and self.layer is not None:
+            values, saturated = self.layer.slopes
+            self.layer.slopes = values + result.numel(), saturated + int((result.detach().abs() > limit).sum())
+        return result
+
+
+class Monitor:
+    """Writes what the norms of a model see in training: a row for each layer at each evaluation.
+
+    The quantities are those of the first micro-batch of the step that comes next, which is computed once more, forward
+    and backward, without fused kernels; nothing of the training changes. Vectors at padding are left out. Of feature
+    maps a vector is a channel of an image.
+
+    ``path``: the folder of the run, whose rows up to step ``evaluated`` are kept.
+    """
+
+    def __init__(self, model: nn.Module, path: Path, evaluated: int) -> None:
+        self.model, self._lines = model, [",".join(("step", "layer", *QUANTITIES))]
+        if evaluated >= 0 and (path / FILE).is_file():
+            lines = (path / FILE).read_text().splitlines()[1:]
+            self._lines += [line for line in lines if int(line.partition(",")[0]) <= evaluated]
+
+    def text(self, step: int, objective: Callable[[], Tensor]) -> str:
+        """Return the content of the file after adding the rows of ``step``. ``objective`` computes the loss."""
+        for name, values in self.observe(objective).items():
+            numbers = ("" if value is None else f"{value:.6g}" for value in values.values())
+            self._lines.append(",".join((str(step), name, *numbers)))
+        return "\n".join(self._lines) + "\n"
+
+    def observe(self, objective: Callable[[], Tensor]) -> dict[str, dict[str, float | None]]:
+        """Return the ``QUANTITIES`` of each layer that computes the loss ``objective()``, in the order of the calls."""
+        found, watch = dict[Normaliser, Seen](), Watch()
+
+        def look(layer: Normaliser, arguments: tuple[Tensor, ...], options: Mapping[str, Any]) -> None:
+            (x,), mask = arguments, options.get("mask")
+            watch.layer = found.setdefault(layer, Seen())
+            if x.requires_grad:
+                x.register_hook(watch.layer.add_gradient)
+            vectors = x.detach().float()
+            watch.layer.add(vectors.flatten(2) if layer.maps else vectors if mask is None else vectors[mask])
+
+        names = {m: name for name, m in self.model.named_modules() if isinstance(m, Normaliser) and m.is_site}
+        hooks = [layer.register_forward_pre_hook(look, with_kwargs=True) for layer in names]
+        try:
+            with _eager(self.model):
+                with watch:
+                    loss = objective()
+                parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+                torch.autograd.grad(loss, parameters, allow_unused=True)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return {names[layer]: seen.values(layer.effective_gain) for layer, seen in found.items()}
+
+
+@contextmanager
+def _eager(model: nn.Module) -> Iterator[None]:
+    """Context in which norms and recurrences are not fused, and not compiled, so that hooks see each call."""
+    fused: list[Any] = [module for module in model.modules() if getattr(module, "fused", False)]
+    for module in fused:
+        module.fused = False
+    try:
+        with nullcontext() if model._compiled_call_impl is None else torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        for module in fused:
+            module.fused = True
