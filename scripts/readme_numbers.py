@@ -8,7 +8,7 @@ A block stands between two lines of its own, and nobody edits it by hand:
 Its text comes from the function with this name in ``readme_blocks.BLOCKS``. With --check this script lists the blocks
 that differ, and exits with status 1. It also lists numbers with decimals, percentages and counts ("9 of 10") outside of
 blocks, code and links, unless ``CONSTANTS`` has them: definitions, limits, and quotes of the paper. Without --check it
-also draws the picture of the README, loss against steps beside loss against time.
+also draws the picture of the README, loss against steps beside loss against time, and writes ``configs/spread.yaml``.
 
     python scripts/readme_numbers.py
     python scripts/readme_numbers.py --check
@@ -18,7 +18,7 @@ import argparse
 import re
 from pathlib import Path
 
-from readme_blocks import BLOCKS, ROOT
+from readme_blocks import BLOCKS, ROOT, spreads
 
 from rmsexp.records.frames import names, quantities
 from rmsexp.records.frames.load import load
@@ -27,6 +27,7 @@ from rmsexp.report.plots.chart import Chart
 from rmsexp.system import atomic
 
 PAGES = (ROOT / "README.md", ROOT / "results/README.md", *sorted((ROOT / "docs").glob("*.md")))
+SPREAD = ROOT / "configs/spread.yaml"
 PICTURE = ROOT / "docs/loss_against_time"
 BLOCK = re.compile(r"^<!-- numbers: (\S+) -->\n(.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(
@@ -59,12 +60,22 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="list what differs, and write nothing")
     arguments = parser.parse_args()
     found = [line for page in PAGES for line in problems(page)]
+    if not SPREAD.exists() or SPREAD.read_text() != spread():
+        found.append(f"{SPREAD.relative_to(ROOT)} is not as the records say")
     if not arguments.check:
         for page in PAGES:
             atomic.write_atomic(page, updated(page.read_text()))
+        atomic.write_atomic(SPREAD, spread())
         draw_picture()
     print("\n".join(found) or "all blocks are as the records say")
     return int(bool(found) and arguments.check)
+
+
+def spread() -> str:
+    """Return the content of the file from which plans of campaigns take the spread over seeds."""
+    lines = (f"{name}: {sd:.3g} # {row['unit']}" for name, (sd, row) in spreads().items())
+    head = "# standard deviation over seeds of RMSNorm - LayerNorm in results/reference, by scripts/readme_numbers.py"
+    return "\n".join((head, *lines, ""))
 
 
 def draw_picture() -> None:

@@ -28,7 +28,7 @@ from rmsexp.campaign.campaign_file import NO_GIT, Content, Job, Metric, Registra
 from rmsexp.campaign.progress import Plan, Planned
 from rmsexp.campaign.results import Campaign
 from rmsexp.config import classes, score
-from rmsexp.rules import selection
+from rmsexp.rules import seeds, selection
 from rmsexp.rules.claims import Claim
 from rmsexp.system import atomic, checks, clock
 from rmsexp.system.command_line import ReportedError, report, value_word
@@ -38,6 +38,7 @@ from rmsexp.system.readers import read_yaml
 from rmsexp.train import provenance
 
 GROUP = "campaign"
+SPREAD = "spread.yaml"  # in configs: standard deviations over seeds, by "<task> <scale> <score>"
 PATIENCE = 5.0  # seconds after which a line says that this process waits for the campaign's folder
 NOT_OF_RUNS = ("campaign", "item", "sweep")  # groups of configs that say which runs are made, not what a run does
 
@@ -166,8 +167,16 @@ class Question(Request):
         """Return the runs that the records so far ask for. New ones may follow when others have ended."""
         campaign = self.update()
         states = {job: campaign.results[job].status for job in campaign.jobs}
-        lines = [*campaign.problems, *campaign.remarks, f"plan    {campaign.path}"]
+        lines = [*campaign.problems, *campaign.remarks, *self._floor(campaign), f"plan    {campaign.path}"]
         return Plan(campaign.stages, states, campaign.coming(), campaign.longer, lines)
+
+    def _floor(self, campaign: Campaign) -> list[str]:
+        """Return what difference the seeds can see, by our records of the task, scale and score, if there are any."""
+        recipe, known = self.recipe.config, read_yaml(config.CONFIGS / SPREAD)
+        sd = known.get(f"{recipe.task} {recipe.scale} {' '.join(campaign.score)}", 0.0)
+        counts = dict.fromkeys((campaign.seeds.min_seeds, campaign.seeds.max_seeds)) if sd else {}
+        seen = " or ".join(f"{seeds.smallest(sd, count):.2g} with {count} seeds" for count in counts)
+        return [f"sees    differences from {seen} on, as RMSNorm - LayerNorm spreads in our records"] if seen else []
 
     def locked(self) -> AbstractContextManager[None]:
         """Let no other process write the files of the campaign inside the context. A long wait for one is reported.

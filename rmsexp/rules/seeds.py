@@ -95,15 +95,21 @@ def power_of(verdict: Verdict) -> float:
 
 
 def smallest_seen(verdict: Verdict) -> float:
-    """Return the true difference that the interval of a verdict would tell from 0 in 9 of 10 campaigns; or NaN.
-
-    It is sqrt(((t + t₉) s)² / n + ((z + z₉) r)²), where s is the standard deviation of the n differences, r that of the
-    choice of rates, t and z the quantiles of the interval and t₉ and z₉ those of ``POWER``.
-    """
+    """Return the :func:`smallest` difference that the interval of a verdict would tell from 0; or NaN."""
     if not math.isfinite(verdict.low):
         return math.nan
-    chances, rates = [(1 + verdict.level) / 2, POWER], float(np.nan_to_num(verdict.rates))
-    of_seeds = float(special.stdtrit(verdict.pairs - 1, chances).sum()) * _sd(verdict) / math.sqrt(verdict.pairs)
+    return smallest(_sd(verdict), verdict.pairs, float(np.nan_to_num(verdict.rates)), verdict.level)
+
+
+def smallest(sd: float, count: int, rates: float = 0.0, level: float = 1 - 2 * ALPHA) -> float:
+    """Return the true difference that an interval at this confidence would tell from 0 in 9 of 10 campaigns.
+
+    It is sqrt(((t + t₉) s)² / n + ((z + z₉) r)²), where s = ``sd`` is the standard deviation of the n = ``count``
+    differences, r = ``rates`` that of the choice of rates, t and z the quantiles of the interval and t₉ and z₉ those of
+    ``POWER``.
+    """
+    chances = [(1 + level) / 2, POWER]
+    of_seeds = float(special.stdtrit(count - 1, chances).sum()) * sd / math.sqrt(count)
     return math.hypot(of_seeds, float(special.ndtri(chances).sum()) * rates)
 
 

@@ -1,8 +1,8 @@
 """What each norm of a model sees during training (``monitor=true``), for the file ``layers.csv`` of a run."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,28 +112,17 @@ class Monitor:
             watch.layer.add(vectors.flatten(2) if layer.maps else vectors if mask is None else vectors[mask])
 
         names = {m: name for name, m in self.model.named_modules() if isinstance(m, Normaliser) and m.is_site}
-        hooks = [layer.register_forward_pre_hook(look, with_kwargs=True) for layer in names]
-        try:
-            with _eager(self.model):
-                with watch:
-                    loss = objective()
-                parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-                torch.autograd.grad(loss, parameters, allow_unused=True)
-        finally:
-            for hook in hooks:
-                hook.remove()
+        with ExitStack() as stack:
+            for layer in names:
+                stack.callback(layer.register_forward_pre_hook(look, with_kwargs=True).remove)
+            fused: list[Any] = [module for module in self.model.modules() if getattr(module, "fused", False)]
+            for module in fused:
+                stack.callback(setattr, module, "fused", True)
+                module.fused = False  # hooks see each call of a norm, also in recurrences
+            if self.model._compiled_call_impl is not None:
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            with watch:
+                loss = objective()
+            parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+            torch.autograd.grad(loss, parameters, allow_unused=True)
         return {names[layer]: seen.values(layer.effective_gain) for layer, seen in found.items()}
-
-
-@contextmanager
-def _eager(model: nn.Module) -> Iterator[None]:
-    """Context in which norms and recurrences are not fused, and not compiled, so that hooks see each call."""
-    fused: list[Any] = [module for module in model.modules() if getattr(module, "fused", False)]
-    for module in fused:
-        module.fused = False
-    try:
-        with nullcontext() if model._compiled_call_impl is None else torch.compiler.set_stance("force_eager"):
-            yield
-    finally:
-        for module in fused:
-            module.fused = True

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers.campaigns import EQUAL, ask, do, write_run
+from scipy import stats
 
 from rmsexp import config
 from rmsexp.campaign import campaign_file, question
@@ -16,6 +17,7 @@ from rmsexp.campaign.campaign_file import Job
 from rmsexp.campaign.question import Question
 from rmsexp.commands import summary
 from rmsexp.report.tables import verdicts
+from rmsexp.rules import seeds
 from rmsexp.work import cost
 
 BETTER = {"claim": "RMSNorm is better than no norm", "test": "superiority", "a": "rms", "b": "none", "seeds": 2}
@@ -176,6 +178,18 @@ def test_a_plan_before_any_run(
         f"next    python -m rmsexp.campaign tiny results={asked.results} --config-dir {asked.config_dir}",
     ]
     assert [job.norm for job in tried] == ["ln", "rms"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("quality_rnnsearch", "differences from 0.59 with 8 seeds or "), ("quick", None)]
+)
+def test_a_plan_says_what_its_seeds_can_see(name: str, expected: str | None, tmp_path: Path) -> None:
+    """sqrt(1 / 8) times 0.508, the standard deviation in configs/spread.yaml, times two quantiles of t."""
+    lines = [line for line in question.read(name, [f"results={tmp_path}"]).plan().lines if line.startswith("sees")]
+    assert [expected in line for line in lines] == [True] * (expected is not None)
+    t = stats.t.ppf([0.95, 0.9], 7).sum()
+    assert seeds.smallest(0.508, 8) == pytest.approx(0.508 * t / math.sqrt(8))
+    assert seeds.smallest(0.0, 8, 1.0) == pytest.approx(stats.norm.ppf([0.95, 0.9]).sum())
 
 
 def test_a_plan_after_all_runs(

@@ -131,9 +131,7 @@ def test_the_loss_of_other_norms_is_that_of_the_same_step(tmp_path: Path) -> Non
     write_losses(tmp_path, "rms", 0.03, contention="disturbed")
     sentence, _ = versus_paper.figure_1(setting(tmp_path))
     # losses are means of the rows at steps 190 and 200, since the trailing window has 20 steps
-    assert sentence.startswith(
-        "When LayerNorm reaches training loss 6.100 (at step 200), the model without norm is at 6.1"
-    )
+    assert sentence.startswith("When LayerNorm reaches training loss 6.100 (at step 200), no norm is at 6.1")
     assert "RMSNorm is at 4.15" in sentence
 
 

@@ -14,6 +14,10 @@ def test_the_numbers_of_a_page_are_as_the_records_say(page: Path) -> None:
     assert not readme_numbers.problems(page), "run python scripts/readme_numbers.py"
 
 
+def test_the_spread_of_the_records_is_that_of_plans() -> None:
+    assert readme_numbers.SPREAD.read_text() == readme_numbers.spread(), "run python scripts/readme_numbers.py"
+
+
 def test_every_text_has_a_block() -> None:
     used = {name for page in readme_numbers.PAGES for name, _ in readme_numbers.BLOCK.findall(page.read_text())}
     assert used == set(BLOCKS)

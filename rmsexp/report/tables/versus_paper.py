@@ -120,8 +120,8 @@ def figure_1(records: Records) -> list[str]:
         seeds.append(f"{names.label(series)} {len(kept)}")
         at_end = [np.interp(end, *smoothed[folder], left=np.nan, right=np.nan) for folder in kept["folder"]]
         losses[series] = float(np.mean(at_end))
-    shown = {_name(series): formats.four_digits(loss) for series, loss in losses.items() if not np.isnan(loss)}
-    level = shown.pop(_name(baseline), None)
+    shown = {names.label(series): formats.four_digits(loss) for series, loss in losses.items() if not np.isnan(loss)}
+    level = shown.pop(names.label(baseline), None)
     if level is None or not shown:  # of two runs, one ended before the other's first row
         return []
     parts = [f"{name} is at {loss} after the same steps" for name, loss in shown.items()]
@@ -129,7 +129,7 @@ def figure_1(records: Records) -> list[str]:
     trailing = f"a trailing mean over {WINDOW * 100:.0f} % of the baseline's steps"
     method = [f"Training loss ({unit}), mean over seeds, each smoothed by {trailing}"]
     return [
-        f"When {_name(baseline)} reaches training loss {level} (at step {end:.0f}), {'; '.join(parts)}.",
+        f"When {names.label(baseline)} reaches training loss {level} (at step {end:.0f}), {'; '.join(parts)}.",
         f"{'; '.join([*method, 'seeds: ' + ', '.join(seeds)])}.",
     ]
 
@@ -140,7 +140,3 @@ def _smoothed(step: Array, loss: Array, window: float) -> Array:
     first = np.searchsorted(step, step - window, side="right")
     count = np.arange(len(step)) + 1
     return (total[count] - total[first]) / (count - first)
-
-
-def _name(series: str) -> str:
-    return "the model without norm" if names.without_impl(series) == "none" else names.label(series)
