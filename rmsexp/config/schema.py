@@ -96,18 +96,16 @@ class DataConfig:
 
 @dataclass
 class WandbConfig:
-    """Options of Weights & Biases. ``mode``: offline, online or disabled. ``project``: the project's name."""
+    """Options of Weights & Biases. ``mode``: offline, online or disabled. The others are those of ``wandb.init``."""
 
     mode: str = "offline"
     project: str = "rmsexp"
+    entity: str | None = None
+    tags: list[str] = field(default_factory=list)
+    notes: str | None = None
 
     def __post_init__(self) -> None:
         choice("logger.wandb.mode", self.mode, ("offline", "online", "disabled"))
-
-
-@dataclass
-class TensorBoardConfig:
-    """Options of TensorBoard, of which there are none."""
 
 
 @dataclass
@@ -115,7 +113,7 @@ class LoggerConfig:
     """The loggers of a run. None: the run does not use this logger."""
 
     wandb: WandbConfig | None = None
-    tensorboard: TensorBoardConfig | None = None
+    tensorboard: dict[str, str] | None = None  # there are no options
 
 
 @dataclass

@@ -61,7 +61,7 @@ class WandbLogger:
     """
 
     def __init__(
-        self, folder: Path, resolved: Mapping[str, Any], facts: Mapping[str, Any], *, mode: str, project: str
+        self, folder: Path, resolved: Mapping[str, Any], facts: Mapping[str, Any], *, tags: list[str], **options: Any
     ) -> None:
         import wandb
 
@@ -71,14 +71,13 @@ class WandbLogger:
             path.parent.mkdir(exist_ok=True)
             atomic.write_atomic(path, uuid.uuid4().hex)
         setting, series = f"{facts['task']}/{facts['setting']}", f"{facts['series']}-seed{facts['seed']}"
-        tags = dict.fromkeys(str(facts[key])[:LONGEST_TAG] for key in ("task", "scale", "norm", "impl"))
+        own = [str(facts[key])[:LONGEST_TAG] for key in ("task", "scale", "norm", "impl")]
         self._run = wandb.init(
-            mode=mode,  # type: ignore[arg-type]
-            project=project,
+            **options,
             dir=str(folder),
             name=shortened(f"{setting}/{series}".replace("/", "-"), LONGEST_NAME),
             group=shortened(setting, LONGEST_NAME),
-            tags=list(tags),
+            tags=[*dict.fromkeys([*own, *tags])],
             id=read_regular(path).decode(),
             resume="allow",
             config={**resolved, "setting": facts["setting"], "series": facts["series"]},
@@ -86,6 +85,8 @@ class WandbLogger:
         )
         self._run.define_metric("time")
         self._run.define_metric("*", step_metric="time", step_sync=False)
+        best, mode = "{selection}/{metric}".format_map(facts["target"]), facts["target"]["mode"]
+        self._run.define_metric(best, summary=mode, step_metric="time", step_sync=False)
 
     def log(self, row: Row) -> None:
         self._run.log(scalars(row) | {"time": time(row)}, step=row["step"])
@@ -111,8 +112,8 @@ def opened(
     its ``run.json``.
     """
     chosen = {} if options is None else {name: value for name, value in vars(options).items() if value is not None}
-    made = {
-        f"logger={name}": failures.attempt(f"logger={name}", KINDS[name], folder, resolved, facts, **vars(settings))
-        for name, settings in chosen.items()
-    }
+    made = {}
+    for name, settings in chosen.items():
+        keys = settings if isinstance(settings, dict) else vars(settings)
+        made[f"logger={name}"] = failures.attempt(f"logger={name}", KINDS[name], folder, resolved, facts, **keys)
     return {name: logger for name, logger in made.items() if logger is not None}

@@ -1,7 +1,7 @@
 """What each norm of a model sees during training (``monitor=true``), for the file ``layers.csv`` of a run."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,13 +61,7 @@ class Watch(TorchFunctionMode):
 
     layer: Seen | None = None
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         limit = SATURATED.get(getattr(func, "__name__", ""))
         if limit is not None and self.layer is not None:

@@ -27,12 +27,12 @@ class WandbRun:
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.step = 0
-        self.options, self.axes, self.exit_code = options, list[tuple[str, str | None]](), None
+        self.options, self.axes, self.exit_code = options, list[tuple[str | None, ...]](), None
         self.history: dict[int, dict[str, float]] = {}
         self.summary: dict[str, str] = {}
 
-    def define_metric(self, name: str, step_metric: str | None = None, step_sync: bool = True) -> None:  # noqa: ARG002
-        self.axes.append((name, step_metric))
+    def define_metric(self, name: str, step_metric: str | None = None, step_sync: bool = True, **more: str) -> None:  # noqa: ARG002
+        self.axes.append((name, step_metric, *more.values()))
 
     def log(self, values: dict[str, float], step: int) -> None:
         if step >= self.step:
@@ -63,7 +63,8 @@ def runs(data_root: Path, tmp_path_factory: pytest.TempPathFactory, wandb: list[
     folders = {}
     threads = torch.get_num_threads()
     for choice in ("none", "[wandb,tensorboard]"):
-        options = [f"logger={choice}"] if choice != "none" else []
+        own = [f"logger={choice}", "logger.wandb.entity=team", "logger.wandb.tags=[mine]"]
+        options = own if choice != "none" else []
         job = tiny(data_root, tmp_path_factory.mktemp("results"), *options)
         with pytest.MonkeyPatch.context() as patch:
             evaluate_few_images(patch)
@@ -135,7 +136,7 @@ def test_wandb_has_the_values_of_the_record(runs: dict[str, Path], wandb: list[W
     assert logged.history == by_step
     assert list(by_step) == [0, 1, 2, 3, 4]
     assert (logged.summary["status"], logged.exit_code) == ("finished", 0)
-    assert logged.axes == [("time", None), ("*", "time")]
+    assert logged.axes == [("time", None), ("*", "time"), ("test/error", "time", "min")]
 
 
 def test_wandb_names_the_run_its_group_and_tags(runs: dict[str, Path], wandb: list[WandbRun]) -> None:
@@ -144,14 +145,15 @@ def test_wandb_names_the_run_its_group_and_tags(runs: dict[str, Path], wandb: li
     assert options["project"] == "rmsexp"
     assert options["name"] == "cifar10-demo+batch_size=8+model.width=0.05-rms-seed0"
     assert options["group"] == "cifar10/demo+batch_size=8+model.width=0.05"
-    assert options["tags"] == ["cifar10", "demo", "rms", "eager"]
+    assert options["tags"] == ["cifar10", "demo", "rms", "eager", "mine"]
+    assert (options["entity"], options["notes"]) == ("team", None)
     setting = ("cifar10", "demo+batch_size=8+model.width=0.05", "rms", 8)
     assert tuple(options["config"][key] for key in ("task", "setting", "series", "batch_size")) == setting
 
 
 def test_a_continued_run_keeps_its_id_and_one_begun_anew_gets_another(tmp_path: Path, wandb: list[WandbRun]) -> None:
     for step in (0, 3, 0):
-        loggers.WandbLogger(*logged_run(tmp_path, step), mode="online", project="x")
+        loggers.WandbLogger(*logged_run(tmp_path, step), mode="online", project="x", tags=[])
     first, again, anew = (process.options["id"] for process in wandb[-3:])
     assert first == again != anew
 
@@ -185,7 +187,11 @@ def logged_run(folder: Path, step: int) -> tuple[Path, dict[str, Any], dict[str,
     """Return folder, config and facts of a run that begins or continues at a step."""
     facts = dict.fromkeys(("task", "scale", "norm", "impl", "setting", "series", "seed"), "x")
     session = {"started": "2026-11-23T00:00:00+00:00", "from_step": step}
-    return folder, {}, facts | {"sessions": [session]}
+    return (
+        folder,
+        {},
+        facts | {"sessions": [session], "target": {"selection": "valid", "metric": "loss", "mode": "min"}},
+    )
 
 
 @pytest.mark.parametrize("resumed", [0, 3])
