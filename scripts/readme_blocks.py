@@ -404,6 +404,57 @@ def seeds() -> str:
     return table(rows)
 
 
+class Dispute(NamedTuple):
+    """A claim on which public sources disagree: for, against, and the claim of a campaign, or an open campaign."""
+
+    claim: str
+    pro: str
+    contra: str
+    decides: str
+
+
+ARXIV = "[{0}](https://arxiv.org/abs/{0})".format
+DOCKET = (
+    Dispute(
+        "DyT is as good as RMSNorm",
+        ARXIV("2503.10622"),
+        f"{ARXIV('2604.23434')}; nanochat's log, 5 May 2026",
+        "DyT with tuned alpha is not worse than RMSNorm",
+    ),
+    Dispute(
+        "Derf is better than norms, with AdamW",
+        ARXIV("2512.10938"),
+        f"{ARXIV('2604.01563')}: 0.31 nats worse",
+        "Derf with tuned alpha is not worse than RMSNorm",
+    ),
+    Dispute("Derf, with Muon", ARXIV("2512.10938"), f"{ARXIV('2604.01563')}: 0.97 nats worse", "norm_by_optimiser"),
+    Dispute("LayerNorm Scaling helps", ARXIV("2502.05795"), "nanochat's log, 24 March 2026", "blocks"),
+    Dispute(
+        "the gain is useless",
+        "nanochat; modded-nanogpt, track 1",
+        "its track 3",
+        "RMSNorm without gain is not worse than RMSNorm",
+    ),
+    Dispute("sandwich beats reordered placement", ARXIV("2502.02732"), "OLMo 2", "blocks"),
+    Dispute("QK-norm widens the stable range of rates", "Gemma 3", NO_VALUE, "stable_range"),
+    Dispute("RMSNorm equals LayerNorm as training grows", ARXIV("2102.11972"), NO_VALUE, "length_ladder"),
+)
+
+
+def docket() -> str:
+    """What the field argues about, and what the campaigns say: the claim that they decided, or which one is open."""
+    rows = []
+    for dispute in DOCKET:
+        decided = [row for row in verdicts() if row["claim"] == dispute.decides]
+        texts = [
+            f"{row['outcome']}: {row['difference']:+.3f} ({row['low']:+.3f} to {row['high']:+.3f}) {row['unit']}"
+            for row in decided
+        ]
+        here = "; ".join(texts) if texts else f"open: `{dispute.decides}`"
+        rows.append({"claim": dispute.claim, "for": dispute.pro, "against": dispute.contra, "here": here})
+    return table(rows)
+
+
 class Item(NamedTuple):
     """A claim: the paper's tables and figures that make it, the difference there, and the claim of a campaign."""
 
@@ -492,4 +543,5 @@ BLOCKS = {
     "simulated-campaigns": simulated,
     "timing-intervals": timing_intervals,
     "paper": paper_items,
+    "docket": docket,
 }

@@ -308,10 +308,11 @@ def papers_scale(task: str) -> str:
 def norm_words(name: str) -> list[str]:
     """Return the overrides for a norm with options, such as norm=prms and norm.p=0.5 for prms+p=0.5.
 
-    Options of the model and of the schedule keep their name, such as model.qk_norm=true in rms+model.qk_norm=true.
+    Options of model, schedule and optimiser keep their name, such as model.qk_norm=true in rms+model.qk_norm=true.
     """
     norm, *options = name.split("+")
-    return [f"norm={norm}", *(word if word.startswith(("model.", "schedule.")) else f"norm.{word}" for word in options)]
+    others = "model.", "schedule.", "optim."
+    return [f"norm={norm}", *(word if word.startswith(others) else f"norm.{word}" for word in options)]
 
 
 def _files(group: str, config_dir: str | None) -> dict[str, Path]:

@@ -9,6 +9,7 @@ from helpers.stopping import evaluate_few_images
 
 import rmsexp
 from rmsexp import config
+from rmsexp.campaign import question
 
 GALLERY = documents.ROOT / "docs/gallery"
 NAMES = sorted(path.stem for path in GALLERY.glob("*.py"))
@@ -60,3 +61,10 @@ def test_the_norm_that_knows_the_step_is_continued_bit_by_bit(tmp_path: Path) ->
         rows.append([json.dumps({**row, "seconds": 0}) for row in found.metrics if row["split"] == "train"])
     assert rows[0] == rows[1]
     assert config.options("norm", str(GALLERY))
+
+
+@pytest.mark.parametrize("path", sorted(GALLERY.glob("campaign/*.yaml")), ids=lambda path: path.stem)
+def test_each_campaign_can_be_planned(path: Path, tmp_path: Path) -> None:
+    asked = question.read(path.stem, [f"results={tmp_path}"], str(GALLERY))
+    assert {job.norm for job in asked.plan().left} == {*asked.content.norms}
+    assert all(asked.composed(asked.words_of(job)).config.scale == "medium" for job in asked.plan().left)

@@ -21,7 +21,7 @@ TASKS = {"cifar10": "CIFAR-10", "rnnsearch": "RNNSearch", "order_embedding": "Or
 SPLITS = {VALID: "validation", SAMPLE: "validation", "train": "training"}
 OPTIONS = {"optim.lr": "learning rate", "schedule.steps": "steps", "evaluation": "evaluation on"}
 OPTIONS |= {"model.init_center": "weights centred on", "data.name": "data", "data.length": "sequence length"}
-WORDS = {"gain=false": "without gain", "model.qk_norm=true": "with QK-norm"}
+WORDS = {"gain=false": "without gain", "model.qk_norm=true": "with QK-norm", "optim.name=muon": "with Muon"}
 
 FLOAT32 = "float32"  # the usual precision, and that of records which do not name one
 
