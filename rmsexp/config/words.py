@@ -310,7 +310,7 @@ def norm_words(name: str) -> list[str]:
 
     Options of model, schedule and optimiser keep their name, such as model.qk_norm=true in rms+model.qk_norm=true.
     """
-    norm, *options = name.split("+")
+    norm, *options = str(name).split("+")  # a list in a list of names becomes a name that is not known
     others = "model.", "schedule.", "optim."
     return [f"norm={norm}", *(word if word.startswith(others) else f"norm.{word}" for word in options)]
 

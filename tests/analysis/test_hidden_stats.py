@@ -86,8 +86,8 @@ def test_the_command_writes_a_table_per_run(
     text_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [*tiny("rnnsearch"), *EDGES, f"data.root={text_root}", f"results={tmp_path}"]
-    jobs = [config.job([*words, f"norm={norm}"]) for norm in ("rms", "bn")]
-    assert [runner.execute(job).status for job in jobs] == ["finished"] * 2
+    jobs = [config.job([*words, f"norm={norm}"]) for norm in ("rms",)]
+    assert [runner.execute(job).status for job in jobs] == ["finished"]
     folders = [job.folder for job in jobs]
     capsys.readouterr()
     assert main(["hidden_stats", *map(str, folders)]) == 0
