@@ -84,7 +84,8 @@ class Monitor:
         self.model, self._lines = model, [",".join(("step", "layer", *QUANTITIES))]
         if evaluated >= 0 and (path / FILE).is_file():
             lines = (path / FILE).read_text().splitlines()[1:]
-            self._lines += [line for line in lines if int(line.partition(",")[0]) <= evaluated]
+            of_steps = ((line.partition(",")[0], line) for line in lines)
+            self._lines += [line for step, line in of_steps if step.isdecimal() and int(step) <= evaluated]
 
     def text(self, step: int, objective: Callable[[], Tensor]) -> str:
         """Return the content of the file after adding the rows of ``step``. ``objective`` computes the loss."""
