@@ -56,7 +56,8 @@ def chart(title: str, table: pd.DataFrame) -> Chart:
             by_step.append(Mark("line", looks[series], over.index.to_numpy(float), middle, low, high, series=series))
         for axis, marks in ((Axis("layer"), by_place), (Axis("step"), by_step)):
             curves = [values for mark in marks for values in (mark.y, mark.low, mark.high) if len(values)]
-            y = robust(TITLES[quantity], curves, [], may_be_log=True)
+            ends = [value for mark in marks for value in mark.y]
+            y = robust(TITLES[quantity], curves, ends, may_be_log=True)
             panels.append(Panel(axis, y, marks))
     return Chart(title, CAPTION, panels, legend(panels), columns=4)
 

@@ -15,43 +15,37 @@ from rmsexp.norms import Normaliser
 
 FILE = "layers.csv"
 QUANTITIES = ("rms", "mean_over_spread", "cosine", "saturated", "gradient", "gain_spread")
+APART = 100  # steps
 # the function values above which its slope is less than a tenth of its largest
 SATURATED = {"tanh": math.sqrt(0.9), "erf": math.erf(math.sqrt(math.log(10)))}
 
 
 @dataclass
 class Seen:
-    """Sums over the vectors x that a layer has got.
+    """What a layer got: the vectors, and of the gradient at them the sums of squares.
 
-    ``sums``: the number of vectors; and over them, of mean(x^2), of mean(x)^2, and of |mean(x)| / rms(x), the absolute
-    cosine between x and the vector of ones. ``slopes``: the number of values of tanh and erf in the layer, and between
-    it and the next norm, and of the saturated ones. ``gradient``: the sum of squares of the gradient at the input.
+    ``slopes``: the number of values of tanh and erf in the layer, and between it and the next norm, and of the
+    saturated ones.
     """
 
-    sums: Tensor = field(default_factory=lambda: torch.zeros(4, dtype=torch.float64))
+    vectors: list[Tensor] = field(default_factory=list)
+    gradients: list[Tensor] = field(default_factory=list)
     slopes: tuple[int, int] = (0, 0)
-    gradient: float = 0.0
-
-    def add(self, x: Tensor) -> None:
-        """Add the vectors ``x``, ``(…, n)``."""
-        variance, mean = torch.var_mean(x, -1, correction=0)
-        squares = variance + mean.square()
-        cosines = mean.abs() / squares.sqrt().clamp_min(torch.finfo(x.dtype).tiny)
-        values = torch.stack([torch.ones_like(mean), squares, mean.square(), cosines])
-        self.sums += values.flatten(1).sum(1, dtype=torch.float64).cpu()
-
-    def add_gradient(self, gradient: Tensor) -> None:
-        self.gradient += float(gradient.detach().float().square().sum())
 
     def values(self, gain: Tensor | None) -> dict[str, float | None]:
         """Return the ``QUANTITIES``: None for one that the layer does not have."""
-        (count, squares, means, cosines), (values, saturated) = self.sums.tolist(), self.slopes
+        x, (values, saturated) = torch.cat([each.flatten(0, -2) for each in self.vectors]).float(), self.slopes
+        variance, mean = torch.var_mean(x, -1, correction=0)
+        squares = variance + mean.square()
+        cosines = mean.abs() / squares.sqrt().clamp_min(torch.finfo(x.dtype).tiny)  # |mean| / rms
+        kinds = torch.stack([squares, mean.square(), variance, cosines])
+        of_x, of_mean, spread, cosine = kinds.mean(1, dtype=torch.float64).tolist()
         return {
-            "rms": math.sqrt(squares / max(1, count)),
-            "mean_over_spread": math.sqrt(means / (squares - means)) if squares > means else None,
-            "cosine": cosines / max(1, count),
+            "rms": math.sqrt(of_x),
+            "mean_over_spread": math.sqrt(of_mean / spread) if spread > 0 else None,
+            "cosine": cosine,
             "saturated": saturated / values if values else None,
-            "gradient": math.sqrt(self.gradient),
+            "gradient": math.sqrt(float(sum(self.gradients))),
             "gain_spread": None if gain is None else float(gain.detach().double().std(correction=0)),
         }
 
@@ -75,7 +69,7 @@ class Monitor:
 
     The quantities are those of the first micro-batch of the step that comes next, which is computed once more, forward
     and backward, without fused kernels; nothing of the training changes. Vectors at padding are left out. Of feature
-    maps a vector is a channel of an image.
+    maps a vector is a channel of an image. There is at most one row in ``APART`` steps, so that this takes little time.
 
     ``path``: the folder of the run, whose rows up to step ``evaluated`` are kept.
     """
@@ -89,7 +83,9 @@ class Monitor:
 
     def text(self, step: int, objective: Callable[[], Tensor]) -> str:
         """Return the content of the file after adding the rows of ``step``. ``objective`` computes the loss."""
-        for name, values in self.observe(objective).items():
+        last = self._lines[-1].partition(",")[0]
+        is_due = not last.isdecimal() or step // APART > int(last) // APART
+        for name, values in self.observe(objective).items() if is_due else ():
             numbers = ("" if value is None else f"{value:.6g}" for value in values.values())
             self._lines.append(",".join((str(step), name, *numbers)))
         return "\n".join(self._lines) + "\n"
@@ -102,9 +98,10 @@ class Monitor:
             (x,), mask = arguments, options.get("mask")
             watch.layer = found.setdefault(layer, Seen())
             if x.requires_grad:
-                x.register_hook(watch.layer.add_gradient)
-            vectors = x.detach().float()
-            watch.layer.add(vectors.flatten(2) if layer.maps else vectors if mask is None else vectors[mask])
+                add = watch.layer.gradients.append
+                x.register_hook(lambda gradient: add(gradient.float().square().sum()))
+            vectors = x.detach()
+            watch.layer.vectors.append(vectors.flatten(2) if layer.maps else vectors if mask is None else vectors[mask])
 
         names = {m: name for name, m in self.model.named_modules() if isinstance(m, Normaliser) and m.is_site}
         with ExitStack() as stack:

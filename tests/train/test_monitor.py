@@ -14,6 +14,7 @@ import rmsexp
 from rmsexp import norms
 from rmsexp.commands.analysis import main
 from rmsexp.models.recurrent import GRU, LSTM
+from rmsexp.train import monitor
 from rmsexp.train.monitor import FILE, QUANTITIES, Monitor
 
 SMALL = {
@@ -84,6 +85,16 @@ def test_layers_of_fused_recurrences_are_seen_as_those_of_eager_ones(kind: type,
     assert len(found[0]) == (4 if kind is GRU else 3)
 
 
+def test_there_is_at_most_one_row_in_a_hundred_steps(tmp_path: Path) -> None:
+    layer = norms.RMS(name="rms").value("a", 4)
+    for steps, expected in (([0, 50, 100, 150, 300], ["0", "100", "300"]), ([340, 410], ["0", "100", "300", "410"])):
+        watch = Monitor(layer, tmp_path, 0 if steps[0] == 0 else 300)
+        for step in steps:
+            text = watch.text(step, lambda: layer(torch.randn(3, 4, requires_grad=True)).sum())
+            (tmp_path / FILE).write_text(text)
+        assert [line.partition(",")[0] for line in text.splitlines()[1:]] == expected
+
+
 def test_only_layers_that_a_norm_may_normalise_are_listed(tmp_path: Path) -> None:
     norm = norms.WN(name="wn")
     model = nn.Sequential(norm.linear("a", 4, 4), norm.plain("b", 4, 4))
@@ -96,8 +107,10 @@ def test_only_layers_that_a_norm_may_normalise_are_listed(tmp_path: Path) -> Non
     ("task", "norm"), [("language_model", "dyt"), ("order_embedding", "bn"), ("attentive_reader", "rms")]
 )
 def test_no_bit_of_the_training_changes_and_a_continued_run_has_the_same_rows(
-    task: str, norm: str, tmp_path: Path
+    task: str, norm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(monitor, "APART", 2)
+
     def run(name: str, **options: Any) -> tuple[list[str], str | None]:
         values = {**SMALL[task], **OPTIONS, **options, "results": tmp_path / name}
         found = rmsexp.run(task, norm, quiet=True, **values)
