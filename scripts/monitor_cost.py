@@ -1,7 +1,7 @@
 """Measure what ``monitor=true`` costs: the time of what it computes at an evaluation, in training steps.
 
 In each round a training step and an observation (rmsexp/train/monitor.py) are timed, in one process. A run with
-``evaluation=scored`` is evaluated 20 times, and observed at most once in 100 steps.
+``evaluation=scored`` is evaluated 20 times, and observed at most once in 200 steps.
 
     python scripts/monitor_cost.py --rounds 10 data.root=~/data threads=1
 """

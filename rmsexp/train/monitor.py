@@ -15,7 +15,7 @@ from rmsexp.norms import Normaliser
 
 FILE = "layers.csv"
 QUANTITIES = ("rms", "mean_over_spread", "cosine", "saturated", "gradient", "gain_spread")
-APART = 100  # steps
+APART = 200  # steps
 # the function values above which its slope is less than a tenth of its largest
 SATURATED = {"tanh": math.sqrt(0.9), "erf": math.erf(math.sqrt(math.log(10)))}
 
