@@ -404,6 +404,17 @@ def seeds() -> str:
     return table(rows)
 
 
+def layers() -> str:
+    """How far what norms see is from the vector of ones, in the median layer of each task at the last evaluation."""
+    found: dict[str, dict[str, float]] = {}
+    for path in sorted(REFERENCE.glob("*/checks/layers*/*/*/layers.csv")):
+        rows = pd.read_csv(path)
+        last = rows[rows["step"] == rows["step"].max()]
+        found.setdefault(path.parts[-3], {})[path.parts[-2].partition("+")[0]] = float(last["cosine"].median())
+    cosines = listed(f"{of['ln']:.2f} and {of['rms']:.2f} on `{task}`" for task, of in found.items())
+    return f"Median cosines with LayerNorm and with RMSNorm: {cosines}."
+
+
 class Dispute(NamedTuple):
     """A claim on which public sources disagree: for, against, and the claim of a campaign, or an open campaign."""
 
@@ -544,4 +555,5 @@ BLOCKS = {
     "timing-intervals": timing_intervals,
     "paper": paper_items,
     "docket": docket,
+    "layers": layers,
 }
