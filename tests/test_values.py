@@ -82,7 +82,8 @@ def test_committed_results_keep_their_folder_and_config(run: Path) -> None:
         f"norm={norm}",
         *(f"norm.{word}" for word in norm_options),
     ]
-    job = config.job([*words, f"seed={seed.removeprefix('seed')}"])
+    own_norm = None if norm in config.options("norm") else str(REFERENCE.parents[1] / "docs/gallery")
+    job = config.job([*words, f"seed={seed.removeprefix('seed')}"], own_norm)
     assert job.folder.parts[-4:] == run.parts[-4:]
     recorded = flatten(read_yaml(run / "config.yaml"))  # without the keys that did not exist yet
     changed = config.differences(job.resolved, read_yaml(run / "config.yaml"))

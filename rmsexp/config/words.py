@@ -308,10 +308,10 @@ def papers_scale(task: str) -> str:
 def norm_words(name: str) -> list[str]:
     """Return the overrides for a norm with options, such as norm=prms and norm.p=0.5 for prms+p=0.5.
 
-    Options of model, schedule and optimiser keep their name, such as model.qk_norm=true in rms+model.qk_norm=true.
+    Options of model and schedule, and the optimiser, keep their name, as model.qk_norm in rms+model.qk_norm=true.
     """
     norm, *options = str(name).split("+")  # a list in a list of names becomes a name that is not known
-    others = "model.", "schedule.", "optim."
+    others = "model.", "schedule.", "optim.name=", "optim.decay_gains="
     return [f"norm={norm}", *(word if word.startswith(others) else f"norm.{word}" for word in options)]
 
 

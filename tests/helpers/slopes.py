@@ -77,7 +77,7 @@ def slopes_trainer(
     values |= {"schedule": Constant(10)}
     optim = SimpleNamespace(lr=1.0, clip=clip, clipping=clipping)
     task: Any = Slopes(slopes)
-    stepper = Stepper(SimpleNamespace(**intervals, **values, optim=optim), task, model, CPU)
+    stepper = Stepper(SimpleNamespace(**intervals, **values, optim=optim, monitor=False), task, model, CPU)
     files, contention = record.RunFolder(folder), Contention(CPU)
     display = display or ProgressDisplay("slopes", len(slopes))
     state, clock = restore(stepper, files, IDENTITY, None, display.report)
