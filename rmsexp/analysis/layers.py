@@ -47,7 +47,7 @@ def chart(title: str, table: pd.DataFrame) -> Chart:
         by_place, by_step = [], []
         for name, own in table.groupby("series", sort=False)[["step", "place", quantity]]:
             series = str(name)
-            last = own[own["step"] == own["step"].max()].groupby("place")[quantity].mean()
+            last = own[own["step"] == own["step"].max()].groupby("place")[quantity].mean().dropna()
             values = last.to_numpy(float)
             by_place.append(Mark("line", looks[series], last.index.to_numpy(float), values, series=series))
             steps = own.groupby(["step", "place"])[quantity].mean().groupby("step")
