@@ -18,7 +18,7 @@ import check_record
 from rmsexp import config, tasks
 from rmsexp.config import score
 from rmsexp.train.device import set_up_device
-from rmsexp.train.monitor import APART, Monitor
+from rmsexp.train.monitor import PERIOD, Monitor
 from rmsexp.train.step import Stepper
 
 TASKS = ("cifar10", "language_model", "order_embedding", "attentive_reader", "rnnsearch", "transformer")
@@ -46,7 +46,7 @@ def measured(task_name: str, words: list[str], rounds: int) -> dict[str, Any]:
                 seconds["step"].append(time.perf_counter() - seen)
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     steps = job.config.schedule.steps
-    observations = len({at // APART for at in score.steps(steps)})
+    observations = len({at // PERIOD for at in score.steps(steps)})
     in_steps = medians["observation"] / medians["step"]
     found = {"task": task_name, "steps": steps, "observations": observations, "seconds": seconds, "in_steps": in_steps}
     return found | {"share": observations * in_steps / steps}

@@ -48,8 +48,7 @@ def chart(title: str, table: pd.DataFrame) -> Chart:
         for name, own in table.groupby("series", sort=False)[["step", "place", quantity]]:
             series = str(name)
             last = own[own["step"] == own["step"].max()].groupby("place")[quantity].mean().dropna()
-            values = last.to_numpy(float)
-            by_place.append(Mark("line", looks[series], last.index.to_numpy(float), values, series=series))
+            by_place.append(Mark("line", looks[series], [*last.index], [*last], series=series))
             steps = own.groupby(["step", "place"])[quantity].mean().groupby("step")
             over = steps.agg(["median", "min", "max"])
             middle, low, high = (over[how].to_numpy(float) for how in over)
@@ -57,8 +56,7 @@ def chart(title: str, table: pd.DataFrame) -> Chart:
         for axis, marks in ((Axis("layer"), by_place), (Axis("step"), by_step)):
             curves = [values for mark in marks for values in (mark.y, mark.low, mark.high) if len(values)]
             ends = [value for mark in marks for value in mark.y]
-            y = robust(TITLES[quantity], curves, ends, may_be_log=True)
-            panels.append(Panel(axis, y, marks))
+            panels.append(Panel(axis, robust(TITLES[quantity], curves, ends, may_be_log=True), marks))
     return Chart(title, CAPTION, panels, legend(panels), columns=4)
 
 
@@ -73,7 +71,7 @@ def analyse(runs: Sequence[Path], out: Path) -> Finding:
     for setting, read_tables in settings.items():
         table, task = pd.concat(read_tables), setting.parent.name
         path = out / f"{task}-{setting.name}"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
         title = f"{names.task_label(task)}, {names.setting_label(setting.name)}: what the norms see"
         canvas.write(canvas.draw(chart(title, table)), path, ["png"])
         print(f"written {path}.png")

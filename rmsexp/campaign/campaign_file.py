@@ -311,13 +311,17 @@ class Final:
 
 @dataclass
 class Timing(ProcessOptions):
-    """Interleaved timing of training steps, after the runs. ``norms``: those that are timed; by default none;
-    ``[all]``: those of the campaign.
+    """Interleaved timing of training steps, after the runs. ``norms``: the norms, or ``[all]``; none by default.
 
     The other keys are those of :class:`ProcessOptions`.
     """
 
     norms: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not all(isinstance(norm, str) for norm in self.norms):  # OmegaConf lets lists pass
+            raise ValueError("timing.norms must be a list of names, as in timing.norms=[ln,rms]")
 
 
 @dataclass

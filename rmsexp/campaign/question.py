@@ -28,7 +28,8 @@ from rmsexp.campaign.campaign_file import NO_GIT, Content, Job, Metric, Registra
 from rmsexp.campaign.progress import Plan, Planned
 from rmsexp.campaign.results import Campaign
 from rmsexp.config import classes, score
-from rmsexp.rules import seeds, selection
+from rmsexp.records.frames import names
+from rmsexp.rules import measures, seeds, selection
 from rmsexp.rules.claims import Claim
 from rmsexp.system import atomic, checks, clock
 from rmsexp.system.command_line import ReportedError, report, value_word
@@ -167,16 +168,19 @@ class Question(Request):
         """Return the runs that the records so far ask for. New ones may follow when others have ended."""
         campaign = self.update()
         states = {job: campaign.results[job].status for job in campaign.jobs}
-        lines = [*campaign.problems, *campaign.remarks, *self._floor(campaign), f"plan    {campaign.path}"]
+        lines = [*campaign.problems, *campaign.remarks, *self._noise_floor(campaign), f"plan    {campaign.path}"]
         return Plan(campaign.stages, states, campaign.coming(), campaign.longer, lines)
 
-    def _floor(self, campaign: Campaign) -> list[str]:
-        """Return what difference the seeds can see, by our records of the task, scale and score, if there are any."""
-        recipe, known = self.recipe.config, read_yaml(config.CONFIGS / SPREAD)
-        sd = known.get(f"{recipe.task} {recipe.scale} {' '.join(campaign.score)}", 0.0)
-        counts = dict.fromkeys((campaign.seeds.min_seeds, campaign.seeds.max_seeds)) if sd else {}
+    def _noise_floor(self, campaign: Campaign) -> list[str]:
+        """Return the smallest difference of scores that the seeds can tell from 0, if our records have their spread."""
+        recipe = self.recipe.config
+        sd = read_yaml(config.CONFIGS / SPREAD).get(f"{recipe.task} {recipe.scale} {' '.join(campaign.score)}", 0.0)
+        if not sd or campaign.measure != measures.SCORE:
+            return []
+        counts = sorted({campaign.seeds.min_seeds, campaign.seeds.max_seeds})
         seen = " or ".join(f"{seeds.smallest(sd, count):.2g} with {count} seeds" for count in counts)
-        return [f"sees    differences from {seen} on, as RMSNorm - LayerNorm spreads in our records"] if seen else []
+        unit = names.unit_of_difference(campaign.score.metric)
+        return [f"sees    differences from {seen} on ({unit}), if they spread as RMSNorm - LayerNorm in our records"]
 
     def locked(self) -> AbstractContextManager[None]:
         """Let no other process write the files of the campaign inside the context. A long wait for one is reported.

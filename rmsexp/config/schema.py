@@ -109,11 +109,16 @@ class WandbConfig:
 
 
 @dataclass
+class TensorBoardConfig:
+    """Options of TensorBoard, of which there are none."""
+
+
+@dataclass
 class LoggerConfig:
     """The loggers of a run. None: the run does not use this logger."""
 
     wandb: WandbConfig | None = None
-    tensorboard: dict[str, str] | None = None  # there are no options
+    tensorboard: TensorBoardConfig | None = None
 
 
 @dataclass

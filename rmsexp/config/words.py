@@ -310,7 +310,7 @@ def norm_words(name: str) -> list[str]:
 
     Options of model and schedule, and the optimiser, keep their name, as model.qk_norm in rms+model.qk_norm=true.
     """
-    norm, *options = str(name).split("+")  # a list in a list of names becomes a name that is not known
+    norm, *options = name.split("+")
     others = "model.", "schedule.", "optim.name=", "optim.decay_gains="
     return [f"norm={norm}", *(word if word.startswith(others) else f"norm.{word}" for word in options)]
 

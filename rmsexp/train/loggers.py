@@ -112,8 +112,8 @@ def opened(
     its ``run.json``.
     """
     chosen = {} if options is None else {name: value for name, value in vars(options).items() if value is not None}
-    made = {}
-    for name, settings in chosen.items():
-        keys = settings if isinstance(settings, dict) else vars(settings)
-        made[f"logger={name}"] = failures.attempt(f"logger={name}", KINDS[name], folder, resolved, facts, **keys)
+    made = {
+        f"logger={name}": failures.attempt(f"logger={name}", KINDS[name], folder, resolved, facts, **vars(settings))
+        for name, settings in chosen.items()
+    }
     return {name: logger for name, logger in made.items() if logger is not None}

@@ -24,7 +24,6 @@ from rmsexp.train import checkpoint, monitor, provenance
 from rmsexp.train.contention import Contention
 from rmsexp.train.group import LostError
 from rmsexp.train.interrupt import Interrupted
-from rmsexp.train.monitor import Monitor
 from rmsexp.train.progress import ProgressDisplay
 from rmsexp.train.step import WARMUP_STEPS, Stepper, StepResult, autocast, require_calls_of_add, synchronise
 from rmsexp.train.writer import Writer
@@ -194,9 +193,9 @@ class Trainer:
         self._display, self._pauses = display, pauses
         self._first_step, self._first_seconds, self._predictions = state.step, clock.time, 0
         self._first_spent = self._spent()
-        self._monitor: Monitor | None = None
+        self._monitor: monitor.Monitor | None = None
         if writer is not None and stepper.config.monitor:
-            self._monitor = Monitor(self.model, writer.files.path, state.evaluated)
+            self._monitor = monitor.Monitor(self.model, writer.files.path, state.evaluated)
         self._recent: list[StepResult] = []  # of the steps since the last edge, with values on the device
 
     def run(self) -> None:
@@ -367,8 +366,8 @@ class Trainer:
                 self.model.train()
             files = dict(self.task.files)
             if self._monitor is not None:
-                step, batches = self.state.step, self._batches(self.state.step)
-                files[monitor.FILE] = self._monitor.text(step, lambda: self._stepper.loss(step, batches[0]))
+                step = self.state.step
+                files[monitor.FILE] = self._monitor.text(step, lambda: self._stepper.loss(step, self._batches(step)[0]))
         with self._interrupt.deferred():
             with self.clock.bucket("log"):
                 rows = [self._row(split, metrics) for split, metrics in results.items()]

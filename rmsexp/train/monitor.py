@@ -15,17 +15,17 @@ from rmsexp.norms import Normaliser
 
 FILE = "layers.csv"
 QUANTITIES = ("rms", "mean_over_spread", "cosine", "saturated", "gradient", "gain_spread")
-APART = 200  # steps
+PERIOD = 200  # steps, in which there is at most one observation, so that they take little time
 # the function values above which its slope is less than a tenth of its largest
 SATURATED = {"tanh": math.sqrt(0.9), "erf": math.erf(math.sqrt(math.log(10)))}
 
 
 @dataclass
 class Seen:
-    """What a layer got: the vectors, and of the gradient at them the sums of squares.
+    """What a norm layer got in one pass: its input vectors, and sums of squares of the gradients at them.
 
-    ``slopes``: the number of values of tanh and erf in the layer, and between it and the next norm, and of the
-    saturated ones.
+    ``slopes``: how many values tanh and erf had in the layer and between it and the next norm, and how many of them
+    were saturated.
     """
 
     vectors: list[Tensor] = field(default_factory=list)
@@ -65,11 +65,11 @@ class Watch(TorchFunctionMode):
 
 
 class Monitor:
-    """Writes what the norms of a model see in training: a row for each layer at each evaluation.
+    """Writes what the norms of a model see: a row per layer, at the first evaluation in each ``PERIOD`` of steps.
 
-    The quantities are those of the first micro-batch of the step that comes next, which is computed once more, forward
-    and backward, without fused kernels; nothing of the training changes. Vectors at padding are left out. Of feature
-    maps a vector is a channel of an image. There is at most one row in ``APART`` steps, so that this takes little time.
+    The quantities are those of the next step's first micro-batch. A forward and a backward pass without fused kernels
+    compute them, and change nothing of the training. Vectors at padding are left out. Of feature maps a vector is a
+    channel of an image.
 
     ``path``: the folder of the run, whose rows up to step ``evaluated`` are kept.
     """
@@ -84,7 +84,7 @@ class Monitor:
     def text(self, step: int, objective: Callable[[], Tensor]) -> str:
         """Return the content of the file after adding the rows of ``step``. ``objective`` computes the loss."""
         last = self._lines[-1].partition(",")[0]
-        is_due = not last.isdecimal() or step // APART > int(last) // APART
+        is_due = not last.isdecimal() or step // PERIOD > int(last) // PERIOD
         for name, values in self.observe(objective).items() if is_due else ():
             numbers = ("" if value is None else f"{value:.6g}" for value in values.values())
             self._lines.append(",".join((str(step), name, *numbers)))
@@ -98,8 +98,7 @@ class Monitor:
             (x,), mask = arguments, options.get("mask")
             watch.layer = found.setdefault(layer, Seen())
             if x.requires_grad:
-                add = watch.layer.gradients.append
-                x.register_hook(lambda gradient: add(gradient.float().square().sum()))
+                x.register_hook(lambda of_x, to=watch.layer.gradients: to.append(of_x.float().square().sum()))
             vectors = x.detach()
             watch.layer.vectors.append(vectors.flatten(2) if layer.maps else vectors if mask is None else vectors[mask])
 

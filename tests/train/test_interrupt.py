@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from helpers.records import make_row
 
-from rmsexp.config.schema import LoggerConfig
+from rmsexp.config.schema import LoggerConfig, TensorBoardConfig
 from rmsexp.records import record
 from rmsexp.train import loggers
 from rmsexp.train.checkpoint import Identity
@@ -75,7 +75,7 @@ def test_a_logger_that_fails_is_switched_off(
         return SimpleNamespace(log=lambda _: note("log"), close=lambda _: note("close"))
 
     monkeypatch.setattr(loggers, "KINDS", {"tensorboard": start})
-    writer, options = Writer(record.RunFolder(tmp_path), "slopes"), LoggerConfig(tensorboard={})
+    writer, options = Writer(record.RunFolder(tmp_path), "slopes"), LoggerConfig(tensorboard=TensorBoardConfig())
     writer.begin(Identity(0, "", ""), {}, {"sessions": [{"from_step": 0}]}, {}, failures, options)
     for _ in range(2):
         writer.append([{}])

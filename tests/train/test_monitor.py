@@ -109,7 +109,7 @@ def test_only_layers_that_a_norm_may_normalise_are_listed(tmp_path: Path) -> Non
 def test_no_bit_of_the_training_changes_and_a_continued_run_has_the_same_rows(
     task: str, norm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(monitor, "APART", 2)
+    monkeypatch.setattr(monitor, "PERIOD", 2)
 
     def run(name: str, **options: Any) -> tuple[list[str], str | None]:
         values = {**SMALL[task], **OPTIONS, **options, "results": tmp_path / name}

@@ -94,8 +94,8 @@ def _of_setting(report: SettingReport, savings: Mapping[str, pd.DataFrame]) -> l
     for row in tests.to_dict("records"):
         factor, _ = names.scale_and_unit(row["metric"])
         value = sign * factor * row["difference"]
-        half, adjusted = factor * row["interval"], ", Bonferroni" * (len(tests) > 1)
-        level = f"{100 * statistics.CONFIDENCE:.4g} %{adjusted}"
+        half = factor * row["interval"]
+        level = f"{100 * statistics.CONFIDENCE:.4g} %" + ", Bonferroni" * int(tests["interval"].count() > 1)
         difference = _signed(value, value - half, value + half, level, row["metric"])
         text = f"{difference} {names.unit_of_difference(row['metric'])}, {formats.counted(row['n'], 'seed')}"
         norm = names.without_impl(row["series"])
