@@ -5,10 +5,11 @@ A block stands between two lines of its own, and nobody edits it by hand:
     <!-- numbers: NAME -->
     <!-- end -->
 
-Its text comes from the function with this name in ``readme_blocks.BLOCKS``. With --check this script lists the blocks
-that differ, and exits with status 1. It also lists numbers with decimals, percentages and counts ("9 of 10") outside of
-blocks, code and links, unless ``CONSTANTS`` has them: definitions, limits, and quotes of the paper. Without --check it
-also draws the picture of the README, loss against steps beside loss against time, and writes ``configs/spread.yaml``.
+Its text comes from the function with this name in ``readme_blocks.BLOCKS`` or ``readme_claims.BLOCKS``. With --check
+this script lists the blocks that differ, and exits with status 1. It also lists numbers with decimals, percentages and
+counts ("9 of 10") outside of blocks, code and links, unless ``CONSTANTS`` has them: definitions, limits, and quotes of
+the paper. Without --check it also draws the picture of the README, loss against steps beside loss against time, and
+writes ``configs/spread.yaml``.
 
     python scripts/readme_numbers.py
     python scripts/readme_numbers.py --check
@@ -18,7 +19,9 @@ import argparse
 import re
 from pathlib import Path
 
-from readme_blocks import BLOCKS, ROOT, spreads
+import readme_blocks
+import readme_claims
+from readme_blocks import ROOT, spreads
 
 from rmsexp.records.frames import names, quantities
 from rmsexp.records.frames.load import load
@@ -26,6 +29,7 @@ from rmsexp.report.plots import canvas, setting_curves, style
 from rmsexp.report.plots.chart import Chart
 from rmsexp.system import atomic
 
+BLOCKS = readme_blocks.BLOCKS | readme_claims.BLOCKS
 PAGES = (ROOT / "README.md", ROOT / "results/README.md", *sorted((ROOT / "docs").glob("*.md")))
 SPREAD = ROOT / "configs/spread.yaml"
 PICTURE = ROOT / "docs/loss_against_time"

@@ -21,7 +21,7 @@ TITLES = {
     "gain_spread": "standard deviation of the gain",
 }
 CAPTION = (
-    "By layer: at the last evaluation; layers in the order in which the model calls them; the mean over seeds.",
+    "By layer: at the last observation; layers in the order in which the model calls them; the mean over seeds.",
     "By step: the median over layers, with a band from the lowest to the highest layer.",
 )
 
@@ -78,5 +78,5 @@ def analyse(runs: Sequence[Path], out: Path) -> Finding:
         last = table[table["step"] == table.groupby("series")["step"].transform("max")]
         means = last.groupby("series", sort=False)[list(QUANTITIES)].mean().reset_index()
         text = means.map(lambda value: f"{value:.3g}" if isinstance(value, float) else value).replace("nan", "")
-        tables.append(Table(path.name, f"{title}, mean over layers at the last evaluation", means, text))
+        tables.append(Table(path.name, f"{title}, mean over layers at the last observation", means, text))
     return Finding(tables)

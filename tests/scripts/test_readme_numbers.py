@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import readme_numbers
-from readme_blocks import BLOCKS
+from readme_numbers import BLOCKS
 
 PAGE = "before\n<!-- numbers: one -->\nfirst 1 %\n<!-- end -->\nabout 95 %, `2 %`\n"
 

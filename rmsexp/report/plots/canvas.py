@@ -125,7 +125,7 @@ def _axis(axes: Axes, which: Literal["x", "y"], axis: Axis) -> None:
         own.set_minor_locator(NullLocator())
         own.set_minor_formatter(NullFormatter())
     elif not axis.log:
-        axes.locator_params(axis=which, nbins=5, integer=axis.title == "step", min_n_ticks=1)
+        axes.locator_params(axis=which, nbins=5, integer=axis.title in ("step", "layer"), min_n_ticks=1)
     if axis.range is not None:
         axes.set(**{f"{which}lim": axis.range})
     if axis.log and axis.ticks is None:  # matplotlib's own powers are formulas
