@@ -121,7 +121,7 @@ class Task(Protocol):
     training sees as many examples as the training set has. ``notes``: remarks on the metrics, for the record; if one is
     named ``rmsexp.records.record.SUBWORDS`` or ``WORDS``, a digest of learnt subwords or of the vocabulary,
     that of a continued run must be the same.
-    ``files``: texts from the last evaluation that are written to the run's folder, by file name.
+    ``files``: contents from the last evaluation that are written to the run's folder, by file name.
     """
 
     dataset: Dataset
@@ -130,7 +130,7 @@ class Task(Protocol):
     quantities: Sequence[Quantity]
     steps_per_epoch: float
     notes: Mapping[str, str] = {}
-    files: Mapping[str, str] = {}
+    files: Mapping[str, str | bytes] = {}
 
     def prepare(self, report: Callable[[str], None]) -> None:
         """Preprocess the data or load them from the cache. ``report`` prints a line. Call this before other methods."""

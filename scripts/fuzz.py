@@ -251,7 +251,7 @@ READERS = {
         RECORDS, files("*.json*"), lambda _: [*map(result.read, Path("results").glob("*/*/*/*"))]
     ),
     "records": Reader(RECORDS, files("*.*"), lambda _: compare.load(Path("results")), ()),
-    "timing records": Reader(TIMINGS, files("*.json"), lambda _: timing_records.load(Path("results"), []), ()),
+    "timing records": Reader(TIMINGS, files("*.json"), lambda _: timing_records.load(Path("results"), problems=[]), ()),
     "checkpoint": Reader(
         lambda: train(4), files("last.pt"), read_checkpoint, (checkpoint.CheckpointError,), right=True
     ),

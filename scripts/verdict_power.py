@@ -71,7 +71,7 @@ class Compared:
 def compared(root: Path = QUALITY) -> list[Compared]:
     """Return the norms of which claims with a margin are made, of all campaigns that tried rates an octave apart."""
     found = {}
-    for answer in campaign_results.load_all(root, []):
+    for answer in campaign_results.load_all(root, problems=[]):
         campaign, scores = answer, answer.scores
         values, unit = campaign.validation, verdicts.unit(campaign)
         for claim in campaign.claims if campaign.rules == campaign_file.OCTAVE_RULES else ():

@@ -107,7 +107,7 @@ assert "torch" not in sys.modules, "bench"
 import rmsexp.report
 from rmsexp.commands import analysis
 from rmsexp.campaign import results as campaign_results
-(state,) = campaign_results.load_all(pathlib.Path({str(tmp_path)!r}), [])
+(state,) = campaign_results.load_all(pathlib.Path({str(tmp_path)!r}), problems=[])
 assert state.verdicts
 assert "torch" not in sys.modules, "reports"
 """

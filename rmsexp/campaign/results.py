@@ -379,14 +379,14 @@ def load(path: Path) -> Campaign:
     return Campaign(path=path, **vars(read(path))).with_results()
 
 
-def load_all(root: Path, problems: list[str]) -> list[Campaign]:
-    """Return the campaigns below ``root``, the decided ones first.
+def load_all(*roots: Path, problems: list[str]) -> list[Campaign]:
+    """Return the campaigns below ``roots``, the decided ones first.
 
     A line for each file that is damaged is added to ``problems``. If several results have a campaign of one name, the
     names are followed by the folders of results.
     """
     loaded = []
-    for path in find(root):
+    for path in dict.fromkeys(path for root in roots for path in find(root)):
         try:
             campaign = load(path)
             assert campaign.verdicts is not None  # computed now: a file may be strange in many ways

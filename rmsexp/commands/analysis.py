@@ -2,6 +2,7 @@
 
 invariance     Table 1: which changes of weights or data leave the output of which norm unchanged
 hidden_stats   Table 5: mean and sd of the decoder's hidden-to-hidden map by target position, from task=rnnsearch runs
+bleu           whether translation runs differ beyond the choice of test sentences (sacreBLEU's paired bootstrap)
 layers         what each norm saw over depth and steps (RMS, mean, gradient, gain), from runs with monitor=true
 
 If a result contradicts the paper, a message names it and the exit status is 1.
@@ -29,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         finding, out = analyse(arguments.runs), Path()
     elif arguments.analysis == "layers":
         finding, out = analyse(arguments.runs, arguments.out), arguments.out
+    elif arguments.analysis == "bleu":
+        finding, out = analyse(arguments.runs), arguments.out
     else:
         finding, out = analyse(), arguments.out
     finding.publish(out)
@@ -40,11 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m rmsexp.analysis", description=__doc__)
     commands = parser.add_subparsers(dest="analysis", required=True, metavar="NAME")
-    for name in ("invariance", "layers"):
+    for name in ("invariance", "layers", "bleu"):
         command, out = commands.add_parser(name), OUT / name
         command.add_argument("--out", type=Path, default=out, help=f"folder for tables; default: {out}")
-        if name == "layers":
-            command.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folder with layers.csv")
+        if name != "invariance":
+            command.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
     hidden_stats = commands.add_parser("hidden_stats")
     hidden_stats.add_argument(
         "runs", nargs="+", type=Path, metavar="RUN", help="run folder, to which its table is written"

@@ -1,8 +1,8 @@
-"""``python -m rmsexp.report RESULTS``: statistics, tables and figures of all runs below a folder, from records alone.
+"""``python -m rmsexp.report RESULTS...``: statistics, tables and figures of all runs below folders, from records alone.
 
 Writes only into the folder of the report: one page of all settings, and a folder of figures and tables for each of
-them. RESULTS may be the folder of a task or setting, such as results/cifar10/demo. Committed records
-(RESULTS/reference) are left out, unless RESULTS is their folder.
+them. RESULTS may be the folder of a task or setting, such as results/cifar10/demo; several folders have one report.
+Committed records (RESULTS/reference) are left out, unless RESULTS is their folder.
 """
 
 import gc
@@ -13,65 +13,73 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Literal, get_args
 
 import pandas as pd
 
 from rmsexp import config
 from rmsexp.campaign.results import load_all as load_campaigns
+from rmsexp.config.schema import WandbConfig
 from rmsexp.records import record
 from rmsexp.records.frames import timing_records
 from rmsexp.records.frames.load import Records, load
 from rmsexp.report import campaign_report, setting_report
+from rmsexp.report.campaign_report import CampaignReport
 from rmsexp.report.page import html
 from rmsexp.report.setting_report import SettingReport
 from rmsexp.system import cores
 from rmsexp.system.command_line import Parser, command, entry_point, value_word
 
 OVERVIEW = "report"
+Mode = Literal["offline", "online"]  # of Weights & Biases
 MANY = 8  # settings; fewer are written sooner by one process
 
 
-def run(results: Path, out: Path | None = None) -> list[Path]:
-    """Write a report of each setting below ``results``, and the overview, into ``out`` (``<results>/report``).
+def run(*folders: Path, out: Path | None = None, wandb: Mode | None = None) -> list[Path]:
+    """Write a report of each setting below ``folders``, and the overview, into ``out`` (report in the first of them).
 
     A setting has runs, timing records or both. Settings that have only pilot and tuning runs of a campaign below
-    ``results`` have no report.
+    ``folders`` have no report. ``wandb``: a mode of Weights & Biases, which gets tables and figures, too.
 
     Return the paths of the overview: first the HTML page, then other texts and PNG figures.
 
-    Raises: ValueError if there are neither runs nor timing records.
+    Raises: ValueError if one of ``folders`` has neither runs nor timing records.
     """
-    runs = list(record.find_runs(results))
+    first, *others = folders
     # paths such as "..", or a setting's folder "demo", lack folder names that tasks and settings have
-    if results.name in ("", "..") or any(len(run.parts) < 4 for run in runs):  # task, setting, series, seed
-        results = Path(os.path.abspath(results))  # noqa: PTH100  # without ".."; the names of links stay
-    print(f"reading {results}", flush=True)
-    if line := record.left_out(results, "rmsexp.report"):
-        print(line, flush=True)
-    return _write(results, out or results / OVERVIEW)
+    parts = [len(run.parts) for run in record.find_runs(first)]
+    if others or first.name in ("", "..") or min(parts, default=4) < 4:  # task, setting, series, seed
+        folders = tuple(Path(os.path.abspath(folder)) for folder in folders)  # noqa: PTH100  # the names of links stay
+    for folder in folders:
+        print(f"reading {folder}", flush=True)
+        if line := record.left_out(folder, "rmsexp.report"):
+            print(line, flush=True)
+    return _write(folders, out or folders[0] / OVERVIEW, wandb)
 
 
-def _write(results: Path, out: Path) -> list[Path]:
+def _write(folders: Sequence[Path], out: Path, wandb: Mode | None) -> list[Path]:
     problems = list[str]()
-    records, timings = load(results), timing_records.load(results, problems)
+    records, timings = load(*folders), timing_records.load(*folders, problems=problems)
     # the records of each setting with runs or timings, by its folder; without runs, its records are empty
     found = {Path(folder).parents[1]: records.only([]) for folder in timings["folder"]} | records.settings()
     settings = dict(sorted(found.items(), key=lambda item: str(item[0])))
-    if not settings:
-        raise ValueError(
-            f"{results} contains neither runs nor timings; train: "
-            + command("rmsexp", "-m", "norm=ln,rms", value_word("results", results))
-        )
-    campaigns = load_campaigns(results, problems)
+    paths = [Path(path) for path in (*records.runs["folder"], *timings["folder"])]
+    for folder in folders:
+        if not any(path.is_relative_to(folder) for path in paths):
+            raise ValueError(
+                f"{folder} contains neither runs nor timings; train: "
+                + command("rmsexp", "-m", "norm=ln,rms", value_word("results", folder))
+            )
+    campaigns = load_campaigns(*folders, problems=problems)
     gc.freeze()  # the records live to the end: no collection has to walk through them
     tuning = [path for path in settings if campaign_report.is_tuning(path, settings[path], campaigns)]
     problems += [problem for path in tuning for problem in settings[path].problems]
     selected = [path for path in settings if path not in tuning]
     timings_of = dict(list(timings.groupby(timings["folder"].map(lambda folder: Path(folder).parents[1]))))
-    jobs = []
+    jobs, top = [], Path(os.path.commonpath(folders))
     for folder in selected:
         root = folder.parents[1]
-        place = out / (root.relative_to(results) if root.is_relative_to(results) else "") / folder.parent.name
+        place = out / (root.relative_to(top) if root.is_relative_to(top) else "") / folder.parent.name
         own = timings_of.get(folder, timings.iloc[:0])
         jobs.append((folder, settings[folder], own, place / folder.name))
     # forked processes share the records, which would take long to send to others
@@ -93,7 +101,26 @@ def _write(results: Path, out: Path) -> list[Path]:
         print(f"{number}/{len(selected)}  runs: {len(report.records.runs)}  {report.folder}", flush=True)
     for problem in problems:
         print(f"rmsexp: {problem}", file=sys.stderr)
+    if wandb is not None:
+        _log_to_wandb(wandb, out, verdicts, [*paths, *(report.folder / "curves.png" for report in reports)])
     return paths
+
+
+def _log_to_wandb(mode: Mode, out: Path, verdicts: CampaignReport | None, paths: Sequence[Path]) -> None:
+    """Log the summary, the verdicts and the figures as a run of the type "report", whose files are in ``out``."""
+    import wandb
+
+    tables = {"summary": pd.read_csv(out / "summary.csv")} | (
+        {} if verdicts is None else {"verdicts": verdicts.verdicts}
+    )
+    figures = [path for path in paths if path.suffix == ".png" and path.exists()]
+    project = os.environ.get("WANDB_PROJECT", WandbConfig.project)
+    with wandb.init(
+        project=project, job_type="report", mode=mode, dir=out, settings=wandb.Settings(silent=True)
+    ) as run:
+        of_figures = {str(path.relative_to(out).with_suffix("")): wandb.Image(str(path)) for path in figures}
+        run.log(of_figures | {name: wandb.Table(dataframe=table) for name, table in tables.items()})
+        print(f"wandb   {run.url if mode == 'online' else f'wandb sync {Path(run.dir).parent}'}")
 
 
 def _write_setting(job: tuple[Path, Records, pd.DataFrame, Path]) -> SettingReport | list[str]:
@@ -107,11 +134,14 @@ def _write_setting(job: tuple[Path, Records, pd.DataFrame, Path]) -> SettingRepo
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m rmsexp.report", description=__doc__)
-    parser.add_argument("results", type=Path, help="root folder of all records, or any folder below it")
-    parser.add_argument("--out", type=Path, help="folder of the report (default: RESULTS/report)")
+    parser.add_argument(
+        "results", type=Path, nargs="+", help="root folder of all records, or any folder below it; or several"
+    )
+    parser.add_argument("--out", type=Path, help="folder of the report (default: report in the first RESULTS)")
+    parser.add_argument("--wandb", choices=get_args(Mode), help="log tables and figures to Weights & Biases")
     arguments = parser.parse_args(argv)
     out = config.expanded(arguments.out) if arguments.out else None
-    paths = run(config.results_folder(arguments.results), out)
+    paths = run(*map(config.results_folder, arguments.results), out=out, wandb=arguments.wandb)
     for path in paths:
         print(f"wrote   {path}")
     print(f"next    open {paths[0]} in a browser")

@@ -20,7 +20,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str], target: str = ""
 
     Raises: ValueError if ``target`` is no code of a language, or if a package that the tokeniser needs is missing.
     """
-    bleu, chrf = _metrics(references, target)
+    bleu, chrf = metrics(references, target)
     return {"bleu": bleu.corpus_score(hypotheses, None).score, "chrf": chrf.corpus_score(hypotheses, None).score}
 
 
@@ -31,14 +31,15 @@ def signatures(source: str, target: str) -> dict[str, str]:
     """
     languages = f"{language(source)}-{language(target)}"
     signature_texts = {}
-    for name, metric in zip(("bleu", "chrf"), _metrics([""], target), strict=True):
+    for name, metric in zip(("bleu", "chrf"), metrics([""], target), strict=True):
         signature = metric.get_signature()
         signature.update("lang", languages)
         signature_texts[name] = str(signature)
     return signature_texts
 
 
-def _metrics(references: Sequence[str], target: str) -> tuple[BLEU, CHRF]:
+def metrics(references: Sequence[str], target: str) -> tuple[BLEU, CHRF]:
+    """Return sacreBLEU's metrics for these references; target and errors: see :func:`score`."""
     from sacrebleu.metrics.bleu import BLEU  # sacreBLEU is imported here because only evaluations need it
     from sacrebleu.metrics.chrf import CHRF
 

@@ -1,12 +1,14 @@
 """What both translation tasks share: text, optimiser, evaluation and decoding. Model, batches and objective differ."""
 
+import gzip
 import itertools
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +34,14 @@ from rmsexp.train.group import each
 from rmsexp.train.optim import TensorFlowAdamConfig
 
 SAMPLES = 10  # largest number of translations per split in a run's translations.txt
+TRANSLATIONS = "translations.json.gz"  # the name of the file of Translations in a run's folder
+
+
+class Translations(NamedTuple):
+    """Translations of whole test sets: the target language, and references and translations by the name of the set."""
+
+    target: str
+    tests: dict[str, list[list[str]]]
 
 
 @dataclass
@@ -191,7 +201,7 @@ class TranslationTask(TaskBase):
         beams = {"valid": decoding.valid_beam, SAMPLE: 1}
         if extent.test:
             held_out |= {name: self.text.held_out[name] for name in self.config.data.tests}
-        results, samples = {}, []
+        results, samples, tests = {}, [], dict[str, list[list[str]]]()
         for name, split in held_out.items():
             sources = [split.pairs.source[i] for i in range(len(split.references))]
             hypotheses = self._search(model, sources, beams.get(name, decoding.beam))
@@ -200,7 +210,12 @@ class TranslationTask(TaskBase):
             scores = bleu.score(hypotheses, split.references, self.source.target)
             results[name] = {"loss": loss, "perplexity": perplexity, **scores}
             samples += _samples(name, split.sources, split.references, hypotheses)
+            if name in self.config.data.tests:
+                tests[name] = [list(split.references), hypotheses]
         self.files = {"translations.txt": "\n".join(samples)}
+        if tests:
+            content = json.dumps(Translations(self.source.target, tests)._asdict(), ensure_ascii=False)
+            self.files[TRANSLATIONS] = gzip.compress(content.encode(), mtime=0)
         return results
 
     def translate(self, model: Any, lines: Sequence[str], beam: int) -> list[str]:

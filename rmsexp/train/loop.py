@@ -364,7 +364,7 @@ class Trainer:
                         results |= self.task.evaluate(self.model, extent)
             finally:
                 self.model.train()
-            files = dict(self.task.files)
+            files: dict[str, str | bytes] = dict(self.task.files)
             if self._monitor is not None:
                 step = self.state.step
                 files[monitor.FILE] = self._monitor.text(step, lambda: self._stepper.loss(step, self._batches(step)[0]))
@@ -421,7 +421,7 @@ class Trainer:
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}  # JSON has no NaN
         return progress | finite | {"seconds": seconds}
 
-    def _record(self, rows: list[record.Row], files: Mapping[str, str] = {}) -> None:
+    def _record(self, rows: list[record.Row], files: Mapping[str, str | bytes] = {}) -> None:
         """Write rows of metrics, and files of the task by name."""
         if self._writer is not None:
             self.state.metrics_bytes = self._writer.append(rows, files)

@@ -49,13 +49,13 @@ class Writer:
         """Replace ``status.json``. Raises: RunLockedError if another process may have taken over the run."""
         self.files.write_status(status, self.step, error, run=self._run, checkpoint=self.checkpoint)
 
-    def append(self, rows: list[record.Row], files: Mapping[str, str] = {}) -> int:
+    def append(self, rows: list[record.Row], files: Mapping[str, str | bytes] = {}) -> int:
         """Append rows to the metrics, and replace files of the task, by name. Return the length of the metrics."""
         length = self.files.append(rows)
         for row in rows:
             self._to_loggers("log", row)
-        for name, text in files.items():
-            atomic.write_atomic(self.files.path / name, text)
+        for name, content in files.items():
+            atomic.write_atomic(self.files.path / name, content)
         return length
 
     def save(self, payload: checkpoint.Payload, step: int) -> None:

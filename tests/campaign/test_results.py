@@ -161,7 +161,7 @@ def test_a_damaged_file_is_a_problem_and_other_campaigns_are_read(
     path = Campaign(changes=changes).write_file(tmp_path)
     Campaign(name="whole").write_file(tmp_path)
     problems: list[str] = []
-    assert [campaign.name for campaign in campaign_results.load_all(tmp_path, problems)] == ["whole"]
+    assert [campaign.name for campaign in campaign_results.load_all(tmp_path, problems=problems)] == ["whole"]
     (line,) = problems
     assert str(path) in line
     assert place in line
@@ -171,7 +171,7 @@ def test_a_damaged_file_is_a_problem_and_other_campaigns_are_read(
 def test_decided_campaigns_come_first(tmp_path: Path) -> None:
     Campaign(gone={("rms", 2)}).write(tmp_path / "amd")
     Campaign().write(tmp_path / "intel")
-    assert [campaign.root.name for campaign in campaign_results.load_all(tmp_path, [])] == ["intel", "amd"]
+    assert [campaign.root.name for campaign in campaign_results.load_all(tmp_path, problems=[])] == ["intel", "amd"]
 
 
 def test_a_campaign_of_the_first_rules_is_read_and_its_rates_have_no_known_uncertainty(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pandas as pd
 import pytest
@@ -99,9 +99,37 @@ def test_every_setting_has_its_figures_and_tables(written: Path) -> None:
 
 
 def test_the_folder_of_a_setting_is_reported_alone(results: Path, tmp_path: Path, pages: list[SettingReport]) -> None:
-    report.run(results / "second/cifar10/demo+optim.lr=0.01", tmp_path)
+    report.run(results / "second/cifar10/demo+optim.lr=0.01", out=tmp_path)
     (page,) = pages
     assert (page.task, page.setting, page.root) == ("cifar10", "demo+optim.lr=0.01", str(results / "second"))
+
+
+def test_several_folders_have_one_report(
+    results: Path, tmp_path: Path, pages: list[SettingReport], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [str(results / "first"), str(results / "second/cifar10/demo")]
+    assert report.main([*folders, "--out", str(tmp_path)]) == 0
+    assert [page.root for page in pages] == [str(results / "first"), str(results / "second")]
+    assert [page.folder for page in pages] == [tmp_path / root / "cifar10/demo" for root in ("first", "second")]
+    assert report.main([*folders, str(tmp_path)]) == 1
+    assert f"{tmp_path} contains neither" in capsys.readouterr().err
+
+
+def test_weights_and_biases_get_the_tables_and_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_setting(tmp_path, seeds=1, series=("ln", "rms"))
+    package = MagicMock(Image=str, Table=lambda dataframe: list(dataframe["series"]))
+    run = package.init.return_value.__enter__.return_value
+    run.dir = "out/wandb/run/files"
+    monkeypatch.setitem(sys.modules, "wandb", package)
+    assert report.main([str(tmp_path), "--wandb", "offline"]) == 0
+    curves = "cifar10/demo/curves"
+    expected = {curves: str(tmp_path / f"report/{curves}.png"), "summary": ["ln", "rms"]}
+    assert run.log.call_args.args == (expected,)
+    options = package.init.call_args.kwargs
+    assert (options["project"], options["job_type"], options["mode"]) == ("rmsexp", "report", "offline")
+    assert "wandb sync out/wandb/run" in capsys.readouterr().out
 
 
 def test_a_report_changes_no_file_outside_its_folder(tmp_path: Path, pages: list[SettingReport]) -> None:

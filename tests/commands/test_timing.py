@@ -171,7 +171,7 @@ def test_a_damaged_record_is_skipped_and_reported(setting: Path, tmp_path: Path)
         folder.mkdir(parents=True)
         (folder / timing_records.FILE).write_text(content)
     problems: list[str] = []
-    rows = timing_records.load(tmp_path, problems)
+    rows = timing_records.load(tmp_path, problems=problems)
     assert {Path(folder).name for folder in rows["folder"]} == {"steps4"}
     assert [f"steps{number}/{timing_records.FILE}" in problem for number, problem in enumerate(problems)] == [True] * 4
 

@@ -126,7 +126,7 @@ def write_timing(
 def load_timings(root: Path) -> pd.DataFrame:
     """Return the rows of all timing records below a folder, each of which must be readable."""
     problems: list[str] = []
-    rows = timing_records.load(root, problems)
+    rows = timing_records.load(root, problems=problems)
     assert not problems
     return rows
 

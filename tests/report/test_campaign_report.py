@@ -72,7 +72,7 @@ def test_a_tuning_setting_with_another_run_is_reported(tmp_path: Path) -> None:
 def test_campaigns_of_one_name_are_told_apart_by_their_root(tmp_path: Path) -> None:
     for root in ("a", "b"):
         Campaign().write(tmp_path / root)
-    states, timings = campaign_results.load_all(tmp_path, []), load_timings(tmp_path)
+    states, timings = campaign_results.load_all(tmp_path, problems=[]), load_timings(tmp_path)
     reported = campaign_report.write(states, load(tmp_path), timings, 0, tmp_path / "report")
     names = [f"quality_cifar10 ({tmp_path / root})" for root in ("a", "b")]
     assert list(reported.tables) == [f"Tuning of optim.lr, by valid error: {name}" for name in names]

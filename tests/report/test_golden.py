@@ -43,7 +43,7 @@ def test_the_report_of_a_setting(name: str, committed: str, tmp_path: Path, monk
 
 def test_verdicts_and_tuning_of_campaigns(committed: str) -> None:
     problems: list[str] = []
-    campaigns = campaign_results.load_all(REFERENCE, problems)
+    campaigns = campaign_results.load_all(REFERENCE, problems=problems)
     table = verdicts.table(campaigns)
     assert markup.csv(table) == (REFERENCE / "report/verdicts.csv").read_text()
     assert markup.csv(verdicts.rates(campaigns)) == (REFERENCE / "report/rates.csv").read_text()

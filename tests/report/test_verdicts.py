@@ -27,7 +27,7 @@ def written(root: Path, *campaigns: Campaign) -> list[Held]:
     for campaign in campaigns:
         campaign.write(root)
     problems: list[str] = []
-    found = campaign_results.load_all(root, problems)
+    found = campaign_results.load_all(root, problems=problems)
     assert problems == []
     return found
 
@@ -42,7 +42,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def states(root: Path) -> list[Held]:
-    return campaign_results.load_all(root, [])
+    return campaign_results.load_all(root, problems=[])
 
 
 def test_differences_with_intervals_and_margins(states: list[Held]) -> None:
@@ -123,7 +123,7 @@ def test_quality_at_equal_time(root: Path, states: list[Held]) -> None:
 
 def times_of(root: Path) -> Timed:
     """Return the times of the only campaign in a folder."""
-    (state,) = campaign_results.load_all(root, [])
+    (state,) = campaign_results.load_all(root, problems=[])
     timed = panels.timed(state, load(root), timing_records.load(root))
     assert timed is not None
     return timed

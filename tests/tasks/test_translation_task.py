@@ -1,6 +1,8 @@
 """The translation tasks: batches, evaluation, decoding and objectives by hand, the paper's setting."""
 
 import dataclasses
+import gzip
+import json
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -191,6 +193,9 @@ def test_evaluation_by_hand(text_root: Path, monkeypatch: pytest.MonkeyPatch, na
         scores = bleu.score(hypotheses, held_out.references)
         assert (results[split]["bleu"], results[split]["chrf"]) == (scores["bleu"], scores["chrf"])
         assert len(set(hypotheses)) > 5
+        if split == "test":
+            kept = json.loads(gzip.decompress(task.files[translation.TRANSLATIONS]))
+            assert (kept["target"], kept["tests"]["test"]) == ("de", [list(held_out.references), hypotheses])
         samples = blocks(task.files["translations.txt"])
         samples = {heading: lines for heading, lines in samples.items() if heading.split()[0] == split}
         assert len(samples) == 10

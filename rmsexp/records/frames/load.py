@@ -92,13 +92,13 @@ class Records:
         }
 
 
-def load(root: str | Path) -> Records:
-    """Load every run below ``root``.
+def load(*roots: str | Path) -> Records:
+    """Load every run below one of the folders ``roots``.
 
     Copies of runs that lie in the folder of another run are left out, so that no run counts twice.
     """
     found: list[str] = []
-    folders = list(record.find_runs(Path(root)))
+    folders = dict.fromkeys(folder for root in roots for folder in record.find_runs(Path(root)))
     read = [_read(folder, found) for folder in folders]
     runs = pd.DataFrame([run for run, _ in read], columns=list(RUN_COLUMNS))
     copies = _copies(runs)

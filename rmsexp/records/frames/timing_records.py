@@ -97,8 +97,8 @@ def write(content: dict[str, Any], setting: Path, typed: Sequence[str]) -> Path:
     return folder
 
 
-def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
-    """Load every timing record below ``root``, as one row per record and series with the columns ``COLUMNS``.
+def load(*roots: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
+    """Load every timing record below ``roots``, as one row per record and series with the columns ``COLUMNS``.
 
     Times are in seconds per 1k steps, over the rounds of all processes. ``q25``, ``q75``: the quartiles. ``PARTS``: the
     times of the parts of a step, which were measured separately; NaN for a part that was not measured.
@@ -117,7 +117,7 @@ def load(root: str | Path, problems: list[str] | None = None) -> pd.DataFrame:
     left_out = [] if problems is None else problems
     loaded: list[dict[str, Any]] = []
     originals: dict[str, Path] = {}  # by the content of a record; counted twice, it would narrow the intervals
-    for path in record.find(Path(root), f"timing/*/{FILE}"):
+    for path in dict.fromkeys(path for root in roots for path in record.find(Path(root), f"timing/*/{FILE}")):
         try:
             stored = read_typed(path, TimingContent)
             if (original := originals.setdefault(json.dumps(stored), path)) != path:

@@ -37,7 +37,7 @@ def test_a_copy_of_a_record_does_not_count(tmp_path: Path) -> None:
     folder = write_timing(tmp_path, {"ln": 1.0, "rms": [0.8, 0.9]})
     copy = shutil.copytree(folder, folder.with_name("steps0-backup"))
     problems: list[str] = []
-    assert timing_records.load(tmp_path, problems)["folder"].unique().tolist() == [str(folder)]
+    assert timing_records.load(tmp_path, problems=problems)["folder"].unique().tolist() == [str(folder)]
     assert problems == [f"{copy}/timing.json: timing record ignored: it is a copy of {folder}/timing.json"]
 
 

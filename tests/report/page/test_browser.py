@@ -141,7 +141,7 @@ def page_of_campaigns(tmp_path_factory: pytest.TempPathFactory) -> str:
     root = tmp_path_factory.mktemp("campaigns")
     for campaign in three():
         campaign.write(root)
-    states = campaign_results.load_all(root, [])
+    states = campaign_results.load_all(root, problems=[])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(canvas, "write", lambda *_: None)
         contents = campaign_report.write(states, load(root), timing_records.load(root), 0, root / "report")
