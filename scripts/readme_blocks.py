@@ -282,11 +282,9 @@ def yardstick() -> str:
         rows.append(
             {
                 "passes": passes,
-                "time relative to `nn.LayerNorm`": "{:.2f} ({:.2f} to {:.2f})".format(
-                    geometric_mean(layers), min(layers), max(layers)
-                ),
-                "compiled RMSNorm relative to fused": f"{min(compiled):.1f} to {max(compiled):.1f}",
-                "bytes per second relative to the triad, two largest shapes": f"{min(shares):.1f} to {max(shares):.1f}",
+                "time, `nn.LayerNorm` = 1": f"{geometric_mean(layers):.2f} ({min(layers):.2f} to {max(layers):.2f})",
+                "compiled RMSNorm's time, fused = 1": f"{min(compiled):.1f} to {max(compiled):.1f}",
+                "bytes per second, triad = 1, two largest shapes": f"{min(shares):.1f} to {max(shares):.1f}",
             }
         )
     device = record["session"]["device"]
