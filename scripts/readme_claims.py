@@ -105,14 +105,14 @@ def paper_items() -> str:
                 decimals = 4 if row["unit"] == "nats" else 2
                 numbers = [f"{row[key]:+.{decimals}f}" for key in ("difference", "low", "high")]
                 here = "{} ({} to {})".format(*numbers)
-                shown = {"item": item.name, "task": f"`{item.task}`", "claim": item.claim, "paper": item.published}
+                shown = {"item": f"`{item.task}`, {item.name}", "claim": item.claim, "paper": item.published}
                 here = f"{here[:-1]}, {100 * row['level']:.3g} %) {row['unit']}"
                 rows.append(shown | {"here": here, "score": score(item, row) + "†" * bool(note_on_rates(row))})
     for name, task in TIMED.items():
         for norm, published in zip(("RMSNorm", "pRMSNorm"), PAPER_SAVINGS[task], strict=True):
             own = [one for one in of_steps("eager", norm) if one.task == task]
             agrees = "agrees in sign" if all(one.low > 0 for one in own) else "undecided"
-            shown = {"item": name, "task": f"`{task}`", "claim": f"{norm} saves time", "paper": f"{published} %"}
+            shown = {"item": f"`{task}`, {name}", "claim": f"{norm} saves time", "paper": f"{published} %"}
             rows.append(shown | {"here": spread(one.saved for one in own), "score": agrees})
     scores = [next(words for words in PLURALS if row["score"].startswith(words)) for row in rows]
     counts = listed(f"{scores.count(words)} {plural}" for words, plural in PLURALS.items() if words in scores)
