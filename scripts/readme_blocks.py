@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from omegaconf import OmegaConf
 from scipy import special
 
+from rmsexp.records.frames import timing_records
 from rmsexp.report.tables import markup
 from rmsexp.report.tables.formats import NO_VALUE
 from rmsexp.report.tables.verdicts import UNDECIDED, note_on_rates, qualified
@@ -238,6 +240,22 @@ def gpu() -> str:
     return f"On `{one.task}` RMSNorm saved {one.text} of a training step on an NVIDIA H200 (paper: {published} %)."
 
 
+def gpu_hours() -> str:
+    """How long runs of the paper's scale take on a GPU, and the memory of a step: eager RMSNorm, the newest timing."""
+    found = timing_records.load(REFERENCE / "nvidia-h200").sort_values("started")
+    rows = []
+    for each in found[found["series"] == "rms"].drop_duplicates("task", keep="last").itertuples():
+        steps = OmegaConf.load(ROOT / f"configs/recipe/{each.task}/paper.yaml").schedule.steps
+        hours = each.median_seconds_per_1k_steps * steps / 1000 / 3600
+        row = {
+            "task": f"`{each.task}`",
+            "steps": f"{steps:,}",
+            "ms per step": f"{each.median_seconds_per_1k_steps:.0f}",
+        }
+        rows.append(row | {"hours": f"{hours:.1f}", "GB": f"{each.peak_bytes / 1e9:.1f}"})
+    return table(rows)
+
+
 def torch_layers() -> str:
     """How long torch's RMSNorm takes, relative to its LayerNorm, by the newest benchmark of each kind of CPU."""
     records = [read_json(path) for path in REFERENCE.glob("*/bench/norms*/bench.json")]
@@ -425,6 +443,7 @@ BLOCKS = {
     "yardstick": yardstick,
     "fused": fused_steps,
     "gpu": gpu,
+    "gpu-hours": gpu_hours,
     "trainer": trainer,
     "processes": processes,
     "disturbed": disturbed,
