@@ -7,7 +7,6 @@ layers         what each norm saw over depth and steps (RMS, mean, gradient, gai
 If a result contradicts the paper, a message names it and the exit status is 1.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -21,7 +20,19 @@ OUT = Path("results/analysis")
 
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
+    parser = Parser(prog="python -m rmsexp.analysis", description=__doc__)
+    commands = parser.add_subparsers(dest="analysis", required=True, metavar="NAME")
+    for name in ("invariance", "layers"):
+        command, out = commands.add_parser(name), OUT / name
+        command.add_argument("--out", type=Path, default=out, help=f"folder for tables; default: {out}")
+        if name == "layers":
+            command.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folder with layers.csv")
+    hidden_stats = commands.add_parser("hidden_stats")
+    hidden_stats.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="run folder, to which its table is written"
+    )
+    add_own_classes(hidden_stats)
+    arguments = parser.parse_args(argv)
     # the module of the analysis alone is imported, because the help needs no torch
     analyse = import_module(f"rmsexp.analysis.{arguments.analysis}").analyse
     if arguments.analysis == "hidden_stats":
@@ -35,19 +46,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     for line in finding.contradictions:
         print(f"rmsexp: contradicts the paper: {line}", file=sys.stderr)
     return 1 if finding.contradictions else 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m rmsexp.analysis", description=__doc__)
-    commands = parser.add_subparsers(dest="analysis", required=True, metavar="NAME")
-    for name in ("invariance", "layers"):
-        command, out = commands.add_parser(name), OUT / name
-        command.add_argument("--out", type=Path, default=out, help=f"folder for tables; default: {out}")
-        if name == "layers":
-            command.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folder with layers.csv")
-    hidden_stats = commands.add_parser("hidden_stats")
-    hidden_stats.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="run folder, to which its table is written"
-    )
-    add_own_classes(hidden_stats)
-    return parser

@@ -282,8 +282,7 @@ def swap(
     makers = {AS_IS: partial(own.timed, AS_IS, "eager")}
     makers |= {f"{norm} {form}": partial(own.timed, norm, form) for form in dict.fromkeys(("eager", impl, "compiled"))}
     makers |= {each: partial(own.timed, each, "eager") for each in TORCHS if own.can_be(each, "eager")}
-    measured: dict[str, Any] = {"results": results, "processes": processes, "budget": budget, "device": used}
-    times = compare_steps(makers, name, report=report, **measured)
+    times = compare_steps(makers, name, results=results, processes=processes, budget=budget, device=used, report=report)
     losses = {}
     recorded: dict[str, Any] = {"results": results, "target": ("train", "loss", "min"), "device": used, "force": True}
     for label, form in ((AS_IS, "eager"), (norm, impl)):
