@@ -129,9 +129,8 @@ class UserModel:
         if self.loss is not None:
             found = self.loss(output, batch)
         if not isinstance(found, torch.Tensor) or found.numel() != 1:
-            advice = (
-                "give --loss MODULE:LOSS, a function of (output, batch)" if self.loss is None else "return a scalar"
-            )
+            own = "give --loss MODULE:LOSS, a function of (output, batch)"
+            advice = own if self.loss is None else "return a scalar"
             raise ConfigError(f"the model's output ({type(output).__name__}) gives no loss: {advice}")
         return found
 
@@ -149,12 +148,10 @@ class Swap:
     """What :func:`swap` found.
 
     Attributes:
-        norm, impl: the new norm, and its form in the training.
+        impl: the form of the new norm in the training.
         conversion: the layers that were replaced, and those that were not, each with the reason.
         parameters: the number of parameters before and after.
-        times: the interleaved times of training steps.
         losses: the training loss of each step by model, ``(seed, step)``; NaN from the step on at which a run diverged.
-        page: the page.
     """
 
     norm: str

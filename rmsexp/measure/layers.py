@@ -72,9 +72,7 @@ def measure(
     own: Sequence[norms.Norm] = (),
     peers: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the measurement of each case of each shape, as the record stores it.
-
-    Meanwhile campaign workers on this machine pause, and other measurements wait.
+    """Yield the measurement of each case of each shape, as the record stores it, while no other process measures.
 
     ``what``: a key of ``CASES``. ``budget``: each case is timed for at least this many seconds and at least
     ``FEWEST_BENCH_ROUNDS`` rounds. ``own``: norms that are timed besides those of this package. ``peers``: whether
