@@ -8,7 +8,7 @@ overridden on the command line.
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path, PurePosixPath
@@ -36,7 +36,6 @@ TUNING = {OCTAVE_RULES: selection.OCTAVES, RULES: selection.QUARTERS}
 # Each stage has seeds of its own. Final seeds count from 0, and there are at most 1000 of them.
 TUNING_SEEDS, TIMING_SEED = tuple(range(1000, 1000 + selection.TUNING_SEEDS)), 3000
 OCTAVE_KEYS = {"min_seeds": "look", "max_seeds": "most"}
-REGISTERED = ("digest", "commit", "date", "changed")  # keys of a registration in ``campaign.json``
 NO_GIT = "code "  # in the place of a commit where there is none, before a digest of files
 Count = Annotated[int, Between(0, seeds.MOST)]
 Stage = Literal["pilot", "tune", "final"]  # pilot runs: only of campaigns of the first rules
@@ -96,26 +95,18 @@ class Metric(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CampaignFile:
-    """The content of a ``campaign.json``.
+    """The content of a ``campaign.json``. Keys that are not explained here are as in :class:`Content`.
 
     Attributes:
-        name, question: the campaign's name, and what it shall answer.
         command: the words after ``python -m rmsexp.campaign``, without those that say where and how runs are done; the
             name alone if the file does not have them.
-        runs: the overrides that all runs have.
         rate: the key that is tuned, such as "optim.lr".
         mode: "min" or "max", the better direction of both metrics.
-        norms: the names of the norms.
         grid: the rates that tuning starts with, ascending; :mod:`rmsexp.rules.selection` extends them.
-        tuned_by: the metric by which rates are chosen.
-        score: the metric that claims are about.
-        rules: the version of the rules by which it was planned and is decided.
-        supersedes: the name of an earlier campaign whose verdicts this one replaces, once it is decided.
+        tuned_by, score: the metric by which rates are chosen, and the one that claims are about.
         tuning_runs: the overrides that tuning runs alone have.
-        ladder: keys with their values on the ladder on which the norms are compared; empty for none.
-        tolerance: by how much a score may be worse within a stable range, if claims are about such ranges.
-        seeds: the tuning seeds and the numbers of final seeds.
-        claims: the claims; their margins are in the displayed unit, such as percentage points.
+        tolerance: as in :class:`Final`.
+        claims: their margins are in the displayed unit, such as percentage points.
         jobs: the runs planned so far.
         registered: None before the first run.
     """
@@ -202,9 +193,9 @@ def commit_of(git: Mapping[str, Any], code: object) -> str:
     return f"{git['commit']}{'' if git.get('dirty', False) is False else '+'}"
 
 
-def find(root: Path) -> Iterator[Path]:
-    """Yield the ``campaign.json`` of each campaign below a folder, which may hold several results folders."""
-    yield from record.find(root, f"campaigns/*/{FILE}")
+def find(root: Path) -> list[Path]:
+    """Return the ``campaign.json`` of each campaign below a folder, which may hold several results folders."""
+    return record.find(root, f"campaigns/*/{FILE}")
 
 
 def digest(rules: dict[str, Any]) -> str:
@@ -256,7 +247,7 @@ def text(file: CampaignFile) -> str:
     seeds = {old.get(key, key): value for key, value in asdict(file.seeds).items()}
     shown: dict[str, Any] = {"tuned_by": " ".join(file.tuned_by), "score": " ".join(file.score), "seeds": seeds}
     shown |= {"claims": [asdict(claim) for claim in file.claims], "jobs": [job._asdict() for job in file.jobs]}
-    shown["registered"] = file.registered and dict(zip(REGISTERED, file.registered, strict=False))
+    shown["registered"] = file.registered and dict(zip(Registration._fields, file.registered[:4], strict=False))
     content: dict[str, Any] = {"format": FORMAT}
     content |= {each.name: shown.get(each.name, getattr(file, each.name)) for each in fields(CampaignFile)}
     later = ("rules", "supersedes") if file.rules == OCTAVE_RULES else ()
@@ -311,10 +302,7 @@ class Final:
 
 @dataclass
 class Timing(ProcessOptions):
-    """Interleaved timing of training steps, after the runs. ``norms``: the norms, or ``[all]``; none by default.
-
-    The other keys are those of :class:`ProcessOptions`.
-    """
+    """Interleaved timing of training steps, after the runs. ``norms``: the norms, or ``[all]``; none by default."""
 
     norms: list[str] = field(default_factory=list)
 
@@ -355,11 +343,9 @@ class Content:
             raise ValueError("norms must name at least two norms, each once, as in norms=[ln,rms]")
         if not self.ladder:
             return
-        sizes = next(iter(self.ladder.values()))
+        key, sizes = next(iter(self.ladder.items()))
         if len(sizes) < 2 or sorted({*sizes}) != sizes or sizes[0] <= 0:
-            raise ValueError(
-                f"ladder: the values of {next(iter(self.ladder))} must be at least two, ascending, above 0"
-            )
+            raise ValueError(f"ladder: the values of {key} must be at least two, ascending, above 0")
         if self.final.tolerance is not None:
             raise ValueError("claims are about slopes or about stable ranges: leave out ladder or final.tolerance")
 

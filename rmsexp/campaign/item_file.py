@@ -21,7 +21,6 @@ class Group:
 
     Attributes:
         norms: the norm, with options as in ``prms+p=0.5``, by the name of its row in the paper.
-        runs: the overrides of the runs.
         label: what the paper writes in the first column of these rows, such as "Th"; empty: it has no such column.
         framework: of the paper's numbers, as in ``numbers.csv``.
         absent: why these rows have no runs; empty if they have.
@@ -97,13 +96,10 @@ class Item:
 
     Attributes:
         title: the name of the item in the paper, such as "Table 2", which is also its name in ``numbers.csv``.
-        caption: what it shows.
         draw: how it is drawn: a table, curves, or an analysis of :mod:`rmsexp.analysis`.
         timed: whether the training steps of its norms are timed, interleaved.
         at: further overrides of the runs at a scale, by the name of the scale.
-        groups: its rows or curves.
-        columns: of a table.
-        panels: of a figure.
+        groups: its rows or curves; ``columns``: of a table; ``panels``: of a figure.
     """
 
     name: str
@@ -126,9 +122,9 @@ class Found(NamedTuple):
     """What the records have of a group.
 
     Attributes:
-        setting: the task and the setting of its runs, such as "rnnsearch/demo".
+        setting: such as "rnnsearch/demo".
         series: our series of each row, by the name of the row in the paper.
-        records: the records of its runs that have ended, all of one setting.
+        records: those of its runs that have ended.
         missing: the folders of its other runs, below the results.
         comparison: its interleaved times; None if there are none.
     """

@@ -129,9 +129,8 @@ def read(results: Path) -> Overview:
     """Return the overview of a folder of results. Raises: ValueError if there is no such folder."""
     if not results.is_dir():
         raise ValueError(f"{results} is no folder; name the folder of your results")
-    runs = {
-        folder: read_run(folder) for folder in record.find_runs(results, (record.STATUS, record.RUN, record.METRICS))
-    }
+    folders = record.find_runs(results, (record.STATUS, record.RUN, record.METRICS))
+    runs = {folder: read_run(folder) for folder in folders}
     problems = [problem for run in runs.values() for problem in run.problems]
     campaigns = []
     for path in campaign_file.find(results):

@@ -266,9 +266,8 @@ class Question(Request):
             stored = campaign_file.registration(self.folder)
             if stored is None:
                 rules = self.rules()
-                atomic.write_json(
-                    path, {"digest": campaign_file.digest(rules), "date": clock.now(), "rules": rules} | now
-                )
+                stated = {"digest": campaign_file.digest(rules), "date": clock.now(), "rules": rules}
+                atomic.write_json(path, stated | now)
                 return path
         commit, own = (str(name).removesuffix("+") for name in (stored.commit, now["commit"]))
         if commit == own and stored.code in (None, now["code"]):
@@ -299,8 +298,6 @@ def code() -> dict[str, str]:
 
 def read(name: str, words: Sequence[str] = (), config_dir: str | None = None) -> Question:
     """Return the campaign ``name``, with the changes of ``words``: keys of the campaign, and overrides of all runs.
-
-    Of several words with the same key the last one counts.
 
     Raises: ConfigError for an unknown name and for a mistake in the file or in the words.
     """

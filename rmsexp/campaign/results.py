@@ -140,17 +140,13 @@ class Campaign(CampaignFile):
         if ended < len(final):
             others = Counter(result.status for result in final if not result.ended and result.status != "missing")
             return ", ".join([f"{ended} of {len(final)} final runs", *(f"{n} {name}" for name, n in others.items())])
-        if not final and not self._lost:
+        # without any final run it is decided if every norm diverged at every rate
+        if not final and not (self.choice and all(choice.rate is None for choice in self.choice.values())):
             tune = [self.results[job].ended for job in self.stages.get("tune", [])]
             return f"no final runs, {sum(tune)} of the {len(tune)} tuning runs planned so far"
         if final and self.seeds.needed is None:
             return f"{ended} final runs, but the number of seeds is not chosen"
         return ""
-
-    @property
-    def _lost(self) -> bool:
-        """Whether every norm diverged at every rate."""
-        return bool(self.choice) and all(choice.rate is None for choice in self.choice.values())
 
     # --- rates
 

@@ -8,7 +8,6 @@ layers         what each norm saw over depth and steps (RMS, mean, gradient, gai
 If a result contradicts the paper, a message names it and the exit status is 1.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -22,35 +21,29 @@ OUT = Path("results/analysis")
 
 @entry_point
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
+    parser = Parser(prog="python -m rmsexp.analysis", description=__doc__)
+    commands = parser.add_subparsers(dest="analysis", required=True, metavar="NAME")
+    for name in ("invariance", "layers", "bleu", "hidden_stats"):
+        options, out = commands.add_parser(name), OUT / name
+        if name != "hidden_stats":  # whose tables lie in the folders of the runs
+            options.add_argument("--out", type=Path, default=out, help=f"folder for tables; default: {out}")
+        if name != "invariance":
+            options.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
+        if name == "hidden_stats":
+            add_own_classes(options)
+    arguments = parser.parse_args(argv)
     # the module of the analysis alone is imported, because the help needs no torch
     analyse = import_module(f"rmsexp.analysis.{arguments.analysis}").analyse
+    out = getattr(arguments, "out", Path())
     if arguments.analysis == "hidden_stats":
         classes.load_own(arguments.config_dir, arguments.norm_class)
-        finding, out = analyse(arguments.runs), Path()
+    if arguments.analysis == "invariance":
+        finding = analyse()
     elif arguments.analysis == "layers":
-        finding, out = analyse(arguments.runs, arguments.out), arguments.out
-    elif arguments.analysis == "bleu":
-        finding, out = analyse(arguments.runs), arguments.out
+        finding = analyse(arguments.runs, out)
     else:
-        finding, out = analyse(), arguments.out
+        finding = analyse(arguments.runs)
     finding.publish(out)
     for line in finding.contradictions:
         print(f"rmsexp: contradicts the paper: {line}", file=sys.stderr)
     return 1 if finding.contradictions else 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m rmsexp.analysis", description=__doc__)
-    commands = parser.add_subparsers(dest="analysis", required=True, metavar="NAME")
-    for name in ("invariance", "layers", "bleu"):
-        command, out = commands.add_parser(name), OUT / name
-        command.add_argument("--out", type=Path, default=out, help=f"folder for tables; default: {out}")
-        if name != "invariance":
-            command.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
-    hidden_stats = commands.add_parser("hidden_stats")
-    hidden_stats.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="run folder, to which its table is written"
-    )
-    add_own_classes(hidden_stats)
-    return parser

@@ -24,16 +24,7 @@ from rmsexp.measure.options import FEWEST_BENCH_ROUNDS, SHAPES
 from rmsexp.records.frames.timing_records import new_folder
 from rmsexp.report.tables import markup
 from rmsexp.system import atomic
-from rmsexp.system.command_line import (
-    Parser,
-    ReportedError,
-    entry_point,
-    inform,
-    number,
-    recorded,
-    report,
-    value_word,
-)
+from rmsexp.system.command_line import Parser, ReportedError, entry_point, inform, number, recorded, report, value_word
 
 FILE = "bench.json"
 DTYPES = ("float32", "float64", "bfloat16")

@@ -12,7 +12,7 @@ import torch
 from rmsexp.config.timing import TimingConfig
 from rmsexp.measure import processes as measuring
 from rmsexp.measure.new_process import without_main
-from rmsexp.measure.own_steps import Maker, OwnSteps, measure
+from rmsexp.measure.own_steps import HERE, Maker, OwnSteps
 from rmsexp.records.frames import timing_records
 from rmsexp.report.tables import markup, savings
 from rmsexp.system import atomic, readers
@@ -93,7 +93,7 @@ def compare_steps(
     if not fresh:
         report("timed in this process only, since not all makers can be imported; put them into a module of their own")
     where = str(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    impl, folder = "own" if fresh else "own, same process", Path(results) / task / setting
+    impl, folder = "own" if fresh else HERE, Path(results) / task / setting
     shared = (task, setting, torch.get_num_threads(), where, impl, folder)
     own = {name: OwnSteps(make, *shared) for name, make in makers.items()}
     options = TimingConfig(processes if fresh else 1, budget, reference=chosen)
@@ -103,7 +103,7 @@ def compare_steps(
         found.append(StepTimes.read(folder))
         found[0].write_table()
 
-    if measuring.record(own, options, report, ["rmsexp.compare_steps"], show, measure, not fresh) is not None:
+    if measuring.record(own, options, report, ["rmsexp.compare_steps"], show) is not None:
         raise KeyboardInterrupt
     return found[0]
 

@@ -34,5 +34,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     with autocast(task.config.precision, device):
         text = task.generate(model, arguments.prompt, arguments.tokens, arguments.temperature, arguments.seed)
     sys.stdout.buffer.write(f"{arguments.prompt}{text}\n".encode())
-    sys.stdout.buffer.flush()
     return 0

@@ -18,9 +18,8 @@ from rmsexp.system.command_line import ReportedError
 def launch(function: TaskFunction, words: Sequence[str], config_name: str = "config") -> int:
     """Let Hydra call ``function`` with the config that it composes from ``words``, in one process or several.
 
-    Return 0, or the exit status with which ``function`` or Hydra ended the process by SystemExit.
-
-    ``config_name``: a file in configs, or a config in Hydra's ConfigStore.
+    Return 0, or the exit status with which ``function`` or Hydra ended the process by SystemExit. ``config_name``: a
+    file in configs, or a config in Hydra's ConfigStore.
 
     Raises: ConfigError if Hydra refuses the words, as for hydra.sweeper.max_batch_size=0; OSError; ReportedError if a
     launcher fails.

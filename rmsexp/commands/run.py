@@ -95,9 +95,7 @@ def _print(arguments: argparse.Namespace, overrides: Sequence[str]) -> int:
 
 
 def _sweep(jobs: Sequence[config.Job], sweep: words.Sweep, config_dir: str | None) -> int:
-    """Do the runs of a sweep with Hydra's sweeper and launcher.
-
-    List the runs that did not finish, and return the exit status.
+    """Do the runs of a sweep with Hydra, list those that did not finish, and return the exit status.
 
     Raises: RunLockedError if another process writes a run that ``force=true`` would move aside; as
     :func:`.launch.launch`.

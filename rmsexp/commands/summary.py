@@ -72,7 +72,7 @@ def print_check(folders: Sequence[Path], ours: Path) -> int:
     paths = [path for folder in folders for path in campaign_file.find(folder)]
     if not paths:
         raise ReportedError("no campaign.json found; name a results folder, as in rmsexp.campaign check results")
-    refused = 0
+    refused, consistent = False, "is consistent with its records, which does not prove that they are honest"
     for path in paths:
         campaign = load(path)
         print(f"{campaign.name}: {campaign.question}")
@@ -82,12 +82,9 @@ def print_check(folders: Sequence[Path], ours: Path) -> int:
         if "baseline" not in found:
             print(f"  baseline    not checked: {ours} has no decided campaign of the same runs with rms")
         is_refused = any(found.values())
-        outcome = (
-            "is refused" if is_refused else "is consistent with its records, which does not prove that they are honest"
-        )
-        print(*_verdicts(campaign), f"{campaign.name} {outcome}", sep="\n")
-        refused += is_refused
-    return int(refused > 0)
+        print(*_verdicts(campaign), f"{campaign.name} {'is refused' if is_refused else consistent}", sep="\n")
+        refused = refused or is_refused
+    return int(refused)
 
 
 def _verdicts(campaign: Campaign) -> list[str]:

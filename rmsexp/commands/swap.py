@@ -129,9 +129,8 @@ class UserModel:
         if self.loss is not None:
             found = self.loss(output, batch)
         if not isinstance(found, torch.Tensor) or found.numel() != 1:
-            advice = (
-                "give --loss MODULE:LOSS, a function of (output, batch)" if self.loss is None else "return a scalar"
-            )
+            own = "give --loss MODULE:LOSS, a function of (output, batch)"
+            advice = own if self.loss is None else "return a scalar"
             raise ConfigError(f"the model's output ({type(output).__name__}) gives no loss: {advice}")
         return found
 
@@ -149,12 +148,10 @@ class Swap:
     """What :func:`swap` found.
 
     Attributes:
-        norm, impl: the new norm, and its form in the training.
+        impl: the form of the new norm in the training.
         conversion: the layers that were replaced, and those that were not, each with the reason.
         parameters: the number of parameters before and after.
-        times: the interleaved times of training steps.
         losses: the training loss of each step by model, ``(seed, step)``; NaN from the step on at which a run diverged.
-        page: the page.
     """
 
     norm: str
@@ -282,8 +279,7 @@ def swap(
     makers = {AS_IS: partial(own.timed, AS_IS, "eager")}
     makers |= {f"{norm} {form}": partial(own.timed, norm, form) for form in dict.fromkeys(("eager", impl, "compiled"))}
     makers |= {each: partial(own.timed, each, "eager") for each in TORCHS if own.can_be(each, "eager")}
-    measured: dict[str, Any] = {"results": results, "processes": processes, "budget": budget, "device": used}
-    times = compare_steps(makers, name, report=report, **measured)
+    times = compare_steps(makers, name, results=results, processes=processes, budget=budget, device=used, report=report)
     losses = {}
     recorded: dict[str, Any] = {"results": results, "target": ("train", "loss", "min"), "device": used, "force": True}
     for label, form in ((AS_IS, "eager"), (norm, impl)):

@@ -95,10 +95,9 @@ def parse(words: Sequence[str]) -> tuple[Options, dict[str, config.Job]]:
 
 def _check(options: Options, jobs: Sequence[config.Job]) -> None:
     names = [job.series for job in jobs]
-    repeated = next((name for name in names if names.count(name) > 1), None)
     config.check_one_setting("norms", jobs)
-    if repeated is not None:
-        raise config.ConfigError(f"norms= and impl= give {repeated} twice")
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise config.ConfigError(f"norms= and impl= give {repeated[0]} twice")
     if options.timing.reference not in names:
         raise config.ConfigError(f"timing.reference={options.timing.reference} is not one of {', '.join(names)}")
     impls = {job.impl for job in jobs}

@@ -31,5 +31,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     with autocast(task.config.precision, device):
         translations = task.translate(model, lines, arguments.beam or task.config.decoding.beam)
     sys.stdout.buffer.write("".join(f"{line}\n" for line in translations).encode())
-    sys.stdout.buffer.flush()
     return 0

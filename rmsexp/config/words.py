@@ -20,16 +20,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from yaml import YAMLError
 
 from rmsexp.config.classes import loaded
-from rmsexp.config.schema import (
-    ConfigError,
-    as_config,
-    check_missing,
-    checked,
-    expanded,
-    fit,
-    flatten,
-    plain_values,
-)
+from rmsexp.config.schema import ConfigError, as_config, check_missing, checked, expanded, fit, flatten, plain_values
 from rmsexp.system.checks import nearest, right_key
 from rmsexp.system.command_line import value_word
 from rmsexp.system.readers import checked_yaml, read_yaml

@@ -72,9 +72,7 @@ def measure(
     own: Sequence[norms.Norm] = (),
     peers: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the measurement of each case of each shape, as the record stores it.
-
-    Meanwhile campaign workers on this machine pause, and other measurements wait.
+    """Yield the measurement of each case of each shape, as the record stores it, while no other process measures.
 
     ``what``: a key of ``CASES``. ``budget``: each case is timed for at least this many seconds and at least
     ``FEWEST_BENCH_ROUNDS`` rounds. ``own``: norms that are timed besides those of this package. ``peers``: whether
@@ -147,15 +145,12 @@ def norm_cases(
     }
     if peers:
         torch.compiler.reset()  # beyond some versions of a function, as of other shapes, torch would compile no more
-        for name, layer in (
-            ("ln", layers["ln eager"]),
-            ("rms", layers["rms eager"]),
-            ("nn.RMSNorm", layers["nn.RMSNorm"]),
-        ):
+        for name in ("ln eager", "rms eager", "nn.RMSNorm"):
+            layer, label = layers[name], f"{name.removesuffix(' eager')} compiled"
             compiled, together = torch.compile(layer), torch.compile(partial(_apart, layer, addend=addend))
-            both[f"{name} compiled"] = LayerPass(compiled, x, gradient, layer.parameters())
-            forward[f"{name} compiled"] = LayerPass(compiled, x)
-            added[f"{name} compiled"] = LayerPass(together, x, (gradient, gradient), [addend, *layer.parameters()])
+            both[label] = LayerPass(compiled, x, gradient, layer.parameters())
+            forward[label] = LayerPass(compiled, x)
+            added[label] = LayerPass(together, x, (gradient, gradient), [addend, *layer.parameters()])
     result, values = torch.empty_like(x), x.detach()
     triad = LayerPass(lambda _: torch.add(values, gradient, alpha=3, out=result), x)
     return [
@@ -166,15 +161,13 @@ def norm_cases(
 
 def _additions(layers: dict[str, nn.Module], addend: Tensor) -> dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]]:
     """Return functions of x that compute ``x + addend`` and its norm, by the names of the layers that are the norms."""
-
     functions: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {}
     for name, layer in layers.items():
+        functions[name] = apart = partial(_apart, layer, addend=addend)
         if isinstance(layer, norms.Normaliser):
             functions[name] = partial(layer.add, addend=addend)
             if name.endswith("fused") and type(layer).add is not norms.Normaliser.add:
-                functions[f"{name}, apart"] = partial(_apart, layer, addend=addend)
-        else:
-            functions[name] = partial(_apart, layer, addend=addend)
+                functions[f"{name}, apart"] = apart
     return functions
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 
@@ -25,13 +25,14 @@ from rmsexp.train.randomness import seed_of
 from rmsexp.train.step import Part
 
 Maker = Callable[[], Callable[[], object]]
+HERE = "own, same process"  # ``impl`` of steps that are timed in the caller's process, without a fresh one
 
 
 @dataclass(frozen=True)
 class OwnSteps:
     """Training steps of a user, with what is read of a job and of its config for the record.
 
-    ``impl``: "own"; for steps that are timed in the caller's process "own, same process". ``scale``: the setting.
+    ``impl``: "own" or ``HERE``. ``scale``: the setting.
     """
 
     make: Maker
@@ -54,7 +55,7 @@ class OwnSteps:
 
     def workload(self) -> str:
         """Return a digest of the maker and of all modules that it names; a random one if it cannot be imported."""
-        if self.impl != "own":
+        if self.impl == HERE:
             return secrets.token_hex(8)
         pickled = pickle.dumps(self.make)
         names = {text for _, text, _ in pickletools.genops(pickled) if isinstance(text, str) and text in sys.modules}
@@ -63,14 +64,13 @@ class OwnSteps:
         return hashlib.sha256(pickled + contents).hexdigest()[:16]
 
 
-class Steps:
+class Steps(NamedTuple):
     """A contestant that takes the steps of a function."""
 
-    def __init__(self, step: Callable[[], object]) -> None:
-        self._step = step
+    function: Callable[[], object]
 
     def take(self, step: int, batches: MicroBatches, part: Part = nullcontext) -> None:  # noqa: ARG002
-        self._step()
+        self.function()
 
 
 def measure(
@@ -78,7 +78,7 @@ def measure(
 ) -> dict[str, Any]:
     """Time a user's steps in this process; see :func:`rmsexp.measure.steps.measure`."""
     first = next(iter(own.values()))
-    if first.impl == "own":  # a process of its own
+    if first.impl != HERE:
         keep_freed()
         torch.set_num_threads(first.threads)
     contestants = []

@@ -47,7 +47,7 @@ class Times(NamedTuple):
 
 
 class Probe:
-    """The memory of the probe, which is allocated once per process (see :func:`probe`)."""
+    """The memory of the probe, which is allocated once per process (``probe``)."""
 
     def __init__(self) -> None:
         parts = -(-2 * (machine.largest_cache() or 0) // SWEPT)
@@ -68,9 +68,7 @@ class Probe:
         return Times(arithmetic, watch.seconds - arithmetic)
 
 
-@cache
-def probe() -> Probe:
-    return Probe()
+probe = cache(Probe)
 
 
 def medians(times: list[Times]) -> Times:

@@ -16,17 +16,16 @@ import torch
 from rmsexp import tasks
 from rmsexp.config import Job
 from rmsexp.config.timing import TimingConfig
-from rmsexp.measure import steps
+from rmsexp.measure import own_steps, steps
 from rmsexp.measure.new_process import ProcessError, Work, in_new_process
 from rmsexp.measure.options import Budget
-from rmsexp.measure.own_steps import OwnSteps
 from rmsexp.records.frames import comparable, timing_records
 from rmsexp.system.clock import Stopwatch
 from rmsexp.system.machine_lock import Report, measuring
 from rmsexp.train import provenance
 from rmsexp.train.interrupt import Interrupt, Interrupted
 
-Timed = Job | OwnSteps
+Timed = Job | own_steps.OwnSteps
 
 
 def record(
@@ -35,8 +34,6 @@ def record(
     report: Report,
     typed: Sequence[str],
     show: Callable[[Path], object],
-    work: Work = steps.measure,
-    here: bool = False,
 ) -> Interrupted | None:
     """Time the jobs (:func:`measure`) and write the record; return the signal that stopped it, or None.
 
@@ -46,7 +43,6 @@ def record(
     Args:
         typed: the words of the command line, for the record.
         show: is called with the folder of the record.
-        work, here: as for :func:`measure`.
 
     Raises: as :func:`measure`; OSError if the record cannot be written.
     """
@@ -58,7 +54,7 @@ def record(
         with Interrupt().install():
             if isinstance(first, Job):
                 tasks.make(first, torch.device("cpu")).prepare(report)
-            for content in measure(jobs, options, report, work, here):  # noqa: B007
+            for content in measure(jobs, options, report):  # noqa: B007
                 pass
     except Interrupted as stop:
         return stop
@@ -69,7 +65,7 @@ def record(
 
 
 def measure(
-    jobs: Mapping[str, Timed], options: TimingConfig, report: Report, work: Work = steps.measure, here: bool = False
+    jobs: Mapping[str, Timed], options: TimingConfig, report: Report, work: Work | None = None
 ) -> Iterator[dict[str, Any]]:
     """Time the jobs in fresh processes; after each of them yield the content of the record so far.
 
@@ -79,14 +75,14 @@ def measure(
 
     Args:
         jobs: by series, the norm with its changed options.
-        work: what a process does; it must be importable there.
-        here: whether it is done in this process.
+        work: what a process does, importable there; by default it times the steps of jobs, or a user's own.
 
     Raises: ProcessError if a process fails, or differs from the first in its code, versions or machine.
     """
     groups = comparable.grouped({series: job.impl for series, job in jobs.items()}, options.reference)
     planned = [(number, group) for number in range(options.processes) for group in groups]
     first, seconds = next(iter(jobs.values())), options.seconds(len(groups))
+    chosen: Work = work or (steps.measure if isinstance(first, Job) else own_steps.measure)
     heading = f"timing task={first.config.task} scale={first.setting}: {', '.join(jobs)}"
     report(f"{heading}; processes: {len(planned)}, budget: {seconds:.0f} s")
     answers: list[dict[str, Any]] = []
@@ -98,7 +94,8 @@ def measure(
             share = Budget(Stopwatch(), budget.left / (len(planned) - begun))
             selected = {series: jobs[series] for series in group}
             arguments = (selected, options, number, order_seed, share)
-            answer = work(*arguments, report) if here else in_new_process(name, work, arguments, report)
+            here = first.impl == own_steps.HERE
+            answer = chosen(*arguments, report) if here else in_new_process(name, chosen, arguments, report)
             answers.append(answer)
             if changed := provenance.changed(*(each["process"]["session"] for each in (answers[0], answer))):
                 raise ProcessError(f"{name} does not count, because it differs from the first in: {', '.join(changed)}")

@@ -95,7 +95,6 @@ class Verdict:
     """The outcome of a claim. Differences are oriented: positive means that a is better.
 
     Attributes:
-        outcome: "supported", "refuted" or "inconclusive".
         difference: the mean difference of the finished pairs; NaN if there is none.
         low, high: the interval; an end is infinite where diverged runs leave no bound; NaN if there is no interval.
         level: the confidence level of the interval: 0.9, in a family higher.
@@ -106,7 +105,6 @@ class Verdict:
             is counted in the interval; NaN if it is not known, and then the interval is that at the chosen rates.
         pairs: the number of pairs that were tested.
         diverged_a, diverged_b, diverged_both: the numbers of pairs of which only a, only b, or both diverged.
-        reason: the reason for the outcome in words.
     """
 
     claim: Claim

@@ -29,8 +29,7 @@ class Range(NamedTuple):
     """The stable range of a norm.
 
     Attributes:
-        best: the best rate.
-        low, high: the ends of the range.
+        low, high: its ends.
         at_least: whether the range reaches an end of the grid, so that it is at least this wide.
         beside: the rates on both sides of each end of the range; where it reaches an end of the grid, that end.
     """

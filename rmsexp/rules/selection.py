@@ -204,10 +204,8 @@ class _Norm:
         found = list(dict.fromkeys([*self.kept, *best[: self.number]]))
         rest = [place for place in best if place not in found]
         while True:
-            diverged = [
-                place for place in found if any(math.isnan(self.values(place).get(seed, 0.0)) for seed in self.seeds)
-            ]
-            lacking = self.number - len(found) + len(diverged)
+            values = [[self.values(place).get(seed, 0.0) for seed in self.seeds] for place in found]
+            lacking = self.number - sum(not any(map(math.isnan, of_place)) for of_place in values)
             if self.unfinished(found, self.seeds) or lacking <= 0 or not rest:
                 return found
             found, rest = found + rest[:lacking], rest[lacking:]

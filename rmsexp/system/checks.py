@@ -34,9 +34,8 @@ ELSEWHERE = (
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return "; did you mean X?", where X is the known word most like ``word`` (optim.lr for lr), or ""."""
     known = list(known)
-    close = [name for name in known if name.endswith(f".{word}")] or difflib.get_close_matches(
-        word, known, n=1, cutoff=0.5
-    )
+    ending = [name for name in known if name.endswith(f".{word}")]
+    close = ending or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"; did you mean {close[0]}?" if close else ""
 
 

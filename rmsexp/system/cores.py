@@ -5,9 +5,7 @@ Three things limit them: the CPU affinity of the process, the CPU quota of its c
 control group at ``/sys/fs/cgroup``, not those of groups nested in it.
 """
 
-import math
 import os
-from collections.abc import Iterator
 
 # What launchers set: torchrun and Ray the first one, SLURM the second one. Nested parallelism is written as "4,2".
 LAUNCHERS = ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK")
@@ -16,16 +14,11 @@ LAUNCHERS = ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK")
 def threads(processes: int = 1) -> int:
     """Return the number of threads of each of several processes that share what this process has; at least 1.
 
-    ``min(available cores / processes, launcher)``, rounded down. A launcher gives each process its own threads.
+    ``min(available cores / processes, launcher)``, rounded down. A launcher gives each process its own threads; values
+    of its variables that are no such number are left out.
     """
     from joblib import cpu_count
 
-    return max(1, int(min(cpu_count() / processes, min(_given(), default=math.inf))))
-
-
-def _given() -> Iterator[int]:
-    """Yield the number of threads in each variable of a launcher. Values that are no such number are left out."""
-    for name in LAUNCHERS:
-        first = os.environ.get(name, "").split(",")[0].strip()
-        if first.isdecimal() and int(first) > 0:
-            yield int(first)
+    first = [os.environ.get(name, "").split(",")[0].strip() for name in LAUNCHERS]
+    given = [int(text) for text in first if text.isdecimal() and int(text) > 0]
+    return max(1, int(min([cpu_count() / processes, *given])))

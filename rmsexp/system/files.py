@@ -41,7 +41,8 @@ def private_folder(path: Path) -> Path:
     Raises: OSError if it cannot be created, or if other users can change it.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not belongs_to_user(path):
+    status = path.lstat()
+    if status.st_uid != os.geteuid() or status.st_mode & WRITABLE_BY_OTHERS:
         raise PermissionError(f"other users can change {path}: remove it")
     return path
 
@@ -58,9 +59,3 @@ def cache_folder(home: Path, name: str) -> Path:
         except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home folder
             problems.append(str(error))
     raise OSError("; ".join(problems))
-
-
-def belongs_to_user(path: Path) -> bool:
-    """Return whether this user owns a file or folder, and nobody else can write to it."""
-    status = path.lstat()
-    return status.st_uid == os.geteuid() and not status.st_mode & WRITABLE_BY_OTHERS

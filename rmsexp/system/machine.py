@@ -59,9 +59,8 @@ def caches() -> list[str] | None:
     found = []
     for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
-            level, kind, size, shared = (
-                (folder / name).read_text().strip() for name in ("level", "type", "size", "shared_cpu_list")
-            )
+            names = ("level", "type", "size", "shared_cpu_list")
+            level, kind, size, shared = ((folder / name).read_text().strip() for name in names)
         except OSError:
             continue
         found.append(f"L{level} {kind} {size} shared by {shared}")

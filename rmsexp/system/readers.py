@@ -1,8 +1,8 @@
 """Read JSON and YAML files as plain data. The records of a run may come from somebody else, or be damaged.
 
-Each reader returns the mapping that a file holds, and raises OSError if the file cannot be opened, or else ValueError
-with a message of one line that names the file. YAML that is too large, too deeply nested or has aliases is refused
-before it takes time or memory.
+Each reader returns the mapping that a file in UTF-8 holds, and raises OSError if the file cannot be opened, or else
+ValueError with a message of one line that names the file. YAML that is too large, too deeply nested or has aliases is
+refused before it takes time or memory.
 
 A reader of a record states, in annotations, which keys and types it needs, and :func:`typed` checks the data against
 them. Keys that the type does not have are allowed, since newer versions add some, unless the reader refuses them. If
@@ -49,10 +49,7 @@ NAMES = {int: "an integer", float: "a finite number", str: "a text", bool: "true
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file.
-
-    Raises: OSError if the file cannot be opened; ValueError if it does not hold a JSON object in UTF-8.
-    """
+    """Return the JSON object in a file."""
     text = _text(path)
     try:
         value = json.loads(text)
@@ -70,8 +67,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
     Such a file has values only, so interpolations (``${name}``) and aliases (``*name``) are refused. A few lines of
     them can stand for gigabytes, and some interpolations read environment variables. In text ``${`` is written ``\\${``
     (:func:`yaml_text`).
-
-    Raises: OSError if the file cannot be opened; ValueError if it does not hold such a mapping in UTF-8.
     """
     text = checked_yaml(path)
     try:
@@ -152,10 +147,7 @@ Count = Annotated[int, Between(0, LARGEST)]
 
 
 def read_typed(path: Path, kind: type[T]) -> T:
-    """Return the JSON object in a file as a value of a type.
-
-    Raises: OSError if the file cannot be opened; as :func:`typed_of`.
-    """
+    """Return the JSON object in a file as a value of a type."""
     return typed_of(path, kind, read_json(path))
 
 
