@@ -88,9 +88,12 @@ def _comparisons(timings: pd.DataFrame, baseline_of: Callable[[str], str]) -> li
 
     ``baseline_of``: gives the baseline of a series, without its implementation.
     """
+    by_clock: dict[tuple[Any, ...], dict[str, list[Row]]] = {}
+    for row in timings.to_dict("records"):
+        by_clock.setdefault(tuple(row[key] for key in CLOCK), {}).setdefault(row["folder"], []).append(row)
     found = []
-    for _, rows in timings.groupby(list(CLOCK), dropna=False):
-        records = [_against_baselines(record.to_dict("records"), baseline_of) for _, record in rows.groupby("folder")]
+    for _, by_folder in sorted(by_clock.items()):
+        records = [_against_baselines(record, baseline_of) for _, record in sorted(by_folder.items())]
         if measured := [record for record in records if record]:
             found.append(_comparison(measured))
     return sorted(found, key=lambda comparison: rank(comparison.pooled), reverse=True)
