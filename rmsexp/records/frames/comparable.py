@@ -65,12 +65,8 @@ def comparisons(timings: pd.DataFrame, baseline: str = "ln", kind: str = "steps"
     """Return the comparisons with a baseline of the same implementation, one for each clock and implementation.
 
     They are sorted by task, setting and implementation (eager first), and then by rank. Records without this baseline
-    are left out.
-
-    Args:
-        timings: the rows of :func:`rmsexp.records.frames.timing_records.load`.
-        baseline: a series without its implementation.
-        kind: what was timed, a key of :data:`rmsexp.records.frames.timing_records.KINDS`.
+    are left out. ``baseline``: a series without its implementation. ``kind``: what was timed, a key of
+    :data:`rmsexp.records.frames.timing_records.KINDS`.
     """
     found: list[Comparison] = []
     for impl in sorted(timings["impl"].unique(), key=lambda impl: (impl != "eager", impl)):

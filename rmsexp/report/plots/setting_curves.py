@@ -133,9 +133,10 @@ def _lines(runs: Sequence[curves.Run], by_run: Mapping[str, Array], look: Look, 
     x, y, low, high = mean[:, curves.thinned(mean[1], MEAN_POINTS)]
     if ends:  # otherwise all runs diverged
         ends.append(float(y[-1]))
-    band = (low, high) if count > 1 else ((), ())
+    if count == 1:
+        low = high = np.empty(0)
     look = look if all(run["time_state"] == "undisturbed" for run in averaged) else excluded
-    line = Mark("line", look, x, y, *band, label=names.label(series), series=series)
+    line = Mark("line", look, x, y, low, high, names.label(series), series)
     return [*marks, line], ends, f"mean of {count} of {seeds} seeds" if count < seeds else ""
 
 
