@@ -2,15 +2,6 @@
 
 A *series* is a norm with the options that were changed, such as "prms+p=0.5". In one setting, the runs of a series
 differ in the seed alone.
-
-Each imports from this list only what is above it:
-
-paper             the numbers and curves of the paper, and which of our results they are comparable with
-tables            the tables (``table`` returns numbers, ``readable`` the cells as text)
-plots             the curves of each chart, and the matplotlib figures
-setting_report    the report of one setting
-campaign_report   the report of all campaigns
-page              the report of all settings and campaigns: HTML page and Markdown
 """
 
 from pathlib import Path
@@ -29,11 +20,8 @@ PATIENCE = 5.0  # seconds before a message: a figure takes less
 def draw(results: Path, task: str, setting: str) -> Path:
     """Write the curves and the summary of one setting to ``<results>/<task>/<setting>/comparison``; return that folder.
 
-    The training command does so when its runs have ended.
-
-    Raises:
-        NoMetricsError: no run of the setting has any metrics, or there is no such setting.
-        ValueError: no ``run.json`` names a target metric.
+    The training command does so when its runs have ended. Raises: NoMetricsError if no run of the setting has any
+    metrics, or there is no such setting; ValueError if no ``run.json`` names a target metric.
     """
     from rmsexp.records.frames import caveats, quantities
     from rmsexp.report.plots import canvas, setting_curves
@@ -54,5 +42,5 @@ def draw(results: Path, task: str, setting: str) -> Path:
         report = SettingReport(folder, to, records, tables, [APART], caveats.caveats(records))
         atomic.write_atomic(to / "summary.csv", markup.csv(table))
         atomic.write_atomic(to / "summary.md", report.markdown(to))
-        canvas.write(canvas.draw(setting_curves.chart(records, quantities.recorded(records))), to / "curves")
+        canvas.write(setting_curves.draw(records, quantities.recorded(records)), to / "curves")
     return to

@@ -36,17 +36,10 @@ LADDER = "positive: the norm named first is better; band: 90 % interval over see
 
 @dataclass(frozen=True)
 class CampaignReport:
-    """The contents of the report of all campaigns.
+    """The contents of the report of all campaigns; texts, except ``numbers``, which are the newest verdicts.
 
-    Attributes:
-        questions: the question of each campaign, with its name.
-        numbers: the verdicts as numbers (:func:`rmsexp.report.tables.verdicts.newest`).
-        matrix: the matrix of claims and tasks (:func:`rmsexp.report.tables.verdicts.matrix`).
-        verdicts: the readable table of verdicts.
-        tables: the other readable tables by title.
-        charts: the figures, by the names of their files, without suffix.
-        notes: remarks, as lines of text.
-        settings: the folders of the settings of the runs of each campaign, by its name in ``numbers``.
+    ``tables``: by title, the tables other than ``matrix`` and ``verdicts``. ``charts``: by the names of their files,
+    without suffix. ``settings``: the folders of the settings of the runs of each campaign, by its name in ``numbers``.
     """
 
     questions: list[str]
@@ -75,12 +68,8 @@ def write(
 ) -> CampaignReport:
     """Write ``verdicts.csv``, ``rates.csv`` and the figures into ``folder``, and return the contents of the report.
 
-    Args:
-        campaigns: the campaigns with their results.
-        records: all runs.
-        timings: all timing records (:func:`rmsexp.records.frames.timing_records.load`).
-        tuning: the number of settings that have no report because all their runs are pilot or tuning runs.
-        folder: the folder of the report; it is created if it is missing.
+    ``records``, ``timings``: all runs and all timing records. ``tuning``: the number of settings that have no report
+    because all their runs are pilot or tuning runs.
     """
     folder.mkdir(parents=True, exist_ok=True)
     table = verdicts.table(campaigns)
@@ -94,7 +83,8 @@ def write(
     for campaign in campaigns:
         by = f"{campaign.tuned_by[0]} {names.metric_label(campaign.tuned_by[1])}"
         tuned[f"Tuning of {campaign.rate}, by {by}: {campaign.name}"] = verdicts.readable_rates(campaign)
-    notes = _marks(campaigns, table)
+    notes = [f"* {campaign.name}: {remark}" for campaign in campaigns for remark in campaign.all_remarks()]
+    notes += [f"† {verdicts.CHOSEN_RATES}"] * any(map(verdicts.note_on_rates, table.to_dict("records")))
     decided = [campaign for campaign in campaigns if not campaign.undecided]
     if untimed := [campaign.name for campaign in decided if str(campaign.path) not in times]:
         notes.append(f"without interleaved times of two norms, so not drawn at equal time: {', '.join(untimed)}")
@@ -133,13 +123,6 @@ def _charts(campaigns: Sequence[Campaign], records: Records, times: dict[str, Ti
         for name, (title, caption, every_panel) in drawn.items()
         if (shown := [panel for panel in every_panel if panel.marks or panel.texts])
     }
-
-
-def _marks(campaigns: Sequence[Campaign], numbers: pd.DataFrame) -> list[str]:
-    """Return what the marks of outcomes mean: of remarks on campaigns, and of verdicts for the chosen rates only."""
-    remarks = [f"* {campaign.name}: {remark}" for campaign in campaigns for remark in campaign.all_remarks()]
-    is_marked = any(map(verdicts.note_on_rates, numbers.to_dict("records")))
-    return remarks + [f"† {verdicts.CHOSEN_RATES}"] * is_marked
 
 
 def is_tuning(folder: Path, records: Records, campaigns: Sequence[Campaign]) -> bool:

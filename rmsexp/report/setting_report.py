@@ -15,14 +15,7 @@ from rmsexp.records.frames.load import Records
 from rmsexp.report import paper
 from rmsexp.report.plots import canvas, setting_curves
 from rmsexp.report.plots.chart import Chart
-from rmsexp.report.tables import (
-    markup,
-    savings,
-    seed_tests,
-    summary,
-    time_to_target,
-    versus_paper,
-)
+from rmsexp.report.tables import markup, savings, seed_tests, summary, time_to_target, versus_paper
 from rmsexp.report.tables.markup import Table
 from rmsexp.system import atomic
 
@@ -38,10 +31,8 @@ class SettingReport:
     Attributes:
         path: the folder of the setting, in that of its task; results of two machines have different roots above it.
         folder: the folder to which the setting's figures and tables are written.
-        records: the records of this setting; their ``problems`` list what could not be read or compared.
-        tables: the tables; the first column of their texts is the norm.
+        records: those of this setting; their ``problems`` list what could not be read or compared.
         sentences: :func:`rmsexp.report.tables.versus_paper.figure_1`.
-        notes: the caveats, as lines of text: data, machine, reasons for caution.
         charts: the figures by the names of their files, without suffix. Without "curves", runs cannot be compared.
     """
 
@@ -94,17 +85,11 @@ def check(records: Records) -> None:
 
 
 def write(folder: Path, records: Records, timings: pd.DataFrame, to: Path) -> SettingReport:
-    """Write the report of one setting into the folder ``to``.
+    """Write the report of the setting in ``folder`` into the folder ``to``, and return it.
 
-    Return it. The ``problems`` of the setting's records get a line for each missing config file and timing record of
-    another setting. If its runs cannot be compared, since none has metrics or a target, the report has timings alone.
-    Without timings, nothing is written then.
-
-    Args:
-        folder: the folder of the setting.
-        records: the records of the setting.
-        timings: the timing records in this folder (:func:`rmsexp.records.frames.timing_records.load`).
-        to: the folder of the report, which is made if it is missing.
+    The ``problems`` of the setting's records get a line for each missing config file and timing record of another
+    setting. If its runs cannot be compared, since none has metrics or a target, the report has timings alone. Without
+    timings, nothing is written then.
     """
     task, setting = folder.parent.name, folder.name
     trained = records.runs[~records.runs["series"].str.contains("+published", regex=False)]

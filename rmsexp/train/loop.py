@@ -377,17 +377,14 @@ class Trainer:
             state, target = self.state, self.task.target
             state.evaluated = state.step
             value, sign = target_value(results, target), 1 if target.mode == "min" else -1
-            if (
-                value is None
-                or not math.isfinite(value)
-                or (state.best is not None and sign * value >= sign * state.best)
-            ):
+            best = math.inf if state.best is None else sign * state.best
+            if value is None or not math.isfinite(value) or sign * value >= best:
                 return
             state.best = value
             if self._writer is not None:
                 with self.clock.bucket("checkpoint"):
-                    best = {"step": state.step, target.metric: value, "model": self.model.state_dict()}
-                    self._writer.save_best(best)
+                    model = self.model.state_dict()
+                    self._writer.save_best({"step": state.step, target.metric: value, "model": model})
 
     def _compare_contention(self) -> None:
         """Give the writer the contention of the process that was disturbed most. All processes must call this."""

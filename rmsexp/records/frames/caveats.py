@@ -17,8 +17,7 @@ WIDTH = 90  # characters to which the remark in parentheses after a run's name i
 def caveats(records: Records) -> list[str]:
     """Return a line on the data, one on the machine, one on the code, one per reason for caution, and one on the step.
 
-    Raises:
-        ValueError: no run names a target metric.
+    Raises: ValueError if no run names a target metric.
     """
     runs, step, target = records.runs, statistics.common_step(records), statistics.target(records)
     status, excluded = runs["status"], "excluded from means in tables, and in curves if the norm has other runs"
@@ -27,10 +26,7 @@ def caveats(records: Records) -> list[str]:
     reasons = {  # by heading: which runs it is about, and the remark on each, whose fields are columns of the runs
         f"diverged (marked x; {excluded})": (status == "diverged", "at step {step}"),
         f"failed ({excluded})": (status == "failed", "{error}"),
-        f"not compared, since too short (the others are compared at step {step})": (
-            ends < (step or 0),
-            "step {step}",
-        ),
+        f"not compared, since too short (the others are compared at step {step})": (ends < (step or 0), "step {step}"),
         f"longer than the shortest runs, where the tables compare (step {step})": (
             (ends > (step or math.inf)) & (not target.scored),
             "step {step}",
@@ -75,7 +71,7 @@ def warnings(records: Records) -> list[str]:
         *([f"time of {disturbed} of {len(runs)} runs disturbed by other programs"] if disturbed else []),
         *([f"{short} of {len(runs)} runs shorter than the recipe"] if short else []),
         *(f"{column} mixed" for column in mixed if runs[column].nunique() > 1),
-        *([f"problems with the records: {len(records.problems)}"] if records.problems else []),
+        *[f"problems with the records: {len(records.problems)}"] * bool(records.problems),
     ]
 
 

@@ -65,12 +65,8 @@ def comparisons(timings: pd.DataFrame, baseline: str = "ln", kind: str = "steps"
     """Return the comparisons with a baseline of the same implementation, one for each clock and implementation.
 
     They are sorted by task, setting and implementation (eager first), and then by rank. Records without this baseline
-    are left out.
-
-    Args:
-        timings: the rows of :func:`rmsexp.records.frames.timing_records.load`.
-        baseline: a series without its implementation.
-        kind: what was timed, a key of :data:`rmsexp.records.frames.timing_records.KINDS`.
+    are left out. ``baseline``: a series without its implementation. ``kind``: what was timed, a key of
+    :data:`rmsexp.records.frames.timing_records.KINDS`.
     """
     found: list[Comparison] = []
     for impl in sorted(timings["impl"].unique(), key=lambda impl: (impl != "eager", impl)):
@@ -88,9 +84,12 @@ def _comparisons(timings: pd.DataFrame, baseline_of: Callable[[str], str]) -> li
 
     ``baseline_of``: gives the baseline of a series, without its implementation.
     """
+    by_clock: dict[tuple[Any, ...], dict[str, list[Row]]] = {}
+    for row in timings.to_dict("records"):
+        by_clock.setdefault(tuple(row[key] for key in CLOCK), {}).setdefault(row["folder"], []).append(row)
     found = []
-    for _, rows in timings.groupby(list(CLOCK), dropna=False):
-        records = [_against_baselines(record.to_dict("records"), baseline_of) for _, record in rows.groupby("folder")]
+    for _, by_folder in sorted(by_clock.items()):
+        records = [_against_baselines(record, baseline_of) for _, record in sorted(by_folder.items())]
         if measured := [record for record in records if record]:
             found.append(_comparison(measured))
     return sorted(found, key=lambda comparison: rank(comparison.pooled), reverse=True)

@@ -1,5 +1,8 @@
 """Curves of runs: their points, the mean over seeds, and their time axis."""
 
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -7,41 +10,38 @@ from numpy.typing import NDArray
 from rmsexp.records.frames.load import Records
 from rmsexp.records.frames.statistics import LOST, Array
 
-Points = tuple[Array, Array]  # x and y
+Run = Mapping[Any, Any]  # a row of ``Records.runs``
 
 
-def curves(rows: pd.DataFrame, x: str, y: str) -> dict[str, Points]:
-    """Return the points of each run by its folder, from rows in which neither column is NaN.
+def curves(rows: pd.DataFrame, *columns: str) -> dict[str, Array]:
+    """Return the values of each run by its folder, ``(column, row)``, from rows in which no column is NaN.
 
     Runs without such a row are left out.
     """
-    points = rows[["folder", x, y]].dropna()
-    xs, ys = points[x].to_numpy(float), points[y].to_numpy(float)
-    indices = points.groupby("folder", observed=True).indices
-    return {str(folder): (xs[rows_of_run], ys[rows_of_run]) for folder, rows_of_run in indices.items()}
+    values = rows[[*columns]].to_numpy(float).T
+    kept = ~np.isnan(values).any(0)
+    runs, folders = pd.factorize(rows["folder"].array[kept])
+    return {str(folder): values[:, kept][:, runs == number] for number, folder in enumerate(folders)}
 
 
-def mean_curve(rows: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
-    """Return the mean over runs at each step: columns ``x``, ``mean``, ``low``, ``high``, ``seeds``.
+def mean_curve(runs: Collection[Array]) -> tuple[Array, int]:
+    """Return the mean over runs at each step, ``(4, step)``, and the number of runs in it.
 
-    ``rows``: rows of metrics of the runs. ``x`` is the mean over the runs, too, such as the mean time at this step.
-    ``low`` and ``high`` are the least and the greatest value of a run, ``seeds`` is the number of runs. So that no mean
-    jumps where a run ends, the steps are those that all of these runs have; runs of less than half of the steps of the
-    longest are left out.
+    ``runs``: step, x and y of each run, ``(3, row)``. The rows of the mean are the means of x, such as the mean time at
+    this step, and of y, and the least and the greatest y. So that no mean jumps where a run ends, the steps are those
+    that all of these runs have; runs of less than half of the steps of the longest are left out.
     """
-    step, xs, ys = (rows[name].to_numpy(float) for name in ("step", x, y))
-    kept = ~np.isnan(step + xs + ys)
-    if not kept.any():
-        return pd.DataFrame(columns=["x", "mean", "low", "high", "seeds"], dtype=float)
-    runs, _ = pd.factorize(rows["folder"].array[kept])
-    steps, places = np.unique(step[kept], return_inverse=True)
-    table = np.full((2, len(steps), runs.max() + 1), np.nan)  # x and y, by step and run
-    table[:, places, runs] = xs[kept], ys[kept]
+    if not runs:
+        return np.empty((4, 0)), 0
+    step, *values = np.concatenate([*runs], axis=1)
+    numbers = np.repeat(np.arange(len(runs)), [run.shape[1] for run in runs])
+    steps, places = np.unique(step, return_inverse=True)
+    table = np.full((2, len(steps), len(runs)), np.nan)  # x and y, by step and run
+    table[:, places, numbers] = values
     ends = np.where(np.isnan(table[1]), -np.inf, steps[:, None]).max(0)
     table = table[:, :, 2 * ends >= ends.max()]
-    xs, ys = table[:, ~np.isnan(table[1]).any(1)]
-    means = {"x": xs.mean(1), "mean": ys.mean(1), "low": ys.min(1), "high": ys.max(1)}
-    return pd.DataFrame(means).assign(seeds=ys.shape[1])
+    x, y = table[:, ~np.isnan(table[1]).any(1)]
+    return np.array([x.mean(1), y.mean(1), y.min(1), y.max(1)]), y.shape[1]
 
 
 def thinned(values: Array, limit: int) -> NDArray[np.int64]:
@@ -62,15 +62,15 @@ def thinned(values: Array, limit: int) -> NDArray[np.int64]:
     return np.unique(indices.clip(max=count - 1))
 
 
-def averaged(runs: pd.DataFrame, *, timed: bool) -> pd.DataFrame:
+def averaged(runs: Sequence[Run], *, timed: bool) -> Sequence[Run]:
     """Return the runs of one series that enter its mean.
 
     Runs that diverged or failed are unfit for it. With ``timed``, so are runs that were disturbed. Unfit runs
     enter the mean only if no run is fit: those that neither diverged nor failed, or, if there are none, all runs.
     """
-    kept = ~runs["status"].isin(LOST)
-    fit = kept & (runs["time_state"] == "undisturbed") if timed else kept
-    return next((runs[chosen] for chosen in (fit, kept) if chosen.any()), runs)
+    kept = [run for run in runs if run["status"] not in LOST]
+    fit = [run for run in kept if run["time_state"] == "undisturbed" or not timed]
+    return fit or kept or runs
 
 
 def seconds_per_1k_steps(records: Records) -> pd.DataFrame:

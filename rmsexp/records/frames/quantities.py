@@ -17,10 +17,7 @@ def named(records: Records) -> list[Quantity]:
     """Return the quantities that the task of a setting names, from the first run whose record has them.
 
     Older records name none. They have the training loss, the loss on the selection split, and the target metric on the
-    selection split and on the split of the target.
-
-    Raises:
-        ValueError: no run names a target metric.
+    selection split and on the split of the target. Raises: ValueError if no run names a target metric.
     """
     target, lists = statistics.target(records), records.runs["quantities"].dropna()
     if len(lists):

@@ -46,12 +46,9 @@ class Target(NamedTuple):
 
 @lru_cache(maxsize=RECENT)
 def target(records: Records) -> Target:
-    """Return the target of the setting, from the first run that names one.
+    """Return the target of the setting, from the first run that names one. Raises: ValueError if none does.
 
     The metric of runs with ``evaluation=validation`` is reported on the selection split, since test is never evaluated.
-
-    Raises:
-        ValueError: no ``run.json`` of the setting names a target metric.
     """
     plans = set(records.runs["evaluation"].dropna())
     targets = records.runs[[f"target_{field}" for field in Target._fields[:-1]]].dropna()
@@ -99,21 +96,14 @@ def final_label(reported: Target, plain: str = "last") -> str:
 def estimate(values: Array) -> tuple[float, float, float]:
     """Return the mean of the finite values, their standard deviation, and half the width of the mean's 95 % t-interval.
 
-    The mean is NaN without values, the standard deviation below two of them, and the interval below three.
+    The mean is NaN without values, the standard deviation below two of them, and the interval below three: with two it
+    would be too wide to be of use.
     """
     values = values[np.isfinite(values)]
-    if not len(values):
-        return math.nan, math.nan, math.nan
-    sd = float(values.std(ddof=1)) if len(values) > 1 else math.nan
-    return float(values.mean()), sd, t_factor(len(values)) * sd
-
-
-def t_factor(seeds: int) -> float:
-    """Return the factor t / sqrt(seeds): half the width of the mean's 95 % t-interval over the standard deviation.
-
-    It is NaN below three seeds: with two seeds the interval would be too wide to be of use.
-    """
-    return float(stdtrit(seeds - 1, (1 + CONFIDENCE) / 2)) / math.sqrt(seeds) if seeds > 2 else math.nan
+    count = len(values)
+    sd = float(values.std(ddof=1)) if count > 1 else math.nan
+    factor = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) / math.sqrt(count) if count > 2 else math.nan
+    return float(values.mean()) if count else math.nan, sd, factor * sd
 
 
 def median(values: Array, diverged: int, mode: str) -> float:

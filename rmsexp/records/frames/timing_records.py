@@ -185,15 +185,10 @@ def rows(stored: Mapping[str, Any], folder: str) -> list[dict[str, Any]]:
 def pooled(seconds: Sequence[NDArray[np.float64]], ratios: Sequence[Interval]) -> dict[str, Any]:
     """Return the times and the ratio of a series over several processes.
 
-    Args:
-        seconds: the seconds per step in each round, of each process.
-        ratios: the ratio of its time to another series' in each process.
+    ``seconds``: per step in each round, of each process. ``ratios``: of its time to another series' in each process.
 
-    Returns:
-        ``median_seconds_per_1k_steps``, ``q25``, ``q75`` and ``rounds``, over all rounds; ``processes``, the number of
-        the ratios; ``estimates``, the ratios; ``ratio``, ``low``, ``high``: their mean and its t-interval over
-        processes (:func:`rmsexp.rules.ratios.over_processes`), or with one process its ratio with the interval over its
-        rounds (:func:`rmsexp.rules.ratios.paired_ratio`); 1 for the other series itself.
+    Keys: ``median_seconds_per_1k_steps``, ``q25``, ``q75`` and ``rounds``, over all rounds; ``processes``, the number
+    of the ratios; ``estimates``, the ratios; ``ratio``, ``low``, ``high``: see :func:`over`.
     """
     low, median, high = 1000 * np.quantile(np.concatenate(seconds), [0.25, 0.5, 0.75])
     times = {"median_seconds_per_1k_steps": median, "q25": low, "q75": high, "rounds": sum(map(len, seconds))}
@@ -202,7 +197,10 @@ def pooled(seconds: Sequence[NDArray[np.float64]], ratios: Sequence[Interval]) -
 
 
 def over(ratios: Sequence[Interval]) -> Interval:
-    """Return the mean of the ratios of several processes with its interval, or that of the only process."""
+    """Return the mean of the ratios of several processes with its t-interval over them (:func:`over_processes`).
+
+    Of one process it is its ratio, with the interval over its rounds (:func:`rmsexp.rules.ratios.paired_ratio`).
+    """
     return ratios[0] if len(ratios) == 1 else over_processes([ratio.ratio for ratio in ratios])
 
 

@@ -32,10 +32,8 @@ class Answer(NamedTuple):
 def answer(reports: Sequence[SettingReport], decided: pd.DataFrame, savings: Mapping[str, pd.DataFrame]) -> Answer:
     """Return the first view.
 
-    Args:
-        reports: the reports of the settings that are not those of campaigns with a claim :func:`about_scores`.
-        decided: the verdicts of campaigns as numbers (:func:`rmsexp.report.tables.verdicts.table`).
-        savings: the rows of the figures of savings (:func:`rmsexp.report.plots.savings.rows`), by implementation.
+    ``reports``: those of settings that are not of campaigns with a claim :func:`about_scores`. ``decided``: the
+    verdicts of campaigns as numbers. ``savings``: :func:`rmsexp.report.plots.savings.rows`, by implementation.
     """
     over = about_scores(decided)
     over = over[over["outcome"] != verdicts.UNDECIDED]
@@ -119,22 +117,22 @@ def _times(
     """Return what a norm saves on a task in each implementation; in a ``setting``, if it was timed there."""
     cells = {}
     for impl, heading in TIMES.items():
-        rows = _of_norm(savings[impl], norm)
-        rows = rows[(rows["task"] == task) & (against == REFERENCE)]
-        cells[heading] = _range(rows[rows["setting"] == setting] if (rows["setting"] == setting).any() else rows)
+        rows = [row for row in _of_norm(savings[impl], norm) if row["task"] == task and against == REFERENCE]
+        cells[heading] = _range([row for row in rows if row["setting"] == setting] or rows)
     return cells
 
 
-def _of_norm(savings: pd.DataFrame, norm: str) -> pd.DataFrame:
+def _of_norm(savings: pd.DataFrame, norm: str) -> list[dict[Any, Any]]:
     """Return the savings of a norm whose intervals are narrow enough to be drawn."""
-    return savings[(savings["series"].map(names.without_impl) == norm) & ~savings["too_wide"]]
+    rows = savings[~savings["too_wide"]].to_dict("records")
+    return [row for row in rows if names.without_impl(row["series"]) == norm]
 
 
-def _range(savings: pd.DataFrame) -> str:
+def _range(savings: Sequence[Mapping[Any, Any]]) -> str:
     """Return the range of savings over timings, such as "2.3 to 5.6 % (5 timings)"."""
-    if savings.empty:
+    if not savings:
         return formats.NO_VALUE
-    saved = [f"{value:z.1f}" for value in sorted(100 * (1 - savings["ratio"]))]
+    saved = [f"{value:z.1f}" for value in sorted(100 * (1 - row["ratio"]) for row in savings)]
     return f"{' to '.join(dict.fromkeys((saved[0], saved[-1])))} % ({formats.counted(len(saved), 'timing')})"
 
 

@@ -43,14 +43,7 @@ def write(
 
     Texts: ``report.html report.md summary.csv``. Figures, each as PNG and SVG: ``savings`` and
     ``savings_fused``, the time that eager and fused norms save on all tasks, if training steps were timed with LN and
-    another norm.
-
-    Args:
-        reports: the reports of the settings.
-        campaigns: the report of the campaigns, whose figures are already in ``folder``; None without campaigns.
-        timings: all timing records (:func:`rmsexp.records.frames.timing_records.load`), also of other settings.
-        problems: problems with the records, one line each.
-        folder: the folder of the report; it is created if it is missing.
+    another norm. Those of ``campaigns`` are already in ``folder``. ``timings``: all, also of other settings.
     """
     folder.mkdir(parents=True, exist_ok=True)
     reports = sorted(reports, key=lambda report: bool(report.records.runs["builtin"].eq(True).any()))  # real data first

@@ -68,12 +68,8 @@ class Shade(NamedTuple):
 class Axis(NamedTuple):
     """An axis.
 
-    Attributes:
-        title: its title.
-        range: its ends; None for those of the marks.
-        log: whether it is logarithmic.
-        ticks: the only ticks; None for automatic ones.
-        labels: the texts of the ``ticks``, if they are not the numbers.
+    ``range``: its ends; None for those of the marks. ``log``: whether it is logarithmic. ``ticks``: the only ticks;
+    None for automatic ones. ``labels``: the texts of the ``ticks``, if they are not the numbers.
     """
 
     title: str = ""
@@ -90,17 +86,10 @@ class Axis(NamedTuple):
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel.
+    """A panel with marks in the order of drawing.
 
-    Attributes:
-        x, y: the axes.
-        marks: the marks, in the order of drawing.
-        title: its title.
-        note: what a reader could not see, such as how many seeds a mean leaves out.
-        texts: lines of text.
-        shades: shaded rectangles.
-        line: where a vertical line is drawn, such as 0 for differences.
-        height: in inches.
+    ``note``: what a reader could not see, such as how many seeds a mean leaves out. ``line``: where a vertical line is
+    drawn, such as 0 for differences. ``height``: in inches.
     """
 
     x: Axis
@@ -116,15 +105,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure.
-
-    Attributes:
-        title: its title.
-        caption: what it shows and how to read it, as lines.
-        panels: the panels.
-        legend: the look and the text of each entry.
-        columns: the number of panels side by side, at most.
-    """
+    """A figure. ``caption``: what it shows and how to read it. ``columns``: of panels side by side, at most."""
 
     title: str
     caption: Sequence[str]
@@ -174,18 +155,11 @@ def beyond(marks: Sequence[Mark], low: float, high: float) -> list[str]:
 
 
 def robust(title: str, values: Sequence[Values], ends: Sequence[float], may_be_log: bool, reach: float = REACH) -> Axis:
-    """Return the y axis for these curves.
+    """Return the y axis for curves with these y values.
 
-    Its range has all values within ``reach`` times the distance of the quartiles from them, and the ``ends``. The axis
-    is logarithmic if ``may_be_log``, all values are positive, and most of them span ``DECADES``. Then the quartiles are
-    those of the logarithms.
-
-    Args:
-        title: its title.
-        values: the y values of each curve.
-        ends: the last values of curves, which nobody should miss.
-        may_be_log: whether the quantity may have a logarithmic axis.
-        reach: values further from the quartiles than this, times their distance, do not set the range.
+    Its range has all values within ``reach`` times the distance of the quartiles from them, and the ``ends``: the last
+    values of curves, which nobody should miss. The axis is logarithmic if ``may_be_log``, all values are positive, and
+    most of them span ``DECADES``. Then the quartiles are those of the logarithms.
     """
     pool = np.concatenate([*values, np.array(ends, float)]) if values else np.empty(0)
     pool, last = pool[np.isfinite(pool)], np.array([end for end in ends if math.isfinite(end)])

@@ -42,7 +42,7 @@ def table(records: Records) -> pd.DataFrame:
     runs = records.runs.assign(series=plain, impl=records.runs["impl"].fillna("unknown"))
     runs = runs[(plain == WHOLE) | plain.str.fullmatch(rf"{PARTIAL}(\+p=[^+]*)*")]
     table = runs[runs["impl"] == runs["impl"].mode().iloc[0]].set_index("folder")
-    table["p"] = [_p(str(folder), series) for folder, series in table["series"].items()]
+    table["p"] = [1.0 if series == WHOLE else _p(str(folder), series) for folder, series in table["series"].items()]
     step, shown = statistics.common_step(records), compared(records)
     for quantity in shown:
         table[quantity.name] = statistics.final_metric(records, step, quantity.split, quantity.metric)
@@ -51,16 +51,10 @@ def table(records: Records) -> pd.DataFrame:
 
 
 def _p(folder: str, series: str) -> float:
-    """Return p: 1 for RMSNorm; for pRMSNorm from the name of the series, else from the run's config, else NaN."""
+    """Return p of pRMSNorm, from the name of the series, else from the config in the run's folder, else NaN."""
     _, is_named, value = series.partition("+p=")
-    named = pd.to_numeric(value, errors="coerce") if is_named else _configured(folder)
-    return 1.0 if series == WHOLE else float(named)
-
-
-def _configured(run: str) -> float:
-    """Return p in the config of a run, by the run's folder; NaN if it has none that can be read."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        return float(read_yaml(Path(run) / record.CONFIG)["norm"]["p"])
+        return float(value if is_named else read_yaml(Path(folder, record.CONFIG))["norm"]["p"])
     return math.nan
 
 

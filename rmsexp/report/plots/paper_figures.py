@@ -24,10 +24,7 @@ UNITS: dict[X, str] = {"step": "step", "time": "minutes"}  # of the paper's x ax
 def curves(item: Item, found: Found, sources: Sequence[str]) -> Figure:
     """Return an item's figure, with a panel for each of its panels and a curve for each row of its group.
 
-    Args:
-        item: the item.
-        found: what the records have of its group.
-        sources: where our values come from: scale, data, seeds and machine, as lines of the caption.
+    ``sources``: where our values come from: scale, data, seeds and machine, as lines of the caption.
     """
     looks = style.looks(found.series.values())
     ours = [_ours(panel, found.records, looks) for panel in item.panels]
@@ -79,14 +76,9 @@ def _ours(panel: item_file.Panel, records: Records, looks: Mapping[str, Look]) -
 
 
 def of_paper(figure: str, quantity: Quantity, x: X, looks: Mapping[str, Look], per: int = 1) -> Panel | None:
-    """Return a panel with the curves of a figure of the paper; None if they are not known.
+    """Return a panel with the curves of a figure of the paper, such as "Figure 1"; None if they are not known.
 
-    Args:
-        figure: the name of the figure in the paper, such as "Figure 1".
-        quantity: what the curves show.
-        x: against what.
-        looks: the looks of the series that are drawn.
-        per: the number of steps that the axis counts as one.
+    ``looks``: those of the series that are drawn. ``per``: the number of steps that the axis counts as one.
     """
     points = paper.curves()
     is_shown = (points["figure"] == figure) & (points["metric"] == quantity.metric) & (points["x_unit"] == UNITS.get(x))

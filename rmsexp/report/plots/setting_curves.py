@@ -7,16 +7,17 @@ note counts the seeds of means that leave some out. A spike does not set the ran
 (:func:`rmsexp.report.plots.chart.robust`).
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
 import numpy as np
-import pandas as pd
 from matplotlib.figure import Figure
 
 from rmsexp.records.frames import caveats, curves, names, quantities
 from rmsexp.records.frames.load import Records
+from rmsexp.records.frames.statistics import Array
 from rmsexp.report.plots import canvas, style
 from rmsexp.report.plots.chart import Axis, Chart, Mark, Panel, beyond, robust
 from rmsexp.report.plots.style import Look
@@ -81,28 +82,28 @@ def panels(
     as one.
     """
     rows = quantities.values(records, quantity)
-    rows[quantity.metric] *= quantity.factor
-    unit, divisor = curves.time_unit(rows["time"].max())
-    rows["time"] /= divisor
-    rows["step"] /= per
-    titles: dict[X, str] = {"step": step_title(per), "time": f"time in training ({unit})", "epoch": "epoch"}
-    total, found, notes = records.runs["series"].value_counts(), {}, {}
+    unit, seconds = curves.time_unit(rows["time"].max())
+    units = {"step": (step_title(per), per), "time": (f"time in training ({unit})", seconds), "epoch": ("epoch", 1)}
+    every_run = records.runs[["folder", "series", "status", "time_state"]].to_dict("records")
+    total, drawn = Counter(run["series"] for run in every_run), list[tuple[str, dict[str, Lines], list[str]]]()
     for x in axes:
-        points = rows[["folder", "step", quantity.metric]].assign(x=rows[x]).dropna()
-        runs = records.runs[records.runs["folder"].isin(points["folder"])]
-        is_disturbed = x == "time" and "undisturbed" not in set(runs["time_state"])
-        runs = runs if x == "time" and not is_disturbed else runs.assign(time_state="undisturbed")
-        notes[x] = [DISTURBED] * is_disturbed
-        by_run = curves.curves(points, "x", quantity.metric)
-        found[x] = {
-            name: _lines(of_series, points, by_run, looks[name], quantity.metric, int(total[name]))
-            for name in looks
-            if len(of_series := runs[runs["series"] == name])
-        }
-    lines = [of_series for by_series in found.values() for of_series in by_series.values()]
-    values, ends = [mark.y for marks, *_ in lines for mark in marks], [end for _, ends, _ in lines for end in ends]
-    y = robust(quantities.title(quantity), values, ends, quantity.log)
-    return [_panel(Axis(titles[x]), y, by_series, notes[x]) for x, by_series in found.items()]
+        title, length = units[x]
+        of_runs = curves.curves(rows, "step", x, quantity.metric).items()
+        by_run = {run: np.array([step, at / length, y * quantity.factor]) for run, (step, at, y) in of_runs}
+        runs = [run for run in every_run if run["folder"] in by_run]
+        is_disturbed = x == "time" and all(run["time_state"] != "undisturbed" for run in runs)
+        if x != "time" or is_disturbed:
+            runs = [run | {"time_state": "undisturbed"} for run in runs]
+        by_series = {name: [run for run in runs if run["series"] == name] for name in looks}
+        lines = {name: _lines(own, by_run, looks[name], total[name]) for name, own in by_series.items() if own}
+        drawn.append((title, lines, [DISTURBED] * is_disturbed))
+    every_line = [line for _, lines, _ in drawn for line in lines.values()]
+    values, ends = (
+        [mark.y for marks, *_ in every_line for mark in marks],
+        [end for _, own, _ in every_line for end in own],
+    )
+    y_axis = robust(quantities.title(quantity), values, ends, quantity.log)
+    return [_panel(Axis(title), y_axis, lines, notes) for title, lines, notes in drawn]
 
 
 def step_title(per: int) -> str:
@@ -110,42 +111,32 @@ def step_title(per: int) -> str:
     return "step" if per == 1 else f"step / {f'{per / 1000:g}k' if per > SMALL_UNIT else per}"
 
 
-def _lines(
-    runs: pd.DataFrame, points: pd.DataFrame, by_run: Mapping[str, curves.Points], look: Look, metric: str, seeds: int
-) -> Lines:
+def _lines(runs: Sequence[curves.Run], by_run: Mapping[str, Array], look: Look, seeds: int) -> Lines:
     """Return the lines of a series, whose mean is over the runs of :func:`rmsexp.records.frames.curves.averaged`.
 
-    Args:
-        runs: the runs of the series that have points.
-        points: rows of metrics with ``folder``, ``step``, ``x`` and the metric.
-        by_run: x and the metric of each run, by its folder.
-        look: the look of the series.
-        metric: the column of ``points`` that is drawn.
-        seeds: the number of all runs of the series.
+    ``runs``: the runs of the series that have points. ``by_run``: the step, x and y of their points, by folder.
+    ``seeds``: the number of all runs of the series.
     """
-    series, excluded = str(runs["series"].iloc[0]), look._replace(dash=style.TIME_EXCLUDED)
-    averaged = curves.averaged(runs, timed=True)
-    folders = set(averaged["folder"])
-    mean = curves.mean_curve(points[points["folder"].isin(folders)], "x", metric)
-    count, marks, ends = int(mean["seeds"].iloc[-1]), list[Mark](), list[float]()
-    for run in runs[["folder", "time_state", "status"]].to_dict("records"):
-        x, y = by_run[run["folder"]]
+    series, excluded = runs[0]["series"], look._replace(dash=style.TIME_EXCLUDED)
+    averaged, marks, ends = curves.averaged(runs, timed=True), list[Mark](), list[float]()
+    mean, count = curves.mean_curve([by_run[run["folder"]] for run in averaged])
+    for run in runs:
+        _, x, y = by_run[run["folder"]]
         kept = curves.thinned(y, SEED_POINTS)
         dashed = look if run["time_state"] == "undisturbed" else excluded
-        if count < len(averaged) or run["folder"] not in folders:
+        if count < len(averaged) or run not in averaged:
             marks.append(Mark("seed", dashed, x[kept], y[kept], series=series))
         if run["status"] == "diverged":
             marks.append(Mark("cross", look, x[-1:], y[-1:], label="diverged", series=series))
         else:
             ends.append(float(y[-1]))
-    mean = mean.iloc[curves.thinned(mean["mean"].to_numpy(), MEAN_POINTS)]
+    x, y, low, high = mean[:, curves.thinned(mean[1], MEAN_POINTS)]
     if ends:  # otherwise all runs diverged
-        ends.append(float(mean["mean"].iloc[-1]))
-    x, y, low, high = (mean[column].to_numpy(float) for column in ("x", "mean", "low", "high"))
-    look = look if (averaged["time_state"] == "undisturbed").all() else excluded
-    line = Mark("line", look, x, y, label=names.label(series), series=series)
-    if count > 1:
-        line = replace(line, low=low, high=high)
+        ends.append(float(y[-1]))
+    if count == 1:
+        low = high = np.empty(0)
+    look = look if all(run["time_state"] == "undisturbed" for run in averaged) else excluded
+    line = Mark("line", look, x, y, low, high, names.label(series), series)
     return [*marks, line], ends, f"mean of {count} of {seeds} seeds" if count < seeds else ""
 
 

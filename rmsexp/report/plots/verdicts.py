@@ -16,6 +16,7 @@ from rmsexp.campaign.results import Campaign
 from rmsexp.records.frames import comparable, curves, names, quantities
 from rmsexp.records.frames.comparable import Comparison
 from rmsexp.records.frames.load import Records
+from rmsexp.records.frames.statistics import Array
 from rmsexp.report.plots.chart import Axis, Mark, Panel, Shade, Text, beyond, interval, padded, robust
 from rmsexp.report.plots.style import Look
 from rmsexp.report.tables import formats, verdicts
@@ -26,7 +27,6 @@ COLLAPSED = 1.5  # see :func:`robust`; as in a box plot
 FURTHEST = 4  # margins; a difference further from 0 is an arrow, since an axis to it would make margins hard to see
 LINE, GAP = 0.34, 0.4  # heights, in units of the y axis of differences: of a line of text, and around an interval
 INCHES = 0.5  # per unit of the y axis of differences
-BAND = ("mean", "low", "high")
 BASELINE = "ln"  # times of other norms are computed from their ratio to this norm's, if the campaign has it
 NOT_OF_A_STEP = ("evaluation=", "optim.lr=", "schedule.")  # options of runs that do not change the time of a step
 Looks = Mapping[str, Look]
@@ -232,8 +232,8 @@ def equal_time(campaign: Campaign, records: Records, timed: Timed, looks: Looks)
     Its note has the source of the times, and what is left out. ``records``: all runs.
     """
     metric = campaign.score.metric
-    means = {norm: mean for norm in timed.seconds if len(mean := _sample(campaign, records, norm))}
-    longest = max((mean["x"].max() * timed.seconds[norm] for norm, mean in means.items()), default=0.0)
+    means = {norm: mean for norm in timed.seconds if (mean := _sample(campaign, records, norm)).size}
+    longest = max((mean[0].max() * timed.seconds[norm] for norm, mean in means.items()), default=0.0)
     unit, divisor = curves.time_unit(longest)
     marks, notes = [], [timed.source]
     for norm in campaign.norms:
@@ -241,8 +241,8 @@ def equal_time(campaign: Campaign, records: Records, timed: Timed, looks: Looks)
             missing = "finished run" if norm in timed.seconds else "time"
             notes.append(f"{names.label(norm)} has no {missing}")
             continue
-        x = (means[norm]["x"] * timed.seconds[norm] / divisor).to_numpy()
-        y, low, high = (means[norm][key].to_numpy() for key in BAND)
+        step, y, low, high = means[norm]
+        x = step * timed.seconds[norm] / divisor
         statuses = [result.status for _, result in campaign.of_stage("final", norm) if result.ended]
         left_out = formats.of_seeds(statuses.count("finished"), len(statuses))
         notes += [f"{names.label(norm)}: {text}" for text in left_out]
@@ -253,15 +253,15 @@ def equal_time(campaign: Campaign, records: Records, timed: Timed, looks: Looks)
     return Panel(x_axis, Axis(title, y_range), marks, _title(campaign), "; ".join(notes))
 
 
-def _sample(campaign: Campaign, records: Records, norm: str) -> pd.DataFrame:
-    """Return the mean over the final seeds that finished: columns ``x`` (step), ``mean``, ``low``, ``high``."""
+def _sample(campaign: Campaign, records: Records, norm: str) -> Array:
+    """Return the mean over the final seeds that finished, ``(4, step)``: step, mean, least and greatest value."""
     final = campaign.of_stage("final", norm)
     folders = [str(campaign.root / job.folder) for job, result in final if result.status == "finished"]
     metric = campaign.score.metric
-    rows = records.only(folders).metrics
-    rows = rows[rows["split"] == names.SAMPLE]
-    mean = curves.mean_curve(rows.reindex(columns=["folder", "step", metric]), "step", metric)
-    return mean.assign(**{key: mean[key] * names.scale_and_unit(metric)[0] for key in BAND})
+    rows = records.metrics[records.metrics["folder"].isin(folders) & (records.metrics["split"] == names.SAMPLE)]
+    by_run = curves.curves(rows.reindex(columns=["folder", "step", metric]), "step", "step", metric)
+    mean, _ = curves.mean_curve(by_run.values())
+    return mean * [[1.0], *[[names.scale_and_unit(metric)[0]]] * 3]
 
 
 def _title(campaign: Campaign) -> str:

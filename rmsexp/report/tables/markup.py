@@ -10,14 +10,7 @@ FORMULA = ("=", "+", "-", "@", "\t")  # a spreadsheet takes a cell that begins w
 
 
 class Table(NamedTuple):
-    """A table of a report.
-
-    Attributes:
-        name: the name of its CSV file, without suffix.
-        title: its heading in the texts.
-        numbers: its values, for the CSV file.
-        readable: its cells as text, for people.
-    """
+    """A table of a report: its numbers for the CSV file ``name``, without suffix, and its cells as text for people."""
 
     name: str
     title: str

@@ -59,6 +59,7 @@ def tables(timings: pd.DataFrame, task: str) -> Iterator[Table]:
 def readable(table: pd.DataFrame, task: str) -> pd.DataFrame:
     """Return a table as text, with the times and savings of the paper, which are of steps with eager norms."""
     is_mixed, of_paper, rows = table["impl"].nunique() > 1, published(table, task), []
+    numbers = [] if of_paper is None else of_paper.to_dict("records")
     for row in table.to_dict("records"):
         plain = names.without_impl(row["series"])
         note = ", ".join(filter(None, (row["kind"], row["note"])))
@@ -72,13 +73,10 @@ def readable(table: pd.DataFrame, task: str) -> pd.DataFrame:
             ),
             "processes, rounds": _replication(row),
         }
-        for metric, (name, form) in PAPER.items():
-            if of_paper is not None:
-                found = of_paper[(of_paper["norm"] == plain.lower()) & (of_paper["metric"] == metric)]
-                shown = (
-                    f"{form(one['value'])} ({one['framework']}, {one['table']})" for one in found.to_dict("records")
-                )
-                cells[f"{name}, paper"] = "; ".join(shown) or formats.NO_VALUE
+        for metric, (name, form) in PAPER.items() if of_paper is not None else ():
+            found = (one for one in numbers if (one["norm"], one["metric"]) == (plain.lower(), metric))
+            shown = (f"{form(one['value'])} ({one['framework']}, {one['table']})" for one in found)
+            cells[f"{name}, paper"] = "; ".join(shown) or formats.NO_VALUE
         rows.append(cells)
     return pd.DataFrame(rows)
 

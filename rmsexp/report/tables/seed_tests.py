@@ -5,12 +5,14 @@ holds 0 is no sign that two norms are equal; only an equivalence test with a mar
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from rmsexp.records.frames import names, statistics
+from rmsexp.records.frames.curves import Run
 from rmsexp.records.frames.load import Records
 from rmsexp.report.tables import formats
 from rmsexp.rules import pairs, significance
@@ -34,19 +36,22 @@ def table(records: Records) -> pd.DataFrame:
     those of LN are near chance (:func:`rmsexp.records.frames.statistics.near_chance`).
     """
     target, step = statistics.target(records), statistics.common_step(records)
-    runs = records.runs.set_index("folder").assign(value=statistics.headline_metric(records, step))
-    untrained = statistics.near_chance(records, runs["value"].dropna())
-    impls = runs.groupby("series")["impl"].first().fillna("unknown")  # of runs with damaged files, too
+    values = statistics.headline_metric(records, step)
+    untrained = statistics.near_chance(records, values)
+    runs = records.runs.set_index("folder").assign(value=values)
+    impls = runs.groupby("series")["impl"].first().fillna("unknown").to_dict()  # of runs with damaged files, too
+    by_series = {
+        str(series): own.to_dict("records")
+        for series, own in runs[["series", "seed", "status", "value"]].groupby("series")
+    }
     rows = []
-    for series in names.in_order(runs["series"]):
-        series_runs = runs[runs["series"] == series]
-        same = runs["series"].map(impls) == impls[series]
-        reference = runs[runs["series"].map(names.is_plain_ln) & same]
-        is_trained = not untrained.issuperset({series, *reference["series"]})
-        if is_trained and series not in set(reference["series"]) and not reference.empty:
-            seeds = len({*series_runs["seed"], *reference["seed"]})
+    for series in names.in_order(by_series):
+        references = [other for other in by_series if names.is_plain_ln(other) and impls[other] == impls[series]]
+        reference = [run for other in references for run in by_series[other]]
+        if reference and series not in references and not untrained.issuperset({series, *references}):
+            seeds = len({run["seed"] for run in (*by_series[series], *reference)})
             row: dict[str, Any] = {"series": series, "metric": target.metric, "seeds": seeds}
-            rows.append(row | _difference(series_runs, reference, target.mode))
+            rows.append(row | _difference(by_series[series], reference, target.mode))
     tested = [row for row in rows if row["tested"]]
     for row in tested:
         low, high = significance.interval(row["differences"], ALPHA / len(tested) / 2)
@@ -54,10 +59,11 @@ def table(records: Records) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _difference(runs: pd.DataFrame, reference: pd.DataFrame, mode: str) -> dict[str, Any]:
-    # the value of each run by seed, NaN if it diverged; other runs without a value are left out
-    counted = (of[of["value"].notna() | (of["status"] == "diverged")] for of in (runs, reference))
-    scores, reference_scores = (dict(zip(of["seed"], of["value"], strict=True)) for of in counted)
+def _difference(runs: Sequence[Run], reference: Sequence[Run], mode: str) -> dict[str, Any]:
+    scores, reference_scores = (  # the value of each run by seed, NaN if it diverged; without other runs that lack one
+        {run["seed"]: run["value"] for run in of if run["status"] == "diverged" or not math.isnan(run["value"])}
+        for of in (runs, reference)
+    )
     common = sorted(set(scores) & set(reference_scores))
     found = pairs.pair(scores, reference_scores, common, mode)
     differences = pairs.sign(mode) * found.differences

@@ -1,8 +1,11 @@
 """The summary of a setting: quality at the common step, and time per step."""
 
 import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from rich.table import Table as TerminalTable
 
@@ -33,48 +36,53 @@ def table(records: Records) -> pd.DataFrame:
     seconds = records.metrics.groupby("folder", observed=True)[SECONDS].last()
     times = curves.seconds_per_1k_steps(records)
     untrained = statistics.near_chance(records, final)
-    rows = []
+    recipe_steps = records.runs.groupby("series")["recipe_steps"].max()
+    every_run, rows = records.runs.to_dict("records"), []
     for series in names.in_order(records.runs["series"]):
-        runs = records.runs[records.runs["series"] == series]
-        undisturbed = runs[runs["time_state"] == "undisturbed"]
-        timed = runs if undisturbed.empty else undisturbed
-        low, median, high = times.loc[times["folder"].isin(timed["folder"]), "seconds"].quantile([0.25, 0.5, 0.75])
-        states = runs["time_state"].value_counts().sort_index()
-        statuses = []  # such as "2 finished" and "1 diverged at step 120"
-        for status, group in runs.groupby("status"):
-            steps = ", ".join(map(str, sorted(set(group["step"]))))
-            statuses.append(f"{len(group)} {status}" + (f" at step {steps}" if status in statistics.LOST else ""))
+        runs = [run for run in every_run if run["series"] == series]
+        statuses, states = (Counter(run[key] for run in runs) for key in ("status", "time_state"))
+        timed = [run["folder"] for run in runs if not states["undisturbed"] or run["time_state"] == "undisturbed"]
+        low, median, high = times.loc[times["folder"].isin(timed), "seconds"].quantile([0.25, 0.5, 0.75])
         row: dict[str, Any] = {
             "label": names.label(series),
             "series": series,
-            "norm": runs["norm"].iloc[0],
-            "impl": next(iter(runs["impl"].dropna()), "unknown"),
+            "norm": runs[0]["norm"],
+            "impl": next((run["impl"] for run in runs if isinstance(run["impl"], str)), "unknown"),
             "seeds": len(runs),
-            **{status: int((runs["status"] == status).sum()) for status in statistics.LOST},
-            "status": ", ".join(sorted(statuses, key=lambda part: "finished" not in part)),
-            "steps_min": runs["step"].min(),
-            "steps_max": runs["step"].max(),
-            "recipe_steps": runs["recipe_steps"].max(),
+            **{status: statuses[status] for status in statistics.LOST},
+            "status": ", ".join(
+                _at_step(runs, name) for name in sorted(statuses, key=lambda name: (name != "finished", name))
+            ),
+            "steps_min": min(run["step"] for run in runs),
+            "steps_max": max(run["step"] for run in runs),
+            "recipe_steps": recipe_steps[series],
             "metric": f"{target.split} {target.metric}",
             "scored": target.scored,
             "compared_at_step": step,
-            **_estimate("final", final, runs, target.mode),
-            **_estimate(f"best_on_{target.selection}", best, runs, target.mode),
+            **_estimate("final", final.to_dict(), runs, target.mode),
+            **_estimate(f"best_on_{target.selection}", best.to_dict(), runs, target.mode),
             "seconds_per_1k_steps": median,
             "seconds_per_1k_steps_q25": low,
             "seconds_per_1k_steps_q75": high,
-            "time_state": ", ".join(f"{count} {name}" for name, count in states.items()),
+            "time_state": ", ".join(f"{count} {name}" for name, count in sorted(states.items())),
         }
         if untrained:  # otherwise there is no such column
             row["near_chance"] = series in untrained
-        rows.append(row | seconds.reindex(timed["folder"]).mean().to_dict())
+        rows.append(row | seconds.reindex(timed).mean().to_dict())
     return pd.DataFrame(rows)
 
 
-def _estimate(name: str, values: pd.Series, runs: pd.DataFrame, mode: str) -> dict[str, float]:
-    of_runs = values.reindex(runs["folder"]).dropna().to_numpy(float)
+def _at_step(runs: Sequence[curves.Run], status: str) -> str:
+    """Return the number of runs with a status, such as "2 finished", "1 diverged at step 120"."""
+    steps = [run["step"] for run in runs if run["status"] == status]
+    at = f" at step {', '.join(map(str, sorted(set(steps))))}" if status in statistics.LOST else ""
+    return f"{len(steps)} {status}{at}"
+
+
+def _estimate(name: str, values: Mapping[Any, float], runs: Sequence[curves.Run], mode: str) -> dict[str, float]:
+    of_runs = np.array([values[run["folder"]] for run in runs if run["folder"] in values], float)
     mean, sd, interval = statistics.estimate(of_runs)
-    median = statistics.median(of_runs, int((runs["status"] == "diverged").sum()), mode)
+    median = statistics.median(of_runs, sum(run["status"] == "diverged" for run in runs), mode)
     parts = {"n": len(of_runs), "sd": sd, "interval": interval, "median": median}
     return {name: mean} | {f"{name}_{part}": value for part, value in parts.items()}
 

@@ -59,17 +59,15 @@ def table(records: Records, split: str, level: float) -> pd.DataFrame:
     """
     _, metric, mode, *_ = statistics.target(records)
     rows = records.metrics.reindex(columns=["folder", "split", "step", metric])
-    rows = rows[rows["split"] == split].dropna(subset=metric).sort_values("step")
+    rows = rows[rows["split"] == split]
     good = rows[metric] <= level if mode == "min" else rows[metric] >= level
-    runs = records.runs.set_index("folder")
-    steps = rows[good].groupby("folder", observed=True)["step"].min().reindex(runs.index)
-    runs = runs.assign(lost=steps.isna() & (runs["status"] == "diverged"), steps=steps.fillna(math.inf))
-    found = []
-    for series in names.in_order(runs["series"]):
-        own = runs[runs["series"] == series]
-        times = own["steps"].to_numpy(float)
-        reached, lost = int(np.isfinite(times).sum()), int(own["lost"].sum())
-        found.append([series, len(own), reached, lost, *statistics.median_time(times)])
+    first = rows[good].groupby("folder", observed=True)["step"].min().to_dict()
+    runs, found = records.runs.to_dict("records"), []
+    for series in names.in_order(records.runs["series"]):
+        own = [run for run in runs if run["series"] == series]
+        times = np.array([first.get(run["folder"], math.inf) for run in own])
+        lost = sum(run["status"] == "diverged" and run["folder"] not in first for run in own)
+        found.append([series, len(own), int(np.isfinite(times).sum()), lost, *statistics.median_time(times)])
     return pd.DataFrame(found, columns=COLUMNS)
 
 

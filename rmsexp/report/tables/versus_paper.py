@@ -101,25 +101,24 @@ def figure_1(records: Records) -> list[str]:
     describes the method. The baseline is LN. It is compared only with runs of the same
     implementation.
     """
-    trained = statistics.evaluations(records, "train", "loss")["folder"].unique()
-    runs = records.runs[records.runs["folder"].isin(trained)]
-    known = sorted(set(runs["series"]))  # "ln" precedes "ln+impl=fused"
+    trained = set(statistics.evaluations(records, "train", "loss")["folder"])
+    runs = [run for run in records.runs.to_dict("records") if run["folder"] in trained]
+    known = sorted({run["series"] for run in runs})  # "ln" precedes "ln+impl=fused"
     baseline = next((series for series in known if names.is_plain_ln(series)), None)
-    baseline_runs = runs[runs["series"] == baseline]
-    others = runs[runs["impl"].isin(baseline_runs["impl"]) & (runs["series"] != baseline)]
-    if baseline is None or others.empty:
+    impls = {run["impl"] for run in runs if run["series"] == baseline}
+    compared = [run for run in runs if run["impl"] in impls]
+    if baseline is None or {run["series"] for run in compared} == {baseline}:
         return []
     rows = records.metrics[records.metrics["split"] == "train"]
-    of_baseline = rows[rows["folder"].isin(baseline_runs["folder"])]
-    end = float(of_baseline.groupby("folder", observed=True)["step"].max().min())
-    points = curves(rows, "step", "loss")
-    smoothed = {folder: (step, _smoothed(step, loss, end * WINDOW)) for folder, (step, loss) in points.items()}
-    compared, losses, seeds = pd.concat([baseline_runs, others]), dict[str, float](), list[str]()
-    for series in names.in_order(compared["series"]):
-        kept = averaged(compared[compared["series"] == series], timed=False)
+    points, losses, seeds = curves(rows, "step", "loss"), dict[str, float](), list[str]()
+    end = min(float(points[run["folder"]][0].max()) for run in runs if run["series"] == baseline)
+    for series in names.in_order(run["series"] for run in compared):
+        kept = averaged([run for run in compared if run["series"] == series], timed=False)
         seeds.append(f"{names.label(series)} {len(kept)}")
-        at_end = [np.interp(end, *smoothed[folder], left=np.nan, right=np.nan) for folder in kept["folder"]]
-        losses[series] = float(np.mean(at_end))
+        smoothed = (
+            (step, _smoothed(step, loss, end * WINDOW)) for step, loss in (points[run["folder"]] for run in kept)
+        )
+        losses[series] = float(np.mean([np.interp(end, *curve, left=np.nan, right=np.nan) for curve in smoothed]))
     shown = {names.label(series): formats.four_digits(loss) for series, loss in losses.items() if not np.isnan(loss)}
     level = shown.pop(names.label(baseline), None)
     if level is None or not shown:  # of two runs, one ended before the other's first row

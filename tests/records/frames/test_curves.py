@@ -20,15 +20,15 @@ def rows_of(*runs: list[tuple[int, float, float]]) -> pd.DataFrame:
 
 def test_a_mean_is_of_each_step_at_its_mean_time() -> None:
     rows = rows_of([(1, 1.0, 8.0), (2, 2.0, 6.0), (3, 3.0, 1.0)], [(1, 3.0, 4.0), (2, 6.0, 3.0)])
-    mean = curves.mean_curve(rows, "time", "loss")
-    assert mean.to_numpy().tolist() == [[2.0, 6.0, 4.0, 8.0, 2], [4.0, 4.5, 3.0, 6.0, 2]]  # no jump at step 3
-    assert curves.mean_curve(rows, "step", "loss")["x"].tolist() == [1, 2]
+    mean, seeds = curves.mean_curve(curves.curves(rows, "step", "time", "loss").values())
+    assert mean.T.tolist() == [[2.0, 6.0, 4.0, 8.0], [4.0, 4.5, 3.0, 6.0]]  # no jump at step 3
+    assert seeds == 2
 
 
 def test_runs_of_less_than_half_of_the_steps_are_not_in_the_mean() -> None:
     rows = rows_of([(step, step, 1.0) for step in range(1, 6)], [(1, 1.0, 9.0), (2, 2.0, 9.0)])
-    mean = curves.mean_curve(rows, "step", "loss")
-    assert (mean["x"].tolist(), set(mean["mean"]), set(mean["seeds"])) == ([1, 2, 3, 4, 5], {1.0}, {1})
+    (x, mean, *_), seeds = curves.mean_curve(curves.curves(rows, "step", "step", "loss").values())
+    assert (x.tolist(), set(mean), seeds) == ([1, 2, 3, 4, 5], {1.0}, 1)
 
 
 @pytest.mark.parametrize("count", [3, 10, 11, 1000, 12_345])
