@@ -163,25 +163,21 @@ def start(case: str, checkout: Path) -> Contestant:
 
 def measure(case: str, folders: list[Path], seconds: float, rounds: int) -> Interval:
     """Return the ratio of the times after and before, over at least ``rounds`` rounds and these ``seconds``."""
-    contestants = [start(case, folder) for folder in folders]
+    contestants, steps = [start(case, folder) for folder in folders], CASES[case][2]
+    order, step, times = random.Random(0), WARMUP_STEPS + 1, list[list[float]]([[], []])
     try:
         for contestant in contestants:
             contestant.read_line()
             contestant.take(0, WARMUP_STEPS)
-        return _ratio(contestants, CASES[case][2], seconds, rounds)
+        watch = clock.Stopwatch()
+        while len(times[0]) < rounds or watch.seconds < seconds:
+            for number in order.sample(range(2), 2):
+                times[number].append(contestants[number].take(step, steps))
+            step += steps + 1
     finally:
         for contestant in contestants:
             contestant.process.terminate()
             contestant.process.wait()
-
-
-def _ratio(contestants: list[Contestant], steps: int, seconds: float, rounds: int) -> Interval:
-    order, step, watch = random.Random(0), WARMUP_STEPS + 1, clock.Stopwatch()
-    times: list[list[float]] = [[], []]
-    while len(times[0]) < rounds or watch.seconds < seconds:
-        for number in order.sample(range(2), 2):
-            times[number].append(contestants[number].take(step, steps))
-        step += steps + 1
     before, after = times
     return paired_ratio(after, before)
 

@@ -6,6 +6,7 @@ without the words that say where data and results lie; ``session``, as in ``run.
 
 import argparse
 import json
+import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -133,6 +134,13 @@ def at_least(least: int) -> Callable[[str], int]:
         return int(text)
 
     return integer
+
+
+def shuffled(numbers: Mapping[str, int]) -> list[str]:
+    """Return each kind of part as often as its number says, in random order, always the same."""
+    kinds = [kind for kind, number in numbers.items() for _ in range(number)]
+    random.Random(0).shuffle(kinds)
+    return kinds
 
 
 def add_option(parser: argparse.ArgumentParser, default: Path | None = Path("results")) -> None:
