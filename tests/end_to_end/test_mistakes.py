@@ -136,7 +136,13 @@ distributed.timeout=1e15 -> distributed.timeout
 -m hydra.mode=RUN -> hydra.mode=RUN
 hydra.run.dir=x -> results=DIR
 +logger.wandb.api_key=secret -> logger.wandb.api_key
-model.init=??? -> model.init
+model.init=??? -> model.init has no value
+threads=??? -> threads has no value
+norm.eps=??? -> norm.eps has no value
+norm.axes=??? -> norm.axes has no value
+norm.axes=[2,???] -> norm.axes[1] has no value
+data.root=??? -> data.root has no value
+results=??? -> results has no value
 --config-dir DIR norm=missing -> nowhere.Missing
 --config-dir DIR norm=no_norm -> collections.OrderedDict
 --config-dir DIR norm=no_class -> names no class
