@@ -90,23 +90,14 @@ def test_a_run_continues_after_a_crash(
     assert_same(reference(norm), tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("method", "nth"),
-    [
-        *(("_update", nth) for nth in (2, WARMUP + 1, WARMUP + 6)),
-        ("_collect", 1),
-        ("isfinite", 5),  # a call in _collect, because the first evaluation makes only three
-        *((method, 3) for method in ("_log", "_evaluate", "_checkpoint")),
-        *(
-            pytest.param(method, nth, marks=pytest.mark.minutes)
-            for method, nth in (
-                *(("_update", nth) for nth in range(WARMUP + 2, WARMUP + 8 + 1) if nth != WARMUP + 6),
-                ("_collect", 2),
-                *((method, 1) for method in ("_log", "_evaluate", "_checkpoint")),
-            )
-        ),
-    ],
-)
+# the call of a method that the signal interrupts; isfinite is one in _collect, as the first evaluation makes only three
+AT = [("_update", nth) for nth in (2, WARMUP + 1, WARMUP + 6)]
+AT += [("_collect", 1), ("isfinite", 5), ("_log", 3), ("_evaluate", 3), ("_checkpoint", 3)]
+ALSO_AT = [("_update", nth) for nth in range(WARMUP + 2, WARMUP + 8 + 1) if nth != WARMUP + 6]
+ALSO_AT += [("_collect", 2), ("_log", 1), ("_evaluate", 1), ("_checkpoint", 1)]
+
+
+@pytest.mark.parametrize(("method", "nth"), some(AT + ALSO_AT, AT))
 def test_a_run_continues_after_sigterm_in_any_method(
     method: str, nth: int, data_root: Path, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """Several processes, as threads of one: bits of the steps, start, time, contention; processes that are lost."""
 
+import itertools
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from distributed_equality import TINY
+from helpers.cases import some
 from helpers.tasks import task_and_model
 from helpers.thread_group import in_threads
 from torch import nn
@@ -60,18 +62,11 @@ def assert_equal(a: Any, b: Any) -> None:
     torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
 
 
-# these take half of the time of the test below; the other tasks test bfloat16, too
-SLOW = {("attentive_reader", "bfloat16")}
+CASES = [*itertools.product(TASKS, ("float32", "bfloat16"))]
+SLOW = ("attentive_reader", "bfloat16")  # half of the time; the other tasks test bfloat16, too
 
 
-@pytest.mark.parametrize(
-    ("task", "precision"),
-    [
-        pytest.param(task, precision, marks=pytest.mark.minutes if (task, precision) in SLOW else ())
-        for task in TASKS
-        for precision in ("float32", "bfloat16")
-    ],
-)
+@pytest.mark.parametrize(("task", "precision"), some(CASES, [case for case in CASES if case != SLOW]))
 def test_any_number_of_processes_gives_the_bits_of_one(task: str, precision: str, words: dict[str, list[str]]) -> None:
     """Of 2, 3 and 4 for the language model in float32, and of 3 for the others."""
     line = [*words[task], f"precision={precision}"]
