@@ -10,17 +10,25 @@ of its own, since one of 18 cases would often be above 1 by chance. Takes ten mi
 
 import argparse
 import fnmatch
+import io
 import os
 import random
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
-from compare_commits import WARMUP_STEPS, WORKER, Contestant, checkouts, start
 
 from rmsexp.rules.ratios import Interval, paired_ratio
 from rmsexp.system import clock
 
-TOLERANCE = 1.02
+ROOT = Path(__file__).parents[1]
+TOLERANCE, WARMUP_STEPS = 1.02, 3
 LAYER = """
 import sys, time
 import torch
@@ -50,6 +58,38 @@ for line in sys.stdin:
         call()
     print((time.perf_counter() - start) / count, flush=True)
 """
+# Runs in both checkouts, so it uses only what older commits have, too. They may lack train.device and tasks.make.
+WORKER = """
+import sys, time
+from importlib import import_module
+from rmsexp import config
+from rmsexp.train.step import Stepper
+try:
+    from rmsexp.train.device import set_up_device
+except ImportError:
+    from rmsexp.work.runner import set_up_device
+job = config.job(sys.argv[1:])
+cfg = job.config
+device = set_up_device(cfg)
+task = import_module(f"rmsexp.tasks.{cfg.task}").Task(cfg, device)
+task.prepare(lambda text: None)
+model = task.build(job.norm)
+task.initialise(model)
+try:
+    from rmsexp.train.step import Settings
+    stepper = Stepper(task, model, task.optimizer(model), cfg.schedule, Settings.of(cfg, device))
+except ImportError:
+    stepper = Stepper(cfg, task, model, device)
+print("ready", flush=True)
+for line in sys.stdin:
+    first, count = map(int, line.split())
+    batches = [task.batches(step) for step in range(first, first + count + 1)]
+    stepper.take(first, batches[0])
+    start = time.perf_counter()
+    for step, batch in enumerate(batches[1:], first + 1):
+        stepper.take(step, batch)
+    print((time.perf_counter() - start) / count, flush=True)
+"""
 TASKS = ("cifar10", "rnnsearch", "transformer", "attentive_reader", "order_embedding", "language_model")
 # name of a case: its program, the program's words, and the steps per block
 CASES = {
@@ -72,28 +112,72 @@ CASES = {
 }
 
 
+class Contestant(NamedTuple):
+    """A process that runs the program of a case. It reads "FIRST COUNT" and prints the seconds per step."""
+
+    name: str
+    process: subprocess.Popen[str]
+
+    def read_line(self) -> str:
+        """Return the next line that the process prints. Raises: SystemExit if the process has ended."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.name} ended with status {self.process.wait()}")
+        return line
+
+    def take(self, first: int, count: int) -> float:
+        """Take step ``first`` and ``count`` steps after it; return the seconds per step of the latter."""
+        assert self.process.stdin is not None
+        print(first, count, file=self.process.stdin, flush=True)
+        return float(self.read_line())
+
+
+@contextmanager
+def checkouts(*commits: str) -> Iterator[list[Path]]:
+    """Inside the context there are folders with the package and the configs of the commits; yields their paths.
+
+    Raises: SystemExit with git's message if a commit does not have them.
+    """
+    with tempfile.TemporaryDirectory(prefix="rmsexp-commits-") as folder:
+        paths = [Path(folder, str(number)) for number in range(len(commits))]
+        for path, commit in zip(paths, commits, strict=True):
+            command = ["git", "-C", str(ROOT), "archive", commit, "rmsexp", "configs"]
+            archive = subprocess.run(command, capture_output=True, check=False)
+            if archive.returncode:
+                raise SystemExit(archive.stderr.decode().strip())
+            with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+                files.extractall(path, filter="data")
+        yield paths
+
+
+def start(case: str, checkout: Path) -> Contestant:
+    """Start the process of a case in a checkout."""
+    program, words, _ = CASES[case]
+    # passive: the threads of an idle contestant must not spin while another contestant is timed
+    environment = os.environ | {"PYTHONPATH": str(checkout.resolve()), "OMP_WAIT_POLICY": "passive"}
+    command, pipe = [sys.executable, "-P", "-c", program, *words], subprocess.PIPE  # -P: not the caller's package
+    process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
+    return Contestant(case, process)
+
+
 def measure(case: str, folders: list[Path], seconds: float, rounds: int) -> Interval:
     """Return the ratio of the times after and before, over at least ``rounds`` rounds and these ``seconds``."""
-    program, words, steps = CASES[case]
-    contestants = [start(case, folder, [], words, program) for folder in folders]
+    contestants, steps = [start(case, folder) for folder in folders], CASES[case][2]
+    order, step, times = random.Random(0), WARMUP_STEPS + 1, list[list[float]]([[], []])
     try:
         for contestant in contestants:
             contestant.read_line()
             contestant.take(0, WARMUP_STEPS)
-        return _ratio(contestants, steps, seconds, rounds)
+        watch = clock.Stopwatch()
+        while len(times[0]) < rounds or watch.seconds < seconds:
+            for number in order.sample(range(2), 2):
+                times[number].append(contestants[number].take(step, steps))
+            step += steps + 1
     finally:
         for contestant in contestants:
             contestant.process.terminate()
             contestant.process.wait()
-
-
-def _ratio(contestants: list[Contestant], steps: int, seconds: float, rounds: int) -> Interval:
-    order, step, watch = random.Random(0), WARMUP_STEPS + 1, clock.Stopwatch()
-    times: list[list[float]] = [[], []]
-    while len(times[0]) < rounds or watch.seconds < seconds:
-        for number in order.sample(range(2), 2):
-            times[number].append(contestants[number].take(step, steps))
-        step += steps + 1
     before, after = times
     return paired_ratio(after, before)
 

@@ -6,8 +6,9 @@ without the words that say where data and results lie; ``session``, as in ``run.
 
 import argparse
 import json
+import random
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -31,21 +32,20 @@ class Check:
     ``name``: a word. ``results``: the folder below which its record is written; without it, there is no record.
     """
 
-    def __init__(self, name: str, results: Path | None, device: torch.device = CPU) -> None:
-        self._name, self._results, self._device = name, results and results.expanduser(), device
+    def __init__(self, name: str, results: Path | None) -> None:
+        self._name, self._results = name, results and results.expanduser()
         self._contention: ProbedContention | None = None
-        self._session = provenance.session(device, 0)
+        self._session = provenance.session(CPU, 0)
         if self._results:
             (self._results / "checks").mkdir(parents=True, exist_ok=True)  # before measuring, so that it fails at once
 
     @contextmanager
-    def measuring(self, processes: Collection[int | str] = ("self",)) -> Iterator[None]:
-        """Inside the context campaign workers pause, and it is recorded whether other work slowed ``processes`` down.
+    def measuring(self) -> Iterator[None]:
+        """Inside the context campaign workers pause, and it is recorded whether other work slowed this process down.
 
-        ``processes``: the ids of the processes that do the work; by default, it is this one. Probes are taken at the
-        beginning and at the end; call :meth:`probe` between pieces of work for more.
+        Probes are taken at the beginning and at the end; call :meth:`probe` between pieces of work for more.
         """
-        self._contention = self._contention or ProbedContention(self._device, processes=processes)
+        self._contention = self._contention or ProbedContention(CPU)
         with measuring(inform):
             self._contention.probe_at_an_edge()
             with self._contention.watch():
@@ -134,6 +134,13 @@ def at_least(least: int) -> Callable[[str], int]:
         return int(text)
 
     return integer
+
+
+def shuffled(numbers: Mapping[str, int]) -> list[str]:
+    """Return each kind of part as often as its number says, in random order, always the same."""
+    kinds = [kind for kind, number in numbers.items() for _ in range(number)]
+    random.Random(0).shuffle(kinds)
+    return kinds
 
 
 def add_option(parser: argparse.ArgumentParser, default: Path | None = Path("results")) -> None:

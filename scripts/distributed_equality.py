@@ -91,10 +91,7 @@ def main() -> int:
     record, sizes, found = Check("distributed_equality", options.results), [*map(int, options.sizes.split(","))], []
     data = [f"data.root={options.data_root}"] if options.data_root else []
     for task, norm in itertools.product(options.tasks.split(","), options.norms.split(",")):
-        words, root = (
-            words_of(task, norm, options.steps, options.scale),
-            Path(tempfile.mkdtemp(prefix="rmsexp-equality-")),
-        )
+        words, root = words_of(task, norm, options.steps, options.scale), Path(tempfile.mkdtemp(prefix="rmsexp-"))
         errors = check([*words, *data], options.steps, sizes, root)
         print(f"{task} {norm}: {'; '.join(errors) or 'equal'}; {root}", flush=True)
         found.append({"task": task, "norm": norm, "errors": errors})

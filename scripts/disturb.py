@@ -261,10 +261,8 @@ def chaos(times: int, root: Path, rng: random.Random, words: Sequence[str]) -> F
     statuses.append(start(killed, log).end())
     if any(statuses):
         return {"kills": times, "errors": [*errors, f"the exit statuses are {statuses}: see {log}"]}
-    return {
-        "kills": times,
-        "errors": errors + differences(*(run_content(root / name) for name in ("reference", "killed"))),
-    }
+    errors += differences(*(run_content(root / name) for name in ("reference", "killed")))
+    return {"kills": times, "errors": errors}
 
 
 # -------------------------------------------------------------------------------------- commands as a user types them

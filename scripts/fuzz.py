@@ -322,9 +322,7 @@ def check(reader: Reader, examples: int, seed: int) -> Counter[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--examples", type=int, default=200, help="number of inputs per reader, fewer for slow ones (200)"
-    )
+    parser.add_argument("--examples", type=int, default=200, help="inputs per reader, fewer for slow ones (200)")
     parser.add_argument("--reader", choices=READERS, metavar="NAME", help=f"only one of {', '.join(READERS)}")
     parser.add_argument("--seed", type=int, default=0, help="seed of the inputs (0)")
     options = parser.parse_args(argv)

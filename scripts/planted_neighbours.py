@@ -19,7 +19,6 @@ Of the runs of same_core at least 90 % should be marked as disturbed, of the qui
 import argparse
 import contextlib
 import os
-import random
 import statistics
 import subprocess
 import sys
@@ -63,20 +62,14 @@ def main() -> None:
         sys.exit("this needs two cores; taskset or the container allows one")
     words = [*WORDS, *map(config.expand_home, arguments.overrides)]
     job = config.job(words)  # a mistake is reported before the first run
-    planned = [{"kind": kind, "words": words} for kind in order(arguments.runs, arguments.quiet)]
+    numbers = dict.fromkeys(KINDS, arguments.runs) | {"quiet": arguments.quiet}
+    planned = [{"kind": kind, "words": words} for kind in check_record.shuffled(numbers)]
     runs = check_record.Parts(NAME, arguments.results, planned)
     with process.ending_on_signals():  # so that a run and its neighbour end, too
         for number in runs.left:
             runs.add(train(planned[number]["kind"], words, cores))
             print(f"{number + 1}/{len(planned)} {describe(runs.done[-1])}", flush=True)
     runs.write({"threads": job.config.threads, "runs": runs.done, "summary": summarise(runs.done)})
-
-
-def order(neighbours: int, alone: int) -> list[str]:
-    """Return the kind of each run, in random order, always the same."""
-    kinds = [kind for kind in KINDS for _ in range(alone if kind == "quiet" else neighbours)]
-    random.Random(0).shuffle(kinds)
-    return kinds
 
 
 def train(kind: str, words: list[str], cores: list[int]) -> dict[str, Any]:

@@ -74,20 +74,17 @@ def share(intervals: Sequence[Interval]) -> float:
 
 def markdown(lines: Sequence[Mapping[str, float]]) -> str:
     """Return the lines of a simulation as a Markdown table."""
-    return markup.markdown(
-        pd.DataFrame(
-            [
-                {
-                    "autocorrelation of rounds": f"{line['autocorrelation']:g}",
-                    "rounds per process": f"{line['rounds']}",
-                    "spread of processes": f"{line['spread']:.0%}".replace("%", " %"),
-                    "interval over six processes": f"{100 * line['over_processes']:.1f} %",
-                    "interval of one process": f"{100 * line['within_process']:.1f} %",
-                }
-                for line in lines
-            ]
-        )
-    )
+    rows = [
+        {
+            "autocorrelation of rounds": f"{line['autocorrelation']:g}",
+            "rounds per process": f"{line['rounds']}",
+            "spread of processes": f"{line['spread']:.0%}".replace("%", " %"),
+            "interval over six processes": f"{100 * line['over_processes']:.1f} %",
+            "interval of one process": f"{100 * line['within_process']:.1f} %",
+        }
+        for line in lines
+    ]
+    return markup.markdown(pd.DataFrame(rows))
 
 
 def main() -> None:

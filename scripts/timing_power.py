@@ -11,7 +11,6 @@ all trials are done, their record is written (see check_record.py) and the lines
 """
 
 import argparse
-import random
 import statistics
 import time
 from contextlib import nullcontext
@@ -74,19 +73,13 @@ def main() -> None:
     words = [*WORDS, *map(config.expand_home, arguments.overrides)]
     job = config.job(words)  # a mistake is reported before the first trial
     options = {"share": arguments.share, "budget": arguments.budget, "words": words}
-    planned = [{"kind": kind} | options for kind in order(arguments.equal, arguments.slowed)]
+    numbers = {EQUAL: arguments.equal, SLOWED: arguments.slowed}
+    planned = [{"kind": kind} | options for kind in check_record.shuffled(numbers)]
     trials = check_record.Parts(NAME, arguments.results, planned)
     for number in trials.left:
         trials.add(run_trial(number, **planned[number]))
         print(f"{number + 1}/{len(planned)} {describe(trials.done[-1])}", flush=True)
     trials.write({"threads": job.config.threads, "trials": trials.done, "summary": summarise(trials.done)})
-
-
-def order(equal: int, slowed: int) -> list[str]:
-    """Return the kind of each trial, in random order, always the same."""
-    kinds = [EQUAL] * equal + [SLOWED] * slowed
-    random.Random(0).shuffle(kinds)
-    return kinds
 
 
 def run_trial(number: int, kind: str, share: float, budget: float, words: list[str]) -> dict[str, Any]:

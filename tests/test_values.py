@@ -98,18 +98,6 @@ def test_a_damaged_recorded_config_is_compared_as_it_is(content: dict[str, objec
 # --- missing values
 
 
-@pytest.mark.parametrize(
-    ("word", "key"),
-    [
-        *((f"{key}=???", key) for key in ("optim.lr", "threads", "norm.eps", "norm.axes", "data.root", "results")),
-        ("norm.axes=[2,???]", r"norm.axes\[1\]"),
-    ],
-)
-def test_a_missing_value_is_refused(word: str, key: str) -> None:
-    with pytest.raises(config.ConfigError, match=rf"^{key} has no value"):
-        config.job([word])
-
-
 def test_a_config_file_can_leave_a_value_to_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "norm").mkdir()
     (tmp_path / "norm/own.yaml").write_text("_target_: rmsexp.norms.RMS\nname: own\nimpl: eager\neps: ???\n")

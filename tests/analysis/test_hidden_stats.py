@@ -82,24 +82,18 @@ def test_statistics_equal_those_of_stepwise_decoding(text_root: Path, norm: str,
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_the_command_writes_a_table_per_run(
-    text_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [*tiny("rnnsearch"), *EDGES, f"data.root={text_root}", f"results={tmp_path}"]
-    jobs = [config.job([*words, f"norm={norm}"]) for norm in ("rms",)]
-    assert [runner.execute(job).status for job in jobs] == ["finished"]
-    folders = [job.folder for job in jobs]
+def test_the_command_writes_a_table(text_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = config.job([*tiny("rnnsearch"), *EDGES, f"data.root={text_root}", f"results={tmp_path}", "norm=rms"])
+    assert runner.execute(job).status == "finished"
     capsys.readouterr()
-    assert main(["hidden_stats", *map(str, folders)]) == 0
-    output = capsys.readouterr().out
-    for folder in folders:
-        assert f"written {folder / 'hidden_stats.csv'}" in output
-        table = pd.read_csv(folder / "hidden_stats.csv")
-        assert table["position"].tolist() == POSITIONS[:-1] * 3 + ["all"] * 3
-        task, model, _ = trained.load(folder, TranslationTask, torch.device("cpu"), lambda _: None)
-        batches = list(task.held_out_batches(task.text.held_out["valid"]))
-        assert table["vectors"].to_list() == [16] * 12 + [sum(len(batch.real) for batch in batches)] * 3
-        assert_close(table, hidden_stats.hidden_stats(model, batches), 1e-6)
+    assert main(["hidden_stats", str(job.folder)]) == 0
+    assert f"written {job.folder / 'hidden_stats.csv'}" in capsys.readouterr().out
+    table = pd.read_csv(job.folder / "hidden_stats.csv")
+    assert table["position"].tolist() == POSITIONS[:-1] * 3 + ["all"] * 3
+    task, model, _ = trained.load(job.folder, TranslationTask, torch.device("cpu"), lambda _: None)
+    batches = list(task.held_out_batches(task.text.held_out["valid"]))
+    assert table["vectors"].to_list() == [16] * 12 + [sum(len(batch.real) for batch in batches)] * 3
+    assert_close(table, hidden_stats.hidden_stats(model, batches), 1e-6)
 
 
 def test_the_published_table_has_the_numbers_of_table_5() -> None:

@@ -10,7 +10,6 @@ from helpers.own_steps import make_step
 
 import rmsexp
 from rmsexp.measure import interleaved
-from rmsexp.measure.new_process import ProcessError
 from rmsexp.measure.own_steps import OwnSteps
 from rmsexp.records.frames import timing_records
 from rmsexp.system.command_line import ConfigError
@@ -56,12 +55,6 @@ def test_mistakes_are_named_before_anything_is_measured(
     with pytest.raises((ConfigError, ValueError), match=named):
         rmsexp.compare_steps(makers, results=tmp_path, **keywords)  # type: ignore[arg-type]
     assert not any(tmp_path.iterdir())
-
-
-def test_the_error_of_a_maker_is_told(tmp_path: Path) -> None:
-    makers = {"a": make_step, "b": partial(make_step, "no_such_norm")}
-    with pytest.raises(ProcessError, match="no_such_norm"):
-        rmsexp.compare_steps(makers, results=tmp_path, processes=1, report=lambda _: None)
 
 
 def test_times_of_an_edited_module_are_not_pooled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,14 +72,6 @@ def reported(results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     return report_of_results
 
 
-def with_rows(folder: Path, change: Callable[[str], str]) -> None:
-    """Change the rows of a run, with the status that belongs to them."""
-    files = RunFolder(folder)
-    content = change(files.metrics_path.read_text())
-    files.metrics_path.write_text(content)
-    files.write_status("finished", files.read_status()["step"])
-
-
 # --- values; each report has a run or record with each of them
 
 
@@ -97,15 +89,12 @@ def test_impossible_values_are_listed(results: Path, reported: Callable[..., str
         ("loss", "1" + "0" * 400),
     ]
     folders = bad_runs(results, len(values))
-    for folder, (key, value) in zip(folders, values, strict=True):
-
-        def change(text: str, key: str = key, value: str = value) -> str:
-            rows = [json.loads(line) for line in text.splitlines()]
-            for row in rows[-2:]:
-                row[key] = dict.fromkeys(row["seconds"], "VALUE") if key == "seconds" else "VALUE"
-            return "".join(json.dumps(row) + "\n" for row in rows).replace('"VALUE"', value)
-
-        with_rows(folder, change)
+    for files, (key, value) in zip(map(RunFolder, folders), values, strict=True):
+        rows = [json.loads(line) for line in files.metrics_path.read_text().splitlines()]
+        for row in rows[-2:]:
+            row[key] = dict.fromkeys(row["seconds"], "VALUE") if key == "seconds" else "VALUE"
+        files.metrics_path.write_text("".join(json.dumps(row) + "\n" for row in rows).replace('"VALUE"', value))
+        files.write_status("finished", files.read_status()["step"])
     problems, text = reported(figures=True), (results / "report/report.md").read_text()
     for folder in folders:
         assert str(folder / record.METRICS) in problems

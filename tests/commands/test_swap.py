@@ -1,5 +1,6 @@
 """``python -m rmsexp.swap``: what another norm would change in a model of one's own."""
 
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,8 @@ import pytest
 
 from rmsexp import compare
 from rmsexp.commands import swap
+from rmsexp.measure import processes
+from rmsexp.records.frames import timing_records
 
 OWN = "helpers.own_steps:"
 WORDS = [OWN + "make_model", "--batch", OWN + "make_batch"]
@@ -21,6 +24,11 @@ def test_the_page_says_what_was_measured(
 ) -> None:
     forms = [("rms+eps=1e-6", "fused"), ("nn.RMSNorm", "eager")]  # few, since each process has at most four
     monkeypatch.setattr(swap.UserModel, "can_be", lambda _, norm, impl: (norm, impl) in forms)
+
+    def in_new_process(_: str, work: Any, arguments: tuple[Any, ...], report: Any) -> Any:
+        return work(*pickle.loads(pickle.dumps(arguments)), report)  # a new one would import torch for seconds
+
+    monkeypatch.setattr(processes, "in_new_process", in_new_process)
     place = ["--results", str(tmp_path), "--name", "tiny"]
     quick = ["--steps", "10", "--seeds", "2", "--processes", "1", "--budget", "0.3"]
     assert swap.main([*WORDS, "--loss", OWN + "mean_square", *place, *quick, "--norm", "rms+eps=1e-6"]) == 0
@@ -42,6 +50,7 @@ def test_the_page_says_what_was_measured(
         *(("rms+eps=1e-6", seed) for seed in range(2)),
     ]
     assert set(runs["step"]) == {10}
+    assert set(timing_records.load(tmp_path)["impl"]) == {"own"}  # not "own, same process"
 
 
 def found(new: list[list[float]], ratio: tuple[float, float, float]) -> swap.Swap:

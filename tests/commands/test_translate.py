@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from helpers.cases import some
 from helpers.tasks import Ended
-from helpers.translation_tasks import TASKS, tiny
+from helpers.translation_tasks import tiny
 
 from rmsexp import config
 from rmsexp.commands import result, translate
@@ -25,46 +24,26 @@ from rmsexp.work import runner
 
 Translate = Callable[..., Ended]
 EDGES = ("log_every=20", "eval_every=40", "checkpoint_every=40", "threads=1", "device=cpu")
-SEARCH = ("decoding.max_length=25", "decoding.valid_beam=3")
-LEARNT = {  # options with which a run learns a little in seconds
-    "rnnsearch": ("max_steps=100", "optim.lr=0.02", "data.max_length=18", "model.embedding=16", "model.hidden=24"),
-    "transformer": (
-        *("max_steps=80", "optim.lr=0.02", "schedule.warmup=20"),
-        *("model.width=32", "tokens=1000", "accumulate=1"),
-    ),
-}
-
-
-def train(root: Path, results: Path, task: str, *more: str) -> Path:
-    """Do a run of ``task`` with the options ``LEARNT``, and return its folder."""
-    options = [f"data.root={root}", f"results={results}", *EDGES]
-    job = config.job([*tiny(task), *LEARNT[task], *SEARCH, *options, *more])
-    assert runner.execute(job).status == "finished"
-    return job.folder
-
-
-class Runs(dict[str, Path]):
-    """The folder of a trained run of each task, which is trained when it is asked for."""
-
-    def __init__(self, text_root: Path, results: Path) -> None:
-        super().__init__()
-        self._folders = text_root, results
-
-    def __missing__(self, task: str) -> Path:
-        self[task] = train(*self._folders, task)
-        return self[task]
+LEARNT = (  # options with which a run learns a little in seconds
+    *("max_steps=80", "optim.lr=0.02", "schedule.warmup=20", "model.width=32", "tokens=1000", "accumulate=1"),
+    *("decoding.max_length=25", "decoding.valid_beam=3"),
+)
 
 
 @pytest.fixture(scope="module")
-def runs(text_root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return Runs(text_root, tmp_path_factory.mktemp("results"))
+def run(text_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a trained run."""
+    places = [f"data.root={text_root}", f"results={tmp_path_factory.mktemp('results')}"]
+    job = config.job([*tiny("transformer"), *LEARNT, *places, *EDGES])
+    assert runner.execute(job).status == "finished"
+    return job.folder
 
 
 @pytest.fixture
 def translated(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Translate:
     """Return a function that runs a command line in this process, with text or bytes as its input."""
 
-    def run(text: str | bytes, *words: str | Path) -> Ended:
+    def call(text: str | bytes, *words: str | Path) -> Ended:
         content = text.encode() if isinstance(text, str) else text
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), encoding="utf-8"))
         monkeypatch.setattr(sys, "argv", ["translate", *map(str, words)])
@@ -74,7 +53,7 @@ def translated(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
             status = int(end.code or 0)
         return Ended(status, *capsys.readouterr())
 
-    return run
+    return call
 
 
 def held_out(split: str) -> tuple[list[str], list[str]]:
@@ -82,62 +61,57 @@ def held_out(split: str) -> tuple[list[str], list[str]]:
     return list(sources), list(references)
 
 
-@pytest.mark.parametrize("task", some(TASKS, ["transformer"]))
-def test_scores_equal_those_of_the_run_s_evaluation(runs: dict[str, Path], translated: Translate, task: str) -> None:
-    best = checkpoint.read(runs[task] / record.CHECKPOINTS / "best.pt")
+def test_scores_equal_those_of_the_run_s_evaluation(run: Path, translated: Translate) -> None:
+    best = checkpoint.read(run / record.CHECKPOINTS / "best.pt")
     assert best["step"] > 0
     sources, references = held_out("valid")
-    done = translated("\n".join(sources) + "\n", runs[task], "--beam", "3")
+    done = translated("\n".join(sources) + "\n", run, "--beam", "3")
     assert done.status == 0
     assert f"translating 16 lines with the model of step {best['step']}" in done.err
     scores = bleu.score(done.out.splitlines(), references)
-    rows = [row for row in result.read(runs[task]).metrics if row["split"] == "valid"]
+    rows = [row for row in result.read(run).metrics if row["split"] == "valid"]
     (row,) = [row for row in rows if row["step"] == best["step"]]
     assert (scores["bleu"], scores["chrf"]) == (row["bleu"], row["chrf"])
     assert 0 < scores["bleu"] == best["bleu"] == max(row["bleu"] for row in rows)
 
 
-@pytest.mark.parametrize("task", some(TASKS, ["transformer"]))
-def test_beam_size_defaults_to_the_config_s(runs: dict[str, Path], translated: Translate, task: str) -> None:
+def test_beam_size_defaults_to_the_config_s(run: Path, translated: Translate) -> None:
     text = "\n".join(held_out("test")[0])
-    two, greedy, wide = (translated(text, runs[task], "--beam", beam).out for beam in "215")
-    assert translated(text, runs[task]).out == two  # the config's beam size for test sets is 2
+    two, greedy, wide = (translated(text, run, "--beam", beam).out for beam in "215")
+    assert translated(text, run).out == two  # the config's beam size for test sets is 2
     assert len({two, greedy, wide}) > 1
 
 
-@pytest.mark.parametrize("task", some(TASKS, ["transformer"]))
-def test_every_input_line_gives_one_output_line(runs: dict[str, Path], translated: Translate, task: str) -> None:
+def test_every_input_line_gives_one_output_line(run: Path, translated: Translate) -> None:
     sources, _ = held_out("test")
-    alone = translated("\n".join(sources[:3]), runs[task]).out.splitlines()
+    alone = translated("\n".join(sources[:3]), run).out.splitlines()
     assert len(alone) == 3
     text = f"\n{sources[0]}\n\n  \n{sources[1]}\n\u2028a\x0bb\u0085\n{sources[2]}\r\n\n"
-    done = translated(text, runs[task])
+    done = translated(text, run)
     lines = done.out.split("\n")
     assert lines.pop() == ""
     assert len(lines) == 8
     assert "8 lines" in done.err
     assert (lines[1], lines[4], lines[6]) == tuple(alone)
-    assert translated("\ufeff" + "\n".join(sources[:3]), runs[task]).out.splitlines() == alone  # a byte order mark
+    assert translated("\ufeff" + "\n".join(sources[:3]), run).out.splitlines() == alone  # a byte order mark
 
 
-def test_a_line_of_too_many_tokens_is_refused_before_it_takes_the_memory(
-    runs: dict[str, Path], translated: Translate
-) -> None:
-    done = translated(f"a man\n{'a man ' * 1500}\n", runs["transformer"])
+def test_a_line_of_too_many_tokens_is_refused_before_it_takes_the_memory(run: Path, translated: Translate) -> None:
+    done = translated(f"a man\n{'a man ' * 1500}\n", run)
     done.assert_failed("line 2 has 6,000 tokens, and the limit is 2,000; write one sentence per line")
 
 
 def test_a_foreign_or_damaged_checkpoint_and_input_that_is_not_utf8_are_refused(
-    runs: dict[str, Path], translated: Translate, tmp_path: Path
+    run: Path, translated: Translate, tmp_path: Path
 ) -> None:
-    translated(b"A dog.\nA \xff cat.\n", runs["transformer"]).assert_failed("'utf-8' codec can't decode byte 0xff")
-    run = with_config(runs["transformer"], tmp_path / "run", precision="bfloat16")
-    best = run / record.CHECKPOINTS / "best.pt"
-    translated("a\n", run).assert_failed(f"{best} is of another run (its config is ")
+    translated(b"A dog.\nA \xff cat.\n", run).assert_failed("'utf-8' codec can't decode byte 0xff")
+    copy = with_config(run, tmp_path / "run", precision="bfloat16")
+    best = copy / record.CHECKPOINTS / "best.pt"
+    translated("a\n", copy).assert_failed(f"{best} is of another run (its config is ")
     best.write_bytes(best.read_bytes()[:-99])
-    translated("a\n", run).assert_failed("checkpoints/best.pt is damaged")
+    translated("a\n", copy).assert_failed("checkpoints/best.pt is damaged")
     best.unlink()
-    translated("a\n", run).assert_failed("checkpoints/best.pt is missing")
+    translated("a\n", copy).assert_failed("checkpoints/best.pt is missing")
 
 
 def with_config(run: Path, to: Path, **changes: Any) -> Path:
@@ -149,9 +123,9 @@ def with_config(run: Path, to: Path, **changes: Any) -> Path:
 
 @pytest.mark.parametrize("payload", [{"step": 3}, {"step": 3, "model": {}}, {"step": 3, "model": {"x": torch.ones(9)}}])
 def test_a_checkpoint_of_another_model_is_refused(
-    payload: dict[str, Any], runs: dict[str, Path], translated: Translate, tmp_path: Path
+    payload: dict[str, Any], run: Path, translated: Translate, tmp_path: Path
 ) -> None:
-    shutil.copytree(runs["transformer"], tmp_path / "run")
+    shutil.copytree(run, tmp_path / "run")
     path = tmp_path / "run" / record.CHECKPOINTS / "best.pt"
     checkpoint.save_best(path.parent, {"identity": checkpoint.read(path)["identity"]} | payload)
     done = translated("a\n", tmp_path / "run")
@@ -162,14 +136,13 @@ def test_a_checkpoint_of_another_model_is_refused(
 
 
 def test_a_norm_that_the_user_names_is_imported(
-    runs: dict[str, Path], translated: Translate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, translated: Translate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run with a norm from outside the package is refused, unless its class is named on the command line."""
     lines = ("from dataclasses import dataclass", "from rmsexp.norms import RMS", "@dataclass(frozen=True)")
     (tmp_path / "norm_of_the_user.py").write_text("\n".join([*lines, "class Own(RMS): pass\n"]))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])  # as the console script has it
-    run = runs["transformer"]
     norm = yaml.safe_load((run / record.CONFIG).read_text())["norm"] | {"_target_": "norm_of_the_user.Own"}
     own = with_config(run, tmp_path / "run", norm=norm)
     payload = checkpoint.read(own / record.CHECKPOINTS / checkpoint.BEST)
@@ -182,12 +155,12 @@ def test_a_norm_that_the_user_names_is_imported(
     assert (accepted.status, accepted.out) == (0, translated("a\n", run).out)
 
 
-def test_other_data_are_refused(runs: dict[str, Path], translated: Translate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_data_are_refused(run: Path, translated: Translate, monkeypatch: pytest.MonkeyPatch) -> None:
     from rmsexp.tasks import translation
 
     other = phrases.phrases(50, 5, 5)
     monkeypatch.setitem(translation.SOURCES, "phrases", lambda _: other)
-    done = translated("a\n", runs["transformer"])
+    done = translated("a\n", run)
     done.assert_failed("was trained on other data")
 
 

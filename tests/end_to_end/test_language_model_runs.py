@@ -1,10 +1,9 @@
-"""Whole runs of the language model: norms, resuming, your own files, and generated text."""
+"""Whole runs of the language model: your own files, and generated text."""
 
 from pathlib import Path
 
 import pytest
 from helpers.language_models import TINY
-from helpers.stopping import assert_stopping_changes_nothing
 from helpers.tasks import Main
 
 from rmsexp.commands import generate, result
@@ -12,13 +11,6 @@ from rmsexp.records import record
 from rmsexp.system import atomic, readers
 
 pytestmark = pytest.mark.usefixtures("small_synthetic_data")
-
-
-@pytest.mark.parametrize("norm", ["bn", pytest.param("rms", marks=pytest.mark.minutes)])
-def test_a_stopped_run_ends_like_an_undisturbed_run(norm: str, tmp_path: Path) -> None:
-    """The sequences of an epoch give two steps, so the runs stop in different epochs."""
-    options = [*TINY, "context=64", "batch_size=20", f"norm={norm}", f"data.root={tmp_path}"]
-    assert_stopping_changes_nothing(options, tmp_path)
 
 
 def test_a_run_on_files_generates_text(main: Main, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -136,7 +136,13 @@ distributed.timeout=1e15 -> distributed.timeout
 -m hydra.mode=RUN -> hydra.mode=RUN
 hydra.run.dir=x -> results=DIR
 +logger.wandb.api_key=secret -> logger.wandb.api_key
-model.init=??? -> model.init
+model.init=??? -> model.init has no value
+threads=??? -> threads has no value
+norm.eps=??? -> norm.eps has no value
+norm.axes=??? -> norm.axes has no value
+norm.axes=[2,???] -> norm.axes[1] has no value
+data.root=??? -> data.root has no value
+results=??? -> results has no value
 --config-dir DIR norm=missing -> nowhere.Missing
 --config-dir DIR norm=no_norm -> collections.OrderedDict
 --config-dir DIR norm=no_class -> names no class
@@ -154,11 +160,42 @@ def test_a_mistake_is_reported_in_one_line(line: str, bench: Bench, tmp_path: Pa
 
 
 MISTAKES_IN_TASKS = """
+cifar10 batch_size=8 micro_batches=9 -> micro_batches
+cifar10 micro_batches=0 -> micro_batches
+cifar10 evaluation=score -> evaluation
+cifar10 evaluation=scored schedule.steps=19 schedule.period=1 -> schedule.steps
+cifar10 evaluation=scored -> data.validation
+language_model context=1 -> context
+language_model data.tokens=words -> data.tokens
+language_model data.name=files data.train=a data.valid=b -> data.name=files needs data.test
+language_model data.held_out=0 -> data.held_out
+language_model data.held_out=20 -> data.held_out
+language_model data.vocabulary=1 -> data.vocabulary
+language_model data.vocabulary=300 -> data.vocabulary
+language_model data.valid=b -> data.valid
+language_model schedule.warmup=9 schedule.steps=9 -> schedule.warmup
+language_model model.placement=middle -> model.placement
+language_model model.attention_placement=middle -> model.attention_placement
+language_model optim.weight_decay=-1 -> optim.weight_decay
+language_model schedule.floor=1 -> schedule.floor
+language_model model.width=0 -> model.width
+language_model model.width=12 model.heads=4 -> model.width
+language_model model.layers=0 -> model.layers
+language_model model.heads=4 model.kv_heads=3 -> model.kv_heads
+language_model model.activation=relu -> model.activation
+transformer model.heads=0 -> model.heads
 transformer model.heads=3 -> model.heads
+transformer model.width=0 -> model.width
+transformer model.width=2 model.heads=1 -> model.width
 transformer model.width=15 model.heads=5 -> model.width
 transformer tokens=0 -> tokens
 transformer model.dropout=1 -> model.dropout
+transformer model.attention_dropout=-0.1 -> model.attention_dropout
+transformer model.relu_dropout=nan -> model.relu_dropout
+transformer model.inner=0 -> model.inner
+transformer model.layers=0 -> model.layers
 transformer model.layers=100000000 -> model.layers
+transformer micro_batches=2 -> accumulate
 transformer decoding.alpha=1000 -> decoding.alpha
 rnnsearch tokens=100 -> tokens
 rnnsearch label_smoothing=1 -> label_smoothing

@@ -1,4 +1,4 @@
-"""Whole runs of the attentive reader and order-embedding: resuming, the best checkpoint, mistakes."""
+"""Whole runs of the attentive reader and order-embedding: the best checkpoint, mistakes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from helpers.reading_and_retrieval import TASKS, tiny
-from helpers.stopping import assert_stopping_changes_nothing
 from helpers.tasks import Main
 
 from rmsexp.commands import result
@@ -17,20 +16,6 @@ from rmsexp.tasks import attentive_reader as reader
 from rmsexp.tasks import order_embedding as retrieval
 
 pytestmark = pytest.mark.usefixtures("small_synthetic_data")
-
-
-# each task, and each norm, at least once
-@pytest.mark.parametrize(
-    ("name", "norm", "size"),
-    [
-        *(("attentive_reader", "none", 30), ("order_embedding", "bn", 20)),
-        pytest.param("attentive_reader", "bn", 30, marks=pytest.mark.minutes),
-    ],
-)
-def test_a_stopped_run_ends_like_an_undisturbed_run(name: str, norm: str, size: int, tmp_path: Path) -> None:
-    """The runs have two steps per epoch, so they stop in different epochs, and the reader has dropout."""
-    options = [*tiny(name), f"batch_size={size}", f"norm={norm}", f"data.root={tmp_path}"]
-    assert_stopping_changes_nothing(options, tmp_path)
 
 
 @pytest.mark.parametrize(("name", "metric", "best"), [(TASKS[0], "error", min), (TASKS[1], "image_recall", max)])

@@ -14,6 +14,7 @@ from typing import Any
 import disturb
 import pytest
 import torch
+from helpers import language_models, reading_and_retrieval, translation_tasks
 from helpers.cases import some
 from helpers.stopping import (
     SHORT_RUN,
@@ -89,23 +90,14 @@ def test_a_run_continues_after_a_crash(
     assert_same(reference(norm), tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("method", "nth"),
-    [
-        *(("_update", nth) for nth in (2, WARMUP + 1, WARMUP + 6)),
-        ("_collect", 1),
-        ("isfinite", 5),  # a call in _collect, because the first evaluation makes only three
-        *((method, 3) for method in ("_log", "_evaluate", "_checkpoint")),
-        *(
-            pytest.param(method, nth, marks=pytest.mark.minutes)
-            for method, nth in (
-                *(("_update", nth) for nth in range(WARMUP + 2, WARMUP + 8 + 1) if nth != WARMUP + 6),
-                ("_collect", 2),
-                *((method, 1) for method in ("_log", "_evaluate", "_checkpoint")),
-            )
-        ),
-    ],
-)
+# the call of a method that the signal interrupts; isfinite is one in _collect, as the first evaluation makes only three
+AT = [("_update", nth) for nth in (2, WARMUP + 1, WARMUP + 6)]
+AT += [("_collect", 1), ("isfinite", 5), ("_log", 3), ("_evaluate", 3), ("_checkpoint", 3)]
+ALSO_AT = [("_update", nth) for nth in range(WARMUP + 2, WARMUP + 8 + 1) if nth != WARMUP + 6]
+ALSO_AT += [("_collect", 2), ("_log", 1), ("_evaluate", 1), ("_checkpoint", 1)]
+
+
+@pytest.mark.parametrize(("method", "nth"), some(AT + ALSO_AT, AT))
 def test_a_run_continues_after_sigterm_in_any_method(
     method: str, nth: int, data_root: Path, tmp_path: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,26 +162,30 @@ def test_continuing_a_finished_run_and_warming_up(
     assert_same(reference(norm), tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("task", "words"),
-    [
-        ("transformer", ["norm=wn"]),
-        pytest.param("rnnsearch", ["norm=bn"], marks=pytest.mark.minutes),
-        pytest.param(
-            "transformer", ["norm=bn", "batching=toolkit", "decoding.search=toolkit"], marks=pytest.mark.minutes
-        ),
-    ],
-)
-def test_translation_runs_continue_after_a_crash_and_sigterm(
-    task: str, words: list[str], text_root: Path, tmp_path: Path
+# with dropout, if the model has it, and few steps in an epoch; the Transformer has two micro-batches per step
+TASKS = {
+    "rnnsearch": [*tiny("rnnsearch"), *SHORT, "batch_size=30", "model.dropout=0.2"],
+    "transformer": [*tiny("transformer"), "tokens=1000", "model.dropout=0.1", "model.attention_dropout=0.1"],
+    "attentive_reader": [*reading_and_retrieval.tiny("attentive_reader"), "batch_size=30"],
+    "order_embedding": [*reading_and_retrieval.tiny("order_embedding"), "batch_size=20"],
+    "language_model": [*language_models.TINY, "context=64", "batch_size=20"],
+}
+
+
+KEPT = [("transformer", "norm=wn"), ("attentive_reader", "norm=none"), ("order_embedding", "norm=bn")]
+KEPT += [("language_model", "norm=bn")]
+OTHERS = [("language_model", "norm=rms"), ("attentive_reader", "norm=bn"), ("rnnsearch", "norm=bn")]
+OTHERS += [("transformer", "norm=bn batching=toolkit decoding.search=toolkit")]
+
+
+@pytest.mark.usefixtures("small_synthetic_data")
+@pytest.mark.parametrize(("task", "words"), some(KEPT + OTHERS, KEPT))
+def test_runs_of_other_tasks_continue_after_a_crash_and_sigterm(
+    task: str, words: str, text_root: Path, tmp_path: Path
 ) -> None:
-    """The runs include dropout and the end of an epoch; the Transformer has two micro-batches per step."""
-    task_options = {
-        "rnnsearch": [*SHORT, "batch_size=30", "model.dropout=0.2"],
-        "transformer": ["tokens=1000", "model.dropout=0.1", "model.attention_dropout=0.1"],
-    }[task]
-    options = [*tiny(task), *task_options, *words, f"data.root={text_root}"]
-    assert_stopping_changes_nothing(options, tmp_path)
+    """They stop in different epochs."""
+    root = text_root if task in translation_tasks.TASKS else tmp_path
+    assert_stopping_changes_nothing([*TASKS[task], *words.split(), f"data.root={root}"], tmp_path)
 
 
 def test_an_interrupted_run_records_divergence_like_an_undisturbed_run(
@@ -246,45 +242,25 @@ def test_damage_is_named_also_without_progress(
     assert lines == [f"warning: rms seed0: {last} is damaged", f"warning: rms seed0: {changed}"]
 
 
-def test_an_undamaged_checkpoint_is_never_replaced_by_a_damaged_one(tmp_path: Path) -> None:
-    """In the end ``last.pt`` is deleted, as if the process had been killed before it wrote the new file."""
-    identity = checkpoint.Identity(0, "config", "data")
-    known = {"identity": identity._asdict()}
-    values = [known | {"model": {"weight": torch.full((1000,), float(number))}} for number in range(3)]
-    for value in values[:2]:
-        checkpoint.save(tmp_path, value)
-    last = tmp_path / checkpoint.LAST
-    last.write_bytes(last.read_bytes()[:-1])
-    payload, (warning,) = checkpoint.load(tmp_path, identity, dict)
-    assert disturb.differences(payload, values[0]) == []
-    assert warning.startswith(f"{last} is damaged")
-    assert warning.endswith(f"continuing from {checkpoint.PREVIOUS}")
-    checkpoint.save(tmp_path, values[2])
-    last.unlink()
-    payload, warnings = checkpoint.load(tmp_path, identity, dict)
-    assert disturb.differences(payload, values[0]) == []
-    assert warnings == []
-
-
-def test_a_run_continues_after_sigkill(data_root: Path, tmp_path: Path) -> None:
+def test_a_run_continues_after_sigkill(data_root: Path, tmp_path: Path, reference: Reference) -> None:
     """A process is killed while it writes a checkpoint; the next one finishes the run.
 
     ``python scripts/disturb.py chaos`` kills many more. The run is done by a copy of a process of its own, because a
     copy of this one would have its threads' locks.
     """
-    program = "import disturb, pathlib, sys; kill = disturb.killing(disturb.Kill('checkpoint', 3)); "
+    program = "import disturb, pathlib, pytest, sys; from helpers import stopping; "
+    program += "stopping.evaluate_few_images(pytest.MonkeyPatch()); "
+    program += "kill = disturb.killing(disturb.Kill('checkpoint', 3)); "
     program += "print(disturb.start(['rmsexp', *sys.argv[2:]], pathlib.Path(sys.argv[1]), kill).end())"
     command = [sys.executable, "-c", program, tmp_path / "log.txt", *words(data_root, tmp_path / "killed", "norm=bn")]
-    scripts = str(Path(disturb.__file__).parent)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join((scripts, *sys.path))}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert int(done.stdout) == -signal.SIGKILL, (tmp_path / "log.txt").read_text()
     assert list(tmp_path.rglob(".*.pt.*.tmp"))
     (folder,) = record.find_runs(tmp_path / "killed")
     assert record.RunFolder(folder).read_status()["status"] == "interrupted"
-    for name in ("killed", "reference"):
-        assert runner.execute(config.job(words(data_root, tmp_path / name, "norm=bn"))).status == "finished"
+    assert execute(data_root, tmp_path / "killed", "norm=bn").status == "finished"
     assert record.RunFolder(folder).read_run()["sessions"][-1]["from_step"] == 3
     assert not list(tmp_path.rglob(".*.tmp"))  # the run that continued removed those of the killed one
-    contents = [disturb.run_content(tmp_path / name) for name in ("reference", "killed")]
+    contents = [disturb.run_content(results) for results in (reference("bn"), tmp_path / "killed")]
     assert disturb.differences(*contents) == []

@@ -1,6 +1,5 @@
 """Sweeps whose runs are jobs of submitit: pre-emption, and machines without SLURM."""
 
-import os
 import signal
 import sys
 import threading
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers.campaigns import RUNS
-from helpers.stopping import assert_same, in_training
+from helpers.stopping import assert_same, send
 
 from rmsexp import config
 from rmsexp.commands import run
@@ -23,21 +22,13 @@ def _arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["rmsexp"])  # launch sets sys.argv for Hydra; this restores it after the test
 
 
-def send(number: signal.Signals, results: Path, step: int, ended: threading.Event) -> None:
-    """Send a signal to the process of the only run in ``results`` after this step."""
-    while not ended.wait(0.02):
-        for folder in in_training(results, step):
-            os.kill(folder.read_status()["process"], number)
-            return
-
-
 @pytest.mark.minutes
 def test_a_preempted_job_is_requeued(tmp_path: Path) -> None:
     """The run is saved before submitit gets the signal, and continued."""
     results = tmp_path / "preempted"
     assert runner.execute(config.job([*WORDS, f"results={tmp_path / 'whole'}"])).status == "finished"
     ended = threading.Event()
-    sender = threading.Thread(target=send, args=(signal.SIGUSR2, results, 20, ended))
+    sender = threading.Thread(target=send, args=(signal.SIGUSR2, results, 20, ended.is_set))
     sender.start()
     try:
         assert run.main(["-m", "hydra/launcher=submitit_local", *WORDS, f"results={results}"]) == 0

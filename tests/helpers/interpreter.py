@@ -20,23 +20,17 @@ ON_GPU = torch.cuda.is_available() and not INTERPRETED
 only_on_gpu = pytest.mark.skipif(not ON_GPU, reason="there is no GPU")
 
 
-def load_kernels() -> bool:
-    """Load the C++ kernels, in an interpreting process replaced by the Triton kernels; return whether this works."""
-    if not kernels.load():
-        return False
-    if INTERPRETED:
-        from rmsexp.norms.kernels import triton
-
-        triton.register("CPU")
-    return True
-
-
 def need_kernels() -> None:
-    """Load the kernels; skip the test where there is no C++ compiler, and fail it if they do not build or load.
+    """Load the C++ kernels, in an interpreting process replaced by the Triton kernels.
 
-    Compilers are those of rmsexp/norms/kernels/build.py. One that CXX names should be there.
+    Skip the test where there is no C++ compiler, and fail it if they do not build or load. Compilers are those of
+    rmsexp/norms/kernels/build.py. One that CXX names should be there.
     """
-    if load_kernels():
+    if kernels.load():
+        if INTERPRETED:
+            from rmsexp.norms.kernels import triton
+
+            triton.register("CPU")
         return
     if not (os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")):
         pytest.skip("the fused kernels cannot be built here; their tests need a C++ compiler")
@@ -48,10 +42,3 @@ def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProce
     folder = Path(__file__).parents[1] / "norms/kernels"
     command = [sys.executable, *arguments]
     return subprocess.run(command, env={**os.environ, **environment}, cwd=folder, capture_output=True, text=True)
-
-
-def assert_passes_in_the_interpreter(file: str) -> None:
-    """Assert that the tests of a file, and of its sequel "…_recurrences.py" if any, pass in an interpreting process."""
-    files = [file, *map(str, Path(file).parent.glob(f"{Path(file).stem}_recurrences.py"))]
-    process = run_python("-m", "pytest", "-p", "no:cacheprovider", *files, TRITON_INTERPRET="1")
-    assert process.returncode == 0, process.stdout[-8000:]

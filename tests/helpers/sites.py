@@ -82,11 +82,6 @@ def with_gain_and_shift(layer: Any, x: Tensor) -> Tensor:
     return x if layer.bias is None else x + layer.bias
 
 
-def start_of(name: str) -> float:
-    """Return the initial value of a gain, bias, alpha or offset with this name."""
-    return {"weight": 1.0, "gain": 1.0, "alpha": 0.5}.get(name.rpartition(".")[2], 0.0)
-
-
 def weight_of(site: Any) -> Tensor:
     """Return the effective weight of a linear layer: with a weight norm its rows are ``g_i v_i / |v_i|``."""
     weight: Tensor = site.weight

@@ -1,6 +1,8 @@
 """Stop runs at a chosen call of a method, and compare their results with those of undisturbed runs."""
 
+import os
 import signal
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -62,15 +64,18 @@ def terminate() -> None:
     signal.raise_signal(signal.SIGTERM)
 
 
-def in_training(results: Path, step: int) -> list[record.RunFolder]:
-    """Return the runs below ``results`` that processes train at this moment, and that have reached a step."""
-    folders = [record.RunFolder(path) for path in record.find_runs(results)]
-    return [folder for folder in folders if folder.read_status()["status"] == "running" and _reached(folder, step)]
+def send(number: signal.Signals, results: Path, step: int, ended: Callable[[], object]) -> None:
+    """Send a signal to the process that trains the only run in ``results`` once it has reached a step.
 
-
-def _reached(folder: record.RunFolder, step: int) -> bool:
-    rows = folder.read_metrics()[0] if folder.metrics_path.exists() else []
-    return bool(rows) and rows[-1]["step"] >= step
+    ``ended``: whether to give up.
+    """
+    while not ended():
+        for folder in map(record.RunFolder, record.find_runs(results)):
+            rows = folder.read_metrics()[0] if folder.metrics_path.exists() else []
+            if rows and rows[-1]["step"] >= step and (status := folder.read_status())["status"] == "running":
+                os.kill(status["process"], number)
+                return
+        time.sleep(0.02)
 
 
 def assert_same(a: Path, b: Path, besides: Sequence[str] = ()) -> None:

@@ -171,9 +171,9 @@ def test_the_lock_is_held_between_processes_and_freed_at_the_end(here: list[tupl
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.minutes), signal.SIGKILL])
 def test_a_measuring_process_ends_with_its_parent(number: signal.Signals, tmp_path: Path) -> None:
     code = (
-        "from rmsexp import config; from rmsexp.measure import processes; from helpers import measuring_work\n"
-        "from rmsexp.config.timing import TimingConfig\n"
-        "jobs = {norm: config.job([f'norm={norm}']) for norm in ('ln', 'rms')}\n"
+        "from types import SimpleNamespace as Job; from rmsexp.measure import processes\n"
+        "from rmsexp.config.timing import TimingConfig; from helpers import measuring_work\n"
+        "jobs = {norm: Job(setting='demo', impl='eager', config=Job(task='cifar10')) for norm in ('ln', 'rms')}\n"
         "report = lambda line: print(line, flush=True)\n"
         "next(processes.measure(jobs, TimingConfig(), report, measuring_work.endless))"
     )

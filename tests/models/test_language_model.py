@@ -166,23 +166,6 @@ def test_the_default_has_123_million_parameters() -> None:
     assert parameters(model) == 50_000 * 768 + 12 * (layer + 2 * 768) + 768 == 123_353_856
 
 
-MISTAKES: list[tuple[str, dict[str, Any]]] = [  # the key that the error names, and sizes
-    ("width", {"width": 0}),
-    ("layers", {"layers": 0}),
-    ("kv_heads", {"kv_heads": 3}),
-    ("width", {"width": 12}),
-    ("activation", {"activation": "relu"}),
-    ("placement", {"placement": "per"}),
-    ("attention_placement", {"attention_placement": "per"}),
-]
-
-
-@pytest.mark.parametrize(("key", "mistake"), MISTAKES)
-def test_invalid_sizes_are_refused(key: str, mistake: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"^model.{key}"):
-        sizes(**mistake)
-
-
 def initialised(name: str = "none", **other: Any) -> LanguageModel:
     model = LanguageModel(NORMS[name], 300, sizes(**other))
     init.initialise(model, init.lecun_normal, lambda name: stream(0, "init", name), model.initialisers())
@@ -303,6 +286,6 @@ def test_every_residual_sum_before_a_norm_is_one_operator_also_under_autocast(
     model = fill(LanguageModel(norms.RMS(name="n", impl="fused"), VOCABULARY, sizes(placement=placement))).float()
     with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.bfloat16):
         assert model.layers[0].feed_forward.up(torch.ones(1, 16)).dtype == dtype
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        with torch.autograd.profiler.profile() as profile:  # the start of torch.profiler takes seconds
             model(TOKENS)
-    assert sum(event.name == "rmsexp::add_normalise" for event in profile.events()) == 4
+    assert sum(event.name == "rmsexp::add_normalise" for event in profile.function_events) == 4

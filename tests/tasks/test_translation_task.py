@@ -15,7 +15,7 @@ import pytest
 import torch
 from helpers.sites import close, draw
 from helpers.tasks import assert_batches_follow_from_seed_and_step, shake, steps_of
-from helpers.translation_models import RAGGED, TARGETS, batch_of, by_sentence, pairs
+from helpers.translation_models import RAGGED, TARGETS, batch_of, pairs
 from helpers.translation_tasks import TASKS, TRAIN, make
 from torch import Tensor
 from torch.nn import functional as F
@@ -264,83 +264,49 @@ def example(lengths: tuple[tuple[int, int], ...] = RAGGED) -> tuple[Batch, Tenso
     return batch, 2 * draw(len(batch.real), TARGETS, seed=1).float()
 
 
-def cross_entropy(scores: list[float], target: int, true: float, other: float) -> float:
-    """Return a token's cross-entropy for target probabilities ``true`` (the token) and ``other`` (each other word)."""
-    log_total = math.log(sum(math.exp(score) for score in scores))
-    return -sum((true if word == target else other) * (score - log_total) for word, score in enumerate(scores))
+def cross_entropy(batch: Batch, logits: Tensor, true: float, other: float) -> Tensor:
+    """Return the cross-entropy of each token for target probabilities ``true`` (it) and ``other`` (each other word)."""
+    hot = F.one_hot(real_targets(batch), TARGETS)
+    log_totals = logits.exp().sum(1, keepdim=True).log()
+    return -(torch.where(hot == 1, true, other) * (logits - log_totals)).sum(1)
 
 
-def sentences(batch: Batch, logits: Tensor) -> list[list[tuple[list[float], int]]]:
-    """Return a list per sentence with a pair per token: its logits and its target."""
-    targets = [row[mask].tolist() for row, mask in zip(batch.target, batch.target_mask, strict=True)]
-    scores = [part.tolist() for part in by_sentence(logits, batch)]
-    return [list(zip(*both, strict=True)) for both in zip(scores, targets, strict=True)]
-
-
-def nematus(batch: Batch, logits: Tensor, e: float) -> float:
+def nematus(batch: Batch, logits: Tensor, e: float) -> Tensor:
     """Return the objective of Nematus: the cross-entropy, summed over tokens and averaged over sentences.
 
     Target probabilities are 1 - e + e / V for the true word and e / V for each other word.
     """
-    true, other = 1 - e + e / TARGETS, e / TARGETS
-    tokens = [token for sentence in sentences(batch, logits) for token in sentence]
-    return sum(cross_entropy(*token, true, other) for token in tokens) / len(batch.target)
+    return cross_entropy(batch, logits, 1 - e + e / TARGETS, e / TARGETS).sum() / len(batch.target)
 
 
-def zero(batch: Batch, logits: Tensor, e: float) -> float:
+def zero(batch: Batch, logits: Tensor, e: float) -> Tensor:
     """Return the objective of the toolkit zero: the cross-entropy, averaged over tokens and then over sentences.
 
     Target probabilities are 1 - e for the true word and e / (V - 1) for each other word; their entropy is subtracted.
     """
     true, other = 1 - e, e / (TARGETS - 1)
     entropy = -sum(p * math.log(p) for p in [true, *[other] * (TARGETS - 1)] if p)
-    means = [
-        sum(cross_entropy(*token, true, other) - entropy for token in sentence) / len(sentence)
-        for sentence in sentences(batch, logits)
-    ]
-    return sum(means) / len(means)
+    losses = cross_entropy(batch, logits, true, other) - entropy
+    return torch.stack([sentence.mean() for sentence in losses.split(batch.target_mask.sum(1).tolist())]).mean()
 
 
-FORMULAS: dict[str, Callable[[Batch, Tensor, float], float]] = {"rnnsearch": nematus, "transformer": zero}
+FORMULAS: dict[str, Callable[[Batch, Tensor, float], Tensor]] = {"rnnsearch": nematus, "transformer": zero}
 
 
 @BOTH
 @SMOOTHINGS
-def test_the_objective_is_the_formula(task: str, smoothing: float) -> None:
+def test_the_objective_and_its_gradient_are_the_formula_and_the_loss_is_per_token(task: str, smoothing: float) -> None:
+    """The loss is the plain cross-entropy, without smoothing."""
     batch, logits = example()
-    computed = objective(task, logits, batch, smoothing)
-    assert computed.loss.item() == pytest.approx(FORMULAS[task](batch, logits, smoothing), rel=1e-5)
-
-
-@BOTH
-@SMOOTHINGS
-def test_the_loss_is_the_plain_cross_entropy_per_token(task: str, smoothing: float) -> None:
-    batch, logits = example()
-    computed = objective(task, logits, batch, smoothing)
+    ours, exact = logits.clone().requires_grad_(), logits.double().requires_grad_()
+    computed, expected = objective(task, ours, batch, smoothing), FORMULAS[task](batch, exact, smoothing)
+    assert computed.loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    (gradient,), (by_formula,) = torch.autograd.grad(computed.loss, ours), torch.autograd.grad(expected, exact)
+    torch.testing.assert_close(gradient.double(), by_formula, rtol=1e-4, atol=1e-6)
     assert computed.count == batch.target_mask.sum() == sum(target for _, target in RAGGED)
     assert computed.sums.keys() == {"loss"}
     mean = computed.sums["loss"] / computed.count
     torch.testing.assert_close(mean, F.cross_entropy(logits, batch.target[batch.target_mask]))
-
-
-@pytest.mark.parametrize("smoothing", [0.1, 0.3])
-def test_the_smoothed_target_itself_is_the_best_prediction(smoothing: float) -> None:
-    """If the predictions are the smoothed targets, the gradient is 0.
-
-    The objective is then 0 for the Transformer; for RNNSearch it is the entropy of the targets, summed over tokens and
-    divided by the number of sentences.
-    """
-    batch, _ = example()
-    hot = F.one_hot(real_targets(batch), TARGETS).double()
-    others = {"rnnsearch": smoothing / TARGETS, "transformer": smoothing / (TARGETS - 1)}
-    for task, other in others.items():
-        probabilities = torch.where(hot == 1, 1 - other * (TARGETS - 1), other)
-        logits = probabilities.log().float().requires_grad_()
-        loss = objective(task, logits, batch, smoothing).loss
-        (gradient,) = torch.autograd.grad(loss, logits)
-        assert gradient.abs().max() < 1e-6
-        entropy = -(probabilities * probabilities.log()).sum() / len(batch.target)
-        assert loss.item() == pytest.approx(0 if task == "transformer" else entropy.item(), abs=2e-6, rel=1e-5)
 
 
 def test_second_derivatives_of_token_losses_are_refused() -> None:
@@ -354,9 +320,8 @@ def test_second_derivatives_of_token_losses_are_refused() -> None:
 def test_token_losses_are_the_formula() -> None:
     batch, logits = example()
     plain, smoothed = token_losses(logits, real_targets(batch), 0.2, 0.03)
-    tokens = [token for sentence in sentences(batch, logits) for token in sentence]
-    close(plain.tolist(), [cross_entropy(*token, 1.0, 0.0) for token in tokens], rtol=1e-5, atol=1e-6)
-    close(smoothed.tolist(), [cross_entropy(*token, 0.8, 0.03) for token in tokens], rtol=1e-5, atol=1e-6)
+    for losses, probabilities in ((plain, (1.0, 0.0)), (smoothed, (0.8, 0.03))):
+        close(losses.double(), cross_entropy(batch, logits.double(), *probabilities), rtol=1e-5, atol=1e-6)
     assert torch.equal(token_losses(logits.double(), real_targets(batch), 0.2, 0.03)[1], smoothed)  # in float32
     unsmoothed = token_losses(logits, real_targets(batch), 0.0, 0.0)
     assert torch.equal(unsmoothed[0], plain)

@@ -77,6 +77,9 @@ def test_the_previous_checkpoint_replaces_one_of_another_run_which_is_kept(tmp_p
     assert repr(read) == repr(payload(1.0))
     assert warning.startswith(str(tmp_path / LAST))
     assert repr(checkpoint.read(tmp_path / DAMAGED)) == repr(payload(2.0, OTHERS["seed"]))
+    checkpoint.save(tmp_path, payload(3.0))  # this does not replace the previous one, which is the only intact one
+    (tmp_path / LAST).unlink()
+    assert repr(checkpoint.load(tmp_path, IDENTITY, dict)) == repr((payload(1.0), []))
 
 
 def test_several_damaged_checkpoints_are_all_kept(tmp_path: Path) -> None:

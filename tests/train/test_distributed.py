@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import signal
 import subprocess
 import sys
-import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import distributed_equality
 import forked_run
 import pytest
 import torch
-from distributed_equality import words_of
 from helpers.campaigns import RUNS
-from helpers.stopping import assert_same
+from helpers.stopping import assert_same, send
 
 from rmsexp import config
 from rmsexp.commands import run
@@ -30,8 +28,6 @@ from rmsexp.train.group import Group, each
 from rmsexp.train.interrupt import Interrupt, Interrupted
 from rmsexp.work import runner
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with GPUs, autograd may not be used before and after a fork")
 def test_a_run_that_loses_a_process_saves_its_last_step_and_continues(
@@ -42,7 +38,7 @@ def test_a_run_that_loses_a_process_saves_its_last_step_and_continues(
     monkeypatch.setitem(language_model.SOURCES, "sentences", lambda *_: sentences)
     monkeypatch.setattr(forked_run, "KEPT", {})
     monkeypatch.setattr(forked_run, "LIMIT_SECONDS", 120)
-    words = [*words_of("language_model", "bn", 12, "tiny"), f"data.root={tmp_path}"]
+    words = [*distributed_equality.words_of("language_model", "bn", 12, "tiny"), f"data.root={tmp_path}"]
     one, two = ([*words, f"results={tmp_path / name}"] for name in ("one", "two"))
     assert runner.execute(config.job(one)).status == "finished"
 
@@ -62,31 +58,16 @@ def test_a_run_that_loses_a_process_saves_its_last_step_and_continues(
     assert "world_size" not in of_one
 
 
-def equality(*words: str) -> str:
-    """Return what the script prints for tiny models; it fails if a run differs from that of one process."""
-    command = [sys.executable, str(SCRIPTS / "distributed_equality.py"), "--scale", "tiny", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    return done.stdout
-
-
 @pytest.mark.minutes
 def test_any_number_of_processes_gives_the_bits_of_one(data_root: Path) -> None:
     """The second process that is stopped gets SIGTERM, which stops all processes after the same step."""
-    lines = equality("--steps", "22", "--data-root", str(data_root)).splitlines()
+    words = ["--scale", "tiny", "--steps", "22", "--data-root", str(data_root)]
+    command = [sys.executable, distributed_equality.__file__, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    lines = done.stdout.splitlines()
     assert len(lines) == 2 * 6
     assert all("equal;" in line for line in lines)
-
-
-def kill_process_0(results: Path, step: int, torchrun: subprocess.Popen[str]) -> None:
-    """Send SIGKILL to process 0 of the only run in ``results`` after this step."""
-    while torchrun.poll() is None:
-        for folder in map(record.RunFolder, record.find_runs(results)):
-            rows = folder.read_metrics()[0] if folder.metrics_path.exists() else []
-            if rows and rows[-1]["step"] >= step:
-                os.kill(folder.read_status()["process"], signal.SIGKILL)
-                return
-        threading.Event().wait(0.02)
 
 
 @pytest.mark.minutes
@@ -99,7 +80,7 @@ def test_torchrun_starts_a_killed_run_again(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", *options, *words, f"results={tmp_path / 'two'}"]
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen([*command, "force=true"], **pipes) as torchrun:
-        kill_process_0(tmp_path / "two", 20, torchrun)
+        send(signal.SIGKILL, tmp_path / "two", 20, lambda: torchrun.poll() is not None)
         output, _ = torchrun.communicate(timeout=300)
     assert torchrun.returncode == 0, output
     assert "force=true is ignored, because torchrun or SLURM has started this command again" in output

@@ -1,5 +1,6 @@
 """Several processes, as threads of one: bits of the steps, start, time, contention; processes that are lost."""
 
+import itertools
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from distributed_equality import TINY
+from helpers.cases import some
 from helpers.tasks import task_and_model
 from helpers.thread_group import in_threads
 from torch import nn
@@ -26,20 +29,13 @@ from rmsexp.train.interrupt import Interrupt
 from rmsexp.train.loop import EDGES, Diverged, State, Trainer, share_start
 from rmsexp.train.step import Stepper
 
-TINY = {
-    "attentive_reader": ["task=attentive_reader", "model.width=8", "batch_size=16"],
-    "order_embedding": ["task=order_embedding", "model.embedding=8", "model.hidden=8", "batch_size=16"],
-    "language_model": [
-        *("task=language_model", "model.width=16", "model.layers=1", "model.inner=32", "model.heads=2"),
-        *("model.kv_heads=1", "context=16", "batch_size=8"),
-    ],
-}
+TASKS = ("attentive_reader", "order_embedding", "language_model")
 
 
 @pytest.fixture
 def words(text_cache: Path, small_synthetic_data: None) -> dict[str, list[str]]:  # noqa: ARG001
-    shared = [f"data.root={text_cache}", "threads=1", "norm=bn", "norm.min_examples=3", "micro_batches=5"]
-    return {task: [*tiny, *shared] for task, tiny in TINY.items()}
+    shared = [f"data.root={text_cache}", "threads=1", "norm=bn", "norm.min_examples=3"]
+    return {task: [f"task={task}", *TINY[task], *shared] for task in TASKS}
 
 
 def trained(words: list[str], size: int, reduce: str = "ordered") -> list[tuple[Any, ...]]:
@@ -66,18 +62,11 @@ def assert_equal(a: Any, b: Any) -> None:
     torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
 
 
-# these take half of the time of the test below; the other tasks test bfloat16, too
-SLOW = {("attentive_reader", "bfloat16")}
+CASES = [*itertools.product(TASKS, ("float32", "bfloat16"))]
+SLOW = ("attentive_reader", "bfloat16")  # half of the time; the other tasks test bfloat16, too
 
 
-@pytest.mark.parametrize(
-    ("task", "precision"),
-    [
-        pytest.param(task, precision, marks=pytest.mark.minutes if (task, precision) in SLOW else ())
-        for task in TINY
-        for precision in ("float32", "bfloat16")
-    ],
-)
+@pytest.mark.parametrize(("task", "precision"), some(CASES, [case for case in CASES if case != SLOW]))
 def test_any_number_of_processes_gives_the_bits_of_one(task: str, precision: str, words: dict[str, list[str]]) -> None:
     """Of 2, 3 and 4 for the language model in float32, and of 3 for the others."""
     line = [*words[task], f"precision={precision}"]

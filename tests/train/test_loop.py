@@ -139,19 +139,6 @@ def test_a_scored_run_that_ends_early_or_late_is_evaluated_whole_at_its_end() ->
     assert 40 in plan(scored, 70)
 
 
-@pytest.mark.parametrize(
-    ("key", "words"),
-    [
-        ("evaluation", ["evaluation=score"]),
-        ("schedule.steps", ["evaluation=scored", "schedule.steps=19", "schedule.period=1"]),
-        ("data.validation", ["task=cifar10", "evaluation=scored"]),
-    ],
-)
-def test_evaluations_that_do_not_fit_are_refused(key: str, words: list[str]) -> None:
-    with pytest.raises(config.ConfigError, match=key):
-        config.job(words)
-
-
 @pytest.mark.usefixtures("small_synthetic_data")
 @pytest.mark.parametrize("evaluation", ["scored", "validation"])
 def test_the_splits_in_the_record(evaluation: str, tmp_path: Path) -> None:

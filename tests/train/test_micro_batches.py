@@ -10,7 +10,6 @@ from helpers.tasks import task_and_model
 from helpers.translation_tasks import tiny
 from torch import Tensor
 
-from rmsexp import config
 from rmsexp.norms.batch import BatchNorm
 from rmsexp.train.randomness import StreamNoise
 from rmsexp.train.step import Stepper
@@ -117,19 +116,6 @@ def test_held_updates_of_new_time_steps_add_rows_when_they_are_applied() -> None
     norm.apply_updates(updates)
     expected(x, steps=range(4))
     assert all(torch.equal(a, b) for a, b in zip(norm.buffers(), expected.buffers(), strict=True))
-
-
-@pytest.mark.parametrize(
-    ("key", "words"),
-    [
-        ("micro_batches", ["task=cifar10", "batch_size=8", "micro_batches=9"]),
-        ("micro_batches", ["task=cifar10", "micro_batches=0"]),
-        ("accumulate", ["task=transformer", "micro_batches=2"]),
-    ],
-)
-def test_numbers_that_do_not_fit_are_refused(key: str, words: list[str]) -> None:
-    with pytest.raises(config.ConfigError, match=key):
-        config.job(words)
 
 
 def test_the_last_batch_of_an_epoch_may_have_fewer_examples_than_micro_batches(words: dict[str, list[str]]) -> None:
