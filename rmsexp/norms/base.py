@@ -45,13 +45,8 @@ IMPLS = ("eager", "fused")
 NAMES = {"weight": ("scale", "gamma", "g"), "bias": ("offset", "beta")}
 # what the activations of a site are
 ROLES = ("attention", "feed-forward", "query", "key", "value", "recurrent", "convolution", "embedding", "output")
-# The dtypes that norms take, and the machine epsilon of the dtype in which norms then compute.
-EPS = {
-    torch.float32: torch.finfo(torch.float32).eps,
-    torch.float64: torch.finfo(torch.float64).eps,
-    torch.float16: torch.finfo(torch.float32).eps,
-    torch.bfloat16: torch.finfo(torch.float32).eps,
-}
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)  # that norms take
+EPS = {dtype: torch.finfo(compute_dtype(dtype)).eps for dtype in DTYPES}  # of the dtype in which norms then compute
 
 
 @dataclass(frozen=True)
@@ -99,7 +94,7 @@ class Normaliser(nn.Module):
         shift: Whether there is a shift, the parameter ``bias``; it starts at 0.
         maps: Whether the input is feature maps, with one gain and shift per channel.
         initial_gain: Initial value of the parameter ``weight``.
-        device, dtype: Those of parameters and buffers.
+        like: ``device`` and ``dtype`` of parameters.
     """
 
     fusible = False  # whether the fused kernels compute this layer, or there is nothing to compute
@@ -117,21 +112,20 @@ class Normaliser(nn.Module):
         shift: bool,
         maps: bool = False,
         initial_gain: float = 1.0,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **like: Any,
     ) -> None:
         super().__init__()
         self.shape = (shape,) if isinstance(shape, int) else shape
         self.maps = maps
         self.elementwise_affine = gain  # the name in torch.nn.LayerNorm
         self.initial_gain = float(initial_gain)
-        gains = torch.full(self.shape, self.initial_gain, device=device, dtype=dtype)
+        gains = torch.full(self.shape, self.initial_gain, **like)
         self.weight = nn.Parameter(gains) if gain else None
         self.bias = nn.Parameter(torch.zeros_like(gains)) if shift else None
 
     @property
     def effective_gain(self) -> Tensor | None:
-        """The gain: ``weight`` plus ``gain_offset``, or None if there is no ``weight``."""
+        """``weight`` plus ``gain_offset``, or None if there is no ``weight``."""
         # a module finds a parameter slowly by its attribute; a weight with a parametrisation is no parameter
         weight = self._parameters["weight"] if "weight" in self._parameters else self.weight  # noqa: SIM401
         if weight is None or not self.gain_offset:
@@ -204,9 +198,7 @@ class Normaliser(nn.Module):
         return total, self(total, mask=mask)
 
     def form(self, n: int, dtype: torch.dtype = torch.float32) -> kernels.Form:
-        """Return the description of this norm over ``n`` units that the fused kernels take.
-
-        ``dtype`` is the dtype of the norm's input.
+        """Return this norm over ``n`` units of this dtype, as the fused kernels take it.
 
         Raises: NotImplementedError if there is no fused kernel for this norm.
         """
@@ -226,11 +218,38 @@ class Normaliser(nn.Module):
 class FusedNormaliser(Normaliser):
     """Base class of normalisers that a fused kernel can compute, unless it cannot be built.
 
-    A subclass sets ``impl`` at the end of its constructor, and computes by the kernel where ``fused`` is true. It
-    overrides ``fusible`` if there are cases without a kernel.
+    A subclass sets ``impl`` at the end of its constructor, and defines :meth:`_eager` and :meth:`_by_kernel`. It
+    overrides ``fusible`` if there are cases without a kernel. For float16 and bfloat16 input, all is computed in
+    float32, and the result is rounded to the dtype of the input.
     """
 
     fusible = True
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,  # noqa: ARG002
+        steps: int | range | None = None,  # noqa: ARG002
+        slope: float = 1.0,
+    ) -> Tensor:
+        """Normalise ``x``, then apply a leaky ReLU of this ``slope``, in (0, 1]; a slope of 1 means no leaky ReLU.
+
+        ``mask`` and ``steps`` have no effect.
+        """
+        self.check_input(x)
+        if slope != 1:
+            checks.fraction("slope", slope)
+        if self.fused:
+            return self._by_kernel(x, slope)
+        y = self._eager(x.to(compute_dtype(x.dtype)), x.dtype)
+        return (y if slope == 1 else F.leaky_relu(y, slope)).to(x.dtype)
+
+    def _eager(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the norm of ``x``, which is input of this dtype in the dtype in which norms compute."""
+        raise NotImplementedError
+
+    def _by_kernel(self, x: Tensor, slope: float) -> Tensor:
+        raise NotImplementedError
 
     @property
     def impl(self) -> str:
