@@ -310,7 +310,6 @@ class Linear(nn.Module):
     Recurrences do not call :meth:`forward`: they compute :meth:`effective_weight` once per sequence.
 
     Args:
-        site: Name, width and properties of the site.
         n_in: Number of input features or channels.
         norm: The module that normalises the output.
         options: The norm that re-parametrises the weight (see :meth:`Norm.reparametrisation`) and scales its start.
@@ -343,7 +342,7 @@ class Linear(nn.Module):
         self.norm = norm
 
     def effective_weight(self) -> Tensor:
-        """Return ``W``: the weight, re-parametrised if there is a re-parametrisation."""
+        """Return ``W``, the re-parametrised weight."""
         return self.weight if self.reparametrisation is None else self.reparametrisation(self.weight)
 
     def map(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -449,23 +448,20 @@ class Norm:
         n_out: int,
         *,
         bias: bool = True,
-        shift: bool | None = None,
-        then_bias: bool = False,
-        blocks: int = 1,
         kernel_size: int | None = None,
         padding: int = 0,
-        data_init: bool = False,
+        **asked: Any,
     ) -> Linear:
         """Return a linear layer, or with ``kernel_size`` a 2-D convolution, whose output is normalised.
 
-        ``bias`` is added before the norm, ``shift`` after it. If the norm does not act on activations, the layer has a
-        single bias if either is true. See :class:`Site` and :class:`Linear` for the other arguments.
+        ``bias`` is added before the norm, and the ``shift`` of :class:`Site` after it. If the norm does not act on
+        activations, the layer has a single bias if either is true. ``asked``: as for :meth:`site`. See :class:`Linear`
+        for the other arguments.
         """
-        asked = {"shift": shift, "then_bias": then_bias, "blocks": blocks, "data_init": data_init}
         site = self.site(name, n_out, feature_maps=kernel_size is not None, **asked)
         normaliser = self.normaliser(site)
         if isinstance(normaliser, Identity):  # a bias before the norm and a bias after it are then the same
-            bias = bias or bool(shift)
+            bias = bias or bool(site.shift)
         return Linear(site, n_in, normaliser, self, bias=bias, kernel_size=kernel_size, padding=padding)
 
     def value(self, name: str, features: int) -> Normaliser:
@@ -498,9 +494,8 @@ class Norm:
         return 1.0
 
     def reparametrisation(self, site: Site) -> nn.Module | None:  # noqa: ARG002
-        """Return the module that computes the effective weight of a site, or None if the weight is used unchanged.
+        """Return the module that computes the effective weight of a site; by default None: it is the weight itself.
 
-        The module maps the weight to a tensor of the same shape, and has a parameter ``gain``, ``(features,)``. By
-        default, this method returns None.
+        The module maps the weight to a tensor of the same shape, and has a parameter ``gain``, ``(features,)``.
         """
         return None

@@ -157,7 +157,7 @@ class BatchNorm(Normaliser):
     ) -> None:
         checks.at_least("eps", eps, 0)
         super().__init__(features, gain=self.has_gain, shift=shift, maps=maps, initial_gain=initial_gain)
-        self.eps, self.initial_gain = eps, initial_gain
+        self.eps = eps
         self.options = options or BN(name="bn")
         self.statistics = self.options.eval
         self.register_buffer("running_mean", torch.zeros(1, features))
@@ -211,10 +211,7 @@ class BatchNorm(Normaliser):
         return f"{self.shape[0]}{eps}, shift={bias}, maps={self.maps}{gain}, options={self.options}"
 
     def _centre_by_running(self, x: Tensor, span: range | None) -> tuple[Tensor, Tensor]:
-        """Return ``x`` minus the running mean, and the running variance.
-
-        ``span``: the time steps of ``x``, or None outside of recurrences.
-        """
+        """Return ``x`` minus the running mean, and the running variance. ``span``: as in :class:`Update`."""
         rows: list[int] | Tensor = [0]
         if span is not None:
             steps = torch.arange(len(self.count), device=self.count.device)
@@ -267,7 +264,6 @@ class BatchNorm(Normaliser):
 
     @torch.no_grad()
     def _update(self, update: Update) -> None:
-        """Move the running statistics towards those of a batch."""
         span, mean, var, unbiased, enough = update
         steps, dtype = range(1) if span is None else span, compute_dtype(self.running_mean.dtype)
         rows, shape = slice(steps.start, steps.stop), (len(steps), -1)
@@ -312,10 +308,7 @@ class BatchNorm(Normaliser):
 
 
 def _mean(x: Tensor, weight: Tensor | None, axes: tuple[int, ...]) -> Tensor:
-    """Return the mean over ``axes``, which become axes of size 1.
-
-    ``weight``, if given, holds the weights of a weighted mean, which sum to 1 over ``axes``.
-    """
+    """Return the mean over ``axes``, weighted if there are weights, which sum to 1; the axes then have size 1."""
     return x.mean(axes, keepdim=True) if weight is None else (x * weight).sum(axes, keepdim=True)
 
 

@@ -41,6 +41,7 @@ Deviation: attentive reader, words that count as entities
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,10 @@ from rmsexp.train.schedule import Constant
 
 # None: as in the published code, with square weights 0.05 times an orthogonal matrix; "orthogonal": without the factor,
 # and with the usual Glorot bound for other weights
-INITIALISERS = {None: init.small_orthogonal_or_glorot, "orthogonal": init.orthogonal_or_glorot}
+INITIALISERS = {
+    None: init.square_or_not(init.small_orthogonal, partial(init.glorot_uniform, extra=1)),
+    "orthogonal": init.square_or_not(init.orthogonal, init.glorot_uniform),
+}
 LEAST_PROBABILITY = 1e-8  # added to the probability of the answer before the logarithm of the objective
 
 

@@ -32,9 +32,9 @@ from rmsexp.train.randomness import permutation, stream
 from rmsexp.train.schedule import Constant
 
 VARIANTS = ("nematus_tf", "nematus_theano")
-# None: as in Nematus
-INITIALISERS = {None: init.orthogonal_or_small_normal, "lecun_normal": init.orthogonal_or_lecun_normal}
-NEVER_ORTHOGONAL = {None: init.small_normal, "lecun_normal": init.lecun_normal}  # the same for any shape of a weight
+# How weights are drawn that are not square; square ones are orthogonal. None: as in Nematus, whose standard deviation
+# suits embeddings of 512 and states of 1024; "lecun_normal" suits any width.
+INITIALISERS = {None: init.normal(0.01), "lecun_normal": init.lecun_normal}
 READOUT = ("of_previous.weight", "of_state.weight", "of_context.weight")
 
 
@@ -113,7 +113,9 @@ class Task(TranslationTask):
 
     def initialise(self, model: nn.Module) -> None:
         options = self.config.model
-        draw, readout = (init.centred(of[options.init], options.init_center) for of in (INITIALISERS, NEVER_ORTHOGONAL))
+        plain = INITIALISERS[options.init]
+        orthogonal = init.square_or_not(init.orthogonal, plain)
+        draw, readout = (init.centred(initialiser, options.init_center) for initialiser in (orthogonal, plain))
         others = dict.fromkeys(READOUT, readout) if options.variant == "nematus_theano" else {}
         init.initialise(model, draw, partial(stream, self.config.seed, "init"), others)
 
