@@ -9,7 +9,7 @@ which are continued, and when the search of a sentence is done.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,21 +19,6 @@ from rmsexp.system import checks
 NORMALISATIONS = ("length", "gnmt")  # see :meth:`SearchOptions.divisor`
 LARGEST_ALPHA = 10  # the divisors of larger exponents soon overflow
 Verdict = tuple[Tensor, Tensor, Tensor]  # see :meth:`ShrinkingBeam.judge`
-
-
-class State(Protocol):
-    """The state of a decoder between steps, with one row per hypothesis."""
-
-    def select(self, rows: Tensor, *, memory: bool) -> Self:
-        """Return a state that consists of the rows with the indices ``rows``, in this order.
-
-        With ``memory=False`` the caller promises that there are as many rows as before and that each row keeps its
-        sentence. Tensors that depend on the sentence alone are then reused without a copy.
-        """
-        ...
-
-
-S = TypeVar("S", bound=State)
 
 
 @dataclass(frozen=True)
@@ -141,8 +126,8 @@ RULES: dict[str | None, type[ShrinkingBeam | FixedBeam]] = {None: ShrinkingBeam,
 
 @torch.no_grad()
 def beam_search(
-    step: Callable[[Tensor, S], tuple[Tensor, S]],
-    state: S,
+    step: Callable[[Tensor, Any], tuple[Tensor, Any]],
+    state: Any,
     max_lengths: Tensor,
     first: int,
     options: SearchOptions,
@@ -152,7 +137,8 @@ def beam_search(
 
     Args:
         step: takes tokens ``(rows,)`` and a state; returns logits ``(rows, vocabulary)`` and the next state.
-        state: the initial state, with one row per sentence.
+        state: the initial state, with one row per sentence, and the method ``select`` of
+            :class:`rmsexp.models.translation.DecoderState`.
         max_lengths: largest number of tokens of each translation, including EOS, at least 1, ``(sentences,)``.
         first: the id that ``step`` reads at the start, where there is no previous token.
         eos: id of EOS.

@@ -44,7 +44,7 @@ class DecoderState:
         """Return a state that consists of the rows with the indices ``rows``, in this order.
 
         With ``memory=False`` the caller promises that there are as many rows as before and that each keeps its source
-        sentence. The field ``memory`` is then reused without a copy.
+        sentence; ``memory`` is then reused without a copy.
         """
         selected = tuple(part[rows] for part in self.memory) if memory else self.memory
         return DecoderState(selected, tuple(part[rows] for part in self.history), self.step)
@@ -54,10 +54,7 @@ def token_losses(logits: Tensor, targets: Tensor, smoothing: float, others: floa
     """Return two cross-entropies of each token, in nats: with the true token as the target, and with a smoothed target.
 
     The smoothed target has probability ``1 - smoothing`` for the true token and ``others`` for each other token.
-
-    ``logits``: ``(tokens, vocabulary)``. ``targets``: true token ids, ``(tokens,)``.
-
-    Both results have shape ``(tokens,)`` and are in float32.
+    ``logits``: ``(tokens, vocabulary)``. ``targets``: true token ids, ``(tokens,)``. Results: ``(tokens,)``, float32.
     """
     return _TokenLosses.apply(logits.float(), targets, smoothing, others)
 
