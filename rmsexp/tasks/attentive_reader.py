@@ -244,10 +244,7 @@ class Task(TaskBase):
         return 1 - correct / len(split)
 
     def _load(self, split: Examples, indices: np.ndarray, words: np.ndarray) -> Batch:
-        """Return the examples ``indices`` as a batch on the device, with word id ``words[i]`` in place of word id i.
-
-        Padding repeats the sequence (:func:`rmsexp.data.sequences.cycled`).
-        """
+        """Return examples on the device, with word id ``words[i]`` in place of i. Padding repeats the sequence."""
         arrays = []
         for sequences in (split.passages, split.questions):
             tokens, mask = cycled([sequences[i] for i in indices], NIL)

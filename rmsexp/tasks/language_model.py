@@ -75,10 +75,7 @@ SOURCES: dict[str, Callable[[DataConfig, Path], text.Text]] = {
 
 @dataclass
 class Config(config.RunConfig):
-    """The schema of ``task=language_model``.
-
-    ``batch_size``: number of sequences per step. ``context``: number of tokens per sequence.
-    """
+    """The task's schema. ``batch_size``: sequences per step. ``context``: tokens per sequence."""
 
     batch_size: int = 128
     context: int = 1024
@@ -130,7 +127,6 @@ class Task(TaskBase):
 
     @property
     def vocabulary(self) -> int:
-        """The number of different tokens."""
         return self._tokens.tokeniser.size
 
     def build(self, norm: Norm) -> nn.Module:
@@ -156,7 +152,6 @@ class Task(TaskBase):
         return starts[: self._windows - self._windows % batch_size].reshape(-1, batch_size)
 
     def load(self, indices: np.ndarray, step: int) -> Tensor:  # noqa: ARG002
-        """Return the sequences that start at ``indices``, with the token before the first that is predicted."""
         return self._load(self._tokens.splits["train"], indices, self.config.context + 1)
 
     def examples(self, batch: Tensor) -> int:
@@ -213,9 +208,9 @@ class Task(TaskBase):
         return tokeniser.decode(tokens[start:])
 
     def _sequences(self, tokens: int) -> Iterator[tuple[np.ndarray, int]]:
-        """Yield batches of the successive sequences of ``tokens`` tokens, as their starts and their common length.
+        """Yield batches of successive sequences of ``context`` tokens and the one before, as starts and common length.
 
-        Each sequence has one token before those that are predicted. The last batch has what remains.
+        The last batch has what remains.
         """
         context = self.config.context
         at_once = min(EVALUATED_TOKENS, EVALUATED_LOGITS // self.vocabulary)
@@ -226,7 +221,6 @@ class Task(TaskBase):
             yield np.array([whole * context]), rest + 1
 
     def _load(self, array: np.ndarray, starts: np.ndarray, length: int) -> Tensor:
-        """Return rows of ``length`` tokens from ``starts`` on, on the device, ``(row, length)``."""
         rows = np.stack([array[start : start + length] for start in starts]).astype(np.int64)
         return self.on_device([rows])[0]
 

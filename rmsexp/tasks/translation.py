@@ -223,15 +223,15 @@ class TranslationTask(TaskBase):
             yield self._load(held_out.pairs, indices)
 
     def _held_out_indices(self, held_out: translation.HeldOut) -> list[np.ndarray]:
-        """Return batches of the pairs that are scored, as indices, in descending order of target length."""
+        """Return the pairs that are scored in batches, as indices, in descending order of target length."""
         order = held_out.scored[np.argsort(-held_out.pairs.target.lengths[held_out.scored], kind="stable")]
         return cut(order, self.config.decoding.batch_size)
 
     @torch.no_grad()
     def _search(self, model: Any, sources: Sequence[np.ndarray], beam: int) -> list[str]:
-        """Return detokenised translations, one for each tokenised source and in the same order.
+        """Return the detokenised translations of tokenised sources; that of EOS alone is empty.
 
-        Sources of similar length are decoded in one batch. Sources that consist of EOS alone have empty translations.
+        Sources of similar length are decoded in one batch.
         """
         decoding = self.config.decoding
 
@@ -257,7 +257,6 @@ class TranslationTask(TaskBase):
         return self.mean_metrics(model, partial(self._load, held_out.pairs), indices, tokens)["loss"]
 
     def _load(self, pairs: translation.Encoded, indices: np.ndarray) -> Batch:
-        """Return the sentence pairs ``indices`` as a batch on the device."""
         source, source_mask = self._pad([pairs.source[i] for i in indices])
         targets = [pairs.target[i] for i in indices]
         target, target_mask = self._pad(targets)
@@ -266,7 +265,6 @@ class TranslationTask(TaskBase):
         return Batch(source, source_mask, target, target_mask, *self.on_device([real]))
 
     def _pad(self, sequences: Sequence[np.ndarray]) -> list[Tensor]:
-        """Return padded tokens and their mask on the device, ``(batch, time)`` each."""
         return self.on_device(padded(sequences, PAD))
 
 
@@ -276,10 +274,7 @@ def real_targets(batch: Batch) -> Tensor:
 
 
 def _samples(split: str, sources: Sequence[str], references: Sequence[str], hypotheses: Sequence[str]) -> list[str]:
-    """Return a block of text for each of at most ``SAMPLES`` sentences, evenly spaced over a split.
-
-    A block has the split, the sentence's number from 1, source, reference and translation.
-    """
+    """Return a block of text for each of at most ``SAMPLES`` sentences, evenly spaced over a split."""
     indices = np.linspace(0, len(sources) - 1, min(SAMPLES, len(sources))).astype(int)
     lines_by_kind = {"source": sources, "reference": references, "translation": hypotheses}
     return [
