@@ -141,10 +141,7 @@ class Normaliser(nn.Module):
             self.bias.zero_()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        """Load a state, also one with the names that gain and bias have in other implementations (``NAMES``).
-
-        A bias that only the state has, or only the layer, is a key that does not fit, to which a warning is added.
-        """
+        """Load a state, also with ``NAMES``, and warn of a bias that only the state has, or only the layer."""
         for name, others_names in NAMES.items():
             for other in others_names:
                 if prefix + other in state_dict and prefix + name not in state_dict:
@@ -190,10 +187,7 @@ class Normaliser(nn.Module):
         """
 
     def add(self, x: Tensor, addend: Tensor | None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return a residual sum, ``x + addend``, and the norm of the sum; with ``addend=None`` the sum is ``x``.
-
-        A subclass may compute both in one operator. For ``mask`` see :meth:`forward`.
-        """
+        """Return a residual sum, ``x + addend`` or ``x``, and its norm. A subclass may compute both in one operator."""
         total = x if addend is None else x + addend
         return total, self(total, mask=mask)
 
@@ -356,11 +350,8 @@ class Linear(nn.Module):
         return self.norm(self.map(x, self.effective_weight()), mask=mask, steps=steps)
 
     def leaky_relu(self, x: Tensor, slope: float) -> Tensor:
-        """Return ``leaky_relu(norm(W x + b))``, with norm and leaky ReLU in one operator if the norm supports this.
-
-        With ``data_init`` there are two, because initialising from data needs the norm's output.
-        """
-        if self.norm.fused and not self.site.data_init:
+        """Return ``leaky_relu(norm(W x + b))``, with norm and leaky ReLU in one operator if the norm supports this."""
+        if self.norm.fused and not self.site.data_init:  # which needs the norm's output
             return self.norm(self.map(x, self.effective_weight()), slope=slope)
         return F.leaky_relu(self(x), slope)
 
@@ -368,11 +359,9 @@ class Linear(nn.Module):
     def standardise_(self, mean: Tensor, std: Tensor) -> None:
         """Divide the gain by ``std`` and set the shift to ``-mean / std`` (Salimans & Kingma 2016, section 3).
 
-        ``mean`` and ``std``, ``(features,)``, are those of the layer's outputs on some input. If the shift was 0, the
-        outputs on this input then have mean 0 and standard deviation 1.
-
-        The gain is that of the re-parametrisation, or of the norm if there is no re-parametrisation. The shift is the
-        bias of the norm, or that of a layer without a norm on activations.
+        ``mean`` and ``std``, ``(features,)``, are those of the layer's outputs on some input, which then become 0 and 1
+        if the shift was 0. The gain is that of the re-parametrisation, or of the norm if there is none. The shift is
+        the bias of the norm, or that of a layer without a norm on activations.
 
         Raises: ValueError if there is no gain, or no shift.
         """

@@ -134,9 +134,7 @@ class BatchNorm(Normaliser):
     Args:
         features: Number of features, or of channels.
         eps: Added to the variance, at least 0.
-        shift: Whether there is a shift, ``bias``.
-        maps: Whether the input is feature maps.
-        initial_gain: Initial value of the gain.
+        shift, maps, initial_gain: As for :class:`Normaliser`.
         options: Gives ``momentum``, ``min_examples``, ``padding`` and ``eval``; None uses the defaults.
     """
 
@@ -169,8 +167,7 @@ class BatchNorm(Normaliser):
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:
         """Normalise ``x``, and in training update the running statistics; see :meth:`Normaliser.forward`.
 
-        torch.compile traces this method whole, except with a mask whose padding is excluded: how many examples a
-        statistic has is then known only after the mask was read.
+        torch.compile traces this method whole, except with a mask whose padding is excluded.
         """
         self.check_input(x)
         if mask is not None and mask.dim() < x.dim() - 1:  # (batch, time) for queries (batch, time, heads, n)
@@ -236,7 +233,7 @@ class BatchNorm(Normaliser):
         size = math.prod([x.shape[axis] for axis in axes])  # number of vectors in a statistic, with padding
         if mask is None or self.options.padding == "include":
             sizes = [size] * (1 if span is None else len(span))
-        else:  # tolist() waits for a GPU, but the sizes tell which of the operations below can be skipped
+        else:  # tolist() waits for a GPU and breaks a graph, but the sizes tell which operations can be skipped below
             sizes = mask.sum(axes).reshape(-1).tolist()
         least = 1 if span is None else self.options.min_examples
         enough = [bool(n >= least) for n in sizes]  # without bool() torch.compile keeps an expression of the sizes

@@ -110,8 +110,8 @@ class PerExampleNorm(FusedNormaliser):
     def add(self, x: Tensor, addend: Tensor | None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return ``x + addend`` and the norm of this sum. With ``impl="fused"`` one operator computes both.
 
-        They are computed apart if the layer has hooks, which get the input of the norm, and if the addend is not like
-        ``x``. It may have lower precision than ``x``, as under autocast.
+        The addend must be like ``x``, or have lower precision, as under autocast; and there may be no hooks, which get
+        the input of the norm.
         """
         hooked = self._forward_pre_hooks or self._forward_hooks or self._backward_pre_hooks or self._backward_hooks
         fused = self.fused and not self.maps and self.dims == 1 and not hooked
@@ -156,8 +156,7 @@ class PerExampleNorm(FusedNormaliser):
 def first_units(x: Tensor, dims: int, k: int) -> list[Tensor]:
     """Return views of ``x`` that together hold the first ``k`` elements, in row-major order, of its last ``dims`` axes.
 
-    ``k`` is less than the number of these elements. Each view has all leading axes of ``x``. To flatten ``x`` and slice
-    it once would copy channels-last feature maps.
+    There are more than ``k``. To flatten ``x`` and slice it once would copy channels-last feature maps.
     """
     axis = x.dim() - dims
     if torch.compiler.is_compiling():  # one view for all sizes: below, the number of views depends on them
@@ -209,14 +208,8 @@ class LayerNorm(PerExampleNorm):
 
     It can replace ``torch.nn.LayerNorm``, which is always one fused kernel; this class is one if ``impl`` is "fused".
 
-    Args:
-        normalized_shape: Shape of the last axes of the input, over which mean and variance are taken. With ``axes``,
-            the number of channels.
-        eps: Added to the variance.
-        elementwise_affine: Whether there is a gain, ``weight``.
-        bias: Whether there is a shift, ``bias``; no effect without ``elementwise_affine``.
-
-    See :class:`PerExampleNorm` for the other arguments and for errors.
+    ``elementwise_affine``: whether there are a gain, ``weight``, and, with ``bias``, a shift, ``bias``. See
+    :class:`PerExampleNorm` for the other arguments and for errors.
     """
 
     kind = kernels.Kind.LAYER

@@ -32,9 +32,8 @@ class DynamicTanh(FusedNormaliser):
     Args:
         features: Number of features, the last axis of the input; with ``maps``, the number of channels.
         alpha: Initial value of ``alpha``, greater than 0.
-        bias: Whether there is a shift, ``bias``.
+        bias, maps: Whether there is a shift, ``bias``, and whether the input is feature maps.
         impl: As for :class:`rmsexp.norms.per_example.PerExampleNorm`.
-        maps: Whether the input is feature maps.
 
     Raises: ValueError for other values of these arguments, and for input of another shape. TypeError for input that is
         not float32, float64, float16 or bfloat16.
