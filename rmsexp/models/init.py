@@ -113,9 +113,8 @@ def initialise(
 def initialise_from_data(model: nn.Module, forward: Callable[[], object]) -> None:
     """Set gain and bias of each layer with ``site.data_init`` so that its outputs have mean 0 and standard deviation 1.
 
-    Mean and standard deviation are those of each unit or channel over the data of one forward pass, which ``forward``
-    runs. Each layer is set during this pass, and passes its standardised output to the next layer. Buffers, such as
-    running statistics, keep their values.
+    These are of each unit or channel over the data of one forward pass, which ``forward`` runs. Each layer passes its
+    standardised output to the next. Buffers, such as running statistics, keep their values.
 
     Source: Salimans & Kingma 2016, section 3. Raises: ValueError if the norm of such a layer has no gain, or if the
     standard deviation of a unit is 0 or not finite.

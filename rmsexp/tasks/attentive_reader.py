@@ -99,12 +99,9 @@ class DataConfig(config.DataConfig):
         super().__post_init__()
         checks.choice("data.name", self.name, tuple(SOURCES))
         checks.choice("data.damaged", self.damaged, ("refuse", "skip"))
-        checks.at_least("data.vocabulary", self.vocabulary, 1)
-        checks.at_least("data.entities", self.entities, 1)
-        if self.validation is not None:
-            checks.at_least("data.validation", self.validation, 1)
-        if self.sentences is not None:
-            checks.at_least("data.sentences", self.sentences, 1)
+        for key in ("vocabulary", "entities", "validation", "sentences"):
+            if (value := getattr(self, key)) is not None:
+                checks.at_least(f"data.{key}", value, 1)
         self.check_options_of("name", ["cnn"], ["sentences", "damaged"])
         self.check_options_of("name", ["lambada"], ["vocabulary", "entities", "validation"])
 
@@ -121,10 +118,9 @@ SOURCES: dict[str, Callable[[DataConfig, Path], Source[Cloze]]] = {
 class ModelConfig:
     """Options of the model.
 
-    ``width``: size of embeddings, hidden states and attention. ``dropout``: rate on embeddings and on the input of the
-    output matrix. ``shared_init``: whether weights of the same shape start with the same values, as in the published
-    code, which draws each weight from the same seed. The gates of an LSTM are separate weights in this sense. ``init``:
-    how weights are drawn, a key of ``INITIALISERS``.
+    ``width``, ``dropout``: see :class:`.AttentiveReader`. ``shared_init``: whether weights of the same shape start with
+    the same values, as in the published code, which draws each weight from the same seed; the gates of an LSTM are
+    separate weights. ``init``: how weights are drawn, a key of ``INITIALISERS``.
     """
 
     width: int = 240

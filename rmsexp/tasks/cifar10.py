@@ -37,12 +37,10 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass
 class ModelConfig:
-    """Options of the model.
+    """Options of the model. ``width``, ``noise``, ``dropout``, ``data_init``: see :class:`.ConvPool`.
 
-    ``width``: factor on the paper's numbers of channels. ``noise``: standard deviation of the Gaussian noise on the
-    input in training. ``dropout``: rate after each max pooling. ``init``: how weights are drawn, a key of
-    ``INITIALISERS``. ``data_init``: whether gains and biases are set from data. ``memory_format``: memory layout of
-    images and weights, a key of ``MEMORY_FORMATS``.
+    ``init``: how weights are drawn, a key of ``INITIALISERS``. ``memory_format``: memory layout of images and weights,
+    a key of ``MEMORY_FORMATS``.
     """
 
     width: float

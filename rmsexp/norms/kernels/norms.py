@@ -45,8 +45,8 @@ class Form(NamedTuple):
 class StepForm(NamedTuple):
     """The norms of a recurrent step, all of one kind; the operators' argument ``int[] form`` has these four values.
 
-    ``gates`` is the number of units in the statistic of the gates. ``inner`` is the number of units in the statistic of
-    the candidate (GRU) or cell (LSTM). ``kind`` and ``inside`` are those of :class:`Form`.
+    ``gates``, ``inner``: number of units in the statistic of the gates, and in that of the candidate (GRU) or cell
+    (LSTM). ``kind`` and ``inside`` are those of :class:`Form`.
     """
 
     kind: int
@@ -56,10 +56,9 @@ class StepForm(NamedTuple):
 
 
 def is_readable(x: Tensor, maps: bool = False) -> bool:
-    """Return whether the kernels read ``x`` without copying it.
+    """Return whether the kernels read ``x`` itself, and no contiguous copy.
 
     They do so for contiguous and channels-last maps, and for other dense tensors whose last axis is contiguous.
-    Otherwise they read a contiguous copy, and their result is contiguous.
     """
     if maps:
         return x.is_contiguous() or is_channels_last(x)
@@ -125,11 +124,7 @@ def register_fakes() -> None:
 
 
 def _empty_like(x: Tensor, maps: bool = False) -> Tensor:
-    """Return an uninitialised tensor with the shape of ``x``.
-
-    It has the strides of ``x`` if the kernels read ``x`` itself, and is contiguous if they read a copy. ``maps`` says
-    whether ``x`` is feature maps.
-    """
+    """Return an uninitialised tensor like ``x``, with its strides if the kernels read ``x`` itself, else contiguous."""
     return torch.empty_like(x) if is_readable(x, maps) else x.new_empty(x.shape)
 
 
