@@ -42,7 +42,6 @@ Deviation: attentive reader, words that count as entities
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -67,8 +66,7 @@ from rmsexp.train.optim import TensorFlowAdamConfig
 from rmsexp.train.randomness import permutation, stream
 from rmsexp.train.schedule import Constant
 
-# None: as in the published code, with square weights 0.05 times an orthogonal matrix; "orthogonal": without the factor,
-# and with the usual Glorot bound for other weights
+# None: as in the published code
 INITIALISERS = {
     None: init.square_or_not(init.small_orthogonal, partial(init.glorot_uniform, extra=1)),
     "orthogonal": init.square_or_not(init.orthogonal, init.glorot_uniform),
@@ -106,11 +104,11 @@ class DataConfig(config.DataConfig):
         self.check_options_of("name", ["lambada"], ["vocabulary", "entities", "validation"])
 
 
-SOURCES: dict[str, Callable[[DataConfig, Path], Source[Cloze]]] = {
-    "stories": lambda data, root: stories.stories(),  # noqa: ARG005
-    "lambada": lambda data, root: cloze.lambada(root, data.vocabulary, data.entities, data.validation),
-    "cnn": lambda data, root: cloze.cnn(root, data.sentences, data.damaged),
-    "top4": lambda data, root: authors_files.top4(root),  # noqa: ARG005
+SOURCES: dict[str, Callable[[DataConfig], Source[Cloze]]] = {
+    "stories": lambda _: stories.stories(),
+    "lambada": lambda data: cloze.lambada(data.root_folder, data.vocabulary, data.entities, data.validation),
+    "cnn": lambda data: cloze.cnn(data.root_folder, data.sentences, data.damaged),
+    "top4": lambda data: authors_files.top4(data.root_folder),
 }
 
 
@@ -171,7 +169,7 @@ class Task(TaskBase):
     quantities: Sequence[Quantity] = (loss("train"), loss("valid"), error("valid"), error("test"))
 
     def __init__(self, config: Config, device: torch.device) -> None:
-        super().__init__(config, device, SOURCES[config.data.name](config.data, config.data.root_folder))
+        super().__init__(config, device, SOURCES[config.data.name](config.data))
         if config.data.validation is not None:
             self.target = replace(self.target, split="test")
         elif not config.test_splits:

@@ -64,12 +64,12 @@ class DataConfig(config.DataConfig):
         return digest_of_contents(map(Path, self.own_files.values())) if self.name == "files" else ""
 
 
-SOURCES: dict[str, Callable[[DataConfig, Path], text.Text]] = {
-    "sentences": lambda data, root: text.sentences(),  # noqa: ARG005
-    "lambada": lambda data, root: text.lambada(root, data.held_out, rest=False),
-    "lambada_all": lambda data, root: text.lambada(root, data.held_out, rest=True),
-    "wikitext103": lambda data, root: text.wikitext103(root),  # noqa: ARG005
-    "files": lambda data, root: text.files(**data.own_files),  # noqa: ARG005
+SOURCES: dict[str, Callable[[DataConfig], text.Text]] = {
+    "sentences": lambda _: text.sentences(),
+    "lambada": lambda data: text.lambada(data.root_folder, data.held_out, rest=False),
+    "lambada_all": lambda data: text.lambada(data.root_folder, data.held_out, rest=True),
+    "wikitext103": lambda data: text.wikitext103(data.root_folder),
+    "files": lambda data: text.files(**data.own_files),
 }
 
 
@@ -101,7 +101,7 @@ class Task(TaskBase):
     quantities = (loss("train"), loss("valid"), Quantity("valid", "bits_per_byte", "bits per byte"))
 
     def __init__(self, config: Config, device: torch.device) -> None:
-        super().__init__(config, device, SOURCES[config.data.name](config.data, config.data.root_folder))
+        super().__init__(config, device, SOURCES[config.data.name](config.data))
         self.notes = {
             "tokens": f"{config.batch_size * config.context:,} per step, in sequences of {config.context:,}",
             "batch norm": "in training, statistics include later tokens; evaluation uses the running statistics",

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -61,10 +60,10 @@ class DataConfig(config.DataConfig):
             checks.at_least("data.fold", self.fold, 1)
 
 
-SOURCES: dict[str, Callable[[DataConfig, Path], Source[Captions]]] = {
-    "scenes": lambda data, root: scenes.scenes(),  # noqa: ARG005
-    "flickr8k": lambda data, root: flickr8k(root, data.features),
-    "coco": lambda data, root: coco(root, data.features),
+SOURCES: dict[str, Callable[[DataConfig], Source[Captions]]] = {
+    "scenes": lambda _: scenes.scenes(),
+    "flickr8k": lambda data: flickr8k(data.root_folder, data.features),
+    "coco": lambda data: coco(data.root_folder, data.features),
 }
 
 
@@ -138,7 +137,7 @@ class Task(TaskBase):
     )
 
     def __init__(self, config: Config, device: torch.device) -> None:
-        super().__init__(config, device, SOURCES[config.data.name](config.data, config.data.root_folder))
+        super().__init__(config, device, SOURCES[config.data.name](config.data))
         self._penalty = PENALTIES[config.penalty]
 
     def prepare(self, report: Callable[[str], None]) -> None:

@@ -103,14 +103,14 @@ class DecodingConfig:
     ``batch_size``: number of sentences that are decoded together, and of pairs in a batch of the held-out loss.
     """
 
-    beam: int
-    valid_beam: int
-    normalisation: str
-    alpha: float
-    forbid_empty: bool
-    max_length: int | None
-    beyond_source: int | None
-    batch_size: int
+    beam: int = 12
+    valid_beam: int = 5
+    normalisation: str = "length"
+    alpha: float = 1.0
+    forbid_empty: bool = False
+    max_length: int | None = 200
+    beyond_source: int | None = None
+    batch_size: int = 64
     search: str | None = None
 
     def __post_init__(self) -> None:
@@ -140,7 +140,7 @@ class Config(config.RunConfig):
 
     label_smoothing: float = 0.1
     data: DataConfig = field(default_factory=DataConfig)
-    decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(12, 5, "length", 1.0, False, 200, None, 64))
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
     optim: TensorFlowAdamConfig = field(default_factory=lambda: TensorFlowAdamConfig(1e-4, 0.999, 1e-8, 1.0))
 
     @property
