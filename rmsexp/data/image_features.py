@@ -124,8 +124,7 @@ def _shrunk(pixels: np.ndarray, side: int) -> np.ndarray:
 def _histograms(bins: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return a histogram for each of 4x4 cells of a square image, (4, 4, 64).
 
-    ``bins`` and ``weights``, both (..., height, width), have for each pixel the numbers of bins, and what the pixel
-    adds to them. Leading dimensions are for pixels that are shared among several bins.
+    ``bins`` and ``weights``, (..., height, width): the bins among which each pixel is shared, and what it adds to them.
     """
     cell = np.arange(bins.shape[-1]) * CELLS // bins.shape[-1]
     index = (cell[:, None] * CELLS + cell) * BINS + bins

@@ -191,8 +191,7 @@ def beam_search(
 def _extended(prefixes: Tensor, parents: Tensor, tokens: Tensor, length: int) -> Tensor:
     """Return the tokens of hypotheses of ``length`` tokens, ``(sentences, hypotheses, longest)``.
 
-    ``prefixes`` are the tokens of the hypotheses before. ``parents`` says which of them each hypothesis continues, and
-    ``tokens`` by which token, ``(sentences, hypotheses)``.
+    ``parents``, ``(sentences, hypotheses)``: which of the ``prefixes`` each hypothesis continues, by one of ``tokens``.
     """
     extended = prefixes.gather(1, parents[..., None].expand(-1, -1, prefixes.shape[2]))
     extended[..., length - 1] = tokens

@@ -30,15 +30,11 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class DecoderState:
-    """The state of several hypotheses: row i of each tensor belongs to hypothesis i.
+    """The state of several hypotheses: row i of each tensor belongs to hypothesis i."""
 
-    ``memory``: tensors that depend on the source sentence alone. ``history``: tensors that depend on the hypothesis.
-    ``step``: number of decoder steps so far.
-    """
-
-    memory: tuple[Tensor, ...]
-    history: tuple[Tensor, ...]
-    step: int = 0
+    memory: tuple[Tensor, ...]  # depends on the source sentence alone
+    history: tuple[Tensor, ...]  # depends on the hypothesis
+    step: int = 0  # number of decoder steps so far
 
     def select(self, rows: Tensor, *, memory: bool) -> DecoderState:
         """Return a state that consists of the rows with the indices ``rows``, in this order.

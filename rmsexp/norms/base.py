@@ -226,10 +226,7 @@ class FusedNormaliser(Normaliser):
         steps: int | range | None = None,  # noqa: ARG002
         slope: float = 1.0,
     ) -> Tensor:
-        """Normalise ``x``, then apply a leaky ReLU of this ``slope``, in (0, 1]; a slope of 1 means no leaky ReLU.
-
-        ``mask`` and ``steps`` have no effect.
-        """
+        """Normalise ``x``, then apply a leaky ReLU of this ``slope``, in (0, 1]; a slope of 1 means no leaky ReLU."""
         self.check_input(x)
         if slope != 1:
             checks.fraction("slope", slope)

@@ -40,16 +40,13 @@ READOUT = ("of_previous.weight", "of_state.weight", "of_context.weight")
 
 @dataclass
 class ModelConfig:
-    """Options of the model.
+    """Options of the model. ``embedding``, ``hidden``, ``dropout``, ``tied``: see :class:`.RNNSearch`.
 
     ``variant``: the code that the model follows, one of ``VARIANTS``. With nematus_theano, square weights of the
     readout are drawn like others instead of as orthogonal matrices, and the attention score has a bias. The configs
     then also set ``label_smoothing``, ``norm.inverse_gain`` and, at scale=paper, ``decoding.valid_beam`` as in that
-    code. ``tied``: whether the target embedding is also the output matrix.
-
-    ``embedding`` and ``hidden``: sizes of embeddings and hidden states. ``dropout``: rate on embeddings and on the
-    input of the output matrix. ``init``: how weights, also embeddings, are drawn, a key of ``INITIALISERS``.
-    ``init_center``: number that is added to each initial weight, also of the embeddings (the paper's Figure 4).
+    code. ``init``: how weights, also embeddings, are drawn, a key of ``INITIALISERS``. ``init_center``: number that is
+    added to each initial weight, also of the embeddings (the paper's Figure 4).
     """
 
     embedding: int = 512

@@ -95,11 +95,7 @@ class Task(TranslationTask):
             raise ValueError(f"tokens={self.config.tokens} is too large: no micro-batch of this text is half full")
 
     def plan(self, epoch: int) -> list[np.ndarray]:
-        """Return the micro-batches of an epoch.
-
-        The pairs are shuffled once per run, divided into pools, and each pool into micro-batches, which each epoch
-        shuffles.
-        """
+        """Return the micro-batches of an epoch, which shuffles those of each pool; pairs are shuffled once per run."""
         options, train = self.config, self.text.train
         sources, targets = train.source.lengths, train.target.lengths
         order = permutation(len(sources), options.seed, "order").numpy()
