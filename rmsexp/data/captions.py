@@ -30,13 +30,10 @@ VOCABULARY_IMAGES = 1000  # first validation images whose captions add words to 
 
 @dataclass(frozen=True)
 class CaptionedImages:
-    """The images of a split with their captions: captions ``5 i`` to ``5 i + 4`` belong to image i.
+    """The images of a split with their captions: captions ``5 i`` to ``5 i + 4`` belong to image i."""
 
-    ``features`` is float32 of shape (image, size), with rows of norm 1. Each sequence in ``captions`` ends in EOS.
-    """
-
-    features: np.ndarray
-    captions: Sequences
+    features: np.ndarray  # float32 (image, size), with rows of norm 1
+    captions: Sequences  # each ends in EOS
 
     def __len__(self) -> int:
         return len(self.features)

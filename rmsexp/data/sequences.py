@@ -27,14 +27,10 @@ TOKEN, LENGTH = np.dtype("<i4"), np.dtype("<i8")  # in files: little-endian on e
 
 @dataclass(frozen=True)
 class Sequences:
-    """Token sequences: sequence i is ``tokens[offsets[i]:offsets[i + 1]]``.
+    """Token sequences: sequence i is ``tokens[offsets[i]:offsets[i + 1]]``."""
 
-    ``tokens`` is int32 of shape (token,), all sequences one after the other. ``offsets`` is int64 of shape
-    (sequence + 1,).
-    """
-
-    tokens: np.ndarray
-    offsets: np.ndarray
+    tokens: np.ndarray  # int32 (token,), all sequences one after the other
+    offsets: np.ndarray  # int64 (sequence + 1,)
 
     @classmethod
     def from_lists(cls, ids: Sequence[Any]) -> Sequences:

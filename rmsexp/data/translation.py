@@ -31,15 +31,14 @@ class Encoded:
 class HeldOut:
     """A validation or test split, with all its pairs: none is dropped or cut, so every sentence can be translated.
 
-    ``sources`` and ``references`` are raw lines. ``scored``, int64 (scored pair,): indices of the pairs whose
-    cross-entropy is computed: both sides are non-empty and, with ``overlong="drop"``, have at most ``max_length``
-    subwords.
+    A cross-entropy is computed of pairs with two non-empty sides that, with ``overlong="drop"``, have at most
+    ``max_length`` subwords.
     """
 
     pairs: Encoded
-    sources: list[str]
-    references: list[str]
-    scored: np.ndarray
+    sources: list[str]  # raw lines
+    references: list[str]  # raw lines
+    scored: np.ndarray  # int64 (scored pair,): indices of the pairs whose cross-entropy is computed
 
     def first(self, count: int | None) -> HeldOut:
         """Return the first ``count`` pairs, or all if there are fewer or ``count`` is None."""

@@ -16,16 +16,13 @@ FIRST = -1  # the id that stands for the missing token before the first target t
 
 
 class Batch(NamedTuple):
-    """A batch of sentence pairs. Tokens and masks are ``(batch, time)``; the last real token of a sentence is EOS.
-
-    Masks are true on real tokens. ``real``: indices of the real target tokens in ``target.flatten()``, ``(tokens,)``.
-    """
+    """Sentence pairs. Tokens, and masks that are true on real ones, are ``(batch, time)``; the last real one is EOS."""
 
     source: Tensor
     source_mask: Tensor
     target: Tensor
     target_mask: Tensor
-    real: Tensor
+    real: Tensor  # (tokens,): indices of the real target tokens in target.flatten()
 
 
 @dataclass(frozen=True)

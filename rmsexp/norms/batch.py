@@ -96,20 +96,13 @@ class BN(BatchNormOptions):
 
 
 class Update(NamedTuple):
-    """An update of running statistics by a batch.
+    """An update of running statistics by a batch."""
 
-    Attributes:
-        span: The time steps of the batch, or None outside of recurrences.
-        mean, var: Mean and biased variance, one vector per time step.
-        unbiased: For each time step, the ratio of unbiased to biased variance.
-        enough: For each time step, whether it has enough examples. The others are not updated.
-    """
-
-    span: range | None
-    mean: Tensor
-    var: Tensor
-    unbiased: Sequence[float]
-    enough: Sequence[bool]
+    span: range | None  # the time steps of the batch, or None outside of recurrences
+    mean: Tensor  # one vector per time step
+    var: Tensor  # biased; one vector per time step
+    unbiased: Sequence[float]  # for each time step, the ratio of unbiased to biased variance
+    enough: Sequence[bool]  # for each time step, whether it has enough examples; the others are not updated
 
 
 class BatchNorm(Normaliser):

@@ -189,8 +189,7 @@ class Task(TaskBase):
         return self.coupled(*self.embed(model, batch))
 
     def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        captions, images = model(*batch)
-        return captions, images
+        return model(*batch)
 
     def coupled(self, *rows: Tensor) -> Objective:
         penalties = self._penalty(*rows)
