@@ -195,8 +195,7 @@ def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
     """
     folder, found = root / "cnn" / "questions", dict[str, list[tuple[str, int, int]]]()
     for split, split_folder in CNN_SPLITS.items():
-        paths = (folder / split_folder).iterdir() if (folder / split_folder).is_dir() else ()
-        stats = ((path.name, path.stat()) for path in paths if path.name.endswith(".question"))
+        stats = ((path.name, path.stat()) for path in (folder / split_folder).glob("*.question"))
         if listed := sorted((file, stat.st_size, stat.st_mtime_ns) for file, stat in stats):
             found[split] = listed
     absent = (folder / CNN_SPLITS[split] / "*.question" for split in ("train", "valid") if split not in found)
@@ -262,9 +261,8 @@ def most_related(passage: list[str], question: list[str], count: int) -> list[st
     """Return the words of the ``count`` sentences of a passage that share the most words with the question.
 
     The sentences stay in the order of the passage; a passage with fewer sentences is returned whole. A word that occurs
-    several times counts once; the placeholder and punctuation are not counted. Of sentences that share equally many
-    words, the earlier one is preferred. This is our reading of "identified by a string matching procedure" (Cooijmans
-    et al. 2017, appendix).
+    several times counts once; the placeholder and punctuation do not count. Of equal sentences, the earlier one is
+    preferred. This is our reading of "identified by a string matching procedure" (Cooijmans et al. 2017, appendix).
     """
     words = {word for word in question if word != PLACEHOLDER and any(map(str.isalnum, word))}
     sentences = split_sentences(passage)

@@ -151,8 +151,8 @@ def _colours(pixels: np.ndarray) -> np.ndarray:
 def _texture(grey: np.ndarray) -> np.ndarray:
     """Return a histogram of local binary patterns (Ojala et al. 1996) for each cell of a grey image, (4, 4, 64).
 
-    A pixel's pattern has one bit for each of its six neighbours in HEXAGON. The bit is set if the neighbour is brighter
-    than the pixel by more than CONTRAST. ``grey`` is (height, width), in [0, 1].
+    A pixel's pattern has one bit for each of its six neighbours in HEXAGON, which is set if the neighbour is brighter
+    by more than CONTRAST. ``grey`` is (height, width), in [0, 1].
     """
     side = len(grey)
     padded = np.pad(grey, 2, mode="edge") - CONTRAST

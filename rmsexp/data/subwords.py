@@ -110,9 +110,8 @@ class Learnt(NamedTuple):
 def learnt(corpus: Corpus, options: TextOptions, root: Path, report: Report) -> Learnt:
     """Return the subwords. They are read from ``<root>/subwords``, or learnt on the training split and stored there.
 
-    Raises: ValueError if ``options.vocabulary`` is too large or too small for the text, if ``options.threshold`` is too
-    large, or if the packages for moses_bpe are not installed; DataError if the training text cannot be read, or if the
-    result cannot be stored.
+    Raises: ValueError if ``options.vocabulary`` or ``options.threshold`` does not fit the text, or if the packages for
+    moses_bpe are not installed; DataError if the training text cannot be read, or if the result cannot be stored.
     """
     moses, languages = options.kind == "moses_bpe", (corpus.source, corpus.target)
     if moses and not all(map(importlib.util.find_spec, ("sacremoses", "subword_nmt"))):

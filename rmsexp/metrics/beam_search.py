@@ -71,9 +71,8 @@ class ShrinkingBeam:
         """Return ``(complete, live, done)`` for the ``width`` cheapest continuations, which have ``length`` tokens.
 
         ``costs``: as in :func:`_continuations`, infinite where there is no continuation. ``is_eos``: whether the last
-        token is EOS. Both have shape ``(sentences, continuations)``, and so have ``complete``, whether a continuation
-        may become the translation, and ``live``, whether it may be continued. ``done``: whether the search of a
-        sentence is done, ``(sentences,)``.
+        token is EOS. ``complete``: whether a continuation may become the translation. ``live``: whether it may be
+        continued. All are ``(sentences, continuations)``. ``done``, ``(sentences,)``: whether a search is done.
         """
         exists = costs.isfinite() & (torch.arange(self.width, device=costs.device) < self.slots)
         ended, live = exists & is_eos, exists & ~is_eos
@@ -201,10 +200,9 @@ def _extended(prefixes: Tensor, parents: Tensor, tokens: Tensor, length: int) ->
 def _continuations(costs: Tensor, logits: Tensor, count: int, banned: int | None) -> tuple[Tensor, Tensor, Tensor]:
     """Return cost, parent and token of each sentence's ``count`` cheapest continuations, in ascending order of cost.
 
-    A cost is minus the sum of the log probabilities of all tokens so far. A continuation's parent is the hypothesis
-    that it continues, as an index in the beam. ``costs`` has shape ``(sentences, beam)``, ``logits``
-    ``(sentences * beam, vocabulary)``, and the three results ``(sentences, count)``, or fewer if there are fewer
-    continuations. ``banned``: id of a token that may not follow, or None.
+    A cost is minus the sum of the log probabilities of all tokens so far. A parent is the hypothesis that is continued,
+    as an index in the beam. Shapes: ``costs`` ``(sentences, beam)``, ``logits`` ``(sentences * beam, vocabulary)``,
+    results ``(sentences, count)``, or fewer if there are fewer. ``banned``: id of a token that may not follow, or None.
     """
     beam, vocabulary = costs.shape[1], logits.shape[-1]
     log_probabilities = torch.log_softmax(logits, dim=-1, dtype=torch.float32)

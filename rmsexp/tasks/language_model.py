@@ -38,8 +38,7 @@ class DataConfig(config.DataConfig):
 
     ``train``, ``valid`` and ``test``: for ``name=files``, the paths of the text files. ``held_out``: for
     ``name=lambada``, the number of passages of the validation text, and of the test text; ``name=lambada_all`` also
-    trains on the test passages that are not held out. ``tokens``: "bytes", or
-    "sentencepiece" for ``vocabulary`` pieces that are learnt on the training text.
+    trains on the other test passages. ``tokens``: "bytes", or "sentencepiece" for ``vocabulary`` learnt pieces.
     """
 
     name: str = "wikitext103"
@@ -167,8 +166,8 @@ class Task(TaskBase):
     def scores(self, model: nn.Module, split: str, examples: int | None) -> dict[str, float]:
         """Return the loss in nats per token, the bits per byte and the perplexity of a split.
 
-        It is read in sequences of ``context`` tokens, each of which sees only the one token before it;
-        ``examples`` counts these. The first one sees a line feed there.
+        It is read in sequences of ``context`` tokens, which ``examples`` counts. Each sees only the one token before
+        it, the first a line feed.
         """
         tokeniser, tokens = self._tokens.tokeniser, self._tokens.splits[split]
         tokens = tokens if examples is None else tokens[: examples * self.config.context]

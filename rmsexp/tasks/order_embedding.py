@@ -219,8 +219,7 @@ class Task(TaskBase):
     def _loss(self, captions: Tensor, images: Tensor) -> float:
         """Return the ranking loss of a held-out split per matching pair.
 
-        The images are split into batches of about equal size, at most ``batch_size``. For each batch, the loss is
-        computed with the first caption of each image, then with the second, and so on.
+        It is computed in batches of images of about equal size, at most ``batch_size``, with each of their captions.
         """
 
         def loss(part: tuple[Tensor, int]) -> dict[str, float]:
