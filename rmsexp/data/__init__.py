@@ -16,10 +16,7 @@ Report = Callable[[str], None]  # is called with one line of text: progress, or 
 
 
 class DataError(ReportedError):
-    """Raised if data is missing, unusable or damaged, or cannot be stored.
-
-    The first line of the message says what is wrong and where; the second line says what to do.
-    """
+    """Raised if data is missing, unusable or damaged, or cannot be stored. The second line says what to do."""
 
 
 class UnavailableError(DataError):
@@ -30,9 +27,8 @@ class UnavailableError(DataError):
 class Images:
     """Labelled colour images in two splits, or three with validation images.
 
-    ``train_x`` and ``test_x`` are uint8, or float32 if whitened, of shape (image, 3, height, width); ``train_y`` and
-    ``test_y``, the labels, are int64 of shape (image,); ``valid_x`` and ``valid_y`` are like them, or None. ``digest``
-    is a SHA-256, in hexadecimal, that identifies the content. ``builtin`` is true if this package generates the images.
+    Images ``…_x`` are uint8, or float32 if whitened, of shape (image, 3, height, width); labels ``…_y`` are int64 of
+    shape (image,). For ``digest`` and ``builtin`` see :class:`Source`.
     """
 
     train_x: np.ndarray
@@ -47,7 +43,6 @@ class Images:
 
     @property
     def pixels(self) -> dict[str, np.ndarray]:
-        """Return the images of each split, by the names of the fields."""
         valid = {} if self.valid_x is None else {"valid_x": self.valid_x}
         return {"train_x": self.train_x, **valid, "test_x": self.test_x}
 
@@ -74,9 +69,8 @@ class Source(Generic[T]):
     """A data set, whose arrays ``load`` returns.
 
     ``digest`` is a SHA-256, in hexadecimal, that identifies the data; of large files it may cover only names and sizes.
-    ``builtin`` is true if this package generates the data; ``load(report)`` then returns it and reports nothing.
-    Otherwise ``load(report)`` reads, encodes and checks the data, or takes stored results from the cache, and reports
-    progress and a summary of the data. It raises DataError if the data cannot be read, encoded or stored.
+    ``builtin`` is true if this package generates the data. Otherwise ``load(report)`` reads, encodes and checks them,
+    or takes stored results from the cache. It raises DataError if they cannot be read, encoded or stored.
     """
 
     name: str

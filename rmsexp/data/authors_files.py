@@ -51,11 +51,10 @@ def unpickled(content: bytes) -> Any:
 
 
 def top4(root: Path) -> Source[Cloze]:
-    """Return the published questions with passages of four sentences; there is no test split.
+    """Return the published questions with passages of four sentences, in TOP4_FILES of ``<root>/top4``.
 
-    They are in ``<root>/top4/{dict,train4_pass,train4_qs,train4_ans,valid4_pass,valid4_qs,valid4_ans}.pkl``. As in the
-    published model, the vocabulary has one word more than dict.pkl. The id that dict.pkl does not use is named
-    ``<unused>``, or, if it is below 4, as in RESERVED. If all sequences of a file end in 0, this 0 is removed.
+    As in the published model, the vocabulary has one word more than dict.pkl. The id that dict.pkl does not use is
+    named ``<unused>``, or, if it is below 4, as in RESERVED.
 
     Raises: DataError if a file is missing. ``load`` raises DataError if a file is damaged.
     """

@@ -30,13 +30,10 @@ VOCABULARY_IMAGES = 1000  # first validation images whose captions add words to 
 
 @dataclass(frozen=True)
 class CaptionedImages:
-    """The images of a split with their captions: captions ``5 i`` to ``5 i + 4`` belong to image i.
+    """The images of a split with their captions: captions ``5 i`` to ``5 i + 4`` belong to image i."""
 
-    ``features`` is float32 of shape (image, size), with rows of norm 1. Each sequence in ``captions`` ends in EOS.
-    """
-
-    features: np.ndarray
-    captions: Sequences
+    features: np.ndarray  # float32 (image, size), with rows of norm 1
+    captions: Sequences  # each ends in EOS
 
     def __len__(self) -> int:
         return len(self.features)
@@ -60,12 +57,11 @@ class Picture(NamedTuple):
 def pictures(
     name: str, splits: Mapping[str, Sequence[Picture]], files: Sequence[Path], folder: Path, kind: str
 ) -> Source[Captions]:
-    """Return the data set ``name`` of captioned images. ``load`` computes the features that are not stored yet.
+    """Return the data set ``name`` of captioned images. Only the first five captions of an image are used.
 
-    ``splits`` has the images of each split. ``files`` are the files that splits and captions were read from. ``kind``
-    is a kind of :mod:`rmsexp.data.image_features`. Features are stored below ``<folder>/features/<kind>``.
-    Only the first five captions of an image are used. The digest covers the names and contents of ``files``, ``kind``,
-    and the names and sizes of each split's images, but not their pixels.
+    ``files`` are those that splits and captions were read from. ``kind``, of :mod:`rmsexp.data.image_features`: that of
+    the features, which are stored below ``<folder>/features/<kind>``. The digest covers the names and contents of
+    ``files``, ``kind``, and the names and sizes of each split's images, but not their pixels.
 
     Raises: DataError if a split has no images, if one of ``files`` cannot be read, or if an image is missing, has fewer
     than five captions, or an empty one among the first five.
@@ -95,10 +91,7 @@ def pictures(
 
 
 def tokenise(text: str) -> Words:
-    """Return the words of a text in lower case and without punctuation: "A T-shirt." gives ["a", "tshirt"].
-
-    This is how the captions of the Karpathy split are tokenised.
-    """
+    """Return the words of a text as in the Karpathy split: "A T-shirt." gives ["a", "tshirt"]."""
     return re.sub(r"[^\w\s]|_", "", text.lower()).split()
 
 
@@ -107,8 +100,7 @@ def encode(captions: Mapping[str, Sequence[Words]], features: Mapping[str, np.nd
 
     ``captions`` has the captions of each split, five consecutive ones per image, in the order of the rows of
     ``features``. The vocabulary has EOS, UNK, and all words of train and of the first 5,000 captions of valid, the most
-    frequent first. Equally frequent words are in alphabetical order. Other words become UNK. The numbers of images and
-    captions and the share of UNK among the tokens (with EOS) of each split are reported, and the vocabulary's size.
+    frequent first, equally frequent ones in alphabetical order. Other words become UNK.
     """
     known = chain(captions["train"], captions["valid"][: PER_IMAGE * VOCABULARY_IMAGES])
     counts = Counter(chain.from_iterable(known))
@@ -159,10 +151,7 @@ def flickr8k(root: Path, features: str) -> Source[Captions]:
 
 
 def read_captions(path: Path) -> dict[str, list[Words]]:
-    """Return the captions of each image, by its name, from lines ``<name>#<number><tab><caption>``.
-
-    Raises: DataError if the file cannot be read, or a line has another form.
-    """
+    """Return captions by name of image, from lines ``<name>#<number><tab><caption>``. Raises: DataError."""
     captions: defaultdict[str, list[Words]] = defaultdict(list)
     for number, line in enumerate(read_lines(path), 1):
         match = FLICKR8K_LINE.fullmatch(line)
@@ -184,9 +173,7 @@ COCO_ORIGIN = (
 
 
 def coco(root: Path, features: str) -> Source[Captions]:
-    """Return the images and captions below ``<root>/coco``.
-
-    ``features`` is a kind of :mod:`rmsexp.data.image_features`.
+    """Return the images and captions below ``<root>/coco``. ``features``: a kind of :mod:`rmsexp.data.image_features`.
 
     If ``dataset_coco.json`` exists, it defines the splits: those of Karpathy & Fei-Fei (2015), as in the paper. Their
     split restval is added to train, and images are in ``<filepath>/<filename>``, as the file says.
@@ -208,9 +195,7 @@ def coco(root: Path, features: str) -> Source[Captions]:
 
 
 def read_karpathy(path: Path, folder: Path) -> dict[str, list[Picture]]:
-    """Return the images of train, valid and test with their captions, in the order of the file.
-
-    Paths of images begin with ``folder``; the image files are not read.
+    """Return the images, in ``folder``, of train, valid and test with their captions, in the order of the file.
 
     Raises: DataError if ``path`` cannot be read or is not the Karpathy split.
     """
@@ -223,9 +208,7 @@ def read_karpathy(path: Path, folder: Path) -> dict[str, list[Picture]]:
 
 
 def read_official(path: Path, folder: Path) -> list[Picture]:
-    """Return the images of an official file of captions, with all their captions, sorted by the images' ids.
-
-    Paths of images begin with ``folder``; the image files are not read.
+    """Return the images, in ``folder``, of an official file of captions, with all captions, sorted by their ids.
 
     Raises: DataError if ``path`` cannot be read or is no file of captions.
     """

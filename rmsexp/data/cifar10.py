@@ -28,9 +28,7 @@ BLOCK = 2048  # images that are computed at a time, to save memory
 def whitened(images: Images, eps: float, root: Path, report: Report) -> Images:
     """Return ``images`` whitened with the regulariser ``eps``: float32, memory-mapped and read-only.
 
-    Whitened images are read from ``<root>/whitened``, or computed and stored there. Labels are returned unchanged.
-
-    Raises: DataError if the whitened images cannot be stored.
+    They are read from ``<root>/whitened``, or computed and stored there. Raises: DataError if they cannot be stored.
     """
 
     def read(folder: Path) -> dict[str, Any]:
@@ -52,10 +50,9 @@ def _make(folder: Path, images: Images, eps: float, report: Report) -> None:
 
 
 def fit(pixels: np.ndarray, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the mean m, (dim,), and the matrix W, (dim, dim), both float64 (see the module's docstring).
+    """Return the mean m, (dim,), and the matrix W, (dim, dim), of training images, uint8 (image, ...).
 
-    ``pixels`` are the training images, uint8 of shape (image, ...). Float64 is needed because W divides by sqrt(s +
-    eps), where the eigenvalue s may be zero.
+    Float64 is needed because W divides by sqrt(s + eps), where the eigenvalue s may be zero.
     """
     dim = pixels[0].size
     mean = torch.from_numpy((pixels.mean(axis=0, dtype=np.float64).reshape(dim) - 127.5) / 128)
@@ -100,17 +97,15 @@ def load(root: Path) -> Images:
 def digest_of_folder(folder: Path) -> str:
     """Return a SHA-256, in hexadecimal, of the names and contents of all files below a folder of images."""
     paths = sorted(path for path in folder.glob("*/*/**/*") if path.is_file())
-    return hashlib.sha256(
-        repr([(str(path.relative_to(folder)), sha256_of(path)) for path in paths]).encode()
-    ).hexdigest()
+    digests = [(str(path.relative_to(folder)), sha256_of(path)) for path in paths]
+    return hashlib.sha256(repr(digests).encode()).hexdigest()
 
 
 def from_folder(folder: Path, root: Path) -> Images:
     """Return the images of ``<folder>/train/<class>/`` and ``<folder>/test/<class>/``, as 32 x 32 pixels.
 
-    The shorter side of each image is scaled to 32 pixels, and the centre is cropped. They are stored below ``root``,
-    those of training ordered by a digest of their content, so that the last ones, which may become validation images,
-    are of all classes.
+    The shorter side of each image is scaled to 32 pixels, and the centre is cropped. Images are ordered by a digest of
+    their content, so that the last ones, which may become validation images, are of all classes.
 
     Raises: DataError if a folder or an image cannot be read, or if the classes of training and test differ.
     """

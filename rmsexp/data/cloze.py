@@ -40,11 +40,7 @@ LAMBADA_ORIGIN = (
 
 @dataclass(frozen=True)
 class Examples:
-    """The questions of a split, as word ids.
-
-    Passage i, question i and ``answers[i]`` belong together. ``answers`` is int32 of shape (example,). No passage or
-    question is empty.
-    """
+    """The questions of a split, as word ids. ``answers`` is int32 of shape (example,). No sequence is empty."""
 
     passages: Sequences
     questions: Sequences
@@ -68,10 +64,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class Cloze:
-    """An encoded data set.
-
-    ``words[i]`` is the word with id i. ``splits`` has train, valid and, if the data set has it, test.
-    """
+    """An encoded data set. ``words[i]`` is the word with id i. ``splits``: train, valid and, if there is one, test."""
 
     words: list[str]
     splits: Mapping[str, Examples]
@@ -91,11 +84,7 @@ class Question(NamedTuple):
 
 
 def split_sentences(words: Iterable[str], closing: Collection[str] = ()) -> list[list[str]]:
-    """Split words into sentences.
-
-    A sentence ends with one of SENTENCE_ENDS and any words of ``closing`` that follow it; the last sentence may also
-    end without them.
-    """
+    """Return sentences: each ends with one of SENTENCE_ENDS and words of ``closing`` after it; the last need not."""
     sentences: list[list[str]] = []
     ended = True
     for word in words:
@@ -157,10 +146,9 @@ def encode(name: str, splits: Mapping[str, Iterable[Question]]) -> Cloze:
 
 
 def stored(root: Path, name: str, digest: str, stamp: str, make: Callable[[Report], Cloze]) -> Source[Cloze]:
-    """Return the data set ``name``, whose encoded questions are stored in ``<root>/cloze``.
+    """Return the data set ``name``, whose encoded questions are stored in ``<root>/cloze``, memory-mapped.
 
-    ``load`` reports their numbers. If they are missing, it calls ``make`` and stores its result first. ``stamp``
-    identifies this result. The tokens of passages and questions are memory-mapped.
+    ``load`` reports their numbers. If they are missing, it stores the result of ``make``, which ``stamp`` identifies.
     """
 
     def load(report: Report) -> Cloze:
@@ -196,20 +184,18 @@ def _read(folder: Path) -> Cloze:
 
 
 def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
-    """Return the questions in ``<root>/cnn/questions/{training,validation,test}/*.question``.
+    """Return the questions in ``<root>/cnn/questions/{training,validation,test}/*.question``; test may be missing.
 
-    The folder of test files may be missing or empty. A passage is shortened to at most ``sentences`` sentences (see
-    :func:`most_related`); None leaves it whole. With ``damaged="refuse"``, ``load`` raises DataError at the first
-    damaged file. With ``damaged="skip"``, it leaves damaged files out and reports them. The digest covers the names and
-    sizes of the files, not their text, because reading 1.7 GB before every run would take minutes. The questions are
-    read again if a file's time of modification changes, too.
+    A passage is shortened to at most ``sentences`` sentences (see :func:`most_related`); None leaves it whole. With
+    ``damaged="refuse"``, ``load`` raises DataError at the first damaged file; with "skip", it leaves damaged files out
+    and reports them. The digest covers the names and sizes of the files, not their text, because reading 1.7 GB before
+    every run would take minutes. The questions are read again if a file's time of modification changes, too.
 
     Raises: DataError if there are no files for train or none for valid.
     """
     folder, found = root / "cnn" / "questions", dict[str, list[tuple[str, int, int]]]()
     for split, split_folder in CNN_SPLITS.items():
-        paths = (folder / split_folder).iterdir() if (folder / split_folder).is_dir() else ()
-        stats = ((path.name, path.stat()) for path in paths if path.name.endswith(".question"))
+        stats = ((path.name, path.stat()) for path in (folder / split_folder).glob("*.question"))
         if listed := sorted((file, stat.st_size, stat.st_mtime_ns) for file, stat in stats):
             found[split] = listed
     absent = (folder / CNN_SPLITS[split] / "*.question" for split in ("train", "valid") if split not in found)
@@ -250,8 +236,8 @@ def _questions(paths: Iterable[Path], sentences: int | None, damaged: str, repor
 def parsed(text: str) -> Question:
     """Return the question in the text of one of DeepMind's files, with passage and question in lower case.
 
-    The text has five parts with a blank line between them: a URL, a passage, a question and an answer, of one line
-    each, and a table of entities with lines ``@entityN:name``.
+    Its five parts have a blank line between them: a URL, a passage, a question, an answer, and a table of entities with
+    lines ``@entityN:name``.
 
     Raises: ValueError if a part is missing or malformed, if the question does not have exactly one placeholder, or if
     the answer is not in the table.
@@ -275,9 +261,8 @@ def most_related(passage: list[str], question: list[str], count: int) -> list[st
     """Return the words of the ``count`` sentences of a passage that share the most words with the question.
 
     The sentences stay in the order of the passage; a passage with fewer sentences is returned whole. A word that occurs
-    several times counts once; the placeholder and punctuation are not counted. Of sentences that share equally many
-    words, the earlier one is preferred. This is our reading of "identified by a string matching procedure" (Cooijmans
-    et al. 2017, appendix).
+    several times counts once; the placeholder and punctuation do not count. Of equal sentences, the earlier one is
+    preferred. This is our reading of "identified by a string matching procedure" (Cooijmans et al. 2017, appendix).
     """
     words = {word for word in question if word != PLACEHOLDER and any(map(str.isalnum, word))}
     sentences = split_sentences(passage)
@@ -305,10 +290,10 @@ def lambada(root: Path, vocabulary: int, entities: int, validation: int | None =
     examples: from a few thousand whole passages, a model does not learn within minutes that answers are words of the
     passage. Passages of other splits are whole.
 
-    Words that consist of digits become NUM. Of the other words, the ``vocabulary`` most frequent ones of the whole
-    training questions (passages, questions and answers) are kept if they occur at least twice. Of a passage's remaining
-    words, the ``entities`` most frequent ones are anonymised as in CNN, and the rest become UNK. Words that occur less
-    than twice in the shortened training text become UNK, too (see :func:`encode`).
+    Of the words that are not numbers, the ``vocabulary`` most frequent ones of the whole training questions (passages,
+    questions and answers) are kept if they occur at least twice. Of a passage's remaining words, the ``entities`` most
+    frequent ones are anonymised as in CNN. The rest become UNK, like words that occur once in the shortened training
+    text (:func:`encode`).
 
     Raises: DataError if a file is missing. ``load`` raises DataError if a line is malformed or no question is left, and
     ValueError if ``validation`` leaves no training question.
@@ -342,10 +327,7 @@ def lambada(root: Path, vocabulary: int, entities: int, validation: int | None =
 
 
 def read_questions(path: Path) -> list[Question]:
-    """Return the question of each line of a file, in lower case; words are not anonymised yet.
-
-    The passage is whole; it may be empty or lack the answer. The gap is the last word of the question. A sentence ends
-    with ``.``, ``?`` or ``!`` and any closing quotes after it.
+    """Return the question of each line of a file, in lower case, with its whole passage, which may lack the answer.
 
     Raises: DataError if the file cannot be read; DataError with the number of the line if a line has fewer than two
     words or is not UTF-8.
@@ -366,8 +348,7 @@ def read_questions(path: Path) -> list[Question]:
 def shortened(question: Question, near: int, place: int) -> Question:
     """Return the question with its passage cut to at most n = ``2 near + 1`` words.
 
-    The last occurrence of the answer, which must be in the passage, is kept. Its position in the result is ``place``
-    modulo n, as far as the start and the end of the passage allow.
+    The last occurrence of the answer is at the position ``place`` modulo n, as far as the ends of the passage allow.
     """
     length = 2 * near + 1
     last = len(question.passage) - 1 - question.passage[::-1].index(question.answer)

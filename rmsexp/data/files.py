@@ -68,10 +68,7 @@ def checked(path: Path, kind: str) -> Iterator[bytes]:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file's content, in hexadecimal. Raises: DataError if the file cannot be read.
-
-    A process reads a file again only if its size or its time of change is another.
-    """
+    """Return the SHA-256 of a file's content, in hexadecimal. Raises: DataError if the file cannot be read."""
     try:
         status = path.stat()
         return _sha256_of_version(path, status.st_size, status.st_mtime_ns)
@@ -79,7 +76,7 @@ def sha256_of(path: Path) -> str:
         raise unreadable(path, error) from None
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=256)  # a process reads a file again only if its size or its time of change is another
 def _sha256_of_version(path: Path, size: int, changed: int) -> str:  # noqa: ARG001
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -101,11 +98,9 @@ def digest_of_words(words: Sequence[str]) -> str:
 
 
 def require(name: str, folder: Path, paths: Iterable[Path], origin: str) -> None:
-    """Check that ``paths`` below ``folder``, which the user has to get, exist.
+    """Raise UnavailableError unless ``paths`` below ``folder``, which the user has to get, exist.
 
     ``name`` is the data set. ``origin`` is a full sentence that says where to get the files and where to put them.
-
-    Raises: UnavailableError if one is missing.
     """
     if absent := [path.relative_to(folder) for path in paths if not path.exists()]:
         more = f", nor {len(absent) - 1} other files" if len(absent) > 1 else ""
@@ -122,12 +117,10 @@ def unreadable(file: Path | str, error: Exception, remedy: str = "Replace the fi
 
 @contextmanager
 def downloading(name: str, folder: Path, words: str, root: Path) -> Iterator[None]:
-    """Hold a lock while a library downloads a data set to ``folder``, and turn its errors into one of ours.
+    """Hold a lock while a library downloads a data set to ``folder``. Raises: UnavailableError if it fails.
 
     ``name`` is the data set, ``words`` are those with which ``python -m rmsexp.prepare`` downloads it, ``root`` is
-    data.root. If several processes need the same data, one downloads them and the others wait.
-
-    Raises: UnavailableError if the download fails.
+    data.root.
     """
     timeout = socket.getdefaulttimeout()
     socket.setdefaulttimeout(TIMEOUT_SECONDS)
@@ -150,10 +143,9 @@ def downloading(name: str, folder: Path, words: str, root: Path) -> Iterator[Non
 def hub_files(
     name: str, folder: Path, repository: str, revision: str, config: str, splits: Sequence[str], words: str
 ) -> list[list[Path]]:
-    """Return the Parquet files of each of the ``splits`` of a data set on the Hugging Face hub.
+    """Return the Parquet files in ``<folder>/<config>`` of each split of a data set on the Hugging Face hub.
 
-    They are in ``<folder>/<config>``, named like ``train-00000-of-00002.parquet``, as in the repository. If one is
-    missing, they are downloaded at this ``revision``. ``name`` and ``words`` are as in :func:`downloading`.
+    If one is missing, they are downloaded. ``name`` and ``words`` are as in :func:`downloading`.
 
     Raises: UnavailableError if the download fails.
     """
@@ -189,8 +181,7 @@ def hub_rows(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
 def key(source: str, *parts: object) -> str:
     """Return a name, 16 hexadecimal digits, for a stored result that depends on ``parts`` and on a module's code.
 
-    The name is a hash of the ``repr`` of ``parts`` and of the content of ``source``, which is the ``__file__`` of the
-    module that computes the result. So editing this module changes the name; editing a module that it imports does not.
+    ``source`` is the ``__file__`` of the module that computes the result; those that it imports have no influence.
     """
     code = hashlib.sha256(Path(source).read_bytes()).hexdigest()
     return hashlib.sha256(repr((code, *parts)).encode()).hexdigest()[:16]
@@ -199,8 +190,7 @@ def key(source: str, *parts: object) -> str:
 def cached(folder: Path, read: Callable[[Path], T], make: Callable[[Path], None]) -> T:
     """Return ``read(folder)``. If the folder is missing, let ``make`` write its files to a temporary folder first.
 
-    If several processes need the same folder, one makes it and the others wait. If ``make`` fails or the process is
-    killed, nothing is stored.
+    Of several processes, one makes it and the others wait. If ``make`` fails or is killed, nothing is stored.
 
     Raises: DataError if the folder cannot be read or stored; whatever ``make`` raises.
     """
@@ -223,10 +213,9 @@ def cached(folder: Path, read: Callable[[Path], T], make: Callable[[Path], None]
 
 @contextmanager
 def staging(path: Path) -> Iterator[Path]:
-    """Yield an empty temporary folder beside ``path``, and hold an exclusive lock for ``path`` meanwhile.
+    """Yield an empty temporary folder beside ``path``, and hold a lock for ``path`` meanwhile.
 
-    Wait while another process holds the lock, and report it. At the end, or when the lock is taken after a kill, the
-    temporary folder is removed, unless the caller has renamed it (:func:`publish`).
+    At the end, or when the lock is taken after a kill, the folder is removed unless it was renamed (:func:`publish`).
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")

@@ -51,8 +51,8 @@ LAYOUT = 8  # pixels per side of the grey image in the descriptor
 def extract(images: Sequence[Path], kind: str, folder: Path, report: Report) -> np.ndarray:
     """Return the features of ``images``, float32 (image, 4096) with rows of norm 1, memory-mapped.
 
-    ``kind`` is a key of KINDS. They are stored in a subfolder of ``folder``, named by a digest of ``kind``, the
-    extractor's version, and the names and sizes of the images; if they are missing there, they are computed first.
+    ``kind`` is a key of KINDS. Features are read from a subfolder of ``folder``, or computed and stored there; its name
+    is a digest of ``kind``, the extractor's version, and the names and sizes of the images.
 
     Raises: DataError if an image is missing or damaged, if the weights are neither stored nor downloadable, or if the
     features cannot be stored or read.
@@ -73,10 +73,7 @@ def extract(images: Sequence[Path], kind: str, folder: Path, report: Report) -> 
 
 
 def sizes(images: Iterable[Path]) -> list[tuple[str, int]]:
-    """Return the name and the size in bytes of each file.
-
-    Raises: DataError that names the first file that is missing.
-    """
+    """Return the name and the size in bytes of each file. Raises: DataError that names the first that is missing."""
     try:
         return [(path.name, path.stat().st_size) for path in images]
     except OSError as error:
@@ -99,16 +96,15 @@ def _rgb(path: Path) -> Image:
 
 
 def _unit(vector: np.ndarray) -> np.ndarray:
-    """Return a vector scaled to a Euclidean norm of 1; a vector of zeros is returned unchanged."""
+    """Return a vector scaled to a Euclidean norm of 1, or of zeros unchanged."""
     return vector / (np.linalg.norm(vector) or 1)
 
 
 def describe(image: Image) -> np.ndarray:
     """Return the descriptor of an image, float64 of shape (4096,), not yet scaled to norm 1.
 
-    It has ten parts, each scaled to norm 1. The first three are the square roots of histograms of colours, with 64 bins
-    per cell, for 1x1, 2x2 and 4x4 cells. The next three are of texture, and three of gradients. The last part is the
-    image in grey, shrunk to 8x8 pixels.
+    It has ten parts, each scaled to norm 1: the square roots of histograms of colours, with 64 bins per cell, for 1x1,
+    2x2 and 4x4 cells; three of texture and three of gradients; and the image in grey, shrunk to 8x8 pixels.
     """
     from PIL.Image import Resampling
 
@@ -128,8 +124,7 @@ def _shrunk(pixels: np.ndarray, side: int) -> np.ndarray:
 def _histograms(bins: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return a histogram for each of 4x4 cells of a square image, (4, 4, 64).
 
-    ``bins`` and ``weights``, both (..., height, width), have for each pixel the numbers of bins, and what the pixel
-    adds to them. Leading dimensions are for pixels that are shared among several bins.
+    ``bins`` and ``weights``, (..., height, width): the bins among which each pixel is shared, and what it adds to them.
     """
     cell = np.arange(bins.shape[-1]) * CELLS // bins.shape[-1]
     index = (cell[:, None] * CELLS + cell) * BINS + bins
@@ -156,8 +151,8 @@ def _colours(pixels: np.ndarray) -> np.ndarray:
 def _texture(grey: np.ndarray) -> np.ndarray:
     """Return a histogram of local binary patterns (Ojala et al. 1996) for each cell of a grey image, (4, 4, 64).
 
-    A pixel's pattern has one bit for each of its six neighbours in HEXAGON. The bit is set if the neighbour is brighter
-    than the pixel by more than CONTRAST. ``grey`` is (height, width), in [0, 1].
+    A pixel's pattern has one bit for each of its six neighbours in HEXAGON, which is set if the neighbour is brighter
+    by more than CONTRAST. ``grey`` is (height, width), in [0, 1].
     """
     side = len(grey)
     padded = np.pad(grey, 2, mode="edge") - CONTRAST
@@ -187,9 +182,8 @@ def _gradients(grey: np.ndarray) -> np.ndarray:
 def vgg19() -> Extractor:
     """Return the extractor of VGG-19's features, means over ten crops; it uses a GPU if there is one.
 
-    torch.hub keeps the weights in its folder, which the environment variable TORCH_HOME sets, or downloads them, and
-    compares a download with its published SHA-256. The crops are those of an image's corners and centre, and their
-    mirror images.
+    torch.hub reads the weights from its folder, which TORCH_HOME sets, or downloads them there and compares their
+    SHA-256. The crops are those of an image's corners and centre, and their mirror images.
 
     Raises: DataError if the weights cannot be read or downloaded, or are damaged.
     """

@@ -52,13 +52,11 @@ MOST_PROCESSES = 4  # with Moses' truecaser of WMT14 each has up to 600 MB
 
 @dataclass(frozen=True)
 class Corpus:
-    """Parallel text in two languages.
+    """Parallel text in two languages, such as "en". ``builtin``: whether this package generates the text.
 
-    ``source`` and ``target`` are languages such as "en".
     ``splits`` maps train, valid, test and further test sets such as test2017 to functions that return an iterator over
-    (source line, target line). If the text is in files, it reads and checks the files, and raises DataError if they are
-    damaged. ``digest`` is a SHA-256, in hexadecimal, that identifies the content and the direction of translation.
-    ``builtin`` is true if this package generates the text.
+    (source line, target line), which raises DataError if files are damaged. ``digest`` is a SHA-256, in hexadecimal, of
+    the content and the direction of translation.
     """
 
     name: str
@@ -76,8 +74,8 @@ class Corpus:
 def multi30k(root: Path, source: str, target: str) -> Corpus:
     """Return Multi30k, task 1 (Elliott et al. 2016): captions in English and German, 29,000 pairs for training.
 
-    The files are in ``<root>/multi30k/task1/raw``, named and compressed as published. Missing files are downloaded. The
-    digests of all files are verified on each call. The test sets are those of 2016 and 2017 (Flickr).
+    The files are in ``<root>/multi30k/task1/raw``, as published, or are downloaded; digests are verified. The test sets
+    are those of 2016 and 2017 (Flickr).
 
     Raises: DataError if a file is damaged, or if a download fails.
     """
@@ -123,10 +121,7 @@ def wmt14(root: Path, source: str, target: str) -> Corpus:
 
 
 def _test_set(name: str, sentences: int, task: str, root: Path) -> dict[str, Path]:
-    """Return the files of one of sacreBLEU's English-German test sets, which has so many sentences, by language.
-
-    They are counted because sacreBLEU does not notice that a file is incomplete, as it may be after a kill.
-    """
+    """Return the files of one of sacreBLEU's English-German test sets, which has so many sentences, by language."""
     from sacrebleu.utils import SACREBLEU_DIR, get_reference_files, get_source_file
 
     folder = Path(SACREBLEU_DIR, name)
@@ -137,7 +132,7 @@ def _test_set(name: str, sentences: int, task: str, root: Path) -> dict[str, Pat
             if error.code != 1:  # a signal's, while sacreBLEU exits with 1
                 raise
             raise OSError("sacreBLEU printed the reason") from None
-        for path in files.values():
+        for path in files.values():  # sacreBLEU does not notice that a file is incomplete, as it may be after a kill
             if (lines := Path(path).read_bytes().count(b"\n")) != sentences:
                 raise OSError(f"{path} has {lines:,} sentences, not {sentences:,}; delete {folder}")
     return {language: Path(path) for language, path in files.items()}
@@ -157,13 +152,7 @@ def files(prefixes: Mapping[str, str], source: str, target: str) -> Corpus:
 
 
 def _corpus(name: str, files: Mapping[str, list[Path]], source: str, target: str) -> Corpus:
-    """Return the corpus with the two files of each split.
-
-    The digest covers the contents of all files, and the direction of translation, because each direction is another
-    experiment.
-
-    Raises: DataError if a file cannot be read.
-    """
+    """Return the corpus with the two files of each split. Raises: DataError if a file cannot be read."""
     digests = {split: [sha256_of(path) for path in paths] for split, paths in files.items()}
     return Corpus(
         name=f"{name} {language(source)}-{language(target)}",
@@ -192,8 +181,6 @@ def pairs_of_files(prefixes: Mapping[str, Path], source: str, target: str) -> di
 
 def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
     """Yield the pairs of two UTF-8 files, plain or .gz, whose lines with the same number are a pair.
-
-    Empty lines are included (see :func:`rmsexp.data.files.read_lines`).
 
     Raises: DataError if a file is missing, damaged or not UTF-8, if the numbers of lines differ, or if there are none.
     """

@@ -27,14 +27,10 @@ TOKEN, LENGTH = np.dtype("<i4"), np.dtype("<i8")  # in files: little-endian on e
 
 @dataclass(frozen=True)
 class Sequences:
-    """Token sequences: sequence i is ``tokens[offsets[i]:offsets[i + 1]]``.
+    """Token sequences: sequence i is ``tokens[offsets[i]:offsets[i + 1]]``."""
 
-    ``tokens`` is int32 of shape (token,), all sequences one after the other. ``offsets`` is int64 of shape
-    (sequence + 1,).
-    """
-
-    tokens: np.ndarray
-    offsets: np.ndarray
+    tokens: np.ndarray  # int32 (token,), all sequences one after the other
+    offsets: np.ndarray  # int64 (sequence + 1,)
 
     @classmethod
     def from_lists(cls, ids: Sequence[Any]) -> Sequences:
@@ -74,26 +70,18 @@ class Sequences:
 
 
 def offsets(lengths: Iterable[int]) -> np.ndarray:
-    """Return where each sequence starts, if sequences of these ``lengths`` follow each other, and where the last ends.
-
-    The result is int64 of shape (sequence + 1,).
-    """
+    """Return where successive sequences of these lengths start, and where the last ends: int64 (sequence + 1,)."""
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.fromiter(lengths, dtype=np.int64))])
 
 
 def by_sentences(lengths: np.ndarray, order: np.ndarray, batch_size: int, pool: int) -> list[np.ndarray]:
-    """Return batches of ``batch_size`` sentences, as Nematus makes them.
+    """Return batches of ``batch_size`` sentences, int64 indices, as Nematus makes them. The last may be smaller.
 
-    A batch is an int64 array of indices; each index of ``order`` is in exactly one batch. A pool has ``pool`` *
-    ``batch_size`` sentences, which are sorted by length, longest first, and cut into batches. Only the last pool, and
-    so the last batch, may be smaller. ``lengths``, of shape (sentence,), has the lengths to sort by; a sentence pair
-    has the length of its longer side. There are ``ceil(len(order) / batch_size)`` batches.
+    A pool has ``pool`` * ``batch_size`` sentences of ``order``, which are sorted by length, longest first, and cut into
+    batches. ``lengths``, of shape (sentence,), has the lengths to sort by.
     """
-    batches = []
-    for start in range(0, len(order), pool * batch_size):
-        longest_first = _by_length(lengths, order[start : start + pool * batch_size])[::-1]
-        batches += cut(longest_first, batch_size)
-    return batches
+    pools = cut(order, pool * batch_size)
+    return [batch for part in pools for batch in cut(_by_length(lengths, part)[::-1], batch_size)]
 
 
 def cut(indices: np.ndarray, size: int) -> list[np.ndarray]:
@@ -107,17 +95,16 @@ def even_parts(batch: np.ndarray, parts: int) -> list[np.ndarray]:
 
 
 def by_tokens(lengths: np.ndarray, order: np.ndarray, tokens: int, pool: int) -> list[list[np.ndarray]]:
-    """Return one list of batches per pool, similar to those of zero, the authors' Transformer toolkit.
+    """Return one list of batches, int64 indices, per pool, similar to those of zero, the authors' Transformer toolkit.
 
-    A batch is an int64 array of indices; each index of ``order`` is in exactly one batch. A batch has at most
-    ``tokens`` positions (number of sentences times the longest length, so padding is included); a sentence longer than
-    ``tokens`` is a batch by itself. A pool has ``pool`` sentences (the last may have fewer), which are sorted by
-    length, shortest first. A batch ends at the end of its pool, or where one more sentence would exceed ``tokens``.
-    ``lengths``, of shape (sentence,), has the length of the longer side of each sentence pair, at least 1.
+    A pool has ``pool`` sentences of ``order``, which are sorted by length, shortest first. A batch ends at the end of
+    its pool, or where one more sentence would exceed ``tokens`` positions (number of sentences times the longest
+    length, so padding is included); a sentence longer than ``tokens`` is a batch by itself. ``lengths``, of shape
+    (sentence,), has the length of the longer side of each sentence pair, at least 1.
     """
     pools = []
-    for start in range(0, len(order), pool):
-        shortest_first = _by_length(lengths, order[start : start + pool])
+    for part in cut(order, pool):
+        shortest_first = _by_length(lengths, part)
         starts = [0]
         for index, length in enumerate(lengths[shortest_first].tolist()):
             if index and (index + 1 - starts[-1]) * length > tokens:
@@ -132,9 +119,9 @@ def by_tokens_carried(
     """Return one list of batches per pool, as zero makes them (zero, data.py:67-117 and utils/util.py:30-65).
 
     There are two differences from :func:`by_tokens`. A batch ends where one more sentence would reach ``tokens``
-    positions, so it has fewer. A batch is used only if one of its sides has at least ``tokens / 2`` tokens without
-    padding. The sentences of the others are carried over: they come first in the next pool, which takes that many fewer
-    new sentences. Those of the last pool are left out, as in zero, whose process for reading ends with each epoch.
+    positions. A batch is used only if one of its sides has at least ``tokens / 2`` tokens without padding. The
+    sentences of the others come first in the next pool, which takes that many fewer new sentences. Those of the last
+    pool are left out, as in zero, whose process for reading ends with each epoch.
 
     ``sources`` and ``targets``, of shape (sentence,), have the lengths of both sides of each sentence pair, at least 1.
     """
@@ -157,10 +144,7 @@ def _by_length(lengths: np.ndarray, indices: np.ndarray) -> np.ndarray:
 
 
 def padded(sequences: Sequence[np.ndarray], fill: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return tokens (int64) and mask (bool), both of shape (sequence, time).
-
-    Sequences are padded with ``fill`` at the end; the mask is true on their tokens and false on the padding.
-    """
+    """Return tokens (int64), padded with ``fill`` at the end, and mask (bool), false on padding: (sequence, time)."""
     mask = _mask(sequences)
     tokens = np.full(mask.shape, fill, dtype=np.int64)
     tokens[mask] = np.concatenate(sequences)

@@ -58,10 +58,7 @@ MOST_CACHED = 100_000  # words of which a process keeps the subwords
 
 
 class Codec(Protocol):
-    """Converts text of a language to ids and back. It can be pickled.
-
-    ``size`` is the number of ids, including PAD, UNK and EOS.
-    """
+    """Converts text of a language to ids and back. It can be pickled. ``size``: number of ids, with PAD, UNK, EOS."""
 
     size: int
 
@@ -113,9 +110,8 @@ class Learnt(NamedTuple):
 def learnt(corpus: Corpus, options: TextOptions, root: Path, report: Report) -> Learnt:
     """Return the subwords. They are read from ``<root>/subwords``, or learnt on the training split and stored there.
 
-    Raises: ValueError if ``options.vocabulary`` is too large or too small for the text, if ``options.threshold`` is too
-    large, or if the packages for moses_bpe are not installed; DataError if the training text cannot be read, or if the
-    result cannot be stored.
+    Raises: ValueError if ``options.vocabulary`` or ``options.threshold`` does not fit the text, or if the packages for
+    moses_bpe are not installed; DataError if the training text cannot be read, or if the result cannot be stored.
     """
     moses, languages = options.kind == "moses_bpe", (corpus.source, corpus.target)
     if moses and not all(map(importlib.util.find_spec, ("sacremoses", "subword_nmt"))):
@@ -146,10 +142,9 @@ def learnt(corpus: Corpus, options: TextOptions, root: Path, report: Report) -> 
 def learn_pieces(lines: Iterable[str], vocabulary: int, name: str, **options: Any) -> bytes:
     """Return a model of sentencepiece with ``vocabulary`` pieces, learnt from ``lines``.
 
-    ``name`` is what messages call the data set. ``options`` are further options of sentencepiece.
+    ``name``: the data set's, for messages. ``options``: further ones of sentencepiece.
 
-    Raises: ValueError if ``vocabulary`` is too large or too small for the text, or if sentencepiece cannot learn from
-    it.
+    Raises: ValueError if sentencepiece cannot learn as many pieces from the text.
     """
     from sentencepiece import SentencePieceTrainer
 
@@ -299,7 +294,7 @@ def _count(folder: Path, pairs: Pairs) -> list[Counter[str]]:
 def _merges(counts: Counter[str], vocabulary: int, name: str) -> str:
     """Return the merges in the format of subword-nmt: a line with the version, then one line per merge.
 
-    Raises: ValueError if the words of ``counts``, those of the corpus ``name``, give fewer than ``vocabulary``.
+    Raises: ValueError if the words of ``counts`` give fewer than ``vocabulary``.
     """
     from subword_nmt.learn_bpe import learn_bpe
 

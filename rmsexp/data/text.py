@@ -25,11 +25,8 @@ from rmsexp.system import cores
 Text = Source[Mapping[str, bytes]]  # the text of each of SPLITS
 
 SPLITS = ("train", "valid", "test")
-WIKITEXT = (  # repository on the Hugging Face hub, revision, config
-    "Salesforce/wikitext",
-    "b08601e04326c79dfdd32d625aee71d232d685c3",
-    "wikitext-103-raw-v1",
-)
+# repository on the Hugging Face hub, revision, config
+WIKITEXT = "Salesforce/wikitext", "b08601e04326c79dfdd32d625aee71d232d685c3", "wikitext-103-raw-v1"
 KINDS = ("bytes", "sentencepiece")
 MOST_LINES = 1_000_000  # from which pieces are learnt; of longer texts every n-th line is taken
 LINES = 100_000  # encoded at a time, because lists of ids take ten times the memory of arrays
@@ -64,9 +61,8 @@ def files(train: str, valid: str, test: str) -> Text:
 def lambada(root: Path, held_out: int, rest: bool) -> Text:
     """Return the passages in ``<root>/lambada/lambada_{development,test}_plain_text.txt``, one per line.
 
-    The ``held_out`` last passages of development are the validation text, and the others the training text. The
-    ``held_out`` first passages of test are the test text. With ``rest``, the other passages of test are training text,
-    too.
+    The ``held_out`` last passages of development are the validation text, the others the training text. The
+    ``held_out`` first passages of test are the test text; with ``rest``, the others are training text, too.
 
     Raises: DataError if a file is missing, empty, or cannot be read; ValueError if ``held_out`` leaves no training
     passage, or if there are fewer test passages.
@@ -90,17 +86,10 @@ def wikitext103(root: Path) -> Text:
     """Return WikiText-103 (Merity et al. 2017), raw: Wikipedia articles, 540 MB of training text.
 
     It is in ``<root>/wikitext103/wikitext-103-raw-v1/*.parquet``, as on the Hugging Face hub, from which missing files
-    are downloaded.
-
-    Raises: DataError if the download fails, or if a file cannot be read.
+    are downloaded. Raises: DataError if the download fails, or if a file cannot be read.
     """
-    files = hub_files(
-        "WikiText-103",
-        root / "wikitext103",
-        *WIKITEXT,
-        ("train", "validation", "test"),
-        "task=language_model scale=large",
-    )
+    names, task = ("train", "validation", "test"), "task=language_model scale=large"
+    files = hub_files("WikiText-103", root / "wikitext103", *WIKITEXT, names, task)
 
     def load(_: Report) -> Mapping[str, bytes]:
         lines = [(row["text"].removesuffix("\n").encode() + b"\n" for row in hub_rows(paths)) for paths in files]
@@ -118,10 +107,7 @@ def _read(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class Tokens:
-    """A text as tokens.
-
-    ``splits`` has an array of ids for each split, perhaps memory-mapped.
-    """
+    """A text as tokens. ``splits`` has an array of ids for each split, perhaps memory-mapped."""
 
     tokeniser: Bytes | Pieces
     splits: Mapping[str, np.ndarray]

@@ -1,7 +1,4 @@
-"""Convert parallel text to token ids. All text is encoded once and stored.
-
-Held-out splits are the validation and test sets.
-"""
+"""Convert parallel text to token ids, once. Held-out splits are the validation and test sets."""
 
 from __future__ import annotations
 
@@ -34,15 +31,14 @@ class Encoded:
 class HeldOut:
     """A validation or test split, with all its pairs: none is dropped or cut, so every sentence can be translated.
 
-    ``sources`` and ``references`` are raw lines. ``scored``, int64 of shape (scored pair,), has the indices of the
-    pairs whose cross-entropy is computed: both sides are non-empty and, with ``overlong="drop"``, have at most
+    A cross-entropy is computed of pairs with two non-empty sides that, with ``overlong="drop"``, have at most
     ``max_length`` subwords.
     """
 
     pairs: Encoded
-    sources: list[str]
-    references: list[str]
-    scored: np.ndarray
+    sources: list[str]  # raw lines
+    references: list[str]  # raw lines
+    scored: np.ndarray  # int64 (scored pair,): indices of the pairs whose cross-entropy is computed
 
     def first(self, count: int | None) -> HeldOut:
         """Return the first ``count`` pairs, or all if there are fewer or ``count`` is None."""
@@ -54,10 +50,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Translation:
-    """An encoded corpus. ``source`` and ``target`` are the codecs. ``held_out`` has all splits except train.
-
-    ``subwords`` is a digest of the subwords.
-    """
+    """An encoded corpus. ``held_out`` has all splits except train. ``subwords`` is a digest of the subwords."""
 
     source: Codec
     target: Codec
@@ -67,9 +60,7 @@ class Translation:
 
 
 def prepare(corpus: Corpus, options: TextOptions, root: Path, report: Report) -> Translation:
-    """Encode a corpus, and report the held-out pairs without a loss and, when it is encoded, those that are left out.
-
-    Subwords and all encoded text are read from folders of ``root``, or computed and stored there.
+    """Return a corpus and its subwords, read from folders of ``root``, or computed and stored there.
 
     Raises: DataError if the text cannot be read, if no training pair is left, if no pair of another split can be
     scored, or if the result cannot be stored; ValueError as in :func:`rmsexp.data.subwords.learnt`.
@@ -78,21 +69,15 @@ def prepare(corpus: Corpus, options: TextOptions, root: Path, report: Report) ->
     splits = list(corpus.splits)
     code = key(sequences.__file__)
     name = key(__file__, code, corpus.digest, corpus.source, corpus.target, splits, options, subwords.digest)
-    encoded = cached(
-        root / "translation" / name,
-        partial(_read, splits),
-        lambda folder: _write(folder, corpus, subwords, options, report),
-    )
+    folder = root / "translation" / name
+    encoded = cached(folder, partial(_read, splits), lambda new: _write(new, corpus, subwords, options, report))
     train = encoded.pop("train")
     held_out = {split: _scored(corpus, split, pairs, options, report) for split, pairs in encoded.items()}
     return Translation(subwords.source, subwords.target, train, held_out, subwords.digest)
 
 
 def _write(folder: Path, corpus: Corpus, subwords: Learnt, options: TextOptions, report: Report) -> None:
-    """Store the encoded text of all splits, and report how many training pairs were left out.
-
-    Raises: DataError if the text cannot be read or no training pair is left.
-    """
+    """Store the encoded text of all splits. Raises: DataError if it cannot be read or no training pair is left."""
     codecs, counts = (subwords.source, subwords.target), Counter[str]()
     for part, found in in_processes(partial(_encode, codecs, options), in_chunks(corpus.splits["train"](), CHUNK)):
         counts.update(found)
@@ -121,10 +106,7 @@ def _read(splits: list[str], folder: Path) -> dict[str, Encoded]:
 def _encode(
     codecs: tuple[Codec, Codec], options: TextOptions, pairs: Pairs
 ) -> tuple[tuple[Sequences, Sequences], dict[str, int]]:
-    """Return the source and the target sequences of training pairs, and numbers of pairs and of unknown subwords.
-
-    Pairs with an empty side are left out. Overlong pairs are dropped or cut, as ``options.overlong`` says.
-    """
+    """Return the source and the target sequences of training pairs, and numbers of pairs and of unknown subwords."""
     counts = {"read": len(pairs[0]), "kept": 0, "empty": 0, "overlong": 0}
     kept: tuple[list[list[int]], list[list[int]]] = ([], [])
     for encoded in zip(*(codec.encode(lines) for codec, lines in zip(codecs, pairs, strict=True)), strict=True):
@@ -143,12 +125,11 @@ def _encode(
 
 
 def _sequences(lines: list[list[int]]) -> Sequences:
-    """Return lists of ids as sequences, with EOS added at the end of each."""
+    """Return lists of ids as sequences with EOS."""
     return Sequences.from_lists([[*ids, EOS] for ids in lines])
 
 
 def _scored(corpus: Corpus, split: str, pairs: Encoded, options: TextOptions, report: Report) -> HeldOut:
-    """Return a validation or test split with its lines and the numbers of the pairs that are scored."""
     lengths = np.stack([pairs.source.lengths, pairs.target.lengths]) - 1  # (side, pair), without EOS
     scored = (lengths > 0).all(axis=0)
     if options.overlong == "drop":

@@ -9,7 +9,7 @@ which are continued, and when the search of a sentence is done.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,21 +19,6 @@ from rmsexp.system import checks
 NORMALISATIONS = ("length", "gnmt")  # see :meth:`SearchOptions.divisor`
 LARGEST_ALPHA = 10  # the divisors of larger exponents soon overflow
 Verdict = tuple[Tensor, Tensor, Tensor]  # see :meth:`ShrinkingBeam.judge`
-
-
-class State(Protocol):
-    """The state of a decoder between steps, with one row per hypothesis."""
-
-    def select(self, rows: Tensor, *, memory: bool) -> Self:
-        """Return a state that consists of the rows with the indices ``rows``, in this order.
-
-        With ``memory=False`` the caller promises that there are as many rows as before and that each row keeps its
-        sentence. Tensors that depend on the sentence alone are then reused without a copy.
-        """
-        ...
-
-
-S = TypeVar("S", bound=State)
 
 
 @dataclass(frozen=True)
@@ -86,9 +71,8 @@ class ShrinkingBeam:
         """Return ``(complete, live, done)`` for the ``width`` cheapest continuations, which have ``length`` tokens.
 
         ``costs``: as in :func:`_continuations`, infinite where there is no continuation. ``is_eos``: whether the last
-        token is EOS. Both have shape ``(sentences, continuations)``, and so have ``complete``, whether a continuation
-        may become the translation, and ``live``, whether it may be continued. ``done``: whether the search of a
-        sentence is done, ``(sentences,)``.
+        token is EOS. ``complete``: whether a continuation may become the translation. ``live``: whether it may be
+        continued. All are ``(sentences, continuations)``. ``done``, ``(sentences,)``: whether a search is done.
         """
         exists = costs.isfinite() & (torch.arange(self.width, device=costs.device) < self.slots)
         ended, live = exists & is_eos, exists & ~is_eos
@@ -141,8 +125,8 @@ RULES: dict[str | None, type[ShrinkingBeam | FixedBeam]] = {None: ShrinkingBeam,
 
 @torch.no_grad()
 def beam_search(
-    step: Callable[[Tensor, S], tuple[Tensor, S]],
-    state: S,
+    step: Callable[[Tensor, Any], tuple[Tensor, Any]],
+    state: Any,
     max_lengths: Tensor,
     first: int,
     options: SearchOptions,
@@ -152,7 +136,8 @@ def beam_search(
 
     Args:
         step: takes tokens ``(rows,)`` and a state; returns logits ``(rows, vocabulary)`` and the next state.
-        state: the initial state, with one row per sentence.
+        state: the initial state, with one row per sentence, and the method ``select`` of
+            :class:`rmsexp.models.translation.DecoderState`.
         max_lengths: largest number of tokens of each translation, including EOS, at least 1, ``(sentences,)``.
         first: the id that ``step`` reads at the start, where there is no previous token.
         eos: id of EOS.
@@ -205,8 +190,7 @@ def beam_search(
 def _extended(prefixes: Tensor, parents: Tensor, tokens: Tensor, length: int) -> Tensor:
     """Return the tokens of hypotheses of ``length`` tokens, ``(sentences, hypotheses, longest)``.
 
-    ``prefixes`` are the tokens of the hypotheses before. ``parents`` says which of them each hypothesis continues, and
-    ``tokens`` by which token, ``(sentences, hypotheses)``.
+    ``parents``, ``(sentences, hypotheses)``: which of the ``prefixes`` each hypothesis continues, by one of ``tokens``.
     """
     extended = prefixes.gather(1, parents[..., None].expand(-1, -1, prefixes.shape[2]))
     extended[..., length - 1] = tokens
@@ -216,10 +200,9 @@ def _extended(prefixes: Tensor, parents: Tensor, tokens: Tensor, length: int) ->
 def _continuations(costs: Tensor, logits: Tensor, count: int, banned: int | None) -> tuple[Tensor, Tensor, Tensor]:
     """Return cost, parent and token of each sentence's ``count`` cheapest continuations, in ascending order of cost.
 
-    A cost is minus the sum of the log probabilities of all tokens so far. A continuation's parent is the hypothesis
-    that it continues, as an index in the beam. ``costs`` has shape ``(sentences, beam)``, ``logits``
-    ``(sentences * beam, vocabulary)``, and the three results ``(sentences, count)``, or fewer if there are fewer
-    continuations. ``banned``: id of a token that may not follow, or None.
+    A cost is minus the sum of the log probabilities of all tokens so far. A parent is the hypothesis that is continued,
+    as an index in the beam. Shapes: ``costs`` ``(sentences, beam)``, ``logits`` ``(sentences * beam, vocabulary)``,
+    results ``(sentences, count)``, or fewer if there are fewer. ``banned``: id of a token that may not follow, or None.
     """
     beam, vocabulary = costs.shape[1], logits.shape[-1]
     log_probabilities = torch.log_softmax(logits, dim=-1, dtype=torch.float32)

@@ -68,8 +68,7 @@ def ranks(penalties: Tensor, per_image: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the rank of each caption's image, ``(captions,)``, and of each image's best caption, ``(images,)``.
 
     Ranks start at 1 and increase with the penalty. A match whose penalty equals others has its mean rank over all
-    orders of the equal penalties, so a model that gives every input the same vector has the mean rank of chance. NaN
-    ranks last.
+    orders of the equal penalties. NaN ranks last.
     """
     penalties = penalties.nan_to_num(nan=torch.inf)
     rows = torch.arange(len(penalties), device=penalties.device)

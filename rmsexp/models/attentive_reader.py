@@ -20,10 +20,7 @@ from rmsexp.task import Noise
 
 
 class Batch(NamedTuple):
-    """A batch of examples, as word ids.
-
-    Passages, questions and their masks are ``(batch, time)``; masks are false on padding. Answers are ``(batch,)``.
-    """
+    """Word ids ``(batch, time)``, and answers ``(batch,)``; masks are false on padding."""
 
     passage: Tensor
     passage_mask: Tensor
@@ -44,8 +41,7 @@ class BidirectionalLSTM(nn.Module):
     def forward(self, x: Tensor, mask: Tensor, noise: Noise | None, dropout: float) -> tuple[Tensor, Tensor]:
         """Return the hidden states of the forward and of the backward LSTM, each at the positions of the words it read.
 
-        ``x``, ``(batch, time, input_size)``: embedded words, to which the two LSTMs apply different dropout. The
-        results are ``(batch, time, d)``.
+        ``x``, ``(batch, time, input_size)``: embedded words, to which the two LSTMs apply different dropout.
         """
         ahead, back = (x, x) if noise is None else (noise.dropout(x, dropout), noise.dropout(x, dropout))
         hidden = [state.expand(len(x), -1) for state in self.initial]
@@ -59,9 +55,8 @@ class BidirectionalLSTM(nn.Module):
 class AttentiveReader(nn.Module):
     """Map passages and questions to logits of the answer over the whole vocabulary.
 
-    ``norm``: creates the linear layers and norms of the model. ``words``: size of the vocabulary. ``width``: d, the
-    size of embeddings, hidden states and attention. ``dropout``: dropout rate of embeddings (drawn separately for each
-    direction) and of the output matrix's input.
+    ``words``: size of the vocabulary. ``width``: d, the size of embeddings, hidden states and attention. ``dropout``:
+    dropout rate of embeddings (drawn separately for each direction) and of the output matrix's input.
     """
 
     def __init__(self, norm: Norm, words: int, *, width: int, dropout: float) -> None:

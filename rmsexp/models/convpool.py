@@ -15,10 +15,9 @@ SLOPE = 0.1  # slope of the leaky ReLUs for negative input
 class ConvPool(nn.Module):
     """Map images ``(batch, 3, 32, 32)`` to logits ``(batch, classes)``. The norm is applied at all 10 layers.
 
-    ``norm``: creates the layers of the model. ``width``: factor on the paper's numbers of channels, 96 and 192.
-    ``noise``: standard deviation of the Gaussian noise on the input in training. ``dropout``: dropout rate after each
-    max pooling in training. ``data_init``: whether :func:`rmsexp.models.init.initialise_from_data`, if it is called,
-    sets gains and biases.
+    ``width``: factor on the paper's numbers of channels, 96 and 192. ``noise``: standard deviation of the Gaussian
+    noise on the input in training. ``dropout``: rate after each max pooling in training. ``data_init``: whether
+    :func:`rmsexp.models.init.initialise_from_data`, if it is called, sets gains and biases.
     """
 
     def __init__(

@@ -6,7 +6,6 @@ only in their norm start from the same weights.
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from rmsexp.norms import Linear
 from rmsexp.norms.weight import WeightNorm
 
-Initialiser = Callable[[Tensor, torch.Generator], None]  # overwrites a weight with random values
+Initialiser = Callable[[Tensor, torch.Generator], object]  # overwrites a weight with random values
 
 
 def glorot_uniform(weight: Tensor, generator: torch.Generator, extra: int = 0) -> None:
@@ -24,8 +23,7 @@ def glorot_uniform(weight: Tensor, generator: torch.Generator, extra: int = 0) -
     no ``extra``.
     """
     n_out, n_in, *kernel = weight.shape
-    bound = math.sqrt(6 / ((n_in + n_out + extra) * math.prod(kernel)))
-    weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
+    uniform(math.sqrt(6 / ((n_in + n_out + extra) * math.prod(kernel))))(weight, generator)
 
 
 def orthogonal(weight: Tensor, generator: torch.Generator) -> None:
@@ -36,11 +34,7 @@ def orthogonal(weight: Tensor, generator: torch.Generator) -> None:
 
 def normal(std: float) -> Initialiser:
     """Return an initialiser that draws from the normal distribution with mean 0 and standard deviation ``std``."""
-
-    def draw(weight: Tensor, generator: torch.Generator) -> None:
-        weight.copy_(torch.empty(weight.shape).normal_(0, std, generator=generator))
-
-    return draw
+    return lambda weight, generator: weight.copy_(torch.empty(weight.shape).normal_(0, std, generator=generator))
 
 
 def lecun_normal(weight: Tensor, generator: torch.Generator) -> None:
@@ -53,36 +47,20 @@ def lecun_normal(weight: Tensor, generator: torch.Generator) -> None:
 
 def uniform(bound: float) -> Initialiser:
     """Return an initialiser that draws uniformly from [-bound, bound]."""
-
-    def draw(weight: Tensor, generator: torch.Generator) -> None:
-        weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
-
-    return draw
+    return lambda weight, generator: weight.copy_(
+        torch.empty(weight.shape).uniform_(-bound, bound, generator=generator)
+    )
 
 
 def square_or_not(square: Initialiser, other: Initialiser) -> Initialiser:
     """Return an initialiser of matrices that applies ``square`` to square ones and ``other`` to the others."""
-
-    def draw(weight: Tensor, generator: torch.Generator) -> None:
-        (square if weight.shape[0] == weight.shape[1] else other)(weight, generator)
-
-    return draw
+    return lambda weight, generator: (square if weight.shape[0] == weight.shape[1] else other)(weight, generator)
 
 
 def small_orthogonal(weight: Tensor, generator: torch.Generator) -> None:
     """Draw 0.05 times a random orthogonal matrix, as the code of Cooijmans et al. 2017 (attentive reader) does."""
     orthogonal(weight, generator)
     weight.mul_(0.05)
-
-
-small_normal = normal(0.01)
-# the initialiser of Nematus
-orthogonal_or_small_normal = square_or_not(orthogonal, small_normal)
-# the same with a standard deviation that suits any width; Nematus's 0.01 suits embeddings of 512 and states of 1024
-orthogonal_or_lecun_normal = square_or_not(orthogonal, lecun_normal)
-# the initialiser of the code of Cooijmans et al. 2017
-small_orthogonal_or_glorot = square_or_not(small_orthogonal, partial(glorot_uniform, extra=1))
-orthogonal_or_glorot = square_or_not(orthogonal, glorot_uniform)
 
 
 def centred(initialiser: Initialiser, centre: float) -> Initialiser:
@@ -111,8 +89,8 @@ def initialise(
 
     Args:
         initialiser: draws all parameters that ``others`` does not name.
-        stream: returns the random generator for a name. It is called with the name of each such parameter. If a layer's
-            weight stacks several matrices, such as the gates of a GRU, it is called with ``<name>/<i>`` for matrix i.
+        stream: returns the random generator for the name of a parameter, or for ``<name>/<i>`` if it is matrix i of a
+            layer's weight that stacks several, such as the gates of a GRU.
         others: initialisers of individual parameters, by parameter name.
     """
     layers = {f"{name}.weight": layer for name, layer in model.named_modules() if isinstance(layer, Linear)}
@@ -135,9 +113,8 @@ def initialise(
 def initialise_from_data(model: nn.Module, forward: Callable[[], object]) -> None:
     """Set gain and bias of each layer with ``site.data_init`` so that its outputs have mean 0 and standard deviation 1.
 
-    Mean and standard deviation are those of each unit or channel over the data of one forward pass, which ``forward``
-    runs. Each layer is set during this pass, and passes its standardised output to the next layer. Buffers, such as
-    running statistics, keep their values.
+    These are of each unit or channel over the data of one forward pass, which ``forward`` runs. Each layer passes its
+    standardised output to the next. Buffers, such as running statistics, keep their values.
 
     Source: Salimans & Kingma 2016, section 3. Raises: ValueError if the norm of such a layer has no gain, or if the
     standard deviation of a unit is 0 or not finite.

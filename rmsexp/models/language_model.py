@@ -20,7 +20,7 @@ PLACEMENTS = {
     "pre": (True, False),  # x + f(N(x))
     "post": (False, True),  # N(x + f(x))
     "sandwich": (True, True),  # x + N(f(N(x)))
-    "reordered": (False, True),  # x + N(f(x))
+    "reordered": (False, True),  # x + N(f(x)) (OLMo 2, 2024)
     "none": (False, False),  # x + f(x)
 }
 ROTARY_BASE = 10_000.0
@@ -33,15 +33,14 @@ class Sizes:
     """Sizes and options of the decoder. The defaults are those of a model with 123 million parameters.
 
     ``kv_heads``: number of heads of keys and values; each serves ``heads / kv_heads`` heads of queries. ``inner``:
-    width inside the feed-forward layers. ``activation``: "swiglu", ``silu(gate) * up``, or "gelu". ``placement``:
-    where the norms of a sublayer f are: "pre", ``x + f(N(x))``; "post", ``N(x + f(x))``; "sandwich",
-    ``x + N(f(N(x)))``; "reordered", ``x + N(f(x))`` (OLMo 2, 2024); "none", ``x + f(x)``. ``attention_placement``,
-    ``feed_forward_placement``: the same for one kind of sublayer; None: as ``placement``. Unless the last sublayer is
-    "post", there is one more norm at the end. ``qk_norm``: whether the queries and keys of each head are normalised,
-    before their rotation; the heads share gain and shift. ``v_norm``: the same for values, which are not rotated.
-    ``embedding_norm``: whether embedded tokens are normalised. ``tied``: whether the embedding is also the output
-    matrix. ``embedding_scale``: whether embedded tokens are multiplied by a trained number that starts at
-    ``sqrt(width)``, which gives them a standard deviation of 1 (Zhu et al. 2025, for DyT).
+    width inside the feed-forward layers. ``activation``: "swiglu", ``silu(gate) * up``, or "gelu". ``placement``: where
+    the norms of sublayers are, a key of ``PLACEMENTS``. ``attention_placement``, ``feed_forward_placement``: the same
+    for one kind of sublayer; None: as ``placement``. Unless the last sublayer is "post", there is one more norm at the
+    end. ``qk_norm``: whether the queries and keys of each head are normalised, before their rotation; the heads share
+    gain and shift. ``v_norm``: the same for values, which are not rotated. ``embedding_norm``: whether embedded tokens
+    are normalised. ``tied``: whether the embedding is also the output matrix. ``embedding_scale``: whether embedded
+    tokens are multiplied by a trained number that starts at ``sqrt(width)``, which gives them a standard deviation of 1
+    (Zhu et al. 2025, for DyT).
 
     Raises: ValueError if a value is out of range, or if sizes do not divide each other.
     """
@@ -90,11 +89,7 @@ class Cache:
 
 
 class LanguageModel(nn.Module):
-    """Map tokens to the logits of the token after each.
-
-    ``norm``: creates the linear layers and norms of the model. ``vocabulary``: number of different tokens. ``sizes``:
-    all other sizes and options.
-    """
+    """Map tokens to the logits of the token after each. ``vocabulary``: number of different tokens."""
 
     def __init__(self, norm: Norm, vocabulary: int, sizes: Sizes) -> None:
         super().__init__()
@@ -112,9 +107,8 @@ class LanguageModel(nn.Module):
     def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
         """Return logits, ``(batch, time, vocabulary)``.
 
-        No logit depends on later tokens, except in training with batch norms, whose statistics do.
-
-        With ``cache``, the tokens follow those of the cache, to which their keys and values are added.
+        No logit depends on later tokens, except in training with batch norms, whose statistics do. With ``cache``, the
+        tokens follow those of the cache, to which their keys and values are added.
         """
         start = 0 if cache is None else cache.tokens
         x, addend = F.embedding(tokens, self.embedding), None
@@ -197,7 +191,7 @@ class Residual(nn.Module):
         return x, x
 
     def leave(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return two summands of the residual sum after the sublayer, from the sum before it and the output ``y``."""
+        """Return two summands of the residual sum after the sublayer, whose output is ``y``."""
         if self.after is None:
             return x, y
         return (self.after.add(x, y)[1], None) if self.placement == "post" else (x, self.after(y))
@@ -216,10 +210,7 @@ class Attention(nn.Module):
         self.value = norm.at(role="value").value(f"{name}.value", sizes.head_width) if sizes.v_norm else None
 
     def forward(self, x: Tensor, rotation: Pair, past: Pair | None) -> tuple[Tensor, Pair]:
-        """Return the attention's output, and the keys and values of ``past``, if any, and of ``x``.
-
-        No position sees a later one. The positions of ``past`` are those before ``x``.
-        """
+        """Return the attention's output, and the keys and values of ``past``, which is before ``x``, and of ``x``."""
         query, key, value = self.joint(x).unflatten(-1, (sum(self.heads), -1)).split(self.heads, 2)
         query = rotated(query if self.query is None else self.query(query), rotation).transpose(1, 2)
         key = rotated(key if self.key is None else self.key(key), rotation).transpose(1, 2)

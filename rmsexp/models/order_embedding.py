@@ -26,9 +26,7 @@ class OrderEmbedding(nn.Module):
 
     Args:
         norm: creates the linear layers and norms of the model.
-        words: size of the vocabulary.
-        features: size of an image's feature vector.
-        embedding: size of word embeddings.
+        words, features, embedding: sizes of the vocabulary, of an image's feature vector and of word embeddings.
         hidden: size of hidden states and of the common space.
         absolute: whether each coordinate of the vectors is replaced by its absolute value, as the order penalty needs.
     """
@@ -43,7 +41,6 @@ class OrderEmbedding(nn.Module):
         self.image = norm.plain("image", features, hidden)
 
     def forward(self, tokens: Tensor, mask: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the vectors of the captions and of the images of a batch."""
         return self.captions(tokens, mask), self.images(features)
 
     def captions(self, tokens: Tensor, mask: Tensor) -> Tensor:
@@ -51,7 +48,6 @@ class OrderEmbedding(nn.Module):
         return self._unit(self.gru(F.embedding(tokens, self.embedding), mask)[:, -1])
 
     def images(self, features: Tensor) -> Tensor:
-        """Return the vectors of images: a linear map of the features, mapped by :meth:`_unit`."""
         return self._unit(self.image(features))
 
     def _unit(self, x: Tensor) -> Tensor:
@@ -74,11 +70,10 @@ def order_penalty(captions: Tensor, images: Tensor) -> Tensor:
 
 
 class _OrderPenalty(torch.autograd.Function):
-    """Compute the order penalty in blocks of captions, with an explicit backward pass.
+    """Compute the order penalty in blocks of captions, with a backward pass that computes the blocks again.
 
     Autograd would store several tensors of shape (captions, images, hidden), which would take half of the time of a
-    small model's training step. Here only one such tensor exists at a time, for a block of captions; the backward pass
-    computes it again.
+    small model's training step.
     """
 
     @staticmethod
@@ -89,10 +84,7 @@ class _OrderPenalty(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_penalties: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradients of the loss L with respect to the captions s and the images v.
-
-        These are ``sum_v dL/dE * 2 max(0, s - v)`` for each s and ``-sum_s dL/dE * 2 max(0, s - v)`` for each v.
-        """
+        """Return ``sum_v dL/dE * 2 max(0, s - v)`` for each s and ``-sum_s dL/dE * 2 max(0, s - v)`` for each v."""
         captions, images = ctx.saved_tensors
         grad_captions, grad_images = [], torch.zeros_like(images)
         blocks = _blocks(captions, images)

@@ -83,8 +83,7 @@ class Recurrence(nn.Module, ABC):
     def read(self, x: Tensor, weights: Weights, mask: Tensor | None, steps: int | range) -> Part:
         """Return the terms of :meth:`transition` that depend on the input alone.
 
-        ``steps`` is the time step of an ``x`` of shape ``(batch, input_size)``, or the range of time steps of an ``x``
-        of shape ``(batch, time, input_size)``.
+        ``steps``: the time step of an ``x`` of shape ``(batch, input_size)``, or all of ``(batch, time, input_size)``.
         """
 
     @abstractmethod
@@ -155,15 +154,11 @@ class GRU(Recurrence):
         return F.linear(x, weight, biases(self.gates_x, self.candidate_x))
 
     def bias_of_state(self) -> Tensor | None:
-        """Return the biases added to ``U h`` and ``T h``, ``(3 hidden_size,)``; None if the input has the biases."""
+        """Return the biases of ``U h`` and ``T h``, ``(3 hidden_size,)``; None if the input has the biases."""
         return biases(self.gates_h, self.candidate_h)
 
     def affine(self) -> Tensor:
-        """Return gains and shifts of the four norms, ``(2, 2, 3 hidden_size)``.
-
-        Index 0 of the first axis is the norms of the input's terms, index 1 those of the state's terms. The second axis
-        is gain and shift. The third is the units of r, u and the candidate.
-        """
+        """Return :func:`affine` of the input's and of the state's layers, ``(2, 2, 3 hidden_size)``."""
         return affine((self.gates_x, self.candidate_x), (self.gates_h, self.candidate_h))
 
     def form(self) -> tuple[kernels.StepForm, float]:
@@ -240,10 +235,7 @@ def impl_of(norm: Norm, model: nn.Module) -> str:
 
 
 def gain_and_shift(norm: Normaliser, features: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return gain and shift of a norm, ``(features,)`` each. A missing gain is ones, a missing shift zeros.
-
-    ``like``: a tensor with the dtype and device of these ones and zeros.
-    """
+    """Return gain and shift of a norm, ``(features,)`` each; a missing one is ones or zeros (tensors as ``like``)."""
     gain = norm.effective_gain
     shift = like.new_zeros(features) if norm.bias is None else norm.bias
     return like.new_ones(features) if gain is None else gain, shift
@@ -252,8 +244,7 @@ def gain_and_shift(norm: Normaliser, features: int, like: Tensor) -> tuple[Tenso
 def affine(*sides: Sequence[Linear]) -> Tensor:
     """Return gains and shifts of the norms of layers, ``(sides, 2, features)``; the second axis is gain and shift.
 
-    Each argument is one side: the layers of the input, or those of the state. The features of a side's layers are
-    concatenated. A missing gain is ones, a missing shift zeros.
+    Each argument is one side: the layers of the input, or those of the state, whose features are concatenated.
     """
     rows = []
     for sites in sides:
@@ -269,16 +260,12 @@ def biases(*sites: Linear) -> Tensor | None:
 
 
 def form(
-    gates: Sequence[Normaliser],
-    gates_size: int,
-    inner: Sequence[Normaliser],
-    inner_size: int,
-    dtype: torch.dtype,
+    gates: Sequence[Normaliser], gates_size: int, inner: Sequence[Normaliser], inner_size: int, dtype: torch.dtype
 ) -> tuple[kernels.StepForm, float]:
     """Return what the fused kernels need to know about the norms of a step, and the norms' common eps.
 
-    ``gates``: the norms of the gates, which have ``gates_size`` units. ``inner``: those of the candidate (GRU) or of
-    the cell (LSTM), which has ``inner_size`` units. ``dtype``: that of the weights.
+    ``inner``: the norms of the candidate (GRU) or of the cell (LSTM). Sizes are numbers of units. ``dtype``: that of
+    the weights.
 
     Raises: ValueError for norms that the kernels cannot compute in one step, because they differ.
     """

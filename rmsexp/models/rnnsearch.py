@@ -46,10 +46,8 @@ class RNNSearch(nn.Module):
 
     Args:
         norm: creates the linear layers and norms of the model.
-        source_size: size of the source vocabulary.
-        target_size: size of the target vocabulary.
-        embedding: E, the size of embeddings.
-        hidden: H, the size of hidden states.
+        source_size, target_size: sizes of the vocabularies.
+        embedding, hidden: E and H, the sizes of embeddings and of hidden states.
         dropout: dropout rate of embeddings and of the output matrix's input; the paper mentions no dropout.
         tied: whether the target embedding is also the output matrix; otherwise this is ``output_weight``, (V, E).
         score_bias: whether the attention score has a bias, as in Nematus for Theano. The softmax of the scores does not
@@ -127,12 +125,8 @@ class RNNSearch(nn.Module):
         return logits, DecoderState(state.memory, (new,), state.step + 1)
 
     def _weights(self) -> DecoderWeights:
-        return DecoderWeights(
-            self.first_gru.weights(),
-            self.second_gru.weights(),
-            self.query.effective_weight(),
-            self.score.effective_weight(),
-        )
+        first, second = self.first_gru.weights(), self.second_gru.weights()
+        return DecoderWeights(first, second, self.query.effective_weight(), self.score.effective_weight())
 
     def _decode_by_step(
         self, previous: Tensor, start: DecoderState, weights: DecoderWeights, mask: Tensor
@@ -150,7 +144,7 @@ class RNNSearch(nn.Module):
     def _decode_fused(self, previous: Tensor, start: DecoderState, weights: DecoderWeights) -> tuple[Tensor, Tensor]:
         """Return the results of :meth:`_decode_by_step`, computed by one fused operator.
 
-        The operator adds no bias to the scores, because their softmax does not depend on it.
+        It adds no bias to the scores, because their softmax does not depend on it.
         """
         annotations, keys, source_mask = start.memory
         form, eps = self.first_gru.form()
@@ -185,7 +179,7 @@ class RNNSearch(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Run one decoder step; return the new hidden state ``(batch, H)`` and the context ``(batch, C)``.
 
-        ``part``: the result of the first GRU's ``read`` for this step. ``mask``, ``(batch,)``: true on real tokens.
+        ``part``: the result of the first GRU's ``read``. ``mask``, ``(batch,)``: true on real tokens.
         """
         annotations, keys, source_mask = memory
         (between,) = self.first_gru.transition(part, (state,), weights.first, mask, step)
@@ -208,6 +202,5 @@ class RNNSearch(nn.Module):
         )
 
     def _logits(self, readout: Tensor) -> Tensor:
-        """Return the logits ``(…, target_size)`` of the result of :meth:`_readout`."""
         matrix = self.target_embedding if self.output_weight is None else self.output_weight
         return F.linear(readout, matrix, self.output_bias)

@@ -56,9 +56,7 @@ class Sizes:
 class Transformer(nn.Module):
     """Map source and target tokens to logits of the target tokens; the target embedding is also the output matrix.
 
-    ``norm``: creates the linear layers and norms of the model. ``source_size``: size of the source vocabulary.
-    ``target_size``: size of the target vocabulary. ``sizes``: all other sizes, the dropout rates, and the place of the
-    norms.
+    ``norm``: creates the linear layers and norms. ``source_size``, ``target_size``: sizes of the vocabularies.
     """
 
     def __init__(self, norm: Norm, source_size: int, target_size: int, sizes: Sizes) -> None:
@@ -88,8 +86,8 @@ class Transformer(nn.Module):
     def encode(self, source: Tensor, mask: Tensor) -> DecoderState:
         """Return the decoder's state before the first target token.
 
-        Its memory is the source mask, then keys and values of the source for each decoder layer. Its history is, for
-        each decoder layer, keys and values of the target positions so far: none yet.
+        Memory: the source mask, then keys and values of the source for each decoder layer. History: keys and values of
+        the target positions so far for each decoder layer.
         """
         memory = self._memory(self._encode(source, mask, None))
         empty = memory[0][0][:, :, :0]  # (batch, heads, 0, width / heads), no target position
@@ -118,7 +116,7 @@ class Transformer(nn.Module):
         return x if self.encoder_end is None else self.encoder_end.add(x, addend, mask=mask)[1]
 
     def _memory(self, encoded: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return keys and values of the encoder's output ``encoded`` for each decoder layer."""
+        """Return keys and values of the encoder's output for each decoder layer."""
         return [cast(DecoderLayer, layer).to_source.key_and_value(encoded) for layer in self.decoder]
 
     def _embed(self, tokens: Tensor, table: Tensor) -> Tensor:
@@ -184,10 +182,9 @@ class DecoderLayer(nn.Module):
     ) -> tuple[Tensor, Tensor | None, tuple[Tensor, Tensor]]:
         """Return the layer's output, and the self-attention's keys and values of all target positions so far.
 
-        ``x``: activations of all target positions or, with ``past``, of the single position after ``past``. ``addend``:
-        what is to be added to ``x``, or None. ``mask``: true on real target positions; only batch norms use it.
-        ``key``: keys of the source. ``value``: values of the source. ``source_mask``: true on real source positions.
-        ``past``: the self-attention's keys and values of the target positions before ``x``.
+        ``x``: activations of all target positions or, with ``past``, of the single position after ``past``. ``mask``:
+        true on real target positions; only batch norms use it. ``key``, ``value``: those of the source. ``past``: the
+        self-attention's keys and values of the target positions before ``x``.
         """
         x, y = self.attended.enter(x, addend, mask)
         query, own_key, own_value = self.attention.parts(y)
@@ -220,7 +217,7 @@ class Residual(nn.Module):
         return self.norm.add(x, addend, mask=mask) if self.pre_norm else (x, x)
 
     def leave(self, x: Tensor, y: Tensor, mask: Tensor | None, noise: Noise | None) -> tuple[Tensor, Tensor | None]:
-        """Return two summands of the residual sum after the sublayer, from the sum before it and the output ``y``."""
+        """Return two summands of the residual sum after the sublayer, whose output is ``y``."""
         y = y if noise is None else noise.dropout(y, self.dropout)
         return (x, y) if self.pre_norm else (self.norm.add(x, y, mask=mask)[1], None)
 
@@ -229,8 +226,7 @@ class Attention(nn.Module):
     """Multi-head attention. Subclasses compute queries, keys and values.
 
     The logits, ``query . key / sqrt(width / heads)``, should stay below 1e6. With a mask and logits from about 1e10 on,
-    the backward pass of torch's flash attention on CPUs returns NaN, while that of torch's math backend returns finite
-    gradients. The limit leaves a margin: at 1e8 no NaN was seen.
+    the backward pass of torch's flash attention on CPUs returns NaN; at 1e8 no NaN was seen.
     """
 
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
@@ -273,13 +269,12 @@ class SelfAttention(Attention):
         self.joint = norm.plain(f"{name}.joint", sizes.width, 3 * sizes.width)
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values of ``x``."""
         query, key, value = (self.split(part) for part in self.joint(x).chunk(3, -1))
         return query, key, value
 
 
 class SourceAttention(Attention):
-    """Attention of target positions to the source; the caller computes keys and values by :meth:`key_and_value`."""
+    """Attention of target positions to the source."""
 
     def __init__(self, norm: Norm, name: str, sizes: Sizes) -> None:
         super().__init__(norm, name, sizes)
@@ -288,7 +283,6 @@ class SourceAttention(Attention):
         self.value = norm.plain(f"{name}.value", sizes.width, sizes.width)
 
     def key_and_value(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """Return keys and values of ``source``, the encoder's output."""
         return self.split(self.key(source)), self.split(self.value(source))
 
 

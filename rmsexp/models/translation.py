@@ -16,35 +16,28 @@ FIRST = -1  # the id that stands for the missing token before the first target t
 
 
 class Batch(NamedTuple):
-    """A batch of sentence pairs. Tokens and masks are ``(batch, time)``; the last real token of a sentence is EOS.
-
-    Masks are true on real tokens. ``real``: indices of the real target tokens in ``target.flatten()``, ``(tokens,)``.
-    """
+    """Sentence pairs. Tokens, and masks that are true on real ones, are ``(batch, time)``; the last real one is EOS."""
 
     source: Tensor
     source_mask: Tensor
     target: Tensor
     target_mask: Tensor
-    real: Tensor
+    real: Tensor  # (tokens,): indices of the real target tokens in target.flatten()
 
 
 @dataclass(frozen=True)
 class DecoderState:
-    """The state of several hypotheses: row i of each tensor belongs to hypothesis i.
+    """The state of several hypotheses: row i of each tensor belongs to hypothesis i."""
 
-    ``memory``: tensors that depend on the source sentence alone. ``history``: tensors that depend on the hypothesis.
-    ``step``: number of decoder steps so far.
-    """
-
-    memory: tuple[Tensor, ...]
-    history: tuple[Tensor, ...]
-    step: int = 0
+    memory: tuple[Tensor, ...]  # depends on the source sentence alone
+    history: tuple[Tensor, ...]  # depends on the hypothesis
+    step: int = 0  # number of decoder steps so far
 
     def select(self, rows: Tensor, *, memory: bool) -> DecoderState:
         """Return a state that consists of the rows with the indices ``rows``, in this order.
 
         With ``memory=False`` the caller promises that there are as many rows as before and that each keeps its source
-        sentence. The field ``memory`` is then reused without a copy.
+        sentence; ``memory`` is then reused without a copy.
         """
         selected = tuple(part[rows] for part in self.memory) if memory else self.memory
         return DecoderState(selected, tuple(part[rows] for part in self.history), self.step)
@@ -54,10 +47,7 @@ def token_losses(logits: Tensor, targets: Tensor, smoothing: float, others: floa
     """Return two cross-entropies of each token, in nats: with the true token as the target, and with a smoothed target.
 
     The smoothed target has probability ``1 - smoothing`` for the true token and ``others`` for each other token.
-
-    ``logits``: ``(tokens, vocabulary)``. ``targets``: true token ids, ``(tokens,)``.
-
-    Both results have shape ``(tokens,)`` and are in float32.
+    ``logits``: ``(tokens, vocabulary)``. ``targets``: true token ids, ``(tokens,)``. Results: ``(tokens,)``, float32.
     """
     return _TokenLosses.apply(logits.float(), targets, smoothing, others)
 

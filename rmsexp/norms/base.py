@@ -45,13 +45,8 @@ IMPLS = ("eager", "fused")
 NAMES = {"weight": ("scale", "gamma", "g"), "bias": ("offset", "beta")}
 # what the activations of a site are
 ROLES = ("attention", "feed-forward", "query", "key", "value", "recurrent", "convolution", "embedding", "output")
-# The dtypes that norms take, and the machine epsilon of the dtype in which norms then compute.
-EPS = {
-    torch.float32: torch.finfo(torch.float32).eps,
-    torch.float64: torch.finfo(torch.float64).eps,
-    torch.float16: torch.finfo(torch.float32).eps,
-    torch.bfloat16: torch.finfo(torch.float32).eps,
-}
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)  # that norms take
+EPS = {dtype: torch.finfo(compute_dtype(dtype)).eps for dtype in DTYPES}  # of the dtype in which norms then compute
 
 
 @dataclass(frozen=True)
@@ -99,7 +94,7 @@ class Normaliser(nn.Module):
         shift: Whether there is a shift, the parameter ``bias``; it starts at 0.
         maps: Whether the input is feature maps, with one gain and shift per channel.
         initial_gain: Initial value of the parameter ``weight``.
-        device, dtype: Those of parameters and buffers.
+        like: ``device`` and ``dtype`` of parameters.
     """
 
     fusible = False  # whether the fused kernels compute this layer, or there is nothing to compute
@@ -117,21 +112,20 @@ class Normaliser(nn.Module):
         shift: bool,
         maps: bool = False,
         initial_gain: float = 1.0,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **like: Any,
     ) -> None:
         super().__init__()
         self.shape = (shape,) if isinstance(shape, int) else shape
         self.maps = maps
         self.elementwise_affine = gain  # the name in torch.nn.LayerNorm
         self.initial_gain = float(initial_gain)
-        gains = torch.full(self.shape, self.initial_gain, device=device, dtype=dtype)
+        gains = torch.full(self.shape, self.initial_gain, **like)
         self.weight = nn.Parameter(gains) if gain else None
         self.bias = nn.Parameter(torch.zeros_like(gains)) if shift else None
 
     @property
     def effective_gain(self) -> Tensor | None:
-        """The gain: ``weight`` plus ``gain_offset``, or None if there is no ``weight``."""
+        """``weight`` plus ``gain_offset``, or None if there is no ``weight``."""
         # a module finds a parameter slowly by its attribute; a weight with a parametrisation is no parameter
         weight = self._parameters["weight"] if "weight" in self._parameters else self.weight  # noqa: SIM401
         if weight is None or not self.gain_offset:
@@ -147,10 +141,7 @@ class Normaliser(nn.Module):
             self.bias.zero_()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
-        """Load a state, also one with the names that gain and bias have in other implementations (``NAMES``).
-
-        A bias that only the state has, or only the layer, is a key that does not fit, to which a warning is added.
-        """
+        """Load a state, also with ``NAMES``, and warn of a bias that only the state has, or only the layer."""
         for name, others_names in NAMES.items():
             for other in others_names:
                 if prefix + other in state_dict and prefix + name not in state_dict:
@@ -196,17 +187,12 @@ class Normaliser(nn.Module):
         """
 
     def add(self, x: Tensor, addend: Tensor | None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return a residual sum, ``x + addend``, and the norm of the sum; with ``addend=None`` the sum is ``x``.
-
-        A subclass may compute both in one operator. For ``mask`` see :meth:`forward`.
-        """
+        """Return a residual sum, ``x + addend`` or ``x``, and its norm. A subclass may compute both in one operator."""
         total = x if addend is None else x + addend
         return total, self(total, mask=mask)
 
     def form(self, n: int, dtype: torch.dtype = torch.float32) -> kernels.Form:
-        """Return the description of this norm over ``n`` units that the fused kernels take.
-
-        ``dtype`` is the dtype of the norm's input.
+        """Return this norm over ``n`` units of this dtype, as the fused kernels take it.
 
         Raises: NotImplementedError if there is no fused kernel for this norm.
         """
@@ -226,11 +212,35 @@ class Normaliser(nn.Module):
 class FusedNormaliser(Normaliser):
     """Base class of normalisers that a fused kernel can compute, unless it cannot be built.
 
-    A subclass sets ``impl`` at the end of its constructor, and computes by the kernel where ``fused`` is true. It
-    overrides ``fusible`` if there are cases without a kernel.
+    A subclass sets ``impl`` at the end of its constructor, and defines :meth:`_eager` and :meth:`_by_kernel`. It
+    overrides ``fusible`` if there are cases without a kernel. For float16 and bfloat16 input, all is computed in
+    float32, and the result is rounded to the dtype of the input.
     """
 
     fusible = True
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,  # noqa: ARG002
+        steps: int | range | None = None,  # noqa: ARG002
+        slope: float = 1.0,
+    ) -> Tensor:
+        """Normalise ``x``, then apply a leaky ReLU of this ``slope``, in (0, 1]; a slope of 1 means no leaky ReLU."""
+        self.check_input(x)
+        if slope != 1:
+            checks.fraction("slope", slope)
+        if self.fused:
+            return self._by_kernel(x, slope)
+        y = self._eager(x.to(compute_dtype(x.dtype)), x.dtype)
+        return (y if slope == 1 else F.leaky_relu(y, slope)).to(x.dtype)
+
+    def _eager(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the norm of ``x``, which is input of this dtype in the dtype in which norms compute."""
+        raise NotImplementedError
+
+    def _by_kernel(self, x: Tensor, slope: float) -> Tensor:
+        raise NotImplementedError
 
     @property
     def impl(self) -> str:
@@ -291,7 +301,6 @@ class Linear(nn.Module):
     Recurrences do not call :meth:`forward`: they compute :meth:`effective_weight` once per sequence.
 
     Args:
-        site: Name, width and properties of the site.
         n_in: Number of input features or channels.
         norm: The module that normalises the output.
         options: The norm that re-parametrises the weight (see :meth:`Norm.reparametrisation`) and scales its start.
@@ -324,7 +333,7 @@ class Linear(nn.Module):
         self.norm = norm
 
     def effective_weight(self) -> Tensor:
-        """Return ``W``: the weight, re-parametrised if there is a re-parametrisation."""
+        """Return ``W``, the re-parametrised weight."""
         return self.weight if self.reparametrisation is None else self.reparametrisation(self.weight)
 
     def map(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -338,11 +347,8 @@ class Linear(nn.Module):
         return self.norm(self.map(x, self.effective_weight()), mask=mask, steps=steps)
 
     def leaky_relu(self, x: Tensor, slope: float) -> Tensor:
-        """Return ``leaky_relu(norm(W x + b))``, with norm and leaky ReLU in one operator if the norm supports this.
-
-        With ``data_init`` there are two, because initialising from data needs the norm's output.
-        """
-        if self.norm.fused and not self.site.data_init:
+        """Return ``leaky_relu(norm(W x + b))``, with norm and leaky ReLU in one operator if the norm supports this."""
+        if self.norm.fused and not self.site.data_init:  # which needs the norm's output
             return self.norm(self.map(x, self.effective_weight()), slope=slope)
         return F.leaky_relu(self(x), slope)
 
@@ -350,11 +356,9 @@ class Linear(nn.Module):
     def standardise_(self, mean: Tensor, std: Tensor) -> None:
         """Divide the gain by ``std`` and set the shift to ``-mean / std`` (Salimans & Kingma 2016, section 3).
 
-        ``mean`` and ``std``, ``(features,)``, are those of the layer's outputs on some input. If the shift was 0, the
-        outputs on this input then have mean 0 and standard deviation 1.
-
-        The gain is that of the re-parametrisation, or of the norm if there is no re-parametrisation. The shift is the
-        bias of the norm, or that of a layer without a norm on activations.
+        ``mean`` and ``std``, ``(features,)``, are those of the layer's outputs on some input, which then become 0 and 1
+        if the shift was 0. The gain is that of the re-parametrisation, or of the norm if there is none. The shift is
+        the bias of the norm, or that of a layer without a norm on activations.
 
         Raises: ValueError if there is no gain, or no shift.
         """
@@ -430,23 +434,20 @@ class Norm:
         n_out: int,
         *,
         bias: bool = True,
-        shift: bool | None = None,
-        then_bias: bool = False,
-        blocks: int = 1,
         kernel_size: int | None = None,
         padding: int = 0,
-        data_init: bool = False,
+        **asked: Any,
     ) -> Linear:
         """Return a linear layer, or with ``kernel_size`` a 2-D convolution, whose output is normalised.
 
-        ``bias`` is added before the norm, ``shift`` after it. If the norm does not act on activations, the layer has a
-        single bias if either is true. See :class:`Site` and :class:`Linear` for the other arguments.
+        ``bias`` is added before the norm, and the ``shift`` of :class:`Site` after it. If the norm does not act on
+        activations, the layer has a single bias if either is true. ``asked``: as for :meth:`site`. See :class:`Linear`
+        for the other arguments.
         """
-        asked = {"shift": shift, "then_bias": then_bias, "blocks": blocks, "data_init": data_init}
         site = self.site(name, n_out, feature_maps=kernel_size is not None, **asked)
         normaliser = self.normaliser(site)
         if isinstance(normaliser, Identity):  # a bias before the norm and a bias after it are then the same
-            bias = bias or bool(shift)
+            bias = bias or bool(site.shift)
         return Linear(site, n_in, normaliser, self, bias=bias, kernel_size=kernel_size, padding=padding)
 
     def value(self, name: str, features: int) -> Normaliser:
@@ -479,9 +480,8 @@ class Norm:
         return 1.0
 
     def reparametrisation(self, site: Site) -> nn.Module | None:  # noqa: ARG002
-        """Return the module that computes the effective weight of a site, or None if the weight is used unchanged.
+        """Return the module that computes the effective weight of a site; by default None: it is the weight itself.
 
-        The module maps the weight to a tensor of the same shape, and has a parameter ``gain``, ``(features,)``. By
-        default, this method returns None.
+        The module maps the weight to a tensor of the same shape, and has a parameter ``gain``, ``(features,)``.
         """
         return None

@@ -96,20 +96,13 @@ class BN(BatchNormOptions):
 
 
 class Update(NamedTuple):
-    """An update of running statistics by a batch.
+    """An update of running statistics by a batch."""
 
-    Attributes:
-        span: The time steps of the batch, or None outside of recurrences.
-        mean, var: Mean and biased variance, one vector per time step.
-        unbiased: For each time step, the ratio of unbiased to biased variance.
-        enough: For each time step, whether it has enough examples. The others are not updated.
-    """
-
-    span: range | None
-    mean: Tensor
-    var: Tensor
-    unbiased: Sequence[float]
-    enough: Sequence[bool]
+    span: range | None  # the time steps of the batch, or None outside of recurrences
+    mean: Tensor  # one vector per time step
+    var: Tensor  # biased; one vector per time step
+    unbiased: Sequence[float]  # for each time step, the ratio of unbiased to biased variance
+    enough: Sequence[bool]  # for each time step, whether it has enough examples; the others are not updated
 
 
 class BatchNorm(Normaliser):
@@ -134,9 +127,7 @@ class BatchNorm(Normaliser):
     Args:
         features: Number of features, or of channels.
         eps: Added to the variance, at least 0.
-        shift: Whether there is a shift, ``bias``.
-        maps: Whether the input is feature maps.
-        initial_gain: Initial value of the gain.
+        shift, maps, initial_gain: As for :class:`Normaliser`.
         options: Gives ``momentum``, ``min_examples``, ``padding`` and ``eval``; None uses the defaults.
     """
 
@@ -157,7 +148,7 @@ class BatchNorm(Normaliser):
     ) -> None:
         checks.at_least("eps", eps, 0)
         super().__init__(features, gain=self.has_gain, shift=shift, maps=maps, initial_gain=initial_gain)
-        self.eps, self.initial_gain = eps, initial_gain
+        self.eps = eps
         self.options = options or BN(name="bn")
         self.statistics = self.options.eval
         self.register_buffer("running_mean", torch.zeros(1, features))
@@ -169,8 +160,7 @@ class BatchNorm(Normaliser):
     def forward(self, x: Tensor, mask: Tensor | None = None, steps: int | range | None = None) -> Tensor:
         """Normalise ``x``, and in training update the running statistics; see :meth:`Normaliser.forward`.
 
-        torch.compile traces this method whole, except with a mask whose padding is excluded: how many examples a
-        statistic has is then known only after the mask was read.
+        torch.compile traces this method whole, except with a mask whose padding is excluded.
         """
         self.check_input(x)
         if mask is not None and mask.dim() < x.dim() - 1:  # (batch, time) for queries (batch, time, heads, n)
@@ -211,10 +201,7 @@ class BatchNorm(Normaliser):
         return f"{self.shape[0]}{eps}, shift={bias}, maps={self.maps}{gain}, options={self.options}"
 
     def _centre_by_running(self, x: Tensor, span: range | None) -> tuple[Tensor, Tensor]:
-        """Return ``x`` minus the running mean, and the running variance.
-
-        ``span``: the time steps of ``x``, or None outside of recurrences.
-        """
+        """Return ``x`` minus the running mean, and the running variance. ``span``: as in :class:`Update`."""
         rows: list[int] | Tensor = [0]
         if span is not None:
             steps = torch.arange(len(self.count), device=self.count.device)
@@ -239,7 +226,7 @@ class BatchNorm(Normaliser):
         size = math.prod([x.shape[axis] for axis in axes])  # number of vectors in a statistic, with padding
         if mask is None or self.options.padding == "include":
             sizes = [size] * (1 if span is None else len(span))
-        else:  # tolist() waits for a GPU, but the sizes tell which of the operations below can be skipped
+        else:  # tolist() waits for a GPU and breaks a graph, but the sizes tell which operations can be skipped below
             sizes = mask.sum(axes).reshape(-1).tolist()
         least = 1 if span is None else self.options.min_examples
         enough = [bool(n >= least) for n in sizes]  # without bool() torch.compile keeps an expression of the sizes
@@ -267,7 +254,6 @@ class BatchNorm(Normaliser):
 
     @torch.no_grad()
     def _update(self, update: Update) -> None:
-        """Move the running statistics towards those of a batch."""
         span, mean, var, unbiased, enough = update
         steps, dtype = range(1) if span is None else span, compute_dtype(self.running_mean.dtype)
         rows, shape = slice(steps.start, steps.stop), (len(steps), -1)
@@ -312,10 +298,7 @@ class BatchNorm(Normaliser):
 
 
 def _mean(x: Tensor, weight: Tensor | None, axes: tuple[int, ...]) -> Tensor:
-    """Return the mean over ``axes``, which become axes of size 1.
-
-    ``weight``, if given, holds the weights of a weighted mean, which sum to 1 over ``axes``.
-    """
+    """Return the mean over ``axes``, weighted if there are weights, which sum to 1; the axes then have size 1."""
     return x.mean(axes, keepdim=True) if weight is None else (x * weight).sum(axes, keepdim=True)
 
 

@@ -85,8 +85,7 @@ def _named(name: str, impl: str) -> Norm:
 
 def composed_norm(words: Sequence[str], config_dir: str | None = None) -> Norm:
     """Return the norm that overrides such as ``norm=rms`` and ``norm.eps=0.1`` choose, outside of a run."""
-    norm: Norm = config.job(["task=transformer", *words], config_dir).norm
-    return norm
+    return config.job(["task=transformer", *words], config_dir).norm
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -192,10 +192,9 @@ def _found(patterns: Mapping[str, str], name: str) -> str:
 
 
 def equal(module: nn.Module) -> Normaliser | None:
-    """Return the layer of this package that computes the same as one of another library, with its parameters.
+    """Return the LayerNorm or RMSNorm that computes the same as another library's layer, with its parameters; or None.
 
-    Both are given random input and parameters, at several scales of the input, so that eps matters, too. The result is
-    None if no LayerNorm or RMSNorm over the last axis computes the same, or if the layer takes more than its input.
+    Both are given random input and parameters, at several scales of the input, so that eps matters, too.
     """
     parameters = dict(module.named_parameters(recurse=False))
     shapes = {tuple(parameter.shape) for parameter in parameters.values()}

@@ -12,10 +12,9 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from rmsexp.norms import kernels
-from rmsexp.norms.base import EPS, FusedNormaliser, Norm, Normaliser, Site, affine, compute_dtype
+from rmsexp.norms.base import EPS, FusedNormaliser, Norm, Normaliser, Site, affine
 from rmsexp.system import checks
 
 AXES = ((2, 3), (1, 2, 3))  # the normalised axes of feature maps: per channel of an example, or per example
@@ -26,8 +25,6 @@ class PerExampleNorm(FusedNormaliser):
 
     A subclass defines :meth:`standardise`, and ``kind`` if a fused kernel computes the same formula. A subclass with a
     ``standardise``, ``divisor`` or ``forward`` of its own, or of a mixin, has no kernel: it does not inherit ``kind``.
-
-    For float16 and bfloat16 input, all is computed in float32, and the result is rounded to the dtype of the input.
 
     Args:
         normalized_shape: Shape of the normalised axes, and of ``weight`` and ``bias``, as in ``torch.nn.LayerNorm``.
@@ -40,8 +37,7 @@ class PerExampleNorm(FusedNormaliser):
             can be set later, too, except inside a recurrent layer, which reads it only at construction.
         axes: Only for feature maps, and required for them: ``(2, 3)`` for one statistic per channel of an example,
             ``(1, 2, 3)`` for one per example. Gain and shift have one value per channel.
-        initial_gain: Initial value of ``weight``.
-        device, dtype: Those of parameters and buffers.
+        parameters: See :class:`rmsexp.norms.Normaliser`.
 
     Raises: ValueError for other values of these arguments, and for input of another shape; TypeError for input that is
         not float32, float64, float16 or bfloat16.
@@ -53,7 +49,7 @@ class PerExampleNorm(FusedNormaliser):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         owner = next(base for base in cls.__mro__ if "kind" in vars(base))
-        formula = ("standardise", "divisor", "forward")  # of which a subclass or a mixin may have its own
+        formula = ("standardise", "divisor", "forward", "_eager")  # of which a subclass or a mixin may have its own
         if any(getattr(cls, name, None) is not getattr(owner, name, None) for name in formula):
             cls.kind = None
 
@@ -66,9 +62,7 @@ class PerExampleNorm(FusedNormaliser):
         shift: bool,
         impl: str = "eager",
         axes: Sequence[int] | None = None,
-        initial_gain: float = 1.0,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **parameters: Any,
     ) -> None:
         sizes: Any = (normalized_shape,) if isinstance(normalized_shape, Integral) else normalized_shape
         shape = tuple(map(operator.index, sizes))  # integers of NumPy are not int
@@ -80,10 +74,7 @@ class PerExampleNorm(FusedNormaliser):
             raise ValueError(f"axes must be (2, 3) (per channel) or (1, 2, 3) (per example), got {tuple(axes)}")
         if axes is not None and len(shape) != 1:
             raise ValueError(f"with axes, normalized_shape must be the number of channels, got {shape}")
-        maps = axes is not None
-        super().__init__(
-            shape, gain=gain, shift=shift, maps=maps, initial_gain=initial_gain, device=device, dtype=dtype
-        )
+        super().__init__(shape, gain=gain, shift=shift, maps=axes is not None, **parameters)
         self.normalized_shape = shape
         self.eps = eps
         self.dims = len(shape if axes is None else axes)  # number of normalised axes
@@ -111,50 +102,29 @@ class PerExampleNorm(FusedNormaliser):
         """
         raise NotImplementedError
 
-    def forward(
-        self,
-        x: Tensor,
-        mask: Tensor | None = None,  # noqa: ARG002
-        steps: int | range | None = None,  # noqa: ARG002
-        slope: float = 1.0,
-    ) -> Tensor:
-        """Normalise ``x``, then apply a leaky ReLU of this ``slope``, in (0, 1]; a slope of 1 means no leaky ReLU.
-
-        ``mask`` and ``steps`` have no effect.
-        """
-        self.check_input(x)
-        if slope != 1:
-            checks.fraction("slope", slope)
-        if self.fused:
-            return self._fused(x, slope)
-        wide = x.to(compute_dtype(x.dtype))
-        value, scale = self.standardise(wide, tuple(range(-self.dims, 0)), self._eps(x.dtype))
+    def _eager(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        value, scale = self.standardise(x, tuple(range(-self.dims, 0)), self._eps(dtype))
         gain, shift = self.broadcast(self.effective_gain), self.broadcast(self.bias)
-        y = affine(value, scale, gain, shift, fold=self.maps)
-        return (y if slope == 1 else F.leaky_relu(y, slope)).to(x.dtype)
+        return affine(value, scale, gain, shift, fold=self.maps)
 
     def add(self, x: Tensor, addend: Tensor | None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return ``x + addend`` and the norm of this sum. With ``impl="fused"`` one operator computes both.
 
-        They are computed apart if the layer has hooks, which get the input of the norm, and if the addend is not like
-        ``x``. It may have lower precision than ``x``, as under autocast.
+        The addend must be like ``x``, or have lower precision, as under autocast; and there may be no hooks, which get
+        the input of the norm.
         """
         hooked = self._forward_pre_hooks or self._forward_hooks or self._backward_pre_hooks or self._backward_hooks
-        fused = addend is not None and self.fused and not self.maps and self.dims == 1 and not hooked
-        if addend is None or not fused or x.shape != addend.shape or not addend.is_floating_point():
-            return super().add(x, addend, mask)
-        if torch.promote_types(x.dtype, addend.dtype) != x.dtype:
+        fused = self.fused and not self.maps and self.dims == 1 and not hooked
+        alike = addend is not None and x.shape == addend.shape and addend.is_floating_point()
+        if addend is None or not (fused and alike and torch.promote_types(x.dtype, addend.dtype) == x.dtype):
             return super().add(x, addend, mask)
         self.check_input(x)
         return kernels.add_normalise(x, addend, self.effective_gain, self.bias, self.form(self.units(x), x.dtype))
 
     def units(self, x: Tensor) -> int:
-        """Return how many units of ``x`` are normalised together.
-
-        Except for feature maps, the number is computed without ``x``, so that torch.compile sees a constant.
-        """
+        """Return how many units of ``x`` are normalised together."""
         if not self.maps:
-            return self._units
+            return self._units  # computed without x, so that torch.compile sees a constant
         _, channels, height, width = x.shape
         return height * width if self.dims == 2 else channels * height * width
 
@@ -162,7 +132,7 @@ class PerExampleNorm(FusedNormaliser):
         """Return how many of ``n`` units, the first ones, enter the statistic."""
         return n
 
-    def _fused(self, x: Tensor, slope: float) -> Tensor:
+    def _by_kernel(self, x: Tensor, slope: float) -> Tensor:
         form, vectors = self.form(self.units(x), x.dtype), (self.effective_gain, self.bias)
         if self.maps or self.dims == 1:
             return kernels.normalise(x, *vectors, form, maps=self.maps, slope=slope)
@@ -175,7 +145,6 @@ class PerExampleNorm(FusedNormaliser):
         return kernels.Form(self.kind, self.k(n), self.eps_inside, self._eps(dtype))
 
     def _eps(self, dtype: torch.dtype) -> float:
-        """Return the eps for input of this dtype."""
         return EPS[dtype] if self.eps is None else self.eps
 
     def extra_repr(self) -> str:
@@ -187,8 +156,7 @@ class PerExampleNorm(FusedNormaliser):
 def first_units(x: Tensor, dims: int, k: int) -> list[Tensor]:
     """Return views of ``x`` that together hold the first ``k`` elements, in row-major order, of its last ``dims`` axes.
 
-    ``k`` is less than the number of these elements. Each view has all leading axes of ``x``. To flatten ``x`` and slice
-    it once would copy channels-last feature maps.
+    There are more than ``k``. To flatten ``x`` and slice it once would copy channels-last feature maps.
     """
     axis = x.dim() - dims
     if torch.compiler.is_compiling():  # one view for all sizes: below, the number of views depends on them
@@ -240,14 +208,8 @@ class LayerNorm(PerExampleNorm):
 
     It can replace ``torch.nn.LayerNorm``, which is always one fused kernel; this class is one if ``impl`` is "fused".
 
-    Args:
-        normalized_shape: Shape of the last axes of the input, over which mean and variance are taken. With ``axes``,
-            the number of channels.
-        eps: Added to the variance.
-        elementwise_affine: Whether there is a gain, ``weight``.
-        bias: Whether there is a shift, ``bias``; no effect without ``elementwise_affine``.
-
-    See :class:`PerExampleNorm` for the other arguments and for errors.
+    ``elementwise_affine``: whether there are a gain, ``weight``, and, with ``bias``, a shift, ``bias``. See
+    :class:`PerExampleNorm` for the other arguments and for errors.
     """
 
     kind = kernels.Kind.LAYER

@@ -15,10 +15,9 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from rmsexp.norms import kernels
-from rmsexp.norms.base import FusedNormaliser, Norm, Site, compute_dtype
+from rmsexp.norms.base import FusedNormaliser, Norm, Site
 from rmsexp.system import checks
 
 ALPHA = 0.5  # initial value of alpha in both papers
@@ -28,15 +27,13 @@ KINDS = {"tanh": kernels.Kind.TANH, "erf": kernels.Kind.ERF}  # of the functions
 class DynamicTanh(FusedNormaliser):
     """``y = tanh(alpha * x) * weight + bias``, DyT (Zhu et al. 2025, Eq. 1).
 
-    ``alpha`` is a trained number. State dicts of the authors' class can be loaded. For float16 and bfloat16 input, all
-    is computed in float32, and the result is rounded to the dtype of the input.
+    ``alpha`` is a trained number. State dicts of the authors' class can be loaded.
 
     Args:
         features: Number of features, the last axis of the input; with ``maps``, the number of channels.
         alpha: Initial value of ``alpha``, greater than 0.
-        bias: Whether there is a shift, ``bias``.
+        bias, maps: Whether there is a shift, ``bias``, and whether the input is feature maps.
         impl: As for :class:`rmsexp.norms.per_example.PerExampleNorm`.
-        maps: Whether the input is feature maps.
 
     Raises: ValueError for other values of these arguments, and for input of another shape. TypeError for input that is
         not float32, float64, float16 or bfloat16.
@@ -48,16 +45,11 @@ class DynamicTanh(FusedNormaliser):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls.fusible = cls.forward is DynamicTanh.forward and cls.function in KINDS
+        same = cls.forward is DynamicTanh.forward and cls._eager is DynamicTanh._eager
+        cls.fusible = same and cls.function in KINDS
 
     def __init__(
-        self,
-        features: int,
-        alpha: float = ALPHA,
-        bias: bool = True,
-        *,
-        impl: str = "eager",
-        maps: bool = False,
+        self, features: int, alpha: float = ALPHA, bias: bool = True, *, impl: str = "eager", maps: bool = False
     ) -> None:
         checks.positive("alpha", alpha)
         super().__init__(features, gain=True, shift=bias, maps=maps)
@@ -65,32 +57,18 @@ class DynamicTanh(FusedNormaliser):
         self.alpha = nn.Parameter(torch.full((1,), self.initial_alpha))
         self.offset = nn.Parameter(torch.zeros_like(self.alpha)) if self.has_offset else None
 
-    def forward(
-        self,
-        x: Tensor,
-        mask: Tensor | None = None,  # noqa: ARG002
-        steps: int | range | None = None,  # noqa: ARG002
-        slope: float = 1.0,
-    ) -> Tensor:
-        """Return the result, after a leaky ReLU of this ``slope``, in (0, 1]; a slope of 1 means no leaky ReLU.
-
-        ``mask`` and ``steps`` have no effect.
-        """
-        self.check_input(x)
-        if slope != 1:
-            checks.fraction("slope", slope)
+    def _by_kernel(self, x: Tensor, slope: float) -> Tensor:
         assert self.weight is not None
-        if self.fused:
-            parameters = (self.alpha, self.offset, self.weight, self.bias)
-            return kernels.pointwise(x, *parameters, KINDS[self.function], maps=self.maps, slope=slope)
+        parameters = (self.alpha, self.offset, self.weight, self.bias)
+        return kernels.pointwise(x, *parameters, KINDS[self.function], maps=self.maps, slope=slope)
+
+    def _eager(self, x: Tensor, dtype: torch.dtype) -> Tensor:  # noqa: ARG002
         gain, shift = self.broadcast(self.weight), self.broadcast(self.bias)
-        u = self.alpha * x.to(compute_dtype(x.dtype))
-        y = getattr(torch, self.function)(u if self.offset is None else u + self.offset) * gain
-        y = y if shift is None else y + shift
-        return (y if slope == 1 else F.leaky_relu(y, slope)).to(x.dtype)
+        u = self.alpha * x
+        y: Tensor = getattr(torch, self.function)(u if self.offset is None else u + self.offset) * gain
+        return y if shift is None else y + shift
 
     def extra_repr(self) -> str:
-        """Return the arguments with which the constructor makes an equal layer, up to the values of its parameters."""
         options = {"alpha": self.initial_alpha, "bias": self.bias is not None, "impl": self.impl, "maps": self.maps}
         return ", ".join([str(self.shape[0]), *(f"{name}={value!r}" for name, value in options.items())])
 

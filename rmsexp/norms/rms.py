@@ -40,12 +40,7 @@ class RMSNorm(PerExampleNorm):
     in row-major order of the normalised axes.
 
     Args:
-        normalized_shape: Shape of the normalised axes, which are the last of the input. With ``axes``, the number of
-            channels.
-        eps: Added to the mean of the squares. None uses the machine epsilon of the dtype in which the norm computes, as
-            ``torch.nn.RMSNorm`` does.
-        elementwise_affine: Whether there is a gain, ``weight``.
-        bias: Whether there is a shift, ``bias``.
+        elementwise_affine, bias: Whether there is a gain, ``weight``, and a shift, ``bias``.
         p: Share of the units that enter the mean, in (0, 1]. It can be set later, too.
         eps_inside: True adds ``eps`` inside the root. False computes ``x / (rms + eps)``, as the authors' PyTorch class
             does.
@@ -143,9 +138,8 @@ class RMS(PerExampleNormOptions):
     """Options of RMSNorm.
 
     Attributes:
-        eps_inside: True adds ``eps`` inside the root, False outside it (see :class:`RMSNorm`).
+        eps_inside, weight_offset: See :class:`RMSNorm`.
         gain: Whether the norm has a gain.
-        weight_offset: Whether the gain is 1 plus the trained parameter, which starts at 0 (see :class:`RMSNorm`).
         bias: Whether the norm has a shift. None: only at the sites where the model asks for one (:attr:`Site.shift`).
 
     See :class:`PerExampleNormOptions` for the other options.
@@ -182,13 +176,7 @@ class RMS(PerExampleNormOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PRMS(RMS):
-    """Options of pRMSNorm.
-
-    Attributes:
-        p: Share of the units, counted from the first, that enter the statistic; in (0, 1].
-        k_rounding: How the number of these units is rounded, "ceil" or "floor" (see :class:`RMSNorm`).
-
-    See :class:`RMS` for the other options.
+    """Options of pRMSNorm. See :class:`RMSNorm` for ``p`` and ``k_rounding``, and :class:`RMS` for the other options.
 
     Raises: ValueError for ``p`` outside (0, 1] and for an unknown ``k_rounding``.
     """

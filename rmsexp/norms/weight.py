@@ -11,12 +11,7 @@ from rmsexp.system import checks
 
 
 class Gain(nn.Module):
-    """``w_i = g_i * v_i``: the weight ``v_i`` of each unit, scaled by the unit's gain ``g_i``, which starts at 1.
-
-    Args:
-        features: Number of units.
-        trainable: Whether the gain is trained.
-    """
+    """``w_i = g_i * v_i``: the weight ``v_i`` of each of the units, scaled by its gain ``g_i``, which starts at 1."""
 
     def __init__(self, features: int, *, trainable: bool = True) -> None:
         super().__init__()
@@ -46,7 +41,6 @@ class WeightNorm(Gain):
         self.eps, self.keep_scale, self.inverse = eps, keep_scale, inverse
 
     def extra_repr(self) -> str:
-        """Return the arguments with which the constructor makes an equal layer, up to the values of its parameters."""
         return f"{len(self.gain)}, eps={self.eps}, keep_scale={self.keep_scale}, inverse={self.inverse}"
 
     @torch.no_grad()

@@ -41,7 +41,7 @@ Deviation: attentive reader, words that count as entities
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import torch
@@ -66,9 +66,11 @@ from rmsexp.train.optim import TensorFlowAdamConfig
 from rmsexp.train.randomness import permutation, stream
 from rmsexp.train.schedule import Constant
 
-# None: as in the published code, with square weights 0.05 times an orthogonal matrix; "orthogonal": without the factor,
-# and with the usual Glorot bound for other weights
-INITIALISERS = {None: init.small_orthogonal_or_glorot, "orthogonal": init.orthogonal_or_glorot}
+# None: as in the published code
+INITIALISERS = {
+    None: init.square_or_not(init.small_orthogonal, partial(init.glorot_uniform, extra=1)),
+    "orthogonal": init.square_or_not(init.orthogonal, init.glorot_uniform),
+}
 LEAST_PROBABILITY = 1e-8  # added to the probability of the answer before the logarithm of the objective
 
 
@@ -95,21 +97,18 @@ class DataConfig(config.DataConfig):
         super().__post_init__()
         checks.choice("data.name", self.name, tuple(SOURCES))
         checks.choice("data.damaged", self.damaged, ("refuse", "skip"))
-        checks.at_least("data.vocabulary", self.vocabulary, 1)
-        checks.at_least("data.entities", self.entities, 1)
-        if self.validation is not None:
-            checks.at_least("data.validation", self.validation, 1)
-        if self.sentences is not None:
-            checks.at_least("data.sentences", self.sentences, 1)
+        for key in ("vocabulary", "entities", "validation", "sentences"):
+            if (value := getattr(self, key)) is not None:
+                checks.at_least(f"data.{key}", value, 1)
         self.check_options_of("name", ["cnn"], ["sentences", "damaged"])
         self.check_options_of("name", ["lambada"], ["vocabulary", "entities", "validation"])
 
 
-SOURCES: dict[str, Callable[[DataConfig, Path], Source[Cloze]]] = {
-    "stories": lambda data, root: stories.stories(),  # noqa: ARG005
-    "lambada": lambda data, root: cloze.lambada(root, data.vocabulary, data.entities, data.validation),
-    "cnn": lambda data, root: cloze.cnn(root, data.sentences, data.damaged),
-    "top4": lambda data, root: authors_files.top4(root),  # noqa: ARG005
+SOURCES: dict[str, Callable[[DataConfig], Source[Cloze]]] = {
+    "stories": lambda _: stories.stories(),
+    "lambada": lambda data: cloze.lambada(data.root_folder, data.vocabulary, data.entities, data.validation),
+    "cnn": lambda data: cloze.cnn(data.root_folder, data.sentences, data.damaged),
+    "top4": lambda data: authors_files.top4(data.root_folder),
 }
 
 
@@ -117,10 +116,9 @@ SOURCES: dict[str, Callable[[DataConfig, Path], Source[Cloze]]] = {
 class ModelConfig:
     """Options of the model.
 
-    ``width``: size of embeddings, hidden states and attention. ``dropout``: rate on embeddings and on the input of the
-    output matrix. ``shared_init``: whether weights of the same shape start with the same values, as in the published
-    code, which draws each weight from the same seed. The gates of an LSTM are separate weights in this sense. ``init``:
-    how weights are drawn, a key of ``INITIALISERS``.
+    ``width``, ``dropout``: see :class:`.AttentiveReader`. ``shared_init``: whether weights of the same shape start with
+    the same values, as in the published code, which draws each weight from the same seed; the gates of an LSTM are
+    separate weights. ``init``: how weights are drawn, a key of ``INITIALISERS``.
     """
 
     width: int = 240
@@ -171,7 +169,7 @@ class Task(TaskBase):
     quantities: Sequence[Quantity] = (loss("train"), loss("valid"), error("valid"), error("test"))
 
     def __init__(self, config: Config, device: torch.device) -> None:
-        super().__init__(config, device, SOURCES[config.data.name](config.data, config.data.root_folder))
+        super().__init__(config, device, SOURCES[config.data.name](config.data))
         if config.data.validation is not None:
             self.target = replace(self.target, split="test")
         elif not config.test_splits:
@@ -240,10 +238,7 @@ class Task(TaskBase):
         return 1 - correct / len(split)
 
     def _load(self, split: Examples, indices: np.ndarray, words: np.ndarray) -> Batch:
-        """Return the examples ``indices`` as a batch on the device, with word id ``words[i]`` in place of word id i.
-
-        Padding repeats the sequence (:func:`rmsexp.data.sequences.cycled`).
-        """
+        """Return examples on the device, with word id ``words[i]`` in place of i. Padding repeats the sequence."""
         arrays = []
         for sequences in (split.passages, split.questions):
             tokens, mask = cycled([sequences[i] for i in indices], NIL)

@@ -50,14 +50,12 @@ class TaskBase(Task):
         return float(len(self.epoch(0)))
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        optimizer: torch.optim.Optimizer = self.config.optim.optimizer(model.parameters())
-        return optimizer
+        return self.config.optim.optimizer(model.parameters())
 
     def batch(self, step: int) -> np.ndarray:
         """Return the batch of a step, as indices of training examples."""
         epoch, index = divmod(step, int(self.steps_per_epoch))
-        indices: np.ndarray = self.epoch(epoch)[index]
-        return indices
+        return self.epoch(epoch)[index]
 
     def parts(self, step: int) -> list[np.ndarray]:
         """Return the micro-batches of a step, as indices of training examples."""

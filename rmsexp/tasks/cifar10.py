@@ -37,20 +37,18 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass
 class ModelConfig:
-    """Options of the model.
+    """Options of the model. ``width``, ``noise``, ``dropout``, ``data_init``: see :class:`.ConvPool`.
 
-    ``width``: factor on the paper's numbers of channels. ``noise``: standard deviation of the Gaussian noise on the
-    input in training. ``dropout``: rate after each max pooling. ``init``: how weights are drawn, a key of
-    ``INITIALISERS``. ``data_init``: whether gains and biases are set from data. ``memory_format``: memory layout of
-    images and weights, a key of ``MEMORY_FORMATS``.
+    ``init``: how weights are drawn, a key of ``INITIALISERS``. ``memory_format``: memory layout of images and weights,
+    a key of ``MEMORY_FORMATS``.
     """
 
-    width: float
-    noise: float
-    dropout: float
-    init: str
-    data_init: bool
-    memory_format: str
+    width: float = 1.0
+    noise: float = 0.15
+    dropout: float = 0.5
+    init: str = "glorot_uniform"
+    data_init: bool = False
+    memory_format: str = "contiguous"
 
     def __post_init__(self) -> None:
         checks.positive("model.width", self.width, LARGEST_FACTOR)
@@ -101,9 +99,7 @@ class Config(config.RunConfig):
     """The schema of ``task=cifar10``."""
 
     batch_size: int = 100
-    model: ModelConfig = field(
-        default_factory=lambda: ModelConfig(1.0, 0.15, 0.5, "glorot_uniform", False, "contiguous")
-    )
+    model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     optim: AdamConfig = field(default_factory=lambda: AdamConfig(0.003, 0.999, 1e-8))
     schedule: HoldThenDecay = field(default_factory=lambda: HoldThenDecay(100_000, 500, 0.9, 0.5))

@@ -38,8 +38,7 @@ class DataConfig(config.DataConfig):
 
     ``train``, ``valid`` and ``test``: for ``name=files``, the paths of the text files. ``held_out``: for
     ``name=lambada``, the number of passages of the validation text, and of the test text; ``name=lambada_all`` also
-    trains on the test passages that are not held out. ``tokens``: "bytes", or
-    "sentencepiece" for ``vocabulary`` pieces that are learnt on the training text.
+    trains on the other test passages. ``tokens``: "bytes", or "sentencepiece" for ``vocabulary`` learnt pieces.
     """
 
     name: str = "wikitext103"
@@ -64,21 +63,18 @@ class DataConfig(config.DataConfig):
         return digest_of_contents(map(Path, self.own_files.values())) if self.name == "files" else ""
 
 
-SOURCES: dict[str, Callable[[DataConfig, Path], text.Text]] = {
-    "sentences": lambda data, root: text.sentences(),  # noqa: ARG005
-    "lambada": lambda data, root: text.lambada(root, data.held_out, rest=False),
-    "lambada_all": lambda data, root: text.lambada(root, data.held_out, rest=True),
-    "wikitext103": lambda data, root: text.wikitext103(root),  # noqa: ARG005
-    "files": lambda data, root: text.files(**data.own_files),  # noqa: ARG005
+SOURCES: dict[str, Callable[[DataConfig], text.Text]] = {
+    "sentences": lambda _: text.sentences(),
+    "lambada": lambda data: text.lambada(data.root_folder, data.held_out, rest=False),
+    "lambada_all": lambda data: text.lambada(data.root_folder, data.held_out, rest=True),
+    "wikitext103": lambda data: text.wikitext103(data.root_folder),
+    "files": lambda data: text.files(**data.own_files),
 }
 
 
 @dataclass
 class Config(config.RunConfig):
-    """The schema of ``task=language_model``.
-
-    ``batch_size``: number of sequences per step. ``context``: number of tokens per sequence.
-    """
+    """The task's schema. ``batch_size``: sequences per step. ``context``: tokens per sequence."""
 
     batch_size: int = 128
     context: int = 1024
@@ -104,7 +100,7 @@ class Task(TaskBase):
     quantities = (loss("train"), loss("valid"), Quantity("valid", "bits_per_byte", "bits per byte"))
 
     def __init__(self, config: Config, device: torch.device) -> None:
-        super().__init__(config, device, SOURCES[config.data.name](config.data, config.data.root_folder))
+        super().__init__(config, device, SOURCES[config.data.name](config.data))
         self.notes = {
             "tokens": f"{config.batch_size * config.context:,} per step, in sequences of {config.context:,}",
             "batch norm": "in training, statistics include later tokens; evaluation uses the running statistics",
@@ -130,7 +126,6 @@ class Task(TaskBase):
 
     @property
     def vocabulary(self) -> int:
-        """The number of different tokens."""
         return self._tokens.tokeniser.size
 
     def build(self, norm: Norm) -> nn.Module:
@@ -156,7 +151,6 @@ class Task(TaskBase):
         return starts[: self._windows - self._windows % batch_size].reshape(-1, batch_size)
 
     def load(self, indices: np.ndarray, step: int) -> Tensor:  # noqa: ARG002
-        """Return the sequences that start at ``indices``, with the token before the first that is predicted."""
         return self._load(self._tokens.splits["train"], indices, self.config.context + 1)
 
     def examples(self, batch: Tensor) -> int:
@@ -172,8 +166,8 @@ class Task(TaskBase):
     def scores(self, model: nn.Module, split: str, examples: int | None) -> dict[str, float]:
         """Return the loss in nats per token, the bits per byte and the perplexity of a split.
 
-        It is read in sequences of ``context`` tokens, each of which sees only the one token before it;
-        ``examples`` counts these. The first one sees a line feed there.
+        It is read in sequences of ``context`` tokens, which ``examples`` counts. Each sees only the one token before
+        it, the first a line feed.
         """
         tokeniser, tokens = self._tokens.tokeniser, self._tokens.splits[split]
         tokens = tokens if examples is None else tokens[: examples * self.config.context]
@@ -213,9 +207,9 @@ class Task(TaskBase):
         return tokeniser.decode(tokens[start:])
 
     def _sequences(self, tokens: int) -> Iterator[tuple[np.ndarray, int]]:
-        """Yield batches of the successive sequences of ``tokens`` tokens, as their starts and their common length.
+        """Yield batches of successive sequences of ``context`` tokens and the one before, as starts and common length.
 
-        Each sequence has one token before those that are predicted. The last batch has what remains.
+        The last batch has what remains.
         """
         context = self.config.context
         at_once = min(EVALUATED_TOKENS, EVALUATED_LOGITS // self.vocabulary)
@@ -226,7 +220,6 @@ class Task(TaskBase):
             yield np.array([whole * context]), rest + 1
 
     def _load(self, array: np.ndarray, starts: np.ndarray, length: int) -> Tensor:
-        """Return rows of ``length`` tokens from ``starts`` on, on the device, ``(row, length)``."""
         rows = np.stack([array[start : start + length] for start in starts]).astype(np.int64)
         return self.on_device([rows])[0]
 

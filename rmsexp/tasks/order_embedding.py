@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +27,7 @@ from rmsexp.rules.quantities import Quantity, loss
 from rmsexp.system import checks
 from rmsexp.task import Noise, Objective, Target
 from rmsexp.tasks.base import TaskBase
-from rmsexp.train.group import each
+from rmsexp.train.group import each, means
 from rmsexp.train.optim import TensorFlowAdam, TensorFlowAdamConfig
 from rmsexp.train.randomness import choices, permutation, stream
 from rmsexp.train.schedule import Constant
@@ -61,19 +60,16 @@ class DataConfig(config.DataConfig):
             checks.at_least("data.fold", self.fold, 1)
 
 
-SOURCES: dict[str, Callable[[DataConfig, Path], Source[Captions]]] = {
-    "scenes": lambda data, root: scenes.scenes(),  # noqa: ARG005
-    "flickr8k": lambda data, root: flickr8k(root, data.features),
-    "coco": lambda data, root: coco(root, data.features),
+SOURCES: dict[str, Callable[[DataConfig], Source[Captions]]] = {
+    "scenes": lambda _: scenes.scenes(),
+    "flickr8k": lambda data: flickr8k(data.root_folder, data.features),
+    "coco": lambda data: coco(data.root_folder, data.features),
 }
 
 
 @dataclass
 class ModelConfig:
-    """Options of the model.
-
-    ``embedding``: size of word embeddings. ``hidden``: size of hidden states and of the vectors of captions and images.
-    """
+    """Sizes: ``embedding`` of word embeddings, ``hidden`` of states and of the vectors of captions and images."""
 
     embedding: int = 300
     hidden: int = 1024
@@ -85,11 +81,7 @@ class ModelConfig:
 
 @dataclass
 class OptimConfig(TensorFlowAdamConfig):
-    """Options of Adam.
-
-    ``bias_correction``: "standard" is Adam's correction; "published" is the correction of the published code, a factor
-    that is close to 1 after a few steps.
-    """
+    """Options of Adam. ``bias_correction``: "standard", or "published", a factor close to 1 after a few steps."""
 
     bias_correction: str = "published"
 
@@ -107,11 +99,7 @@ class OptimConfig(TensorFlowAdamConfig):
 
 @dataclass
 class Config(config.RunConfig):
-    """The schema of ``task=order_embedding``.
-
-    ``penalty``: "order" for order-embeddings, or "cosine" for the symmetric baseline. ``margin``: margin of the ranking
-    loss.
-    """
+    """The task's schema. ``penalty``: "order", or "cosine", the symmetric baseline. ``margin``: of the ranking loss."""
 
     batch_size: int = 128
     penalty: str = "order"
@@ -137,13 +125,9 @@ class Batch(NamedTuple):
 
 
 class Task(TaskBase):
-    """The task ``order_embedding``. :class:`rmsexp.task.Task` describes the attributes and methods.
+    """The task ``order_embedding``. :class:`rmsexp.task.Task` describes the attributes and methods."""
 
-    ``words``: the vocabulary by word id, set by ``prepare``.
-    """
-
-    # image_recall is the mean of R@1, R@5 and R@10 of images, which the paper's Figure 6 shows. The model with the best
-    # mean is the model with the best sum R@1 + R@5 + R@10.
+    # image_recall is the mean of R@1, R@5 and R@10 of images, which the paper's Figure 6 shows
     target = Target(split="test", metric="image_recall", mode="max", selection="valid")
     predictions = "pairs"
     quantities = (
@@ -153,7 +137,7 @@ class Task(TaskBase):
     )
 
     def __init__(self, config: Config, device: torch.device) -> None:
-        super().__init__(config, device, SOURCES[config.data.name](config.data, config.data.root_folder))
+        super().__init__(config, device, SOURCES[config.data.name](config.data))
         self._penalty = PENALTIES[config.penalty]
 
     def prepare(self, report: Callable[[str], None]) -> None:
@@ -186,25 +170,18 @@ class Task(TaskBase):
         init.initialise(model, init.uniform(0.1), partial(stream, self.config.seed, "init"), others)
 
     def plan(self, epoch: int) -> np.ndarray:
-        """Return the images of an epoch's batches, ``(step, batch)``.
-
-        As in the published code, an epoch's last batch is dropped even if it is full.
-        """
+        """Return the images of an epoch's batches, ``(step, batch)``: the last is dropped, as in the published code."""
         size, batch_size = len(self._splits["train"]), self.config.batch_size
         order = permutation(size, self.config.seed, "order", epoch).numpy()
         return order[: (size - 1) // batch_size * batch_size].reshape(-1, batch_size)
 
     def parts(self, step: int) -> list[np.ndarray]:
-        """Return, for each micro-batch, images and one caption of each, drawn at random in each epoch, ``(image, 2)``.
-
-        Captions and images are indices.
-        """
+        """Return indices of each micro-batch's images and of one random caption of each, ``(image, 2)``."""
         images = self.batch(step)
         captions = PER_IMAGE * images + choices(len(images), PER_IMAGE, self.config.seed, "captions", step).numpy()
         return even_parts(np.stack([images, captions], 1), self.config.micro_batches)
 
     def load(self, indices: np.ndarray, step: int) -> Batch:  # noqa: ARG002
-        """Return the captions and images that ``indices``, an item of :meth:`parts`, names."""
         train, (images, captions) = self._splits["train"], indices.T
         return Batch._make([*self._tokens(train, captions), self._features(train, images)])
 
@@ -212,8 +189,7 @@ class Task(TaskBase):
         return self.coupled(*self.embed(model, batch))
 
     def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        captions, images = model(*batch)
-        return captions, images
+        return model(*batch)
 
     def coupled(self, *rows: Tensor) -> Objective:
         penalties = self._penalty(*rows)
@@ -243,23 +219,19 @@ class Task(TaskBase):
     def _loss(self, captions: Tensor, images: Tensor) -> float:
         """Return the ranking loss of a held-out split per matching pair.
 
-        The images are split into batches of about equal size, at most ``batch_size``. For each batch, the loss is
-        computed with the first caption of each image, then with the second, and so on.
+        It is computed in batches of images of about equal size, at most ``batch_size``, with each of their captions.
         """
 
-        def losses(rows: Tensor) -> list[float]:
-            penalties = (self._penalty(captions[PER_IMAGE * rows + i], images[rows]) for i in range(PER_IMAGE))
-            return [ranking_loss(matrix, self.config.margin).item() for matrix in penalties]
+        def loss(part: tuple[Tensor, int]) -> dict[str, float]:
+            rows, i = part
+            penalties = self._penalty(captions[PER_IMAGE * rows + i], images[rows])
+            return {"loss": ranking_loss(penalties, self.config.margin).item()}
 
         batches = torch.arange(len(images)).tensor_split(math.ceil(len(images) / self.config.batch_size))
-        total = 0.0
-        for values in each(losses, batches):
-            for value in values:
-                total += value
-        return total / len(captions)
+        parts = [(rows, i) for rows in batches for i in range(PER_IMAGE)]
+        return means(loss, parts, len(captions))["loss"]
 
     def _tokens(self, split: CaptionedImages, indices: np.ndarray) -> list[Tensor]:
-        """Return tokens and mask of the captions ``indices`` on the device, ``(batch, time)`` each."""
         return self.on_device(padded([split.captions[i] for i in indices], EOS))
 
     def _features(self, split: CaptionedImages, indices: np.ndarray) -> Tensor:

@@ -32,24 +32,21 @@ from rmsexp.train.randomness import permutation, stream
 from rmsexp.train.schedule import Constant
 
 VARIANTS = ("nematus_tf", "nematus_theano")
-# None: as in Nematus
-INITIALISERS = {None: init.orthogonal_or_small_normal, "lecun_normal": init.orthogonal_or_lecun_normal}
-NEVER_ORTHOGONAL = {None: init.small_normal, "lecun_normal": init.lecun_normal}  # the same for any shape of a weight
+# How weights are drawn that are not square; square ones are orthogonal. None: as in Nematus, whose standard deviation
+# suits embeddings of 512 and states of 1024; "lecun_normal" suits any width.
+INITIALISERS = {None: init.normal(0.01), "lecun_normal": init.lecun_normal}
 READOUT = ("of_previous.weight", "of_state.weight", "of_context.weight")
 
 
 @dataclass
 class ModelConfig:
-    """Options of the model.
+    """Options of the model. ``embedding``, ``hidden``, ``dropout``, ``tied``: see :class:`.RNNSearch`.
 
     ``variant``: the code that the model follows, one of ``VARIANTS``. With nematus_theano, square weights of the
     readout are drawn like others instead of as orthogonal matrices, and the attention score has a bias. The configs
     then also set ``label_smoothing``, ``norm.inverse_gain`` and, at scale=paper, ``decoding.valid_beam`` as in that
-    code. ``tied``: whether the target embedding is also the output matrix.
-
-    ``embedding`` and ``hidden``: sizes of embeddings and hidden states. ``dropout``: rate on embeddings and on the
-    input of the output matrix. ``init``: how weights, also embeddings, are drawn, a key of ``INITIALISERS``.
-    ``init_center``: number that is added to each initial weight, also of the embeddings (the paper's Figure 4).
+    code. ``init``: how weights, also embeddings, are drawn, a key of ``INITIALISERS``. ``init_center``: number that is
+    added to each initial weight, also of the embeddings (the paper's Figure 4).
     """
 
     embedding: int = 512
@@ -113,7 +110,9 @@ class Task(TranslationTask):
 
     def initialise(self, model: nn.Module) -> None:
         options = self.config.model
-        draw, readout = (init.centred(of[options.init], options.init_center) for of in (INITIALISERS, NEVER_ORTHOGONAL))
+        plain = INITIALISERS[options.init]
+        orthogonal = init.square_or_not(init.orthogonal, plain)
+        draw, readout = (init.centred(initialiser, options.init_center) for initialiser in (orthogonal, plain))
         others = dict.fromkeys(READOUT, readout) if options.variant == "nematus_theano" else {}
         init.initialise(model, draw, partial(stream, self.config.seed, "init"), others)
 

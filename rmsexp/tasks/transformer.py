@@ -95,11 +95,7 @@ class Task(TranslationTask):
             raise ValueError(f"tokens={self.config.tokens} is too large: no micro-batch of this text is half full")
 
     def plan(self, epoch: int) -> list[np.ndarray]:
-        """Return the micro-batches of an epoch, as indices of training pairs.
-
-        The pairs are shuffled once per run, divided into pools, and each pool into micro-batches. Each epoch shuffles
-        the micro-batches of each pool.
-        """
+        """Return the micro-batches of an epoch, which shuffles those of each pool; pairs are shuffled once per run."""
         options, train = self.config, self.text.train
         sources, targets = train.source.lengths, train.target.lengths
         order = permutation(len(sources), options.seed, "order").numpy()
@@ -113,10 +109,9 @@ class Task(TranslationTask):
         return batches
 
     def parts(self, step: int) -> list[np.ndarray]:
-        """Return the micro-batches of a step, as indices of training pairs.
+        """Return the micro-batches of a step. The last step of an epoch may have fewer than ``accumulate``.
 
-        The last step of an epoch may have fewer micro-batches than ``accumulate``. With ``batching=toolkit`` the next
-        epoch's first ones complete it, as in zero (main.py:217-308).
+        With ``batching=toolkit`` the next epoch's first ones complete it, as in zero (main.py:217-308).
         """
         size, count = len(self.epoch(0)), self.config.accumulate
         if self.config.batching == "toolkit":

@@ -113,14 +113,14 @@ class DecodingConfig:
     ``batch_size``: number of sentences that are decoded together, and of pairs in a batch of the held-out loss.
     """
 
-    beam: int
-    valid_beam: int
-    normalisation: str
-    alpha: float
-    forbid_empty: bool
-    max_length: int | None
-    beyond_source: int | None
-    batch_size: int
+    beam: int = 12
+    valid_beam: int = 5
+    normalisation: str = "length"
+    alpha: float = 1.0
+    forbid_empty: bool = False
+    max_length: int | None = 200
+    beyond_source: int | None = None
+    batch_size: int = 64
     search: str | None = None
 
     def __post_init__(self) -> None:
@@ -150,7 +150,7 @@ class Config(config.RunConfig):
 
     label_smoothing: float = 0.1
     data: DataConfig = field(default_factory=DataConfig)
-    decoding: DecodingConfig = field(default_factory=lambda: DecodingConfig(12, 5, "length", 1.0, False, 200, None, 64))
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
     optim: TensorFlowAdamConfig = field(default_factory=lambda: TensorFlowAdamConfig(1e-4, 0.999, 1e-8, 1.0))
 
     @property
@@ -238,15 +238,15 @@ class TranslationTask(TaskBase):
             yield self._load(held_out.pairs, indices)
 
     def _held_out_indices(self, held_out: translation.HeldOut) -> list[np.ndarray]:
-        """Return batches of the pairs that are scored, as indices, in descending order of target length."""
+        """Return the pairs that are scored in batches, as indices, in descending order of target length."""
         order = held_out.scored[np.argsort(-held_out.pairs.target.lengths[held_out.scored], kind="stable")]
         return cut(order, self.config.decoding.batch_size)
 
     @torch.no_grad()
     def _search(self, model: Any, sources: Sequence[np.ndarray], beam: int) -> list[str]:
-        """Return detokenised translations, one for each tokenised source and in the same order.
+        """Return the detokenised translations of tokenised sources; that of EOS alone is empty.
 
-        Sources of similar length are decoded in one batch. Sources that consist of EOS alone have empty translations.
+        Sources of similar length are decoded in one batch.
         """
         decoding = self.config.decoding
 
@@ -272,7 +272,6 @@ class TranslationTask(TaskBase):
         return self.mean_metrics(model, partial(self._load, held_out.pairs), indices, tokens)["loss"]
 
     def _load(self, pairs: translation.Encoded, indices: np.ndarray) -> Batch:
-        """Return the sentence pairs ``indices`` as a batch on the device."""
         source, source_mask = self._pad([pairs.source[i] for i in indices])
         targets = [pairs.target[i] for i in indices]
         target, target_mask = self._pad(targets)
@@ -281,7 +280,6 @@ class TranslationTask(TaskBase):
         return Batch(source, source_mask, target, target_mask, *self.on_device([real]))
 
     def _pad(self, sequences: Sequence[np.ndarray]) -> list[Tensor]:
-        """Return padded tokens and their mask on the device, ``(batch, time)`` each."""
         return self.on_device(padded(sequences, PAD))
 
 
@@ -291,10 +289,7 @@ def real_targets(batch: Batch) -> Tensor:
 
 
 def _samples(split: str, sources: Sequence[str], references: Sequence[str], hypotheses: Sequence[str]) -> list[str]:
-    """Return a block of text for each of at most ``SAMPLES`` sentences, evenly spaced over a split.
-
-    A block has the split, the sentence's number from 1, source, reference and translation.
-    """
+    """Return a block of text for each of at most ``SAMPLES`` sentences, evenly spaced over a split."""
     indices = np.linspace(0, len(sources) - 1, min(SAMPLES, len(sources))).astype(int)
     lines_by_kind = {"source": sources, "reference": references, "translation": hypotheses}
     return [

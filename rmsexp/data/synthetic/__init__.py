@@ -9,11 +9,7 @@ T = TypeVar("T")
 
 
 class RandomChoices:
-    """A random generator whose choices depend on ``seed`` only.
-
-    The choices are computed from raw integers of PCG64, which are the same on every processor and with every version of
-    numpy.
-    """
+    """A random generator, by raw integers of PCG64: they are the same on every processor and with every numpy."""
 
     def __init__(self, *seed: int) -> None:
         self.bits = np.random.PCG64(list(seed))

@@ -94,10 +94,7 @@ class _Clause(NamedTuple):
 
 
 def phrases(n_train: int = 6000, n_valid: int = 200, n_test: int = 200, seed: int = 0) -> Corpus:
-    """Return a corpus of English sentences with German translations.
-
-    The English sentences have at most 14 words; no two of them, in any splits, are equal.
-    """
+    """Return a corpus of English sentences, no two of them equal, of at most 14 words, and German translations."""
     seen: set[str] = set()
     splits: dict[str, Pairs] = {}
     for index, (name, count) in enumerate((("valid", n_valid), ("test", n_test), ("train", n_train))):

@@ -140,20 +140,13 @@ def _noun_phrase(thing: Thing) -> str:
 
 @cache
 def _mixing(fact: str) -> np.ndarray:
-    """Return what a fact adds to each feature, int64 of shape (FEATURES,), from 0 to 63.
-
-    The numbers are computed from a hash of the fact, so they are the same in every scene and on every machine.
-    """
+    """Return what a fact adds to each feature, int64 (FEATURES,), from 0 to 63: the same in every scene."""
     weights = np.frombuffer(hashlib.shake_128(fact.encode()).digest(FEATURES), dtype=np.uint8).astype(np.int64)
     return (weights - SPARSITY).clip(min=0)
 
 
 class _RandomScenes(RandomChoices):
-    """Draws random scenes, the parts of a scene that its captions describe, and the image of a scene.
-
-    An image is a vector of integers divided by its Euclidean norm, the square root of an integer, so it is the same on
-    every machine.
-    """
+    """Draws random scenes, the parts of a scene that its captions describe, and the image of a scene."""
 
     def scene(self) -> Scene:
         thing = self._thing()
@@ -165,10 +158,9 @@ class _RandomScenes(RandomChoices):
         return Thing(kind, self.choice(("", *QUALITIES[lineage(kind)[-1]])), self.choice(("", *SIZES)))
 
     def described_parts(self, scene: Scene) -> list[Scene]:
-        """Return a list of the five parts of a scene that its five captions describe.
+        """Return the five parts of a scene that its captions describe; the last is the whole scene.
 
-        For each detail, the first caption that has it is chosen at random; all later captions have it, too. So the last
-        caption describes the whole scene.
+        For each detail, the first caption that has it is chosen at random; all later captions have it, too.
         """
         action, place = self.below(PER_IMAGE), self.below(PER_IMAGE)
         thing, *others = ([self.below(PER_IMAGE) for _ in range(5)] for _ in range(1 + len(scene.others)))
@@ -187,7 +179,10 @@ class _RandomScenes(RandomChoices):
         ]
 
     def image(self, scene: Scene) -> np.ndarray:
-        """Return a scene's features with random noise, float64 of shape (FEATURES,), non-negative and of norm 1."""
+        """Return a scene's features with random noise, float64 of shape (FEATURES,), non-negative and of norm 1.
+
+        They are integers divided by the square root of an integer, and so the same on every machine.
+        """
         noise = self.bits.random_raw(FEATURES).view(np.uint8).reshape(FEATURES, 8).sum(axis=1, dtype=np.int64) - 1020
         mixed = (sum(map(_mixing, facts(scene))) + noise // NOISE).clip(min=0)
         return mixed / np.sqrt(np.square(mixed).sum())

@@ -36,10 +36,7 @@ def shapes(n_train: int = 5000, n_test: int = 1000, seed: int = 0) -> Images:
 
 
 def _draw(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return ``count`` images, uint8 (image, 3, y, x), and their labels, int64 (image,), in random order.
-
-    The numbers of images per class differ by at most one.
-    """
+    """Return images, uint8 (image, 3, y, x), and labels, int64 (image,): equally many per class, but for one."""
     labels = rng.permutation(np.arange(count, dtype=np.int64) % (len(SHAPES) * len(COLOURS)))
     blocks = [_paint(labels[start : start + BLOCK], rng) for start in range(0, count, BLOCK)]
     return np.concatenate(blocks), labels
@@ -75,10 +72,9 @@ def _background(count: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def _stamp(images: np.ndarray, kind: np.ndarray, hue: np.ndarray, centre: np.ndarray, rng: np.random.Generator) -> None:
-    """Paint one shape on each image, in place. Saturation, brightness, size and rotation are random.
+    """Paint one shape on each image, (image, 3, y, x), in place. Saturation, brightness, size and rotation are random.
 
-    ``images`` are (image, 3, y, x). ``kind``, indices of SHAPES, and ``hue`` are (image,). ``centre``, (x, y) in
-    pixels, is (2, image).
+    ``kind``, indices of SHAPES, and ``hue`` are (image,). ``centre``, (x, y) in pixels, is (2, image).
     """
     count = len(images)
     colour = _rgb(hue, rng.uniform(*SATURATION, count), rng.uniform(*BRIGHTNESS, count))
@@ -87,10 +83,9 @@ def _stamp(images: np.ndarray, kind: np.ndarray, hue: np.ndarray, centre: np.nda
 
 
 def _cover(kind: np.ndarray, centre: np.ndarray, radius: np.ndarray, angle: np.ndarray) -> np.ndarray:
-    """Return the part of each pixel that the shape covers, (image, y, x).
+    """Return the part of each pixel that the shape covers, (image, y, x): 0.5 - d, clipped to [0, 1].
 
-    It is 0.5 - d, clipped to [0, 1], where d is the distance of the pixel's centre from the shape's edge in pixels,
-    negative inside the shape.
+    d is the distance of the pixel's centre from the shape's edge in pixels, negative inside the shape.
     """
     pixels = np.arange(SIZE) + 0.5
     x, y = pixels - centre[0, :, None, None], pixels[:, None] - centre[1, :, None, None]

@@ -34,11 +34,10 @@ _loading = Lock()  # held by the thread that loads, because operators can be reg
 
 
 def load() -> bool:
-    """Return whether the operators ``torch.ops.rmsexp`` are available.
+    """Return whether the operators ``torch.ops.rmsexp`` are available. If not, callers use eager operations.
 
-    The first call loads the library of operators; if the library is not cached, the call builds it before. If this
-    fails, the first call prints a notice to standard error, and all calls return False. Callers then use eager
-    operations.
+    The first call loads their library, or builds it if it is not cached. If this fails, it prints a notice to standard
+    error.
     """
     with _loading:
         return _load()
@@ -106,10 +105,7 @@ def _definitions() -> list[str]:
 
 
 def _build(compiler: list[str], command: list[str], library: Path) -> None:
-    """Compile the sources by ``command``, side by side, and link them. Raises: OSError if a compiler fails.
-
-    The library is linked in a scratch folder and moved to its path when it is complete and on the disk.
-    """
+    """Compile the sources by ``command``, side by side, and link them. Raises: OSError if a compiler fails."""
     torch_folder, sources = Path(torch.__file__).parent, sorted(SOURCES.glob("*.cpp"))
     headers = torch_folder / "include"
     include = [f"-I{path}" for path in (headers, headers / "torch/csrc/api/include")]

@@ -30,36 +30,27 @@ class Kind:
 
 
 class Form(NamedTuple):
-    """A norm as the kernels take it: its ``kind``, a value of :class:`Kind`, and the options of its statistic.
+    """A norm as the kernels take it, with the options of its statistic."""
 
-    The first ``k`` units enter the statistic; for ``Kind.LAYER``, k is the number of all units. ``eps`` is added under
-    the root if ``inside`` is true, otherwise to the root; for ``Kind.LAYER``, ``inside`` must be true.
-    """
-
-    kind: int
-    k: int
-    inside: bool = True
+    kind: int  # a value of Kind
+    k: int  # number of units, the first ones, that enter the statistic; of all units for Kind.LAYER
+    inside: bool = True  # whether eps is added under the root, and not to the root; must be true for Kind.LAYER
     eps: float = 0.0
 
 
 class StepForm(NamedTuple):
-    """The norms of a recurrent step, all of one kind; the operators' argument ``int[] form`` has these four values.
+    """The norms of a recurrent step, all of one kind; the operators' argument ``int[] form`` has these four values."""
 
-    ``gates`` is the number of units in the statistic of the gates. ``inner`` is the number of units in the statistic of
-    the candidate (GRU) or cell (LSTM). ``kind`` and ``inside`` are those of :class:`Form`.
-    """
-
-    kind: int
-    gates: int
-    inner: int
-    inside: bool
+    kind: int  # as in Form
+    gates: int  # number of units in the statistic of the gates
+    inner: int  # number of units in the statistic of the candidate (GRU) or cell (LSTM)
+    inside: bool  # as in Form
 
 
 def is_readable(x: Tensor, maps: bool = False) -> bool:
-    """Return whether the kernels read ``x`` without copying it.
+    """Return whether the kernels read ``x`` itself, and no contiguous copy.
 
     They do so for contiguous and channels-last maps, and for other dense tensors whose last axis is contiguous.
-    Otherwise they read a contiguous copy, and their result is contiguous.
     """
     if maps:
         return x.is_contiguous() or is_channels_last(x)
@@ -83,8 +74,7 @@ def normalise(
 
     ``x`` is normalised over its last axis, or with ``maps`` over the positions of each channel of an example.
     """
-    y: Tensor = torch.ops.rmsexp.normalise.default(x, gain, shift, maps, *form, slope)
-    return y
+    return torch.ops.rmsexp.normalise.default(x, gain, shift, maps, *form, slope)
 
 
 def add_normalise(
@@ -95,8 +85,7 @@ def add_normalise(
     ``addend`` has the shape and device of ``x``, and its dtype or one of lower precision, as under autocast. Both
     results are those of an addition and of :func:`normalise`, bit by bit.
     """
-    total, y = torch.ops.rmsexp.add_normalise.default(x, addend, gain, shift, *form)
-    return total, y
+    return torch.ops.rmsexp.add_normalise.default(x, addend, gain, shift, *form)
 
 
 def pointwise(
@@ -114,8 +103,7 @@ def pointwise(
 
     ``alpha`` and ``offset`` are ``(1,)``; None means no offset.
     """
-    y: Tensor = torch.ops.rmsexp.normalise.default(x, gain, shift, maps, kind, 1, True, 0.0, slope, alpha, offset)
-    return y
+    return torch.ops.rmsexp.normalise.default(x, gain, shift, maps, kind, 1, True, 0.0, slope, alpha, offset)
 
 
 def register_fakes() -> None:
@@ -125,11 +113,7 @@ def register_fakes() -> None:
 
 
 def _empty_like(x: Tensor, maps: bool = False) -> Tensor:
-    """Return an uninitialised tensor with the shape of ``x``.
-
-    It has the strides of ``x`` if the kernels read ``x`` itself, and is contiguous if they read a copy. ``maps`` says
-    whether ``x`` is feature maps.
-    """
+    """Return an uninitialised tensor like ``x``, with its strides if the kernels read ``x`` itself, else contiguous."""
     return torch.empty_like(x) if is_readable(x, maps) else x.new_empty(x.shape)
 
 

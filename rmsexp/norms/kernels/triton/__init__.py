@@ -37,11 +37,7 @@ _libraries: list[Library] = []  # kept, because deleting a Library removes the i
 
 
 def register(key: str) -> None:
-    """Register each function in ``OPERATORS`` as the implementation of the operator of its name.
-
-    ``key``: a dispatch key such as "CUDA". The operators must have been defined, as by
-    :func:`rmsexp.norms.kernels.load`.
-    """
+    """Register ``OPERATORS`` for a dispatch key such as "CUDA", after :func:`rmsexp.norms.kernels.load`."""
     library = Library("rmsexp", "IMPL", key)
     for name, operator in OPERATORS.items():
         library.impl(name, partial(_run_on_the_device_of_its_tensors, operator))

@@ -104,10 +104,7 @@ def tanh(x):
 
 @triton.jit
 def saved_statistics(a, statistics, PLACE: tl.constexpr, n, k, NORM: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Return mean and scale, (1, 1), of a row ``a`` of n units, of which the first k count, after saving them.
-
-    They are those of norm number PLACE in ``statistics``, one row of shape (norms, 2).
-    """
+    """Return mean and scale, (1, 1), of a row ``a``, after saving them as those of norm number PLACE."""
     mean, scale = row_statistics(a, True, 1, n, k, NORM, a.dtype.element_ty, 1, BLOCK_N)
     zero = tl.zeros([1, 1], tl.int32)
     tl.store(statistics + 2 * PLACE + zero, mean)
@@ -184,22 +181,17 @@ def norm_backward(
 
 
 def launch_options(block_size: int) -> dict[str, int]:
-    """Return Triton's launch options for blocks of ``block_size`` values.
-
-    They set ``enable_fp_fusion``, so that results do not depend on its default in the installed version of Triton.
-    """
+    """Return Triton's launch options for blocks of ``block_size`` values."""
+    # enable_fp_fusion is set so that results do not depend on its default in the installed version of Triton
     return {"num_warps": max(1, min(8, block_size // 128)), "enable_fp_fusion": True}
 
 
 @dataclass(frozen=True)
 class RowOperator:
-    """An operator whose kernel has one program for each row of the batch.
+    """An operator whose ``kernel`` has one program for each row of the batch.
 
-    Attributes:
-        kernel: The kernel. Its arguments have the names of the operator's; it gets None for those that the operator has
-            not, and as ``<name>_stride`` the stride of a tensor's first axis, 0 for None.
-        names: The names of the operator's arguments, in their order.
-        options: Returns, for the operator's arguments, the kernel's other arguments.
+    The arguments of the kernel have the ``names`` of the operator's; it gets None for those that the operator has not,
+    ``<name>_stride`` for the stride of a tensor's first axis, and what ``options`` returns for the arguments.
     """
 
     kernel: Any
