@@ -235,7 +235,7 @@ def test_finished_processes_are_kept(
     monkeypatch.setattr(processes, "measure", measure)
     assert timing.main([f"results={tmp_path}"]) == status
     output = capsys.readouterr()
-    assert output.err == f"rmsexp: {message}\n"
+    assert output.err.endswith(f"rmsexp: {message}\n")  # data may have been prepared before
     assert "one process, not replicated, 8 rounds" in output.out
     (record,) = tmp_path.rglob(timing_records.FILE)
     assert readers.read_json(record)["stopped"] == "interrupted"
