@@ -26,7 +26,6 @@ ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "results/reference"
 TASKS = ("cifar10", "language_model", "order_embedding", "attentive_reader", "rnnsearch", "transformer")
 TEXTS = ["against_zero", "improving", "untuned", "remarks", "claim", "task", "unit", "outcome", "test"]
-LIMITS = "docs/campaigns.md#reading-a-verdict"  # what the words beside an outcome mean
 PAPER_SAVINGS = {  # of RMSNorm and pRMSNorm in the paper, in percent
     "cifar10": ("20.5", "23.1"),
     "rnnsearch": ("11.0 to 34.0", "12.0 to 33.4"),

@@ -1,4 +1,4 @@
-"""Python examples compile, and the architecture page agrees with contracts and folders."""
+"""The README is short, Python examples compile, and the architecture page agrees with contracts and folders."""
 
 import re
 import tomllib
@@ -6,7 +6,12 @@ import tomllib
 import pytest
 from helpers import documents
 
+README = documents.ROOT / "README.md"
 ARCHITECTURE = documents.ROOT / "docs/architecture.md"
+
+
+def test_the_readme_is_short() -> None:
+    assert len([word for word in README.read_text().split() if word not in ("|", "---")]) <= 900
 
 
 @pytest.mark.parametrize("document", documents.DOCUMENTS, ids=documents.name)
