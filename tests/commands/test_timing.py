@@ -222,6 +222,7 @@ def test_finished_processes_are_kept(
     status: int,
     message: str,
     setting: Path,
+    data_root: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -233,9 +234,9 @@ def test_finished_processes_are_kept(
         raise error
 
     monkeypatch.setattr(processes, "measure", measure)
-    assert timing.main([f"results={tmp_path}"]) == status
+    assert timing.main([f"results={tmp_path}", f"data.root={data_root}"]) == status
     output = capsys.readouterr()
-    assert output.err.endswith(f"rmsexp: {message}\n")  # data may have been prepared before
+    assert output.err == f"rmsexp: {message}\n"
     assert "one process, not replicated, 8 rounds" in output.out
     (record,) = tmp_path.rglob(timing_records.FILE)
     assert readers.read_json(record)["stopped"] == "interrupted"
