@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rmsexp import config
 from rmsexp.campaign.campaign_file import NO_GIT, moment
+from rmsexp.config.identity import ADDED
 from rmsexp.config.schema import flatten
 from rmsexp.records import record
 from rmsexp.records.frames.load import DAMAGE
@@ -99,7 +100,8 @@ def _model_options(campaign: Campaign, norm: str) -> dict[str, Any]:
         if result.ended:
             with suppress(*DAMAGE):  # which is reported when the run is loaded
                 values = flatten(read_yaml(campaign.root / job.folder / record.CONFIG))
-                return {key: value for key, value in values.items() if key.startswith("model.")}
+                options = {key: value for key, value in values.items() if key.startswith("model.")}
+                return {key: value for key, value in options.items() if value != ADDED.get(key)}  # which others lack
     return {}
 
 
