@@ -230,11 +230,8 @@ def fused_steps() -> str:
 
 def gpu() -> str:
     """The one saving on a GPU whose interval is narrow."""
-    (one,) = (
-        one
-        for one in savings()
-        if "NVIDIA" in one.machine and (one.task, one.norm) == ("cifar10", "RMSNorm") and one.what == "Time per step"
-    )
+    wanted = ("cifar10", "RMSNorm", "Time per step")
+    (one,) = (one for one in savings() if "NVIDIA" in one.machine and (one.task, one.norm, one.what) == wanted)
     published = PAPER_SAVINGS[one.task][0]
     return f"On `{one.task}` RMSNorm saved {one.text} of a training step on an NVIDIA H200 (paper: {published} %)."
 
