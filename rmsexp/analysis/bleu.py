@@ -1,7 +1,7 @@
-"""Whether trained translation models differ in BLEU and chrF by more than the choice of test sentences explains.
+"""BLEU and chrF of trained translation models on the same test sentences, with p-values of their differences.
 
 sacreBLEU's paired bootstrap (Koehn 2004): both models are scored on the same 1,000 resamples of the test sentences.
-This is about these trained models. How norms compare over seeds is what campaigns decide.
+The p-values are about these trained models; whether a norm is better over seeds is for a campaign to decide.
 """
 
 import gzip
@@ -42,12 +42,10 @@ def analyse(runs: Sequence[Path]) -> Finding:
     kept = [read(run) for run in runs]
     labels, tables = ["/".join(run.absolute().parts[-4:]) for run in runs], []
     for split, (references, _) in kept[0].tests.items():
-        found = [each.tests.get(split) for each in kept]
-        if not all(each is not None and each[0] == references for each in found):
+        found = [each.tests[split][1] for each in kept if split in each.tests and each.tests[split][0] == references]
+        if len(found) < len(kept):
             continue
-        named: list[tuple[str, Sequence[str]]] = [
-            (label, each[1]) for label, each in zip(labels, found, strict=True) if each
-        ]
+        named: list[tuple[str, Sequence[str]]] = [*zip(labels, found, strict=True)]
         metrics = dict(zip(("BLEU", "chrF2"), bleu.metrics(references, kept[0].target), strict=True))
         _, scores = PairedTest(named, metrics, None, test_type="bs")()
         rows = [
@@ -64,7 +62,9 @@ def analyse(runs: Sequence[Path]) -> Finding:
             score=[f"{score:.2f} ± {half:.2f}" for score, half in numbers[["score", "half_width_95"]].to_numpy()],
             p_value=["" if pd.isna(p) else f"{p:.3f}" for p in numbers["p_value"]],
         ).drop(columns="half_width_95")
-        title = f"{split}: {len(references):,} sentences; p: of no difference from {labels[0]}, over test sentences"
+        title = (
+            f"{split}, {len(references):,} sentences; p_value: of the difference from {labels[0]} (paired bootstrap)"
+        )
         tables.append(Table(f"bleu-{split}", title, numbers, readable))
     if not tables:
         raise ValueError("these runs have no test set with the same references in common")

@@ -35,6 +35,7 @@ OCTAVE_RULES, RULES = 1, 2
 TUNING = {OCTAVE_RULES: selection.OCTAVES, RULES: selection.QUARTERS}
 # Each stage has seeds of its own. Final seeds count from 0, and there are at most 1000 of them.
 TUNING_SEEDS, TIMING_SEED = tuple(range(1000, 1000 + selection.TUNING_SEEDS)), 3000
+REGISTERED = ("digest", "commit", "date", "changed")  # keys of a registration in ``campaign.json``
 OCTAVE_KEYS = {"min_seeds": "look", "max_seeds": "most"}
 NO_GIT = "code "  # in the place of a commit where there is none, before a digest of files
 Count = Annotated[int, Between(0, seeds.MOST)]
@@ -247,7 +248,7 @@ def text(file: CampaignFile) -> str:
     seeds = {old.get(key, key): value for key, value in asdict(file.seeds).items()}
     shown: dict[str, Any] = {"tuned_by": " ".join(file.tuned_by), "score": " ".join(file.score), "seeds": seeds}
     shown |= {"claims": [asdict(claim) for claim in file.claims], "jobs": [job._asdict() for job in file.jobs]}
-    shown["registered"] = file.registered and dict(zip(Registration._fields, file.registered[:4], strict=False))
+    shown["registered"] = file.registered and dict(zip(REGISTERED, file.registered, strict=False))
     content: dict[str, Any] = {"format": FORMAT}
     content |= {each.name: shown.get(each.name, getattr(file, each.name)) for each in fields(CampaignFile)}
     later = ("rules", "supersedes") if file.rules == OCTAVE_RULES else ()

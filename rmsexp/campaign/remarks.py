@@ -101,7 +101,8 @@ def _model_options(campaign: Campaign, norm: str) -> dict[str, Any]:
             with suppress(*DAMAGE):  # which is reported when the run is loaded
                 values = flatten(read_yaml(campaign.root / job.folder / record.CONFIG))
                 options = {key: value for key, value in values.items() if key.startswith("model.")}
-                return {key: value for key, value in options.items() if value != ADDED.get(key)}  # which others lack
+                # older runs lack keys that were added later, and have their default
+                return {key: value for key, value in options.items() if value != ADDED.get(key)}
     return {}
 
 

@@ -2,7 +2,7 @@
 
 invariance     Table 1: which changes of weights or data leave the output of which norm unchanged
 hidden_stats   Table 5: mean and sd of the decoder's hidden-to-hidden map by target position, from task=rnnsearch runs
-bleu           whether translation runs differ beyond the choice of test sentences (sacreBLEU's paired bootstrap)
+bleu           BLEU and chrF of translation runs on the same test set, compared by sacreBLEU's paired bootstrap
 layers         what each norm saw over depth and steps (RMS, mean, gradient, gain), from runs with monitor=true
 
 If a result contradicts the paper, a message names it and the exit status is 1.

@@ -31,15 +31,16 @@ from rmsexp.system import cores
 from rmsexp.system.command_line import Parser, command, entry_point, value_word
 
 OVERVIEW = "report"
-Mode = Literal["offline", "online"]  # of Weights & Biases
+WandbMode = Literal["offline", "online"]
 MANY = 8  # settings; fewer are written sooner by one process
 
 
-def run(*folders: Path, out: Path | None = None, wandb: Mode | None = None) -> list[Path]:
+def run(*folders: Path, out: Path | None = None, wandb: WandbMode | None = None) -> list[Path]:
     """Write a report of each setting below ``folders``, and the overview, into ``out`` (report in the first of them).
 
     A setting has runs, timing records or both. Settings that have only pilot and tuning runs of a campaign below
-    ``folders`` have no report. ``wandb``: a mode of Weights & Biases, which gets tables and figures, too.
+    ``folders`` have no report. ``wandb``: the mode in which Weights & Biases gets tables and figures,
+    too; None: it gets nothing.
 
     Return the paths of the overview: first the HTML page, then other texts and PNG figures.
 
@@ -57,7 +58,7 @@ def run(*folders: Path, out: Path | None = None, wandb: Mode | None = None) -> l
     return _write(folders, out or folders[0] / OVERVIEW, wandb)
 
 
-def _write(folders: Sequence[Path], out: Path, wandb: Mode | None) -> list[Path]:
+def _write(folders: Sequence[Path], out: Path, wandb: WandbMode | None) -> list[Path]:
     problems = list[str]()
     records, timings = load(*folders), timing_records.load(*folders, problems=problems)
     # the records of each setting with runs or timings, by its folder; without runs, its records are empty
@@ -76,10 +77,10 @@ def _write(folders: Sequence[Path], out: Path, wandb: Mode | None) -> list[Path]
     problems += [problem for path in tuning for problem in settings[path].problems]
     selected = [path for path in settings if path not in tuning]
     timings_of = dict(list(timings.groupby(timings["folder"].map(lambda folder: Path(folder).parents[1]))))
-    jobs, top = [], Path(os.path.commonpath(folders))
+    jobs, common = [], Path(os.path.commonpath(folders))
     for folder in selected:
         root = folder.parents[1]
-        place = out / (root.relative_to(top) if root.is_relative_to(top) else "") / folder.parent.name
+        place = out / (root.relative_to(common) if root.is_relative_to(common) else "") / folder.parent.name
         own = timings_of.get(folder, timings.iloc[:0])
         jobs.append((folder, settings[folder], own, place / folder.name))
     # forked processes share the records, which would take long to send to others
@@ -106,18 +107,17 @@ def _write(folders: Sequence[Path], out: Path, wandb: Mode | None) -> list[Path]
     return paths
 
 
-def _log_to_wandb(mode: Mode, out: Path, verdicts: CampaignReport | None, paths: Sequence[Path]) -> None:
+def _log_to_wandb(mode: WandbMode, out: Path, verdicts: CampaignReport | None, paths: Sequence[Path]) -> None:
     """Log the summary, the verdicts and the figures as a run of the type "report", whose files are in ``out``."""
     import wandb
 
-    tables = {"summary": pd.read_csv(out / "summary.csv")} | (
-        {} if verdicts is None else {"verdicts": verdicts.verdicts}
-    )
+    tables = {"summary": pd.read_csv(out / "summary.csv")}
+    if verdicts is not None:
+        tables["verdicts"] = verdicts.verdicts
     figures = [path for path in paths if path.suffix == ".png" and path.exists()]
     project = os.environ.get("WANDB_PROJECT", WandbConfig.project)
-    with wandb.init(
-        project=project, job_type="report", mode=mode, dir=out, settings=wandb.Settings(silent=True)
-    ) as run:
+    silent = wandb.Settings(silent=True)
+    with wandb.init(project=project, job_type="report", mode=mode, dir=out, settings=silent) as run:
         of_figures = {str(path.relative_to(out).with_suffix("")): wandb.Image(str(path)) for path in figures}
         run.log(of_figures | {name: wandb.Table(dataframe=table) for name, table in tables.items()})
         print(f"wandb   {run.url if mode == 'online' else f'wandb sync {Path(run.dir).parent}'}")
@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "results", type=Path, nargs="+", help="root folder of all records, or any folder below it; or several"
     )
     parser.add_argument("--out", type=Path, help="folder of the report (default: report in the first RESULTS)")
-    parser.add_argument("--wandb", choices=get_args(Mode), help="log tables and figures to Weights & Biases")
+    parser.add_argument("--wandb", choices=get_args(WandbMode), help="also log tables and figures to Weights & Biases")
     arguments = parser.parse_args(argv)
     out = config.expanded(arguments.out) if arguments.out else None
     paths = run(*map(config.results_folder, arguments.results), out=out, wandb=arguments.wandb)

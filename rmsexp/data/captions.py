@@ -91,7 +91,7 @@ def pictures(
 
 
 def tokenise(text: str) -> Words:
-    """Return the words of a text as in the Karpathy split: "A T-shirt." gives ["a", "tshirt"]."""
+    """Return the words, lower case, no punctuation, as in the Karpathy split: "A T-shirt." gives ["a", "tshirt"]."""
     return re.sub(r"[^\w\s]|_", "", text.lower()).split()
 
 
@@ -151,7 +151,10 @@ def flickr8k(root: Path, features: str) -> Source[Captions]:
 
 
 def read_captions(path: Path) -> dict[str, list[Words]]:
-    """Return captions by name of image, from lines ``<name>#<number><tab><caption>``. Raises: DataError."""
+    """Return captions by name of image, from lines ``<name>#<number><tab><caption>``.
+
+    Raises: DataError if the file cannot be read, or a line has another form.
+    """
     captions: defaultdict[str, list[Words]] = defaultdict(list)
     for number, line in enumerate(read_lines(path), 1):
         match = FLICKR8K_LINE.fullmatch(line)

@@ -84,7 +84,7 @@ class Question(NamedTuple):
 
 
 def split_sentences(words: Iterable[str], closing: Collection[str] = ()) -> list[list[str]]:
-    """Return sentences: each ends with one of SENTENCE_ENDS and words of ``closing`` after it; the last need not."""
+    """Split words into sentences, each with its end, a word of SENTENCE_ENDS, and words of ``closing`` that follow."""
     sentences: list[list[str]] = []
     ended = True
     for word in words:
@@ -195,7 +195,9 @@ def cnn(root: Path, sentences: int | None, damaged: str) -> Source[Cloze]:
     """
     folder, found = root / "cnn" / "questions", dict[str, list[tuple[str, int, int]]]()
     for split, split_folder in CNN_SPLITS.items():
-        stats = ((path.name, path.stat()) for path in (folder / split_folder).glob("*.question"))
+        # unlike glob, iterdir raises if the folder cannot be read
+        paths = (folder / split_folder).iterdir() if (folder / split_folder).is_dir() else ()
+        stats = ((path.name, path.stat()) for path in paths if path.name.endswith(".question"))
         if listed := sorted((file, stat.st_size, stat.st_mtime_ns) for file, stat in stats):
             found[split] = listed
     absent = (folder / CNN_SPLITS[split] / "*.question" for split in ("train", "valid") if split not in found)
@@ -290,10 +292,10 @@ def lambada(root: Path, vocabulary: int, entities: int, validation: int | None =
     examples: from a few thousand whole passages, a model does not learn within minutes that answers are words of the
     passage. Passages of other splits are whole.
 
-    Of the words that are not numbers, the ``vocabulary`` most frequent ones of the whole training questions (passages,
-    questions and answers) are kept if they occur at least twice. Of a passage's remaining words, the ``entities`` most
-    frequent ones are anonymised as in CNN. The rest become UNK, like words that occur once in the shortened training
-    text (:func:`encode`).
+    Words that consist of digits become NUM. Of the other words, the ``vocabulary`` most frequent ones of the whole
+    training questions (passages, questions and answers) are kept if they occur at least twice. Of a passage's remaining
+    words, the ``entities`` most frequent ones are anonymised as in CNN. The rest become UNK, like words that occur once
+    in the shortened training text (:func:`encode`).
 
     Raises: DataError if a file is missing. ``load`` raises DataError if a line is malformed or no question is left, and
     ValueError if ``validation`` leaves no training question.

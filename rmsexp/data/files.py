@@ -145,7 +145,7 @@ def hub_files(
 ) -> list[list[Path]]:
     """Return the Parquet files in ``<folder>/<config>`` of each split of a data set on the Hugging Face hub.
 
-    If one is missing, they are downloaded. ``name`` and ``words`` are as in :func:`downloading`.
+    If one is missing, they are downloaded at this ``revision``. ``name`` and ``words`` are as in :func:`downloading`.
 
     Raises: UnavailableError if the download fails.
     """

@@ -1,4 +1,4 @@
-"""Convert parallel text to token ids, once. Held-out splits are the validation and test sets."""
+"""Convert parallel text to token ids, and store them. Held-out splits are the validation and test sets."""
 
 from __future__ import annotations
 

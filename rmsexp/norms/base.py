@@ -94,7 +94,7 @@ class Normaliser(nn.Module):
         shift: Whether there is a shift, the parameter ``bias``; it starts at 0.
         maps: Whether the input is feature maps, with one gain and shift per channel.
         initial_gain: Initial value of the parameter ``weight``.
-        like: ``device`` and ``dtype`` of parameters.
+        factory_kwargs: ``device`` and ``dtype`` of the parameters.
     """
 
     fusible = False  # whether the fused kernels compute this layer, or there is nothing to compute
@@ -112,14 +112,14 @@ class Normaliser(nn.Module):
         shift: bool,
         maps: bool = False,
         initial_gain: float = 1.0,
-        **like: Any,
+        **factory_kwargs: Any,
     ) -> None:
         super().__init__()
         self.shape = (shape,) if isinstance(shape, int) else shape
         self.maps = maps
         self.elementwise_affine = gain  # the name in torch.nn.LayerNorm
         self.initial_gain = float(initial_gain)
-        gains = torch.full(self.shape, self.initial_gain, **like)
+        gains = torch.full(self.shape, self.initial_gain, **factory_kwargs)
         self.weight = nn.Parameter(gains) if gain else None
         self.bias = nn.Parameter(torch.zeros_like(gains)) if shift else None
 
@@ -192,7 +192,7 @@ class Normaliser(nn.Module):
         return total, self(total, mask=mask)
 
     def form(self, n: int, dtype: torch.dtype = torch.float32) -> kernels.Form:
-        """Return this norm over ``n`` units of this dtype, as the fused kernels take it.
+        """Return the description of this norm over ``n`` units of input of this dtype that the fused kernels take.
 
         Raises: NotImplementedError if there is no fused kernel for this norm.
         """
@@ -236,10 +236,11 @@ class FusedNormaliser(Normaliser):
         return (y if slope == 1 else F.leaky_relu(y, slope)).to(x.dtype)
 
     def _eager(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the norm of ``x``, which is input of this dtype in the dtype in which norms compute."""
+        """Return the norm of ``x``, the input of this ``dtype`` after conversion to float32 or float64."""
         raise NotImplementedError
 
     def _by_kernel(self, x: Tensor, slope: float) -> Tensor:
+        """Return the norm of ``x`` and then a leaky ReLU of this ``slope``, by one kernel."""
         raise NotImplementedError
 
     @property

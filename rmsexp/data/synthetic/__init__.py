@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class RandomChoices:
-    """A random generator, by raw integers of PCG64: they are the same on every processor and with every numpy."""
+    """Random choices from raw integers of PCG64, which are the same on every processor and with every NumPy."""
 
     def __init__(self, *seed: int) -> None:
         self.bits = np.random.PCG64(list(seed))

@@ -36,7 +36,10 @@ def shapes(n_train: int = 5000, n_test: int = 1000, seed: int = 0) -> Images:
 
 
 def _draw(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return images, uint8 (image, 3, y, x), and labels, int64 (image,): equally many per class, but for one."""
+    """Return images, uint8 (image, 3, y, x), and their labels, int64 (image,), in random order.
+
+    The numbers of images per class differ by at most one.
+    """
     labels = rng.permutation(np.arange(count, dtype=np.int64) % (len(SHAPES) * len(COLOURS)))
     blocks = [_paint(labels[start : start + BLOCK], rng) for start in range(0, count, BLOCK)]
     return np.concatenate(blocks), labels

@@ -44,7 +44,8 @@ def answer(reports: Sequence[SettingReport], decided: pd.DataFrame, savings: Map
     norms = sorted({row[NORM] for row in rows if row[AGAINST] == REFERENCE}, key=_place)
     sentences = [_sentence(norm, over, savings) for norm in norms if norm in set(over["a"]) or _place(norm)[0] < 0]
     if not rows:
-        sentences = ["No norms can be compared yet: train another one in the same setting, LayerNorm (norm=ln) first."]
+        needed = "LayerNorm (norm=ln) and another norm in one setting, one of them better than chance"
+        sentences = [f"No norms can be compared yet. A comparison needs {needed}."]
     return Answer(list(filter(None, sentences)), table)
 
 

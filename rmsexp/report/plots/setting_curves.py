@@ -98,10 +98,8 @@ def panels(
         lines = {name: _lines(own, by_run, looks[name], total[name]) for name, own in by_series.items() if own}
         drawn.append((title, lines, [DISTURBED] * is_disturbed))
     every_line = [line for _, lines, _ in drawn for line in lines.values()]
-    values, ends = (
-        [mark.y for marks, *_ in every_line for mark in marks],
-        [end for _, own, _ in every_line for end in own],
-    )
+    values = [mark.y for marks, *_ in every_line for mark in marks]
+    ends = [end for _, own, _ in every_line for end in own]
     y_axis = robust(quantities.title(quantity), values, ends, quantity.log)
     return [_panel(Axis(title), y_axis, lines, notes) for title, lines, notes in drawn]
 

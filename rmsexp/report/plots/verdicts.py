@@ -261,7 +261,8 @@ def _sample(campaign: Campaign, records: Records, norm: str) -> Array:
     rows = records.metrics[records.metrics["folder"].isin(folders) & (records.metrics["split"] == names.SAMPLE)]
     by_run = curves.curves(rows.reindex(columns=["folder", "step", metric]), "step", "step", metric)
     mean, _ = curves.mean_curve(by_run.values())
-    return mean * [[1.0], *[[names.scale_and_unit(metric)[0]]] * 3]
+    mean[1:] *= names.scale_and_unit(metric)[0]
+    return mean
 
 
 def _title(campaign: Campaign) -> str:
